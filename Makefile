@@ -1,0 +1,41 @@
+# Needs nothing but make, bash and Python >= 3.10: every target sets up .venv by itself (see .ci/setup).
+BIN := .venv/bin
+# Two test workers with one thread each.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all lint format bench gpu clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | while IFS="$$(printf '\t')" read -r t d; do printf '  %-10s %s\n' "$$t" "$$d"; done
+
+setup:  ## make or renew .venv
+	@bash .ci/setup
+
+demo: setup  ## a speech recogniser with and without a language model, on bundled clips
+	@$(BIN)/hf-ngpulm demo
+
+test: setup lint  ## linters, types and all tests but the slow ones
+	$(PYTEST)
+
+test-all: setup lint  ## the slow tests too
+	$(PYTEST) -m ""
+
+lint: setup  ## ruff and mypy
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: setup  ## let ruff rewrite the sources
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: setup  ## time the language-model queries
+	$(BIN)/python benchmarks/lm_queries.py
+
+gpu:  ## GPU tests and timings, with the python3 that has torch with CUDA; no set-up
+	python3 benchmarks/gpu.py
+
+clean:  ## remove .venv, caches and builds
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

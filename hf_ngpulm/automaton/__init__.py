@@ -1,0 +1,6 @@
+"""The one data structure, a backoff automaton in tensors, and its engines."""
+
+from .automaton import BackoffAutomaton
+from .convert import automaton_from_table, table_from_automaton
+
+__all__ = ["BackoffAutomaton", "automaton_from_table", "table_from_automaton"]

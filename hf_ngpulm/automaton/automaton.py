@@ -1,0 +1,271 @@
+"""BackoffAutomaton: an n-gram model, a set of phrases, or several of them packed, behind one set of queries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import NGramFormatError
+from . import ops
+from .tensors import AutomatonTensors, token_dtype
+
+
+class BackoffAutomaton(nn.Module):
+    """A weighted automaton with backoff arcs, as buffers, and full-vocabulary queries for a batch of states.
+
+    States are opaque int32 tensors of shape `[B]`. A row's automaton is the one in which its state lies: several automata
+    packed into one (see `pack`) are queried together, each row following its own. Token ids outside `0 .. vocab_size - 1`
+    (a blank, padding) score 0 and leave the state as it is. All scores are natural logs.
+
+    Args:
+        tensors: see `AutomatonTensors`.
+        vocab_size: number of token ids `V`.
+        context_length: longest context in tokens (order - 1): what lies further back can't matter.
+        roots: int32 `[N]`, the state of the empty context of each packed automaton.
+        starts: int32 `[N]`, the state at the beginning of a sentence (`<s>`) of each.
+        engine: "auto" (by device), "reference", "cpu" or "gpu".
+    """
+
+    roots: Tensor
+    starts: Tensor
+
+    def __init__(
+        self,
+        tensors: AutomatonTensors,
+        vocab_size: int,
+        context_length: int,
+        roots: Tensor,
+        starts: Tensor,
+        engine: str = "auto",
+    ) -> None:
+        super().__init__()
+        self.vocab_size = vocab_size
+        self.context_length = context_length
+        self.engine = ops.check_engine(engine)
+        for name, tensor in tensors._asdict().items():
+            self.register_buffer(name, tensor)
+        self.register_buffer("roots", roots)
+        self.register_buffer("starts", starts)
+
+    @classmethod
+    def pack(cls, automata: Sequence[BackoffAutomaton]) -> BackoffAutomaton:
+        """Join automata over the same vocabulary into one that answers for all of them in a single query.
+
+        Raises:
+            ValueError: nothing to pack, or vocabularies of different sizes.
+        """
+        if not automata:
+            raise ValueError("pack needs at least one automaton")
+        sizes = sorted({automaton.vocab_size for automaton in automata})
+        if len(sizes) > 1:
+            raise ValueError(f"automata over vocabularies of different sizes {sizes} can't be packed")
+        states, arcs = 0, 0
+        parts: list[list[Tensor]] = []
+        for automaton in automata:
+            t = automaton.tensors
+            parts.append(
+                [
+                    (t.arc_offsets[:-1] if automaton is not automata[-1] else t.arc_offsets) + arcs,
+                    t.arc_tokens,
+                    t.arc_weights,
+                    t.arc_targets + states,
+                    t.backoff_states + states,
+                    t.backoff_weights,
+                    automaton.roots + states,
+                    automaton.starts + states,
+                ]
+            )
+            states, arcs = states + t.num_states, arcs + t.num_arcs
+        if max(states, arcs) >= 2**31:
+            raise ValueError(f"the pack would have {arcs} arcs; at most 2**31 - 1 can be addressed")
+        *tensors, roots, starts = (torch.cat(columns) for columns in zip(*parts, strict=True))
+        return BackoffAutomaton(
+            AutomatonTensors(*tensors),
+            sizes[0],
+            max(automaton.context_length for automaton in automata),
+            roots,
+            starts,
+            automata[0].engine,
+        )
+
+    @property
+    def tensors(self) -> AutomatonTensors:
+        return AutomatonTensors(*(getattr(self, name) for name in AutomatonTensors._fields))
+
+    @property
+    def device(self) -> torch.device:
+        return self.roots.device
+
+    @property
+    def num_states(self) -> int:
+        return self.tensors.num_states
+
+    @property
+    def num_arcs(self) -> int:
+        return self.tensors.num_arcs
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors together."""
+        return sum(buffer.nbytes for buffer in self.buffers())
+
+    def initial_states(self, batch_size: int, bos: bool = True, which: Tensor | None = None) -> Tensor:
+        """States before the first token, int32 `[B]`.
+
+        Args:
+            batch_size: B.
+            bos: start behind `<s>`; otherwise with no context at all.
+            which: integers `[B]`, the packed automaton that each row follows; the first one if left out.
+        """
+        states = self.starts if bos else self.roots
+        if which is None:
+            return states[:1].expand(batch_size).clone()
+        return states[which.to(states.device, torch.int64)]
+
+    def scores(self, states: Tensor) -> Tensor:
+        """Score of every token: `[B]` states -> float32 `[B, V]`."""
+        return torch.ops.hf_ngpulm.scores(list(self.tensors), self._states(states), self.vocab_size, self.engine)
+
+    def advance(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Score of every token and the state it leads to: `[B]` states -> float32 `[B, V]`, int32 `[B, V]`."""
+        return torch.ops.hf_ngpulm.advance(list(self.tensors), self._states(states), self.vocab_size, self.engine)
+
+    def step(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Score of one token a row and the state it leads to: `[B]`, `[B]` -> float32 `[B]`, int32 `[B]`."""
+        states, tokens = self._states(states), self._tokens(tokens)
+        if states.shape != tokens.shape:
+            raise ValueError(f"states {tuple(states.shape)} and tokens {tuple(tokens.shape)} should have the same shape [B]")
+        return torch.ops.hf_ngpulm.step(list(self.tensors), states, tokens, self.vocab_size, self.engine)
+
+    def score_tokens(
+        self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True, which: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Score of each token after those before it: `[B, L]` -> float32 `[B, L]` (0 beyond a row's length), states `[B]`."""
+        token_ids, lengths = self._rows(token_ids, lengths)
+        states = self.initial_states(token_ids.shape[0], bos, which)
+        return torch.ops.hf_ngpulm.walk(list(self.tensors), states, token_ids, lengths, self.vocab_size, self.engine)
+
+    def score_sequences(
+        self,
+        token_ids: Tensor,
+        lengths: Tensor | None = None,
+        bos: bool = True,
+        eos: bool = True,
+        which: Tensor | None = None,
+    ) -> Tensor:
+        """Log-probability of whole rows, `[B, L]` -> `[B]`, `</s>` included unless `eos=False`."""
+        scores, states = self.score_tokens(token_ids, lengths, bos, which)
+        total = scores.sum(dim=1)
+        return total + self.final_scores(states) if eos else total
+
+    def states_after(
+        self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True, which: Tensor | None = None
+    ) -> Tensor:
+        """State after reading each row, `[B, L]` -> int32 `[B]`. Only the last `context_length` tokens are looked at."""
+        token_ids, lengths = self._rows(token_ids, lengths)
+        batch_size = token_ids.shape[0]
+        return torch.ops.hf_ngpulm.states_after(
+            list(self.tensors),
+            self.initial_states(batch_size, bos, which),
+            self.initial_states(batch_size, False, which),
+            token_ids,
+            lengths,
+            self.context_length,
+            self.vocab_size,
+            self.engine,
+        )
+
+    def final_scores(self, states: Tensor) -> Tensor:
+        """log p(`</s>` | state): `[B]` -> float32 `[B]`."""
+        states = self._states(states)
+        ends = torch.full_like(states, self.vocab_size)
+        return torch.ops.hf_ngpulm.step(list(self.tensors), states, ends, self.vocab_size + 1, self.engine)[0]
+
+    def validate(self) -> None:
+        """Check everything that a query relies on, so that tensors from a file can neither crash nor hang an engine.
+
+        Raises:
+            NGramFormatError: names the first thing that is wrong.
+        """
+        _validate(self)
+
+    def extra_repr(self) -> str:
+        return f"vocab_size={self.vocab_size}, states={self.num_states}, arcs={self.num_arcs}, device={self.device}"
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> BackoffAutomaton:
+        # `.half()` or `.to(dtype)` of a model that holds an automaton must move it, not round its weights.
+        def move(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+        return super()._apply(move, recurse)
+
+    def _states(self, states: Tensor) -> Tensor:
+        if states.dim() != 1:
+            raise ValueError(f"states should have the shape [B], got {tuple(states.shape)}")
+        return states.to(self.device, torch.int32)
+
+    def _tokens(self, tokens: Tensor) -> Tensor:
+        if tokens.dtype.is_floating_point or tokens.dtype == torch.bool:
+            raise ValueError(f"token ids should be integers, got {tokens.dtype}")
+        # Ids that int32 can't hold are outside any vocabulary, as -1 is.
+        return tokens.to(self.device).clamp(-1, 2**31 - 1).to(torch.int32)
+
+    def _rows(self, token_ids: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        if token_ids.dim() != 2:
+            raise ValueError(f"token_ids should have the shape [B, L], got {tuple(token_ids.shape)}")
+        batch_size, longest = token_ids.shape
+        if lengths is None:
+            lengths = torch.full((batch_size,), longest, device=self.device)
+        if lengths.shape != (batch_size,):
+            raise ValueError(f"lengths should have the shape [{batch_size}], got {tuple(lengths.shape)}")
+        return self._tokens(token_ids), lengths.to(self.device).clamp(0, longest).to(torch.int32)
+
+
+def _validate(automaton: BackoffAutomaton) -> None:
+    t, vocab_size = automaton.tensors, automaton.vocab_size
+    states, arcs = t.num_states, t.num_arcs
+
+    def require(condition: Any, message: str) -> None:
+        if not bool(condition):
+            raise NGramFormatError(f"broken n-gram automaton: {message}")
+
+    for name, tensor in automaton.named_buffers():
+        dtype = torch.float32 if name.endswith("weights") else torch.int32
+        dtype = token_dtype(vocab_size) if name == "arc_tokens" else dtype
+        require(tensor.dtype == dtype, f"{name} should be {dtype}, is {tensor.dtype}")
+        require(tensor.dim() == 1, f"{name} should have one dimension, has the shape {tuple(tensor.shape)}")
+        require(dtype != torch.float32 or torch.isfinite(tensor).all(), f"{name} holds a value that isn't finite")
+    require(states > 0, "it has no states")
+    require(vocab_size > 0, f"its vocabulary size is {vocab_size}")
+    for name, size in (("arc_offsets", states + 1), ("backoff_weights", states)):
+        require(getattr(t, name).numel() == size, f"{name} has {getattr(t, name).numel()} entries for {states} states")
+    for name in ("arc_weights", "arc_targets"):
+        require(getattr(t, name).numel() == arcs, f"{name} has {getattr(t, name).numel()} entries for {arcs} arcs")
+    require(t.arc_offsets[0] == 0 and t.arc_offsets[-1] == arcs, f"arc_offsets don't run from 0 to {arcs}")
+    require((t.arc_offsets[1:] >= t.arc_offsets[:-1]).all(), "arc_offsets are out of order")
+    if arcs:
+        require(t.arc_tokens.min() >= 0 and t.arc_tokens.max() <= vocab_size, f"an arc's token is outside 0..{vocab_size}")
+        require(t.arc_targets.min() >= 0 and t.arc_targets.max() < states, f"an arc's target is outside 0..{states - 1}")
+        ascending = t.arc_tokens[1:] > t.arc_tokens[:-1]
+        firsts = t.arc_offsets[1:-1].to(torch.int64)
+        ascending[firsts[(firsts > 0) & (firsts < arcs)] - 1] = True
+        require(ascending.all(), "the tokens of a state's arcs aren't in ascending order")
+    own = torch.arange(states, dtype=torch.int32, device=automaton.device)
+    is_root = t.backoff_states == own
+    require(t.backoff_states.min() >= 0, "a backoff state is negative")
+    require((is_root | (t.backoff_states < own)).all(), "a backoff arc doesn't lead to a shorter context")
+    require(0 <= automaton.context_length < 2**15, f"its context length is {automaton.context_length}")
+    end = own
+    for _ in range(automaton.context_length):
+        end = t.backoff_states[end]
+    require(is_root[end].all(), f"backing off takes more than {automaton.context_length} steps to reach a root")
+    for name in ("roots", "starts"):
+        tensor = getattr(automaton, name)
+        require(tensor.numel() > 0, f"{name} is empty")
+        require(tensor.min() >= 0 and tensor.max() < states, f"{name} points outside 0..{states - 1}")
+    require(automaton.starts.numel() == automaton.roots.numel(), "starts and roots differ in number")
+    require(is_root[automaton.roots].all(), "a root doesn't back off to itself")

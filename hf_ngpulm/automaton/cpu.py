@@ -1,0 +1,272 @@
+"""The queries as compiled loops for the CPU.
+
+Rows are independent: large batches are cut into runs of rows that run on several threads (the loops hold no GIL). numba keeps
+the compiled code on disk, so only the first process on a machine waits for the compiler.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit
+from torch import Tensor
+
+from .tensors import AutomatonTensors
+
+# Below this many elements of output a second thread costs more than it saves.
+ELEMENTS_PER_THREAD = 1 << 16
+compiled = njit(nogil=True, cache=True, error_model="numpy")
+
+
+def scores(automaton: AutomatonTensors, states: Tensor, vocab_size: int) -> Tensor:
+    out = torch.empty((states.shape[0], vocab_size), dtype=torch.float32)
+    _in_threads(_score_rows, states.shape[0], vocab_size, automaton, states.numpy(), out.numpy())
+    return out
+
+
+def advance(automaton: AutomatonTensors, states: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
+    out = torch.empty((states.shape[0], vocab_size), dtype=torch.float32)
+    targets = torch.empty((states.shape[0], vocab_size), dtype=torch.int32)
+    _in_threads(_advance_rows, states.shape[0], 2 * vocab_size, automaton, states.numpy(), out.numpy(), targets.numpy())
+    return out, targets
+
+
+def step(automaton: AutomatonTensors, states: Tensor, tokens: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
+    out = torch.empty(states.shape, dtype=torch.float32)
+    targets = torch.empty(states.shape, dtype=torch.int32)
+    arrays = (states.numpy(), tokens.numpy(), vocab_size, out.numpy(), targets.numpy())
+    _in_threads(_step_rows, states.shape[0], 64, automaton, *arrays)
+    return out, targets
+
+
+def walk(
+    automaton: AutomatonTensors, states: Tensor, token_ids: Tensor, lengths: Tensor, vocab_size: int
+) -> tuple[Tensor, Tensor]:
+    out = torch.zeros(token_ids.shape, dtype=torch.float32)
+    last = torch.empty(states.shape, dtype=torch.int32)
+    arrays = (states.numpy(), token_ids.numpy(), lengths.numpy(), vocab_size, out.numpy(), last.numpy())
+    _in_threads(_walk_rows, states.shape[0], 64 * token_ids.shape[1], automaton, *arrays)
+    return out, last
+
+
+def states_after(
+    automaton: AutomatonTensors,
+    starts: Tensor,
+    roots: Tensor,
+    token_ids: Tensor,
+    lengths: Tensor,
+    context_length: int,
+    vocab_size: int,
+) -> Tensor:
+    last = torch.empty(starts.shape, dtype=torch.int32)
+    inputs = (starts.numpy(), roots.numpy(), token_ids.numpy(), lengths.numpy(), context_length, vocab_size)
+    _in_threads(_states_after_rows, starts.shape[0], 64 * min(context_length, token_ids.shape[1]), automaton, *inputs, last.numpy())
+    return last
+
+
+def arrays_of(automaton: AutomatonTensors) -> tuple[np.ndarray, ...]:
+    return tuple(tensor.numpy() for tensor in automaton)
+
+
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+
+
+def in_threads(run: Callable[[int, int], Any], rows: int, elements_per_row: int) -> list[Any]:
+    """Call `run(first, last)` on runs of rows, on as many threads as torch would use and the work is worth."""
+    threads = min(torch.get_num_threads(), rows, max(1, rows * elements_per_row // ELEMENTS_PER_THREAD))
+    if threads <= 1:
+        return [run(0, rows)]
+    key = (os.getpid(), threads)  # a forked process needs a pool of its own
+    pool = _pools.get(key) or _pools.setdefault(key, ThreadPoolExecutor(threads, "hf_ngpulm"))
+    bounds = np.linspace(0, rows, threads + 1).astype(np.int64)
+    return list(pool.map(run, bounds[:-1], bounds[1:]))
+
+
+def _in_threads(kernel: Any, rows: int, elements_per_row: int, automaton: AutomatonTensors, *arguments: Any) -> None:
+    arrays = arrays_of(automaton)
+    for bad_row in in_threads(lambda first, last: kernel(first, last, *arrays, *arguments), rows, elements_per_row):
+        if bad_row >= 0:
+            raise IndexError(f"state {int(arguments[0][bad_row])} in row {bad_row} is outside 0..{automaton.num_states - 1}")
+
+
+@compiled
+def find_arc(arc_tokens, low, high, token):
+    """Index of the arc for a token among a state's arcs, -1 if it has none."""
+    end = high
+    while low < high:
+        middle = (low + high) >> 1
+        if arc_tokens[middle] < token:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < end and arc_tokens[low] == token else -1
+
+
+@compiled
+def step_one(arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, state, token, vocab_size):
+    """Score of a token and the state it leads to."""
+    score = np.float32(0.0)
+    if token < 0 or token >= vocab_size:
+        return score, state
+    while True:
+        low, high = arc_offsets[state], arc_offsets[state + 1]
+        backoff = backoff_states[state]
+        if backoff == state and high - low >= vocab_size and arc_tokens[low + vocab_size - 1] == vocab_size - 1:
+            arc = low + token  # a root that has every token needs no search
+        else:
+            arc = find_arc(arc_tokens, low, high, token)
+        if arc >= 0:
+            return score + arc_weights[arc], arc_targets[arc]
+        score += backoff_weights[state]
+        if backoff == state:
+            return score, state
+        state = backoff
+
+
+@compiled
+def score_one(
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, state, vocab_size, chain, out
+):
+    """Scores of all tokens: the root's, then those of ever longer contexts over them.
+
+    `chain` is room for the states of a backoff chain; it is returned, grown if it was too small.
+    """
+    depth = 0
+    while backoff_states[state] != state:
+        if depth == chain.size:
+            chain = np.concatenate((chain, np.empty_like(chain)))
+        chain[depth] = state
+        depth += 1
+        state = backoff_states[state]
+    score = np.float32(0.0)
+    for level in range(depth):
+        score += backoff_weights[chain[level]]
+    low, high = arc_offsets[state], arc_offsets[state + 1]
+    if high - low >= vocab_size and arc_tokens[low + vocab_size - 1] == vocab_size - 1:
+        weights = arc_weights[low : low + vocab_size]
+        for token in range(vocab_size):
+            out[token] = score + weights[token]
+    else:
+        default = score + backoff_weights[state]
+        for token in range(vocab_size):
+            out[token] = default
+        for arc in range(low, high):
+            if arc_tokens[arc] < vocab_size:
+                out[arc_tokens[arc]] = score + arc_weights[arc]
+    for level in range(depth - 1, -1, -1):
+        score = np.float32(0.0)
+        for longer in range(level):
+            score += backoff_weights[chain[longer]]
+        for arc in range(arc_offsets[chain[level]], arc_offsets[chain[level] + 1]):
+            if arc_tokens[arc] < vocab_size:
+                out[arc_tokens[arc]] = score + arc_weights[arc]
+    return chain
+
+
+@compiled
+def _score_rows(
+    first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, states, out
+):
+    chain = np.empty(16, dtype=np.int32)
+    for row in range(first, last):
+        if states[row] < 0 or states[row] >= backoff_states.size:
+            return row
+        chain = score_one(
+            arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, states[row], out.shape[1], chain, out[row]
+        )
+    return -1
+
+
+@compiled
+def _advance_rows(
+    first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, states, out, targets
+):
+    chain = np.empty(16, dtype=np.int32)
+    vocab_size = out.shape[1]
+    for row in range(first, last):
+        state = states[row]
+        if state < 0 or state >= backoff_states.size:
+            return row
+        chain = score_one(
+            arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, state, vocab_size, chain, out[row]
+        )
+        depth = 0
+        while backoff_states[state] != state:
+            chain[depth] = state
+            depth += 1
+            state = backoff_states[state]
+        low, high = arc_offsets[state], arc_offsets[state + 1]
+        if high - low >= vocab_size and arc_tokens[low + vocab_size - 1] == vocab_size - 1:
+            targets[row] = arc_targets[low : low + vocab_size]
+        else:
+            targets[row] = state
+            depth += 1
+            if depth > chain.size:
+                chain = np.concatenate((chain, np.empty_like(chain)))
+            chain[depth - 1] = state
+        for level in range(depth - 1, -1, -1):
+            for arc in range(arc_offsets[chain[level]], arc_offsets[chain[level] + 1]):
+                if arc_tokens[arc] < vocab_size:
+                    targets[row, arc_tokens[arc]] = arc_targets[arc]
+    return -1
+
+
+@compiled
+def _step_rows(
+    first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+    states, tokens, vocab_size, out, targets,
+):  # fmt: skip
+    for row in range(first, last):
+        if states[row] < 0 or states[row] >= backoff_states.size:
+            return row
+        out[row], targets[row] = step_one(
+            arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, states[row], tokens[row], vocab_size
+        )
+    return -1
+
+
+@compiled
+def _walk_rows(
+    first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+    states, token_ids, lengths, vocab_size, out, last_states,
+):  # fmt: skip
+    for row in range(first, last):
+        state = states[row]
+        if state < 0 or state >= backoff_states.size:
+            return row
+        for position in range(lengths[row]):
+            out[row, position], state = step_one(
+                arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+                state, token_ids[row, position], vocab_size,
+            )  # fmt: skip
+        last_states[row] = state
+    return -1
+
+
+@compiled
+def _states_after_rows(
+    first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+    starts, roots, token_ids, lengths, context_length, vocab_size, last_states,
+):  # fmt: skip
+    for row in range(first, last):
+        if starts[row] < 0 or starts[row] >= backoff_states.size:
+            return row
+        begin = lengths[row]
+        seen = 0
+        while begin > 0 and seen < context_length:
+            begin -= 1
+            seen += 0 <= token_ids[row, begin] < vocab_size
+        # A context of full length needs no other tokens before it; a shorter one hangs on the start of the sentence.
+        state = roots[row] if seen == context_length else starts[row]
+        for position in range(begin, lengths[row]):
+            _, state = step_one(
+                arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+                state, token_ids[row, position], vocab_size,
+            )  # fmt: skip
+        last_states[row] = state
+    return -1

@@ -1,0 +1,165 @@
+"""NGramTable: the n-grams of a backoff language model, one set of columns per order.
+
+An n-gram is stored as the row of its prefix in the order below and its last token. Rows are sorted by (prefix, token), so
+``prefix * num_ids + token`` is an ascending key: looking n-grams up is a binary search in one int64 tensor, at any order and
+vocabulary size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ..errors import NGramFormatError
+
+NUM_SPECIAL = 3  # <s>, </s>, <unk>: the ids behind the vocabulary
+
+
+@dataclass(frozen=True)
+class NGramOrder:
+    """The n-grams of one order.
+
+    Args:
+        prefixes: int64 `[N]`, row of the n-gram without its last token in the order below (0 for unigrams).
+        tokens: int32 `[N]`, last token.
+        log_probs: float32 `[N]`, natural log of p(last token | prefix).
+        backoffs: float32 `[N]`, natural log of the backoff weight, 0 where there is none.
+    """
+
+    prefixes: Tensor
+    tokens: Tensor
+    log_probs: Tensor
+    backoffs: Tensor
+
+    def __len__(self) -> int:
+        return self.tokens.numel()
+
+
+@dataclass(frozen=True)
+class NGramTable:
+    """All n-grams of a model, lowest order first. Token ids are `0 .. vocab_size - 1`; `<s>`, `</s>`, `<unk>` follow."""
+
+    vocab_size: int
+    orders: tuple[NGramOrder, ...]
+
+    @property
+    def bos(self) -> int:
+        return self.vocab_size
+
+    @property
+    def eos(self) -> int:
+        return self.vocab_size + 1
+
+    @property
+    def unk(self) -> int:
+        return self.vocab_size + 2
+
+    @property
+    def num_ids(self) -> int:
+        return self.vocab_size + NUM_SPECIAL
+
+    @property
+    def order(self) -> int:
+        return len(self.orders)
+
+    @property
+    def num_ngrams(self) -> tuple[int, ...]:
+        return tuple(len(order) for order in self.orders)
+
+    @classmethod
+    def from_rows(cls, vocab_size: int, rows: Sequence[tuple[Tensor, Tensor, Tensor]]) -> NGramTable:
+        """Build a table from plain rows, in any order.
+
+        Args:
+            vocab_size: number of token ids.
+            rows: for each order n from 1 up: token ids `[N, n]`, log-probs `[N]` and backoffs `[N]` (natural logs).
+
+        Raises:
+            NGramFormatError: a token id out of range, a duplicate n-gram, a value that isn't a log-probability, or an n-gram
+                whose prefix isn't in the order below.
+        """
+        if not rows or rows[0][0].shape[0] == 0:
+            raise NGramFormatError("a language model needs at least one unigram, this one has none")
+        num_ids = vocab_size + NUM_SPECIAL
+        orders: list[NGramOrder] = []
+        keys: list[Tensor] = []
+        for n, (tokens, log_probs, backoffs) in enumerate(rows, start=1):
+            _check_values(vocab_size, n, tokens, log_probs, backoffs)
+            prefixes = _find_rows(keys, tokens[:, : n - 1], num_ids)
+            if n > 1 and bool((prefixes < 0).any()):
+                lost = int(torch.nonzero(prefixes < 0)[0, 0])
+                raise NGramFormatError(
+                    f"the {n}-gram {_name(vocab_size, tokens[lost])} has no prefix: {_name(vocab_size, tokens[lost, :-1])} "
+                    f"isn't among the {n - 1}-grams. Write the model with its full contexts "
+                    "(KenLM and SRILM do; pruning tools may not)"
+                )
+            key = prefixes * num_ids + tokens[:, n - 1]
+            key, by_key = torch.sort(key)
+            doubles = torch.nonzero(key[1:] == key[:-1])
+            if doubles.numel():
+                double = tokens[by_key[int(doubles[0, 0])]]
+                raise NGramFormatError(f"the {n}-gram {_name(vocab_size, double)} stands more than once in the file")
+            keys.append(key)
+            orders.append(
+                NGramOrder(
+                    prefixes=prefixes[by_key],
+                    tokens=tokens[:, n - 1][by_key].to(torch.int32),
+                    log_probs=log_probs[by_key].to(torch.float32),
+                    backoffs=backoffs[by_key].to(torch.float32),
+                )
+            )
+        return cls(vocab_size, tuple(orders))
+
+    @cached_property
+    def offsets(self) -> list[int]:
+        """Node number of each order's first row when rows of all orders are numbered through, the empty n-gram being 0."""
+        offsets = [1]
+        for order in self.orders:
+            offsets.append(offsets[-1] + len(order))
+        return offsets
+
+    def rows(self, n: int) -> Tensor:
+        """Token ids of all n-grams of order `n`, int64 `[N, n]`."""
+        order = self.orders[n - 1]
+        last = order.tokens.to(torch.int64)[:, None]
+        return last if n == 1 else torch.cat([self.rows(n - 1)[order.prefixes], last], dim=1)
+
+    def name(self, token_ids: Tensor) -> str:
+        """An n-gram in words for messages: `(5 <s> 17)`."""
+        return _name(self.vocab_size, token_ids)
+
+
+def _find_rows(keys: list[Tensor], tokens: Tensor, num_ids: int) -> Tensor:
+    """Rows `[N]` of the n-grams `tokens` [N, n] given the sorted keys of each order; -1 where there is none."""
+    rows = torch.zeros(tokens.shape[0], dtype=torch.int64, device=tokens.device)
+    for position in range(tokens.shape[1]):
+        wanted = rows * num_ids + tokens[:, position]
+        if keys[position].numel() == 0:
+            return torch.full_like(rows, -1)
+        at = torch.searchsorted(keys[position], wanted).clamp_(max=keys[position].numel() - 1)
+        rows = torch.where((keys[position][at] == wanted) & (rows >= 0), at, -1)
+    return rows
+
+
+def _check_values(vocab_size: int, n: int, tokens: Tensor, log_probs: Tensor, backoffs: Tensor) -> None:
+    outside = (tokens < 0) | (tokens >= vocab_size + NUM_SPECIAL)
+    if bool(outside.any()):
+        value = int(tokens[outside][0])
+        raise NGramFormatError(f"token id {value} in a {n}-gram is outside the vocabulary 0..{vocab_size - 1}")
+    for what, values, ceiling in (("log-probability", log_probs, 0.0), ("backoff", backoffs, float("inf"))):
+        bad = ~torch.isfinite(values) | (values > ceiling)
+        if bool(bad.any()):
+            row = int(torch.nonzero(bad)[0, 0])
+            raise NGramFormatError(
+                f"the {n}-gram {_name(vocab_size, tokens[row])} has the {what} {float(values[row]):g}, "
+                f"which should be a finite number{' of at most 0' if ceiling == 0 else ''}"
+            )
+
+
+def _name(vocab_size: int, token_ids: Tensor) -> str:
+    special = {vocab_size: "<s>", vocab_size + 1: "</s>", vocab_size + 2: "<unk>"}
+    return "(" + " ".join(special.get(int(i), str(int(i))) for i in token_ids) + ")"
