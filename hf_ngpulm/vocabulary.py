@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from .errors import TokenizerMismatchError
@@ -31,8 +33,8 @@ class Vocabulary:
     def of(cls, tokenizer: Any = None, vocab_size: int | None = None) -> Vocabulary:
         """Take the vocabulary from a tokenizer, a processor that has one, or a bare size.
 
-        Special tokens behind the last ordinary one (`<pad>` as CTC blank, Whisper's timestamps) have no place in a language
-        model and are left off, unless `vocab_size` asks for them.
+        Special tokens behind the last ordinary one (`<pad>` as CTC blank, Whisper's timestamps) have no place in a
+        language model and are left off, unless `vocab_size` asks for them.
 
         Raises:
             ValueError: neither a tokenizer nor a size is given, or the size isn't positive.
@@ -45,7 +47,9 @@ class Vocabulary:
             raise ValueError(f"vocab_size must be at least 1, got {vocab_size}")
         if tokenizer is None:
             if vocab_size is None:
-                raise ValueError("pass the ASR model's tokenizer (tokenizer=...) or its number of token ids (vocab_size=...)")
+                raise ValueError(
+                    "pass the ASR model's tokenizer (tokenizer=...) or its number of token ids (vocab_size=...)"
+                )
             return cls(vocab_size)
         tokenizer = tokenizer_of(tokenizer)
         by_piece = tokenizer.get_vocab()
@@ -59,7 +63,7 @@ class Vocabulary:
             size,
             tuple(pieces),
             unk_id if unk_id is not None and 0 <= unk_id < size else None,
-            getattr(tokenizer, "name_or_path", None) or None,
+            tokenizer_name(tokenizer),
         )
 
     @cached_property
@@ -79,6 +83,12 @@ def tokenizer_of(tokenizer_or_processor: Any) -> Any:
     return getattr(tokenizer_or_processor, "tokenizer", tokenizer_or_processor)
 
 
+def tokenizer_name(tokenizer: Any) -> str | None:
+    """The tokenizer's repo id; of a local folder only its own name, since a model may be published."""
+    name = getattr(tokenizer, "name_or_path", None) or None
+    return Path(name).resolve().name if name is not None and os.path.isdir(name) else name
+
+
 def check_tokenizer(lm_vocab_size: int, fingerprint: str | None, lm_tokenizer_id: str | None, tokenizer: Any) -> None:
     """Refuse a tokenizer whose first `lm_vocab_size` ids stand for other pieces than the language model's did.
 
@@ -88,12 +98,12 @@ def check_tokenizer(lm_vocab_size: int, fingerprint: str | None, lm_tokenizer_id
         TokenizerMismatchError: the pieces differ, or the tokenizer has fewer ids than the model.
     """
     tokenizer = tokenizer_of(tokenizer)
-    name = getattr(tokenizer, "name_or_path", None) or type(tokenizer).__name__
+    name = tokenizer_name(tokenizer) or type(tokenizer).__name__
     trained_with = f"the tokenizer of {lm_tokenizer_id!r}" if lm_tokenizer_id else "another tokenizer"
     if len(tokenizer) < lm_vocab_size:
         raise TokenizerMismatchError(
-            f"the language model scores {lm_vocab_size} token ids ({trained_with}), but the tokenizer {name!r} has only "
-            f"{len(tokenizer)}; use a language model made for this tokenizer"
+            f"the language model scores {lm_vocab_size} token ids ({trained_with}), but the tokenizer {name!r} has "
+            f"only {len(tokenizer)}; use a language model made for this tokenizer"
         )
     if fingerprint is None:
         return
@@ -101,9 +111,9 @@ def check_tokenizer(lm_vocab_size: int, fingerprint: str | None, lm_tokenizer_id
     if here.fingerprint != fingerprint:
         pieces: Sequence[str | None] = here.pieces or ()
         raise TokenizerMismatchError(
-            f"the language model was made for {trained_with} (fingerprint {fingerprint[:12]}), but the ASR tokenizer {name!r} "
-            f"(fingerprint {(here.fingerprint or '')[:12]}) gives its first {lm_vocab_size} ids other pieces, such as "
-            f"{list(pieces[-3:])} for the last three; use a language model made for this tokenizer"
+            f"the language model was made for {trained_with} (fingerprint {fingerprint[:12]}), but the ASR tokenizer "
+            f"{name!r} (fingerprint {(here.fingerprint or '')[:12]}) gives its first {lm_vocab_size} ids other "
+            f"pieces, such as {list(pieces[-3:])} for the last three; use a language model made for this tokenizer"
         )
 
 

@@ -13,9 +13,9 @@ client asks for in `whoami`, `create_repo`, `upload_folder` / `create_commit`, `
 `hf_hub_download` and `snapshot_download`; anything else is a plain 404. Errors carry the Hub's `X-Error-Code`.
 
 Large and binary files take the Git LFS protocol with the basic transfer
-(https://github.com/git-lfs/git-lfs/blob/main/docs/api/basic-transfers.md). Nothing here mentions Xet, which is enough
-for downloads, and for uploads from clients that ask first (`xetEnabled` in 0.34); later clients upload by Xet whenever
-`hf_xet` is installed, whatever the server answers, so `run` sets `HF_HUB_DISABLE_XET=1`.
+(https://github.com/git-lfs/git-lfs/blob/main/docs/api/basic-transfers.md). Nothing answers in Xet's name, which is
+enough for downloads, and for uploads by clients that ask which way to go. Newer ones upload by Xet whenever `hf_xet` is
+installed, whatever the Hub answers, so `environment` sets `HF_HUB_DISABLE_XET=1`.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ DOWNLOAD = """
     def listing(folder):
         return sorted(os.path.relpath(os.path.join(f, n), folder) for f, _, names in os.walk(folder) for n in names)
 """
-# Prints the name of the error that the snippet's last statements meet.
+# Prints the error's classes and the HTTP status that it carries.
 ERROR = """
     try:
         {statement}
@@ -292,20 +292,25 @@ def test_unchanged_files_come_from_the_cache(hub):
 
 def test_offline(hub):
     commit = hub.commit("alice/lm", {"config.json": CONFIG})
-    snapshot = client(hub, f'{DOWNLOAD}\n    print(json.dumps(snapshot_download("alice/lm")))')
+    pull = f'{DOWNLOAD}\n    print(json.dumps(snapshot_download("alice/lm")))'
+    snapshot = client(hub, pull)
     hub.requests.clear()
-    pull = f"""{DOWNLOAD}
+    paths = client(
+        hub,
+        DOWNLOAD
+        + f"""
     paths = [snapshot_download("alice/lm"), snapshot_download("alice/lm", revision="{commit}")]
     print(json.dumps([*paths, hf_hub_download("alice/lm", "config.json")]))
-    """
-    cached = [snapshot, snapshot, f"{snapshot}/config.json"]
-    assert client(hub, pull, offline=True) == cached
+    """,
+        offline=True,
+    )
+    assert paths == [snapshot, snapshot, f"{snapshot}/config.json"]
     assert "LocalEntryNotFoundError" in error(hub, 'hf_hub_download("alice/lm", "other")', offline=True)[0]
     assert "LocalEntryNotFoundError" in error(hub, 'snapshot_download("alice/other")', offline=True)[0]
     assert hub.requests == []
-    # The same holds when the client is meant to be online but the Hub is gone.
+    # A client that is meant to be online finds its cache as well when the Hub is gone.
     hub.close()
-    assert client(hub, pull) == cached
+    assert client(hub, pull) == snapshot
 
 
 def test_ranges(hub):

@@ -12,13 +12,16 @@ from ..errors import NGramFormatError
 from . import ops
 from .tensors import AutomatonTensors, token_dtype
 
+# Full-vocabulary queries take time quadratic in the length of a backoff chain: a file may not ask for more.
+MAX_CONTEXT_LENGTH = 1023
+
 
 class BackoffAutomaton(nn.Module):
     """A weighted automaton with backoff arcs, as buffers, and full-vocabulary queries for a batch of states.
 
-    States are opaque int32 tensors of shape `[B]`. A row's automaton is the one in which its state lies: several automata
-    packed into one (see `pack`) are queried together, each row following its own. Token ids outside `0 .. vocab_size - 1`
-    (a blank, padding) score 0 and leave the state as it is. All scores are natural logs.
+    States are opaque int32 tensors of shape `[B]`. A row's automaton is the one in which its state lies: several
+    automata packed into one (see `pack`) are queried together, each row following its own. Token ids outside
+    `0 .. vocab_size - 1` (a blank, padding) score 0 and leave the state as it is. All scores are natural logs.
 
     Args:
         tensors: see `AutomatonTensors`.
@@ -46,9 +49,9 @@ class BackoffAutomaton(nn.Module):
         self.context_length = context_length
         self.engine = ops.check_engine(engine)
         for name, tensor in tensors._asdict().items():
-            self.register_buffer(name, tensor)
-        self.register_buffer("roots", roots)
-        self.register_buffer("starts", starts)
+            self.register_buffer(name, tensor.contiguous())
+        self.register_buffer("roots", roots.contiguous())
+        self.register_buffer("starts", starts.contiguous())
 
     @classmethod
     def pack(cls, automata: Sequence[BackoffAutomaton]) -> BackoffAutomaton:
@@ -64,11 +67,11 @@ class BackoffAutomaton(nn.Module):
             raise ValueError(f"automata over vocabularies of different sizes {sizes} can't be packed")
         states, arcs = 0, 0
         parts: list[list[Tensor]] = []
-        for automaton in automata:
+        for number, automaton in enumerate(automata, start=1):
             t = automaton.tensors
             parts.append(
                 [
-                    (t.arc_offsets[:-1] if automaton is not automata[-1] else t.arc_offsets) + arcs,
+                    (t.arc_offsets if number == len(automata) else t.arc_offsets[:-1]) + arcs,
                     t.arc_tokens,
                     t.arc_weights,
                     t.arc_targets + states,
@@ -80,7 +83,7 @@ class BackoffAutomaton(nn.Module):
             )
             states, arcs = states + t.num_states, arcs + t.num_arcs
         if max(states, arcs) >= 2**31:
-            raise ValueError(f"the pack would have {arcs} arcs; at most 2**31 - 1 can be addressed")
+            raise ValueError(f"the pack would have {states} states, {arcs} arcs; at most 2**31 - 1 can be addressed")
         *tensors, roots, starts = (torch.cat(columns) for columns in zip(*parts, strict=True))
         return BackoffAutomaton(
             AutomatonTensors(*tensors),
@@ -123,7 +126,9 @@ class BackoffAutomaton(nn.Module):
         states = self.starts if bos else self.roots
         if which is None:
             return states[:1].expand(batch_size).clone()
-        return states[which.to(states.device, torch.int64)]
+        if which.shape != (batch_size,):
+            raise ValueError(f"which should have the shape [{batch_size}], got {tuple(which.shape)}")
+        return states[self._integers("which", which)]
 
     def scores(self, states: Tensor) -> Tensor:
         """Score of every token: `[B]` states -> float32 `[B, V]`."""
@@ -135,15 +140,20 @@ class BackoffAutomaton(nn.Module):
 
     def step(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Score of one token a row and the state it leads to: `[B]`, `[B]` -> float32 `[B]`, int32 `[B]`."""
-        states, tokens = self._states(states), self._tokens(tokens)
+        states, tokens = self._states(states), self._integers("token ids", tokens)
         if states.shape != tokens.shape:
-            raise ValueError(f"states {tuple(states.shape)} and tokens {tuple(tokens.shape)} should have the same shape [B]")
+            raise ValueError(
+                f"states {tuple(states.shape)} and tokens {tuple(tokens.shape)} should have the same shape [B]"
+            )
         return torch.ops.hf_ngpulm.step(list(self.tensors), states, tokens, self.vocab_size, self.engine)
 
     def score_tokens(
         self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True, which: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Score of each token after those before it: `[B, L]` -> float32 `[B, L]` (0 beyond a row's length), states `[B]`."""
+        """Score of each token after those before it, and the last state.
+
+        `[B, L]` token ids -> float32 `[B, L]`, 0 beyond a row's length, and int32 `[B]`.
+        """
         token_ids, lengths = self._rows(token_ids, lengths)
         states = self.initial_states(token_ids.shape[0], bos, which)
         return torch.ops.hf_ngpulm.walk(list(self.tensors), states, token_ids, lengths, self.vocab_size, self.engine)
@@ -164,7 +174,7 @@ class BackoffAutomaton(nn.Module):
     def states_after(
         self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True, which: Tensor | None = None
     ) -> Tensor:
-        """State after reading each row, `[B, L]` -> int32 `[B]`. Only the last `context_length` tokens are looked at."""
+        """State after reading each row, `[B, L]` -> int32 `[B]`. Only the last `context_length` tokens matter."""
         token_ids, lengths = self._rows(token_ids, lengths)
         batch_size = token_ids.shape[0]
         return torch.ops.hf_ngpulm.states_after(
@@ -206,23 +216,25 @@ class BackoffAutomaton(nn.Module):
     def _states(self, states: Tensor) -> Tensor:
         if states.dim() != 1:
             raise ValueError(f"states should have the shape [B], got {tuple(states.shape)}")
-        return states.to(self.device, torch.int32)
+        return self._integers("states", states)
 
-    def _tokens(self, tokens: Tensor) -> Tensor:
-        if tokens.dtype.is_floating_point or tokens.dtype == torch.bool:
-            raise ValueError(f"token ids should be integers, got {tokens.dtype}")
-        # Ids that int32 can't hold are outside any vocabulary, as -1 is.
-        return tokens.to(self.device).clamp(-1, 2**31 - 1).to(torch.int32)
+    def _integers(self, what: str, values: Tensor) -> Tensor:
+        if values.dtype not in (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8):
+            raise ValueError(f"{what} should be integers, got {values.dtype}")
+        values = values.to(self.device)
+        if values.dtype == torch.int64:  # what int32 can't hold is outside any vocabulary and automaton, as -1 is
+            values = values.clamp(-1, 2**31 - 1)
+        return values.to(torch.int32)
 
     def _rows(self, token_ids: Tensor, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         if token_ids.dim() != 2:
             raise ValueError(f"token_ids should have the shape [B, L], got {tuple(token_ids.shape)}")
         batch_size, longest = token_ids.shape
         if lengths is None:
-            lengths = torch.full((batch_size,), longest, device=self.device)
+            lengths = torch.full((batch_size,), longest, dtype=torch.int32, device=self.device)
         if lengths.shape != (batch_size,):
             raise ValueError(f"lengths should have the shape [{batch_size}], got {tuple(lengths.shape)}")
-        return self._tokens(token_ids), lengths.to(self.device).clamp(0, longest).to(torch.int32)
+        return self._integers("token ids", token_ids), self._integers("lengths", lengths).clamp(0, longest)
 
 
 def _validate(automaton: BackoffAutomaton) -> None:
@@ -233,6 +245,7 @@ def _validate(automaton: BackoffAutomaton) -> None:
         if not bool(condition):
             raise NGramFormatError(f"broken n-gram automaton: {message}")
 
+    require(type(vocab_size) is int and 0 < vocab_size < 2**31 - 1, f"its vocabulary size is {vocab_size!r}")
     for name, tensor in automaton.named_buffers():
         dtype = torch.float32 if name.endswith("weights") else torch.int32
         dtype = token_dtype(vocab_size) if name == "arc_tokens" else dtype
@@ -240,7 +253,6 @@ def _validate(automaton: BackoffAutomaton) -> None:
         require(tensor.dim() == 1, f"{name} should have one dimension, has the shape {tuple(tensor.shape)}")
         require(dtype != torch.float32 or torch.isfinite(tensor).all(), f"{name} holds a value that isn't finite")
     require(states > 0, "it has no states")
-    require(vocab_size > 0, f"its vocabulary size is {vocab_size}")
     for name, size in (("arc_offsets", states + 1), ("backoff_weights", states)):
         require(getattr(t, name).numel() == size, f"{name} has {getattr(t, name).numel()} entries for {states} states")
     for name in ("arc_weights", "arc_targets"):
@@ -248,8 +260,9 @@ def _validate(automaton: BackoffAutomaton) -> None:
     require(t.arc_offsets[0] == 0 and t.arc_offsets[-1] == arcs, f"arc_offsets don't run from 0 to {arcs}")
     require((t.arc_offsets[1:] >= t.arc_offsets[:-1]).all(), "arc_offsets are out of order")
     if arcs:
-        require(t.arc_tokens.min() >= 0 and t.arc_tokens.max() <= vocab_size, f"an arc's token is outside 0..{vocab_size}")
-        require(t.arc_targets.min() >= 0 and t.arc_targets.max() < states, f"an arc's target is outside 0..{states - 1}")
+        for name, largest in (("arc_tokens", vocab_size), ("arc_targets", states - 1)):
+            lowest, highest = (int(bound) for bound in getattr(t, name).aminmax())
+            require(lowest >= 0 and highest <= largest, f"{name} reach from {lowest} to {highest}, not 0..{largest}")
         ascending = t.arc_tokens[1:] > t.arc_tokens[:-1]
         firsts = t.arc_offsets[1:-1].to(torch.int64)
         ascending[firsts[(firsts > 0) & (firsts < arcs)] - 1] = True
@@ -258,11 +271,13 @@ def _validate(automaton: BackoffAutomaton) -> None:
     is_root = t.backoff_states == own
     require(t.backoff_states.min() >= 0, "a backoff state is negative")
     require((is_root | (t.backoff_states < own)).all(), "a backoff arc doesn't lead to a shorter context")
-    require(0 <= automaton.context_length < 2**15, f"its context length is {automaton.context_length}")
-    end = own
-    for _ in range(automaton.context_length):
-        end = t.backoff_states[end]
-    require(is_root[end].all(), f"backing off takes more than {automaton.context_length} steps to reach a root")
+    longest = automaton.context_length
+    require(type(longest) is int and 0 <= longest <= MAX_CONTEXT_LENGTH, f"its context length is {longest!r}")
+    # Steps to the root by pointer doubling: `depth` counts those from a state to `ahead`, twice as many each time.
+    depth, ahead = (~is_root).to(torch.int32), t.backoff_states
+    for _ in range(longest.bit_length()):
+        depth, ahead = depth + depth[ahead], ahead[ahead]
+    require((depth <= longest).all(), f"backing off takes more than {longest} steps to reach a root")
     for name in ("roots", "starts"):
         tensor = getattr(automaton, name)
         require(tensor.numel() > 0, f"{name} is empty")

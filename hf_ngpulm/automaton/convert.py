@@ -4,56 +4,88 @@ from __future__ import annotations
 
 import logging
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import NGramFormatError
 from ..ngrams.table import NUM_SPECIAL, NGramOrder, NGramTable
-from .automaton import BackoffAutomaton
+from .automaton import MAX_CONTEXT_LENGTH, BackoffAutomaton
 from .tensors import AutomatonTensors, token_dtype
 
 logger = logging.getLogger(__name__)
 
 # What KenLM gives a model that lacks <unk>: log10 p = -100.
 MISSING_LOG_PROB = -100.0 * math.log(10.0)
+# An n-gram that ends in <unk> takes an arc for each of the tokens that <unk> stands for; in all at most so many.
+MAX_UNK_ARCS = 1 << 24
 
 
 def automaton_from_table(
     table: NGramTable, missing_unigrams: str | float = "share"
-) -> tuple[BackoffAutomaton, dict[str, object]]:
+) -> tuple[BackoffAutomaton, dict[str, Any]]:
     """Build the automaton of a backoff language model.
 
-    The contexts become states. One that no n-gram extends and whose backoff weight is 0 behaves as its own backoff state and
-    is left out. A context's backoff state is its longest proper suffix that is a state, so a model whose n-grams lack some
-    of their suffixes (SRILM prunes to such) is read as KenLM reads it: a suffix that isn't there has backoff weight 0.
+    The contexts become states. One that no n-gram extends and whose backoff weight is 0 behaves as its own backoff
+    state and is left out. A context's backoff state is its longest proper suffix that is a state, so a model whose
+    n-grams lack some of their suffixes (SRILM prunes to such) is read as KenLM reads it: a suffix that isn't there has
+    backoff weight 0.
+
+    `<unk>` stands for every token id without a unigram, in contexts too and in n-grams of any order, as for KenLM.
+    N-grams that no text can meet are left out: those that go on behind `</s>` or have `<s>` elsewhere than in front,
+    those with `<unk>` where it stands for nothing, and those with a token that has no unigram.
 
     Args:
         table: the n-grams.
         missing_unigrams: score of token ids without a unigram: "share" divides the probability of `<unk>` evenly among
             them, so that all scores of a context sum to one with `</s>`; "unk" gives the whole of it to each, as KenLM
-            scores unknown words; a number is taken as it is (natural log).
+            scores unknown words; a number (natural log) takes the place of `<unk>`, whose n-grams are then left out.
 
     Returns:
         The automaton, and what is needed to write the table again: `states_per_depth`, `unk_tokens`, `unk_log_prob`,
         `bos_log_prob`.
+
+    Raises:
+        NGramFormatError: more n-grams, or longer ones, than an automaton can hold.
+        ValueError: `missing_unigrams` is none of these.
     """
     vocab_size, num_ids, device = table.vocab_size, table.num_ids, table.orders[0].tokens.device
     offsets = table.offsets
-    num_nodes = offsets[-1]
+    num_nodes, num_unigrams = offsets[-1], len(table.orders[0])
+    if table.order - 1 > MAX_CONTEXT_LENGTH:
+        raise NGramFormatError(f"a model of order {table.order}; at most order {MAX_CONTEXT_LENGTH + 1} can be used")
 
-    # Nodes: the empty context is 0, then the n-grams of all orders numbered through. Sorted by (prefix, token) per order,
-    # they are sorted by (prefix node, token) over all.
+    # Nodes: the empty context is 0, then the n-grams of all orders numbered through. Sorted by (prefix, token) per
+    # order, they are sorted by (prefix node, token) over all. The columns of node i stand in row i - 1.
     prefix = torch.cat([order.prefixes + (offsets[n - 1] if n else 0) for n, order in enumerate(table.orders)])
     token = torch.cat([order.tokens for order in table.orders]).to(torch.int64)
     log_prob = torch.cat([order.log_probs for order in table.orders])
     backoff = torch.cat([torch.zeros(1, device=device), *(order.backoffs for order in table.orders)])
-    keys = prefix * num_ids + token
-    fail = _failure_links(table, prefix, token, keys)
+    fail = _failure_links(table, prefix, token, prefix * num_ids + token)
+    special = _special_unigrams(table)
 
-    has_child = torch.zeros(num_nodes, dtype=torch.bool, device=device)
-    has_child[prefix] = True
-    is_state = has_child | (backoff != 0)
+    ordinary = token[:num_unigrams] < vocab_size
+    seen = token[:num_unigrams][ordinary]
+    is_missing = torch.ones(vocab_size, dtype=torch.bool, device=device)
+    is_missing[seen] = False
+    unk_tokens = torch.nonzero(is_missing)[:, 0]
+    unk_weight, unk_share = _missing_weight(missing_unigrams, special["unk"], unk_tokens.numel())
+    unk_arcs = int((token[num_unigrams:] == table.unk).sum()) * unk_tokens.numel()
+    unk_stands = special["unk"] is not None and unk_share is not None and unk_arcs <= MAX_UNK_ARCS
+    met, followed = _what_text_can_meet(table, prefix, token, unk_stands)
+    unmet = int((~met[1 + num_unigrams :]).sum())
+    if unmet:
+        logger.warning(
+            "%d n-grams are left out that no text can meet: behind </s>, with <s> inside, with a token that has no "
+            "unigram, or with <unk> where it stands for no token (or for too many)",
+            unmet,
+        )
+
+    is_state = torch.zeros(num_nodes, dtype=torch.bool, device=device)
+    is_state[prefix[met[1:]]] = True
+    is_state |= backoff != 0
+    is_state &= followed
     is_state[offsets[-2] :] = False  # n-grams of the highest order are no contexts
     is_state[0] = True
     state_of = torch.cumsum(is_state, 0) - 1
@@ -62,34 +94,36 @@ def automaton_from_table(
         state_of[rows] = torch.where(is_state[rows], state_of[rows], state_of[fail[rows]])
     contexts = torch.nonzero(is_state)[:, 0]
     states_per_depth = [1] + [int(is_state[offsets[n - 1] : offsets[n]].sum()) for n in range(1, table.order)]
-    backoff_states = state_of[fail[contexts]]
-    backoff_weights = backoff[contexts]
+    start_state = _state_of_unigram(table, table.bos, state_of)
 
-    # Arcs. The root has one for every token; <s> and <unk> are no tokens.
-    unigrams = table.orders[0]
-    start, special = _special_unigrams(table)
-    start_state = 0 if start is None else int(state_of[1 + start])
-    present = token[: len(unigrams)] < vocab_size
-    seen = token[: len(unigrams)][present]
-    root_weights = torch.zeros(vocab_size + 1, device=device)
-    root_targets = torch.zeros(vocab_size + 1, dtype=torch.int64, device=device)
-    is_missing = torch.ones(vocab_size, dtype=torch.bool, device=device)
-    is_missing[seen] = False
-    unk_tokens = torch.nonzero(is_missing)[:, 0]
-    if unk_tokens.numel():
-        root_weights[unk_tokens] = _missing_weight(missing_unigrams, special["unk"], unk_tokens.numel())
-    root_weights[seen] = unigrams.log_probs[present]
-    root_targets[seen] = state_of[1 : len(unigrams) + 1][present]
+    # Arcs. The root has one for every token and </s>; elsewhere each n-gram is one.
+    root_weights = torch.full((vocab_size + 1,), unk_weight, device=device)
+    root_targets = torch.full_like(root_weights, _state_of_unigram(table, table.unk, state_of), dtype=torch.int64)
+    root_weights[seen] = log_prob[:num_unigrams][ordinary]
+    root_targets[seen] = state_of[1 : 1 + num_unigrams][ordinary]
     if special["eos"] is None:
         logger.warning("the language model has no </s>; its probability is taken as 1e-100")
     root_weights[vocab_size] = MISSING_LOG_PROB if special["eos"] is None else special["eos"]
-    later = torch.nonzero(token[len(unigrams) :] <= table.eos)[:, 0] + len(unigrams)
-    later = later[token[later] != table.bos]
-    sources, arc_tokens = state_of[prefix[later]], token[later]
-    arc_targets = torch.where(arc_tokens == table.eos, start_state, state_of[1 + later])
-    arc_tokens = torch.where(arc_tokens == table.eos, vocab_size, arc_tokens)
     root_targets[vocab_size] = start_state
-    num_arcs = vocab_size + 1 + later.numel()
+    later = torch.nonzero(met[1 + num_unigrams :])[:, 0] + num_unigrams
+    is_end = token[later] == table.eos
+    sources = state_of[prefix[later]]
+    arc_tokens = torch.where(is_end, vocab_size, token[later])
+    arc_weights = log_prob[later]
+    arc_targets = torch.where(is_end, start_state, state_of[1 + later])
+    if unk_arcs and unk_stands:
+        is_unk = arc_tokens == table.unk
+        copies = torch.where(is_unk, unk_tokens.numel(), 1)
+        copied = torch.repeat_interleave(copies)
+        number = torch.arange(copied.numel(), device=device) - (torch.cumsum(copies, 0) - copies)[copied]
+        sources, arc_targets, is_unk = sources[copied], arc_targets[copied], is_unk[copied]
+        arc_tokens = torch.where(is_unk, unk_tokens[torch.where(is_unk, number, 0)], arc_tokens[copied])
+        arc_weights = arc_weights[copied] + is_unk * (unk_share or 0.0)
+        by_key = torch.argsort(sources * num_ids + arc_tokens)
+        sources, arc_tokens, arc_weights, arc_targets = (
+            column[by_key] for column in (sources, arc_tokens, arc_weights, arc_targets)
+        )
+    num_arcs = vocab_size + 1 + sources.numel()
     if num_arcs >= 2**31:
         raise NGramFormatError(f"{num_arcs} n-grams are more than the 2**31 - 1 arcs that can be addressed")
     arcs_per_state = torch.bincount(sources, minlength=contexts.numel())
@@ -100,10 +134,10 @@ def automaton_from_table(
         AutomatonTensors(
             arc_offsets=arc_offsets.to(torch.int32),
             arc_tokens=torch.cat([torch.arange(vocab_size + 1, device=device), arc_tokens]).to(token_dtype(vocab_size)),
-            arc_weights=torch.cat([root_weights, log_prob[later]]),
+            arc_weights=torch.cat([root_weights, arc_weights]),
             arc_targets=torch.cat([root_targets, arc_targets]).to(torch.int32),
-            backoff_states=backoff_states.to(torch.int32),
-            backoff_weights=backoff_weights,
+            backoff_states=state_of[fail[contexts]].to(torch.int32),
+            backoff_weights=backoff[contexts],
         ),
         vocab_size,
         table.order - 1,
@@ -116,6 +150,22 @@ def automaton_from_table(
         "unk_log_prob": special["unk"],
         "bos_log_prob": special["bos"],
     }
+
+
+def _what_text_can_meet(table: NGramTable, prefix: Tensor, token: Tensor, unk_stands: bool) -> tuple[Tensor, Tensor]:
+    """Two masks over the nodes: n-grams that text can hold, and those of them that something can follow."""
+    unigrams = token[: len(table.orders[0])]
+    is_known = torch.zeros(table.num_ids, dtype=torch.bool, device=token.device)
+    is_known[unigrams] = True
+    is_known[table.bos], is_known[table.eos], is_known[table.unk] = False, True, unk_stands
+    possible = is_known[token]
+    possible[: len(unigrams)] |= unigrams == table.bos
+    met = torch.ones(table.offsets[-1], dtype=torch.bool, device=token.device)
+    followed = met.clone()
+    for first, last in zip(table.offsets, table.offsets[1:]):
+        met[first:last] = followed[prefix[first - 1 : last - 1]] & possible[first - 1 : last - 1]
+        followed[first:last] = met[first:last] & (token[first - 1 : last - 1] != table.eos)
+    return met, followed
 
 
 def _failure_links(table: NGramTable, prefix: Tensor, token: Tensor, keys: Tensor) -> Tensor:
@@ -135,30 +185,41 @@ def _failure_links(table: NGramTable, prefix: Tensor, token: Tensor, keys: Tenso
     return fail
 
 
-def _special_unigrams(table: NGramTable) -> tuple[int | None, dict[str, float | None]]:
-    """Row of `<s>` if it can be a context, and the log-probs of `<s>`, `</s>` and `<unk>`."""
-    unigrams = table.orders[0]
-    rows: dict[str, int | None] = {}
-    values: dict[str, float | None] = {}
-    for name, token_id in (("bos", table.bos), ("eos", table.eos), ("unk", table.unk)):
-        row = int(torch.searchsorted(unigrams.tokens, token_id))
-        there = row < len(unigrams) and int(unigrams.tokens[row]) == token_id
-        rows[name] = row if there else None
-        values[name] = float(unigrams.log_probs[row]) if there else None
-    return (rows["bos"] if table.order > 1 else None), values
+def _row_of_unigram(table: NGramTable, token_id: int) -> int | None:
+    tokens = table.orders[0].tokens
+    row = int(torch.searchsorted(tokens, token_id))
+    return row if row < tokens.numel() and int(tokens[row]) == token_id else None
 
 
-def _missing_weight(missing_unigrams: str | float, unk_log_prob: float | None, count: int) -> float:
+def _state_of_unigram(table: NGramTable, token_id: int, state_of: Tensor) -> int:
+    """State behind a special token, the root where the model doesn't know it."""
+    row = _row_of_unigram(table, token_id)
+    return 0 if row is None else int(state_of[1 + row])
+
+
+def _special_unigrams(table: NGramTable) -> dict[str, float | None]:
+    """The log-probs of `<s>`, `</s>` and `<unk>`."""
+    rows = {name: _row_of_unigram(table, getattr(table, name)) for name in ("bos", "eos", "unk")}
+    return {name: None if row is None else float(table.orders[0].log_probs[row]) for name, row in rows.items()}
+
+
+def _missing_weight(
+    missing_unigrams: str | float, unk_log_prob: float | None, count: int
+) -> tuple[float, float | None]:
+    """Score of a token id without a unigram, and the log of its part of `<unk>` (None: it has nothing of it)."""
     if isinstance(missing_unigrams, float | int) and not isinstance(missing_unigrams, bool):
         if not math.isfinite(missing_unigrams):
             raise ValueError(f"missing_unigrams should be a finite log-probability, got {missing_unigrams}")
-        return float(missing_unigrams)
+        return float(missing_unigrams), None
     if missing_unigrams not in ("share", "unk"):
         raise ValueError(f"missing_unigrams must be 'share', 'unk' or a number, got {missing_unigrams!r}")
+    if count == 0:
+        return MISSING_LOG_PROB, None
     if unk_log_prob is None:
-        logger.warning("%d token ids have no unigram and the language model has no <unk>; they score log10 p = -100", count)
-        return MISSING_LOG_PROB
-    return unk_log_prob - (math.log(count) if missing_unigrams == "share" else 0.0)
+        logger.warning("%d token ids have no unigram and the language model has no <unk>; they score 1e-100", count)
+        return MISSING_LOG_PROB, None
+    share = -math.log(count) if missing_unigrams == "share" else 0.0
+    return unk_log_prob + share, share
 
 
 def table_from_automaton(
@@ -168,7 +229,9 @@ def table_from_automaton(
     unk_log_prob: float | None,
     bos_log_prob: float | None,
 ) -> NGramTable:
-    """The n-grams that an automaton was built from: the inverse of `automaton_from_table`.
+    """The n-grams that an automaton was built from, those that no text can meet excepted.
+
+    The inverse of `automaton_from_table`; log-probabilities of `<unk>` behind a context come back up to rounding.
 
     Raises:
         NGramFormatError: the automaton isn't that of a language model (the counts of its states don't fit its arcs).
@@ -176,8 +239,15 @@ def table_from_automaton(
     t = AutomatonTensors(*(tensor.cpu() for tensor in automaton.tensors))
     vocab_size, start = automaton.vocab_size, int(automaton.starts[0])
     bos, eos, unk = vocab_size, vocab_size + 1, vocab_size + 2
-    if sum(states_per_depth) != t.num_states or states_per_depth[0] != 1 or min(states_per_depth) < 0:
+    if (
+        sum(states_per_depth) != t.num_states
+        or len(states_per_depth) != automaton.context_length + 1
+        or states_per_depth[0] != 1
+        or min(states_per_depth) < 0
+    ):
         raise NGramFormatError(f"{t.num_states} states can't have the depths {states_per_depth}")
+    if automaton.roots.tolist() != [0] or int(t.arc_offsets[1]) != vocab_size + 1:
+        raise NGramFormatError("the automaton isn't one language model's: its root hasn't an arc for every token")
     depth = torch.repeat_interleave(torch.arange(len(states_per_depth)), torch.tensor(states_per_depth))
     sources = torch.repeat_interleave(torch.arange(t.num_states), t.arc_offsets.diff().to(torch.int64))
     arc_tokens = t.arc_tokens.to(torch.int64)
@@ -187,16 +257,27 @@ def table_from_automaton(
     targets = t.arc_targets.to(torch.int64)
     to_own_context = ~is_end & (depth[targets] == depth[sources] + 1)
 
-    written = torch.ones(t.num_arcs, dtype=torch.bool)
-    written[unk_tokens.to(torch.int64).cpu()] = False
+    # The arcs of the first token without a unigram are those of <unk>, the others' are copies.
+    log_prob = t.arc_weights.clone()
+    is_unk_token = torch.zeros(vocab_size + NUM_SPECIAL, dtype=torch.bool)
+    is_unk_token[unk_tokens.to(torch.int64).cpu()] = True
+    written = ~is_unk_token[arc_tokens]
+    unk_target = 0
+    if unk_log_prob is not None and unk_tokens.numel():
+        first = int(unk_tokens[0])
+        unk_target = int(targets[first])
+        of_unk = (arc_tokens == first) & (sources != 0)
+        arc_tokens[of_unk] = unk
+        log_prob[of_unk] = (log_prob[of_unk] + (unk_log_prob - float(t.arc_weights[first]))).clamp(max=0.0)
+        written |= of_unk
     row_of_state = torch.zeros(t.num_states, dtype=torch.int64)
     orders = []
     for n in range(1, automaton.context_length + 2):
         arcs = torch.nonzero((depth[sources] == n - 1) & written)[:, 0]
-        prefixes, tokens, log_probs = row_of_state[sources[arcs]], arc_tokens[arcs], t.arc_weights[arcs]
+        prefixes, tokens, log_probs = row_of_state[sources[arcs]], arc_tokens[arcs], log_prob[arcs]
         contexts = torch.where(to_own_context[arcs], targets[arcs], -1)
         if n == 1:
-            special = [(bos, bos_log_prob, start or -1), (unk, unk_log_prob, -1)]
+            special = [(bos, bos_log_prob, start or -1), (unk, unk_log_prob, unk_target or -1)]
             special = [(token, value, context) for token, value, context in special if value is not None]
             prefixes = torch.cat([prefixes, torch.zeros(len(special), dtype=torch.int64)])
             tokens = torch.cat([tokens, torch.tensor([s[0] for s in special], dtype=torch.int64)])

@@ -1,7 +1,7 @@
 """The queries as compiled loops for the CPU.
 
-Rows are independent: large batches are cut into runs of rows that run on several threads (the loops hold no GIL). numba keeps
-the compiled code on disk, so only the first process on a machine waits for the compiler.
+Rows are independent: large batches are cut into runs of rows that run on several threads (the loops hold no GIL). numba
+keeps the compiled code on disk, so only the first process on a machine waits for the compiler.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ from .tensors import AutomatonTensors
 
 # Below this many elements of output a second thread costs more than it saves.
 ELEMENTS_PER_THREAD = 1 << 16
+CPU = torch.device("cpu")  # not the default device, whatever that is
 compiled = njit(nogil=True, cache=True, error_model="numpy")
 
 
 def scores(automaton: AutomatonTensors, states: Tensor, vocab_size: int) -> Tensor:
-    out = torch.empty((states.shape[0], vocab_size), dtype=torch.float32)
-    _in_threads(_score_rows, states.shape[0], vocab_size, automaton, states.numpy(), out.numpy())
+    out = torch.empty((states.shape[0], vocab_size), dtype=torch.float32, device=CPU)
+    _in_threads(_score_rows, states.shape[0], vocab_size, automaton, _array(states), out.numpy())
     return out
 
 
 def advance(automaton: AutomatonTensors, states: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
-    out = torch.empty((states.shape[0], vocab_size), dtype=torch.float32)
-    targets = torch.empty((states.shape[0], vocab_size), dtype=torch.int32)
-    _in_threads(_advance_rows, states.shape[0], 2 * vocab_size, automaton, states.numpy(), out.numpy(), targets.numpy())
+    out = torch.empty((states.shape[0], vocab_size), dtype=torch.float32, device=CPU)
+    targets = torch.empty((states.shape[0], vocab_size), dtype=torch.int32, device=CPU)
+    _in_threads(_advance_rows, states.shape[0], 2 * vocab_size, automaton, _array(states), out.numpy(), targets.numpy())
     return out, targets
 
 
 def step(automaton: AutomatonTensors, states: Tensor, tokens: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
-    out = torch.empty(states.shape, dtype=torch.float32)
-    targets = torch.empty(states.shape, dtype=torch.int32)
-    arrays = (states.numpy(), tokens.numpy(), vocab_size, out.numpy(), targets.numpy())
+    out = torch.empty(states.shape, dtype=torch.float32, device=CPU)
+    targets = torch.empty(states.shape, dtype=torch.int32, device=CPU)
+    arrays = (_array(states), _array(tokens), vocab_size, out.numpy(), targets.numpy())
     _in_threads(_step_rows, states.shape[0], 64, automaton, *arrays)
     return out, targets
 
@@ -47,9 +48,9 @@ def step(automaton: AutomatonTensors, states: Tensor, tokens: Tensor, vocab_size
 def walk(
     automaton: AutomatonTensors, states: Tensor, token_ids: Tensor, lengths: Tensor, vocab_size: int
 ) -> tuple[Tensor, Tensor]:
-    out = torch.zeros(token_ids.shape, dtype=torch.float32)
-    last = torch.empty(states.shape, dtype=torch.int32)
-    arrays = (states.numpy(), token_ids.numpy(), lengths.numpy(), vocab_size, out.numpy(), last.numpy())
+    out = torch.zeros(token_ids.shape, dtype=torch.float32, device=CPU)
+    last = torch.empty(states.shape, dtype=torch.int32, device=CPU)
+    arrays = (_array(states), _array(token_ids), _array(lengths), vocab_size, out.numpy(), last.numpy())
     _in_threads(_walk_rows, states.shape[0], 64 * token_ids.shape[1], automaton, *arrays)
     return out, last
 
@@ -63,10 +64,22 @@ def states_after(
     context_length: int,
     vocab_size: int,
 ) -> Tensor:
-    last = torch.empty(starts.shape, dtype=torch.int32)
-    inputs = (starts.numpy(), roots.numpy(), token_ids.numpy(), lengths.numpy(), context_length, vocab_size)
-    _in_threads(_states_after_rows, starts.shape[0], 64 * min(context_length, token_ids.shape[1]), automaton, *inputs, last.numpy())
+    last = torch.empty(starts.shape, dtype=torch.int32, device=CPU)
+    inputs = (_array(starts), _array(roots), _array(token_ids), _array(lengths), context_length, vocab_size)
+    _in_threads(
+        _states_after_rows,
+        starts.shape[0],
+        64 * min(context_length, token_ids.shape[1]),
+        automaton,
+        *inputs,
+        last.numpy(),
+    )
     return last
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    # numba would compile the loops anew for arrays with gaps.
+    return tensor.contiguous().numpy()
 
 
 def arrays_of(automaton: AutomatonTensors) -> tuple[np.ndarray, ...]:
@@ -91,7 +104,9 @@ def _in_threads(kernel: Any, rows: int, elements_per_row: int, automaton: Automa
     arrays = arrays_of(automaton)
     for bad_row in in_threads(lambda first, last: kernel(first, last, *arrays, *arguments), rows, elements_per_row):
         if bad_row >= 0:
-            raise IndexError(f"state {int(arguments[0][bad_row])} in row {bad_row} is outside 0..{automaton.num_states - 1}")
+            raise IndexError(
+                f"state {int(arguments[0][bad_row])} in row {bad_row} is outside 0..{automaton.num_states - 1}"
+            )
 
 
 @compiled
@@ -108,7 +123,9 @@ def find_arc(arc_tokens, low, high, token):
 
 
 @compiled
-def step_one(arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, state, token, vocab_size):
+def step_one(
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, state, token, vocab_size
+):
     """Score of a token and the state it leads to."""
     score = np.float32(0.0)
     if token < 0 or token >= vocab_size:
@@ -177,15 +194,17 @@ def _score_rows(
         if states[row] < 0 or states[row] >= backoff_states.size:
             return row
         chain = score_one(
-            arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, states[row], out.shape[1], chain, out[row]
-        )
+            arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+            states[row], out.shape[1], chain, out[row],
+        )  # fmt: skip
     return -1
 
 
 @compiled
 def _advance_rows(
-    first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, states, out, targets
-):
+    first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+    states, out, targets,
+):  # fmt: skip
     chain = np.empty(16, dtype=np.int32)
     vocab_size = out.shape[1]
     for row in range(first, last):
@@ -193,8 +212,9 @@ def _advance_rows(
         if state < 0 or state >= backoff_states.size:
             return row
         chain = score_one(
-            arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, state, vocab_size, chain, out[row]
-        )
+            arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+            state, vocab_size, chain, out[row],
+        )  # fmt: skip
         depth = 0
         while backoff_states[state] != state:
             chain[depth] = state
@@ -225,8 +245,9 @@ def _step_rows(
         if states[row] < 0 or states[row] >= backoff_states.size:
             return row
         out[row], targets[row] = step_one(
-            arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, states[row], tokens[row], vocab_size
-        )
+            arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+            states[row], tokens[row], vocab_size,
+        )  # fmt: skip
     return -1
 
 

@@ -1,7 +1,7 @@
 """The queries as torch operators: `torch.compile` and CUDA graph capture pass through them.
 
-An operator is given the name of an engine. "auto" means the environment variable HF_NGPULM_ENGINE if it is set, otherwise
-the tensors' device decides: "cpu" (compiled loops), "gpu" (Triton), "reference" (plain torch) elsewhere.
+An operator is given the name of an engine. "auto" means the environment variable HF_NGPULM_ENGINE if it is set,
+otherwise the tensors' device decides: "cpu" (compiled loops), "gpu" (Triton), "reference" (plain torch) elsewhere.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ ENGINES = ("reference", "cpu", "gpu")
 ENGINE_VARIABLE = "HF_NGPULM_ENGINE"
 
 
-def check_engine(name: str) -> str:
+def check_engine(name: str, what: str = "engine") -> str:
     if name not in ("auto", *ENGINES):
-        raise ValueError(f"engine must be one of {('auto', *ENGINES)}, got {name!r}")
+        raise ValueError(f"{what} must be one of {('auto', *ENGINES)}, got {name!r}")
     return name
 
 
 def engine_name(name: str, device: torch.device) -> str:
     """The engine that "auto" stands for on a device; a named one is itself."""
-    if name == "auto":
-        name = check_engine(os.environ.get(ENGINE_VARIABLE) or "auto")
+    if check_engine(name) == "auto":
+        name = check_engine(os.environ.get(ENGINE_VARIABLE) or "auto", ENGINE_VARIABLE)
     if name == "auto":
         name = {"cpu": "cpu", "cuda": "gpu"}.get(device.type, "reference")
     if name == "cpu" and device.type != "cpu":
-        raise ValueError(f"the engine 'cpu' was asked for, but the tensors are on {device}; move them or use engine='auto'")
+        raise ValueError(
+            f"the engine 'cpu' was asked for, but the tensors are on {device}; move them or use engine='auto'"
+        )
     return name
 
 
@@ -43,14 +45,16 @@ def load_engine(name: str, device: torch.device) -> ModuleType:
 _library = torch.library.Library("hf_ngpulm", "DEF")
 _library.define("scores(Tensor[] automaton, Tensor states, int vocab_size, str engine) -> Tensor")
 _library.define("advance(Tensor[] automaton, Tensor states, int vocab_size, str engine) -> (Tensor, Tensor)")
-_library.define("step(Tensor[] automaton, Tensor states, Tensor tokens, int vocab_size, str engine) -> (Tensor, Tensor)")
+_library.define(
+    "step(Tensor[] automaton, Tensor states, Tensor tokens, int vocab_size, str engine) -> (Tensor, Tensor)"
+)
 _library.define(
     "walk(Tensor[] automaton, Tensor states, Tensor token_ids, Tensor lengths, int vocab_size, str engine)"
     " -> (Tensor, Tensor)"
 )
 _library.define(
-    "states_after(Tensor[] automaton, Tensor starts, Tensor roots, Tensor token_ids, Tensor lengths, int context_length,"
-    " int vocab_size, str engine) -> Tensor"
+    "states_after(Tensor[] automaton, Tensor starts, Tensor roots, Tensor token_ids, Tensor lengths,"
+    " int context_length, int vocab_size, str engine) -> Tensor"
 )
 
 
@@ -65,7 +69,9 @@ def _advance(automaton: list[Tensor], states: Tensor, vocab_size: int, engine: s
 
 
 @torch.library.impl(_library, "step", "CompositeExplicitAutograd")
-def _step(automaton: list[Tensor], states: Tensor, tokens: Tensor, vocab_size: int, engine: str) -> tuple[Tensor, Tensor]:
+def _step(
+    automaton: list[Tensor], states: Tensor, tokens: Tensor, vocab_size: int, engine: str
+) -> tuple[Tensor, Tensor]:
     return load_engine(engine, states.device).step(AutomatonTensors(*automaton), states, tokens, vocab_size)
 
 

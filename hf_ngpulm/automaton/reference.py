@@ -11,7 +11,12 @@ from .tensors import AutomatonTensors
 def step(automaton: AutomatonTensors, states: Tensor, tokens: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
     """Score and next state of one token a row; any shape, the same for both arguments."""
     if states.numel() and (int(states.min()) < 0 or int(states.max()) >= automaton.num_states):
-        raise IndexError(f"states should lie in 0..{automaton.num_states - 1}, got {int(states.min())}..{int(states.max())}")
+        raise IndexError(
+            f"states should lie in 0..{automaton.num_states - 1}, got {int(states.min())}..{int(states.max())}"
+        )
+    if automaton.num_arcs == 0:  # one that no state has gives the indices below something to point at
+        arcs = {name: getattr(automaton, name).new_zeros(1) for name in ("arc_tokens", "arc_weights", "arc_targets")}
+        automaton = automaton._replace(**arcs)
     current = states.to(torch.int64)
     scores = torch.zeros(states.shape, dtype=torch.float32, device=states.device)
     next_states = current
@@ -34,9 +39,7 @@ def _find_arc(automaton: AutomatonTensors, states: Tensor, tokens: Tensor) -> tu
     low = automaton.arc_offsets[states].to(torch.int64)
     end = automaton.arc_offsets[states + 1].to(torch.int64)
     high = end
-    last = max(automaton.num_arcs - 1, 0)
-    if automaton.num_arcs == 0:
-        return torch.zeros_like(states), torch.zeros_like(states, dtype=torch.bool)
+    last = automaton.num_arcs - 1
     while bool((low < high).any()):
         middle = (low + high) // 2
         right = (automaton.arc_tokens[middle.clamp(max=last)] < tokens) & (low < high)
@@ -59,7 +62,7 @@ def walk(
 ) -> tuple[Tensor, Tensor]:
     """Score of each token after those before it, and the last state."""
     all_scores = torch.zeros(token_ids.shape, dtype=torch.float32, device=states.device)
-    states = states.to(torch.int32)
+    states = states.to(torch.int32, copy=True)  # an operator may not return what it was given
     for position in range(token_ids.shape[1]):
         token_scores, next_states = step(automaton, states, token_ids[:, position], vocab_size)
         inside = position < lengths

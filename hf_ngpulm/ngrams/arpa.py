@@ -1,24 +1,27 @@
 """ARPA files, read and written by column.
 
-The text is split and parsed by pyarrow's vectorised kernels in blocks of lines, a few blocks at a time on several threads; no
-Python code runs per line. What differs between KenLM's and SRILM's dialects (tabs or blanks between fields, missing backoffs,
-`-99` for log 0, `<unk>` or `<UNK>`, Windows line ends, trailing blanks, blank lines) is accepted everywhere.
+The text is split and parsed by pyarrow's vectorised kernels in blocks of lines, a few blocks at a time on several
+threads; no Python code runs per line. What differs between KenLM's and SRILM's dialects (text before `\\data\\`, tabs
+or blanks between fields, missing backoffs, `-99` for log 0, `<unk>` or `<UNK>`, Windows line ends, trailing blanks,
+blank lines, a byte order mark) is accepted everywhere.
 """
 
 from __future__ import annotations
 
 import bz2
 import gzip
-import logging
+import io
 import lzma
 import math
 import os
 import re
+import stat
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,31 +35,35 @@ from .units import NEMO_OFFSET, units_to_ids
 if TYPE_CHECKING:
     import pyarrow as pa
 
-logger = logging.getLogger(__name__)
-
 LN10 = math.log(10.0)
 LOG10_ZERO = -99.0  # SRILM's and KenLM's way to write log 0
 LINES_PER_BLOCK = 1 << 17
 # Rounding in the writer of a file may leave a log-probability this far above 0 (log10).
 ROUNDING = 1e-4
-_DECOMPRESSORS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\x00": lzma.open}
+# Beyond this float32 natural logs overflow (log10).
+LARGEST = 1e38
+_DECOMPRESSORS: dict[bytes, Callable[..., Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\x00": lzma.open,
+}
 _SPECIAL_WORDS = {"<s>": "bos", "<S>": "bos", "</s>": "eos", "</S>": "eos", "<unk>": "unk", "<UNK>": "unk"}
 
 
 def read_arpa(path: str | os.PathLike[str], vocabulary: Vocabulary, units: str = "auto") -> NGramTable:
     """Read an ARPA file (plain, .gz, .bz2 or .xz, told apart by content) into a table.
 
-    N-grams of order 2 and up that contain `<unk>` become n-grams of the tokenizer's unknown token; where it has none they are
-    left out, with a warning (`<unk>` then stands for no single token). A log-probability of `-inf` is read as -99, as both
-    toolkits write log 0.
+    A log-probability of `-inf` is read as -99, as both toolkits write log 0. A suffix that is missing is no fault
+    (SRILM's pruned models lack some), a missing prefix is one: as for KenLM.
 
     Args:
-        path: the file.
+        path: the file, or a pipe.
         vocabulary: the ids that its units stand for.
         units: "auto", "piece", "id", "nemo" or "char", see `hf_ngpulm.ngrams.units`.
 
     Raises:
         NGramFormatError: the file isn't an ARPA file, is cut short or damaged, or doesn't fit the vocabulary.
+        OSError: the file can't be opened or read.
     """
     text = _Text(Path(path))
     sections = text.sections()
@@ -69,27 +76,23 @@ def read_arpa(path: str | os.PathLike[str], vocabulary: Vocabulary, units: str =
     except NGramFormatError as error:
         raise NGramFormatError(f"{path}: {error}") from None
     ids = iter(ordinary_ids)
-    id_of_word = np.array([special[_SPECIAL_WORDS[w]] if w in _SPECIAL_WORDS else next(ids) for w in words], dtype=np.int64)
+    id_of_word = np.array(
+        [special[_SPECIAL_WORDS[word]] if word in _SPECIAL_WORDS else next(ids) for word in words], dtype=np.int64
+    )
 
     import pyarrow as pa
 
-    known_words = pa.array(words, type=pa.string())
+    known_words = pa.array(words, type=pa.large_string())
     rows = []
     for section in sections:
         columns = unigrams if section.n == 1 else _Columns(text, section, known_words)
-        tokens = id_of_word[columns.word_rows].reshape(-1, section.n)
-        kept = slice(None)
-        if section.n > 1:
-            tokens, kept = _without_unk(tokens, special["unk"], vocabulary.unk_id, text.path, section.n)
         rows.append(
             (
-                torch.from_numpy(np.ascontiguousarray(tokens)),
-                torch.from_numpy(columns.log_probs[kept] * LN10),
-                torch.from_numpy(columns.backoffs[kept] * LN10),
+                torch.from_numpy(id_of_word[columns.word_rows].reshape(-1, section.n)),
+                torch.from_numpy(columns.log_probs * LN10),
+                torch.from_numpy(columns.backoffs * LN10),
             )
         )
-        if section.n > 1:
-            del columns
     while len(rows) > 1 and rows[-1][0].shape[0] == 0:
         rows.pop()
     try:
@@ -98,21 +101,13 @@ def read_arpa(path: str | os.PathLike[str], vocabulary: Vocabulary, units: str =
         raise NGramFormatError(f"{path}: {error}") from None
 
 
-def _without_unk(tokens: np.ndarray, unk: int, unk_id: int | None, path: Path, n: int) -> tuple[np.ndarray, Any]:
-    with_unk = (tokens == unk).any(axis=1)
-    if not with_unk.any():
-        return tokens, slice(None)
-    if unk_id is not None:
-        return np.where(tokens == unk, unk_id, tokens), slice(None)
-    logger.warning("%s: %d %d-grams contain <unk>, which no token id stands for; they are left out", path, with_unk.sum(), n)
-    return tokens[~with_unk], ~with_unk
+class _Section(NamedTuple):
+    """The lines that hold the n-grams of one order, and how many n-grams the header promises there."""
 
-
-class _Section:
-    """A run of lines that holds the n-grams of one order."""
-
-    def __init__(self, n: int, first: int, last: int) -> None:
-        self.n, self.first, self.last = n, first, last
+    n: int
+    first: int
+    last: int
+    promised: int
 
 
 class _Text:
@@ -125,59 +120,56 @@ class _Text:
         if data.size == 0:
             raise NGramFormatError(f"{path}: the file is empty; an ARPA file begins with a line \\data\\")
         if bytes(data[:8]) == b"mmap lm ":
-            raise NGramFormatError(f"{path}: this is a KenLM binary, not an ARPA file; give the ARPA file it was built from")
+            raise NGramFormatError(
+                f"{path}: a KenLM binary, not an ARPA file; give the ARPA file that it was built from"
+            )
         newlines = np.flatnonzero(data == ord("\n"))
         self.starts = np.concatenate([[0], newlines + 1])
         if self.starts[-1] == data.size:
             self.starts = self.starts[:-1]
         self.ends = np.append(newlines, data.size)[: len(self.starts)]
+        if bytes(data[:3]) == b"\xef\xbb\xbf":  # a byte order mark
+            self.starts[0] = min(3, self.ends[0])
         self.data = data
 
     def line(self, number: int) -> str:
         raw = bytes(self.data[self.starts[number] : self.ends[number]])
-        return raw.decode("utf-8", "replace").strip()
+        return raw.strip().decode("utf-8", "replace")
 
     def sections(self) -> list[_Section]:
-        """Find the sections and hold their sizes against the counts in the header."""
-        marked = np.flatnonzero(self.data[self.starts] == ord("\\"))
+        """Read the header and find the section of each order."""
+        marked = np.flatnonzero(self.data[np.minimum(self.starts, self.data.size - 1)] == ord("\\"))
         headings = [(int(number), self.line(int(number))) for number in marked]
-        if not headings or headings[0][1] != "\\data\\":
+        while headings and headings[0][1] != "\\data\\":
+            del headings[0]
+        if not headings:
             shown = self.line(0)[:40]
             raise NGramFormatError(f"{self.path}: not an ARPA file: no line \\data\\ (it begins with {shown!r})")
         counts: dict[int, int] = {}
         first_section = headings[1][0] if len(headings) > 1 else len(self.starts)
         for number in range(headings[0][0] + 1, first_section):
             line = self.line(number)
-            if match := re.fullmatch(r"ngram\s+(\d+)\s*=\s*(\d+)", line):
+            if match := re.fullmatch(r"ngram\s+(\d{1,9})\s*=\s*(\d{1,18})", line, re.ASCII):
+                if int(match[1]) in counts:
+                    raise NGramFormatError(f"{self.path}, line {number + 1}: the header counts {match[1]}-grams twice")
                 counts[int(match[1])] = int(match[2])
             elif line:
                 raise NGramFormatError(
                     f"{self.path}, line {number + 1}: expected 'ngram N=COUNT' in the header, got {line[:60]!r}"
                 )
         if not counts or sorted(counts) != list(range(1, len(counts) + 1)):
-            raise NGramFormatError(f"{self.path}: the header should count orders 1, 2, ... but counts {sorted(counts)}")
+            shown = ", ".join(map(str, sorted(counts)[:10])) or "none"
+            raise NGramFormatError(f"{self.path}: the header should count the orders 1, 2, ..., but counts {shown}")
         expected = [f"\\{n}-grams:" for n in range(1, len(counts) + 1)] + ["\\end\\"]
-        found = [heading for _, heading in headings[1 : len(expected) + 1]]
-        if found != expected:
-            missing = next(want for want, have in zip(expected, [*found, *[None] * len(expected)], strict=False) if want != have)
-            raise NGramFormatError(
-                f"{self.path}: no line {missing} where it should stand (headings found: {found}); is the file cut short?"
-            )
-        return [
-            _Section(n, *self._trim(headings[n][0] + 1, headings[n + 1][0], counts[n], n)) for n in range(1, len(counts) + 1)
-        ]
-
-    def _trim(self, first: int, last: int, count: int, n: int) -> tuple[int, int]:
-        """Leave off blank lines at both ends, and compare what is left with the header's count."""
-        while last > first and not self.line(last - 1):
-            last -= 1
-        while first < last and not self.line(first):
-            first += 1
-        if last - first != count:
-            blank = sum(1 for number in range(first, last) if self.ends[number] - self.starts[number] <= 1)
-            if last - first - blank != count:
-                raise NGramFormatError(f"{self.path}: the header says {count} {n}-grams, the file has {last - first - blank}")
-        return first, last
+        found = headings[1 : len(expected) + 1]
+        for at, heading in enumerate(expected):
+            if at == len(found):
+                raise NGramFormatError(f"{self.path}: no line {heading}; is the file cut short?")
+            if found[at][1] != heading:
+                raise NGramFormatError(
+                    f"{self.path}, line {found[at][0] + 1}: expected {heading}, got {found[at][1][:60]!r}"
+                )
+        return [_Section(n, found[n - 1][0] + 1, found[n][0], counts[n]) for n in range(1, len(counts) + 1)]
 
     def lines(self, first: int, last: int) -> pa.Array:
         """Lines as strings that share the file's memory."""
@@ -187,7 +179,9 @@ class _Text:
         offsets = np.append(self.starts[first:last], self.ends[last - 1]) - start
         try:
             array = pa.Array.from_buffers(
-                pa.large_string(), last - first, [None, pa.py_buffer(offsets.astype(np.int64)), self.buffer.slice(start)]
+                pa.large_string(),
+                last - first,
+                [None, pa.py_buffer(offsets.astype(np.int64)), self.buffer.slice(start)],
             )
             array.validate(full=True)
         except pa.ArrowInvalid:
@@ -196,25 +190,30 @@ class _Text:
                     bytes(self.data[self.starts[number] : self.ends[number]]).decode("utf-8")
                 except UnicodeDecodeError as error:
                     raise NGramFormatError(f"{self.path}, line {number + 1}: not UTF-8 text: {error}") from None
-            raise
+            raise NGramFormatError(f"{self.path}, lines {first + 1} to {last}: not UTF-8 text") from None
         return array
 
 
 def _read_bytes(path: Path) -> pa.Buffer:
     import pyarrow as pa
 
+    if path.is_dir():
+        raise NGramFormatError(f"{path}: a folder, not an ARPA file; a saved model is loaded with from_pretrained")
     with open(path, "rb") as file:
-        magic = file.read(6)
-    for mark, decompress in _DECOMPRESSORS.items():
-        if magic.startswith(mark):
-            try:
-                with decompress(path, "rb") as file:
-                    return pa.py_buffer(file.read())
-            except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-                raise NGramFormatError(f"{path}: the compressed file is cut short or damaged: {error}") from None
-    if not magic:
-        return pa.py_buffer(b"")
-    return pa.memory_map(str(path)).read_buffer()
+        regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+        source = file if regular else io.BytesIO(file.read())
+        magic = source.read(6)
+        source.seek(0)
+        for mark, decompress in _DECOMPRESSORS.items():
+            if magic.startswith(mark):
+                try:
+                    return pa.py_buffer(decompress(source, "rb").read())
+                except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+                    message = f"{path}: the compressed file is cut short or damaged: {error}"
+                    raise NGramFormatError(message) from None
+        if regular and magic:
+            return pa.memory_map(str(path)).read_buffer()
+        return pa.py_buffer(source.read())
 
 
 class _Columns:
@@ -228,7 +227,8 @@ class _Columns:
 
         self.text, self.n, self.known_words = text, section.n, known_words
         blocks = [
-            (first, min(first + LINES_PER_BLOCK, section.last)) for first in range(section.first, section.last, LINES_PER_BLOCK)
+            (first, min(first + LINES_PER_BLOCK, section.last))
+            for first in range(section.first, section.last, LINES_PER_BLOCK)
         ]
         if len(blocks) > 1:
             with ThreadPoolExecutor(max_workers=min(len(blocks), os.cpu_count() or 1, 8)) as pool:
@@ -244,6 +244,10 @@ class _Columns:
             self.word_rows = np.arange(len(self.words))
         else:
             self.word_rows = np.concatenate([part[2] for part in parts]) if parts else np.zeros(0, dtype=np.int64)
+        if len(self.log_probs) != section.promised:
+            raise NGramFormatError(
+                f"{text.path}: the header says {section.promised} {section.n}-grams, the file has {len(self.log_probs)}"
+            )
 
     def _parse(self, block: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, Any]:
         import pyarrow as pa
@@ -261,8 +265,8 @@ class _Columns:
         if wrong.any():
             number = int(numbers[wrong][0])
             raise NGramFormatError(
-                f"{self.text.path}, line {number + 1}: expected a log-probability, {self.n} word(s) and possibly a backoff, got "
-                f"{self.text.line(number)[:80]!r}"
+                f"{self.text.path}, line {number + 1}: expected a log-probability, {self.n} word(s) and possibly a "
+                f"backoff, got {self.text.line(number)[:80]!r}"
             )
         flat = fields.values
         log_probs = self._numbers(flat.take(pa.array(begins)), numbers)
@@ -277,11 +281,12 @@ class _Columns:
         words = flat.take(pa.array((begins[:, None] + 1 + np.arange(self.n)).reshape(-1)))
         if self.known_words is None:
             return log_probs, backoffs, words
-        rows = pc.index_in(words, value_set=self.known_words.cast(words.type))
+        rows = pc.index_in(words, value_set=self.known_words)
         if rows.null_count:
             at = int(np.flatnonzero(rows.is_null().to_numpy(zero_copy_only=False))[0])
             raise NGramFormatError(
-                f"{self.text.path}, line {numbers[at // self.n] + 1}: the word {words[at].as_py()!r} isn't among the 1-grams"
+                f"{self.text.path}, line {numbers[at // self.n] + 1}: the word {words[at].as_py()!r} isn't among the "
+                "1-grams"
             )
         return log_probs, backoffs, rows.to_numpy(zero_copy_only=False).astype(np.int64)
 
@@ -302,7 +307,9 @@ class _Columns:
         return np.where(np.isneginf(values), LOG10_ZERO, values)
 
     def _check(self, values: np.ndarray, numbers: np.ndarray, what: str) -> None:
-        bad = ~np.isfinite(values) if what == "backoff" else ~np.isfinite(values) | (values > 0)
+        bad = ~(np.abs(values) < LARGEST)
+        if what != "backoff":
+            bad |= values > 0
         if bad.any():
             value, number = float(values[bad][0]), int(numbers[bad][0])
             limit = "" if what == "backoff" else " of at most 0"
@@ -314,7 +321,9 @@ class _Columns:
 def write_arpa(
     table: NGramTable, path: str | os.PathLike[str], units: str = "id", pieces: Iterable[str | None] | None = None
 ) -> None:
-    """Write a table as an ARPA file, compressed if the name ends in `.gz`. The file appears whole or not at all.
+    """Write a table as an ARPA file, compressed if its name ends in `.gz`, `.bz2` or `.xz`.
+
+    The file appears whole or not at all.
 
     Args:
         table: the n-grams.
@@ -333,10 +342,22 @@ def write_arpa(
         raise ValueError(
             f"token id {unwritable[0]} can't be written in {units!r} units ({len(unwritable)} such ids); use units='id'"
         )
-    opener = gzip.open if str(path).endswith(".gz") else open
-    with write_beside(path) as beside, opener(beside, "wb") as file:
+    with write_beside(path) as beside, _open_to_write(beside) as file:
         for piece in _arpa_text(table, [*words, "<s>", "</s>", "<unk>"]):
             file.write(piece)
+
+
+@contextmanager
+def _open_to_write(path: Path) -> Iterator[Any]:
+    with ExitStack() as stack:
+        if path.suffix == ".bz2":
+            yield stack.enter_context(bz2.open(path, "wb"))
+        elif path.suffix == ".xz":
+            yield stack.enter_context(lzma.open(path, "wb"))
+        else:
+            file = stack.enter_context(open(path, "wb"))
+            # No file name and no time in a .gz, so that the same table gives the same bytes.
+            yield stack.enter_context(gzip.GzipFile("", "wb", 6, file, mtime=0)) if path.suffix == ".gz" else file
 
 
 def unit_words(vocab_size: int, units: str, pieces: Iterable[str | None] | None = None) -> list[str | None]:
@@ -379,7 +400,7 @@ def _arpa_text(table: NGramTable, words: list[str | None]) -> Iterator[bytes]:
 
 
 def _decimal(values: np.ndarray) -> pa.Array:
-    """Log10 values as text with nine significant digits, enough for the float32 natural logs to come back as they were."""
+    """Log10 values as text with nine digits, enough for the float32 natural logs to come back as they were."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -387,5 +408,3 @@ def _decimal(values: np.ndarray) -> pa.Array:
         magnitude = np.where(values == 0, 0, np.floor(np.log10(np.abs(np.where(values == 0, 1, values)))))
     scale = 10.0 ** (8 - magnitude)
     return pc.cast(pa.array(np.rint(values * scale) / scale + 0.0), pa.string())
-
-

@@ -1,8 +1,8 @@
 """NGramTable: the n-grams of a backoff language model, one set of columns per order.
 
-An n-gram is stored as the row of its prefix in the order below and its last token. Rows are sorted by (prefix, token), so
-``prefix * num_ids + token`` is an ascending key: looking n-grams up is a binary search in one int64 tensor, at any order and
-vocabulary size.
+An n-gram is stored as the row of its prefix in the order below and its last token. Rows are sorted by (prefix, token),
+so ``prefix * num_ids + token`` is an ascending key: looking n-grams up is a binary search in one int64 tensor, at any
+order and vocabulary size.
 """
 
 from __future__ import annotations
@@ -41,7 +41,11 @@ class NGramOrder:
 
 @dataclass(frozen=True)
 class NGramTable:
-    """All n-grams of a model, lowest order first. Token ids are `0 .. vocab_size - 1`; `<s>`, `</s>`, `<unk>` follow."""
+    """All n-grams of a model, lowest order first.
+
+    Token ids are `0 .. vocab_size - 1`; `<s>`, `</s>` and `<unk>` follow. `<unk>` stands for every token id that has no
+    unigram.
+    """
 
     vocab_size: int
     orders: tuple[NGramOrder, ...]
@@ -76,11 +80,12 @@ class NGramTable:
 
         Args:
             vocab_size: number of token ids.
-            rows: for each order n from 1 up: token ids `[N, n]`, log-probs `[N]` and backoffs `[N]` (natural logs).
+            rows: for each order n from 1 up: token ids `[N, n]`, log-probs `[N]` and backoffs `[N]` (natural logs). The
+                backoffs of the highest order mean nothing, since no context is that long; they become 0.
 
         Raises:
-            NGramFormatError: a token id out of range, a duplicate n-gram, a value that isn't a log-probability, or an n-gram
-                whose prefix isn't in the order below.
+            NGramFormatError: a token id out of range, a duplicate n-gram, a value that isn't a log-probability, or an
+                n-gram whose prefix isn't in the order below.
         """
         if not rows or rows[0][0].shape[0] == 0:
             raise NGramFormatError("a language model needs at least one unigram, this one has none")
@@ -88,35 +93,38 @@ class NGramTable:
         orders: list[NGramOrder] = []
         keys: list[Tensor] = []
         for n, (tokens, log_probs, backoffs) in enumerate(rows, start=1):
+            log_probs, backoffs = log_probs.to(torch.float32), backoffs.to(torch.float32)
+            if n == len(rows):
+                backoffs = torch.zeros_like(backoffs)
             _check_values(vocab_size, n, tokens, log_probs, backoffs)
             prefixes = _find_rows(keys, tokens[:, : n - 1], num_ids)
             if n > 1 and bool((prefixes < 0).any()):
                 lost = int(torch.nonzero(prefixes < 0)[0, 0])
                 raise NGramFormatError(
-                    f"the {n}-gram {_name(vocab_size, tokens[lost])} has no prefix: {_name(vocab_size, tokens[lost, :-1])} "
-                    f"isn't among the {n - 1}-grams. Write the model with its full contexts "
-                    "(KenLM and SRILM do; pruning tools may not)"
+                    f"the {n}-gram {_name(vocab_size, tokens[lost])} has no prefix: "
+                    f"{_name(vocab_size, tokens[lost, :-1])} isn't among the {n - 1}-grams. Write the model with its "
+                    "full contexts (KenLM and SRILM do; pruning tools may not)"
                 )
             key = prefixes * num_ids + tokens[:, n - 1]
             key, by_key = torch.sort(key)
             doubles = torch.nonzero(key[1:] == key[:-1])
             if doubles.numel():
                 double = tokens[by_key[int(doubles[0, 0])]]
-                raise NGramFormatError(f"the {n}-gram {_name(vocab_size, double)} stands more than once in the file")
+                raise NGramFormatError(f"the {n}-gram {_name(vocab_size, double)} occurs more than once")
             keys.append(key)
             orders.append(
                 NGramOrder(
                     prefixes=prefixes[by_key],
                     tokens=tokens[:, n - 1][by_key].to(torch.int32),
-                    log_probs=log_probs[by_key].to(torch.float32),
-                    backoffs=backoffs[by_key].to(torch.float32),
+                    log_probs=log_probs[by_key],
+                    backoffs=backoffs[by_key],
                 )
             )
         return cls(vocab_size, tuple(orders))
 
     @cached_property
     def offsets(self) -> list[int]:
-        """Node number of each order's first row when rows of all orders are numbered through, the empty n-gram being 0."""
+        """Node number of each order's first row: the rows of all orders, numbered through after the empty n-gram."""
         offsets = [1]
         for order in self.orders:
             offsets.append(offsets[-1] + len(order))
@@ -124,13 +132,12 @@ class NGramTable:
 
     def rows(self, n: int) -> Tensor:
         """Token ids of all n-grams of order `n`, int64 `[N, n]`."""
-        order = self.orders[n - 1]
-        last = order.tokens.to(torch.int64)[:, None]
-        return last if n == 1 else torch.cat([self.rows(n - 1)[order.prefixes], last], dim=1)
-
-    def name(self, token_ids: Tensor) -> str:
-        """An n-gram in words for messages: `(5 <s> 17)`."""
-        return _name(self.vocab_size, token_ids)
+        tokens = torch.empty(len(self.orders[n - 1]), n, dtype=torch.int64, device=self.orders[n - 1].tokens.device)
+        at = torch.arange(len(tokens), device=tokens.device)
+        for position in reversed(range(n)):
+            tokens[:, position] = self.orders[position].tokens[at]
+            at = self.orders[position].prefixes[at]
+        return tokens
 
 
 def _find_rows(keys: list[Tensor], tokens: Tensor, num_ids: int) -> Tensor:
@@ -161,5 +168,6 @@ def _check_values(vocab_size: int, n: int, tokens: Tensor, log_probs: Tensor, ba
 
 
 def _name(vocab_size: int, token_ids: Tensor) -> str:
+    """An n-gram in words for messages: `(5 <s> 17)`."""
     special = {vocab_size: "<s>", vocab_size + 1: "</s>", vocab_size + 2: "<unk>"}
     return "(" + " ".join(special.get(int(i), str(int(i))) for i in token_ids) + ")"

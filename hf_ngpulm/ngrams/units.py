@@ -1,12 +1,13 @@
 """Which token id a unit of an ARPA file stands for.
 
-Four ways to write a token are in use: the tokenizer's pieces (`▁the`), decimal ids (`17`), NeMo's encoding (one character per
-token, code point = id + 100), and single characters (for character vocabularies; case and the word delimiter may differ from
-the tokenizer's).
+Four ways to write a token are in use: the tokenizer's pieces (`▁the`), decimal ids (`17`), NeMo's encoding (one
+character per token, code point = id + 100), and single characters (for character vocabularies; case and the word
+delimiter may differ from the tokenizer's).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from ..errors import NGramFormatError
@@ -40,17 +41,21 @@ def units_to_ids(words: Sequence[str], units: str, vocabulary: Vocabulary) -> tu
             doubled = _first_double(ids)
             if doubled is not None:
                 first, second = (words[i] for i in doubled)
+                if first == second:
+                    raise NGramFormatError(f"{first!r} occurs more than once among the 1-grams")
                 if units == "auto" and candidate == "char":
                     continue
-                raise NGramFormatError(f"{first!r} and {second!r} are both token id {ids[doubled[0]]} when read as {candidate} units")
+                raise NGramFormatError(
+                    f"{first!r} and {second!r} are both token id {ids[doubled[0]]} when read as {candidate} units"
+                )
             return candidate, ids
     raise NGramFormatError(_complaint(words, units, vocabulary, misses))
 
 
 def _reader(units: str, vocabulary: Vocabulary) -> Callable[[str], int] | None:
-    """A function from a word to its id, -1 where it has none; None where these units need a tokenizer and there is none."""
+    """A function from a word to its id, -1 where it has none; None for units that need a tokenizer, without one."""
     if units == "id":
-        return lambda word: _in_range(int(word), vocabulary.size) if word.isascii() and word.isdecimal() else -1
+        return lambda word: _in_range(int(word), vocabulary.size) if re.fullmatch("[0-9]{1,18}", word) else -1
     if units == "nemo":
         return lambda word: _in_range(ord(word) - NEMO_OFFSET, vocabulary.size) if len(word) == 1 else -1
     if vocabulary.pieces is None:
@@ -93,22 +98,29 @@ def _complaint(words: Sequence[str], units: str, vocabulary: Vocabulary, misses:
     expected = f"units of {name}"
     if vocabulary.pieces is not None:
         examples = [piece for piece in vocabulary.pieces if piece][-3:]
-        expected += f" (pieces such as {', '.join(map(repr, examples))}; decimal ids; NeMo's characters; single characters)"
+        expected += (
+            f" (pieces such as {', '.join(map(repr, examples))}; decimal ids; NeMo's characters; single characters)"
+        )
     else:
         expected += " (decimal ids, or NeMo's one character per token; pieces need tokenizer=...)"
     if len(strange) <= total // 2:
         shown = ", ".join(repr(word) for word in strange[:3])
         return (
-            f"{len(strange)} of {total} unigrams, such as {shown}, are outside the vocabulary when read as {best} units; "
-            f"expected {expected}. Is this the tokenizer that the language model was made with?"
+            f"{len(strange)} of {total} unigrams, such as {shown}, are outside the vocabulary when read as {best} "
+            f"units; expected {expected}. Is this the tokenizer that the language model was made with?"
         )
     shown = ", ".join(repr(word) for word in strange[:3])
-    word_level = vocabulary.pieces is not None and sum(len(word) > 1 and word.isalpha() for word in strange) > len(strange) // 2
+    word_level = (
+        vocabulary.pieces is not None and sum(len(word) > 1 and word.isalpha() for word in strange) > len(strange) // 2
+    )
     if word_level:
         return (
-            f"this is a word-level language model (units such as {shown}), but token-level units were expected: {expected}. "
-            "The way out: encode the text it was made of with the ASR tokenizer, one sentence of decimal ids a line "
-            "(`tokenizer(text, add_special_tokens=False).input_ids`), estimate an n-gram model of those "
+            f"this is a word-level language model (units such as {shown}), but token-level units were expected: "
+            f"{expected}. The way out: encode the text it was made of with the ASR tokenizer, one sentence of decimal "
+            "ids a line (`tokenizer(text, add_special_tokens=False).input_ids`), estimate an n-gram model of those "
             "(for instance `lmplz -o 6`), and load that with units='id'"
         )
-    return f"found units such as {shown} ({len(strange)} of {total} unigrams can't be read as {best} units); expected {expected}"
+    return (
+        f"found units such as {shown} ({len(strange)} of {total} unigrams can't be read as {best} units); expected "
+        f"{expected}"
+    )

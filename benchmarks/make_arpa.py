@@ -1,0 +1,149 @@
+"""Make a synthetic ARPA file of any size, the same on every machine.
+
+    python benchmarks/make_arpa.py --vocab-size 1024 --order 6 --ngrams 1100000 --units nemo --out big.arpa
+
+Counts the n-grams of random text in which every token has favourite successors, and estimates an interpolated model
+with absolute discounting: probabilities sum to one, and prefixes and suffixes of every n-gram are there.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+DISCOUNT = 0.75
+SENTENCE_LENGTH = 20  # tokens, on average
+NEMO_OFFSET = 100  # NeMo's units: token id i is the character i + 100
+
+
+def random_text(vocab_size: int, num_tokens: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Sentences one after the other, `<s>` (V) and `</s>` (V + 1) included.
+
+    Returns:
+        Token ids `[M]`, and each one's place in its sentence `[M]`, `<s>` being 0.
+    """
+    favourites = zipf(vocab_size, vocab_size * 16, rng).reshape(vocab_size, 16)
+    lengths = rng.integers(SENTENCE_LENGTH // 2, SENTENCE_LENGTH * 3 // 2, max(1, num_tokens // (SENTENCE_LENGTH + 2)))
+    words = np.empty((len(lengths), lengths.max() + 2), np.int64)
+    words[:, 0], words[:, 1] = vocab_size, zipf(vocab_size, len(lengths), rng)
+    for place in range(2, words.shape[1]):
+        habit = favourites[words[:, place - 1], zipf(16, len(lengths), rng)]
+        words[:, place] = np.where(rng.random(len(lengths)) < 0.85, habit, zipf(vocab_size, len(lengths), rng))
+    words[np.arange(len(lengths)), lengths + 1] = vocab_size + 1
+    places = np.broadcast_to(np.arange(words.shape[1]), words.shape)
+    inside = places <= lengths[:, None] + 1
+    return words[inside], places[inside]
+
+
+def zipf(size: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw `count` numbers below `size`, number i with a probability proportional to 1 / (i + 2)."""
+    mass = np.cumsum(1.0 / np.arange(2, size + 2))
+    return np.searchsorted(mass / mass[-1], rng.random(count), side="right").clip(max=size - 1)
+
+
+def ngram_ids(tokens: np.ndarray, places: np.ndarray, vocab_size: int, order: int) -> list[np.ndarray]:
+    """For each order n an id `[M]` of the n-gram that ends at each token, -1 where the sentence is too short yet."""
+    ids = [tokens]
+    for n in range(2, order + 1):
+        keys = np.full(len(tokens), -1)
+        keys[1:] = ids[-1][:-1] * (vocab_size + 3) + tokens[1:]
+        keys[places < n - 1] = -1
+        ids.append(np.unique(np.append(keys, -1), return_inverse=True)[1][:-1] - 1)
+    return ids
+
+
+def text_with(ngrams: int, vocab_size: int, order: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Random text, cut off where it has as many different n-grams as asked for (or up to `order - 1` fewer)."""
+    num_tokens = 2 * ngrams // order + 1000
+    while True:
+        tokens, places = random_text(vocab_size, num_tokens, np.random.default_rng(seed))
+        new = np.zeros(len(tokens), np.int64)
+        for n, ids in enumerate(ngram_ids(tokens, places, vocab_size, order), start=1):
+            values, first = np.unique(ids, return_index=True)
+            if n > 1:  # the unigrams are all there anyway
+                np.add.at(new, first[values >= 0], 1)
+        total = vocab_size + 3 + np.cumsum(new)
+        if total[-1] >= ngrams:
+            end = int(np.searchsorted(total, ngrams, side="right"))
+            return tokens[:end], places[:end]
+        num_tokens *= 2
+
+
+def estimate(tokens: np.ndarray, places: np.ndarray, vocab_size: int, order: int) -> list[dict[str, np.ndarray]]:
+    """Per order: prefix (row in the order below), token, p and backoff weight of every n-gram."""
+    all_tokens = np.arange(vocab_size + 3)
+    counts = np.bincount(tokens, minlength=vocab_size + 3).astype(float)
+    counts[vocab_size] = 0  # nobody predicts <s>
+    # Add one: unseen tokens and <unk> (V + 2) get something too.
+    probs = (counts + 1) / (counts.sum() + vocab_size + 2)
+    probs[vocab_size] = 1.0
+    tables = [{"prefix": 0 * all_tokens, "token": all_tokens, "prob": probs, "backoff": np.ones(vocab_size + 3)}]
+    ids = ngram_ids(tokens, places, vocab_size, order)
+    for n in range(2, order + 1):
+        ends = np.flatnonzero(ids[n - 1] >= 0)
+        values, first, counts = np.unique(ids[n - 1][ends], return_index=True, return_counts=True)
+        ends = ends[first]  # an occurrence of each n-gram; ids count from 0, so row = id
+        assert values[-1] == len(values) - 1
+        prefix, suffix = ids[n - 2][ends - 1], ids[n - 2][ends]
+        below = tables[-1]
+        context_counts = np.bincount(prefix, counts, len(below["prob"]))
+        types = np.bincount(prefix, minlength=len(below["prob"]))
+        below["backoff"] = np.where(types > 0, DISCOUNT * types / np.maximum(context_counts, 1), 1.0)
+        probs = (counts - DISCOUNT) / context_counts[prefix] + below["backoff"][prefix] * below["prob"][suffix]
+        tables.append({"prefix": prefix, "token": tokens[ends], "prob": probs, "backoff": np.ones(len(probs))})
+    return tables
+
+
+def write_arpa(tables: list[dict[str, np.ndarray]], units: list[str], path: Path) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.write("\\data\\\n")
+        file.writelines(f"ngram {n}={len(table['prob'])}\n" for n, table in enumerate(tables, start=1))
+        names: list[str] = []
+        for n, table in enumerate(tables, start=1):
+            words = [units[token] for token in table["token"].tolist()]
+            if n > 1:
+                words = [f"{names[prefix]} {word}" for prefix, word in zip(table["prefix"].tolist(), words)]
+            names = words
+            file.write(f"\n\\{n}-grams:\n")
+            log_probs = np.log10(np.minimum(table["prob"], 1.0)).tolist()
+            if n == len(tables):
+                file.writelines([f"{log_prob:.7g}\t{name}\n" for log_prob, name in zip(log_probs, names)])
+            else:
+                backoffs = np.log10(table["backoff"]).tolist()
+                file.writelines(
+                    [
+                        f"{log_prob:.7g}\t{name}\t{backoff:.7g}\n"
+                        for log_prob, name, backoff in zip(log_probs, names, backoffs)
+                    ]
+                )
+        file.write("\n\\end\\\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vocab-size", type=int, default=1024)
+    parser.add_argument("--order", type=int, default=6)
+    parser.add_argument("--ngrams", type=int, default=1_100_000, help="of all orders together")
+    parser.add_argument("--units", choices=("id", "nemo"), default="id", help="decimal ids, or id + 100 as a character")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    if args.order < 1 or args.vocab_size < 1:
+        parser.error("--order and --vocab-size must be at least 1")
+    if args.units == "nemo" and args.vocab_size + NEMO_OFFSET > 0xD800:
+        parser.error(f"--units nemo can write at most {0xD800 - NEMO_OFFSET} tokens, got {args.vocab_size}")
+    if args.order > 1 and args.ngrams < args.vocab_size + 3 + args.order:
+        parser.error(f"--ngrams must be more than the {args.vocab_size + 3} unigrams, got {args.ngrams}")
+
+    if args.order > 1:
+        tokens, places = text_with(args.ngrams, args.vocab_size, args.order, args.seed)
+    else:
+        tokens, places = random_text(args.vocab_size, args.ngrams, np.random.default_rng(args.seed))
+    tables = estimate(tokens, places, args.vocab_size, args.order)
+    words = [chr(i + NEMO_OFFSET) if args.units == "nemo" else str(i) for i in range(args.vocab_size)]
+    write_arpa(tables, [*words, "<s>", "</s>", "<unk>"], args.out)
+    print(f"{args.out}: {' '.join(str(len(table['prob'])) for table in tables)} n-grams")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""Decoding of CTC models."""
+
+from .decoder import CTCDecoder
+
+__all__ = ["CTCDecoder"]

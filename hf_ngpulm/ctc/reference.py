@@ -1,0 +1,56 @@
+"""Greedy CTC search with language models, written plainly: the definition that the other engines are tested against."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..automaton import reference
+from ..automaton.tensors import AutomatonTensors
+
+
+def ctc_greedy(
+    automaton: AutomatonTensors,
+    logits: Tensor,
+    lengths: Tensor,
+    states: Tensor,
+    weights: Tensor,
+    stay_costs: Tensor,
+    blank: int,
+    vocab_size: int,
+    rule: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    batch_size, frames, classes = logits.shape
+    labels = torch.full((batch_size, frames), blank, dtype=torch.int32, device=logits.device)
+    acoustic_scores = torch.zeros(batch_size, device=logits.device)
+    lm_scores = torch.zeros(states.shape, device=logits.device)
+    last_states = states.to(torch.int32).clone()
+    bad_frames = torch.full((batch_size,), -1, dtype=torch.int32, device=logits.device)
+    candidates = torch.arange(min(vocab_size, classes), device=logits.device)
+    for row in range(batch_size):
+        before, best_before = blank, blank  # label and best class of the previous frame
+        for frame in range(int(lengths[row])):
+            normaliser = torch.logsumexp(logits[row, frame].float(), 0)
+            if not bool(torch.isfinite(normaliser)):
+                bad_frames[row] = frame
+                break
+            acoustic = logits[row, frame].float() - normaliser
+            best = int(acoustic.argmax())
+            label = best
+            if best != blank and best < vocab_size:
+                per_lm, next_states = reference.advance(automaton, last_states[row], len(candidates))
+                scores = acoustic[candidates] + (weights[row][:, None] * per_lm).sum(0)
+                scores[candidates == blank] = -torch.inf
+                if before != blank and before < len(candidates):
+                    scores[before] = acoustic[before] - stay_costs[row] if rule == "stay" else -torch.inf
+                repeats = {"label": best == before, "run": best == best_before, "stay": False}[rule]
+                label = before if repeats and before != blank else int(scores.argmax())
+                if before != blank and not bool(scores.max() > -torch.inf):
+                    label = before  # nothing else is possible
+                if label != before:
+                    lm_scores[row] += per_lm[:, label]
+                    last_states[row] = next_states[:, label]
+            labels[row, frame] = label
+            acoustic_scores[row] += acoustic[label]
+            before, best_before = label, best
+    return labels, acoustic_scores, lm_scores, last_states, bad_frames

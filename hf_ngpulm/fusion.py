@@ -1,0 +1,98 @@
+"""Which language models a batch of rows follows, and with what weight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .automaton import BackoffAutomaton
+from .language_model import NGramLM
+
+
+class RowModels(NamedTuple):
+    """The automata of a batch in one pack.
+
+    Args:
+        automaton: all of them, packed.
+        states: int32 `[B, 1]`, the state in which each row begins.
+        weights: float32 `[B, 1]`; 0 for a row without a model.
+    """
+
+    automaton: BackoffAutomaton
+    states: Tensor
+    weights: Tensor
+
+
+class Fusion:
+    """One language model for all rows, or one per row (None for a row without), and its weight.
+
+    Packs are kept: a second batch with the same models costs nothing.
+
+    Args:
+        lm: a model, or a sequence with one (or None) per row.
+        weight: a number, or a tensor `[B]` with one per row.
+
+    Raises:
+        ValueError: models over vocabularies of different sizes, none at all, or a weight that isn't a finite number.
+    """
+
+    def __init__(self, lm: NGramLM | Sequence[NGramLM | None], weight: float | Tensor) -> None:
+        self.per_row = None if isinstance(lm, BackoffAutomaton) else list(lm)
+        models = [lm] if isinstance(lm, BackoffAutomaton) else [model for model in lm if model is not None]
+        self.models = list({id(model): model for model in models}.values())
+        if not self.models:
+            raise ValueError("lm is an empty list, or one of None only; pass a language model, or lm=None")
+        for model in self.models:
+            if not isinstance(model, BackoffAutomaton):
+                raise TypeError(f"lm should be an NGramLM (see hf_ngpulm.NGramLM.from_pretrained), got {type(model).__name__}")
+        self.weight = check_weight(weight, "lm_weight")
+        self._packs: dict[torch.device, BackoffAutomaton] = {}
+
+    @property
+    def vocab_size(self) -> int:
+        return self.models[0].vocab_size
+
+    def rows(self, batch_size: int, device: torch.device) -> RowModels:
+        """The models of `batch_size` rows, on the device of their logits.
+
+        Raises:
+            ValueError: a list of models, or weights, for another number of rows.
+        """
+        weights = self.weight if isinstance(self.weight, Tensor) else torch.full((batch_size,), self.weight)
+        weights = weights.to(device, torch.float32, copy=True)
+        if weights.shape != (batch_size,):
+            raise ValueError(f"lm_weight has the shape {tuple(weights.shape)}, the batch has {batch_size} rows")
+        which = torch.zeros(batch_size, dtype=torch.int64)
+        if self.per_row is not None:
+            if len(self.per_row) != batch_size:
+                raise ValueError(f"lm lists {len(self.per_row)} language models, the batch has {batch_size} rows")
+            place = {id(model): index for index, model in enumerate(self.models)}
+            which = torch.tensor([place.get(id(model), -1) for model in self.per_row])
+            weights[which.to(device) < 0] = 0.0
+        automaton = self._pack(device)
+        states = automaton.initial_states(batch_size, bos=True, which=which.clamp(min=0))
+        return RowModels(automaton, states[:, None].contiguous(), weights[:, None].contiguous())
+
+    def _pack(self, device: torch.device) -> BackoffAutomaton:
+        if device not in self._packs:
+            first = self.models[0]
+            if len(self.models) == 1 and first.device == device:
+                self._packs[device] = first
+            else:  # a copy: the caller's model stays where it is
+                self._packs[device] = BackoffAutomaton.pack(self.models).to(device)
+        return self._packs[device]
+
+
+def check_weight(weight: float | Tensor, name: str) -> float | Tensor:
+    """A finite number, or a tensor `[B]` of them."""
+    if isinstance(weight, Tensor):
+        if weight.dim() != 1 or not bool(torch.isfinite(weight).all()):
+            raise ValueError(f"{name} should be a number, or a tensor [B] of finite numbers, got {weight}")
+        return weight
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+        raise ValueError(f"{name} should be a finite number, got {weight!r}")
+    return float(weight)

@@ -1,0 +1,484 @@
+"""NGramLM: an n-gram language model with its vocabulary, its files and its place on the Hub."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import string
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import ModelHubMixin, hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError, HFValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from .automaton import BackoffAutomaton, automaton_from_table, table_from_automaton
+from .automaton.tensors import AutomatonTensors
+from .bundled import bundled
+from .errors import NGramFormatError
+from .files import write_beside
+from .ngrams.table import NGramTable
+from .vocabulary import Vocabulary, check_tokenizer, tokenizer_of
+
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
+CARD_FILE = "README.md"
+MODEL_TYPE = "ngram_lm"
+FORMAT_VERSION = 1
+TENSORS = (*AutomatonTensors._fields, "roots", "starts", "unk_tokens")
+
+
+@dataclass(frozen=True)
+class NGramLMConfig:
+    """What `config.json` holds.
+
+    Args:
+        vocab_size: number of token ids that are scored.
+        order: longest n-gram.
+        num_ngrams: n-grams of each order.
+        states_per_depth: states whose contexts have 0, 1, ... tokens.
+        unk_log_prob: natural log-probability of `<unk>`, None if the model had none.
+        bos_log_prob: what its file says of `<s>`, None if it had none.
+        missing_unigrams: how token ids without a unigram score: "share", "unk" or a natural log-probability.
+        tokenizer_id: name or path of the tokenizer that the token ids come from.
+        tokenizer_fingerprint: SHA-256 of its first `vocab_size` pieces.
+    """
+
+    vocab_size: int
+    order: int
+    num_ngrams: tuple[int, ...]
+    states_per_depth: tuple[int, ...]
+    unk_log_prob: float | None = None
+    bos_log_prob: float | None = None
+    missing_unigrams: str | float = "share"
+    tokenizer_id: str | None = None
+    tokenizer_fingerprint: str | None = None
+    model_type: str = field(default=MODEL_TYPE)
+    format_version: int = field(default=FORMAT_VERSION)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: Any, where: str) -> NGramLMConfig:
+        """Read a config, refusing what isn't one.
+
+        Raises:
+            NGramFormatError: says which entry is wrong and what it should be.
+        """
+
+        def require(condition: bool, message: str) -> None:
+            if not condition:
+                raise NGramFormatError(f"{where}: {message}")
+
+        found = values.get("model_type") if isinstance(values, dict) else type(values).__name__
+        require(found == MODEL_TYPE, f"not an n-gram language model: model_type should be {MODEL_TYPE!r}, is {found!r}")
+        version = values.get("format_version")
+        require(
+            version == FORMAT_VERSION,
+            f"format_version {version!r} can't be read by this version of hf_ngpulm, which reads {FORMAT_VERSION}",
+        )
+        known = {entry.name for entry in fields(cls)}
+        values = {name: value for name, value in values.items() if name in known}
+        for name in ("vocab_size", "order"):
+            require(_is_count(values.get(name)) and values[name] > 0, f"{name} should be a positive integer, is {values.get(name)!r}")
+        for name in ("num_ngrams", "states_per_depth"):
+            value = values.get(name)
+            good = isinstance(value, list) and len(value) == values["order"] and all(_is_count(count) for count in value)
+            require(good, f"{name} should be {values['order']} counts, is {str(value)[:80]}")
+            values[name] = tuple(value)
+        for name in ("unk_log_prob", "bos_log_prob"):
+            value = values.get(name)
+            require(value is None or _is_finite(value), f"{name} should be a finite number or null, is {value!r}")
+        missing = values.get("missing_unigrams", "share")
+        require(missing in ("share", "unk") or _is_finite(missing), f"missing_unigrams should be 'share', 'unk' or a number, is {missing!r}")
+        for name in ("tokenizer_id", "tokenizer_fingerprint"):
+            require(isinstance(values.get(name), str | None), f"{name} should be text or null, is {values.get(name)!r}")
+        return cls(**values)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """How well a language model predicts texts. Sentence ends count as tokens.
+
+    Args:
+        per_token: exp of the mean negative log-probability of tokens and sentence ends.
+        per_word: the same, per word (blank-separated) and sentence end.
+        log_prob: natural log-probability of all texts.
+        num_tokens, num_words, num_sentences: what was scored, sentence ends not counted in the first two.
+        num_missing: tokens that the model has no unigram for.
+    """
+
+    per_token: float
+    per_word: float
+    log_prob: float
+    num_tokens: int
+    num_words: int
+    num_sentences: int
+    num_missing: int
+
+
+class NGramLM(
+    BackoffAutomaton,
+    ModelHubMixin,
+    library_name="hf_ngpulm",
+    tags=["n-gram", "language-model", "automatic-speech-recognition"],
+):
+    """An n-gram language model over the token ids of a speech recogniser's tokenizer.
+
+    A `torch.nn.Module` whose buffers are a `BackoffAutomaton`; see there for the queries. Make one with `from_arpa`,
+    `from_nemo` or `from_pretrained`.
+    """
+
+    unk_tokens: Tensor
+
+    def __init__(
+        self,
+        config: NGramLMConfig,
+        tensors: AutomatonTensors,
+        roots: Tensor,
+        starts: Tensor,
+        unk_tokens: Tensor,
+        pieces: Sequence[str | None] | None = None,
+        engine: str = "auto",
+    ) -> None:
+        super().__init__(tensors, config.vocab_size, config.order - 1, roots, starts, engine)
+        self.register_buffer("unk_tokens", unk_tokens)
+        self.config = config
+        self.pieces = None if pieces is None else tuple(pieces)
+
+    # -- made from
+
+    @classmethod
+    def from_table(
+        cls,
+        table: NGramTable,
+        vocabulary: Vocabulary | None = None,
+        missing_unigrams: str | float = "share",
+        device: str | torch.device | None = None,
+        engine: str = "auto",
+    ) -> NGramLM:
+        """Make a model of a table of n-grams. Arguments as for `from_arpa`."""
+        vocabulary = vocabulary or Vocabulary(table.vocab_size)
+        automaton, parts = automaton_from_table(table, missing_unigrams)
+        config = NGramLMConfig(
+            vocab_size=table.vocab_size,
+            order=table.order,
+            num_ngrams=table.num_ngrams,
+            states_per_depth=tuple(parts["states_per_depth"]),
+            unk_log_prob=parts["unk_log_prob"],
+            bos_log_prob=parts["bos_log_prob"],
+            missing_unigrams=missing_unigrams,
+            tokenizer_id=vocabulary.tokenizer_id,
+            tokenizer_fingerprint=vocabulary.fingerprint,
+        )
+        lm = cls(config, automaton.tensors, automaton.roots, automaton.starts, parts["unk_tokens"], vocabulary.pieces, engine)
+        return lm if device is None else lm.to(device)
+
+    @classmethod
+    def from_arpa(
+        cls,
+        path: str | os.PathLike[str],
+        tokenizer: Any = None,
+        vocab_size: int | None = None,
+        units: str = "auto",
+        missing_unigrams: str | float = "share",
+        device: str | torch.device | None = None,
+        engine: str = "auto",
+    ) -> NGramLM:
+        """Read an ARPA file (plain, .gz, .bz2 or .xz).
+
+        Args:
+            path: the file.
+            tokenizer: the ASR model's tokenizer, a processor that holds it, or the name of a repo that has it.
+            vocab_size: number of token ids, where there is no tokenizer (or to score more ids than its ordinary pieces).
+            units: how the file writes tokens: "piece" (`▁the`), "id" (`17`), "nemo" (one character, code point = id + 100),
+                "char" (single characters) or "auto", which detects it.
+            missing_unigrams: score of token ids without a unigram: "share" divides the probability of `<unk>` evenly among
+                them, "unk" gives the whole of it to each (as KenLM scores unknown words), a number is taken as it is.
+            device: where the tensors go.
+            engine: "auto" (by device), "reference", "cpu" or "gpu".
+
+        Raises:
+            NGramFormatError: the file is damaged, or its units aren't this tokenizer's.
+        """
+        from .ngrams import read_arpa
+
+        vocabulary = Vocabulary.of(tokenizer, vocab_size)
+        return cls.from_table(read_arpa(path, vocabulary, units), vocabulary, missing_unigrams, device, engine)
+
+    @classmethod
+    def from_nemo(
+        cls,
+        path: str | os.PathLike[str],
+        tokenizer: Any = None,
+        device: str | torch.device | None = None,
+        engine: str = "auto",
+    ) -> NGramLM:
+        """Read a NeMo NGPU-LM checkpoint (`.nemo`), without pickle.
+
+        Args:
+            path: the file.
+            tokenizer: the ASR model's tokenizer, if the model shall know its name, fingerprint and pieces.
+            device, engine: as for `from_arpa`.
+
+        Raises:
+            NGramFormatError: the file isn't such a checkpoint, or its vocabulary isn't this tokenizer's size.
+        """
+        from .ngrams import read_nemo
+
+        table = read_nemo(path)
+        if tokenizer is not None:
+            check_tokenizer(table.vocab_size, None, None, tokenizer)
+        return cls.from_table(table, Vocabulary.of(tokenizer, table.vocab_size), "share", device, engine)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        *,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        subfolder: str | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        force_download: bool = False,
+        local_files_only: bool = False,
+        device: str | torch.device | None = None,
+        engine: str = "auto",
+    ) -> NGramLM:
+        """Load a model from a folder or from the Hub.
+
+        Raises:
+            NGramFormatError: the folder or repo isn't an n-gram language model, or its tensors are broken.
+        """
+        name = os.fspath(pretrained_model_name_or_path)
+        where = "/".join(filter(None, (name, subfolder)))
+        found: list[Path] = []
+        for file in (CONFIG_FILE, WEIGHTS_FILE):
+            if os.path.isdir(name):
+                local = Path(name, subfolder or "", file)
+                if not local.is_file():
+                    raise NGramFormatError(f"{where} isn't a saved n-gram language model: it has no {file}")
+                found.append(local)
+                continue
+            try:
+                path = hf_hub_download(
+                    name,
+                    file,
+                    subfolder=subfolder,
+                    revision=revision,
+                    token=token,
+                    cache_dir=cache_dir,
+                    force_download=force_download,
+                    local_files_only=local_files_only,
+                    library_name="hf_ngpulm",
+                )
+            except HFValidationError:
+                raise FileNotFoundError(f"{name} is neither a folder nor the id of a Hub repo (organisation/name)") from None
+            except EntryNotFoundError as error:
+                if local_files_only or type(error).__name__ == "LocalEntryNotFoundError":
+                    raise
+                raise NGramFormatError(f"{where} isn't an n-gram language model: the repo has no {file}") from None
+            found.append(Path(path))
+        lm = _load(cls, found[0], found[1], where, engine)
+        return lm if device is None else lm.to(device)
+
+    # -- written to
+
+    def save_pretrained(
+        self,
+        save_directory: str | os.PathLike[str],
+        *,
+        config: Any = None,
+        repo_id: str | None = None,
+        push_to_hub: bool = False,
+        model_card_kwargs: dict[str, Any] | None = None,
+        **push_to_hub_kwargs: Any,
+    ) -> str | None:
+        """Write `config.json`, `model.safetensors` and, unless there is one, a filled-in `README.md` to a folder.
+
+        Each file appears whole or not at all. Arguments as for `huggingface_hub.ModelHubMixin.save_pretrained`; the config is
+        the model's own.
+        """
+        folder = Path(save_directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {name: getattr(self, name).cpu().contiguous() for name in TENSORS}
+        metadata = {"format": "pt"}
+        if self.pieces is not None:
+            metadata["pieces"] = json.dumps(self.pieces)
+        with write_beside(folder / WEIGHTS_FILE) as beside:
+            save_file(tensors, beside, metadata=metadata)
+        with write_beside(folder / CONFIG_FILE) as beside:
+            beside.write_text(json.dumps(self.config.to_dict(), indent=2) + "\n", encoding="utf-8")
+        repo_id = repo_id or folder.name
+        if not (folder / CARD_FILE).exists():
+            with write_beside(folder / CARD_FILE) as beside:
+                beside.write_text(self.model_card(repo_id, **(model_card_kwargs or {})), encoding="utf-8")
+        if push_to_hub:
+            return self.push_to_hub(repo_id, model_card_kwargs=model_card_kwargs, **push_to_hub_kwargs)
+        return None
+
+    def push_to_hub(self, repo_id: str, *, model_card_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> str:
+        """Upload the model to the Hub in one commit. Arguments as for `huggingface_hub.ModelHubMixin.push_to_hub`."""
+        return super().push_to_hub(repo_id, model_card_kwargs={"repo_id": repo_id, **(model_card_kwargs or {})}, **kwargs)
+
+    def model_card(self, repo_id: str = "org/my-lm", asr_model: str | None = None) -> str:
+        """The text of a model card with this model's figures filled in."""
+        config = self.config
+        total = sum(config.num_ngrams)
+        template = string.Template(bundled("model_cards/ngram_lm.md").read_text(encoding="utf-8"))
+        return template.substitute(
+            title=repo_id.rsplit("/", 1)[-1],
+            repo_id=repo_id,
+            asr_model=asr_model or config.tokenizer_id or "org/asr-model",
+            order=config.order,
+            tokenizer=f"`{config.tokenizer_id}`" if config.tokenizer_id else "not known: built from bare token ids",
+            fingerprint=config.tokenizer_fingerprint or "none",
+            vocab_size=f"{config.vocab_size:,}",
+            num_ngrams=f"{total:,} (" + ", ".join(f"{count:,}" for count in config.num_ngrams) + " of orders 1 and up)",
+            num_states=f"{self.num_states:,}",
+            num_arcs=f"{self.num_arcs:,}",
+            nbytes=f"{self.nbytes:,}",
+            bytes_per_ngram=f"{self.nbytes / total:.1f}",
+            num_missing=f"{self.unk_tokens.numel():,}",
+            missing_unigrams={
+                "share": "they share the probability of `<unk>`",
+                "unk": "each has the probability of `<unk>`",
+            }.get(str(config.missing_unigrams), f"each has the log-probability {config.missing_unigrams}"),
+        )
+
+    def to_table(self) -> NGramTable:
+        """The n-grams that the model consists of, on the CPU."""
+        config = self.config
+        return table_from_automaton(
+            self, list(config.states_per_depth), self.unk_tokens, config.unk_log_prob, config.bos_log_prob
+        )
+
+    def to_arpa(self, path: str | os.PathLike[str], units: str | None = None) -> None:
+        """Write an ARPA file, compressed if the name ends in `.gz`.
+
+        Args:
+            path: where to.
+            units: "piece" (the default where the pieces are known), "id" or "nemo".
+        """
+        from .ngrams import write_arpa
+
+        write_arpa(self.to_table(), path, units or ("id" if self.pieces is None else "piece"), self.pieces)
+
+    # -- asked
+
+    @property
+    def order(self) -> int:
+        return self.config.order
+
+    @property
+    def num_ngrams(self) -> tuple[int, ...]:
+        """N-grams of each order."""
+        return self.config.num_ngrams
+
+    def check_tokenizer(self, tokenizer: Any) -> None:
+        """Refuse a tokenizer (or processor) other than the one this model was made for.
+
+        Raises:
+            TokenizerMismatchError: its ids stand for other pieces.
+        """
+        check_tokenizer(self.vocab_size, self.config.tokenizer_fingerprint, self.config.tokenizer_id, tokenizer)
+
+    def score_texts(self, texts: Iterable[str], tokenizer: Any, batch_size: int = 1024) -> list[tuple[float, list[int]]]:
+        """Natural log-probability (`</s>` included) and token ids of each text."""
+        self.check_tokenizer(tokenizer)
+        tokenizer = tokenizer_of(tokenizer)
+        texts = list(texts)
+        results: list[tuple[float, list[int]]] = []
+        for first in range(0, len(texts), batch_size):
+            rows = tokenizer(texts[first : first + batch_size], add_special_tokens=False)["input_ids"]
+            lengths = torch.tensor([len(row) for row in rows])
+            token_ids = torch.full((len(rows), max(1, int(lengths.max()))), -1)
+            for i, row in enumerate(rows):
+                token_ids[i, : len(row)] = torch.tensor(row, dtype=torch.int64)
+            results += zip(self.score_sequences(token_ids, lengths).tolist(), rows, strict=True)
+        return results
+
+    def perplexity(self, texts: Iterable[str], tokenizer: Any) -> Perplexity:
+        """Perplexity of texts, one sentence each, per token and per word (sentence ends included).
+
+        Raises:
+            ValueError: there are no texts.
+            TokenizerMismatchError: the tokenizer isn't the one this model was made for.
+        """
+        texts = list(texts)
+        if not texts:
+            raise ValueError("perplexity needs at least one text, got none")
+        scored = self.score_texts(texts, tokenizer)
+        log_prob = math.fsum(score for score, _ in scored)
+        missing = set(self.unk_tokens.tolist())
+        num_tokens = sum(len(row) for _, row in scored)
+        num_words = sum(len(text.split()) for text in texts)
+        return Perplexity(
+            per_token=math.exp(-log_prob / (num_tokens + len(texts))),
+            per_word=math.exp(-log_prob / (num_words + len(texts))),
+            log_prob=log_prob,
+            num_tokens=num_tokens,
+            num_words=num_words,
+            num_sentences=len(texts),
+            num_missing=sum(token in missing for _, row in scored for token in row),
+        )
+
+
+def _load(cls: type[NGramLM], config_path: Path, weights_path: Path, where: str, engine: str) -> NGramLM:
+    try:
+        values = json.loads(config_path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise NGramFormatError(f"{where}: {CONFIG_FILE} isn't JSON: {error}") from None
+    config = NGramLMConfig.from_dict(values, f"{where}/{CONFIG_FILE}")
+    try:
+        with safe_open(weights_path, framework="pt") as file:
+            names = set(file.keys())
+            if names != set(TENSORS):
+                odd = sorted(names ^ set(TENSORS))
+                raise NGramFormatError(f"{where}: {WEIGHTS_FILE} should hold {len(TENSORS)} tensors; missing or unknown: {odd}")
+            tensors = {name: file.get_tensor(name) for name in TENSORS}
+            pieces = _pieces((file.metadata() or {}).get("pieces"), config, where)
+    except SafetensorError as error:
+        raise NGramFormatError(f"{where}: {WEIGHTS_FILE} isn't a safetensors file or is cut short: {error}") from None
+    roots, starts, unk_tokens = (tensors.pop(name) for name in ("roots", "starts", "unk_tokens"))
+    try:
+        lm = cls(config, AutomatonTensors(**tensors), roots, starts, unk_tokens, pieces, engine)
+        lm.validate()
+        if unk_tokens.numel() and not (0 <= int(unk_tokens.min()) and int(unk_tokens.max()) < config.vocab_size):
+            raise NGramFormatError(f"unk_tokens lie outside 0..{config.vocab_size - 1}")
+        if sum(config.states_per_depth) != lm.num_states:
+            raise NGramFormatError(f"states_per_depth counts {sum(config.states_per_depth)} states, there are {lm.num_states}")
+    except NGramFormatError as error:
+        raise NGramFormatError(f"{where}: {error}") from None
+    return lm
+
+
+def _pieces(encoded: str | None, config: NGramLMConfig, where: str) -> list[str | None] | None:
+    if encoded is None:
+        return None
+    try:
+        pieces = json.loads(encoded)
+    except (json.JSONDecodeError, RecursionError):
+        pieces = None
+    if (
+        not isinstance(pieces, list)
+        or len(pieces) != config.vocab_size
+        or not all(isinstance(piece, str | None) for piece in pieces)
+    ):
+        raise NGramFormatError(f"{where}: the metadata of {WEIGHTS_FILE} should list {config.vocab_size} pieces, but doesn't")
+    return pieces
