@@ -1,6 +1,22 @@
-"""Fast n-gram language models for every speech recogniser in Hugging Face Transformers."""
+"""Fast n-gram language models for every speech recogniser in Hugging Face Transformers.
 
+Importing the package registers its pipeline class: `pipeline("automatic-speech-recognition", model=..., lm=...)`.
+"""
+
+from .ctc import CTCDecoder
 from .errors import InvalidLogitsError, NGramFormatError, TokenizerMismatchError
+from .hypotheses import Hypothesis
 from .language_model import NGramLM
+from .pipelines import CTCNGramPipeline, register
 
-__all__ = ["InvalidLogitsError", "NGramFormatError", "NGramLM", "TokenizerMismatchError"]
+register()
+
+__all__ = [
+    "CTCDecoder",
+    "CTCNGramPipeline",
+    "Hypothesis",
+    "InvalidLogitsError",
+    "NGramFormatError",
+    "NGramLM",
+    "TokenizerMismatchError",
+]

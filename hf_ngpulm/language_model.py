@@ -87,7 +87,10 @@ class NGramLMConfig:
         known = {entry.name for entry in fields(cls)}
         values = {name: value for name, value in values.items() if name in known}
         for name in ("vocab_size", "order"):
-            require(_is_count(values.get(name)) and values[name] > 0, f"{name} should be a positive integer, is {values.get(name)!r}")
+            require(
+                _is_count(values.get(name)) and values[name] > 0,
+                f"{name} should be a positive integer, is {values.get(name)!r}",
+            )
         for name in ("num_ngrams", "states_per_depth"):
             value = values.get(name)
             good = isinstance(value, list) and len(value) == values["order"] and all(_is_count(count) for count in value)
@@ -97,7 +100,10 @@ class NGramLMConfig:
             value = values.get(name)
             require(value is None or _is_finite(value), f"{name} should be a finite number or null, is {value!r}")
         missing = values.get("missing_unigrams", "share")
-        require(missing in ("share", "unk") or _is_finite(missing), f"missing_unigrams should be 'share', 'unk' or a number, is {missing!r}")
+        require(
+            missing in ("share", "unk") or _is_finite(missing),
+            f"missing_unigrams should be 'share', 'unk' or a number, is {missing!r}",
+        )
         for name in ("tokenizer_id", "tokenizer_fingerprint"):
             require(isinstance(values.get(name), str | None), f"{name} should be text or null, is {values.get(name)!r}")
         return cls(**values)
@@ -247,14 +253,14 @@ class NGramLM(
         return cls.from_table(table, Vocabulary.of(tokenizer, table.vocab_size), "share", device, engine)
 
     @classmethod
-    def from_pretrained(
+    def from_pretrained(  # type: ignore[override]  # names what the mixin takes as model_kwargs
         cls,
         pretrained_model_name_or_path: str | os.PathLike[str],
         *,
         revision: str | None = None,
         token: str | bool | None = None,
         subfolder: str | None = None,
-        cache_dir: str | os.PathLike[str] | None = None,
+        cache_dir: str | Path | None = None,
         force_download: bool = False,
         local_files_only: bool = False,
         device: str | torch.device | None = None,
@@ -459,7 +465,7 @@ def _load(cls: type[NGramLM], config_path: Path, weights_path: Path, where: str,
     try:
         lm = cls(config, AutomatonTensors(**tensors), roots, starts, unk_tokens, pieces, engine)
         lm.validate()
-        if unk_tokens.numel() and not (0 <= int(unk_tokens.min()) and int(unk_tokens.max()) < config.vocab_size):
+        if unk_tokens.numel() and (int(unk_tokens.min()) < 0 or int(unk_tokens.max()) >= config.vocab_size):
             raise NGramFormatError(f"unk_tokens lie outside 0..{config.vocab_size - 1}")
         if sum(config.states_per_depth) != lm.num_states:
             raise NGramFormatError(f"states_per_depth counts {sum(config.states_per_depth)} states, there are {lm.num_states}")
@@ -482,3 +488,19 @@ def _pieces(encoded: str | None, config: NGramLMConfig, where: str) -> list[str 
     ):
         raise NGramFormatError(f"{where}: the metadata of {WEIGHTS_FILE} should list {config.vocab_size} pieces, but doesn't")
     return pieces
+
+
+def load_language_model(
+    source: str | os.PathLike[str], tokenizer: Any = None, device: str | torch.device | None = None
+) -> NGramLM:
+    """Load a model from whatever names one: a Hub repo or folder, an ARPA file, or a NeMo checkpoint.
+
+    Raises:
+        NGramFormatError: it isn't a language model, or a broken one.
+        FileNotFoundError: there is no such file, folder or repo id.
+    """
+    if os.path.isfile(source):
+        if str(source).endswith(".nemo"):
+            return NGramLM.from_nemo(source, tokenizer, device=device)
+        return NGramLM.from_arpa(source, tokenizer, device=device)
+    return NGramLM.from_pretrained(source, device=device)

@@ -47,9 +47,7 @@ class Vocabulary:
             raise ValueError(f"vocab_size must be at least 1, got {vocab_size}")
         if tokenizer is None:
             if vocab_size is None:
-                raise ValueError(
-                    "pass the ASR model's tokenizer (tokenizer=...) or its number of token ids (vocab_size=...)"
-                )
+                raise ValueError("pass the ASR model's tokenizer (tokenizer=...) or its number of token ids (vocab_size=...)")
             return cls(vocab_size)
         tokenizer = tokenizer_of(tokenizer)
         by_piece = tokenizer.get_vocab()

@@ -142,9 +142,7 @@ class BackoffAutomaton(nn.Module):
         """Score of one token a row and the state it leads to: `[B]`, `[B]` -> float32 `[B]`, int32 `[B]`."""
         states, tokens = self._states(states), self._integers("token ids", tokens)
         if states.shape != tokens.shape:
-            raise ValueError(
-                f"states {tuple(states.shape)} and tokens {tuple(tokens.shape)} should have the same shape [B]"
-            )
+            raise ValueError(f"states {tuple(states.shape)} and tokens {tuple(tokens.shape)} should have the same shape [B]")
         return torch.ops.hf_ngpulm.step(list(self.tensors), states, tokens, self.vocab_size, self.engine)
 
     def score_tokens(

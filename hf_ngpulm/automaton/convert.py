@@ -22,9 +22,7 @@ MISSING_LOG_PROB = -100.0 * math.log(10.0)
 MAX_UNK_ARCS = 1 << 24
 
 
-def automaton_from_table(
-    table: NGramTable, missing_unigrams: str | float = "share"
-) -> tuple[BackoffAutomaton, dict[str, Any]]:
+def automaton_from_table(table: NGramTable, missing_unigrams: str | float = "share") -> tuple[BackoffAutomaton, dict[str, Any]]:
     """Build the automaton of a backoff language model.
 
     The contexts become states. One that no n-gram extends and whose backoff weight is 0 behaves as its own backoff
@@ -203,9 +201,7 @@ def _special_unigrams(table: NGramTable) -> dict[str, float | None]:
     return {name: None if row is None else float(table.orders[0].log_probs[row]) for name, row in rows.items()}
 
 
-def _missing_weight(
-    missing_unigrams: str | float, unk_log_prob: float | None, count: int
-) -> tuple[float, float | None]:
+def _missing_weight(missing_unigrams: str | float, unk_log_prob: float | None, count: int) -> tuple[float, float | None]:
     """Score of a token id without a unigram, and the log of its part of `<unk>` (None: it has nothing of it)."""
     if isinstance(missing_unigrams, float | int) and not isinstance(missing_unigrams, bool):
         if not math.isfinite(missing_unigrams):

@@ -104,9 +104,7 @@ def _in_threads(kernel: Any, rows: int, elements_per_row: int, automaton: Automa
     arrays = arrays_of(automaton)
     for bad_row in in_threads(lambda first, last: kernel(first, last, *arrays, *arguments), rows, elements_per_row):
         if bad_row >= 0:
-            raise IndexError(
-                f"state {int(arguments[0][bad_row])} in row {bad_row} is outside 0..{automaton.num_states - 1}"
-            )
+            raise IndexError(f"state {int(arguments[0][bad_row])} in row {bad_row} is outside 0..{automaton.num_states - 1}")
 
 
 @compiled
@@ -123,9 +121,7 @@ def find_arc(arc_tokens, low, high, token):
 
 
 @compiled
-def step_one(
-    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, state, token, vocab_size
-):
+def step_one(arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, state, token, vocab_size):
     """Score of a token and the state it leads to."""
     score = np.float32(0.0)
     if token < 0 or token >= vocab_size:
@@ -186,9 +182,7 @@ def score_one(
 
 
 @compiled
-def _score_rows(
-    first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, states, out
-):
+def _score_rows(first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, states, out):
     chain = np.empty(16, dtype=np.int32)
     for row in range(first, last):
         if states[row] < 0 or states[row] >= backoff_states.size:

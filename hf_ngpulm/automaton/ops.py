@@ -32,9 +32,7 @@ def engine_name(name: str, device: torch.device) -> str:
     if name == "auto":
         name = {"cpu": "cpu", "cuda": "gpu"}.get(device.type, "reference")
     if name == "cpu" and device.type != "cpu":
-        raise ValueError(
-            f"the engine 'cpu' was asked for, but the tensors are on {device}; move them or use engine='auto'"
-        )
+        raise ValueError(f"the engine 'cpu' was asked for, but the tensors are on {device}; move them or use engine='auto'")
     return name
 
 
@@ -45,12 +43,9 @@ def load_engine(name: str, device: torch.device) -> ModuleType:
 _library = torch.library.Library("hf_ngpulm", "DEF")
 _library.define("scores(Tensor[] automaton, Tensor states, int vocab_size, str engine) -> Tensor")
 _library.define("advance(Tensor[] automaton, Tensor states, int vocab_size, str engine) -> (Tensor, Tensor)")
+_library.define("step(Tensor[] automaton, Tensor states, Tensor tokens, int vocab_size, str engine) -> (Tensor, Tensor)")
 _library.define(
-    "step(Tensor[] automaton, Tensor states, Tensor tokens, int vocab_size, str engine) -> (Tensor, Tensor)"
-)
-_library.define(
-    "walk(Tensor[] automaton, Tensor states, Tensor token_ids, Tensor lengths, int vocab_size, str engine)"
-    " -> (Tensor, Tensor)"
+    "walk(Tensor[] automaton, Tensor states, Tensor token_ids, Tensor lengths, int vocab_size, str engine) -> (Tensor, Tensor)"
 )
 _library.define(
     "states_after(Tensor[] automaton, Tensor starts, Tensor roots, Tensor token_ids, Tensor lengths,"
@@ -69,9 +64,7 @@ def _advance(automaton: list[Tensor], states: Tensor, vocab_size: int, engine: s
 
 
 @torch.library.impl(_library, "step", "CompositeExplicitAutograd")
-def _step(
-    automaton: list[Tensor], states: Tensor, tokens: Tensor, vocab_size: int, engine: str
-) -> tuple[Tensor, Tensor]:
+def _step(automaton: list[Tensor], states: Tensor, tokens: Tensor, vocab_size: int, engine: str) -> tuple[Tensor, Tensor]:
     return load_engine(engine, states.device).step(AutomatonTensors(*automaton), states, tokens, vocab_size)
 
 

@@ -11,9 +11,7 @@ from .tensors import AutomatonTensors
 def step(automaton: AutomatonTensors, states: Tensor, tokens: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
     """Score and next state of one token a row; any shape, the same for both arguments."""
     if states.numel() and (int(states.min()) < 0 or int(states.max()) >= automaton.num_states):
-        raise IndexError(
-            f"states should lie in 0..{automaton.num_states - 1}, got {int(states.min())}..{int(states.max())}"
-        )
+        raise IndexError(f"states should lie in 0..{automaton.num_states - 1}, got {int(states.min())}..{int(states.max())}")
     if automaton.num_arcs == 0:  # one that no state has gives the indices below something to point at
         arcs = {name: getattr(automaton, name).new_zeros(1) for name in ("arc_tokens", "arc_weights", "arc_targets")}
         automaton = automaton._replace(**arcs)

@@ -113,7 +113,9 @@ def _label_kernel(
                     for block in range(0, candidates, BLOCK):
                         tokens = block + lanes
                         inside = tokens < candidates
-                        values = tl.load(x + tokens.to(tl.int64) * class_stride, mask=inside, other=float("-inf")).to(tl.float32)
+                        values = tl.load(x + tokens.to(tl.int64) * class_stride, mask=inside, other=float("-inf")).to(
+                            tl.float32
+                        )
                         fused = tl.zeros((BLOCK,), tl.float32)
                         for k in tl.static_range(NUM_AUTOMATA):
                             at = row * NUM_AUTOMATA + k

@@ -15,7 +15,6 @@ import lzma
 import math
 import os
 import re
-import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -93,8 +92,8 @@ def read_arpa(path: str | os.PathLike[str], vocabulary: Vocabulary, units: str =
                 torch.from_numpy(columns.backoffs * LN10),
             )
         )
-    while len(rows) > 1 and rows[-1][0].shape[0] == 0:
-        rows.pop()
+    while len(rows) > 1 and rows[-1][0].shape[0] == 0 and not rows[-2][2].any():
+        rows.pop()  # an empty highest order counts only where backing off from it costs something
     try:
         return NGramTable.from_rows(vocabulary.size, rows)
     except NGramFormatError as error:
@@ -120,9 +119,7 @@ class _Text:
         if data.size == 0:
             raise NGramFormatError(f"{path}: the file is empty; an ARPA file begins with a line \\data\\")
         if bytes(data[:8]) == b"mmap lm ":
-            raise NGramFormatError(
-                f"{path}: a KenLM binary, not an ARPA file; give the ARPA file that it was built from"
-            )
+            raise NGramFormatError(f"{path}: a KenLM binary, not an ARPA file; give the ARPA file that it was built from")
         newlines = np.flatnonzero(data == ord("\n"))
         self.starts = np.concatenate([[0], newlines + 1])
         if self.starts[-1] == data.size:
@@ -166,9 +163,7 @@ class _Text:
             if at == len(found):
                 raise NGramFormatError(f"{self.path}: no line {heading}; is the file cut short?")
             if found[at][1] != heading:
-                raise NGramFormatError(
-                    f"{self.path}, line {found[at][0] + 1}: expected {heading}, got {found[at][1][:60]!r}"
-                )
+                raise NGramFormatError(f"{self.path}, line {found[at][0] + 1}: expected {heading}, got {found[at][1][:60]!r}")
         return [_Section(n, found[n - 1][0] + 1, found[n][0], counts[n]) for n in range(1, len(counts) + 1)]
 
     def lines(self, first: int, last: int) -> pa.Array:
@@ -200,20 +195,15 @@ def _read_bytes(path: Path) -> pa.Buffer:
     if path.is_dir():
         raise NGramFormatError(f"{path}: a folder, not an ARPA file; a saved model is loaded with from_pretrained")
     with open(path, "rb") as file:
-        regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-        source = file if regular else io.BytesIO(file.read())
-        magic = source.read(6)
-        source.seek(0)
-        for mark, decompress in _DECOMPRESSORS.items():
-            if magic.startswith(mark):
-                try:
-                    return pa.py_buffer(decompress(source, "rb").read())
-                except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-                    message = f"{path}: the compressed file is cut short or damaged: {error}"
-                    raise NGramFormatError(message) from None
-        if regular and magic:
-            return pa.memory_map(str(path)).read_buffer()
-        return pa.py_buffer(source.read())
+        data = file.read()
+    for mark, decompress in _DECOMPRESSORS.items():
+        if data.startswith(mark):
+            try:
+                return pa.py_buffer(decompress(io.BytesIO(data), "rb").read())
+            except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+                message = f"{path}: the compressed file is cut short or damaged: {error}"
+                raise NGramFormatError(message) from None
+    return pa.py_buffer(data)
 
 
 class _Columns:
@@ -227,8 +217,7 @@ class _Columns:
 
         self.text, self.n, self.known_words = text, section.n, known_words
         blocks = [
-            (first, min(first + LINES_PER_BLOCK, section.last))
-            for first in range(section.first, section.last, LINES_PER_BLOCK)
+            (first, min(first + LINES_PER_BLOCK, section.last)) for first in range(section.first, section.last, LINES_PER_BLOCK)
         ]
         if len(blocks) > 1:
             with ThreadPoolExecutor(max_workers=min(len(blocks), os.cpu_count() or 1, 8)) as pool:
@@ -285,8 +274,7 @@ class _Columns:
         if rows.null_count:
             at = int(np.flatnonzero(rows.is_null().to_numpy(zero_copy_only=False))[0])
             raise NGramFormatError(
-                f"{self.text.path}, line {numbers[at // self.n] + 1}: the word {words[at].as_py()!r} isn't among the "
-                "1-grams"
+                f"{self.text.path}, line {numbers[at // self.n] + 1}: the word {words[at].as_py()!r} isn't among the 1-grams"
             )
         return log_probs, backoffs, rows.to_numpy(zero_copy_only=False).astype(np.int64)
 
@@ -370,8 +358,10 @@ def unit_words(vocab_size: int, units: str, pieces: Iterable[str | None] | None 
     if units == "piece":
         if pieces is None:
             raise ValueError("units='piece' need the tokenizer that names the pieces; pass it, or use units='id'")
-        ambiguous = set(_SPECIAL_WORDS)
-        return [p if p and not re.search(r"[\s\0]", p, re.ASCII) and p not in ambiguous else None for p in pieces]
+        pieces = list(pieces)
+        if len(pieces) != vocab_size:
+            raise ValueError(f"{len(pieces)} pieces for a vocabulary of {vocab_size} ids")
+        return [p if p and not re.search(r"[\s\0]", p, re.ASCII) and p not in _SPECIAL_WORDS else None for p in pieces]
     raise ValueError(f"units must be 'id', 'nemo' or 'piece', got {units!r}")
 
 
@@ -385,8 +375,7 @@ def _arpa_text(table: NGramTable, words: list[str | None]) -> Iterator[bytes]:
     for n, order in enumerate(table.orders, start=1):
         yield f"\\{n}-grams:\n".encode()
         tokens = table.rows(n).numpy()
-        log_probs = order.log_probs.numpy().astype(np.float64) / LN10
-        backoffs = order.backoffs.numpy().astype(np.float64) / LN10
+        log_probs, backoffs = order.log_probs.numpy(), order.backoffs.numpy()
         for first in range(0, len(order), LINES_PER_BLOCK):
             block = slice(first, first + LINES_PER_BLOCK)
             columns = [word_array.take(pa.array(tokens[block, k])) for k in range(n)]
@@ -400,11 +389,15 @@ def _arpa_text(table: NGramTable, words: list[str | None]) -> Iterator[bytes]:
 
 
 def _decimal(values: np.ndarray) -> pa.Array:
-    """Log10 values as text with nine digits, enough for the float32 natural logs to come back as they were."""
+    """Natural logs as log10 text, in as many digits (7 to 9) as it takes for the same float32 to come back."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    with np.errstate(divide="ignore"):
-        magnitude = np.where(values == 0, 0, np.floor(np.log10(np.abs(np.where(values == 0, 1, values)))))
-    scale = 10.0 ** (8 - magnitude)
-    return pc.cast(pa.array(np.rint(values * scale) / scale + 0.0), pa.string())
+    exact = values.astype(np.float64) / LN10
+    magnitude = np.floor(np.log10(np.abs(np.where(exact == 0, 1, exact))))
+    texts = np.rint(exact * 10.0 ** (8 - magnitude)) / 10.0 ** (8 - magnitude)
+    for digits in (8, 7):
+        scale = 10.0 ** (digits - 1 - magnitude)
+        shorter = np.rint(exact * scale) / scale
+        texts = np.where((shorter * LN10).astype(np.float32) == values, shorter, texts)
+    return pc.cast(pa.array(texts + 0.0), pa.string())

@@ -74,9 +74,7 @@ def _table(config: dict[str, int], state_dict: Mapping[str, Any]) -> NGramTable:
     vocab_size, max_order = config["vocab_size"], config["max_order"]
     tensors = _check_tensors(config, state_dict)
     # Only `num_arcs` rows are arcs, the rest is padding for NeMo's kernel.
-    arc_from, arc_to, arc_token = (
-        tensors[name][: config["num_arcs"]] for name in ("from_states", "to_states", "ilabels")
-    )
+    arc_from, arc_to, arc_token = (tensors[name][: config["num_arcs"]] for name in ("from_states", "to_states", "ilabels"))
     arc_weights = tensors["arcs_weights"][: config["num_arcs"]]
     backoff_to, backoffs = tensors["backoff_to_states"], tensors["backoff_weights"]
     context_length = tensors["state_order"] - 1
@@ -141,15 +139,12 @@ def _check_arcs(bounds: Tensor, arc_from: Tensor, arc_order: Tensor, vocab_size:
     # Every arc inside its state's range, and ranges as long as there are arcs: then the ranges tile the arcs.
     inside = (start[arc_from] <= index) & (index < end[arc_from])
     if bool((start > end).any()) or int((end - start).sum()) != num_arcs or not bool(inside.all()):
-        raise NGramFormatError(
-            f"start_end_arcs and from_states disagree about the source of some of the {num_arcs} arcs"
-        )
+        raise NGramFormatError(f"start_end_arcs and from_states disagree about the source of some of the {num_arcs} arcs")
     if int(arc_order.max()) > max_order:
         raise NGramFormatError(f"an arc has order {int(arc_order.max())}, more than max_order {max_order}")
     if int(end[_ROOT] - start[_ROOT]) != vocab_size:
         raise NGramFormatError(
-            f"the start state has {int(end[_ROOT] - start[_ROOT])} arcs, "
-            f"it should have one for each of the {vocab_size} tokens"
+            f"the start state has {int(end[_ROOT] - start[_ROOT])} arcs, it should have one for each of the {vocab_size} tokens"
         )
 
 
@@ -191,8 +186,7 @@ def _check_contexts(
     if not bool(is_suffix.all()):
         state = int(torch.nonzero(~is_suffix)[0, 0])
         raise NGramFormatError(
-            f"state {state} backs off to state {int(backoff_to[state])}, "
-            "which isn't the same context without its first token"
+            f"state {state} backs off to state {int(backoff_to[state])}, which isn't the same context without its first token"
         )
     source, target = arc_from[top], arc_to[top]
     follows = (parent[target] == backoff_to[source]) & (label[target] == arc_token[top])
@@ -332,9 +326,7 @@ def _check_tensors(config: dict[str, int], state_dict: Mapping[str, Any]) -> dic
     return tensors
 
 
-def _plain_tensor(
-    state_dict: Mapping[str, Any], name: str, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]
-) -> Tensor:
+def _plain_tensor(state_dict: Mapping[str, Any], name: str, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> Tensor:
     tensor = state_dict.get(name)
     if not isinstance(tensor, Tensor):
         raise NGramFormatError(f"{_WEIGHTS} has no tensor {name}")

@@ -98,9 +98,7 @@ def _complaint(words: Sequence[str], units: str, vocabulary: Vocabulary, misses:
     expected = f"units of {name}"
     if vocabulary.pieces is not None:
         examples = [piece for piece in vocabulary.pieces if piece][-3:]
-        expected += (
-            f" (pieces such as {', '.join(map(repr, examples))}; decimal ids; NeMo's characters; single characters)"
-        )
+        expected += f" (pieces such as {', '.join(map(repr, examples))}; decimal ids; NeMo's characters; single characters)"
     else:
         expected += " (decimal ids, or NeMo's one character per token; pieces need tokenizer=...)"
     if len(strange) <= total // 2:
@@ -110,9 +108,7 @@ def _complaint(words: Sequence[str], units: str, vocabulary: Vocabulary, misses:
             f"units; expected {expected}. Is this the tokenizer that the language model was made with?"
         )
     shown = ", ".join(repr(word) for word in strange[:3])
-    word_level = (
-        vocabulary.pieces is not None and sum(len(word) > 1 and word.isalpha() for word in strange) > len(strange) // 2
-    )
+    word_level = vocabulary.pieces is not None and sum(len(word) > 1 and word.isalpha() for word in strange) > len(strange) // 2
     if word_level:
         return (
             f"this is a word-level language model (units such as {shown}), but token-level units were expected: "
@@ -121,6 +117,5 @@ def _complaint(words: Sequence[str], units: str, vocabulary: Vocabulary, misses:
             "(for instance `lmplz -o 6`), and load that with units='id'"
         )
     return (
-        f"found units such as {shown} ({len(strange)} of {total} unigrams can't be read as {best} units); expected "
-        f"{expected}"
+        f"found units such as {shown} ({len(strange)} of {total} unigrams can't be read as {best} units); expected {expected}"
     )
