@@ -111,10 +111,7 @@ def write_arpa(tables: list[dict[str, np.ndarray]], units: list[str], path: Path
             else:
                 backoffs = np.log10(table["backoff"]).tolist()
                 file.writelines(
-                    [
-                        f"{log_prob:.7g}\t{name}\t{backoff:.7g}\n"
-                        for log_prob, name, backoff in zip(log_probs, names, backoffs)
-                    ]
+                    [f"{log_prob:.7g}\t{name}\t{backoff:.7g}\n" for log_prob, name, backoff in zip(log_probs, names, backoffs)]
                 )
         file.write("\n\\end\\\n")
 

@@ -79,8 +79,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         lm.save_to(str(checkpoint))
         checkpoint_bytes = checkpoint.stat().st_size
         loads = [
-            timed(lambda: NGramGPULanguageModel.from_file(checkpoint, vocab_size=args.vocab_size))
-            for _ in range(args.loads)
+            timed(lambda: NGramGPULanguageModel.from_file(checkpoint, vocab_size=args.vocab_size)) for _ in range(args.loads)
         ]
     lm = loads[-1][0].to(device).eval()
     tensors = list(lm.state_dict().values())

@@ -17,7 +17,7 @@ def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name[:32]}.", suffix=path.suffix, dir=path.parent)
     os.close(handle)
     beside = Path(name)
     try:

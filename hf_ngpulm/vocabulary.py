@@ -37,7 +37,7 @@ class Vocabulary:
         language model and are left off, unless `vocab_size` asks for them.
 
         Raises:
-            ValueError: neither a tokenizer nor a size is given, or the size isn't positive.
+            ValueError: neither a tokenizer with tokens nor a size is given, or the size isn't positive.
         """
         if isinstance(tokenizer, str):
             from transformers import AutoTokenizer
@@ -51,6 +51,8 @@ class Vocabulary:
             return cls(vocab_size)
         tokenizer = tokenizer_of(tokenizer)
         by_piece = tokenizer.get_vocab()
+        if not by_piece:
+            raise ValueError(f"the tokenizer {tokenizer_name(tokenizer)!r} has no tokens")
         size = vocab_size or _size_without_trailing_specials(by_piece, set(tokenizer.all_special_ids))
         pieces: list[str | None] = [None] * size
         for piece, token_id in by_piece.items():
@@ -117,4 +119,4 @@ def check_tokenizer(lm_vocab_size: int, fingerprint: str | None, lm_tokenizer_id
 
 def _size_without_trailing_specials(by_piece: dict[str, int], special_ids: set[int]) -> int:
     ordinary = [token_id for token_id in by_piece.values() if token_id not in special_ids]
-    return max(ordinary, default=max(by_piece.values(), default=-1)) + 1
+    return max(ordinary or by_piece.values()) + 1

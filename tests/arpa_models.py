@@ -67,9 +67,7 @@ class ArpaModel:
 
 
 @st.composite
-def arpa_models(
-    draw: st.DrawFn, orders: st.SearchStrategy[int] | None = None, specials: Words | None = None
-) -> ArpaModel:
+def arpa_models(draw: st.DrawFn, orders: st.SearchStrategy[int] | None = None, specials: Words | None = None) -> ArpaModel:
     """A backoff model that lacks no prefix. Suffixes, backoffs, unigrams and special symbols may be missing.
 
     Args:

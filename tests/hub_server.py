@@ -54,9 +54,7 @@ GITATTRIBUTES = "".join(f"*.{end} filter=lfs diff=lfs merge=lfs -text\n" for end
 REGULAR_FILE_LIMIT = 10 * 1024 * 1024
 
 # Set by whoever runs the tests, these would lead the client elsewhere.
-_FOREIGN_VARIABLES = re.compile(
-    r"(HF_|HUGGING_?FACE|TRANSFORMERS_OFFLINE$|TRANSFORMERS_CACHE$|\w+_PROXY$)", re.IGNORECASE
-)
+_FOREIGN_VARIABLES = re.compile(r"(HF_|HUGGING_?FACE|TRANSFORMERS_OFFLINE$|TRANSFORMERS_CACHE$|\w+_PROXY$)", re.IGNORECASE)
 
 
 class Account(NamedTuple):
@@ -236,8 +234,7 @@ class HubServer:
         with self.lock:
             repo = self.repos.get((kind, repo_id)) or self.create_repo(repo_id, kind=kind)
             stored = {
-                path: self.store(content, lfs=is_lfs(path, len(content), content[:512]))
-                for path, content in files.items()
+                path: self.store(content, lfs=is_lfs(path, len(content), content[:512])) for path, content in files.items()
             }
             tree = {**repo.commits[repo.branches[branch]].tree, **stored}
             return self.record(repo, branch, tree, "commit").oid

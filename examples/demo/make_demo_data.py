@@ -247,9 +247,7 @@ def make_clips(seed: int) -> None:
     for i, (text, voice, rate, pitch, snr_db) in enumerate(TEST_SENTENCES):
         with tempfile.TemporaryDirectory() as folder:
             wav = Path(folder) / "speech.wav"
-            subprocess.run(
-                ["espeak-ng", "-v", voice, "-s", str(rate), "-p", str(pitch), "-w", str(wav), text], check=True
-            )
+            subprocess.run(["espeak-ng", "-v", voice, "-s", str(rate), "-p", str(pitch), "-w", str(wav), text], check=True)
             speech, spoken_rate = soundfile.read(wav, dtype="float32")
         speech = soxr.resample(speech, spoken_rate, SAMPLE_RATE)
         noise = noise_rng.standard_normal(len(speech))

@@ -113,7 +113,7 @@ def _processors(device: torch.device) -> int:
 def lower_bound(arc_tokens, low, high, token):
     """First arc of a state whose token is at least `token`. Scalars."""
     while low < high:
-        middle = (low + high) // 2
+        middle = low + (high - low) // 2
         if tl.load(arc_tokens + middle).to(tl.int32) < token:
             low = middle + 1
         else:
@@ -239,7 +239,7 @@ def step_rows(
         high = tl.where(dense, low, end)
         while tl.max((looking & (low < high)).to(tl.int32), axis=0) > 0:
             searching = looking & (low < high)
-            middle = (low + high) // 2
+            middle = low + (high - low) // 2
             right = tl.load(arc_tokens + middle, mask=searching, other=0).to(tl.int32) < tokens
             low = tl.where(searching & right, middle + 1, low)
             high = tl.where(searching & ~right, middle, high)

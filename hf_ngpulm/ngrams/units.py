@@ -15,6 +15,7 @@ from ..vocabulary import Vocabulary
 
 UNITS = ("piece", "id", "nemo", "char")
 NEMO_OFFSET = 100  # NeMo's DEFAULT_TOKEN_OFFSET: keeps clear of control characters and blanks
+WORD_MARKS = ("▁", "Ġ", "##", "@@", "</w>")  # SentencePiece, byte-level BPE, WordPiece, subword-nmt, older BPE
 WORD_DELIMITERS = ("|", "▁", " ", "_", "<space>")
 
 
@@ -101,21 +102,26 @@ def _complaint(words: Sequence[str], units: str, vocabulary: Vocabulary, misses:
         expected += f" (pieces such as {', '.join(map(repr, examples))}; decimal ids; NeMo's characters; single characters)"
     else:
         expected += " (decimal ids, or NeMo's one character per token; pieces need tokenizer=...)"
-    if len(strange) <= total // 2:
-        shown = ", ".join(repr(word) for word in strange[:3])
-        return (
-            f"{len(strange)} of {total} unigrams, such as {shown}, are outside the vocabulary when read as {best} "
-            f"units; expected {expected}. Is this the tokenizer that the language model was made with?"
-        )
     shown = ", ".join(repr(word) for word in strange[:3])
-    word_level = vocabulary.pieces is not None and sum(len(word) > 1 and word.isalpha() for word in strange) > len(strange) // 2
-    if word_level:
+    if vocabulary.pieces is not None and _are_whole_words(words, strange):
         return (
             f"this is a word-level language model (units such as {shown}), but token-level units were expected: "
             f"{expected}. The way out: encode the text it was made of with the ASR tokenizer, one sentence of decimal "
             "ids a line (`tokenizer(text, add_special_tokens=False).input_ids`), estimate an n-gram model of those "
             "(for instance `lmplz -o 6`), and load that with units='id'"
         )
+    if len(strange) <= total // 2:
+        return (
+            f"{len(strange)} of {total} unigrams, such as {shown}, are outside the vocabulary when read as {best} "
+            f"units; expected {expected}. Is this the tokenizer that the language model was made with?"
+        )
     return (
         f"found units such as {shown} ({len(strange)} of {total} unigrams can't be read as {best} units); expected {expected}"
     )
+
+
+def _are_whole_words(words: Sequence[str], strange: list[str]) -> bool:
+    """Letters for the most part, and nowhere a tokenizer's mark of where words begin or end."""
+    if any(mark in word for word in words for mark in WORD_MARKS):
+        return False
+    return sum(len(word) > 1 and word.isalpha() for word in strange) > len(strange) // 2

@@ -98,9 +98,7 @@ def last_two_tokens() -> BackoffAutomaton:
     """Two tokens; the state tells the last two: 0 "", 1 "0", 2 "1", 3 "00", 4 "01", 5 "10", 6 "11", and 7 for "<s>"."""
     arcs = [{0: (-1.0, 1), 1: (-2.0, 2), 2: (-3.0, 7)}]
     arcs += [{0: (-0.5, 3 + 2 * last), 1: (-0.25, 4 + 2 * last)} for last in (0, 1)]
-    arcs += [
-        {0: (-0.1 * state, 3 + 2 * last), 1: (-0.2, 4 + 2 * last)} for state, last in ((3, 0), (4, 1), (5, 0), (6, 1))
-    ]
+    arcs += [{0: (-0.1 * state, 3 + 2 * last), 1: (-0.2, 4 + 2 * last)} for state, last in ((3, 0), (4, 1), (5, 0), (6, 1))]
     backoff_states = [0, 0, 0, 1, 2, 1, 2, 0]
     return build_automaton(2, [*arcs, {}], backoff_states, [-0.5] * 8, start=7)
 

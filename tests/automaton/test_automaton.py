@@ -307,9 +307,7 @@ class TestValidate:
     )
     def test_wrong_sizes(self, name, reshape):
         automaton = small_automaton()
-        with pytest.raises(
-            NGramFormatError, match=r"entries for|has no states|one dimension|empty|don't run|in number"
-        ):
+        with pytest.raises(NGramFormatError, match=r"entries for|has no states|one dimension|empty|don't run|in number"):
             with_buffers(automaton, **{name: reshape(getattr(automaton, name))}).validate()
 
     def test_nothing_at_all(self):

@@ -74,9 +74,7 @@ def rows(table: NGramTable) -> list[dict[tuple[int, ...], tuple[float, float]]]:
 
 def states_of(automaton: BackoffAutomaton, contexts: list[tuple[bool, list[int]]]) -> torch.Tensor:
     longest = max((len(tokens) for _, tokens in contexts), default=0)
-    token_ids = torch.tensor([[*tokens, *[-1] * (longest - len(tokens))] for _, tokens in contexts]).reshape(
-        -1, longest
-    )
+    token_ids = torch.tensor([[*tokens, *[-1] * (longest - len(tokens))] for _, tokens in contexts]).reshape(-1, longest)
     lengths = torch.tensor([len(tokens) for _, tokens in contexts])
     after_bos = automaton.states_after(token_ids, lengths, bos=True)
     after_nothing = automaton.states_after(token_ids, lengths, bos=False)
@@ -93,10 +91,7 @@ def assert_scores(automaton: BackoffAutomaton, model: ArpaModel, share: bool) ->
     for bos, tokens in contexts:
         words = ("<s>",) * (bos and ("<s>",) in brute.log_probs) + tuple(map(str, tokens))
         expected.append(
-            [
-                brute.score(words, str(token)) - (part if token in model.missing else 0.0)
-                for token in range(model.vocab_size)
-            ]
+            [brute.score(words, str(token)) - (part if token in model.missing else 0.0) for token in range(model.vocab_size)]
         )
         expected_ends.append(brute.score(words, "</s>"))
     close = {"rtol": 1e-5, "atol": 1e-4}
@@ -223,9 +218,7 @@ def without_unmet(table: NGramTable, unk_stands: bool) -> list[dict[tuple[int, .
                 if n == 1 or unk_stands or table.unk not in words
             }
         )
-        kept[-1] = {
-            words: (values[0], 0.0 if words[-1] == table.eos else values[1]) for words, values in kept[-1].items()
-        }
+        kept[-1] = {words: (values[0], 0.0 if words[-1] == table.eos else values[1]) for words, values in kept[-1].items()}
     return kept
 
 

@@ -60,9 +60,7 @@ def test_reference_is_the_definition(data):
     expected["scores"] = expected["advance scores"] = scores.reshape(-1, vocab_size)
     expected["advance states"] = next_states.reshape(-1, vocab_size)
     pairs = zip(batch.states.tolist(), batch.tokens.tolist())
-    expected["step scores"], expected["step states"] = table(
-        [step_by_hand(states, *pair, vocab_size) for pair in pairs]
-    )
+    expected["step scores"], expected["step states"] = table([step_by_hand(states, *pair, vocab_size) for pair in pairs])
     ends = [step_by_hand(states, state, vocab_size, vocab_size + 1) for state in batch.states.tolist()]
     expected["final_scores"] = table(ends)[0]
 
@@ -194,9 +192,7 @@ def test_rows_do_not_depend_on_their_batch(engine):
 
 
 def test_several_threads_give_the_same(monkeypatch):
-    automaton = BackoffAutomaton.pack(
-        [random_automaton(70, 5, dense, seed) for seed, dense in enumerate([True, False])]
-    )
+    automaton = BackoffAutomaton.pack([random_automaton(70, 5, dense, seed) for seed, dense in enumerate([True, False])])
     automaton.engine = "cpu"
     generator = torch.Generator().manual_seed(0)
     states = torch.randint(0, automaton.num_states, (101,), generator=generator)

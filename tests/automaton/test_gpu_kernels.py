@@ -96,9 +96,7 @@ def test_states_after_looks_past_ids_outside_the_vocabulary():
 @pytest.mark.parametrize("vocab_size", [1023, 1024, 1025, 2**15 - 1, 2**15])
 def test_edges_of_tiles(vocab_size, dense_root):
     """Arcs for the tokens next to every bound, in contexts with few arcs and with more than a block of them."""
-    edges = {
-        t for bound in (0, 1024, 2048, 16384, vocab_size) for t in range(bound - 2, bound + 2) if 0 <= t < vocab_size
-    }
+    edges = {t for bound in (0, 1024, 2048, 16384, vocab_size) for t in range(bound - 2, bound + 2) if 0 <= t < vocab_size}
     tokens = [range(vocab_size) if dense_root else sorted(edges)[::2], sorted(edges), range(0, vocab_size, 7)]
     arcs = [{t: (-1.0 - t % 11 - 100 * state, (t + state) % 3) for t in tokens[state]} for state in range(3)]
     for state, row in enumerate(arcs):
@@ -118,9 +116,7 @@ def test_edges_of_tiles(vocab_size, dense_root):
 
 @pytest.mark.parametrize("rows", [31, 32, 33, 70])
 def test_rows_beyond_a_warp(rows):
-    automaton = build_automaton(
-        3, [{0: (-1.0, 1), 1: (-2.0, 2), 3: (-4.0, 0)}, {1: (-0.5, 2)}, {}], [0, 0, 1], [-3, -2, -1]
-    )
+    automaton = build_automaton(3, [{0: (-1.0, 1), 1: (-2.0, 2), 3: (-4.0, 0)}, {1: (-0.5, 2)}, {}], [0, 0, 1], [-3, -2, -1])
     generator = torch.Generator().manual_seed(rows)
     states = torch.randint(0, 3, (rows,), generator=generator)
     token_ids = torch.randint(-1, 5, (rows, 4), generator=generator)

@@ -17,9 +17,7 @@ def bigrams(engine="auto"):
     arcs = [{token: (-0.1 * token - 1.0, token + 1) for token in range(VOCAB_SIZE)} | {VOCAB_SIZE: (-2.0, 1)}]
     for token in range(VOCAB_SIZE):
         arcs.append({token: (-0.3, token + 1), VOCAB_SIZE: (-0.7, 1)})
-    dense = build_automaton(
-        VOCAB_SIZE, arcs, [0] * (VOCAB_SIZE + 1), [-0.25 * n for n in range(VOCAB_SIZE + 1)], start=2
-    )
+    dense = build_automaton(VOCAB_SIZE, arcs, [0] * (VOCAB_SIZE + 1), [-0.25 * n for n in range(VOCAB_SIZE + 1)], start=2)
     sparse = build_automaton(VOCAB_SIZE, [{1: (2.0, 1)}, {3: (1.0, 0)}], [0, 0], [0.0, -2.0])
     automaton = BackoffAutomaton.pack([dense, sparse])
     automaton.engine = engine
@@ -154,9 +152,7 @@ class TestChoice:
         BackoffAutomaton.pack([automaton, plain]).scores(torch.tensor([0]))
         assert asked == [engine, engine]
 
-    @pytest.mark.parametrize(
-        "value, engine", [("reference", "reference"), ("cpu", "cpu"), ("auto", "cpu"), ("", "cpu")]
-    )
+    @pytest.mark.parametrize("value, engine", [("reference", "reference"), ("cpu", "cpu"), ("auto", "cpu"), ("", "cpu")])
     def test_by_environment_variable(self, asked, value, engine, monkeypatch):
         monkeypatch.setenv("HF_NGPULM_ENGINE", value)
         bigrams().scores(torch.tensor([0]))

@@ -49,9 +49,7 @@ class BackoffScorer:
 def read_tiny() -> tuple[dict[str, Any], StateDict]:
     with tarfile.open(TINY) as archive:
         members = {Path(member.name).name: archive.extractfile(member) for member in archive if member.isfile()}
-        return yaml.safe_load(members["model_config.yaml"]), torch.load(
-            members["model_weights.ckpt"], weights_only=True
-        )
+        return yaml.safe_load(members["model_config.yaml"]), torch.load(members["model_weights.ckpt"], weights_only=True)
 
 
 def pack(members: dict[str, bytes], path: Path, mode: str = "w:") -> Path:
@@ -134,9 +132,7 @@ def test_ngrams_are_those_of_the_arpa_file():
 def same_tables(one: NGramTable, other: NGramTable) -> bool:
     columns = ("prefixes", "tokens", "log_probs", "backoffs")
     return one.num_ngrams == other.num_ngrams and all(
-        torch.equal(getattr(a, column), getattr(b, column))
-        for a, b in zip(one.orders, other.orders)
-        for column in columns
+        torch.equal(getattr(a, column), getattr(b, column)) for a, b in zip(one.orders, other.orders) for column in columns
     )
 
 

@@ -67,11 +67,15 @@ def test_all_that_is_written_is_read(units):
         # another tokenizer
         (["▁the", "s", "▁dog"], "auto", BPE, ["1 of 3 unigrams, such as '▁dog'", "org/asr", "Is this the tokenizer"]),
         (["▁the", "s", "▁dog"], "auto", BARE, ["found units such as", "a vocabulary of 1000 ids", "pieces need tokenizer"]),
-        (["ab"], "char", LETTERS, ["'ab'", "char units", "pieces such as 'B', 'C', \"'\""]),
+        (["a1"], "char", LETTERS, ["'a1'", "char units", "pieces such as 'B', 'C', \"'\""]),
         (["12", "x1"], "piece", BPE, ["2 of 2", "expected units of org/asr", "decimal ids", "NeMo's characters"]),
         # words
         (["play", "some", "music"], "auto", BPE, ["word-level language model", "'play', 'some', 'music'", "units='id'"]),
-        (["play", "a", "'s"], "piece", LETTERS, ["word-level" if False else "units"]),
+        (["s", "▁the", "play"], "auto", BPE, ["1 of 3 unigrams, such as 'play'", "Is this the tokenizer"]),
+        (["Ġplay", "Ġmusic"], "auto", BPE, ["found units such as 'Ġplay', 'Ġmusic' (2 of 2"]),
+        (["s", "ing", "é", "play", "music"], "auto", BPE, ["word-level language model (units such as 'play', 'music')"]),
+        (["play", "music", "a"], "auto", LETTERS, ["word-level language model"]),
+        (["play", "music"], "id", BPE, ["word-level language model"]),
         # no tokenizer
         (["▁the"], "piece", BARE, ["piece units need the ASR model's tokenizer", "tokenizer=..."]),
         (["a"], "char", BARE, ["char units need the ASR model's tokenizer"]),
@@ -91,5 +95,5 @@ def test_mismatch_says_what_was_found_and_expected(words, units, vocabulary, par
 
 
 def test_unknown_units():
-    with pytest.raises(ValueError, match="units must be one of .* got 'bytes'"):
+    with pytest.raises(ValueError, match=r"units must be one of .* got 'bytes'"):
         units_to_ids(["a"], "bytes", BPE)

@@ -1,0 +1,107 @@
+"""What every benchmark here needs: medians, facts about the machine, and results kept as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+GRAPH_CALLS = 20
+
+
+def median_seconds(call: Callable[[], Any], seconds: float = 0.3, least: int = 5) -> float:
+    """Median wall time of a call on the CPU, after two warm-up calls."""
+    call(), call()
+    times: list[float] = []
+    while len(times) < least or sum(times) < seconds:
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+    return sorted(times)[len(times) // 2]
+
+
+def graph_seconds(calls: list[Callable[[], Any]], replays: int = 15) -> float:
+    """Median GPU time of a call in a CUDA graph that holds `GRAPH_CALLS` of them, going round the given ones."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for call in calls:
+            call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        kept = [calls[i % len(calls)]() for i in range(GRAPH_CALLS)]
+    times = []
+    for _ in range(replays + 3):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3 / GRAPH_CALLS)
+    del kept
+    return sorted(times[3:])[replays // 2]
+
+
+def copy_bandwidth(gibibytes: int = 4) -> float:
+    """Bytes read plus bytes written a second by a large copy on the GPU."""
+    source = torch.randint(0, 2**31, (gibibytes << 28,), dtype=torch.int32, device="cuda")
+    target = torch.empty_like(source)
+    times = []
+    for _ in range(8):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        target.copy_(source)
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    return 2 * source.nbytes / sorted(times)[len(times) // 2]
+
+
+def machine() -> dict[str, Any]:
+    """What a result depends on: hardware, versions, commit and command."""
+    cpu = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        cpu = names[0] if names else cpu
+    facts: dict[str, Any] = {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "python": platform.python_version(),
+        "command": " ".join(["python", *(os.path.relpath(a, ROOT) if os.path.exists(a) else a for a in sys.argv)]),
+    }
+    for package in ("torch", "triton", "transformers", "numba"):
+        try:
+            facts[package] = __import__(package).__version__
+        except ImportError:
+            facts[package] = None
+    git = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
+    facts["commit"] = git.stdout.strip() or None
+    return facts
+
+
+def save(name: str, results: dict[str, Any], folder: Path | None = None) -> Path:
+    """Write `results` with the machine's facts to `benchmarks/results/NAME.json` (or another folder)."""
+    path = (folder or RESULTS) / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"machine": machine(), **results}, indent=1) + "\n")
+    return path
+
+
+def table(header: list[str], rows: list[list[Any]]) -> str:
+    """Rows as an aligned text table."""
+    cells = [header, *([f"{c:.4g}" if isinstance(c, float) else str(c) for c in row] for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])

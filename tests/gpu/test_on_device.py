@@ -1,0 +1,138 @@
+"""The kernels on a real GPU: equal to the reference on the CPU, inside CUDA graphs, and at sizes the interpreter can't reach."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hf_ngpulm import CTCDecoder, NGramLM
+from hf_ngpulm.automaton import BackoffAutomaton
+from hf_ngpulm.bundled import bundled
+from hf_ngpulm.ctc import ops
+from hf_ngpulm.ngrams.table import NGramTable
+
+pytestmark = pytest.mark.gpu
+
+
+def random_lm(vocab_size: int, order: int, ngrams: int, seed: int) -> NGramLM:
+    """An LM of random n-grams that is closed under prefixes."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = []
+    for n in range(1, order + 1):
+        if n == 1:
+            tokens = torch.arange(vocab_size + 3)[:, None]
+        else:
+            prefixes = rows[-1][0]
+            prefixes = prefixes[(prefixes[:, -1] < vocab_size) | ((prefixes[:, -1] == vocab_size) & (n == 2))]
+            chosen = prefixes[torch.randint(0, len(prefixes), (ngrams,), generator=generator)]
+            last = torch.randint(0, vocab_size + 1, (ngrams, 1), generator=generator)
+            last = torch.where(last == vocab_size, vocab_size + 1, last)  # </s>
+            tokens = torch.unique(torch.cat([chosen, last], dim=1), dim=0)
+        log_probs = -5 * torch.rand(len(tokens), generator=generator) - 0.01
+        backoffs = -torch.rand(len(tokens), generator=generator) * (torch.rand(len(tokens), generator=generator) < 0.7)
+        rows.append((tokens, log_probs, backoffs))
+    return NGramLM.from_table(NGramTable.from_rows(vocab_size, rows))
+
+
+def some_states(lm: BackoffAutomaton, batch_size: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, lm.num_states, (batch_size,), dtype=torch.int32, generator=generator)
+
+
+@pytest.mark.parametrize(("vocab_size", "order", "ngrams"), [(1, 2, 3), (37, 4, 500), (1024, 6, 20_000), (51_865, 3, 90_000)])
+@pytest.mark.parametrize("batch_size", [0, 1, 33, 256])
+def test_queries_equal_the_reference(vocab_size, order, ngrams, batch_size):
+    lm = random_lm(vocab_size, order, ngrams, seed=1)
+    if batch_size * vocab_size > 1 << 22:
+        batch_size = 16
+    states = some_states(lm, batch_size)
+    tokens = torch.randint(-1, vocab_size + 1, (batch_size,))
+    sequences, lengths = torch.randint(-1, vocab_size, (batch_size, 12)), torch.randint(0, 13, (batch_size,))
+    gpu = BackoffAutomaton.pack([lm]).to("cuda")
+    lm.engine = "reference"
+    for ours, expected in (
+        ((gpu.scores(states),), (lm.scores(states),)),
+        (gpu.advance(states), lm.advance(states)),
+        (gpu.step(states, tokens), lm.step(states, tokens)),
+        (gpu.score_tokens(sequences, lengths), lm.score_tokens(sequences, lengths)),
+        ((gpu.states_after(sequences, lengths),), (lm.states_after(sequences, lengths),)),
+        ((gpu.final_scores(states),), (lm.final_scores(states),)),
+    ):
+        for have, want in zip(ours, expected, strict=True):
+            torch.testing.assert_close(have.cpu(), want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_pack_gives_each_row_its_own_model():
+    models = [random_lm(64, 4, 300, seed=i) for i in range(5)]
+    which = torch.randint(0, 5, (40,))
+    sequences = torch.randint(0, 64, (40, 9))
+    pack = BackoffAutomaton.pack(models).to("cuda")
+    totals = pack.score_sequences(sequences, which=which).cpu()
+    for row in range(40):
+        expected = models[which[row]].score_sequences(sequences[row : row + 1])
+        torch.testing.assert_close(totals[row : row + 1], expected, rtol=1e-5, atol=1e-4)
+
+
+def test_queries_run_inside_a_cuda_graph():
+    lm = random_lm(1024, 5, 5000, seed=3).to("cuda")
+    states, tokens = some_states(lm, 32).cuda(), torch.randint(0, 1024, (32,), device="cuda")
+    lm.advance(states), lm.step(states, tokens), lm.final_scores(states)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        scores, targets = lm.advance(states)
+        step_scores, step_targets = lm.step(states, tokens)
+        finals = lm.final_scores(states)
+    states.copy_(some_states(lm, 32, seed=9))
+    graph.replay()
+    for have, want in zip(
+        (scores, targets, step_scores, step_targets, finals),
+        (*lm.advance(states), *lm.step(states, tokens), lm.final_scores(states)),
+        strict=True,
+    ):
+        torch.testing.assert_close(have, want, rtol=0, atol=0)
+
+
+def test_torch_compile_passes_through():
+    lm = random_lm(128, 3, 400, seed=4).to("cuda")
+
+    def advance_twice(states):
+        scores, targets = lm.advance(states)
+        return lm.scores(targets[:, 5].contiguous()) + scores
+
+    states = some_states(lm, 8).cuda()
+    torch.testing.assert_close(torch.compile(advance_twice, fullgraph=True)(states), advance_twice(states))
+
+
+@pytest.mark.parametrize("rule", ops.RULES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("vocab_size", "classes", "blank"), [(64, 65, 64), (1024, 1025, 0), (5000, 6000, 5999)])
+def test_greedy_ctc_equals_the_cpu(rule, dtype, vocab_size, classes, blank):
+    lm = random_lm(vocab_size, 4, 3000, seed=5)
+    torch.manual_seed(0)
+    logits = torch.randn(7, 50, classes)
+    logits[..., blank] += 3 * torch.randn(7, 50).abs()
+    logits = logits.to(dtype)
+    lengths = torch.tensor([50, 0, 1, 49, 30, 12, 50], dtype=torch.int32)
+    states = lm.initial_states(7)[:, None]
+    weights = torch.linspace(0, 1.2, 7)[:, None].contiguous()
+    arguments = (logits, lengths, states, weights, 3 * weights[:, 0])
+    expected = ops.ctc_greedy(list(lm.tensors), *arguments, blank, vocab_size, rule, "cpu")
+    lm.to("cuda")
+    ours = ops.ctc_greedy(list(lm.tensors), *(a.cuda() for a in arguments), blank, vocab_size, rule, "gpu")
+    torch.testing.assert_close(ours.labels.cpu(), expected.labels)
+    torch.testing.assert_close(ours.states.cpu(), expected.states)
+    torch.testing.assert_close(ours.acoustic_scores.cpu(), expected.acoustic_scores, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(ours.lm_scores.cpu(), expected.lm_scores, rtol=1e-4, atol=1e-3)
+
+
+def test_nan_logits_are_reported():
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(bundled("examples/demo/model"))
+    lm = NGramLM.from_arpa(bundled("examples/demo/lm.arpa.gz"), tokenizer, units="id", device="cuda")
+    logits = torch.randn(2, 9, 257, device="cuda")
+    logits[1, 4, 7] = float("nan")
+    with pytest.raises(ValueError, match="row 1 .* frame 4"):
+        CTCDecoder(tokenizer, lm)(logits)
+    assert len(CTCDecoder(tokenizer, lm)(logits, torch.tensor([9, 4]))) == 2
