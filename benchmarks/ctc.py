@@ -22,9 +22,9 @@ import torch
 
 sys.path.insert(0, str(measure.ROOT))
 
-from hf_ngpulm import CTCDecoder  # noqa: E402
-from hf_ngpulm.language_model import load_language_model  # noqa: E402
-from hf_ngpulm.pipelines.ctc import frame_lengths  # noqa: E402
+from hf_ngpulm import CTCDecoder
+from hf_ngpulm.language_model import load_language_model
+from hf_ngpulm.pipelines.ctc import frame_lengths
 
 DEMO = measure.ROOT / "examples" / "demo"
 WEIGHTS = (0.0, 0.2, 0.3, 0.5, 0.7, 0.9, 1.1, 1.3)

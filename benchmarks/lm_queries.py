@@ -26,8 +26,8 @@ import torch
 
 sys.path.insert(0, str(measure.ROOT))
 
-from hf_ngpulm import NGramLM  # noqa: E402
-from hf_ngpulm.ngrams.table import NGramOrder, NGramTable  # noqa: E402
+from hf_ngpulm import NGramLM
+from hf_ngpulm.ngrams.table import NGramOrder, NGramTable
 
 NGRAMS = 1_100_000
 STEPS = 20  # tokens that a row has read before its state is timed
@@ -47,7 +47,7 @@ def build_model(vocab_size: int, order: int) -> NGramLM:
 
 def states_of(lm: NGramLM, batch_size: int, seed: int) -> torch.Tensor:
     """States after some tokens of text like that which the model was made of."""
-    tokens, places = make_arpa.random_text(lm.vocab_size, batch_size * 3 * (STEPS + 2), np.random.default_rng(1 + seed))
+    tokens, _ = make_arpa.random_text(lm.vocab_size, batch_size * 3 * (STEPS + 2), np.random.default_rng(1 + seed))
     tokens = torch.from_numpy(tokens[tokens < lm.vocab_size][: batch_size * STEPS].reshape(batch_size, STEPS))
     return lm.states_after(tokens.to(lm.device))
 
@@ -64,7 +64,7 @@ def time_queries(lm: NGramLM, batches: list[int], seconds: float) -> list[dict[s
             if factor * size > LARGEST_OUTPUT[device]:
                 continue
             calls = [
-                (lambda s=s, query=query: lm.step(s, tokens) if query == "step" else getattr(lm, query)(s)) for s in states
+                (lambda s=s, t=tokens, query=query: lm.step(s, t) if query == "step" else getattr(lm, query)(s)) for s in states
             ]
             result: dict[str, Any] = {
                 "device": device,
@@ -172,7 +172,7 @@ def report(results: dict[str, Any]) -> None:
     print(measure.table(["device", "V", "order", "query", "batch", "us", "x floor"], rows))
     for model in results["models"]:
         print(
-            f"\nV={model['vocab_size']} order {model['order']}: {model['ngrams']} n-grams, {model['bytes_per_ngram']:.1f} B each",
+            f"\nV={model['vocab_size']} order {model['order']}: {model['ngrams']} n-grams of {model['bytes_per_ngram']:.1f} bytes",
             end="",
         )
         for key in ("loading", "kenlm", "nemo"):

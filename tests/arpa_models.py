@@ -67,12 +67,18 @@ class ArpaModel:
 
 
 @st.composite
-def arpa_models(draw: st.DrawFn, orders: st.SearchStrategy[int] | None = None, specials: Words | None = None) -> ArpaModel:
+def arpa_models(
+    draw: st.DrawFn,
+    orders: st.SearchStrategy[int] | None = None,
+    specials: Words | None = None,
+    highest_backoff: float = 1.0,
+) -> ArpaModel:
     """A backoff model that lacks no prefix. Suffixes, backoffs, unigrams and special symbols may be missing.
 
     Args:
         orders: which orders; 1 to 5 if left out.
         specials: the special symbols that the model has; any of them if left out.
+        highest_backoff: backoffs lie between -2 and this (log10).
     """
     order = draw(st.integers(1, 5) if orders is None else orders)
     vocab_size = draw(st.integers(1, 4))
@@ -97,7 +103,7 @@ def arpa_models(draw: st.DrawFn, orders: st.SearchStrategy[int] | None = None, s
             fields = [f"{-99.0 if words == ('<s>',) else round(-rng.random() * 4, 5)}", " ".join(words)]
             kind = rng.choice(("none", "zeros", "some", "some")) if missing_backoffs == "some" else missing_backoffs
             if n < order and kind != "none":
-                fields.append("0" if kind == "zeros" else f"{round(rng.uniform(-2, 1), 5)}")
+                fields.append("0" if kind == "zeros" else f"{round(rng.uniform(-2, highest_backoff), 5)}")
             lines.append("\t".join(fields))
         lines.append("")
     return ArpaModel("\n".join([*lines, "\\end\\", ""]), vocab_size, order)

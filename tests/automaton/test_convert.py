@@ -194,8 +194,9 @@ def test_scores_are_the_textbook_s(tmp_path_factory, model, missing, engine):
 
 
 @settings(deadline=None, max_examples=60)
-@given(arpa_models(orders=st.integers(2, 5), specials=("</s>", "<s>", "<unk>")))
+@given(arpa_models(orders=st.integers(2, 5), specials=("</s>", "<s>", "<unk>"), highest_backoff=0.0))
 def test_scores_are_kenlm_s_for_any_model(tmp_path_factory, model):
+    # No backoffs above 0: with them KenLM gives suffixes that it has to fill in the wrong sign (it keeps a flag there).
     kenlm = pytest.importorskip("kenlm")
     table = read_text(model.text, model.vocab_size, tmp_path_factory.getbasetemp())
     try:

@@ -1,4 +1,4 @@
-"""The kernels on a real GPU: equal to the reference on the CPU, inside CUDA graphs, and at sizes the interpreter can't reach."""
+"""The kernels on a real GPU: equal to the reference, inside CUDA graphs, and at sizes that the interpreter can't reach."""
 
 from __future__ import annotations
 
@@ -133,6 +133,6 @@ def test_nan_logits_are_reported():
     lm = NGramLM.from_arpa(bundled("examples/demo/lm.arpa.gz"), tokenizer, units="id", device="cuda")
     logits = torch.randn(2, 9, 257, device="cuda")
     logits[1, 4, 7] = float("nan")
-    with pytest.raises(ValueError, match="row 1 .* frame 4"):
+    with pytest.raises(ValueError, match=r"row 1 .* frame 4"):
         CTCDecoder(tokenizer, lm)(logits)
     assert len(CTCDecoder(tokenizer, lm)(logits, torch.tensor([9, 4]))) == 2
