@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import NGramFormatError
-from ..ngrams.table import NUM_SPECIAL, NGramOrder, NGramTable
+from ..ngrams.table import NUM_SPECIAL, NGramOrder, NGramTable, one_thread
 from .automaton import MAX_CONTEXT_LENGTH, BackoffAutomaton
 from .tensors import AutomatonTensors, token_dtype
 
@@ -22,6 +22,7 @@ MISSING_LOG_PROB = -100.0 * math.log(10.0)
 MAX_UNK_ARCS = 1 << 24
 
 
+@one_thread()
 def automaton_from_table(table: NGramTable, missing_unigrams: str | float = "share") -> tuple[BackoffAutomaton, dict[str, Any]]:
     """Build the automaton of a backoff language model.
 
@@ -218,6 +219,7 @@ def _missing_weight(missing_unigrams: str | float, unk_log_prob: float | None, c
     return unk_log_prob + share, share
 
 
+@one_thread()
 def table_from_automaton(
     automaton: BackoffAutomaton,
     states_per_depth: list[int],

@@ -4,6 +4,8 @@ Full-vocabulary queries give one program to a tile of a row's vocabulary. It wal
 weights, writes the root's scores, and then those of ever longer contexts over them, with a barrier in between: no mask of what
 was found is needed. Queries of single tokens give 32 rows to a warp and search all of them at once. A state outside
 the automaton, which can't be reported from a kernel without waiting for it, scores NaN and is never followed.
+
+Conditions are negated as `(x == 0)`: the interpreter of Triton 3.2 has no `~` for them.
 """
 
 from __future__ import annotations
@@ -222,7 +224,7 @@ def step_rows(
     """Score and next state of one token a row, for a block of rows; rows that aren't active score 0 and stay."""
     valid = (states >= 0) & (states < num_states)
     looking = active & valid & (tokens >= 0) & (tokens < vocab_size)
-    scores = tl.where(active & ~valid, float("nan"), 0.0)
+    scores = tl.where(active & (valid == 0), float("nan"), 0.0)
     current = tl.where(valid, states, 0)
     next_states = states
     while tl.max(looking.to(tl.int32), axis=0) > 0:
@@ -242,14 +244,14 @@ def step_rows(
             middle = low + (high - low) // 2
             right = tl.load(arc_tokens + middle, mask=searching, other=0).to(tl.int32) < tokens
             low = tl.where(searching & right, middle + 1, low)
-            high = tl.where(searching & ~right, middle, high)
+            high = tl.where(searching & (right == 0), middle, high)
         there = looking & (low < end)
         found = there & (tl.load(arc_tokens + low, mask=there, other=-1).to(tl.int32) == tokens)
         scores += tl.load(arc_weights + low, mask=found, other=0.0)
-        scores += tl.where(looking & ~found, weight, 0.0)
+        scores += tl.where(looking & (found == 0), weight, 0.0)
         targets = tl.load(arc_targets + low, mask=found, other=0)
         next_states = tl.where(found, targets, tl.where(looking & at_root, current, next_states))
-        looking = looking & ~found & ~at_root
+        looking = looking & (found == 0) & (at_root == 0)
         current = tl.where(looking, backoff, current)
     return scores, next_states
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 LN10 = math.log(10.0)
 LOG10_ZERO = -99.0  # SRILM's and KenLM's way to write log 0
-LINES_PER_BLOCK = 1 << 17
+LINES_PER_BLOCK = 1 << 16
 # Rounding in the writer of a file may leave a log-probability this far above 0 (log10).
 ROUNDING = 1e-4
 # Beyond this float32 natural logs overflow (log10).
@@ -76,7 +76,7 @@ def read_arpa(path: str | os.PathLike[str], vocabulary: Vocabulary, units: str =
         raise NGramFormatError(f"{path}: {error}") from None
     ids = iter(ordinary_ids)
     id_of_word = np.array(
-        [special[_SPECIAL_WORDS[word]] if word in _SPECIAL_WORDS else next(ids) for word in words], dtype=np.int64
+        [special[_SPECIAL_WORDS[word]] if word in _SPECIAL_WORDS else next(ids) for word in words], dtype=np.int32
     )
 
     import pyarrow as pa
@@ -88,10 +88,11 @@ def read_arpa(path: str | os.PathLike[str], vocabulary: Vocabulary, units: str =
         rows.append(
             (
                 torch.from_numpy(id_of_word[columns.word_rows].reshape(-1, section.n)),
-                torch.from_numpy(columns.log_probs * LN10),
-                torch.from_numpy(columns.backoffs * LN10),
+                torch.from_numpy((columns.log_probs * LN10).astype(np.float32)),
+                torch.from_numpy((columns.backoffs * LN10).astype(np.float32)),
             )
         )
+    del text, unigrams, columns
     while len(rows) > 1 and rows[-1][0].shape[0] == 0 and not rows[-2][2].any():
         rows.pop()  # an empty highest order counts only where backing off from it costs something
     try:
@@ -232,7 +233,7 @@ class _Columns:
             self.words = pa.chunked_array([part[2] for part in parts], type=pa.large_string())
             self.word_rows = np.arange(len(self.words))
         else:
-            self.word_rows = np.concatenate([part[2] for part in parts]) if parts else np.zeros(0, dtype=np.int64)
+            self.word_rows = np.concatenate([part[2] for part in parts]) if parts else np.zeros(0, dtype=np.int32)
         if len(self.log_probs) != section.promised:
             raise NGramFormatError(
                 f"{text.path}: the header says {section.promised} {section.n}-grams, the file has {len(self.log_probs)}"
@@ -276,7 +277,7 @@ class _Columns:
             raise NGramFormatError(
                 f"{self.text.path}, line {numbers[at // self.n] + 1}: the word {words[at].as_py()!r} isn't among the 1-grams"
             )
-        return log_probs, backoffs, rows.to_numpy(zero_copy_only=False).astype(np.int64)
+        return log_probs, backoffs, rows.to_numpy(zero_copy_only=False)
 
     def _numbers(self, texts: pa.Array, numbers: np.ndarray) -> np.ndarray:
         import pyarrow as pa

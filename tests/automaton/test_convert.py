@@ -151,7 +151,8 @@ def test_kenlm_itself(name, tmp_path):
     try:
         model = kenlm.Model(str(tmp_path / "lm.arpa"), quiet())
     except OSError as error:
-        pytest.skip(f"the kenlm module can't read this order: {error}")
+        assert "KENLM_MAX_ORDER" in str(error)
+        pytest.skip("this kenlm module was built for lower orders")
     table = read_arpa(tmp_path / "lm.arpa", Vocabulary(256), "id")
     assert_like_kenlm(model, automaton_from_table(table, missing_unigrams="unk")[0], 40, 256)
 
