@@ -178,13 +178,14 @@ def fill_row(
             shorter += 1
         low = tl.load(arc_offsets + current)
         high = tl.load(arc_offsets + current + 1)
-        if high - low > BLOCK:
-            low = lower_bound(arc_tokens, low, high, first)
-            high = lower_bound(arc_tokens, low, high, last)
+        # Of many arcs only those of the tile are read. (Written without `if`: Triton before 3.6 fails to compile that.)
+        many = high - low > BLOCK
+        begin = lower_bound(arc_tokens, low, tl.where(many, high, low), first)
+        end = lower_bound(arc_tokens, tl.where(many, begin, high), high, last)
         tl.debug_barrier()  # what a shorter context wrote must be there before it is overwritten
-        for block in range(low, high, BLOCK):
+        for block in range(begin, end, BLOCK):
             arcs = block + lanes
-            inside = arcs < high
+            inside = arcs < end
             tokens = tl.load(arc_tokens + arcs, mask=inside, other=0).to(tl.int32)
             weights = tl.load(arc_weights + arcs, mask=inside, other=0.0)
             wanted = inside & (tokens >= first) & (tokens < last)
