@@ -172,7 +172,8 @@ def report(results: dict[str, Any]) -> None:
     print(measure.table(["device", "V", "order", "query", "batch", "us", "x floor"], rows))
     for model in results["models"]:
         print(
-            f"\nV={model['vocab_size']} order {model['order']}: {model['ngrams']} n-grams of {model['bytes_per_ngram']:.1f} bytes",
+            f"\nV={model['vocab_size']} order {model['order']}:"
+            f" {model['ngrams']} n-grams of {model['bytes_per_ngram']:.1f} bytes",
             end="",
         )
         for key in ("loading", "kenlm", "nemo"):

@@ -1,0 +1,42 @@
+"""hf-ngpulm convert"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from .models import LMArgument, TokenizerOption, UnitsOption, VocabSizeOption, load
+
+ARPA_NAME = re.compile(r"\.arpa(\.gz|\.bz2|\.xz)?$")
+
+
+def convert(
+    source: LMArgument,
+    target: Annotated[str, typer.Argument(help="A folder to save to, or an ARPA file (.arpa, .arpa.gz) to write.")],
+    tokenizer: TokenizerOption = None,
+    vocab_size: VocabSizeOption = None,
+    units: UnitsOption = "auto",
+    to: Annotated[str | None, typer.Option("--to", help="safetensors or arpa, where the target's name doesn't tell.")] = None,
+    out_units: Annotated[
+        str | None, typer.Option("--out-units", help="Units of a written ARPA file: piece, id or nemo.")
+    ] = None,
+) -> None:
+    """Convert a language model: ARPA, NeMo, or saved -> saved or ARPA.
+
+    hf-ngpulm convert lm.arpa.gz my-lm --tokenizer nvidia/parakeet-ctc-0.6b
+    """
+    kind = to or ("arpa" if ARPA_NAME.search(target) else "safetensors")
+    if kind not in ("arpa", "safetensors"):
+        raise ValueError(f"--to must be arpa or safetensors, got {kind!r}")
+    if target.endswith(".nemo"):
+        raise ValueError(f"{target}: NeMo archives can be read, not written; write an ARPA file with --out-units nemo")
+    if out_units is not None and kind != "arpa":
+        raise ValueError(f"--out-units {out_units} is for ARPA files, but {target} will be a folder; add --to arpa")
+    lm = load(source, tokenizer, vocab_size, units)
+    if kind == "arpa":
+        lm.to_arpa(target, out_units)
+    else:
+        lm.save_pretrained(target)
+    print(f"{target}: order {lm.order}, {sum(lm.num_ngrams):,} n-grams, {lm.vocab_size:,} token ids")

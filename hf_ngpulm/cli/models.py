@@ -1,0 +1,55 @@
+"""Language models as the commands take them: options shared by several commands, and loading."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from ..language_model import NGramLM
+
+LMArgument = Annotated[
+    str, typer.Argument(metavar="LM", help="A saved folder, a Hub repo id, an ARPA file (also compressed) or a .nemo file.")
+]
+TokenizerOption = Annotated[
+    str | None, typer.Option("--tokenizer", help="Folder or Hub id of the ASR model whose token ids the LM is over.")
+]
+VocabSizeOption = Annotated[int | None, typer.Option("--vocab-size", help="Number of token ids, where there is no tokenizer.")]
+UnitsOption = Annotated[str, typer.Option("--units", help="How an ARPA file writes tokens: auto, piece, id, nemo or char.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
+
+
+def load_tokenizer(name: str | None):
+    """The tokenizer of a folder or repo, or None."""
+    if name is None:
+        return None
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(name)
+
+
+def load(source: str, tokenizer: str | None = None, vocab_size: int | None = None, units: str = "auto") -> NGramLM:
+    """Load whatever a command was given."""
+    from ..language_model import NGramLM, load_language_model
+
+    if os.path.isfile(source) and not source.endswith(".nemo"):
+        if tokenizer is None and vocab_size is None:
+            raise ValueError(
+                f"{source}: an ARPA file doesn't say which token ids its units are; add --tokenizer (the ASR model's), "
+                "or --vocab-size if its units are decimal ids or NeMo's characters"
+            )
+        return NGramLM.from_arpa(source, load_tokenizer(tokenizer), vocab_size, units)
+    return load_language_model(source, load_tokenizer(tokenizer))
+
+
+def load_recogniser(model: str, device: str, **settings: Any) -> Any:
+    """A speech recognition pipeline, without the progress bar of its weights."""
+    import transformers
+
+    from .. import register
+
+    register()
+    transformers.utils.logging.disable_progress_bar()
+    return transformers.pipeline("automatic-speech-recognition", model=model, device=device, **settings)

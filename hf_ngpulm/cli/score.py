@@ -1,0 +1,63 @@
+"""hf-ngpulm score"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from typing import Annotated
+
+import typer
+
+from .models import JsonOption, LMArgument, TokenizerOption, UnitsOption, load, load_tokenizer
+
+
+def score(
+    lm: LMArgument,
+    files: Annotated[list[str] | None, typer.Argument(help="Text files, one sentence a line; standard input if none.")] = None,
+    tokenizer: TokenizerOption = None,
+    units: UnitsOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Log-probability of each sentence (natural log, </s> included) and perplexity of all.
+
+    echo "set an alarm" | hf-ngpulm score my-lm --tokenizer nvidia/parakeet-ctc-0.6b
+    """
+    if tokenizer is None:
+        raise ValueError("--tokenizer is needed to turn text into token ids: the folder or Hub id of the ASR model")
+    model = load(lm, tokenizer, None, units)
+    encoder = load_tokenizer(tokenizer)
+    texts = [line.strip() for line in _lines(files) if line.strip()]
+    if not texts:
+        raise ValueError("there is nothing to score: the input has no text")
+    scored = model.score_texts(texts, encoder)
+    for text, (log_prob, token_ids) in zip(texts, scored, strict=True):
+        if as_json:
+            line = {"text": text, "log_prob": log_prob, "log10_prob": log_prob / math.log(10), "tokens": len(token_ids)}
+            print(json.dumps(line, ensure_ascii=False))
+        else:
+            print(f"{log_prob:10.3f}  {len(token_ids):4d} tokens  {text}")
+    total = model.perplexity(texts, encoder)
+    if as_json:
+        print(json.dumps({"sentences": total.num_sentences, "tokens": total.num_tokens, "words": total.num_words,
+                          "log_prob": total.log_prob, "perplexity_per_token": total.per_token,
+                          "perplexity_per_word": total.per_word, "missing_tokens": total.num_missing}))  # fmt: skip
+    else:
+        print(
+            f"{total.num_sentences} sentences, {total.num_words} words, {total.num_tokens} tokens "
+            f"({total.num_missing} without a unigram); "
+            f"perplexity {total.per_token:.3f} per token, {total.per_word:.3f} per word"
+        )
+
+
+def _lines(files: list[str] | None) -> list[str]:
+    if not files:
+        return sys.stdin.read().splitlines()
+    lines: list[str] = []
+    for name in files:
+        try:
+            with open(name, encoding="utf-8") as file:
+                lines += file.read().splitlines()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{name}: not UTF-8 text: {error}") from None
+    return lines

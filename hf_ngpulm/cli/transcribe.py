@@ -1,0 +1,77 @@
+"""hf-ngpulm transcribe"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from .models import JsonOption, load_recogniser
+
+
+def transcribe(
+    audio: Annotated[list[str], typer.Argument(help="Audio files (WAV, FLAC, Ogg, MP3 ...).")],
+    model: Annotated[str, typer.Option("--model", "-m", help="Folder or Hub id of the ASR model.")],
+    lm: Annotated[str | None, typer.Option("--lm", help="Language model: folder, Hub id, ARPA or .nemo file.")] = None,
+    lm_weight: Annotated[float | None, typer.Option("--lm-weight", help="Weight of the language model [default: 0.5].")] = None,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Files decoded together.")] = 8,
+    chunk_length: Annotated[
+        float, typer.Option("--chunk-length", min=0, help="Cut long audio into chunks of so many seconds; 0: don't.")
+    ] = 0.0,
+    timestamps: Annotated[
+        str | None, typer.Option("--timestamps", help="word or char, where the model's tokenizer can tell them.")
+    ] = None,
+    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1 ...; a GPU if there is one.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Transcribe audio files, with a language model if one is given.
+
+    hf-ngpulm transcribe *.flac --model nvidia/parakeet-ctc-0.6b --lm org/my-lm --lm-weight 0.5
+    """
+    import torch
+
+    from ..audio import read_audio
+
+    if timestamps not in (None, "word", "char"):
+        raise ValueError(f"--timestamps must be word or char, got {timestamps!r}")
+    settings: dict[str, Any] = {name: v for name, v in (("lm", lm), ("lm_weight", lm_weight)) if v is not None}
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    asr = load_recogniser(model, device, **settings)
+    if timestamps and "output_char_offsets" not in inspect.signature(asr.tokenizer.decode).parameters:
+        raise ValueError(f"--timestamps {timestamps}: the tokenizer of {model} can't tell where its characters are")
+    rate = asr.feature_extractor.sampling_rate
+    read: list[str] = []
+    failed = 0
+
+    def recordings() -> Iterator[dict[str, Any]]:
+        nonlocal failed
+        for path in audio:
+            try:
+                samples = read_audio(path, rate)
+            except (ValueError, OSError) as error:
+                failed += 1
+                print(f"hf-ngpulm: {' '.join(str(error).split())}; skipped", file=sys.stderr)
+                continue
+            read.append(path)
+            yield {"raw": samples, "sampling_rate": rate}
+
+    options: dict[str, Any] = {"batch_size": batch_size}
+    if chunk_length:
+        options["chunk_length_s"] = chunk_length
+    if timestamps:
+        options["return_timestamps"] = timestamps
+    for done, result in enumerate(asr(recordings(), **options)):
+        if as_json:
+            print(json.dumps({"audio": read[done], **result}, ensure_ascii=False), flush=True)
+        else:
+            print(result["text"] if len(audio) == 1 else f"{read[done]}: {result['text']}", flush=True)
+            for chunk in result.get("chunks", []):
+                begin, end = chunk["timestamp"]
+                print(f"  {begin:7.2f} {end:7.2f}  {chunk['text']}")
+    if failed:
+        print(f"hf-ngpulm: {failed} of {len(audio)} files could not be read", file=sys.stderr)
+        raise typer.Exit(1)
