@@ -49,12 +49,11 @@ class Fusion:
         for model in self.models:
             if not isinstance(model, BackoffAutomaton):
                 raise TypeError(f"lm should be an NGramLM (see hf_ngpulm.NGramLM.from_pretrained), got {type(model).__name__}")
+        sizes = sorted({model.vocab_size for model in self.models})
+        if len(sizes) > 1:
+            raise ValueError(f"language models over vocabularies of different sizes {sizes} can't serve one batch")
         self.weight = check_weight(weight, "lm_weight")
         self._packs: dict[torch.device, BackoffAutomaton] = {}
-
-    @property
-    def vocab_size(self) -> int:
-        return self.models[0].vocab_size
 
     def rows(self, batch_size: int, device: torch.device) -> RowModels:
         """The models of `batch_size` rows, on the device of their logits.

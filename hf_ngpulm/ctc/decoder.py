@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..automaton.ops import check_engine
 from ..errors import InvalidLogitsError
 from ..fusion import Fusion, check_weight
 from ..hypotheses import Hypothesis
@@ -56,7 +57,7 @@ class CTCDecoder:
             raise ValueError(f"repeats must be one of {ops.RULES}, got {repeats!r}")
         self.blank_id = blank_id
         self.repeats = repeats
-        self.engine = engine
+        self.engine = check_engine(engine)
         check_weight(lm_weight, "lm_weight")
         self.fusion = None if lm is None else Fusion(lm, lm_weight)
         for model in self.fusion.models if self.fusion else []:

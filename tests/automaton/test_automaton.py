@@ -9,9 +9,9 @@ import numba
 import numpy as np
 import pytest
 import torch
+from automata import answers, assert_same_answers, automata, batches, build_automaton, seeds, single_automata
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from strategies import answers, assert_same_answers, automata, batches, build_automaton, seeds, single_automata
 
 from hf_ngpulm.automaton import BackoffAutomaton, cpu, ops
 from hf_ngpulm.automaton.automaton import MAX_CONTEXT_LENGTH

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from strategies import (
+from automata import (
     PADDED_ROWS,
     answers,
     as_dictionaries,
@@ -18,6 +16,8 @@ from strategies import (
     step_by_hand,
     tolerance,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hf_ngpulm.automaton import BackoffAutomaton, cpu
 

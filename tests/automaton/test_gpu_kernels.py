@@ -6,9 +6,7 @@ import sys
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from strategies import (
+from automata import (
     PADDED_ROWS,
     answers,
     assert_same_answers,
@@ -19,6 +17,8 @@ from strategies import (
     last_two_tokens,
     tolerance,
 )
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 pytest.importorskip("triton")
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from strategies import build_automaton
+from automata import build_automaton
 from torch._subclasses import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
