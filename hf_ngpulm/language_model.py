@@ -330,12 +330,12 @@ class NGramLM(
             save_file(tensors, beside, metadata=metadata)
         with write_beside(folder / CONFIG_FILE) as beside:
             beside.write_text(json.dumps(self.config.to_dict(), indent=2) + "\n", encoding="utf-8")
-        repo_id = repo_id or folder.name
+        card = {"repo_id": repo_id or folder.name, **(model_card_kwargs or {})}
         if not (folder / CARD_FILE).exists():
             with write_beside(folder / CARD_FILE) as beside:
-                beside.write_text(self.model_card(repo_id, **(model_card_kwargs or {})), encoding="utf-8")
+                beside.write_text(self.model_card(**card), encoding="utf-8")
         if push_to_hub:
-            return self.push_to_hub(repo_id, model_card_kwargs=model_card_kwargs, **push_to_hub_kwargs)
+            return self.push_to_hub(repo_id or folder.name, model_card_kwargs=model_card_kwargs, **push_to_hub_kwargs)
         return None
 
     def push_to_hub(self, repo_id: str, *, model_card_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> str:
@@ -465,8 +465,9 @@ def _load(cls: type[NGramLM], config_path: Path, weights_path: Path, where: str,
     try:
         lm = cls(config, AutomatonTensors(**tensors), roots, starts, unk_tokens, pieces, engine)
         lm.validate()
-        if unk_tokens.numel() and (int(unk_tokens.min()) < 0 or int(unk_tokens.max()) >= config.vocab_size):
-            raise NGramFormatError(f"unk_tokens lie outside 0..{config.vocab_size - 1}")
+        inside = unk_tokens.numel() == 0 or (int(unk_tokens[0]) >= 0 and int(unk_tokens[-1]) < config.vocab_size)
+        if not inside or not bool((unk_tokens[1:] > unk_tokens[:-1]).all()):
+            raise NGramFormatError(f"unk_tokens should ascend within 0..{config.vocab_size - 1}")
         if sum(config.states_per_depth) != lm.num_states:
             raise NGramFormatError(f"states_per_depth counts {sum(config.states_per_depth)} states, there are {lm.num_states}")
     except NGramFormatError as error:
