@@ -79,7 +79,7 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),
-        "command": " ".join(["python", *(os.path.relpath(a, ROOT) if os.path.exists(a) else a for a in sys.argv)]),
+        "command": " ".join(["python", *map(_argument, sys.argv)]),
     }
     for package in ("torch", "triton", "transformers", "numba"):
         try:
@@ -89,6 +89,14 @@ def machine() -> dict[str, Any]:
     git = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
     facts["commit"] = git.stdout.strip() or None
     return facts
+
+
+def _argument(argument: str) -> str:
+    """A path within the project as seen from its root, any other without the folders it lies in."""
+    path = Path(argument).resolve()
+    if not path.exists():
+        return argument
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else f".../{path.name}"
 
 
 def save(name: str, results: dict[str, Any], folder: Path | None = None) -> Path:
