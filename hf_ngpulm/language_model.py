@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import string
+import sys
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -114,7 +117,8 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # By comparison: `math.isfinite` fails for an integer that no float can hold.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 @dataclass(frozen=True)
@@ -317,7 +321,7 @@ class NGramLM(
     ) -> str | None:
         """Write `config.json`, `model.safetensors` and, unless there is one, a filled-in `README.md` to a folder.
 
-        Each file appears whole or not at all. Arguments as for `huggingface_hub.ModelHubMixin.save_pretrained`; the config is
+        The files appear whole or not at all. Arguments as for `huggingface_hub.ModelHubMixin.save_pretrained`; the config is
         the model's own.
         """
         folder = Path(save_directory)
@@ -326,14 +330,14 @@ class NGramLM(
         metadata = {"format": "pt"}
         if self.pieces is not None:
             metadata["pieces"] = json.dumps(self.pieces)
-        with write_beside(folder / WEIGHTS_FILE) as beside:
-            save_file(tensors, beside, metadata=metadata)
-        with write_beside(folder / CONFIG_FILE) as beside:
-            beside.write_text(json.dumps(self.config.to_dict(), indent=2) + "\n", encoding="utf-8")
-        card = {"repo_id": repo_id or folder.name, **(model_card_kwargs or {})}
-        if not (folder / CARD_FILE).exists():
-            with write_beside(folder / CARD_FILE) as beside:
-                beside.write_text(self.model_card(**card), encoding="utf-8")
+        repo_id = repo_id or folder.name
+        with ExitStack() as files:  # all are written before the first takes its place
+            save_file(tensors, files.enter_context(write_beside(folder / WEIGHTS_FILE)), metadata=metadata)
+            config_text = json.dumps(self.config.to_dict(), indent=2) + "\n"
+            files.enter_context(write_beside(folder / CONFIG_FILE)).write_text(config_text, encoding="utf-8")
+            if not (folder / CARD_FILE).exists():
+                card = self.model_card(**{"repo_id": repo_id, **(model_card_kwargs or {})})
+                files.enter_context(write_beside(folder / CARD_FILE)).write_text(card, encoding="utf-8")
         if push_to_hub:
             return self.push_to_hub(repo_id or folder.name, model_card_kwargs=model_card_kwargs, **push_to_hub_kwargs)
         return None
@@ -448,7 +452,7 @@ class NGramLM(
 def _load(cls: type[NGramLM], config_path: Path, weights_path: Path, where: str, engine: str) -> NGramLM:
     try:
         values = json.loads(config_path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or numbers of thousands of digits
         raise NGramFormatError(f"{where}: {CONFIG_FILE} isn't JSON: {error}") from None
     config = NGramLMConfig.from_dict(values, f"{where}/{CONFIG_FILE}")
     try:
@@ -480,7 +484,7 @@ def _pieces(encoded: str | None, config: NGramLMConfig, where: str) -> list[str 
         return None
     try:
         pieces = json.loads(encoded)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         pieces = None
     if (
         not isinstance(pieces, list)
@@ -504,4 +508,6 @@ def load_language_model(
         if str(source).endswith(".nemo"):
             return NGramLM.from_nemo(source, tokenizer, device=device)
         return NGramLM.from_arpa(source, tokenizer, device=device)
+    if not os.path.isdir(source) and re.search(r"\.(nemo|arpa(\.\w+)?)$", os.fspath(source)):
+        raise FileNotFoundError(f"{source}: no such file")
     return NGramLM.from_pretrained(source, device=device)

@@ -1,4 +1,7 @@
-"""Language models on the Hub, over HTTP: the real client against the stand-in server, in processes of their own."""
+"""NGramLM on the Hub: the real client in fresh interpreters, over HTTP, against the stand-in of `hub_server.py`.
+
+Each interpreter imports torch, so one does many things; it prints a line of JSON for this one to judge.
+"""
 
 from __future__ import annotations
 
@@ -7,115 +10,167 @@ import json
 import pytest
 from hub_server import HubServer
 
+from hf_ngpulm import NGramLM
 from hf_ngpulm.bundled import bundled
 
 DEMO = bundled("examples/demo")
-MODEL, ARPA = str(DEMO / "model"), str(bundled("tests/data/lmplz/demo_o3.arpa.gz"))
-
-PUSH = f"""
-from transformers import AutoTokenizer
+# What every script starts with. `failure` tells what comes of a faulty call: the error's classes, and its message.
+PRELUDE = """
+import hashlib, json, sys, torch
 from hf_ngpulm import NGramLM
-lm = NGramLM.from_arpa({ARPA!r}, AutoTokenizer.from_pretrained({MODEL!r}))
-print(lm.push_to_hub("alice/lm"))
-lm.push_to_hub("alice/secret", private=True, commit_message="keep it")
-small = NGramLM.from_arpa({ARPA!r}, vocab_size=300)
-from huggingface_hub import HfApi
-api = HfApi()
-api.create_branch("alice/lm", branch="wide")
-small.push_to_hub("alice/lm", branch="wide")
-api.create_tag("alice/lm", tag="v1", revision="main")
-small.save_pretrained("sub/three", repo_id="alice/lm")
-api.upload_folder(repo_id="alice/lm", folder_path="sub/three", path_in_repo="three")
-"""
+from hf_ngpulm.language_model import load_language_model
 
-PULL = """
-import json
-from hf_ngpulm import NGramLM
-def size(*args, **kwargs):
+def digest(lm):
+    return hashlib.sha256(b"".join(buffer.numpy().tobytes() for buffer in lm.buffers())).hexdigest()
+
+def failure(call, *args, **kwargs):
     try:
-        return NGramLM.from_pretrained(*args, **kwargs).vocab_size
+        call(*args, **kwargs)
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        return [[kind.__name__ for kind in type(error).__mro__], str(error)]
+    return None
+
 """
+OTHER_CONFIG = {"model_type": "wav2vec2", "vocab_size": 32, "architectures": ["Wav2Vec2ForCTC"]}
 
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory):
-    with HubServer(tmp_path_factory.mktemp("hub") / "server") as hub:
-        folder = tmp_path_factory.mktemp("work")
-        done = hub.run(f"import os; os.chdir({str(folder)!r})\n" + PUSH, PYTHONPATH=str(bundled("hf_ngpulm").parent))
-        assert done.returncode == 0, done.stderr
-        hub.commit("alice/other", {"config.json": json.dumps({"model_type": "wav2vec2"}).encode(), "model.safetensors": b"x"})
-        hub.commit("alice/empty", {"notes.txt": b"nothing"})
-        yield hub
+    with HubServer(tmp_path_factory.mktemp("hub") / "hub") as server:
+        yield server
 
 
-def pull(hub, code, **settings):
-    done = hub.run(PULL + code, PYTHONPATH=str(bundled("hf_ngpulm").parent), **settings)
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """The demo's model, and one of two tokens, in folders."""
+    folder = tmp_path_factory.mktemp("saved")
+    small = "\\data\\\nngram 1=3\n\n\\1-grams:\n-1\t</s>\n-0.5\t0\n-0.6\t1\n\n\\end\\\n"
+    (folder / "small.arpa").write_text(small)
+    NGramLM.from_arpa(folder / "small.arpa", vocab_size=2).save_pretrained(folder / "small")
+    NGramLM.from_arpa(DEMO / "lm.arpa.gz", str(DEMO / "model")).save_pretrained(folder / "demo")
+    return folder
+
+
+def run(hub, code, **kwargs):
+    done = hub.run(PRELUDE + code, PYTHONPATH=str(bundled("hf_ngpulm").parent), **kwargs)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_what_is_pushed(hub):
-    assert {"config.json", "model.safetensors", "README.md"} <= set(hub.files("alice/lm"))
-    card = hub.read("alice/lm", "README.md").decode()
-    assert 'lm="alice/lm"' in card and "$" not in card
-
-
-def test_pulling(hub):
-    revision = hub.commit("alice/lm", {"note.txt": b"later"})
-    sizes = pull(
+@pytest.fixture(scope="module")
+def pushed(hub, saved):
+    """Repos pushed by one client: what it says of them."""
+    return run(
         hub,
         f"""
-print(json.dumps({{
-    "main": size("alice/lm"),
-    "branch": size("alice/lm", revision="wide"),
-    "tag": size("alice/lm", revision="v1"),
-    "commit": size("alice/lm", revision={revision!r}),
-    "subfolder": size("alice/lm", subfolder="three"),
-    "private": size("alice/secret"),
-    "unknown revision": size("alice/lm", revision="nowhere"),
-    "unknown repo": size("alice/nothing"),
-    "transformers model": size("alice/other"),
-    "no config": size("alice/empty"),
-}}))
+demo, small = (NGramLM.from_pretrained({str(saved)!r}, subfolder=name) for name in ("demo", "small"))
+urls = [str(small.push_to_hub("alice/lm", commit_message="a small one"))]
+from huggingface_hub import HfApi
+api = HfApi()
+first = api.model_info("alice/lm").sha
+api.create_tag("alice/lm", tag="v1")
+urls.append(str(demo.push_to_hub("alice/lm", model_card_kwargs={{"asr_model": "alice/asr"}})))
+api.create_branch("alice/lm", branch="trial")
+small.push_to_hub("alice/lm", branch="trial")
+demo.save_pretrained({str(saved)!r} + "/again", repo_id="alice/hidden", push_to_hub=True, private=True)
+api.create_repo("alice/many")
+api.upload_folder(repo_id="alice/many", folder_path={str(saved)!r} + "/small", path_in_repo="two/tokens")
+denied = failure(small.push_to_hub, "bob/lm")
+print(json.dumps(dict(urls=urls, first=first, demo=digest(demo), small=digest(small), denied=denied)))
 """,
-        home="pulling",
     )
-    assert [sizes[name] for name in ("main", "branch", "tag", "commit", "subfolder", "private")] == [
-        256,
-        300,
-        256,
-        256,
-        300,
-        256,
-    ]
-    assert "RevisionNotFoundError" in sizes["unknown revision"]
-    assert "RepositoryNotFoundError" in sizes["unknown repo"]
-    assert sizes["transformers model"].startswith("NGramFormatError") and "wav2vec2" in sizes["transformers model"]
-    assert sizes["no config"] == "NGramFormatError: alice/empty isn't an n-gram language model: the repo has no config.json"
 
 
-def test_a_private_repo_needs_a_token(hub):
-    code = 'print(json.dumps([size("alice/secret"), size("alice/secret", token=TOKEN)]))'
-    from hub_server import OWNER_TOKEN
+def test_push(hub, pushed):
+    assert all(url.startswith(f"{hub.url}/alice/lm/commit/") for url in pushed["urls"])
+    assert set(hub.files("alice/lm")) == {".gitattributes", "README.md", "config.json", "model.safetensors"}
+    repo = hub.repos["models", "alice/lm"]
+    assert len(repo.commits) == 4  # the first, and one for each push
+    assert [commit.title for commit in repo.commits.values()][1] == "a small one"
+    card = hub.read("alice/lm", "README.md", revision="v1").decode()
+    assert "# lm\n" in card and 'lm="alice/lm"' in card and "$" not in card
+    assert 'model="alice/asr", lm="alice/lm"' in hub.read("alice/lm", "README.md").decode()
+    assert json.loads(hub.read("alice/lm", "config.json"))["vocab_size"] == 256
+    assert json.loads(hub.read("alice/lm", "config.json", revision="v1"))["vocab_size"] == 2
+    hidden = hub.repos["models", "alice/hidden"]
+    assert hidden.private and b'lm="alice/hidden"' in hub.read("alice/hidden", "README.md")
+    assert pushed["denied"][0][0] == "HfHubHTTPError" and "403" in pushed["denied"][1]
 
-    without, with_token = pull(hub, f"TOKEN = {OWNER_TOKEN!r}\n" + code, token=None, home="anonymous")
-    assert "RepositoryNotFoundError" in without and with_token == 256
+
+def test_pull(hub, pushed):
+    """Another machine without a token: revisions, subfolder, a private repo, then the cache alone."""
+    hub.commit("alice/empty", {"notes.txt": b"nothing here"})
+    hub.commit("alice/asr", {"config.json": json.dumps(OTHER_CONFIG).encode(), "model.safetensors": b"weights"})
+    hub.commit("alice/half", {"config.json": hub.read("alice/lm", "config.json")})
+    found = run(
+        hub,
+        f"""
+pull = NGramLM.from_pretrained
+first = {pushed["first"]!r}
+print(json.dumps(dict(
+    main=digest(pull("alice/lm")),
+    tag=digest(pull("alice/lm", revision="v1")),
+    commit=digest(pull("alice/lm", revision=first)),
+    branch=digest(pull("alice/lm", revision="trial", device="cpu")),
+    subfolder=digest(pull("alice/many", subfolder="two/tokens")),
+    no_token=failure(pull, "alice/hidden"),
+    token=digest(pull("alice/hidden", token="hf_alice")),
+    by_name=digest(load_language_model("alice/lm")),
+    unknown=failure(pull, "alice/nothing"),
+    unknown_by_name=failure(load_language_model, "alice/nothing"),
+    no_revision=failure(pull, "alice/lm", revision="v9"),
+    no_subfolder=failure(pull, "alice/lm", subfolder="three"),
+    empty=failure(pull, "alice/empty"),
+    asr=failure(pull, "alice/asr"),
+    half=failure(pull, "alice/half"),
+)))
+""",
+        token=None,
+        home="reader",
+    )
+    for name in ("main", "token", "by_name"):
+        assert found[name] == pushed["demo"], name
+    for name in ("tag", "commit", "branch", "subfolder"):
+        assert found[name] == pushed["small"], name
+    for name, kind, message in (
+        ("no_token", "RepositoryNotFoundError", "alice/hidden"),
+        ("unknown", "RepositoryNotFoundError", "alice/nothing"),
+        ("unknown_by_name", "RepositoryNotFoundError", "alice/nothing"),
+        ("no_revision", "RevisionNotFoundError", "v9"),
+        ("no_subfolder", "NGramFormatError", "alice/lm/three isn't an n-gram language model: the repo has no config.json"),
+        ("empty", "NGramFormatError", "alice/empty isn't an n-gram language model: the repo has no config.json"),
+        ("asr", "NGramFormatError", "alice/asr/config.json: not an n-gram language model: model_type should be"),
+        ("half", "NGramFormatError", "alice/half isn't an n-gram language model: the repo has no model.safetensors"),
+    ):
+        kinds, said = found[name]
+        assert kind in kinds and message in said, (name, kinds, said)
 
 
-def test_the_pipeline_pulls_and_the_cache_serves_offline(hub):
+def test_offline_and_in_a_pipeline(hub, pushed):
+    """`pipeline(..., lm="alice/lm")` online, then the same without a network, by a client that has it in its cache."""
     code = f"""
-import numpy as np
+import os
 from transformers import pipeline
-asr = pipeline("automatic-speech-recognition", model={MODEL!r}, lm="alice/lm", lm_weight=0.9)
-text = asr(np.random.default_rng(0).normal(0, 0.1, 16000).astype("float32"))["text"]
-print(json.dumps([size("alice/lm"), size("alice/lm", local_files_only=True), type(text).__name__, size("alice/never")]))
+import soundfile
+audio, _ = soundfile.read({str(DEMO / "clips" / "00.flac")!r}, dtype="float32")
+asr = pipeline(
+    "automatic-speech-recognition", model={str(DEMO / "model")!r}, dtype=torch.float32, lm="alice/lm", lm_weight=0.9
+)
+print(json.dumps(dict(
+    text=asr(audio.copy())["text"],
+    without=asr(audio.copy(), lm=None)["text"],
+    from_file=asr(audio.copy(), lm={str(DEMO / "lm.arpa.gz")!r})["text"],
+    lm=digest(NGramLM.from_pretrained("alice/lm")),
+    tag=failure(NGramLM.from_pretrained, "alice/lm", revision="v1", local_files_only=True),
+    other=failure(load_language_model, "alice/many") if os.environ.get("HF_HUB_OFFLINE") else None,
+)))
 """
-    online = pull(hub, code, home="cached")
-    assert online[:3] == [256, 256, "str"] and "RepositoryNotFoundError" in online[3]
-    seen = len(hub.requests)
-    offline = pull(hub, code, home="cached", offline=True)
-    assert offline[:3] == [256, 256, "str"]
-    assert "LocalEntryNotFoundError" in offline[3] or "OfflineModeIsEnabled" in offline[3]
-    assert len(hub.requests) == seen
+    online = run(hub, code, home="laptop")
+    assert online["text"] == online["from_file"] != online["without"]
+    assert online["lm"] == pushed["demo"]
+    asked = len(hub.requests)
+    offline = run(hub, code, home="laptop", offline=True)
+    assert len(hub.requests) == asked
+    assert {**offline, "other": None} == online
+    for kinds, said in (offline["tag"], offline["other"]):
+        assert "LocalEntryNotFoundError" in kinds and "cache" in said

@@ -37,7 +37,7 @@ def ctc_greedy(
     labels = torch.full((batch_size, frames), blank, dtype=torch.int32, device=device)
     acoustic_scores = torch.zeros(batch_size, device=device)
     lm_scores = torch.zeros((batch_size, num_automata), device=device)
-    last_states = states.to(torch.int32).clone()
+    last_states = states.to(torch.int32).clone(memory_format=torch.contiguous_format)
     bad_frames = torch.full((batch_size,), -1, dtype=torch.int32, device=device)
     if batch_size and frames and classes:
         # Scores and targets of every token in the row's present states, rewritten after each new token.
@@ -45,7 +45,7 @@ def ctc_greedy(
         scratch_targets = torch.empty((batch_size, num_automata, vocab_size), dtype=torch.int32, device=device)
         block = min(triton.next_power_of_2(max(classes, vocab_size, 32)), LARGEST_BLOCK)
         _label_kernel[(batch_size,)](
-            *automaton, logits, *logits.stride(), lengths, weights, stay_costs, last_states,
+            *automaton, logits, *logits.stride(), lengths.contiguous(), weights.contiguous(), stay_costs.contiguous(), last_states,
             scratch_scores, scratch_targets, labels, acoustic_scores, lm_scores, bad_frames,
             frames, classes, blank, vocab_size,
             RULE=RULES.index(rule), NUM_AUTOMATA=num_automata, BLOCK=block, num_warps=max(block // 256, 1),
@@ -83,7 +83,8 @@ def _label_kernel(
             block_best = block + tl.argmax(values, axis=0)
             best = tl.where(block_highest > highest, block_best, best)
             new_highest = tl.maximum(highest, block_highest)
-            total = total * tl.exp(highest - new_highest) + tl.sum(tl.exp(values - new_highest), axis=0)
+            shift = tl.where(new_highest > float("-inf"), new_highest, 0.0)  # a block may be -inf all over
+            total = total * tl.exp(highest - shift) + tl.sum(tl.exp(values - shift), axis=0)
             highest = new_highest
         normaliser = highest + tl.log(total)
         if (normaliser > float("-inf")) & (normaliser < float("inf")):

@@ -30,19 +30,19 @@ def ctc_greedy(
     for row in range(batch_size):
         before, best_before = blank, blank  # label and best class of the previous frame
         for frame in range(int(lengths[row])):
-            normaliser = torch.logsumexp(logits[row, frame].float(), 0)
+            x = logits[row, frame].float()
+            normaliser = torch.logsumexp(x, 0)
             if not bool(torch.isfinite(normaliser)):
                 bad_frames[row] = frame
                 break
-            acoustic = logits[row, frame].float() - normaliser
-            best = int(acoustic.argmax())
+            best = int(x.argmax())  # of the logits as they are: normalising would round close ones to a tie
             label = best
             if best != blank and best < vocab_size:
                 per_lm, next_states = reference.advance(automaton, last_states[row], len(candidates))
-                scores = acoustic[candidates] + (weights[row][:, None] * per_lm).sum(0)
+                scores = x[candidates] + (weights[row][:, None] * per_lm).sum(0)
                 scores[candidates == blank] = -torch.inf
                 if before != blank and before < len(candidates):
-                    scores[before] = acoustic[before] - stay_costs[row] if rule == "stay" else -torch.inf
+                    scores[before] = x[before] - stay_costs[row] if rule == "stay" else -torch.inf
                 repeats = {"label": best == before, "run": best == best_before, "stay": False}[rule]
                 label = before if repeats and before != blank else int(scores.argmax())
                 if before != blank and not bool(scores.max() > -torch.inf):
@@ -51,6 +51,6 @@ def ctc_greedy(
                     lm_scores[row] += per_lm[:, label]
                     last_states[row] = next_states[:, label]
             labels[row, frame] = label
-            acoustic_scores[row] += acoustic[label]
+            acoustic_scores[row] += x[label] - normaliser
             before, best_before = label, best
     return labels, acoustic_scores, lm_scores, last_states, bad_frames

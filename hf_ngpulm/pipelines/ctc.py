@@ -70,8 +70,10 @@ class CTCNGramPipeline(AutomaticSpeechRecognitionPipeline):
     def _samples_per_frame(self) -> float:
         # Stock `_align_to` doesn't know every model (Parakeet's isn't that of its frames); the model itself does.
         hop = 1 if self.model.main_input_name == "input_values" else getattr(self.feature_extractor, "hop_length", None)
-        lengths = frame_lengths(self.model, torch.tensor([1 << 16, 1 << 17]))
-        return self._align_to if hop is None or lengths is None else hop * (1 << 16) / int(lengths[1] - lengths[0])
+        # Divisible by any model's stride (2^12 x 3^2 x 5^2), and small enough for lengths counted in float32.
+        probe = 921_600
+        lengths = frame_lengths(self.model, torch.tensor([probe, 2 * probe]))
+        return self._align_to if hop is None or lengths is None else hop * probe / int(lengths[1] - lengths[0])
 
     def preprocess(
         self,
@@ -85,7 +87,8 @@ class CTCNGramPipeline(AutomaticSpeechRecognitionPipeline):
             frame = self._samples_per_frame / cast(Any, self.feature_extractor).sampling_rate
             strides = chunk_length_s / 6 if stride_length_s is None else stride_length_s
             left, right = (strides, strides) if isinstance(strides, int | float) else strides
-            chunk_length_s, left, right = (round(seconds / frame) * frame for seconds in (chunk_length_s, left, right))
+            chunk_length_s = max(round(chunk_length_s / frame), 1) * frame
+            left, right = (round(seconds / frame) * frame for seconds in (left, right))
             stride_length_s = [left, right]
         yield from super().preprocess(inputs, chunk_length_s, stride_length_s)
 
@@ -101,15 +104,19 @@ class CTCNGramPipeline(AutomaticSpeechRecognitionPipeline):
             "attention_mask": attention_mask,
         }
         logits = self.model(**inputs).logits
+        lengths = None if attention_mask is None else frame_lengths(self.model, attention_mask.sum(-1).to(torch.int64))
+        lengths = None if lengths is None else lengths.clamp(0, logits.shape[1])
         out: dict[str, Any] = {}
         if stride is None:
-            lengths = None if attention_mask is None else frame_lengths(self.model, attention_mask.sum(-1).to(torch.int64))
-            lengths = None if lengths is None else lengths.clamp(0, logits.shape[1])
             out["tokens"] = ngram_decoder.label_frames(logits, lengths).labels.to(torch.int64)
         else:  # a chunk: its logits wait for those of the rest
             ratio = 1 / self._samples_per_frame
+            strides = rescale_stride([stride] if isinstance(stride, tuple) else stride, ratio)
+            if lengths is not None:  # in a batch with longer chunks padding follows, by rounding even within `total`
+                ends = [min(total - right, length) for (total, _, right), length in zip(strides, lengths.tolist())]
+                strides = [(end, left, 0) for (_, left, _), end in zip(strides, ends)]
             out["logits"] = logits
-            out["stride"] = rescale_stride([stride], ratio)[0] if isinstance(stride, tuple) else rescale_stride(stride, ratio)
+            out["stride"] = strides[0] if isinstance(stride, tuple) else strides
         return {"is_last": is_last, **out, **model_inputs}
 
     def postprocess(
