@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,6 +10,9 @@ from torch import Tensor
 
 from .automaton import BackoffAutomaton
 from .language_model import NGramLM
+
+
+LARGEST_WEIGHT = torch.finfo(torch.float32).max
 
 
 class RowModels(NamedTuple):
@@ -62,7 +64,7 @@ class Fusion:
             ValueError: a list of models, or weights, for another number of rows.
         """
         weights = self.weight if isinstance(self.weight, Tensor) else torch.full((batch_size,), self.weight)
-        weights = weights.to(device, torch.float32, copy=True)
+        weights = weights.detach().to(device, torch.float32, copy=True)
         if weights.shape != (batch_size,):
             raise ValueError(f"lm_weight has the shape {tuple(weights.shape)}, the batch has {batch_size} rows")
         which = torch.zeros(batch_size, dtype=torch.int64)
@@ -76,22 +78,27 @@ class Fusion:
         states = automaton.initial_states(batch_size, bos=True, which=which.clamp(min=0))
         return RowModels(automaton, states[:, None].contiguous(), weights[:, None].contiguous())
 
+    def row_weights(self, batch_size: int) -> list[float | None]:
+        """The weight of each row's model; None for a row without one. For batches that `rows` accepts."""
+        weights = self.weight.tolist() if isinstance(self.weight, Tensor) else [self.weight] * batch_size
+        models = self.models * batch_size if self.per_row is None else self.per_row
+        return [None if model is None else weight for model, weight in zip(models, weights)]
+
     def _pack(self, device: torch.device) -> BackoffAutomaton:
-        if device not in self._packs:
-            first = self.models[0]
-            if len(self.models) == 1 and first.device == device:
-                self._packs[device] = first
-            else:  # a copy: the caller's model stays where it is
-                self._packs[device] = BackoffAutomaton.pack(self.models).to(device)
+        first = self.models[0]
+        if len(self.models) == 1 and first.device == device:
+            return first  # not kept: the caller may move it
+        if device not in self._packs:  # a copy: the caller's models stay where they are
+            self._packs[device] = BackoffAutomaton.pack(self.models).to(device)
         return self._packs[device]
 
 
 def check_weight(weight: float | Tensor, name: str) -> float | Tensor:
     """A finite number, or a tensor `[B]` of them."""
     if isinstance(weight, Tensor):
-        if weight.dim() != 1 or not bool(torch.isfinite(weight).all()):
+        if weight.dim() != 1 or not bool(torch.isfinite(weight.to(torch.float32)).all()):
             raise ValueError(f"{name} should be a number, or a tensor [B] of finite numbers, got {weight}")
         return weight
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not abs(weight) <= LARGEST_WEIGHT:
         raise ValueError(f"{name} should be a finite number, got {weight!r}")
     return float(weight)

@@ -82,19 +82,21 @@ class CTCDecoder:
         before = torch.nn.functional.pad(labels, (1, 0), value=self.blank_id)[:, :-1]
         begins = (labels != self.blank_id) & (labels != before)
         acoustic_scores, lm_scores = result.acoustic_scores.tolist(), result.lm_scores[:, 0].tolist()
-        weights = self._weights(labels.shape[0])
+        weights = [None] * len(labels) if self.fusion is None else self.fusion.row_weights(len(labels))
         hypotheses = []
         for row in range(labels.shape[0]):
             frames = torch.nonzero(begins[row])[:, 0]
             token_ids = labels[row, frames].tolist()
+            weight = weights[row]
+            lm_score = 0.0 if weight is None else lm_scores[row]
             hypotheses.append(
                 [
                     Hypothesis(
                         text=self.decode_tokens(token_ids),
                         token_ids=token_ids,
-                        score=acoustic_scores[row] + weights[row] * lm_scores[row],
+                        score=acoustic_scores[row] + (weight or 0.0) * lm_score,
                         acoustic_score=acoustic_scores[row],
-                        lm_score=lm_scores[row],
+                        lm_score=lm_score,
                         token_frames=frames.tolist(),
                     )
                 ]
@@ -157,7 +159,8 @@ class CTCDecoder:
 
     def _label_without_lm(self, logits: Tensor, lengths: Tensor) -> ops.GreedyLabels:
         log_probs = torch.log_softmax(logits.detach().float(), dim=-1)
-        best, labels = log_probs.max(dim=-1)
+        labels = logits.argmax(dim=-1)
+        best = log_probs.gather(2, labels[..., None])[..., 0]
         inside = torch.arange(logits.shape[1], device=logits.device) < lengths[:, None]
         bad = inside & ~torch.isfinite(best)
         first_bad = torch.where(bad.any(1), bad.int().argmax(1) if logits.shape[1] else 0, -1)
@@ -169,8 +172,3 @@ class CTCDecoder:
             states=zeros.to(torch.int32),
             bad_frames=first_bad.to(torch.int32),
         )
-
-    def _weights(self, batch_size: int) -> list[float]:
-        if self.fusion is None:
-            return [0.0] * batch_size
-        return self.fusion.rows(batch_size, torch.device("cpu")).weights[:, 0].tolist()

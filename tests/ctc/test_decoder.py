@@ -89,6 +89,8 @@ def test_one_model_and_weight_a_row(tokenizer, lm):
         alone = CTCDecoder(tokenizer, model, float(weights[row]))(logits[row : row + 1])
         assert together[row][0].token_ids == alone[0][0].token_ids
         assert together[row][0].score == pytest.approx(alone[0][0].score, abs=1e-4)
+        assert together[row][0].lm_score == pytest.approx(alone[0][0].lm_score, abs=1e-3)
+    assert together[1][0].lm_score == 0.0 and together[1][0].token_ids
     assert set(together[0][0].token_ids) == {40}
     assert 90 in together[2][0].token_ids
 
@@ -97,6 +99,31 @@ def test_a_negative_weight_turns_the_lm_against_a_token(tokenizer):
     logits = frames(5, BLANK, 7, margin=1.0)
     assert CTCDecoder(tokenizer, unigrams(256, 5), 1.0)(logits)[0][0].token_ids == [5, 5]
     assert 5 not in CTCDecoder(tokenizer, unigrams(256, 5), -1.0)(logits)[0][0].token_ids
+
+
+def test_settings_that_need_care(tokenizer, lm):
+    """A weight being trained, and a blank that isn't the padding token."""
+    logits = random_logits(2)
+    expected = CTCDecoder(tokenizer, lm, 0.7)(logits)
+    assert CTCDecoder(tokenizer, lm, torch.full((2,), 0.7, requires_grad=True))(logits.requires_grad_()) == expected
+    moved = frames(5, 260, 7, 7, classes=261)
+    assert CTCDecoder(tokenizer, lm, 0.0, blank_id=260)(moved)[0][0].token_ids == [5, 7]
+    assert CTCDecoder(tokenizer, blank_id=260)(moved)[0][0].token_frames == [0, 2]
+    bare = AutoTokenizer.from_pretrained(bundled("examples/demo/model"))
+    bare.pad_token = None
+    with pytest.raises(ValueError, match="blank_id"):
+        CTCDecoder(bare)
+    assert CTCDecoder(bare, blank_id=260)(moved)[0][0].token_ids == [5, 7]
+
+
+def test_decoding_after_the_model_has_moved(tokenizer, lm):
+    model = NGramLM.from_table(lm.to_table()) if hasattr(lm, "to_table") else unigrams(256, 5)
+    decoder = CTCDecoder(tokenizer, model, 0.7)
+    expected = decoder(random_logits(2))
+    model.to("meta")
+    assert decoder.fusion.rows(2, torch.device("meta")).automaton is model
+    model.to_empty(device="cpu")
+    assert len(expected) == 2
 
 
 def test_an_lm_smaller_than_a_padded_vocabulary(tokenizer, lm):
@@ -160,6 +187,8 @@ def test_wrong_settings(tokenizer, lm):
         ({"repeats": "never"}, "never"),
         ({"lm_weight": float("nan")}, "nan"),
         ({"lm_weight": "heavy"}, "heavy"),
+        ({"lm_weight": 1e300}, "1e.300"),
+        ({"lm_weight": torch.tensor([1.0, -1e300], dtype=torch.float64)}, "e.300"),
         ({"lm_weight": torch.tensor([[1.0]])}, "lm_weight"),
         ({"lm": []}, "empty"),
         ({"lm": [None]}, "None"),

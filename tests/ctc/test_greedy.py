@@ -81,6 +81,7 @@ def test_more_classes_than_a_block(rule, engine):
         2500, [{t: (-0.01 * (t % 7), t % 2) for t in range(0, 2500, 3)}, {9: (0.5, 1)}], [0, 0], [-1.0, -0.2]
     )
     logits = torch.randn(1, 5, 2600)
+    logits[0, 3, :2048] = -torch.inf  # nothing is possible in the whole first block
     problem = (automaton, logits, torch.tensor([5], dtype=torch.int32), torch.tensor([[1]], dtype=torch.int32))
     problem = (*problem, torch.tensor([[1.0]]), torch.tensor([3.0]), 2599, rule)
     assert_same(call(*problem, engine), call(*problem, "reference"))
@@ -99,19 +100,59 @@ def test_without_weight_it_is_argmax(problem, rule):
     assert (result.labels[~inside] == blank).all()
 
 
-@given(problems(), st.data())
-@settings(RELAXED, max_examples=60)
-def test_a_row_does_not_depend_on_its_batch(problem, data):
+def check_rows_alone(problem, row, engine):
+    """A row alone and without padding is the row in its batch, whatever the padding holds."""
     automaton, logits, lengths, states, weights, stay_costs, blank, rule = problem
-    row = data.draw(st.integers(0, logits.shape[0] - 1))
-    whole = call(*problem, "cpu")
+    padding = torch.arange(logits.shape[1]) >= lengths[:, None]
+    padded = logits.masked_fill(padding[..., None], torch.nan)
+    whole = call(automaton, padded, *problem[2:], engine)
     length = int(lengths[row])
     alone = slice(row, row + 1)
     cut = (logits[alone, :length], lengths[alone], states[alone], weights[alone], stay_costs[alone])
-    single = call(automaton, *cut, blank, rule, "cpu")
+    single = call(automaton, *cut, blank, rule, engine)
     assert single.labels[0].tolist() == whole.labels[row, :length].tolist()
+    assert (whole.labels[padding] == blank).all()
     assert single.states[0].tolist() == whole.states[row].tolist()
-    torch.testing.assert_close(single.lm_scores[0], whole.lm_scores[row], rtol=0, atol=0)
+    assert single.bad_frames[0] == whole.bad_frames[row]
+    assert single.lm_scores[0].tolist() == whole.lm_scores[row].tolist()
+    torch.testing.assert_close(single.acoustic_scores[0], whole.acoustic_scores[row], rtol=1e-5, atol=1e-5)
+
+
+@given(problems(), st.data())
+@settings(RELAXED, max_examples=60)
+def test_a_row_does_not_depend_on_its_batch(problem, data):
+    check_rows_alone(problem, data.draw(st.integers(0, len(problem[1]) - 1)), data.draw(st.sampled_from(["reference", "cpu"])))
+
+
+@given(problems(longest=5, most_classes=9), st.data())
+@settings(RELAXED, max_examples=15)
+def test_a_row_does_not_depend_on_its_batch_on_the_gpu(problem, data):
+    check_rows_alone(problem, data.draw(st.integers(0, len(problem[1]) - 1)), "gpu")
+
+
+@pytest.mark.parametrize("engine", ["cpu", "gpu"])
+def test_arguments_in_any_layout(engine):
+    """Transposed weights and states, and lengths and costs that are one number expanded."""
+    arcs = [{t: (-0.3 * t - state, t % 3) for t in range(4)} for state in range(3)]
+    automaton = build_automaton(4, arcs, [0, 0, 0], [0.0, -1.0, -2.0])
+    logits = torch.randn(3, 6, 5, generator=torch.Generator().manual_seed(0))
+    states = torch.tensor([[0, 1, 2], [2, 2, 1]], dtype=torch.int32).T
+    weights = torch.tensor([[0.0, 1.0, -0.5], [2.0, 0.25, 0.75]]).T
+    lengths, stay_costs = torch.tensor(5, dtype=torch.int32).expand(3), torch.tensor(0.7).expand(3)
+    plain = [tensor.contiguous() for tensor in (lengths, states, weights, stay_costs)]
+    for rule in ops.RULES:
+        expected = call(automaton, logits, *plain, 4, rule, "reference")
+        assert_same(call(automaton, logits, lengths, states, weights, stay_costs, 4, rule, engine), expected)
+        assert_same(call(automaton, logits, *plain, 4, rule, engine), expected)
+
+
+@pytest.mark.parametrize("engine", ["reference", "cpu", "gpu"])
+def test_normalising_makes_no_ties(engine):
+    automaton = build_automaton(3, [{0: (-1.0, 0), 1: (-2.0, 0), 2: (-3.0, 0)}], [0], [0.0])
+    logits = torch.tensor([[[1e-8, 2e-8, -20.0, -20.0]]])
+    states, nothing = torch.zeros(1, 1, dtype=torch.int32), torch.zeros(1, 1)
+    result = call(automaton, logits, torch.tensor([1], dtype=torch.int32), states, nothing, nothing[0], 3, "stay", engine)
+    assert result.labels.tolist() == [[1]] and result.lm_scores.tolist() == [[-2.0]]
 
 
 @pytest.mark.parametrize("engine", ["reference", "cpu", "gpu"])
