@@ -11,7 +11,6 @@ from torch import Tensor
 from .automaton import BackoffAutomaton
 from .language_model import NGramLM
 
-
 LARGEST_WEIGHT = torch.finfo(torch.float32).max
 
 

@@ -82,7 +82,7 @@ print(json.dumps(dict(urls=urls, first=first, demo=digest(demo), small=digest(sm
 
 
 def test_push(hub, pushed):
-    assert all(url.startswith(f"{hub.url}/alice/lm/commit/") for url in pushed["urls"])
+    assert all(url.startswith(f"{hub.url}/alice/lm/") for url in pushed["urls"])
     assert set(hub.files("alice/lm")) == {".gitattributes", "README.md", "config.json", "model.safetensors"}
     repo = hub.repos["models", "alice/lm"]
     assert len(repo.commits) == 4  # the first, and one for each push

@@ -56,7 +56,7 @@ def _label_rows(
     for row in range(first, last):
         before, best_before = blank, blank
         stale = True  # whether `fused` belongs to other states than the row's
-        for frame in range(lengths[row]):
+        for frame in range(min(lengths[row], logits.shape[1])):
             normaliser = normalisers[row, frame]
             if not np.isfinite(normaliser):
                 bad_frames[row] = frame

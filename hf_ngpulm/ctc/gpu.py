@@ -45,7 +45,8 @@ def ctc_greedy(
         scratch_targets = torch.empty((batch_size, num_automata, vocab_size), dtype=torch.int32, device=device)
         block = min(triton.next_power_of_2(max(classes, vocab_size, 32)), LARGEST_BLOCK)
         _label_kernel[(batch_size,)](
-            *automaton, logits, *logits.stride(), lengths.contiguous(), weights.contiguous(), stay_costs.contiguous(), last_states,
+            *automaton, logits, *logits.stride(),
+            lengths.contiguous(), weights.contiguous(), stay_costs.contiguous(), last_states,
             scratch_scores, scratch_targets, labels, acoustic_scores, lm_scores, bad_frames,
             frames, classes, blank, vocab_size,
             RULE=RULES.index(rule), NUM_AUTOMATA=num_automata, BLOCK=block, num_warps=max(block // 256, 1),
@@ -63,7 +64,7 @@ def _label_kernel(
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     lanes = tl.arange(0, BLOCK)
-    length = tl.load(lengths + row)
+    length = tl.minimum(tl.load(lengths + row), frames)
     stay_cost = tl.load(stay_costs + row)
     candidates = tl.minimum(vocab_size, classes)
     before = blank

@@ -104,8 +104,8 @@ def test_a_negative_weight_turns_the_lm_against_a_token(tokenizer):
 def test_settings_that_need_care(tokenizer, lm):
     """A weight being trained, and a blank that isn't the padding token."""
     logits = random_logits(2)
-    expected = CTCDecoder(tokenizer, lm, 0.7)(logits)
-    assert CTCDecoder(tokenizer, lm, torch.full((2,), 0.7, requires_grad=True))(logits.requires_grad_()) == expected
+    expected = CTCDecoder(tokenizer, lm, 0.5)(logits)
+    assert CTCDecoder(tokenizer, lm, torch.full((2,), 0.5, requires_grad=True))(logits.requires_grad_()) == expected
     moved = frames(5, 260, 7, 7, classes=261)
     assert CTCDecoder(tokenizer, lm, 0.0, blank_id=260)(moved)[0][0].token_ids == [5, 7]
     assert CTCDecoder(tokenizer, blank_id=260)(moved)[0][0].token_frames == [0, 2]
@@ -116,14 +116,14 @@ def test_settings_that_need_care(tokenizer, lm):
     assert CTCDecoder(bare, blank_id=260)(moved)[0][0].token_ids == [5, 7]
 
 
-def test_decoding_after_the_model_has_moved(tokenizer, lm):
-    model = NGramLM.from_table(lm.to_table()) if hasattr(lm, "to_table") else unigrams(256, 5)
-    decoder = CTCDecoder(tokenizer, model, 0.7)
-    expected = decoder(random_logits(2))
-    model.to("meta")
-    assert decoder.fusion.rows(2, torch.device("meta")).automaton is model
-    model.to_empty(device="cpu")
-    assert len(expected) == 2
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a second device")
+def test_a_model_may_move_between_calls(tokenizer):
+    model = unigrams(256, 5)
+    decoder = CTCDecoder(tokenizer, model, 0.5)
+    expected = [best.token_ids for (best,) in decoder(random_logits())]
+    model.to("cuda")
+    assert [best.token_ids for (best,) in decoder(random_logits())] == expected
+    assert [best.token_ids for (best,) in decoder(random_logits().cuda())] == expected
 
 
 def test_an_lm_smaller_than_a_padded_vocabulary(tokenizer, lm):
