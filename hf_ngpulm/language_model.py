@@ -7,10 +7,9 @@ import math
 import os
 import re
 import string
-import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from torch import Tensor
 from .automaton import BackoffAutomaton, automaton_from_table, table_from_automaton
 from .automaton.tensors import AutomatonTensors
 from .bundled import bundled
+from .config import NGramLMConfig
 from .errors import NGramFormatError
 from .files import write_beside
 from .ngrams.table import NGramTable
@@ -32,93 +32,7 @@ from .vocabulary import Vocabulary, check_tokenizer, tokenizer_of
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 CARD_FILE = "README.md"
-MODEL_TYPE = "ngram_lm"
-FORMAT_VERSION = 1
 TENSORS = (*AutomatonTensors._fields, "roots", "starts", "unk_tokens")
-
-
-@dataclass(frozen=True)
-class NGramLMConfig:
-    """What `config.json` holds.
-
-    Args:
-        vocab_size: number of token ids that are scored.
-        order: longest n-gram.
-        num_ngrams: n-grams of each order.
-        states_per_depth: states whose contexts have 0, 1, ... tokens.
-        unk_log_prob: natural log-probability of `<unk>`, None if the model had none.
-        bos_log_prob: what its file says of `<s>`, None if it had none.
-        missing_unigrams: how token ids without a unigram score: "share", "unk" or a natural log-probability.
-        tokenizer_id: name or path of the tokenizer that the token ids come from.
-        tokenizer_fingerprint: SHA-256 of its first `vocab_size` pieces.
-    """
-
-    vocab_size: int
-    order: int
-    num_ngrams: tuple[int, ...]
-    states_per_depth: tuple[int, ...]
-    unk_log_prob: float | None = None
-    bos_log_prob: float | None = None
-    missing_unigrams: str | float = "share"
-    tokenizer_id: str | None = None
-    tokenizer_fingerprint: str | None = None
-    model_type: str = field(default=MODEL_TYPE)
-    format_version: int = field(default=FORMAT_VERSION)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, values: Any, where: str) -> NGramLMConfig:
-        """Read a config, refusing what isn't one.
-
-        Raises:
-            NGramFormatError: says which entry is wrong and what it should be.
-        """
-
-        def require(condition: bool, message: str) -> None:
-            if not condition:
-                raise NGramFormatError(f"{where}: {message}")
-
-        found = values.get("model_type") if isinstance(values, dict) else type(values).__name__
-        require(found == MODEL_TYPE, f"not an n-gram language model: model_type should be {MODEL_TYPE!r}, is {found!r}")
-        version = values.get("format_version")
-        require(
-            version == FORMAT_VERSION,
-            f"format_version {version!r} can't be read by this version of hf_ngpulm, which reads {FORMAT_VERSION}",
-        )
-        known = {entry.name for entry in fields(cls)}
-        values = {name: value for name, value in values.items() if name in known}
-        for name in ("vocab_size", "order"):
-            require(
-                _is_count(values.get(name)) and values[name] > 0,
-                f"{name} should be a positive integer, is {values.get(name)!r}",
-            )
-        for name in ("num_ngrams", "states_per_depth"):
-            value = values.get(name)
-            good = isinstance(value, list) and len(value) == values["order"] and all(_is_count(count) for count in value)
-            require(good, f"{name} should be {values['order']} counts, is {str(value)[:80]}")
-            values[name] = tuple(value)
-        for name in ("unk_log_prob", "bos_log_prob"):
-            value = values.get(name)
-            require(value is None or _is_finite(value), f"{name} should be a finite number or null, is {value!r}")
-        missing = values.get("missing_unigrams", "share")
-        require(
-            missing in ("share", "unk") or _is_finite(missing),
-            f"missing_unigrams should be 'share', 'unk' or a number, is {missing!r}",
-        )
-        for name in ("tokenizer_id", "tokenizer_fingerprint"):
-            require(isinstance(values.get(name), str | None), f"{name} should be text or null, is {values.get(name)!r}")
-        return cls(**values)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_finite(value: Any) -> bool:
-    # By comparison: `math.isfinite` fails for an integer that no float can hold.
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,11 @@ class Vocabulary:
     Args:
         size: number of ids, `0 .. size - 1`.
         pieces: the piece of each id (None for an id without one), or None where no tokenizer is known.
-        unk_id: id of the tokenizer's own unknown token, if it has one among these ids.
         tokenizer_id: the tokenizer's name or path, for messages and configs.
     """
 
     size: int
     pieces: tuple[str | None, ...] | None = None
-    unk_id: int | None = None
     tokenizer_id: str | None = None
 
     @classmethod
@@ -58,11 +56,9 @@ class Vocabulary:
         for piece, token_id in by_piece.items():
             if 0 <= token_id < size:
                 pieces[token_id] = piece
-        unk_id = tokenizer.unk_token_id
         return cls(
             size,
             tuple(pieces),
-            unk_id if unk_id is not None and 0 <= unk_id < size else None,
             tokenizer_name(tokenizer),
         )
 

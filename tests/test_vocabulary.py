@@ -31,7 +31,7 @@ ASR = FakeTokenizer(["<unk>", "▁a", "b", "<pad>"], special=["<unk>", "<pad>"],
 def test_of_a_size():
     vocabulary = Vocabulary.of(vocab_size=7)
     assert vocabulary == Vocabulary(7)
-    assert (vocabulary.pieces, vocabulary.unk_id, vocabulary.tokenizer_id, vocabulary.fingerprint) == (None,) * 4
+    assert (vocabulary.pieces, vocabulary.tokenizer_id, vocabulary.fingerprint) == (None,) * 3
 
 
 def test_of_a_tokenizer():
@@ -114,7 +114,7 @@ def test_fingerprint_tells_vocabularies_apart():
         Vocabulary(2, pieces=("a", "\udcff")),  # a byte that isn't text
     ]
     assert len({vocabulary.fingerprint for vocabulary in different}) == len(different)
-    assert Vocabulary(2, pieces=("a", "b"), unk_id=0, tokenizer_id="other").fingerprint == different[0].fingerprint
+    assert Vocabulary(2, pieces=("a", "b"), tokenizer_id="other").fingerprint == different[0].fingerprint
     # The value is saved in config.json of published models: it may not change.
     assert different[0].fingerprint == "37efc929c5c40fd796cc3111e218b304223414aa11ecf5c41f8187cd40cb5955"
 

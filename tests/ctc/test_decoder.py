@@ -116,16 +116,6 @@ def test_settings_that_need_care(tokenizer, lm):
     assert CTCDecoder(bare, blank_id=260)(moved)[0][0].token_ids == [5, 7]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a second device")
-def test_a_model_may_move_between_calls(tokenizer):
-    model = unigrams(256, 5)
-    decoder = CTCDecoder(tokenizer, model, 0.5)
-    expected = [best.token_ids for (best,) in decoder(random_logits())]
-    model.to("cuda")
-    assert [best.token_ids for (best,) in decoder(random_logits())] == expected
-    assert [best.token_ids for (best,) in decoder(random_logits().cuda())] == expected
-
-
 def test_an_lm_smaller_than_a_padded_vocabulary(tokenizer, lm):
     padded = torch.nn.functional.pad(random_logits(), (0, 63), value=-30.0)
     ours = CTCDecoder(tokenizer, lm, 0.7)(padded)

@@ -136,3 +136,16 @@ def test_nan_logits_are_reported():
     with pytest.raises(ValueError, match=r"row 1 .* frame 4"):
         CTCDecoder(tokenizer, lm)(logits)
     assert len(CTCDecoder(tokenizer, lm)(logits, torch.tensor([9, 4]))) == 2
+
+
+def test_a_model_may_move_between_calls():
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(bundled("examples/demo/model"))
+    lm = random_lm(256, 3, 500, seed=6)
+    logits = torch.randn(3, 20, 257, generator=torch.Generator().manual_seed(0))
+    decoder = CTCDecoder(tokenizer, lm, 0.5)
+    expected = [best.token_ids for (best,) in decoder(logits)]
+    lm.to("cuda")
+    assert [best.token_ids for (best,) in decoder(logits)] == expected
+    assert [best.token_ids for (best,) in decoder(logits.cuda())] == expected
