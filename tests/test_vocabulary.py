@@ -35,7 +35,7 @@ def test_of_a_size():
 
 
 def test_of_a_tokenizer():
-    assert Vocabulary.of(ASR) == Vocabulary(3, ("<unk>", "▁a", "b"), 0, "org/asr")
+    assert Vocabulary.of(ASR) == Vocabulary(3, ("<unk>", "▁a", "b"), "org/asr")
 
 
 def test_of_a_processor():
@@ -46,17 +46,17 @@ def test_of_a_processor():
 def test_size_asked_for():
     assert Vocabulary.of(ASR, 4).pieces == ("<unk>", "▁a", "b", "<pad>")
     assert Vocabulary.of(ASR, 6).pieces == ("<unk>", "▁a", "b", "<pad>", None, None)
-    assert Vocabulary.of(ASR, 2) == Vocabulary(2, ("<unk>", "▁a"), 0, "org/asr")
+    assert Vocabulary.of(ASR, 2) == Vocabulary(2, ("<unk>", "▁a"), "org/asr")
 
 
 def test_special_tokens_in_front_keep_their_ids():
     letters = FakeTokenizer(["<pad>", "<s>", "</s>", "<unk>", "|", "E"], special=["<pad>", "<s>", "</s>", "<unk>"], unk="<unk>")
-    assert Vocabulary.of(letters) == Vocabulary(6, ("<pad>", "<s>", "</s>", "<unk>", "|", "E"), 3, "org/asr")
+    assert Vocabulary.of(letters) == Vocabulary(6, ("<pad>", "<s>", "</s>", "<unk>", "|", "E"), "org/asr")
 
 
 def test_unk_behind_the_last_ordinary_token():
     late = FakeTokenizer(["a", "b", "[UNK]", "[PAD]"], special=["[UNK]", "[PAD]"], unk="[UNK]")
-    assert Vocabulary.of(late) == Vocabulary(2, ("a", "b"), None, "org/asr")
+    assert Vocabulary.of(late) == Vocabulary(2, ("a", "b"), "org/asr")
 
 
 def test_ids_without_a_piece():
