@@ -42,8 +42,8 @@ class Fusion:
     """
 
     def __init__(self, lm: NGramLM | Sequence[NGramLM | None], weight: float | Tensor) -> None:
-        self.per_row = None if isinstance(lm, BackoffAutomaton) else list(lm)
-        models = [lm] if isinstance(lm, BackoffAutomaton) else [model for model in lm if model is not None]
+        self.per_row = list(lm) if isinstance(lm, Sequence) else None
+        models = [model for model in lm if model is not None] if isinstance(lm, Sequence) else [lm]
         self.models = list({id(model): model for model in models}.values())
         if not self.models:
             raise ValueError("lm is an empty list, or one of None only; pass a language model, or lm=None")
@@ -88,7 +88,8 @@ class Fusion:
         if len(self.models) == 1 and first.device == device:
             return first  # not kept: the caller may move it
         if device not in self._packs:  # a copy: the caller's models stay where they are
-            self._packs[device] = BackoffAutomaton.pack(self.models).to(device)
+            copies = [BackoffAutomaton.pack([model]).to(device) for model in self.models]
+            self._packs[device] = copies[0] if len(copies) == 1 else BackoffAutomaton.pack(copies)
         return self._packs[device]
 
 

@@ -90,7 +90,9 @@ def _label_rows(
                             score = x[token] - stay_costs[row] if rule == STAY else np.float32(-np.inf)
                         if score > highest and token != blank:
                             chosen, highest = token, score
-                    label = chosen if chosen >= 0 else before
+                    label = chosen
+                    if chosen < 0:  # nothing is possible
+                        label = before if before != blank else best
                     if label != before:
                         stale = True
                         for k in range(states.shape[1]):

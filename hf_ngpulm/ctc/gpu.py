@@ -134,7 +134,7 @@ def _label_kernel(
                         block_chosen = block + tl.argmax(fused, axis=0)
                         chosen = tl.where(block_highest > best_fused, block_chosen, chosen)
                         best_fused = tl.maximum(best_fused, block_highest)
-                    label = tl.where(chosen >= 0, chosen, before)
+                    label = tl.where(chosen >= 0, chosen, tl.where(before != blank, before, best))
                     if label != before:
                         stale = True
                         for k in tl.static_range(NUM_AUTOMATA):

@@ -45,8 +45,8 @@ def ctc_greedy(
                     scores[before] = x[before] - stay_costs[row] if rule == "stay" else -torch.inf
                 repeats = {"label": best == before, "run": best == best_before, "stay": False}[rule]
                 label = before if repeats and before != blank else int(scores.argmax())
-                if before != blank and not bool(scores.max() > -torch.inf):
-                    label = before  # nothing else is possible
+                if not bool(scores.max() > -torch.inf):  # nothing is possible (weights so large that the sums overflow)
+                    label = before if before != blank else best
                 if label != before:
                     lm_scores[row] += per_lm[:, label]
                     last_states[row] = next_states[:, label]

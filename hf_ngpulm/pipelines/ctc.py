@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -61,7 +62,7 @@ class CTCNGramPipeline(AutomaticSpeechRecognitionPipeline):
         if self.type != "ctc":
             kind = "a pyctcdecode decoder" if self.type == "ctc_with_lm" else type(self.model).__name__
             raise ValueError(f"lm= works with CTC models, but this pipeline decodes with {kind}")
-        return CTCDecoder(self.tokenizer, blank_id=self.model.config.pad_token_id, **settings)
+        return CTCDecoder(self.tokenizer, **settings)
 
     # A pipeline without any of the settings never gets to `_ngram_decoder`.
     _ngram_settings: dict[str, Any] | None = None
@@ -122,6 +123,8 @@ class CTCNGramPipeline(AutomaticSpeechRecognitionPipeline):
     def postprocess(
         self, model_outputs: Sequence[dict[str, Any]], ngram_decoder: CTCDecoder | None = None, **kwargs: Any
     ) -> dict[str, Any]:
+        if ngram_decoder is not None and kwargs.get("return_timestamps"):
+            _check_offsets(self.tokenizer)
         if ngram_decoder is not None and "logits" in model_outputs[0]:
             pieces = []
             for output in model_outputs:
@@ -131,6 +134,15 @@ class CTCNGramPipeline(AutomaticSpeechRecognitionPipeline):
             labels = ngram_decoder.label_frames(torch.cat(pieces, dim=1)).labels
             model_outputs[0]["tokens"] = labels.to(torch.int64)
         return super().postprocess(model_outputs, **kwargs)
+
+
+def _check_offsets(tokenizer: Any) -> None:
+    # The stock pipeline fails without them too, but doesn't say why.
+    if "output_char_offsets" not in inspect.signature(tokenizer.decode).parameters:
+        raise ValueError(
+            "return_timestamps needs a tokenizer that tells where characters lie, such as Wav2Vec2CTCTokenizer; "
+            f"this model has a {type(tokenizer).__name__}, which doesn't"
+        )
 
 
 def frame_lengths(model: Any, input_lengths: Tensor) -> Tensor | None:

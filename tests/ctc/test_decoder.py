@@ -10,6 +10,7 @@ from transformers import AutoTokenizer, Wav2Vec2CTCTokenizer
 
 from hf_ngpulm import CTCDecoder, InvalidLogitsError, NGramLM, TokenizerMismatchError
 from hf_ngpulm.bundled import bundled
+from hf_ngpulm.fusion import Fusion
 from hf_ngpulm.ngrams.table import NGramTable
 
 BLANK = 256
@@ -116,6 +117,12 @@ def test_settings_that_need_care(tokenizer, lm):
     assert CTCDecoder(bare, blank_id=260)(moved)[0][0].token_ids == [5, 7]
 
 
+def test_models_on_different_devices():
+    models = [unigrams(9, 1), unigrams(9, 2).to("meta")]
+    assert Fusion(models, 1.0).rows(2, torch.device("meta")).automaton.device.type == "meta"
+    assert [model.device.type for model in models] == ["cpu", "meta"]
+
+
 def test_an_lm_smaller_than_a_padded_vocabulary(tokenizer, lm):
     padded = torch.nn.functional.pad(random_logits(), (0, 63), value=-30.0)
     ours = CTCDecoder(tokenizer, lm, 0.7)(padded)
@@ -192,8 +199,9 @@ def test_wrong_settings(tokenizer, lm):
         CTCDecoder(tokenizer, [lm, lm, lm])(random_logits())
     with pytest.raises(ValueError, match="4 rows"):
         CTCDecoder(tokenizer, lm, torch.ones(3))(random_logits())
-    with pytest.raises(TypeError, match="str"):
-        CTCDecoder(tokenizer, ["lm.arpa"])
+    for wrong, kind in ((["lm.arpa"], "str"), ("lm.arpa", "str"), (3, "int"), ({"lm": lm}, "dict"), ([[lm]], "list")):
+        with pytest.raises(TypeError, match=f"should be an NGramLM .* got {kind}"):
+            CTCDecoder(tokenizer, wrong)
 
 
 def test_a_tokenizer_that_is_not_the_lms(tokenizer, lm, tmp_path):

@@ -15,6 +15,8 @@ RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def call(automaton, logits, lengths, states, weights, stay_costs, blank, rule, engine):
+    if engine == "gpu":
+        pytest.importorskip("triton")  # there is none but on Linux
     device = DEVICE.get(engine, "cpu")
     tensors = [tensor.to(device) for tensor in automaton.tensors]
     arguments = (logits, lengths, states, weights, stay_costs)
@@ -203,6 +205,25 @@ def test_blank_and_unscored_classes_are_never_flipped(engine):
     for rule in ops.RULES:
         result = call(automaton, logits, lengths, states, weights, torch.ones(1), 3, rule, engine)
         assert result.labels[0].tolist() == [3, 2, 1, 3]
+
+
+@pytest.mark.parametrize("engine", ["reference", "cpu", "gpu"])
+def test_an_overflow_loses_no_token(engine):
+    """Where the LM makes everything impossible, the frame's own class stays."""
+    automaton = build_automaton(2, [{0: (-5.0, 0), 1: (-4.0, 0)}], [0], [0.0])
+    logits = torch.tensor([[[0.0, 1.0, -9.0], [0.0, -9.0, 9.0], [2.0, 1.0, 0.0]]])
+    states, lengths = torch.zeros(1, 1, dtype=torch.int32), torch.tensor([3], dtype=torch.int32)
+    for rule in ops.RULES:
+        result = call(automaton, logits, lengths, states, torch.tensor([[3e38]]), torch.ones(1), 2, rule, engine)
+        assert result.labels.tolist() == [[1, 2, 0]] and result.lm_scores.tolist() == [[-9.0]]
+
+
+@given(problems(longest=5, most_classes=9), st.sampled_from(["reference", "cpu"]))
+@settings(RELAXED, max_examples=4)
+def test_opcheck(problem, engine):
+    automaton, logits, lengths, states, weights, stay_costs, blank, rule = problem
+    arguments = (list(automaton.tensors), logits, lengths, states, weights, stay_costs, blank, automaton.vocab_size)
+    torch.library.opcheck(torch.ops.hf_ngpulm.ctc_greedy.default, (*arguments, rule, engine))
 
 
 @given(problems())

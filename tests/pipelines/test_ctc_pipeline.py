@@ -336,7 +336,20 @@ def test_a_stride_in_the_input(character_asr, wav2vec2, characters, noise):
     assert character_asr(raw)["text"] == wav2vec2["tokenizer"].decode(path)
 
 
+def test_the_blank_is_the_tokenizers(wav2vec2, characters, noise, monkeypatch):
+    """As in the stock pipeline, also where a repo's config names another token."""
+    monkeypatch.setattr(wav2vec2["model"].config, "pad_token_id", 3)
+    asr = pipeline(TASK, **wav2vec2, lm=characters, lm_weight=0.7)
+    assert texts(asr([audio.copy() for audio in noise])) == [decode(wav2vec2, audio, characters, 0.7) for audio in noise]
+
+
 # -- wrong uses
+
+
+def test_timestamps_from_a_tokenizer_without_offsets(with_lm, audios):
+    for kind in ("word", "char"):
+        with pytest.raises(ValueError, match=r"return_timestamps needs .* ParakeetTokenizer"):
+            with_lm(audios[0].copy(), return_timestamps=kind)
 
 
 def test_lm_for_a_model_that_is_not_ctc(wav2vec2, characters, noise):
