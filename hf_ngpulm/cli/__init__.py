@@ -12,8 +12,5 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise
-        print(f"hf-ngpulm: error: the command line needs {error.name}: pip install 'hf-ngpulm[all]'", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(f"hf-ngpulm: error: the command line needs {error.name}: pip install 'hf-ngpulm[all]'")
     sys.exit(run(sys.argv[1:]))
