@@ -1,0 +1,285 @@
+"""Counting n-grams of all orders in a stream of sentences, in bounded memory.
+
+Every position of the text starts an n-gram of the highest order (cut at the end of its sentence). These are packed into
+integers, sorted and counted chunk by chunk; the sorted runs are merged, on disk where they outgrow the memory allowed. The
+n-grams of the lower orders are the prefixes of those that are counted, so one pass over the merged run gives them all.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .packing import Packing, Run, TrieOrder
+from .steps import steps_for
+
+MAX_ORDER = 12
+DEFAULT_MEMORY = 4 << 30
+# More positions than this in a chunk gain nothing.
+MAX_CHUNK = 1 << 24
+MIN_CHUNK = 1 << 10
+NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class NGramCounts:
+    """What was counted.
+
+    Args:
+        vocab_size: number of token ids; `<s>`, `</s>` and `<unk>` follow them.
+        orders: the n-grams of each order with their occurrences. `<s>` counts once a sentence.
+        num_sentences, num_tokens: what was read, sentence ends not counted as tokens.
+        first_seen: int64 `[vocab_size + 3]`: ascends with the place in the text where each token was first seen.
+    """
+
+    vocab_size: int
+    orders: tuple[TrieOrder, ...]
+    num_sentences: int
+    num_tokens: int
+    first_seen: Tensor
+
+
+class NGramCounter:
+    """Counts the n-grams of sentences that are added piece by piece.
+
+    Use it as a context manager, so that files on disk are gone when it ends, however it ends.
+
+    Args:
+        vocab_size: number of token ids, `0 .. vocab_size - 1`. The id -1 stands for an unknown token, `<unk>`.
+        order: length of the longest n-grams, at most 12.
+        device: where to sort and merge.
+        memory: bytes that counting may take. Sorted runs that don't fit are kept on disk. What is returned in the end isn't
+            bounded by it, but by the number of distinct n-grams.
+        folder: where files go; the system's folder for temporary files by default.
+        rank, world_size: of this process among several that read every `world_size`-th batch each, so that `first_seen` is
+            that of the whole text. Sentences are numbered by `add(..., first_sentence=)` there.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        order: int,
+        device: str | torch.device = "cpu",
+        memory: int = DEFAULT_MEMORY,
+        folder: str | Path | None = None,
+        engine: str = "auto",
+    ) -> None:
+        if not 1 <= order <= MAX_ORDER:
+            raise ValueError(f"order must be 1 to {MAX_ORDER}, got {order}")
+        if vocab_size < 1:
+            raise ValueError(f"vocab_size must be at least 1, got {vocab_size}")
+        self.packing = Packing(vocab_size, order)
+        self.device = torch.device(device)
+        self.steps = steps_for(self.device, engine)
+        self.num_sentences = self.num_tokens = 0
+        self.first_seen = np.full(vocab_size + 3, NEVER, dtype=np.int64)
+        # A position takes its digit, its words three times while they are sorted, and the permutation.
+        per_position = 4 + 8 * (3 * len(self.packing.digits) + 3)
+        self._workers = 1 if self.device.type != "cpu" else min(2, torch.get_num_threads())
+        self._chunk = int(min(MAX_CHUNK, max(MIN_CHUNK, memory // (2 * self._workers * per_position))))
+        self._memory_of_runs = memory // 2
+        self._buffer = np.empty(self._chunk + order - 1, dtype=np.int32)
+        self._filled = 0
+        self._pool = ThreadPoolExecutor(self._workers)
+        self._pending: deque[Future[Run]] = deque()
+        self._runs: list[Run] = []
+        self._spilled: list[Path] = []
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._parent = folder
+
+    def __enter__(self) -> NGramCounter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forget what was counted and remove the files."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pending.clear()
+        self._runs.clear()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def add(self, token_ids: Any, lengths: Any, first_sentence: int | None = None) -> None:
+        """Count more sentences.
+
+        Args:
+            token_ids: int `[L]`, the tokens of all sentences one behind the other; -1 for unknown ones.
+            lengths: int `[S]`, tokens of each sentence.
+            first_sentence: number of the first of them in the whole text, where several processes share it.
+
+        Raises:
+            ValueError: a token id outside -1 .. vocab_size - 1, or lengths that don't add up.
+        """
+        token_ids, lengths = np.asarray(token_ids), np.asarray(lengths, dtype=np.int64)
+        if lengths.size == 0:
+            return
+        if lengths.min() < 0 or int(lengths.sum()) != token_ids.size:
+            raise ValueError(f"the lengths add up to {int(lengths.sum())}, but there are {token_ids.size} token ids")
+        vocab_size = self.packing.vocab_size
+        if token_ids.size and (token_ids.min() < -1 or token_ids.max() >= vocab_size):
+            strange = int(token_ids.min() if token_ids.min() < -1 else token_ids.max())
+            raise ValueError(f"token id {strange} is outside the vocabulary 0..{vocab_size - 1} (-1 stands for unknown)")
+        number = self.num_sentences if first_sentence is None else first_sentence
+        self._note_first_seen(token_ids, lengths, number)
+        self.num_sentences += lengths.size
+        self.num_tokens += token_ids.size
+        # A sentence is <s>, its tokens, </s>; all sentences in one array.
+        begins = np.zeros(lengths.size, dtype=np.int64)
+        np.cumsum(lengths[:-1] + 2, out=begins[1:])
+        digits = np.empty(token_ids.size + 2 * lengths.size, dtype=np.int32)
+        is_token = np.ones(digits.size, dtype=bool)
+        ends = begins + lengths + 1
+        is_token[begins] = False
+        is_token[ends] = False
+        digits[begins], digits[ends] = self.packing.begin, self.packing.end
+        digits[is_token] = np.where(token_ids < 0, self.packing.unknown, token_ids + 1)
+        self._append(digits)
+
+    def _note_first_seen(self, token_ids: np.ndarray, lengths: np.ndarray, number: int) -> None:
+        unseen = np.append(self.first_seen[: self.packing.vocab_size] == NEVER, False)  # -1 is the last
+        new = np.flatnonzero(unseen[token_ids]) if unseen.any() else np.zeros(0, dtype=np.int64)
+        if new.size:
+            ids, first = np.unique(token_ids[new], return_index=True)
+            at = new[first]
+            ends = np.cumsum(lengths)
+            sentence = np.searchsorted(ends, at, side="right")
+            within = at - (ends - lengths)[sentence]
+            self.first_seen[ids] = (number + sentence) * 2**31 + within
+
+    def _append(self, digits: np.ndarray) -> None:
+        while digits.size:
+            taken = min(digits.size, self._buffer.size - self._filled)
+            self._buffer[self._filled : self._filled + taken] = digits[:taken]
+            self._filled += taken
+            digits = digits[taken:]
+            if self._filled == self._buffer.size:
+                self._count_chunk(self._chunk)
+
+    def _count_chunk(self, num_starts: int) -> None:
+        """Have the n-grams counted that start at the first positions of the buffer; what lies behind them stays in it."""
+        overlap = self.packing.order - 1
+        digits = np.zeros(num_starts + overlap, dtype=np.int32)
+        digits[: min(self._filled, digits.size)] = self._buffer[: min(self._filled, digits.size)]
+        rest = self._filled - num_starts
+        self._buffer[:rest] = self._buffer[num_starts : self._filled].copy()
+        self._filled = rest
+        while len(self._pending) >= self._workers:
+            self._take_run(self._pending.popleft().result())
+        self._pending.append(self._pool.submit(self._count_digits, digits, num_starts))
+
+    def _count_digits(self, digits: np.ndarray, num_starts: int) -> Run:
+        on_device = torch.from_numpy(digits).to(self.device)
+        return self.steps.count(self.steps.pack(on_device, num_starts, self.packing))
+
+    def _take_run(self, run: Run) -> None:
+        """Keep a sorted run: merged with those that aren't larger, so that each n-gram takes part in few merges."""
+        while self._runs and len(self._runs[-1]) <= 2 * len(run):
+            run = self.steps.merge(self._runs.pop(), run)
+        self._runs.append(run)
+        if sum(_nbytes(run) for run in self._runs) > self._memory_of_runs:
+            self._spill()
+
+    def _spill(self) -> None:
+        run = self._merged(self._runs)
+        self._runs = []
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="hf_ngpulm-", dir=self._parent)
+        path = Path(self._folder.name) / f"{len(self._spilled)}.npy"
+        try:
+            np.save(path, torch.cat([run.words, run.counts[None]]).cpu().numpy())
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"no room for sorted n-grams in {self._folder.name} ({_nbytes(run) >> 20} MiB): {error.strerror}. Allow more "
+                "memory, or name a folder on a larger disk (TMPDIR)",
+            ) from None
+        self._spilled.append(path)
+
+    def _merged(self, runs: list[Run]) -> Run:
+        """One run of many, the shortest first."""
+        runs = sorted(runs, key=len, reverse=True)
+        while len(runs) > 1:
+            last = runs.pop()
+            runs.append(self.steps.merge(runs.pop(), last))
+            runs.sort(key=len, reverse=True)
+        return runs[0] if runs else self._empty()
+
+    def _empty(self) -> Run:
+        words = torch.zeros(len(self.packing.digits), 0, dtype=torch.int64, device=self.device)
+        return Run(words, torch.zeros(0, dtype=torch.int64, device=self.device))
+
+    def run(self) -> Run:
+        """All distinct n-grams so far in ascending order, with their counts. Ends the counting."""
+        if self._filled:
+            self._count_chunk(self._filled)
+        while self._pending:
+            self._take_run(self._pending.popleft().result())
+        self._buffer = np.empty(0, dtype=np.int32)
+        if not self._spilled:
+            merged, self._runs = self._merged(self._runs), []
+            return merged
+        if self._runs:
+            self._spill()
+        parts = list(self._merged_parts())
+        counts = torch.cat([part.counts for part in parts])
+        words = torch.empty(len(self.packing.digits), counts.numel(), dtype=torch.int64, device=self.device)
+        at = 0
+        for i, part in enumerate(parts):
+            words[:, at : at + len(part)] = part.words
+            at += len(part)
+            parts[i] = self._empty()
+        return Run(words, counts)
+
+    def _merged_parts(self) -> Iterator[Run]:
+        """The runs on disk merged range by range of their first word."""
+        files = [np.load(path, mmap_mode="r") for path in self._spilled]
+        per_row = 8 * files[0].shape[0]
+        total = sum(file.shape[1] for file in files)
+        num_parts = max(1, -(-total * per_row * 3 // max(1, self._memory_of_runs)))
+        samples = [file[0, :: max(1, file.shape[1] // (8 * num_parts))] for file in files]
+        sample = np.sort(np.concatenate(samples))
+        bounds = np.unique(sample[[len(sample) * i // num_parts for i in range(1, num_parts)]])
+        cuts = [[0, *np.searchsorted(file[0], bounds).tolist(), file.shape[1]] for file in files]
+        for part in range(len(bounds) + 1):
+            runs = []
+            for file, cut in zip(files, cuts):
+                block = torch.from_numpy(file[:, cut[part] : cut[part + 1]].copy()).to(self.device)
+                runs.append(Run(block[:-1].contiguous(), block[-1]))
+            yield self._merged(runs)
+
+    def finish(self) -> NGramCounts:
+        """All n-grams counted. Ends the counting.
+
+        Raises:
+            ValueError: there were no sentences.
+        """
+        return self.counts_of(self.run())
+
+    def counts_of(self, run: Run) -> NGramCounts:
+        if self.num_sentences == 0:
+            raise ValueError("there is no text to count n-grams in: no sentence was given")
+        orders = self.steps.trie(run, self.packing)
+        return NGramCounts(
+            self.packing.vocab_size,
+            tuple(orders),
+            self.num_sentences,
+            self.num_tokens,
+            torch.from_numpy(self.first_seen.copy()),
+        )
+
+
+def _nbytes(run: Run) -> int:
+    return 8 * (run.words.numel() + run.counts.numel())

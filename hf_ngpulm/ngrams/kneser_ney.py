@@ -1,0 +1,291 @@
+"""Interpolated modified Kneser-Ney estimation (Chen and Goodman 1998), as KenLM's lmplz does it (Heafield et al. 2013).
+
+The story, order by order: occurrences become adjusted counts (how many different tokens an n-gram was seen behind), the
+counts of counts give the discounts, and each context hands what its n-grams are discounted by to its suffix.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .counting import NEVER, NGramCounts
+from .packing import TrieOrder
+from .steps import steps_for
+from .table import NGramOrder, NGramTable, one_thread
+
+logger = logging.getLogger(__name__)
+
+DISCOUNT_FALLBACK = (0.5, 1.0, 1.5)  # lmplz's
+# A context that hands nothing down: log10 of 1e-99, as ARPA files write zero.
+LOG_ZERO = -99.0 * 2.302585092994046
+
+
+class Discounts(NamedTuple):
+    """What is taken off adjusted counts of 1, of 2, and of 3 and more."""
+
+    one: float
+    two: float
+    three: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A language model and how it came about.
+
+    Args:
+        table: the n-grams.
+        discounts: of each order.
+        fallback_orders: orders whose counts of counts gave no discounts, so that the fallback was used.
+        num_counted: n-grams of each order before pruning.
+    """
+
+    table: NGramTable
+    discounts: tuple[Discounts, ...]
+    fallback_orders: tuple[int, ...]
+    num_counted: tuple[int, ...]
+
+
+def thresholds_of(prune: Sequence[int], order: int) -> tuple[int, ...]:
+    """Pruning thresholds of all orders; the last one given goes for the orders that follow.
+
+    Raises:
+        ValueError: a threshold of unigrams, thresholds that fall, or more of them than orders.
+    """
+    prune = tuple(prune)
+    if not all(isinstance(threshold, int) and threshold >= 0 for threshold in prune):
+        raise ValueError(f"prune should be counts of 0 and up, one an order, got {prune}")
+    if len(prune) > order:
+        raise ValueError(f"prune has {len(prune)} thresholds, {prune}, but the model only {order} orders")
+    if prune and prune[0] != 0:
+        raise ValueError(f"unigrams can't be pruned: the first threshold must be 0, got prune={prune}")
+    if any(later < earlier for earlier, later in pairwise(prune)):
+        raise ValueError(f"pruning thresholds may not fall from one order to the next, got prune={prune}")
+    prune = prune or (0,)
+    return prune + (prune[-1],) * (order - len(prune))
+
+
+@one_thread()
+def estimate(
+    counts: NGramCounts,
+    prune: Sequence[int] = (),
+    discount_fallback: Sequence[float] | None = DISCOUNT_FALLBACK,
+    allowed: Tensor | None = None,
+    engine: str = "auto",
+) -> Estimate:
+    """Estimate a model of counted n-grams.
+
+    Args:
+        counts: what was counted; its tensors' device does the work.
+        prune: n-grams that occur at most so often are dropped, one threshold for each order from 1 up, of which the first
+            must be 0 and the last goes for the orders that follow: `(0, 0, 1)` drops 3-grams and longer that occur once.
+        discount_fallback: discounts for orders whose counts of counts can't give any (text that is small or artificial);
+            None to raise an error there.
+        allowed: bool `[vocab_size]`; n-grams with other tokens are dropped, and these tokens count as unknown.
+
+    Raises:
+        ValueError: bad thresholds; discounts that can't be computed, with `discount_fallback=None`.
+    """
+    if discount_fallback is not None:
+        discount_fallback = _check_fallback(discount_fallback)
+    order = len(counts.orders)
+    thresholds = thresholds_of(prune, order)
+    device = counts.orders[0].tokens.device
+    steps = steps_for(device, engine)
+    vocab_size = counts.vocab_size
+    bos, unk = vocab_size, vocab_size + 2
+    num_ids = vocab_size + 3
+    bad = torch.zeros(num_ids, dtype=torch.bool, device=device)
+    if allowed is not None:
+        bad[:vocab_size] = ~allowed.to(device)
+    bad[unk] = True
+
+    tries = [_with_unknown(counts.orders[0], unk), *counts.orders[1:]]
+    suffixes: list[Tensor | None] = [None]
+    for n in range(2, order + 1):
+        suffixes.append(steps.suffix_rows(tries[n - 2], tries[n - 1], suffixes[-1], num_ids))
+    starts = _rows_behind(tries, bos)
+    quirk = _last_by_lmplz(tries, suffixes, counts.first_seen.to(device), vocab_size)
+
+    discounts: list[Discounts] = []
+    fallback_orders: list[int] = []
+    kept_rows: Tensor | None = None  # row of each n-gram of the order below among those kept, or None if all were
+    has_bad: Tensor | None = None
+    lower = torch.empty(0)
+    orders: list[NGramOrder] = []
+    kept_below: Tensor | None = None
+    for n in range(1, order + 1):
+        trie = tries[n - 1]
+        adjusted = _adjusted_counts(trie, suffixes[n] if n < order else None, starts[n - 1], steps)
+        if n == 1:
+            adjusted[trie.tokens == bos] = 0
+        found = _discounts(n, adjusted, trie.counts, quirk[n - 1] if n < order else None, discount_fallback)
+        if found is None and discount_fallback is not None:
+            fallback_orders.append(n)
+            found = Discounts(*discount_fallback)
+        assert found is not None
+        discounts.append(found)
+
+        is_bad = bad[trie.tokens.to(torch.int64)]
+        has_bad = is_bad if has_bad is None else has_bad[trie.prefixes] | is_bad
+        dropped = has_bad | (trie.counts <= thresholds[n - 1]) if thresholds[n - 1] else has_bad
+        none_dropped = not bool(dropped.any())
+        num_contexts = 1 if n == 1 else len(tries[n - 2].tokens)
+        if n == 1:
+            kept = ~dropped | (trie.tokens >= vocab_size)
+            uniform = 1.0 / (int(kept.sum()) - 1)  # <unk> is one of them, <s> isn't
+            lower = torch.full((1,), uniform, dtype=torch.float32, device=device)
+        else:
+            kept = ~dropped
+        probabilities, weights = steps.discount(
+            trie.prefixes, num_contexts, adjusted, None if none_dropped else dropped, found, lower, suffixes[n - 1]
+        )
+        if n == 1:
+            probabilities[trie.tokens == bos] = 1.0
+            probabilities[trie.tokens == unk] = weights[0] * uniform
+        else:
+            _set_backoffs(orders, weights, kept_below)
+        lower = probabilities
+        all_kept = bool(kept.all())
+        prefixes = trie.prefixes if kept_rows is None else kept_rows[trie.prefixes]
+        tokens, log_probs = trie.tokens, probabilities.log().clamp_(min=LOG_ZERO, max=0.0)
+        if not all_kept:
+            prefixes, tokens, log_probs = prefixes[kept], tokens[kept], log_probs[kept]
+        orders.append(NGramOrder(prefixes, tokens, log_probs, torch.zeros_like(log_probs)))
+        kept_below = None if all_kept else kept
+        kept_rows = None if all_kept else torch.cumsum(kept, 0) - 1
+    while len(orders) > 1 and len(orders[-1]) == 0:
+        orders.pop()
+    return Estimate(
+        NGramTable(vocab_size, tuple(orders)),
+        tuple(discounts),
+        tuple(fallback_orders),
+        tuple(len(trie.tokens) for trie in counts.orders),
+    )
+
+
+def _check_fallback(fallback: Sequence[float]) -> Sequence[float]:
+    if len(fallback) != 3 or not all(0 < value <= j for j, value in enumerate(fallback, start=1)):
+        raise ValueError(
+            "discount_fallback should be what is taken off counts of 1, 2 and 3, each above 0 and at most that count, "
+            f"such as {DISCOUNT_FALLBACK}; got {tuple(fallback)}"
+        )
+    return fallback
+
+
+def _with_unknown(unigrams: TrieOrder, unk: int) -> TrieOrder:
+    """The unigrams, `<unk>` among them: behind all others."""
+    if unigrams.tokens.numel() and int(unigrams.tokens[-1]) == unk:
+        return unigrams
+    return TrieOrder(
+        torch.cat([unigrams.prefixes, unigrams.prefixes.new_zeros(1)]),
+        torch.cat([unigrams.tokens, unigrams.tokens.new_full((1,), unk)]),
+        torch.cat([unigrams.counts, unigrams.counts.new_zeros(1)]),
+    )
+
+
+def _rows_behind(tries: list[TrieOrder], token: int) -> list[tuple[int, int]]:
+    """For each order the range of rows that begin with a token."""
+    first = int(torch.searchsorted(tries[0].tokens, token))
+    ranges = [(first, first + 1)]
+    for trie in tries[1:]:
+        bounds = torch.tensor(ranges[-1], device=trie.prefixes.device)
+        first, last = torch.searchsorted(trie.prefixes, bounds).tolist()
+        ranges.append((first, last))
+    return ranges
+
+
+def _adjusted_counts(trie: TrieOrder, suffixes_above: Tensor | None, starts: tuple[int, int], steps) -> Tensor:
+    """How many different tokens each n-gram was seen behind.
+
+    N-grams of the highest order, and those that begin with `<s>`, which nothing precedes, keep their occurrences.
+    """
+    if suffixes_above is None:
+        return trie.counts.clone()
+    adjusted = steps.left_extensions(suffixes_above, len(trie.tokens))
+    adjusted[slice(*starts)] = trie.counts[slice(*starts)]
+    return adjusted
+
+
+def _discounts(
+    n: int, adjusted: Tensor, occurrences: Tensor, quirk: int | None, fallback: Sequence[float] | None
+) -> Discounts | None:
+    """Discounts of one order in closed form (Chen and Goodman 1998, equation 26); None where the fallback must do."""
+    counts_of_counts = torch.bincount(adjusted.clamp(max=5), minlength=6).tolist()
+    if quirk is not None:
+        # lmplz counts this one n-gram by its occurrences, and so must we to get its discounts.
+        counts_of_counts[min(int(adjusted[quirk]), 5)] -= 1
+        counts_of_counts[min(int(occurrences[quirk]), 5)] += 1
+    ones, twos, threes = counts_of_counts[1:4]
+    if ones and twos and threes:
+        # In lmplz's precision: at the edge of what is a discount, rounding decides whether the fallback is used.
+        single = np.float32
+        share = single(ones) / single(ones + 2.0 * twos)
+        found = Discounts(
+            *(
+                float(single(j) - single(j + 1) * share * single(counts_of_counts[j + 1]) / single(counts_of_counts[j]))
+                for j in (1, 2, 3)
+            )
+        )
+        if all(0 <= value <= j for j, value in enumerate(found, start=1)):
+            return found
+        why = f"they would be {', '.join(f'{value:.3f}' for value in found)}"
+    else:
+        rare = next(j for j in (1, 2, 3) if not counts_of_counts[j])
+        why = f"no {n}-gram has the adjusted count {rare}"
+    if fallback is None:
+        raise ValueError(
+            f"no discounts can be computed for {n}-grams: {why}. Is the text small, artificial or full of repeated sentences? "
+            f"Pass discount_fallback={DISCOUNT_FALLBACK} to go on with these"
+        )
+    logger.warning("no discounts can be computed for %d-grams (%s): %s are used", n, why, tuple(fallback))
+    return None
+
+
+def _set_backoffs(orders: list[NGramOrder], weights: Tensor, kept_below: Tensor | None) -> None:
+    """Give the contexts, n-grams of the order below, the weights of what lies behind them."""
+    weights = weights if kept_below is None else weights[kept_below]
+    backoffs = weights.log().clamp_(min=LOG_ZERO)
+    orders[-1] = NGramOrder(orders[-1].prefixes, orders[-1].tokens, orders[-1].log_probs, backoffs)
+
+
+def _last_by_lmplz(
+    tries: list[TrieOrder], suffixes: list[Tensor | None], first_seen: Tensor, vocab_size: int
+) -> list[int | None]:
+    """For each order but the highest, the n-gram that comes last when n-grams are sorted from their last token to their
+    first, by when each token was first seen in the text.
+
+    lmplz enters that one into its statistics with its occurrences where it has the adjusted count of all others. In a small
+    text this shows in the discounts.
+    """
+    rank = torch.where(first_seen == NEVER, -1, first_seen + 3)
+    rank[vocab_size], rank[vocab_size + 1], rank[vocab_size + 2] = 1, 2, 0
+    rows: list[int | None] = []
+    unigrams = tries[0].tokens.to(torch.int64)
+    last = unigrams != vocab_size
+    row = int(torch.where(last, rank[unigrams], -1).argmax())
+    for n in range(1, len(tries)):
+        rows.append(row)
+        if n == len(tries) - 1:
+            break
+        links = suffixes[n]
+        assert links is not None
+        candidates = torch.nonzero(links == row)[:, 0]
+        if candidates.numel() == 0:
+            break
+        at = candidates
+        for trie in reversed(tries[1 : n + 1]):
+            at = trie.prefixes[at]
+        first_tokens = unigrams[at]
+        best = int(rank[first_tokens].argmax())
+        row = int(candidates[best])
+        if int(first_tokens[best]) == vocab_size:
+            break
+    return rows + [None] * (len(tries) - len(rows))

@@ -1,0 +1,136 @@
+"""The steps of estimation in plain torch: the definition, and what runs on a GPU."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..packing import Packing, Run, TrieOrder
+
+
+def pack(digits: Tensor, num_starts: int, packing: Packing) -> Tensor:
+    """The n-gram that starts at each of the first `num_starts` positions, cut behind its `</s>`.
+
+    Args:
+        digits: int32 `[num_starts + order - 1]`, sentences one behind the other, `<s>` and `</s>` included.
+
+    Returns:
+        int64 `[words of the packing, num_starts]`.
+    """
+    going_on = torch.ones(num_starts, dtype=torch.bool, device=digits.device)
+    words = torch.zeros(len(packing.digits), num_starts, dtype=torch.int64, device=digits.device)
+    for position in range(packing.order):
+        digit = digits[position : position + num_starts]
+        word, factor = packing.place(position)
+        words[word] += torch.where(going_on, digit, 0).to(torch.int64) * factor
+        going_on &= digit != packing.end
+    return words
+
+
+def count(words: Tensor) -> Run:
+    """Sort n-grams and count equal ones."""
+    return _sum_equal(words, torch.ones_like(words[0]))
+
+
+def merge(first: Run, second: Run) -> Run:
+    """One run of two; the counts of n-grams in both are added."""
+    return _sum_equal(torch.cat([first.words, second.words], 1), torch.cat([first.counts, second.counts]))
+
+
+def _sum_equal(words: Tensor, counts: Tensor) -> Run:
+    by_key = ascending(words)
+    words = words[:, by_key]
+    new = torch.ones(counts.numel(), dtype=torch.bool, device=counts.device)
+    if counts.numel():
+        new[1:] = (words[:, 1:] != words[:, :-1]).any(0)
+    row = torch.cumsum(new, 0) - 1
+    total = torch.zeros(int(new.sum()), dtype=torch.int64, device=counts.device).index_add_(0, row, counts[by_key])
+    return Run(words[:, new], total)
+
+
+def ascending(words: Tensor) -> Tensor:
+    """The permutation `[R]` that sorts n-grams: by their last word first, the earlier ones on top of it."""
+    by_key = torch.sort(words[-1])[1]
+    for word in reversed(words[:-1]):
+        by_key = by_key[torch.sort(word[by_key], stable=True)[1]]
+    return by_key
+
+
+def trie(run: Run, packing: Packing) -> list[TrieOrder]:
+    """All n-grams of all orders: the prefixes of those in the run."""
+    orders: list[TrieOrder] = []
+    new = torch.zeros(len(run), dtype=torch.bool, device=run.counts.device)
+    new[:1] = True
+    parents = torch.zeros(len(run), dtype=torch.int64, device=run.counts.device)
+    for position in range(packing.order):
+        word, factor = packing.place(position)
+        digit = run.words[word] // factor % packing.base
+        new[1:] |= digit[1:] != digit[:-1]
+        there = digit > 0
+        first = new & there
+        rows = torch.cumsum(first, 0) - 1
+        counts = torch.zeros(int(first.sum()), dtype=torch.int64, device=rows.device)
+        counts.index_add_(0, rows[there], run.counts[there])
+        orders.append(TrieOrder(parents[first], (digit[first] - 1).to(torch.int32), counts))
+        parents = rows
+    return orders
+
+
+def suffix_rows(below: TrieOrder, order: TrieOrder, suffixes_below: Tensor | None, num_ids: int) -> Tensor:
+    """The row, in the order below, of each n-gram without its first token.
+
+    Args:
+        below, order: the n-grams of orders n - 1 and n.
+        suffixes_below: this function's result for order n - 1; None for n = 2.
+        num_ids: token ids, special ones included.
+
+    Returns:
+        int32 `[N]`.
+    """
+    if suffixes_below is None:
+        return torch.searchsorted(below.tokens, order.tokens, out_int32=True)
+    wanted = suffixes_below[order.prefixes].to(torch.int64) * num_ids + order.tokens
+    return torch.searchsorted(below.prefixes * num_ids + below.tokens, wanted, out_int32=True)
+
+
+def left_extensions(suffixes: Tensor, num_rows: int) -> Tensor:
+    """How many different n-grams of the order above end in each of `num_rows` n-grams, int64 `[num_rows]`."""
+    return torch.bincount(suffixes, minlength=num_rows)
+
+
+def discount(
+    prefixes: Tensor,
+    num_contexts: int,
+    counts: Tensor,
+    dropped: Tensor | None,
+    discounts: tuple[float, float, float],
+    lower: Tensor,
+    suffixes: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Interpolated probabilities of one order (Chen and Goodman 1998, section 4.1; with pruning as KenLM's lmplz).
+
+    Args:
+        prefixes: int64 `[N]`, ascending: the context of each n-gram.
+        num_contexts: C, n-grams of the order below.
+        counts: int64 `[N]`, adjusted counts.
+        dropped: bool `[N]`, n-grams that pruning drops, whose whole count goes to the lower order; None where there are none.
+        discounts: what is taken off counts of 1, of 2, and of 3 and more.
+        lower: float32, probabilities of the order below.
+        suffixes: int32 `[N]`, the row of `lower` that each n-gram is interpolated with; None for the one that there is.
+
+    Returns:
+        probabilities, float32 `[N]` (of a dropped n-gram: meaningless), and the weight that each context gives the lower
+        order, float32 `[C]` (1 where nothing follows the context).
+    """
+    table = torch.tensor([0.0, *discounts], dtype=torch.float64, device=counts.device)
+    taken = table[counts.clamp(max=3)]
+    kept_count = counts.to(torch.float64)
+    spared = taken if dropped is None else torch.where(dropped, kept_count, taken)
+    total = torch.zeros(num_contexts, dtype=torch.float64, device=counts.device)
+    weight = torch.zeros_like(total)
+    total.index_add_(0, prefixes, kept_count)
+    weight.index_add_(0, prefixes, spared)
+    weight = torch.where(total > 0, weight / total, 1.0)
+    behind = lower if suffixes is None else lower[suffixes]
+    probabilities = (kept_count - taken) / total[prefixes] + weight[prefixes] * behind
+    return probabilities.to(torch.float32), weight.to(torch.float32)
