@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from .errors import NGramFormatError
+from .training_summary import TrainingSummary
 
 MODEL_TYPE = "ngram_lm"
 FORMAT_VERSION = 1
@@ -26,6 +27,7 @@ class NGramLMConfig:
         missing_unigrams: how token ids without a unigram score: "share", "unk" or a natural log-probability.
         tokenizer_id: name or path of the tokenizer that the token ids come from.
         tokenizer_fingerprint: SHA-256 of its first `vocab_size` pieces.
+        training: how it was trained, where it was trained here.
     """
 
     vocab_size: int
@@ -37,6 +39,7 @@ class NGramLMConfig:
     missing_unigrams: str | float = "share"
     tokenizer_id: str | None = None
     tokenizer_fingerprint: str | None = None
+    training: TrainingSummary | None = None
     model_type: str = field(default=MODEL_TYPE)
     format_version: int = field(default=FORMAT_VERSION)
 
@@ -84,6 +87,8 @@ class NGramLMConfig:
         )
         for name in ("tokenizer_id", "tokenizer_fingerprint"):
             require(isinstance(values.get(name), str | None), f"{name} should be text or null, is {values.get(name)!r}")
+        if values.get("training") is not None:
+            values["training"] = TrainingSummary.from_dict(values["training"], where)
         return cls(**values)
 
 

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import string
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +54,20 @@ class Perplexity:
     num_words: int
     num_sentences: int
     num_missing: int
+
+
+class _on_class:
+    """A method of the class that leaves the instances theirs: `NGramLM.train(texts)` trains a language model, while
+    `lm.train(False)` is what `torch.nn.Module` calls on every part of a network."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.__doc__ = function.__doc__
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            return self.function.__get__(owner)
+        return getattr(torch.nn.Module, self.function.__name__).__get__(instance)
 
 
 class NGramLM(
@@ -170,6 +184,71 @@ class NGramLM(
             check_tokenizer(table.vocab_size, None, None, tokenizer)
         return cls.from_table(table, Vocabulary.of(tokenizer, table.vocab_size), "share", device, engine)
 
+    @_on_class
+    def train(
+        cls,
+        texts: Iterable[Any],
+        tokenizer: Any = None,
+        vocab_size: int | None = None,
+        order: int = 6,
+        prune: Sequence[int] = (),
+        max_ngrams: int | None = None,
+        normalise: Any = None,
+        field: str = "text",
+        limit_vocabulary: Iterable[int] | None = None,
+        discount_fallback: Sequence[float] | None = (0.5, 1.0, 1.5),
+        missing_unigrams: str | float = "share",
+        valid: Iterable[Any] | None = None,
+        outputs: Iterable[str] | None = None,
+        device: str | torch.device | None = None,
+        engine: str = "auto",
+        memory: int | str = "4G",
+        folder: str | Path | None = None,
+        workers: int | None = None,
+        accelerator: Any = None,
+        progress: bool = False,
+    ) -> NGramLM:
+        """Train a model: interpolated modified Kneser-Ney (Chen and Goodman 1998), the same as KenLM's `lmplz` makes.
+
+        Args:
+            texts: sentences: strings, lists of token ids, or rows of a `datasets.Dataset`. Any iterable; it is read once and
+                never held in memory.
+            tokenizer: the ASR model's tokenizer, a processor that holds it, or the name of a repo that has it.
+            vocab_size: number of token ids, where there is no tokenizer.
+            order: length of the longest n-grams, 1 to 12.
+            prune: n-grams that occur at most so often are dropped, one threshold for each order from 1 up, of which the first
+                must be 0 and the last goes for the orders that follow: `(0, 0, 1)` drops 3-grams and longer that occur once.
+            max_ngrams: drop n-grams of the finished model by relative entropy (Stolcke 1998) until at most so many are left.
+            normalise: what is done to texts first: "lower", "upper", "no-punctuation", "nfc", "nfkc", "whisper",
+                "whisper-en", several of them in a list, or a function from text to text.
+            field: where rows have fields, the one with the text.
+            limit_vocabulary: token ids that n-grams may have; those with others are dropped.
+            discount_fallback: discounts for orders whose counts can't give any, as in small or artificial texts; None to
+                raise an error there.
+            missing_unigrams: score of token ids that the text lacks, as for `from_arpa`.
+            valid: texts to compute the perplexity of, which is kept in `config.training`.
+            outputs: some transcripts of the recogniser: case and punctuation of the text are compared with theirs instead of
+                with the tokenizer's pieces, and a warning is logged where they differ.
+            device: where n-grams are counted and the model is put.
+            engine: as for `from_arpa`.
+            memory: what counting may take, in bytes or as "4G"; sorted n-grams that don't fit go to disk for the while.
+            folder: where they go; the system's folder for temporary files by default.
+            workers: processes that encode texts, for tokenizers that aren't parallel by themselves; all cores by default.
+            accelerator: an `accelerate.Accelerator`, if several processes count together. Each must be given all texts, takes
+                its share of them, and gets the whole model.
+            progress: whether to show progress bars.
+
+        Raises:
+            ValueError: no text, token ids outside the vocabulary, bad thresholds; says what would be right.
+        """
+        from .progress import Bars
+        from .training import train
+
+        return train(
+            texts, tokenizer, vocab_size, order, prune, max_ngrams, normalise, field, limit_vocabulary, discount_fallback,
+            missing_unigrams, valid, outputs, device, engine, memory, folder, workers, accelerator, Bars(progress),
+        ).lm  # fmt: skip
+
     @classmethod
     def from_pretrained(  # type: ignore[override]  # names what the mixin takes as model_kwargs
         cls,
@@ -283,6 +362,7 @@ class NGramLM(
                 "share": "they share the probability of `<unk>`",
                 "unk": "each has the probability of `<unk>`",
             }.get(str(config.missing_unigrams), f"each has the log-probability {config.missing_unigrams}"),
+            training="".join(f"| {name} | {value} |\n" for name, value in config.training.lines()) if config.training else "",
         )
 
     def to_table(self) -> NGramTable:

@@ -7,6 +7,7 @@ n-grams of the lower orders are the prefixes of those that are counted, so one p
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections import deque
 from collections.abc import Iterator
@@ -49,6 +50,20 @@ class NGramCounts:
     first_seen: Tensor
 
 
+def parse_bytes(size: int | str) -> int:
+    """A number of bytes, also as text: "500M", "4G", "1.5 GiB" (powers of 1,024).
+
+    Raises:
+        ValueError: it isn't a size, or not above zero.
+    """
+    units = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", str(size), re.IGNORECASE)
+    value = int(float(match[1]) * units[match[2].lower()]) if match else 0
+    if value <= 0:
+        raise ValueError(f"memory should be a size such as 500M or 4G, got {size!r}")
+    return value
+
+
 class NGramCounter:
     """Counts the n-grams of sentences that are added piece by piece.
 
@@ -61,8 +76,6 @@ class NGramCounter:
         memory: bytes that counting may take. Sorted runs that don't fit are kept on disk. What is returned in the end isn't
             bounded by it, but by the number of distinct n-grams.
         folder: where files go; the system's folder for temporary files by default.
-        rank, world_size: of this process among several that read every `world_size`-th batch each, so that `first_seen` is
-            that of the whole text. Sentences are numbered by `add(..., first_sentence=)` there.
     """
 
     def __init__(
@@ -81,7 +94,7 @@ class NGramCounter:
         self.packing = Packing(vocab_size, order)
         self.device = torch.device(device)
         self.steps = steps_for(self.device, engine)
-        self.num_sentences = self.num_tokens = 0
+        self.num_sentences = self.num_tokens = self.num_unknown = 0
         self.first_seen = np.full(vocab_size + 3, NEVER, dtype=np.int64)
         # A position takes its digit, its words three times while they are sorted, and the permutation.
         per_position = 4 + 8 * (3 * len(self.packing.digits) + 3)
@@ -145,7 +158,9 @@ class NGramCounter:
         is_token[begins] = False
         is_token[ends] = False
         digits[begins], digits[ends] = self.packing.begin, self.packing.end
-        digits[is_token] = np.where(token_ids < 0, self.packing.unknown, token_ids + 1)
+        unknown = token_ids < 0
+        self.num_unknown += int(unknown.sum())
+        digits[is_token] = np.where(unknown, self.packing.unknown, token_ids + 1)
         self._append(digits)
 
     def _note_first_seen(self, token_ids: np.ndarray, lengths: np.ndarray, number: int) -> None:
@@ -193,7 +208,7 @@ class NGramCounter:
             self._spill()
 
     def _spill(self) -> None:
-        run = self._merged(self._runs)
+        run = self.merged(self._runs)
         self._runs = []
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="hf_ngpulm-", dir=self._parent)
@@ -208,7 +223,7 @@ class NGramCounter:
             ) from None
         self._spilled.append(path)
 
-    def _merged(self, runs: list[Run]) -> Run:
+    def merged(self, runs: list[Run]) -> Run:
         """One run of many, the shortest first."""
         runs = sorted(runs, key=len, reverse=True)
         while len(runs) > 1:
@@ -229,7 +244,7 @@ class NGramCounter:
             self._take_run(self._pending.popleft().result())
         self._buffer = np.empty(0, dtype=np.int32)
         if not self._spilled:
-            merged, self._runs = self._merged(self._runs), []
+            merged, self._runs = self.merged(self._runs), []
             return merged
         if self._runs:
             self._spill()
@@ -258,7 +273,7 @@ class NGramCounter:
             for file, cut in zip(files, cuts):
                 block = torch.from_numpy(file[:, cut[part] : cut[part + 1]].copy()).to(self.device)
                 runs.append(Run(block[:-1].contiguous(), block[-1]))
-            yield self._merged(runs)
+            yield self.merged(runs)
 
     def finish(self) -> NGramCounts:
         """All n-grams counted. Ends the counting.
@@ -269,6 +284,7 @@ class NGramCounter:
         return self.counts_of(self.run())
 
     def counts_of(self, run: Run) -> NGramCounts:
+        """The n-grams of all orders in a merged run of the highest."""
         if self.num_sentences == 0:
             raise ValueError("there is no text to count n-grams in: no sentence was given")
         orders = self.steps.trie(run, self.packing)

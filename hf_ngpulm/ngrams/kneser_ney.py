@@ -7,10 +7,10 @@ counts of counts give the discounts, and each context hands what its n-grams are
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -79,6 +79,7 @@ def estimate(
     discount_fallback: Sequence[float] | None = DISCOUNT_FALLBACK,
     allowed: Tensor | None = None,
     engine: str = "auto",
+    done: Callable[[], Any] | None = None,
 ) -> Estimate:
     """Estimate a model of counted n-grams.
 
@@ -89,6 +90,7 @@ def estimate(
         discount_fallback: discounts for orders whose counts of counts can't give any (text that is small or artificial);
             None to raise an error there.
         allowed: bool `[vocab_size]`; n-grams with other tokens are dropped, and these tokens count as unknown.
+        done: called behind each order.
 
     Raises:
         ValueError: bad thresholds; discounts that can't be computed, with `discount_fallback=None`.
@@ -161,6 +163,8 @@ def estimate(
         orders.append(NGramOrder(prefixes, tokens, log_probs, torch.zeros_like(log_probs)))
         kept_below = None if all_kept else kept
         kept_rows = None if all_kept else torch.cumsum(kept, 0) - 1
+        if done is not None:
+            done()
     while len(orders) > 1 and len(orders[-1]) == 0:
         orders.pop()
     return Estimate(
