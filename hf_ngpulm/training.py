@@ -16,7 +16,6 @@ from .language_model import NGramLM, Perplexity
 from .ngrams.counting import DEFAULT_MEMORY, NGramCounter, parse_bytes
 from .ngrams.gathering import gather_counts
 from .ngrams.kneser_ney import DISCOUNT_FALLBACK, estimate, thresholds_of
-from .ngrams.pruning import prune_table
 from .progress import Bars
 from .texts import TextReport, encode_texts, mismatches, normaliser
 from .training_summary import TrainingSummary
@@ -68,7 +67,10 @@ def train(
     accelerator: Any = None,
     bars: Bars | None = None,
 ) -> Training:
-    """Train a language model. Arguments as for `NGramLM.train`; `bars` show the progress."""
+    """Train a language model. Arguments as for `NGramLM.train`; `bars` show the progress.
+
+    `texts` may also be pairs of arrays, as `read_ids` gives them: token ids `[L]` and lengths `[S]` of many sentences.
+    """
     vocabulary = Vocabulary.of(tokenizer, vocab_size)
     thresholds = thresholds_of(prune, order)
     allowed = None if limit_vocabulary is None else _allowed(limit_vocabulary, vocabulary.size)
@@ -86,6 +88,8 @@ def train(
     table, num_sentences, num_tokens = estimated.table, counts.num_sentences, counts.num_tokens
     del counts
     if max_ngrams is not None:
+        from .ngrams.pruning import prune_table
+
         with bars.stage("pruning"):
             table = prune_table(table, max_ngrams)
     with bars.stage("building"):
@@ -145,9 +149,20 @@ class _Sentences:
         if first is None:
             return
         rows = chain([first], self.rows)
+        if isinstance(first, tuple):
+            yield from self._blocks(rows)
+            return
         batches = self._encoded(rows) if isinstance(first, str) else self._of_ids(rows)
         for number, (token_ids, lengths) in enumerate(batches):
             yield token_ids, lengths, (number * self.world_size + self.rank) * SENTENCES_PER_BATCH
+
+    def _blocks(self, blocks: Iterator[tuple[np.ndarray, np.ndarray]]) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+        """Sentences that are encoded already."""
+        first = 0
+        for number, (token_ids, lengths) in enumerate(blocks):
+            if number % self.world_size == self.rank:
+                yield token_ids, lengths, first
+            first += len(lengths)
 
     def _own_batches(self, rows: Iterator[Any]) -> Iterator[list[Any]]:
         number = 0

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from . import convert, demo, info, score, transcribe
+from . import convert, demo, info, score, train, transcribe
 
 app = typer.Typer(
     name="hf-ngpulm",
@@ -21,6 +21,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command()(demo.demo)
+app.command()(train.train)
 app.command()(convert.convert)
 app.command()(info.info)
 app.command()(score.score)

@@ -1,4 +1,4 @@
-"""Modified Kneser-Ney over dictionaries, from the textbook (Chen and Goodman 1998): slow, obvious, owing nothing to the package."""
+"""Modified Kneser-Ney over dictionaries, from the textbook (Chen and Goodman 1998); it owes nothing to the package."""
 
 from __future__ import annotations
 

@@ -1,0 +1,175 @@
+"""hf-ngpulm train"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .models import JsonOption, load_tokenizer
+
+if TYPE_CHECKING:
+    from ..training import Training
+
+
+def train(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            help="Text (a sentence a line), JSON lines or NeMo manifests, CSV, TSV, Parquet, also compressed; - for standard "
+            "input; a dataset's Hub id (org/name or org/name:config)."
+        ),
+    ],
+    output: Annotated[str, typer.Option("--output", "-o", help="Folder to save the language model to.")],
+    tokenizer: Annotated[
+        str | None, typer.Option("--tokenizer", "-t", help="Folder or Hub id of the ASR model that the LM is for.")
+    ] = None,
+    vocab_size: Annotated[
+        int | None, typer.Option("--vocab-size", help="Number of token ids: the input is lines of decimal ids, not text.")
+    ] = None,
+    order: Annotated[int, typer.Option("--order", "-n", help="Length of the longest n-grams, 1 to 12.")] = 6,
+    prune: Annotated[
+        str, typer.Option("--prune", help="Drop n-grams that occur at most so often: a number for each order, as '0 0 1'.")
+    ] = "0",
+    max_ngrams: Annotated[
+        int | None, typer.Option("--max-ngrams", help="Prune by relative entropy to at most so many n-grams.")
+    ] = None,
+    normalise: Annotated[
+        str | None,
+        typer.Option(help="lower, upper, no-punctuation, nfc, nfkc, whisper, whisper-en; several with commas."),
+    ] = None,
+    field: Annotated[
+        str | None, typer.Option("--field", help="Field or column with the text; found by itself if usual.")
+    ] = None,
+    split: Annotated[str, typer.Option("--split", help="Split of a dataset.")] = "train",
+    valid: Annotated[
+        list[str] | None, typer.Option("--valid", help="Text to compute the perplexity of; may be repeated.")
+    ] = None,
+    outputs: Annotated[
+        str | None, typer.Option("--outputs", help="Transcripts of the recogniser, to compare case and punctuation with.")
+    ] = None,
+    arpa: Annotated[str | None, typer.Option("--arpa", help="Also write an ARPA file (.arpa, .arpa.gz).")] = None,
+    device: Annotated[str, typer.Option("--device", help="Where to count and estimate: cpu, cuda, cuda:1.")] = "cpu",
+    memory: Annotated[str, typer.Option("--memory", help="What counting may take; more goes to disk for the while.")] = "4G",
+    folder: Annotated[str | None, typer.Option("--temporary", help="Folder for what doesn't fit into memory.")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", help="Processes that encode, for slow tokenizers.")] = None,
+    fallback: Annotated[
+        bool, typer.Option("--discount-fallback/--no-discount-fallback", help="Go on where a text gives no discounts.")
+    ] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a language model: modified Kneser-Ney, as KenLM's lmplz.
+
+    hf-ngpulm train transcripts.txt books.txt.gz --tokenizer nvidia/parakeet-ctc-0.6b --output my-lm
+
+    Under `accelerate launch` the processes share the text.
+    """
+    if (tokenizer is None) == (vocab_size is None):
+        raise ValueError("name either --tokenizer (the ASR model's; the input is text) or --vocab-size (it is token ids)")
+    # A request to end leaves no temporary files behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    from ..ngrams.kneser_ney import DISCOUNT_FALLBACK
+    from ..progress import Bars
+    from ..texts import read_ids, read_texts, total_bytes
+    from ..training import train as train_on
+
+    begin = time.perf_counter()
+    accelerator = _accelerator()
+    leads = accelerator is None or accelerator.is_main_process
+    bars = Bars(leads and not as_json and sys.stderr.isatty(), total_bytes(inputs))
+
+    training = train_on(
+        read_texts(inputs, field, split, bars.read) if vocab_size is None else read_ids(inputs, bars.read),
+        load_tokenizer(tokenizer),
+        vocab_size,
+        order=order,
+        prune=_thresholds(prune),
+        max_ngrams=max_ngrams,
+        normalise=normalise,
+        discount_fallback=DISCOUNT_FALLBACK if fallback else None,
+        valid=_validation(valid, field, split, vocab_size is not None) if valid else None,
+        outputs=None if outputs is None else read_texts([outputs]),
+        device=device,
+        memory=memory,
+        folder=folder,
+        workers=workers,
+        accelerator=accelerator,
+        bars=bars,
+    )
+    if not leads:
+        return
+    with bars.stage("saving", 2 if arpa else 1) as bar:
+        training.lm.save_pretrained(output)
+        bar.update()
+        if arpa is not None:
+            training.lm.to_arpa(arpa)
+    _show(training, output, time.perf_counter() - begin, as_json)
+
+
+def _validation(inputs: list[str], field: str | None, split: str, are_ids: bool) -> Iterator[Any]:
+    """Texts, or lists of token ids."""
+    from ..texts import read_ids, read_texts
+
+    if not are_ids:
+        yield from read_texts(inputs, field, split)
+        return
+    for ids, lengths in read_ids(inputs):
+        for end, size in zip(lengths.cumsum().tolist(), lengths.tolist()):
+            yield ids[end - size : end].tolist()
+
+
+def _thresholds(text: str) -> tuple[int, ...]:
+    words = re.split(r"[\s,]+", text.strip())
+    if not all(word.isdecimal() for word in words):
+        raise ValueError(f"--prune should be counts, one for each order, such as '0 0 1'; got {text!r}")
+    return tuple(map(int, words))
+
+
+def _accelerator() -> Any:
+    """The accelerator, if this is one of several processes."""
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        return None
+    from accelerate import Accelerator
+
+    return Accelerator()
+
+
+def _show(training: Training, output: str, seconds: float, as_json: bool) -> None:
+    lm, summary = training.lm, training.lm.config.training
+    assert summary is not None
+    if as_json:
+        facts: dict[str, Any] = {"output": output, "order": lm.order, "num_ngrams": lm.num_ngrams, "nbytes": lm.nbytes}
+        facts |= summary.to_dict() | {"seconds": round(seconds, 3), "warnings": training.warnings}
+        if training.report is not None:
+            facts["unknown"] = dict(training.report.unknown.most_common(100))
+        print(json.dumps(facts, ensure_ascii=False))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    orders = Table(title=f"{output}: order {lm.order}, made in {seconds:.1f} s")
+    for heading in ("order", "in the text", "kept", "D1", "D2", "D3+"):
+        orders.add_column(heading, justify="right")
+    for n, counted in enumerate(summary.num_counted, start=1):
+        kept = lm.num_ngrams[n - 1] if n <= lm.order else 0
+        mark = " (fallback)" if n in summary.fallback_orders else ""
+        discounts = [f"{value:.3f}" for value in summary.discounts[n - 1]]
+        orders.add_row(str(n), f"{counted:,}", f"{kept:,}", *discounts[:2], discounts[2] + mark)
+    console = Console()
+    console.print(orders)
+    facts_table = Table(show_header=False)
+    total = sum(lm.num_ngrams)
+    for name, value in [
+        *((name, value) for name, value in summary.lines() if name in ("text", "pruning", "validation perplexity")),
+        ("n-grams", f"{total:,}"),
+        ("memory", f"{lm.nbytes:,} bytes, {lm.nbytes / total:.1f} per n-gram"),
+    ]:
+        facts_table.add_row(name, value)
+    console.print(facts_table)

@@ -1,0 +1,76 @@
+"""What is done to texts before they are encoded."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable
+from typing import Any
+
+Normaliser = Callable[[str], str]
+
+
+def normaliser(spec: str | Normaliser | Iterable[str | Normaliser] | None, tokenizer: Any = None) -> Normaliser:
+    """A function from text to text.
+
+    Args:
+        spec: a name, several (in a list, or with commas between), a function, or None. The names: "lower", "upper",
+            "no-punctuation" (apostrophes and hyphens inside words stay), "nfc", "nfkc", "whisper" and "whisper-en"
+            (Whisper's normalisers for any language and for English). Blanks are always reduced to one.
+        tokenizer: its British-American spellings are used by "whisper-en", if it has any.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    if spec is None:
+        return _single_blanks
+    if isinstance(spec, str):
+        steps: list[str | Normaliser] = [name.strip() for name in spec.split(",")]
+    else:
+        steps = [spec] if callable(spec) else list(spec)
+    functions = [step if callable(step) else _named(step, tokenizer) for step in steps]
+
+    def apply(text: str) -> str:
+        for function in functions:
+            text = function(text)
+        return _single_blanks(text)
+
+    return apply
+
+
+def _single_blanks(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _named(name: str, tokenizer: Any) -> Normaliser:
+    if name in _SIMPLE:
+        return _SIMPLE[name]
+    if name in ("whisper", "whisper-en"):
+        # A module of transformers that its public names leave out; nothing else has the very rules of Whisper's own scores.
+        from transformers.models.whisper.english_normalizer import BasicTextNormalizer, EnglishTextNormalizer
+
+        if name == "whisper":
+            return BasicTextNormalizer()
+        return EnglishTextNormalizer(getattr(tokenizer, "english_spelling_normalizer", None) or {})
+    raise ValueError(f"normalise should be of {', '.join((*_SIMPLE, 'whisper', 'whisper-en'))}, or a function; got {name!r}")
+
+
+def _without_punctuation(text: str) -> str:
+    kept = []
+    for i, character in enumerate(text):
+        if unicodedata.category(character)[0] in "PS":
+            inside = 0 < i < len(text) - 1 and text[i - 1].isalnum() and text[i + 1].isalnum()
+            kept.append(character if inside and _IN_WORDS.match(character) else " ")
+        else:
+            kept.append(character)
+    return "".join(kept)
+
+
+_IN_WORDS = re.compile("['’ʼ\\-‐‑]")
+_SIMPLE: dict[str, Normaliser] = {
+    "lower": str.lower,
+    "upper": str.upper,
+    "no-punctuation": _without_punctuation,
+    "nfc": lambda text: unicodedata.normalize("NFC", text),
+    "nfkc": lambda text: unicodedata.normalize("NFKC", text),
+}
