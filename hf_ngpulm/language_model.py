@@ -7,9 +7,10 @@ import math
 import os
 import re
 import string
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from .automaton import BackoffAutomaton, automaton_from_table, table_from_automa
 from .automaton.tensors import AutomatonTensors
 from .bundled import bundled
 from .config import NGramLMConfig
-from .errors import NGramFormatError
+from .errors import NGramFormatError, TokenizerMismatchError
 from .files import write_beside
 from .ngrams.table import NGramTable
 from .vocabulary import Vocabulary, check_tokenizer, tokenizer_of
@@ -41,14 +42,18 @@ class Perplexity:
 
     Args:
         per_token: exp of the mean negative log-probability of tokens and sentence ends.
-        per_word: the same, per word (blank-separated) and sentence end.
+        per_word: the same, per word (blank-separated) and sentence end; None where token ids were given, not words.
+        per_token_known, per_word_known: the same without the tokens that the model has no unigram for; words keep the
+            probability of their other tokens.
         log_prob: natural log-probability of all texts.
         num_tokens, num_words, num_sentences: what was scored, sentence ends not counted in the first two.
         num_missing: tokens that the model has no unigram for.
     """
 
     per_token: float
-    per_word: float
+    per_word: float | None
+    per_token_known: float
+    per_word_known: float | None
     log_prob: float
     num_tokens: int
     num_words: int
@@ -250,6 +255,91 @@ class NGramLM(
         ).lm  # fmt: skip
 
     @classmethod
+    def interpolate(
+        cls,
+        models: Sequence[NGramLM],
+        weights: Sequence[float] | None = None,
+        texts: Iterable[Any] | None = None,
+        tokenizer: Any = None,
+    ) -> NGramLM:
+        """Mix models of the same tokenizer linearly into one: p(w | h) = sum of weight * p(w | h).
+
+        Args:
+            models: two or more.
+            weights: one each, above 0, summing to one.
+            texts: where there are no weights: text (or lists of token ids) to fit them to by expectation maximisation.
+            tokenizer: for texts.
+
+        Raises:
+            ValueError: bad weights, neither weights nor texts, or models over different token ids.
+            TokenizerMismatchError: models made for different tokenizers.
+        """
+        from .interpolation import fit_weights, interpolate
+
+        models = list(models)
+        if len(models) < 2:
+            raise ValueError(f"interpolation takes two models or more, got {len(models)}")
+        first = models[0]
+        for other in models[1:]:
+            prints = [model.config.tokenizer_fingerprint for model in (first, other)]
+            if other.vocab_size != first.vocab_size:
+                raise ValueError(
+                    f"the models are over {first.vocab_size} and {other.vocab_size} token ids; they must be the same"
+                )
+            if None not in prints and prints[0] != prints[1]:
+                raise TokenizerMismatchError(
+                    f"the models were made for different tokenizers: {first.config.tokenizer_id!r} and "
+                    f"{other.config.tokenizer_id!r} (fingerprints {str(prints[0])[:12]} and {str(prints[1])[:12]})"
+                )
+        if weights is None:
+            if texts is None:
+                raise ValueError("interpolation needs weights, or texts to fit them to")
+            texts = list(texts)
+            scores = [[score for values, *_ in model._scored(texts, tokenizer) for score in values] for model in models]
+            if not scores[0]:
+                raise ValueError("there is no text to fit the weights to")
+            weights = fit_weights(torch.tensor(scores, dtype=torch.float64))
+        elif len(weights) != len(models) or not all(weight > 0 for weight in weights) or abs(sum(weights) - 1) > 1e-6:
+            raise ValueError(
+                f"weights should be one for each of the {len(models)} models, above 0, summing to 1; got {list(weights)}, "
+                f"which sum to {sum(weights):g}"
+            )
+        tables = [model.to_table() for model in models]
+        automata = [(model.to("cpu") if model.device.type != "cpu" else model, model.unk_tokens.cpu()) for model in models]
+        table = interpolate(tables, automata, weights)
+        best = next((model for model in models if model.pieces is not None), first)
+        return cls._with_table(table, best, first.device, first.engine)
+
+    def prune(self, max_ngrams: int | None = None, threshold: float | None = None) -> NGramLM:
+        """A smaller model: without the n-grams whose loss changes it least (Stolcke 1998).
+
+        Args:
+            max_ngrams: n-grams of all orders to keep at most; unigrams stay.
+            threshold: or drop those n-grams whose loss makes the perplexity grow by less than this part of it (such as 1e-8).
+
+        Raises:
+            ValueError: neither or both are given, or fewer n-grams are asked for than there are unigrams.
+        """
+        from .pruning import prune_table
+
+        table = prune_table(self.to_table(), max_ngrams, threshold)
+        lm = self._with_table(table, self, self.device, self.engine)
+        training = self.config.training
+        if training is not None:
+            lm.config = replace(lm.config, training=replace(training, max_ngrams=sum(lm.num_ngrams), perplexity_per_token=None,
+                                                            perplexity_per_word=None))  # fmt: skip
+        return lm
+
+    @classmethod
+    def _with_table(cls, table: NGramTable, like: NGramLM, device: torch.device, engine: str) -> NGramLM:
+        """A model with another table for the same tokenizer."""
+        config = like.config
+        vocabulary = Vocabulary(config.vocab_size, like.pieces, config.tokenizer_id)
+        lm = cls.from_table(table, vocabulary, "share", device, engine)
+        lm.config = replace(lm.config, tokenizer_fingerprint=config.tokenizer_fingerprint)
+        return lm
+
+    @classmethod
     def from_pretrained(  # type: ignore[override]  # names what the mixin takes as model_kwargs
         cls,
         pretrained_model_name_or_path: str | os.PathLike[str],
@@ -402,45 +492,83 @@ class NGramLM(
         """
         check_tokenizer(self.vocab_size, self.config.tokenizer_fingerprint, self.config.tokenizer_id, tokenizer)
 
-    def score_texts(self, texts: Iterable[str], tokenizer: Any, batch_size: int = 1024) -> list[tuple[float, list[int]]]:
-        """Natural log-probability (`</s>` included) and token ids of each text."""
-        self.check_tokenizer(tokenizer)
-        tokenizer = tokenizer_of(tokenizer)
-        texts = list(texts)
-        results: list[tuple[float, list[int]]] = []
-        for first in range(0, len(texts), batch_size):
-            rows = tokenizer(texts[first : first + batch_size], add_special_tokens=False)["input_ids"]
+    def score_texts(
+        self, texts: Iterable[str | Sequence[int]], tokenizer: Any = None, batch_size: int = 1024
+    ) -> list[tuple[float, list[int]]]:
+        """Natural log-probability (`</s>` included) and token ids of each text, which may be token ids already."""
+        return [(math.fsum(scores), ids) for scores, ids, _ in self._scored(texts, tokenizer, batch_size)]
+
+    def _scored(
+        self, texts: Iterable[str | Sequence[int]], tokenizer: Any, batch_size: int = 1024
+    ) -> Iterator[tuple[list[float], list[int], str | None]]:
+        """For each text the log-probabilities of its tokens and of `</s>`, its token ids, and itself (None if it was ids)."""
+        if tokenizer is not None:
+            self.check_tokenizer(tokenizer)
+            tokenizer = tokenizer_of(tokenizer)
+        rest = iter(texts)
+        while batch := list(islice(rest, batch_size)):
+            if all(isinstance(text, str) for text in batch):
+                if tokenizer is None:
+                    raise ValueError(
+                        "texts need the ASR model's tokenizer (tokenizer=...); without one, pass lists of token ids"
+                    )
+                rows = tokenizer(batch, add_special_tokens=False)["input_ids"]
+            else:
+                rows = [list(map(int, row)) for row in batch]
             lengths = torch.tensor([len(row) for row in rows])
             token_ids = torch.full((len(rows), max(1, int(lengths.max()))), -1)
             for i, row in enumerate(rows):
                 token_ids[i, : len(row)] = torch.tensor(row, dtype=torch.int64)
-            results += zip(self.score_sequences(token_ids, lengths).tolist(), rows, strict=True)
-        return results
+            scores, states = self.score_tokens(token_ids, lengths)
+            ends = self.final_scores(states).tolist()
+            for text, row, values, end in zip(batch, rows, scores.tolist(), ends, strict=True):
+                yield [*values[: len(row)], end], row, text if isinstance(text, str) else None
 
-    def perplexity(self, texts: Iterable[str], tokenizer: Any) -> Perplexity:
+    def perplexity(self, texts: Iterable[str | Sequence[int]], tokenizer: Any = None) -> Perplexity:
         """Perplexity of texts, one sentence each, per token and per word (sentence ends included).
+
+        Args:
+            texts: strings, or lists of token ids (then nothing is known of words).
+            tokenizer: the one that this model was made for; needed for strings.
 
         Raises:
             ValueError: there are no texts.
             TokenizerMismatchError: the tokenizer isn't the one this model was made for.
         """
-        texts = list(texts)
-        if not texts:
-            raise ValueError("perplexity needs at least one text, got none")
-        scored = self.score_texts(texts, tokenizer)
-        log_prob = math.fsum(score for score, _ in scored)
         missing = set(self.unk_tokens.tolist())
-        num_tokens = sum(len(row) for _, row in scored)
-        num_words = sum(len(text.split()) for text in texts)
+        total: list[float] = []
+        unknown: list[float] = []
+        num_tokens = num_words = num_sentences = 0
+        words_known = True
+        for scores, row, text in self._scored(texts, tokenizer):
+            num_sentences += 1
+            num_tokens += len(row)
+            total += scores
+            unknown += [score for score, token in zip(scores, row) if token in missing or not 0 <= token < self.vocab_size]
+            words_known &= text is not None
+            num_words += len(text.split()) if text is not None else 0
+        if not num_sentences:
+            raise ValueError("perplexity needs at least one text, got none")
+        log_prob, known = math.fsum(total), math.fsum(total) - math.fsum(unknown)
+        num_words = num_words if words_known else 0
         return Perplexity(
-            per_token=math.exp(-log_prob / (num_tokens + len(texts))),
-            per_word=math.exp(-log_prob / (num_words + len(texts))),
+            per_token=_perplexity(log_prob, num_tokens + num_sentences),
+            per_word=_perplexity(log_prob, num_words + num_sentences) if words_known else None,
+            per_token_known=_perplexity(known, num_tokens - len(unknown) + num_sentences),
+            per_word_known=_perplexity(known, num_words + num_sentences) if words_known else None,
             log_prob=log_prob,
             num_tokens=num_tokens,
             num_words=num_words,
-            num_sentences=len(texts),
-            num_missing=sum(token in missing for _, row in scored for token in row),
+            num_sentences=num_sentences,
+            num_missing=len(unknown),
         )
+
+
+def _perplexity(log_prob: float, count: int) -> float:
+    try:
+        return math.exp(-log_prob / count)
+    except OverflowError:
+        return math.inf
 
 
 def _load(cls: type[NGramLM], config_path: Path, weights_path: Path, where: str, engine: str) -> NGramLM:

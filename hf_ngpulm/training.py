@@ -17,6 +17,7 @@ from .ngrams.counting import DEFAULT_MEMORY, NGramCounter, parse_bytes
 from .ngrams.gathering import gather_counts
 from .ngrams.kneser_ney import DISCOUNT_FALLBACK, estimate, thresholds_of
 from .progress import Bars
+from .pruning import prune_table
 from .texts import TextReport, encode_texts, mismatches, normaliser
 from .training_summary import TrainingSummary
 from .vocabulary import Vocabulary, tokenizer_of
@@ -88,8 +89,6 @@ def train(
     table, num_sentences, num_tokens = estimated.table, counts.num_sentences, counts.num_tokens
     del counts
     if max_ngrams is not None:
-        from .ngrams.pruning import prune_table
-
         with bars.stage("pruning"):
             table = prune_table(table, max_ngrams)
     with bars.stage("building"):

@@ -41,13 +41,17 @@ def score(
     if as_json:
         print(json.dumps({"sentences": total.num_sentences, "tokens": total.num_tokens, "words": total.num_words,
                           "log_prob": total.log_prob, "perplexity_per_token": total.per_token,
-                          "perplexity_per_word": total.per_word, "missing_tokens": total.num_missing}))  # fmt: skip
-    else:
-        print(
-            f"{total.num_sentences} sentences, {total.num_words} words, {total.num_tokens} tokens "
-            f"({total.num_missing} without a unigram); "
-            f"perplexity {total.per_token:.3f} per token, {total.per_word:.3f} per word"
-        )
+                          "perplexity_per_word": total.per_word, "missing_tokens": total.num_missing,
+                          "perplexity_per_token_known": total.per_token_known,
+                          "perplexity_per_word_known": total.per_word_known}))  # fmt: skip
+        return
+    print(
+        f"{total.num_sentences} sentences, {total.num_words} words, {total.num_tokens} tokens "
+        f"({total.num_missing} without a unigram); "
+        f"perplexity {total.per_token:.3f} per token, {total.per_word:.3f} per word"
+    )
+    if total.num_missing:
+        print(f"without these: perplexity {total.per_token_known:.3f} per token, {total.per_word_known:.3f} per word")
 
 
 def _lines(files: list[str] | None) -> list[str]:
