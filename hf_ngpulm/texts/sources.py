@@ -23,9 +23,9 @@ FIELDS = ("text", "sentence", "transcription", "transcript", "normalized_text", 
 ROWS_PER_BATCH = 8192
 _DATASET_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 _COMPRESSIONS: dict[str, Callable[..., Any]] = {
-    ".gz": gzip.GzipFile,
-    ".bz2": bz2.BZ2File,
-    ".xz": lzma.LZMAFile,
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
 }
 Progress = Callable[[int], Any]
 
@@ -163,8 +163,8 @@ def _opened(name: str, progress: Progress | None) -> Iterator[IO[bytes]]:
             yield raw
             return
         try:
-            with io.BufferedReader(decompress(raw), 1 << 20) as file:
-                yield file  # type: ignore[misc]
+            with decompress(raw, "rb") as file:
+                yield io.BufferedReader(file, 1 << 20)  # type: ignore[misc]
         except (EOFError, zlib.error, lzma.LZMAError) as error:
             raise ValueError(f"{name}: the compressed file is cut short or damaged: {error}") from None
         except OSError as error:  # "not a gzipped file", a wrong checksum: without an error number
