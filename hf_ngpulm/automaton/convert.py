@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,102 +49,12 @@ def automaton_from_table(table: NGramTable, missing_unigrams: str | float = "sha
         NGramFormatError: more n-grams, or longer ones, than an automaton can hold.
         ValueError: `missing_unigrams` is none of these.
     """
-    vocab_size, device = table.vocab_size, table.orders[0].tokens.device
-    if table.order - 1 > MAX_CONTEXT_LENGTH:
-        raise NGramFormatError(f"a model of order {table.order}; at most order {MAX_CONTEXT_LENGTH + 1} can be used")
-
-    special = _special_unigrams(table)
-    unigrams = table.orders[0]
-    ordinary = unigrams.tokens < vocab_size
-    seen = unigrams.tokens[ordinary].to(torch.int64)
-    is_missing = torch.ones(vocab_size, dtype=torch.bool, device=device)
-    is_missing[seen] = False
-    unk_tokens = torch.nonzero(is_missing)[:, 0]
-    unk_weight, unk_share = _missing_weight(missing_unigrams, special["unk"], unk_tokens.numel())
-    unk_arcs = sum(int((order.tokens == table.unk).sum()) for order in table.orders[1:]) * unk_tokens.numel()
-    unk_stands = special["unk"] is not None and unk_share is not None and unk_arcs <= MAX_UNK_ARCS
-    if table.offsets[-1] + vocab_size + (unk_arcs if unk_stands else 0) >= 2**31:
-        raise NGramFormatError(f"{sum(table.num_ngrams)} n-grams are more than the 2**31 - 1 arcs that can be addressed")
-    if device.type == "cpu" and not (unk_arcs and unk_stands):
-        from .convert_cpu import build
-
-        built = build(table, unk_stands)
-    else:
-        built = build_on_tensors(table, unk_stands, unk_tokens, unk_share or 0.0)
-    if built.unmet:
-        logger.warning(
-            "%d n-grams are left out that no text can meet: behind </s>, with <s> inside, with a token that has no "
-            "unigram, or with <unk> where it stands for no token (or for too many)",
-            built.unmet,
-        )
-
-    # The root has an arc for every token and </s>.
-    start_state = _state_of_unigram(table, table.bos, built.unigram_states)
-    root = slice(0, vocab_size + 1)
-    built.arc_tokens[root] = torch.arange(vocab_size + 1, device=device)
-    built.arc_weights[root] = unk_weight
-    built.arc_targets[root] = _state_of_unigram(table, table.unk, built.unigram_states)
-    built.arc_weights[seen] = unigrams.log_probs[ordinary]
-    built.arc_targets[seen] = built.unigram_states[ordinary].to(torch.int32)
-    if special["eos"] is None:
-        logger.warning("the language model has no </s>; its probability is taken as 1e-100")
-    built.arc_weights[vocab_size] = MISSING_LOG_PROB if special["eos"] is None else special["eos"]
-    built.arc_targets[vocab_size] = start_state
-
-    automaton = BackoffAutomaton(
-        AutomatonTensors(
-            built.arc_offsets,
-            built.arc_tokens,
-            built.arc_weights,
-            built.arc_targets,
-            built.backoff_states,
-            built.backoff_weights,
-        ),
-        vocab_size,
-        table.order - 1,
-        roots=torch.zeros(1, dtype=torch.int32, device=device),
-        starts=torch.full((1,), start_state, dtype=torch.int32, device=device),
-    )
-    return automaton, {
-        "states_per_depth": built.states_per_depth,
-        "unk_tokens": unk_tokens.to(torch.int32),
-        "unk_log_prob": special["unk"],
-        "bos_log_prob": special["bos"],
-    }
-
-
-class Built(NamedTuple):
-    """The states and arcs of a table; the arcs of the root, which come first, are still to be filled in.
-
-    Args:
-        unigram_states: int64 `[unigrams]`, the state behind each unigram.
-        states_per_depth: states whose contexts have 0, 1, ... tokens.
-        unmet: n-grams that no text can meet.
-        arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights: as the automaton has them.
-    """
-
-    unigram_states: Tensor
-    states_per_depth: list[int]
-    unmet: int
-    arc_offsets: Tensor
-    arc_tokens: Tensor
-    arc_weights: Tensor
-    arc_targets: Tensor
-    backoff_states: Tensor
-    backoff_weights: Tensor
-
-
-def build_on_tensors(table: NGramTable, unk_stands: bool, unk_tokens: Tensor, unk_share: float) -> Built:
-    """States and arcs in plain torch, on any device: the definition of what `convert_cpu.build` does.
-
-    Args:
-        unk_stands: whether n-grams with `<unk>` can be met.
-        unk_tokens: int64, the token ids that `<unk>` stands for.
-        unk_share: log of the part of `<unk>` that each of them has.
-    """
     vocab_size, num_ids, device = table.vocab_size, table.num_ids, table.orders[0].tokens.device
     offsets = table.offsets
     num_nodes, num_unigrams = offsets[-1], len(table.orders[0])
+    if table.order - 1 > MAX_CONTEXT_LENGTH:
+        raise NGramFormatError(f"a model of order {table.order}; at most order {MAX_CONTEXT_LENGTH + 1} can be used")
+
     # Nodes: the empty context is 0, then the n-grams of all orders numbered through. Sorted by (prefix, token) per
     # order, they are sorted by (prefix node, token) over all. The columns of node i stand in row i - 1.
     prefix = torch.cat([order.prefixes + (offsets[n - 1] if n else 0) for n, order in enumerate(table.orders)])
@@ -152,7 +62,24 @@ def build_on_tensors(table: NGramTable, unk_stands: bool, unk_tokens: Tensor, un
     log_prob = torch.cat([order.log_probs for order in table.orders])
     backoff = torch.cat([torch.zeros(1, device=device), *(order.backoffs for order in table.orders)])
     fail = _failure_links(table, prefix, token, prefix * num_ids + token)
+    special = _special_unigrams(table)
+
+    ordinary = token[:num_unigrams] < vocab_size
+    seen = token[:num_unigrams][ordinary]
+    is_missing = torch.ones(vocab_size, dtype=torch.bool, device=device)
+    is_missing[seen] = False
+    unk_tokens = torch.nonzero(is_missing)[:, 0]
+    unk_weight, unk_share = _missing_weight(missing_unigrams, special["unk"], unk_tokens.numel())
+    unk_arcs = int((token[num_unigrams:] == table.unk).sum()) * unk_tokens.numel()
+    unk_stands = special["unk"] is not None and unk_share is not None and unk_arcs <= MAX_UNK_ARCS
     met, followed = _what_text_can_meet(table, prefix, token, unk_stands)
+    unmet = int((~met[1 + num_unigrams :]).sum())
+    if unmet:
+        logger.warning(
+            "%d n-grams are left out that no text can meet: behind </s>, with <s> inside, with a token that has no "
+            "unigram, or with <unk> where it stands for no token (or for too many)",
+            unmet,
+        )
 
     is_state = torch.zeros(num_nodes, dtype=torch.bool, device=device)
     is_state[prefix[met[1:]]] = True
@@ -166,45 +93,62 @@ def build_on_tensors(table: NGramTable, unk_stands: bool, unk_tokens: Tensor, un
         state_of[rows] = torch.where(is_state[rows], state_of[rows], state_of[fail[rows]])
     contexts = torch.nonzero(is_state)[:, 0]
     states_per_depth = [1] + [int(is_state[offsets[n - 1] : offsets[n]].sum()) for n in range(1, table.order)]
-    unigram_states = state_of[1 : 1 + num_unigrams]
+    start_state = _state_of_unigram(table, table.bos, state_of)
 
-    # Arcs: each n-gram that can be met is one.
+    # Arcs. The root has one for every token and </s>; elsewhere each n-gram is one.
+    root_weights = torch.full((vocab_size + 1,), unk_weight, device=device)
+    root_targets = torch.full_like(root_weights, _state_of_unigram(table, table.unk, state_of), dtype=torch.int64)
+    root_weights[seen] = log_prob[:num_unigrams][ordinary]
+    root_targets[seen] = state_of[1 : 1 + num_unigrams][ordinary]
+    if special["eos"] is None:
+        logger.warning("the language model has no </s>; its probability is taken as 1e-100")
+    root_weights[vocab_size] = MISSING_LOG_PROB if special["eos"] is None else special["eos"]
+    root_targets[vocab_size] = start_state
     later = torch.nonzero(met[1 + num_unigrams :])[:, 0] + num_unigrams
     is_end = token[later] == table.eos
     sources = state_of[prefix[later]]
     arc_tokens = torch.where(is_end, vocab_size, token[later])
     arc_weights = log_prob[later]
-    arc_targets = torch.where(is_end, _state_of_unigram(table, table.bos, unigram_states), state_of[1 + later])
-    if unk_stands and bool((arc_tokens == table.unk).any()):
+    arc_targets = torch.where(is_end, start_state, state_of[1 + later])
+    if unk_arcs and unk_stands:
         is_unk = arc_tokens == table.unk
         copies = torch.where(is_unk, unk_tokens.numel(), 1)
         copied = torch.repeat_interleave(copies)
         number = torch.arange(copied.numel(), device=device) - (torch.cumsum(copies, 0) - copies)[copied]
         sources, arc_targets, is_unk = sources[copied], arc_targets[copied], is_unk[copied]
         arc_tokens = torch.where(is_unk, unk_tokens[torch.where(is_unk, number, 0)], arc_tokens[copied])
-        arc_weights = arc_weights[copied] + is_unk * unk_share
+        arc_weights = arc_weights[copied] + is_unk * (unk_share or 0.0)
         by_key = torch.argsort(sources * num_ids + arc_tokens)
         sources, arc_tokens, arc_weights, arc_targets = (
             column[by_key] for column in (sources, arc_tokens, arc_weights, arc_targets)
         )
+    num_arcs = vocab_size + 1 + sources.numel()
+    if num_arcs >= 2**31:
+        raise NGramFormatError(f"{num_arcs} n-grams are more than the 2**31 - 1 arcs that can be addressed")
     arcs_per_state = torch.bincount(sources, minlength=contexts.numel())
     arcs_per_state[0] = vocab_size + 1
     arc_offsets = torch.cat([torch.zeros(1, dtype=torch.int64, device=device), torch.cumsum(arcs_per_state, 0)])
 
-    def behind_the_root(column: Tensor) -> Tensor:
-        return torch.cat([torch.zeros(vocab_size + 1, dtype=column.dtype, device=device), column])
-
-    return Built(
-        unigram_states,
-        states_per_depth,
-        int((~met[1 + num_unigrams :]).sum()),
-        arc_offsets.to(torch.int32),
-        behind_the_root(arc_tokens.to(token_dtype(vocab_size))),
-        behind_the_root(arc_weights),
-        behind_the_root(arc_targets.to(torch.int32)),
-        state_of[fail[contexts]].to(torch.int32),
-        backoff[contexts],
+    automaton = BackoffAutomaton(
+        AutomatonTensors(
+            arc_offsets=arc_offsets.to(torch.int32),
+            arc_tokens=torch.cat([torch.arange(vocab_size + 1, device=device), arc_tokens]).to(token_dtype(vocab_size)),
+            arc_weights=torch.cat([root_weights, arc_weights]),
+            arc_targets=torch.cat([root_targets, arc_targets]).to(torch.int32),
+            backoff_states=state_of[fail[contexts]].to(torch.int32),
+            backoff_weights=backoff[contexts],
+        ),
+        vocab_size,
+        table.order - 1,
+        roots=torch.zeros(1, dtype=torch.int32, device=device),
+        starts=torch.full((1,), start_state, dtype=torch.int32, device=device),
     )
+    return automaton, {
+        "states_per_depth": states_per_depth,
+        "unk_tokens": unk_tokens.to(torch.int32),
+        "unk_log_prob": special["unk"],
+        "bos_log_prob": special["bos"],
+    }
 
 
 def _what_text_can_meet(table: NGramTable, prefix: Tensor, token: Tensor, unk_stands: bool) -> tuple[Tensor, Tensor]:
@@ -246,10 +190,10 @@ def _row_of_unigram(table: NGramTable, token_id: int) -> int | None:
     return row if row < tokens.numel() and int(tokens[row]) == token_id else None
 
 
-def _state_of_unigram(table: NGramTable, token_id: int, unigram_states: Tensor) -> int:
+def _state_of_unigram(table: NGramTable, token_id: int, state_of: Tensor) -> int:
     """State behind a special token, the root where the model doesn't know it."""
     row = _row_of_unigram(table, token_id)
-    return 0 if row is None else int(unigram_states[row])
+    return 0 if row is None else int(state_of[1 + row])
 
 
 def _special_unigrams(table: NGramTable) -> dict[str, float | None]:

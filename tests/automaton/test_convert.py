@@ -13,9 +13,8 @@ from arpa_models import ArpaModel, BruteForce, arpa_models
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from hf_ngpulm.automaton import BackoffAutomaton, automaton_from_table, convert, convert_cpu, table_from_automaton
+from hf_ngpulm.automaton import BackoffAutomaton, automaton_from_table, convert, table_from_automaton
 from hf_ngpulm.automaton.automaton import MAX_CONTEXT_LENGTH
-from hf_ngpulm.automaton.convert import build_on_tensors
 from hf_ngpulm.errors import NGramFormatError
 from hf_ngpulm.ngrams.arpa import read_arpa
 from hf_ngpulm.ngrams.table import NGramTable
@@ -245,31 +244,6 @@ def test_tables_come_back_from_their_automata(tmp_path_factory, model, missing):
     again, _ = automaton_from_table(back, missing_unigrams=missing)
     for name, tensor in automaton.tensors._asdict().items():
         torch.testing.assert_close(getattr(again, name), tensor, rtol=0.0, atol=1e-5)
-
-
-@settings(deadline=None, max_examples=150)
-@given(arpa_models(), st.booleans())
-def test_compiled_loops_build_what_torch_does(tmp_path_factory, model, unk_stands):
-    table = read_text(model.text, model.vocab_size, tmp_path_factory.mktemp("arpa"))
-    if any(bool((order.tokens == table.unk).any()) for order in table.orders[1:]):
-        unk_stands = False  # their copies are torch's alone
-    assert_same_parts(table, unk_stands)
-
-
-def test_compiled_loops_build_what_torch_does_in_several_threads(golden, monkeypatch):
-    monkeypatch.setattr(convert_cpu, "ROWS_PER_THREAD", 50)
-    assert_same_parts(golden[0], True)
-
-
-def assert_same_parts(table, unk_stands):
-    parts = convert_cpu.build(table, unk_stands)._asdict()
-    root = table.vocab_size + 1
-    for name, wanted in build_on_tensors(table, unk_stands, torch.zeros(0, dtype=torch.int64), 0.0)._asdict().items():
-        found = parts[name]
-        if name in ("arc_tokens", "arc_weights", "arc_targets"):
-            found, wanted = found[root:], wanted[root:]
-        same = torch.equal(found, wanted) and found.dtype == wanted.dtype if torch.is_tensor(wanted) else found == wanted
-        assert same, name
 
 
 class TestUnk:
