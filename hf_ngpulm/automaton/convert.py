@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from ..errors import NGramFormatError
 from ..ngrams.table import NUM_SPECIAL, NGramOrder, NGramTable, one_thread
 from .automaton import MAX_CONTEXT_LENGTH, BackoffAutomaton
 from .steps import steps_for
-from .tensors import AutomatonTensors, token_dtype
+from .tensors import AutomatonTensors
 
 logger = logging.getLogger(__name__)
 
@@ -160,34 +161,35 @@ def table_from_automaton(
         raise NGramFormatError(f"{t.num_states} states can't have the depths {states_per_depth}")
     if automaton.roots.tolist() != [0] or int(t.arc_offsets[1]) != vocab_size + 1:
         raise NGramFormatError("the automaton isn't one language model's: its root hasn't an arc for every token")
-    depth = torch.repeat_interleave(torch.arange(len(states_per_depth)), torch.tensor(states_per_depth))
-    sources = torch.repeat_interleave(torch.arange(t.num_states), t.arc_offsets.diff().to(torch.int64))
-    arc_tokens = t.arc_tokens.to(torch.int64)
-    is_end = arc_tokens == vocab_size
-    arc_tokens[is_end] = eos
-    # An arc to a context one token longer is the n-gram of that very context; all others lead to a suffix.
-    targets = t.arc_targets.to(torch.int64)
-    to_own_context = ~is_end & (depth[targets] == depth[sources] + 1)
-
     # The arcs of the first token without a unigram are those of <unk>, the others' are copies.
-    log_prob = t.arc_weights.clone()
     is_unk_token = torch.zeros(vocab_size + NUM_SPECIAL, dtype=torch.bool)
     is_unk_token[unk_tokens.to(torch.int64).cpu()] = True
-    written = ~is_unk_token[arc_tokens]
-    unk_target = 0
+    first_unk, unk_share, unk_target = -1, 0.0, 0
     if unk_log_prob is not None and unk_tokens.numel():
-        first = int(unk_tokens[0])
-        unk_target = int(targets[first])
-        of_unk = (arc_tokens == first) & (sources != 0)
-        arc_tokens[of_unk] = unk
-        log_prob[of_unk] = (log_prob[of_unk] + (unk_log_prob - float(t.arc_weights[first]))).clamp(max=0.0)
-        written |= of_unk
-    row_of_state = torch.zeros(t.num_states, dtype=torch.int64)
+        first_unk = int(unk_tokens[0])
+        unk_share, unk_target = unk_log_prob - float(t.arc_weights[first_unk]), int(t.arc_targets[first_unk])
+    row_of_state = torch.zeros(t.num_states, dtype=torch.int32)
+    # States of a depth lie side by side, and so do their arcs.
+    bounds = [*accumulate(states_per_depth, initial=0), t.num_states]
     orders = []
     for n in range(1, automaton.context_length + 2):
-        arcs = torch.nonzero((depth[sources] == n - 1) & written)[:, 0]
-        prefixes, tokens, log_probs = row_of_state[sources[arcs]], arc_tokens[arcs], log_prob[arcs]
-        contexts = torch.where(to_own_context[arcs], targets[arcs], -1)
+        first, last, last_longer = bounds[n - 1 : n + 2]
+        arcs = slice(int(t.arc_offsets[first]), int(t.arc_offsets[last]))
+        tokens = t.arc_tokens[arcs].to(torch.int64)
+        tokens[tokens == vocab_size] = eos
+        log_probs = t.arc_weights[arcs].clone()
+        # An arc to a context one token longer is the n-gram of that very context; all others lead to a suffix.
+        contexts = t.arc_targets[arcs].to(torch.int64)
+        contexts[(contexts < last) | (contexts >= last_longer) | (tokens == eos)] = -1
+        prefixes = row_of_state[first:last].to(torch.int64).repeat_interleave(t.arc_offsets[first : last + 1].diff())
+        if unk_tokens.numel():
+            written = ~is_unk_token[tokens]
+            if n > 1:
+                of_unk = tokens == first_unk
+                tokens[of_unk] = unk
+                log_probs[of_unk] = (log_probs[of_unk] + unk_share).clamp(max=0.0)
+                written |= of_unk
+            prefixes, tokens, log_probs, contexts = (column[written] for column in (prefixes, tokens, log_probs, contexts))
         if n == 1:
             special = [(bos, bos_log_prob, start or -1), (unk, unk_log_prob, unk_target or -1)]
             special = [(token, value, context) for token, value, context in special if value is not None]
@@ -195,12 +197,16 @@ def table_from_automaton(
             tokens = torch.cat([tokens, torch.tensor([s[0] for s in special], dtype=torch.int64)])
             log_probs = torch.cat([log_probs, torch.tensor([s[1] for s in special], dtype=torch.float32)])
             contexts = torch.cat([contexts, torch.tensor([s[2] for s in special], dtype=torch.int64)])
-        by_key = torch.argsort(prefixes * (vocab_size + NUM_SPECIAL) + tokens)
-        contexts = contexts[by_key]
-        is_context = contexts >= 0
-        backoffs = torch.where(is_context, t.backoff_weights[contexts], 0.0)
-        orders.append(NGramOrder(prefixes[by_key], tokens[by_key].to(torch.int32), log_probs[by_key], backoffs))
-        if int(is_context.sum()) != (states_per_depth[n] if n < len(states_per_depth) else 0):
+        key = prefixes * (vocab_size + NUM_SPECIAL) + tokens
+        if not bool((key[1:] > key[:-1]).all()):
+            by_key = torch.argsort(key)
+            prefixes, tokens, log_probs, contexts = (column[by_key] for column in (prefixes, tokens, log_probs, contexts))
+        rows = torch.nonzero(contexts >= 0)[:, 0]
+        if rows.numel() != (states_per_depth[n] if n < len(states_per_depth) else 0):
             raise NGramFormatError(f"the states of depth {n} aren't those that depth {n - 1} leads to")
-        row_of_state[contexts[is_context]] = torch.nonzero(is_context)[:, 0]
+        contexts = contexts[rows]
+        backoffs = torch.zeros_like(log_probs)
+        backoffs[rows] = t.backoff_weights[contexts]
+        row_of_state[contexts] = rows.to(torch.int32)
+        orders.append(NGramOrder(prefixes, tokens.to(torch.int32), log_probs, backoffs))
     return NGramTable(vocab_size, tuple(orders))

@@ -13,16 +13,17 @@ from types import ModuleType
 from ...ngrams.table import NGramTable
 from ..ops import ENGINE_VARIABLE
 
+# Torch is through with fewer n-grams before the compiled loops are loaded.
+FEWEST_COMPILED = 1 << 18
 # The compiled loops number n-grams in 32 bits.
-MOST_NODES = 2**31 - 1
+MOST_COMPILED = 2**31 - 2
 
 
 def steps_for(table: NGramTable) -> ModuleType:
-    """The compiled loops for tables on a CPU, torch elsewhere.
+    """The compiled loops for large tables on a CPU, torch elsewhere.
 
     The environment variable HF_NGPULM_ENGINE=reference forces torch on a CPU too.
     """
-    on_cpu = table.orders[0].tokens.device.type == "cpu"
-    fits = table.offsets[-1] <= MOST_NODES
-    forced = os.environ.get(ENGINE_VARIABLE) == "reference"
-    return importlib.import_module(f"{__name__}.{'cpu' if on_cpu and fits and not forced else 'reference'}")
+    on_cpu = table.orders[0].tokens.device.type == "cpu" and os.environ.get(ENGINE_VARIABLE) != "reference"
+    compiled = on_cpu and FEWEST_COMPILED <= sum(table.num_ngrams) <= MOST_COMPILED
+    return importlib.import_module(f"{__name__}.{'cpu' if compiled else 'reference'}")
