@@ -100,8 +100,9 @@ def test_backoffs_of_the_highest_order_and_columns_with_gaps(data, missing):
     table = data.draw(tables(3, most=40))
 
     def change(order):
-        columns = (order.prefixes, order.tokens, order.log_probs, torch.full_like(order.backoffs, -0.5))
-        return NGramOrder(*(torch.stack([column, column], 1)[:, 0] for column in columns))
+        columns = (order.prefixes, order.log_probs, torch.full_like(order.backoffs, -0.5))
+        prefixes, log_probs, backoffs = (torch.stack([column, column], 1)[:, 0] for column in columns)
+        return NGramOrder(prefixes, order.tokens, log_probs, backoffs)
 
     assert_same(with_columns(table, change), missing)
 

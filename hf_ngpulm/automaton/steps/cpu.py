@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,85 +27,109 @@ compiled: Any = njit(nogil=True, cache=True, error_model="numpy")
 ELEMENTS_PER_BLOCK = 1 << 18
 
 
-def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: float) -> Automaton:
-    offsets, order, vocab_size = table.offsets, table.order, table.vocab_size
-    num_unigrams = len(table.orders[0])
-    nodes = [(0, 1), *pairwise(offsets)]  # of each order
-    may_end, copies = possible.numpy(), unk_tokens.numpy()
+class Trie(NamedTuple):
+    """N-grams as nodes. The compiled loops take these columns in this order."""
 
-    tokens = np.zeros(offsets[-1], dtype=np.int32)
+    first_child: np.ndarray  # int32 [contexts + 1]
+    tokens: np.ndarray  # int32 [nodes]
+    unigram_of: np.ndarray  # int32 [num_ids], the node of each token's unigram; 0 where it has none
+    fail: np.ndarray  # int32 [contexts], the longest proper suffix that is a node (Aho and Corasick 1975)
+    possible: np.ndarray  # bool [num_ids], what n-grams of order 2 and up that text can meet may end in
+    followed: np.ndarray  # bool [contexts], whether text can go on behind them
+
+
+def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: float) -> Automaton:
+    nodes = [(0, 1), *pairwise(table.offsets)]  # of each order
+    trie = _trie(table, nodes, possible.numpy())
+    blocks = [_blocks(trie.first_child, first, last) for first, last in nodes[: table.order]]
+    for n in range(2, table.order):
+        _in_blocks(_link, blocks[n - 1], (*trie, table.eos))
+
+    # Of each block of each order: states, n-grams behind them that text can meet, and those of them that end in <unk>.
+    counts: list[list[tuple[int, int, int]]] = [[(1, 0, 0)]]
+    state_of = np.zeros(len(trie.fail), dtype=np.int32)
+    for n in range(1, table.order):
+        counts.append(_in_blocks(_mark_states, blocks[n], (*trie, table.unk, _backoffs(table, n), nodes[n][0], state_of)))
+    states = [[states for states, _, _ in of_order] for of_order in counts]
+    num_met = sum(met for of_order in counts for _, met, _ in of_order)
+    more = max(unk_tokens.numel(), 1) - 1  # than one arc for an n-gram that ends in <unk>
+    arcs = [[met + unks * more for _, met, unks in of_order] for of_order in counts]
+    num_states, num_arcs = sum(map(sum, states)), table.vocab_size + 1 + sum(map(sum, arcs))
+    check_arcs(num_arcs)
+
+    tensors = _empty_tensors(num_states, num_arcs, table.vocab_size)
+    arc_offsets, *arc_columns, backoff_states, backoff_weights = (tensor.numpy() for tensor in tensors)
+    arc_offsets[0], arc_offsets[-1], backoff_states[0], backoff_weights[0] = 0, num_arcs, 0, 0.0
+    first_states = _starts(states, 0)
+    for n in range(1, table.order):
+        arguments = (trie.fail, _backoffs(table, n), nodes[n][0], state_of, backoff_states, backoff_weights)
+        _in_blocks(_number_states, blocks[n], arguments, first_states[n])
+    start_state = int(state_of[trie.unigram_of[table.bos]])
+
+    share = np.float32(unk_share)
+    # As the definition adds 0 * share to the other arcs, which turns a weight of -0 into one of 0 where the share is 0.
+    shares = (share, np.float32(0.0) * share if unk_tokens.numel() else np.float32(-0.0))
+    first_arcs = _starts(arcs, table.vocab_size + 1)
+    for n in range(1, table.order):
+        log_probs = table.orders[n].log_probs.contiguous().numpy()
+        given = (log_probs, nodes[n + 1][0], table.vocab_size, state_of, start_state, unk_tokens.numpy(), *shares)
+        _in_blocks(_write_arcs, blocks[n], (*trie, *given, arc_offsets, *arc_columns), first_states[n], first_arcs[n])
+
+    num_unigrams = len(table.orders[0])
+    return Automaton(
+        tensors,
+        [sum(of_order) for of_order in states],
+        torch.from_numpy(state_of[1 : 1 + num_unigrams].astype(np.int64)),
+        start_state,
+        sum(table.num_ngrams[1:]) - num_met,
+    )
+
+
+def _trie(table: NGramTable, nodes: list[tuple[int, int]], possible: np.ndarray) -> Trie:
+    """The n-grams as nodes. `fail` and `followed` are told for unigrams only."""
+    num_nodes, num_unigrams = table.offsets[-1], len(table.orders[0])
+    num_contexts = table.offsets[max(table.order, 2) - 1]  # unigrams count as contexts even where nothing is longer
+    tokens = np.zeros(num_nodes, dtype=np.int32)
     for (first, last), columns in zip(nodes[1:], table.orders):
         tokens[first:last] = columns.tokens.numpy()
+    first_child = np.full(num_contexts + 1, num_nodes, dtype=np.int32)
+    first_child[0] = 1
+    for n in range(1, table.order):
+        prefixes = table.orders[n].prefixes.contiguous().numpy()
+        _in_blocks(_first_children, _even_blocks(0, prefixes.size), (prefixes, *nodes[n], nodes[n + 1][0], first_child))
     unigrams = tokens[1 : 1 + num_unigrams]
     unigram_of = np.zeros(table.num_ids, dtype=np.int32)
     unigram_of[unigrams] = np.arange(1, 1 + num_unigrams)
-
-    num_contexts = offsets[max(order, 2) - 1]  # unigrams count as contexts even where nothing is longer
-    first_child = np.full(num_contexts + 1, offsets[-1], dtype=np.int32)
-    first_child[0] = 1
-    for n in range(1, order):
-        prefixes = table.orders[n].prefixes.contiguous().numpy()
-        _in_blocks(_first_children, _even_blocks(0, prefixes.size), (prefixes, *nodes[n], nodes[n + 1][0], first_child))
-
-    fail = np.zeros(num_contexts, dtype=np.int32)
     followed = np.ones(num_contexts, dtype=np.bool_)
-    followed[1 : 1 + num_unigrams] = (may_end[unigrams] | (unigrams == table.bos)) & (unigrams != table.eos)
-    blocks = [_blocks(first_child, first, last) for first, last in nodes[:order]]
-    trie = (first_child, tokens, unigram_of, fail)
-    for n in range(2, order):
-        _in_blocks(_link, blocks[n - 1], (*trie, may_end, table.eos, followed))
+    followed[1 : 1 + num_unigrams] = (possible[unigrams] | (unigrams == table.bos)) & (unigrams != table.eos)
+    return Trie(first_child, tokens, unigram_of, np.zeros(num_contexts, dtype=np.int32), possible, followed)
 
-    state_of = np.zeros(num_contexts, dtype=np.int32)
-    counts = [[(1, 0, 0)]]  # of each block of each order: states, n-grams behind them that are met, those that end in <unk>
-    for n in range(1, order):
-        backoffs = table.orders[n - 1].backoffs.contiguous().numpy()
-        arguments = (first_child, tokens, may_end, table.unk, followed, backoffs, nodes[n][0], state_of)
-        counts.append(_in_blocks(_mark_states, blocks[n], arguments))
-    states_per_depth = [sum(states for states, _, _ in of_order) for of_order in counts]
-    num_states = sum(states_per_depth)
-    num_met = sum(met for of_order in counts for _, met, _ in of_order)
-    num_copied = sum(unks for of_order in counts for _, _, unks in of_order) if copies.size else 0
-    num_arcs = vocab_size + 1 + num_met + num_copied * (copies.size - 1)
-    check_arcs(num_arcs)
 
-    backoff_states = np.zeros(num_states, dtype=np.int32)
-    backoff_weights = np.zeros(num_states, dtype=np.float32)
-    first_state = 1
-    first_states: list[list[int]] = [[0]]
-    for n in range(1, order):
-        *starts, first_state = accumulate((states for states, _, _ in counts[n]), initial=first_state)
-        first_states.append(starts)
-        backoffs = table.orders[n - 1].backoffs.contiguous().numpy()
-        arguments = (fail, backoffs, nodes[n][0], state_of, backoff_states, backoff_weights)
-        _in_blocks(_number_states, blocks[n], arguments, starts)
-    start_state = int(state_of[unigram_of[table.bos]])
+def _backoffs(table: NGramTable, n: int) -> np.ndarray:
+    return table.orders[n - 1].backoffs.contiguous().numpy()
 
-    arc_offsets = np.zeros(num_states + 1, dtype=np.int32)
-    arc_offsets[-1] = num_arcs
-    arc_tokens = torch.empty(num_arcs, dtype=token_dtype(vocab_size), device="cpu").numpy()
-    arc_weights, arc_targets = np.empty(num_arcs, dtype=np.float32), np.empty(num_arcs, dtype=np.int32)
-    share = np.float32(unk_share)
-    # As the definition adds 0 * share to the other arcs, which turns a weight of -0 into one of 0 where the share is 0.
-    no_share = np.float32(0.0) * share if copies.size else np.float32(-0.0)
-    first_arc = vocab_size + 1
-    for n in range(1, order):
-        sizes = (met + (unks * (copies.size - 1) if copies.size else 0) for _, met, unks in counts[n])
-        *starts, first_arc = accumulate(sizes, initial=first_arc)
-        log_probs = table.orders[n].log_probs.contiguous().numpy()
-        arguments = (
-            *trie, may_end, followed, state_of, log_probs, nodes[n + 1][0], vocab_size, start_state, copies, share, no_share,
-            arc_offsets, arc_tokens, arc_weights, arc_targets,
-        )  # fmt: skip
-        _in_blocks(_write_arcs, blocks[n], arguments, first_states[n], starts)
 
-    columns = (arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights)
-    return Automaton(
-        AutomatonTensors(*map(torch.from_numpy, columns)),
-        states_per_depth,
-        torch.from_numpy(state_of[1 : 1 + num_unigrams].astype(np.int64)),
-        start_state,
-        offsets[-1] - 1 - num_unigrams - num_met,
+def _empty_tensors(num_states: int, num_arcs: int, vocab_size: int) -> AutomatonTensors:
+    def empty(size: int, dtype: torch.dtype) -> Tensor:
+        return torch.empty(size, dtype=dtype, device="cpu")
+
+    return AutomatonTensors(
+        arc_offsets=empty(num_states + 1, torch.int32),
+        arc_tokens=empty(num_arcs, token_dtype(vocab_size)),
+        arc_weights=empty(num_arcs, torch.float32),
+        arc_targets=empty(num_arcs, torch.int32),
+        backoff_states=empty(num_states, torch.int32),
+        backoff_weights=empty(num_states, torch.float32),
     )
+
+
+def _starts(sizes: list[list[int]], first: int) -> list[list[int]]:
+    """Where each block of each order begins, given the sizes of all of them."""
+    starts = []
+    for of_order in sizes:
+        *begins, first = accumulate(of_order, initial=first)
+        starts.append(begins)
+    return starts
 
 
 def _even_blocks(first: int, last: int) -> np.ndarray:
@@ -174,7 +198,7 @@ def _behind_suffix(first_child, tokens, unigram_of, fail, suffix, token):
 
 
 @compiled
-def _link(begin, end, first_child, tokens, unigram_of, fail, possible, eos, followed):
+def _link(begin, end, first_child, tokens, unigram_of, fail, possible, followed, eos):
     """What follows a context follows its suffix too, mostly, and both lists ascend: walk them side by side."""
     for context in range(begin, end):
         suffix = fail[context]
@@ -193,11 +217,12 @@ def _link(begin, end, first_child, tokens, unigram_of, fail, possible, eos, foll
 
 
 @compiled
-def _mark_states(begin, end, first_child, tokens, possible, unk, followed, backoffs, first, state_of):
+def _mark_states(
+    begin, end, first_child, tokens, unigram_of, fail, possible, followed, unk, backoffs, first, state_of,
+):  # fmt: skip
     """Note which contexts are states. Counts them, what can be met behind them, and how much of that ends in <unk>."""
     states, met, unks = 0, 0, 0
     for context in range(begin, end):
-        state_of[context] = 0
         if not followed[context]:
             continue
         low, high = first_child[context], first_child[context + 1]
@@ -227,11 +252,11 @@ def _number_states(begin, end, state, fail, backoffs, first, state_of, backoff_s
 
 @compiled
 def _write_arcs(
-    begin, end, state, arc, first_child, tokens, unigram_of, fail, possible, followed, state_of, log_probs, first,
-    vocab_size, start_state, unk_tokens, share, no_share, arc_offsets, arc_tokens, arc_weights, arc_targets,
+    begin, end, state, arc, first_child, tokens, unigram_of, fail, possible, followed, log_probs, first, vocab_size,
+    state_of, start_state, unk_tokens, share, no_share, arc_offsets, arc_tokens, arc_weights, arc_targets,
 ):  # fmt: skip
     for context in range(begin, end):
-        if not followed[context] or state_of[context] != state:  # those that are no states have the numbers of shorter ones
+        if not followed[context] or state_of[context] != state:  # one that is no state has the number of a shorter one
             continue
         arc_offsets[state] = arc
         state += 1
