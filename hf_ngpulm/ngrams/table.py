@@ -148,6 +148,7 @@ class NGramTable:
         return offsets
 
     def row_of_unigram(self, token_id: int) -> int | None:
+        """Row of a token's unigram, None where it has none."""
         tokens = self.orders[0].tokens
         row = int(torch.searchsorted(tokens, token_id))
         return row if row < tokens.numel() and int(tokens[row]) == token_id else None

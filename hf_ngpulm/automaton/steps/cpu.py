@@ -139,7 +139,7 @@ def _even_blocks(first: int, last: int) -> np.ndarray:
 def _blocks(first_child: np.ndarray, first: int, last: int) -> np.ndarray:
     """Bounds of runs of contexts, with about as many n-grams behind each; a long run of contexts is cut in any case."""
     children = first_child[first : last + 1]
-    by_children = _even_blocks(int(children[0]), int(children[-1]))[1:-1]
+    by_children = _even_blocks(int(children[0]), int(children[-1]))[1:-1].astype(children.dtype)  # else numpy copies those
     inner = np.concatenate([first + np.searchsorted(children, by_children), _even_blocks(first, last)])
     return np.unique(np.append(inner, [first, last]))
 
@@ -239,6 +239,7 @@ def _mark_states(
 
 @compiled
 def _number_states(begin, end, state, fail, backoffs, first, state_of, backoff_states, backoff_weights):
+    """Give contexts that are states their numbers, and the others that of their longest suffix that is one."""
     for context in range(begin, end):
         suffix = state_of[fail[context]]
         if state_of[context] == 0:
@@ -255,6 +256,7 @@ def _write_arcs(
     begin, end, state, arc, first_child, tokens, unigram_of, fail, possible, followed, log_probs, first, vocab_size,
     state_of, start_state, unk_tokens, share, no_share, arc_offsets, arc_tokens, arc_weights, arc_targets,
 ):  # fmt: skip
+    """The arcs of a run of contexts: `state` is the first of their states, `arc` where its arcs begin."""
     for context in range(begin, end):
         if not followed[context] or state_of[context] != state:  # one that is no state has the number of a shorter one
             continue
