@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from torch import Tensor
 from ..errors import NGramFormatError
 from ..ngrams.table import NUM_SPECIAL, NGramOrder, NGramTable, one_thread
 from .automaton import MAX_CONTEXT_LENGTH, BackoffAutomaton
-from .tensors import AutomatonTensors, token_dtype
+from .steps import steps_for
+from .tensors import AutomatonTensors
 
 logger = logging.getLogger(__name__)
 
@@ -49,156 +51,69 @@ def automaton_from_table(table: NGramTable, missing_unigrams: str | float = "sha
         NGramFormatError: more n-grams, or longer ones, than an automaton can hold.
         ValueError: `missing_unigrams` is none of these.
     """
-    vocab_size, num_ids, device = table.vocab_size, table.num_ids, table.orders[0].tokens.device
-    offsets = table.offsets
-    num_nodes, num_unigrams = offsets[-1], len(table.orders[0])
+    vocab_size, device = table.vocab_size, table.orders[0].tokens.device
     if table.order - 1 > MAX_CONTEXT_LENGTH:
         raise NGramFormatError(f"a model of order {table.order}; at most order {MAX_CONTEXT_LENGTH + 1} can be used")
-
-    # Nodes: the empty context is 0, then the n-grams of all orders numbered through. Sorted by (prefix, token) per
-    # order, they are sorted by (prefix node, token) over all. The columns of node i stand in row i - 1.
-    prefix = torch.cat([order.prefixes + (offsets[n - 1] if n else 0) for n, order in enumerate(table.orders)])
-    token = torch.cat([order.tokens for order in table.orders]).to(torch.int64)
-    log_prob = torch.cat([order.log_probs for order in table.orders])
-    backoff = torch.cat([torch.zeros(1, device=device), *(order.backoffs for order in table.orders)])
-    fail = _failure_links(table, prefix, token, prefix * num_ids + token)
+    unigrams = table.orders[0].tokens.to(torch.int64)
     special = _special_unigrams(table)
-
-    ordinary = token[:num_unigrams] < vocab_size
-    seen = token[:num_unigrams][ordinary]
+    ordinary = unigrams < vocab_size
+    seen = unigrams[ordinary]
     is_missing = torch.ones(vocab_size, dtype=torch.bool, device=device)
     is_missing[seen] = False
     unk_tokens = torch.nonzero(is_missing)[:, 0]
     unk_weight, unk_share = _missing_weight(missing_unigrams, special["unk"], unk_tokens.numel())
-    unk_arcs = int((token[num_unigrams:] == table.unk).sum()) * unk_tokens.numel()
+    unk_arcs = _count_last(table, table.unk) * unk_tokens.numel() if unk_tokens.numel() else 0
     unk_stands = special["unk"] is not None and unk_share is not None and unk_arcs <= MAX_UNK_ARCS
-    met, followed = _what_text_can_meet(table, prefix, token, unk_stands)
-    unmet = int((~met[1 + num_unigrams :]).sum())
-    if unmet:
+
+    possible = torch.zeros(table.num_ids, dtype=torch.bool, device=device)
+    possible[unigrams] = True
+    possible[table.bos], possible[table.eos], possible[table.unk] = False, True, unk_stands
+    copied_tokens = unk_tokens if unk_stands and unk_arcs else unk_tokens[:0]
+    built = steps_for(table).build(table, possible, copied_tokens, unk_share or 0.0)
+    if built.unmet:
         logger.warning(
             "%d n-grams are left out that no text can meet: behind </s>, with <s> inside, with a token that has no "
             "unigram, or with <unk> where it stands for no token (or for too many)",
-            unmet,
+            built.unmet,
         )
 
-    is_state = torch.zeros(num_nodes, dtype=torch.bool, device=device)
-    is_state[prefix[met[1:]]] = True
-    is_state |= backoff != 0
-    is_state &= followed
-    is_state[offsets[-2] :] = False  # n-grams of the highest order are no contexts
-    is_state[0] = True
-    state_of = torch.cumsum(is_state, 0) - 1
-    for n in range(1, table.order + 1):  # a context that is no state stands for its longest suffix that is one
-        rows = slice(offsets[n - 1], offsets[n])
-        state_of[rows] = torch.where(is_state[rows], state_of[rows], state_of[fail[rows]])
-    contexts = torch.nonzero(is_state)[:, 0]
-    states_per_depth = [1] + [int(is_state[offsets[n - 1] : offsets[n]].sum()) for n in range(1, table.order)]
-    start_state = _state_of_unigram(table, table.bos, state_of)
-
-    # Arcs. The root has one for every token and </s>; elsewhere each n-gram is one.
-    root_weights = torch.full((vocab_size + 1,), unk_weight, device=device)
-    root_targets = torch.full_like(root_weights, _state_of_unigram(table, table.unk, state_of), dtype=torch.int64)
-    root_weights[seen] = log_prob[:num_unigrams][ordinary]
-    root_targets[seen] = state_of[1 : 1 + num_unigrams][ordinary]
+    # The root has an arc for every token and </s>.
+    root = slice(0, vocab_size + 1)
+    unk_row = table.row_of_unigram(table.unk)
+    root_weights, root_targets = built.tensors.arc_weights[root], built.tensors.arc_targets[root]
+    root_weights[:] = unk_weight
+    root_targets[:] = 0 if unk_row is None else built.unigram_states[unk_row]
+    root_weights[seen] = table.orders[0].log_probs[ordinary]
+    root_targets[seen] = built.unigram_states[ordinary].to(torch.int32)
     if special["eos"] is None:
         logger.warning("the language model has no </s>; its probability is taken as 1e-100")
     root_weights[vocab_size] = MISSING_LOG_PROB if special["eos"] is None else special["eos"]
-    root_targets[vocab_size] = start_state
-    later = torch.nonzero(met[1 + num_unigrams :])[:, 0] + num_unigrams
-    is_end = token[later] == table.eos
-    sources = state_of[prefix[later]]
-    arc_tokens = torch.where(is_end, vocab_size, token[later])
-    arc_weights = log_prob[later]
-    arc_targets = torch.where(is_end, start_state, state_of[1 + later])
-    if unk_arcs and unk_stands:
-        is_unk = arc_tokens == table.unk
-        copies = torch.where(is_unk, unk_tokens.numel(), 1)
-        copied = torch.repeat_interleave(copies)
-        number = torch.arange(copied.numel(), device=device) - (torch.cumsum(copies, 0) - copies)[copied]
-        sources, arc_targets, is_unk = sources[copied], arc_targets[copied], is_unk[copied]
-        arc_tokens = torch.where(is_unk, unk_tokens[torch.where(is_unk, number, 0)], arc_tokens[copied])
-        arc_weights = arc_weights[copied] + is_unk * (unk_share or 0.0)
-        by_key = torch.argsort(sources * num_ids + arc_tokens)
-        sources, arc_tokens, arc_weights, arc_targets = (
-            column[by_key] for column in (sources, arc_tokens, arc_weights, arc_targets)
-        )
-    num_arcs = vocab_size + 1 + sources.numel()
-    if num_arcs >= 2**31:
-        raise NGramFormatError(f"{num_arcs} n-grams are more than the 2**31 - 1 arcs that can be addressed")
-    arcs_per_state = torch.bincount(sources, minlength=contexts.numel())
-    arcs_per_state[0] = vocab_size + 1
-    arc_offsets = torch.cat([torch.zeros(1, dtype=torch.int64, device=device), torch.cumsum(arcs_per_state, 0)])
+    root_targets[vocab_size] = built.start_state
+    built.tensors.arc_tokens[root] = torch.arange(vocab_size + 1, device=device).to(built.tensors.arc_tokens.dtype)
 
     automaton = BackoffAutomaton(
-        AutomatonTensors(
-            arc_offsets=arc_offsets.to(torch.int32),
-            arc_tokens=torch.cat([torch.arange(vocab_size + 1, device=device), arc_tokens]).to(token_dtype(vocab_size)),
-            arc_weights=torch.cat([root_weights, arc_weights]),
-            arc_targets=torch.cat([root_targets, arc_targets]).to(torch.int32),
-            backoff_states=state_of[fail[contexts]].to(torch.int32),
-            backoff_weights=backoff[contexts],
-        ),
+        built.tensors,
         vocab_size,
         table.order - 1,
         roots=torch.zeros(1, dtype=torch.int32, device=device),
-        starts=torch.full((1,), start_state, dtype=torch.int32, device=device),
+        starts=torch.full((1,), built.start_state, dtype=torch.int32, device=device),
     )
     return automaton, {
-        "states_per_depth": states_per_depth,
+        "states_per_depth": built.states_per_depth,
         "unk_tokens": unk_tokens.to(torch.int32),
         "unk_log_prob": special["unk"],
         "bos_log_prob": special["bos"],
     }
 
 
-def _what_text_can_meet(table: NGramTable, prefix: Tensor, token: Tensor, unk_stands: bool) -> tuple[Tensor, Tensor]:
-    """Two masks over the nodes: n-grams that text can hold, and those of them that something can follow."""
-    unigrams = token[: len(table.orders[0])]
-    is_known = torch.zeros(table.num_ids, dtype=torch.bool, device=token.device)
-    is_known[unigrams] = True
-    is_known[table.bos], is_known[table.eos], is_known[table.unk] = False, True, unk_stands
-    possible = is_known[token]
-    possible[: len(unigrams)] |= unigrams == table.bos
-    met = torch.ones(table.offsets[-1], dtype=torch.bool, device=token.device)
-    followed = met.clone()
-    for first, last in zip(table.offsets, table.offsets[1:]):
-        met[first:last] = followed[prefix[first - 1 : last - 1]] & possible[first - 1 : last - 1]
-        followed[first:last] = met[first:last] & (token[first - 1 : last - 1] != table.eos)
-    return met, followed
-
-
-def _failure_links(table: NGramTable, prefix: Tensor, token: Tensor, keys: Tensor) -> Tensor:
-    """Each node's longest proper suffix that is a node (Aho and Corasick 1975), order by order."""
-    offsets, num_ids = table.offsets, table.num_ids
-    fail = torch.zeros(offsets[-1], dtype=torch.int64, device=keys.device)
-    for n in range(2, table.order + 1):
-        rows = torch.arange(offsets[n - 1], offsets[n], device=keys.device)
-        suffix, last = fail[prefix[rows - 1]], token[rows - 1]
-        while rows.numel():
-            wanted = suffix * num_ids + last
-            at = torch.searchsorted(keys, wanted).clamp_(max=keys.numel() - 1)
-            found = keys[at] == wanted
-            fail[rows[found]] = at[found] + 1
-            left = ~found & (suffix != 0)
-            rows, suffix, last = rows[left], fail[suffix[left]], last[left]
-    return fail
-
-
-def _row_of_unigram(table: NGramTable, token_id: int) -> int | None:
-    tokens = table.orders[0].tokens
-    row = int(torch.searchsorted(tokens, token_id))
-    return row if row < tokens.numel() and int(tokens[row]) == token_id else None
-
-
-def _state_of_unigram(table: NGramTable, token_id: int, state_of: Tensor) -> int:
-    """State behind a special token, the root where the model doesn't know it."""
-    row = _row_of_unigram(table, token_id)
-    return 0 if row is None else int(state_of[1 + row])
+def _count_last(table: NGramTable, token_id: int) -> int:
+    """How many n-grams of order 2 and up end in a token."""
+    return sum(int(torch.count_nonzero(order.tokens == token_id)) for order in table.orders[1:])
 
 
 def _special_unigrams(table: NGramTable) -> dict[str, float | None]:
     """The log-probs of `<s>`, `</s>` and `<unk>`."""
-    rows = {name: _row_of_unigram(table, getattr(table, name)) for name in ("bos", "eos", "unk")}
+    rows = {name: table.row_of_unigram(getattr(table, name)) for name in ("bos", "eos", "unk")}
     return {name: None if row is None else float(table.orders[0].log_probs[row]) for name, row in rows.items()}
 
 
@@ -246,34 +161,35 @@ def table_from_automaton(
         raise NGramFormatError(f"{t.num_states} states can't have the depths {states_per_depth}")
     if automaton.roots.tolist() != [0] or int(t.arc_offsets[1]) != vocab_size + 1:
         raise NGramFormatError("the automaton isn't one language model's: its root hasn't an arc for every token")
-    depth = torch.repeat_interleave(torch.arange(len(states_per_depth)), torch.tensor(states_per_depth))
-    sources = torch.repeat_interleave(torch.arange(t.num_states), t.arc_offsets.diff().to(torch.int64))
-    arc_tokens = t.arc_tokens.to(torch.int64)
-    is_end = arc_tokens == vocab_size
-    arc_tokens[is_end] = eos
-    # An arc to a context one token longer is the n-gram of that very context; all others lead to a suffix.
-    targets = t.arc_targets.to(torch.int64)
-    to_own_context = ~is_end & (depth[targets] == depth[sources] + 1)
-
     # The arcs of the first token without a unigram are those of <unk>, the others' are copies.
-    log_prob = t.arc_weights.clone()
     is_unk_token = torch.zeros(vocab_size + NUM_SPECIAL, dtype=torch.bool)
     is_unk_token[unk_tokens.to(torch.int64).cpu()] = True
-    written = ~is_unk_token[arc_tokens]
-    unk_target = 0
+    first_unk, unk_share, unk_target = -1, 0.0, 0
     if unk_log_prob is not None and unk_tokens.numel():
-        first = int(unk_tokens[0])
-        unk_target = int(targets[first])
-        of_unk = (arc_tokens == first) & (sources != 0)
-        arc_tokens[of_unk] = unk
-        log_prob[of_unk] = (log_prob[of_unk] + (unk_log_prob - float(t.arc_weights[first]))).clamp(max=0.0)
-        written |= of_unk
-    row_of_state = torch.zeros(t.num_states, dtype=torch.int64)
+        first_unk = int(unk_tokens[0])
+        unk_share, unk_target = unk_log_prob - float(t.arc_weights[first_unk]), int(t.arc_targets[first_unk])
+    row_of_state = torch.zeros(t.num_states, dtype=torch.int32)
+    # States of a depth lie side by side, and so do their arcs.
+    bounds = [*accumulate(states_per_depth, initial=0), t.num_states]
     orders = []
     for n in range(1, automaton.context_length + 2):
-        arcs = torch.nonzero((depth[sources] == n - 1) & written)[:, 0]
-        prefixes, tokens, log_probs = row_of_state[sources[arcs]], arc_tokens[arcs], log_prob[arcs]
-        contexts = torch.where(to_own_context[arcs], targets[arcs], -1)
+        first, last, last_longer = bounds[n - 1 : n + 2]
+        arcs = slice(int(t.arc_offsets[first]), int(t.arc_offsets[last]))
+        tokens = t.arc_tokens[arcs].to(torch.int64)
+        tokens[tokens == vocab_size] = eos
+        log_probs = t.arc_weights[arcs].clone()
+        # An arc to a context one token longer is the n-gram of that very context; all others lead to a suffix.
+        contexts = t.arc_targets[arcs].to(torch.int64)
+        contexts[(contexts < last) | (contexts >= last_longer) | (tokens == eos)] = -1
+        prefixes = row_of_state[first:last].to(torch.int64).repeat_interleave(t.arc_offsets[first : last + 1].diff())
+        if unk_tokens.numel():
+            written = ~is_unk_token[tokens]
+            if n > 1:
+                of_unk = tokens == first_unk
+                tokens[of_unk] = unk
+                log_probs[of_unk] = (log_probs[of_unk] + unk_share).clamp(max=0.0)
+                written |= of_unk
+            prefixes, tokens, log_probs, contexts = (column[written] for column in (prefixes, tokens, log_probs, contexts))
         if n == 1:
             special = [(bos, bos_log_prob, start or -1), (unk, unk_log_prob, unk_target or -1)]
             special = [(token, value, context) for token, value, context in special if value is not None]
@@ -281,12 +197,16 @@ def table_from_automaton(
             tokens = torch.cat([tokens, torch.tensor([s[0] for s in special], dtype=torch.int64)])
             log_probs = torch.cat([log_probs, torch.tensor([s[1] for s in special], dtype=torch.float32)])
             contexts = torch.cat([contexts, torch.tensor([s[2] for s in special], dtype=torch.int64)])
-        by_key = torch.argsort(prefixes * (vocab_size + NUM_SPECIAL) + tokens)
-        contexts = contexts[by_key]
-        is_context = contexts >= 0
-        backoffs = torch.where(is_context, t.backoff_weights[contexts], 0.0)
-        orders.append(NGramOrder(prefixes[by_key], tokens[by_key].to(torch.int32), log_probs[by_key], backoffs))
-        if int(is_context.sum()) != (states_per_depth[n] if n < len(states_per_depth) else 0):
+        key = prefixes * (vocab_size + NUM_SPECIAL) + tokens
+        if not bool((key[1:] > key[:-1]).all()):
+            by_key = torch.argsort(key)
+            prefixes, tokens, log_probs, contexts = (column[by_key] for column in (prefixes, tokens, log_probs, contexts))
+        rows = torch.nonzero(contexts >= 0)[:, 0]
+        if rows.numel() != (states_per_depth[n] if n < len(states_per_depth) else 0):
             raise NGramFormatError(f"the states of depth {n} aren't those that depth {n - 1} leads to")
-        row_of_state[contexts[is_context]] = torch.nonzero(is_context)[:, 0]
+        contexts = contexts[rows]
+        backoffs = torch.zeros_like(log_probs)
+        backoffs[rows] = t.backoff_weights[contexts]
+        row_of_state[contexts] = rows.to(torch.int32)
+        orders.append(NGramOrder(prefixes, tokens.to(torch.int32), log_probs, backoffs))
     return NGramTable(vocab_size, tuple(orders))

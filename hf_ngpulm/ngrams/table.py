@@ -147,6 +147,12 @@ class NGramTable:
             offsets.append(offsets[-1] + len(order))
         return offsets
 
+    def row_of_unigram(self, token_id: int) -> int | None:
+        """Row of a token's unigram, None where it has none."""
+        tokens = self.orders[0].tokens
+        row = int(torch.searchsorted(tokens, token_id))
+        return row if row < tokens.numel() and int(tokens[row]) == token_id else None
+
     def rows(self, n: int) -> Tensor:
         """Token ids of all n-grams of order `n`, int64 `[N, n]`."""
         tokens = torch.empty(len(self.orders[n - 1]), n, dtype=torch.int64, device=self.orders[n - 1].tokens.device)
