@@ -274,6 +274,17 @@ class NGramLM(
             ValueError: bad weights, neither weights nor texts, or models over different token ids.
             TokenizerMismatchError: models made for different tokenizers.
         """
+        return cls.interpolation(models, weights, texts, tokenizer)[0]
+
+    @classmethod
+    def interpolation(
+        cls,
+        models: Sequence[NGramLM],
+        weights: Sequence[float] | None = None,
+        texts: Iterable[Any] | None = None,
+        tokenizer: Any = None,
+    ) -> tuple[NGramLM, list[float]]:
+        """The same, and the weights that were used."""
         from .interpolation import fit_weights, interpolate
 
         models = list(models)
@@ -308,7 +319,7 @@ class NGramLM(
         automata = [(model.to("cpu") if model.device.type != "cpu" else model, model.unk_tokens.cpu()) for model in models]
         table = interpolate(tables, automata, weights)
         best = next((model for model in models if model.pieces is not None), first)
-        return cls._with_table(table, best, first.device, first.engine)
+        return cls._with_table(table, best, first.device, first.engine), list(weights)
 
     def prune(self, max_ngrams: int | None = None, threshold: float | None = None) -> NGramLM:
         """A smaller model: without the n-grams whose loss changes it least (Stolcke 1998).

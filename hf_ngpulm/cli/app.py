@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from . import convert, demo, info, score, train, transcribe
+from . import convert, demo, info, interpolate, score, train, transcribe
 
 app = typer.Typer(
     name="hf-ngpulm",
@@ -23,6 +23,7 @@ app = typer.Typer(
 app.command()(demo.demo)
 app.command()(train.train)
 app.command()(convert.convert)
+app.command()(interpolate.interpolate)
 app.command()(info.info)
 app.command()(score.score)
 app.command()(transcribe.transcribe)
@@ -64,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ModuleNotFoundError as error:
-        if error.name not in ("jiwer", "soundfile", "soxr"):
+        if error.name not in ("accelerate", "datasets", "jiwer", "soundfile", "soxr"):
             raise
         return _complain(f"this command needs {error.name}: pip install 'hf-ngpulm[all]'")
     except (ValueError, OSError) as error:

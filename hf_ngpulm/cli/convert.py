@@ -22,6 +22,9 @@ def convert(
     out_units: Annotated[
         str | None, typer.Option("--out-units", help="Units of a written ARPA file: piece, id or nemo.")
     ] = None,
+    max_ngrams: Annotated[
+        int | None, typer.Option("--max-ngrams", help="Prune by relative entropy to at most so many n-grams.")
+    ] = None,
 ) -> None:
     """Convert a language model: ARPA, NeMo, or saved -> saved or ARPA.
 
@@ -35,6 +38,8 @@ def convert(
     if out_units is not None and kind != "arpa":
         raise ValueError(f"--out-units {out_units} is for ARPA files, but {target} will be a folder; add --to arpa")
     lm = load(source, tokenizer, vocab_size, units)
+    if max_ngrams is not None:
+        lm = lm.prune(max_ngrams)
     if kind == "arpa":
         lm.to_arpa(target, out_units)
     else:

@@ -31,6 +31,7 @@ def info(
         "missing_unigrams": model.unk_tokens.numel(),
         "tokenizer_id": model.config.tokenizer_id,
         "tokenizer_fingerprint": model.config.tokenizer_fingerprint,
+        "training": None if model.config.training is None else model.config.training.to_dict(),
     }
     if as_json:
         print(json.dumps({"lm": lm, **facts}))
@@ -47,6 +48,7 @@ def info(
         "token ids": f"{model.vocab_size:,}, of which {model.unk_tokens.numel():,} have no unigram",
         "tokenizer": model.config.tokenizer_id or "not known",
         "fingerprint": model.config.tokenizer_fingerprint or "none: it fits any tokenizer of that size",
+        **dict(model.config.training.lines() if model.config.training is not None else ()),
     }
     for name, value in rows.items():
         table.add_row(name, value)

@@ -106,9 +106,8 @@ def _complaint(words: Sequence[str], units: str, vocabulary: Vocabulary, misses:
     if vocabulary.pieces is not None and _are_whole_words(words, strange):
         return (
             f"this is a word-level language model (units such as {shown}), but token-level units were expected: "
-            f"{expected}. The way out: encode the text it was made of with the ASR tokenizer, one sentence of decimal "
-            "ids a line (`tokenizer(text, add_special_tokens=False).input_ids`), estimate an n-gram model of those "
-            "(for instance `lmplz -o 6`), and load that with units='id'"
+            f"{expected}. The way out: train one of the text it was made of, with the ASR model's tokenizer: "
+            "`hf-ngpulm train TEXT --tokenizer ASR_MODEL --output my-lm`, or NGramLM.train(texts, tokenizer=...)"
         )
     if len(strange) <= total // 2:
         return (

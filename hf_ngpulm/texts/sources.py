@@ -76,7 +76,7 @@ def read_ids(
         with _opened(name, progress) as file:
             rest = b""
             while True:
-                block = file.read(1 << 22)
+                block = file.read1(1 << 22)  # type: ignore[attr-defined]  # what there is, without waiting for more
                 cut = len(block) if not block else block.rfind(b"\n") + 1
                 lines, rest = rest + block[:cut], block[cut:] if cut else rest + block
                 if block and not cut:

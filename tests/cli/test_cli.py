@@ -3,8 +3,10 @@
 import io
 import json
 import os
+import random
 import subprocess
 import sys
+import time
 
 import pytest
 import soundfile
@@ -66,6 +68,86 @@ def test_score_reads_files_and_standard_input(saved, capsys, tmp_path, monkeypat
     assert "2 sentences" in capsys.readouterr().out
 
 
+def test_train(tmp_path, capsys):
+    texts = (DEMO / "domain_text.txt").read_text().splitlines()[:600]
+    (tmp_path / "a.txt").write_text("\n".join(texts[:300]))
+    (tmp_path / "b.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts[300:]))
+    out, arpa = str(tmp_path / "lm"), str(tmp_path / "lm.arpa.gz")
+    inputs = [str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")]
+    options = ["--tokenizer", MODEL, "--order", "4", "--prune", "0 0 1", "--valid", inputs[0], "--arpa", arpa]
+    assert run(["train", *inputs, "-o", out, *options, "--json"]) == 0
+    (facts,) = lines(capsys)
+    lm = NGramLM.from_pretrained(out)
+    assert lm.num_ngrams == tuple(facts["num_ngrams"]) and facts["num_sentences"] == 600
+    assert lm.config.training.prune == (0, 0, 1, 1)
+    wanted = NGramLM.train(texts, tokenizer=bundled_tokenizer(), order=4, prune=(0, 0, 1))
+    again = NGramLM.from_arpa(arpa, tokenizer=bundled_tokenizer())
+    for ours, theirs, written in zip(lm.buffers(), wanted.buffers(), again.buffers()):
+        assert torch.equal(ours, theirs) and torch.equal(written, theirs)
+    assert run(["train", *inputs, "-o", out, *options]) == 0
+    shown = capsys.readouterr().out
+    assert "validation perplexity" in shown and "D3+" in shown and "600 sentences" in shown
+    assert run(["info", out]) == 0
+    assert "600 sentences" in capsys.readouterr().out
+
+
+def test_train_on_ids(tmp_path, capsys):
+    (tmp_path / "ids").write_text("1 2 3\n2 2\n" * 20)
+    assert (
+        run(
+            [
+                "train",
+                str(tmp_path / "ids"),
+                "-o",
+                str(tmp_path / "lm"),
+                "--vocab-size",
+                "4",
+                "--valid",
+                str(tmp_path / "ids"),
+                "--json",
+            ]
+        )
+        == 0
+    )
+    (facts,) = lines(capsys)
+    assert facts["num_tokens"] == 100 and facts["perplexity_per_token"] > 1 and facts["perplexity_per_word"] is None
+
+
+def test_interpolate_and_prune(tmp_path, capsys):
+    texts = (DEMO / "domain_text.txt").read_text().splitlines()
+    for name, part in (("a", texts[:200]), ("b", texts[200:400])):
+        NGramLM.train(part, tokenizer=bundled_tokenizer(), order=3).save_pretrained(tmp_path / name)
+    (tmp_path / "valid.txt").write_text("\n".join(texts[150:250]))
+    models, out = [str(tmp_path / "a"), str(tmp_path / "b")], str(tmp_path / "c")
+    assert run(["interpolate", *models, "-o", out, "--weights", "0.25,0.75", "--max-ngrams", "900"]) == 0
+    assert "900 n-grams; 0.250" in capsys.readouterr().out
+    assert run(["interpolate", *models, "-o", out, "--valid", str(tmp_path / "valid.txt"), "--tokenizer", MODEL, "--json"]) == 0
+    (facts,) = lines(capsys)
+    assert sum(facts["weights"].values()) == pytest.approx(1)
+    assert run(["convert", out, str(tmp_path / "d"), "--max-ngrams", "700"]) == 0
+    assert sum(NGramLM.from_pretrained(tmp_path / "d").num_ngrams) == 700
+
+
+def test_an_interrupted_training_leaves_nothing(tmp_path):
+    command = [sys.executable, "-m", "hf_ngpulm.cli", "train", "-", "-o", "out", "--vocab-size", "9", "--memory", "1k"]
+    process = subprocess.Popen(
+        [*command, "--temporary", str(tmp_path)], cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(os.path.dirname(__file__)))},
+    )  # fmt: skip
+    digits = random.Random(0).choices("12345678", k=100_000)
+    process.stdin.write(" ".join(digits).encode() + b"\n")
+    process.stdin.flush()
+    for _ in range(600):
+        if list(tmp_path.iterdir()):
+            break
+        time.sleep(0.1)
+    assert list(tmp_path.glob("hf_ngpulm-*"))
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert not list(tmp_path.iterdir())
+
+
 def test_transcribe(saved, capsys):
     assert run(["transcribe", *CLIPS, "-m", MODEL, "--lm", saved, "--lm-weight", "0.9", "--device", "cpu", "--json"]) == 0
     with_lm = lines(capsys)
@@ -123,6 +205,18 @@ def test_demo(capsys):
         (["convert", ARPA, "lm", "--vocab-size", "256", "--out-units", "id"], "--to arpa"),
         (["convert", ARPA, "lm", "--vocab-size", "256", "--to", "bin"], "--to"),
         (["score", ARPA], "--tokenizer"),
+        (["train", CLIPS[0], "-o", "lm", "--tokenizer", MODEL], "not UTF-8 text"),
+        (["train", "missing.txt", "-o", "lm", "--tokenizer", MODEL], "missing.txt: no such file"),
+        (["train", ARPA, "-o", "lm"], "--vocab-size"),
+        (["train", ARPA, "-o", "lm", "--vocab-size", "256"], "expected decimal token ids"),
+        (["train", ARPA, "-o", "lm", "--tokenizer", MODEL, "--prune", "0 x"], "--prune"),
+        (["train", ARPA, "-o", "lm", "--tokenizer", MODEL, "--prune", "0 2 1"], "may not fall"),
+        (["train", ARPA, "-o", "lm", "--tokenizer", MODEL, "--order", "13"], "1 to 12"),
+        (["train", ARPA, "-o", "lm", "--tokenizer", MODEL, "--memory", "some"], "4G"),
+        (["train", ARPA, "-o", "lm", "--tokenizer", MODEL, "--normalise", "loud"], "'loud'"),
+        (["interpolate", ARPA, ARPA, "-o", "lm"], "--weights"),
+        (["interpolate", ARPA, ARPA, "-o", "lm", "--weights", "a b", "--tokenizer", MODEL], "'a b'"),
+        (["interpolate", ARPA, ARPA, "-o", "lm", "--valid", "x.txt"], "--tokenizer"),
         (["score", ARPA, "nothing.txt", "--tokenizer", MODEL], "nothing.txt"),
         (["transcribe", CLIPS[0], "-m", MODEL, "--lm", ARPA, "--lm-weight", "nan"], "lm_weight"),
         (["transcribe", CLIPS[0], "-m", MODEL, "--lm-weight", "0.3"], "without lm="),

@@ -70,7 +70,7 @@ def test_all_that_is_written_is_read(units):
         (["a1"], "char", LETTERS, ["'a1'", "char units", "pieces such as 'B', 'C', \"'\""]),
         (["12", "x1"], "piece", BPE, ["2 of 2", "expected units of org/asr", "decimal ids", "NeMo's characters"]),
         # words
-        (["play", "some", "music"], "auto", BPE, ["word-level language model", "'play', 'some', 'music'", "units='id'"]),
+        (["play", "some", "music"], "auto", BPE, ["word-level language model", "'play', 'some', 'music'", "hf-ngpulm train"]),
         (["s", "▁the", "play"], "auto", BPE, ["1 of 3 unigrams, such as 'play'", "Is this the tokenizer"]),
         (["Ġplay", "Ġmusic"], "auto", BPE, ["found units such as 'Ġplay', 'Ġmusic' (2 of 2"]),
         (["s", "ing", "é", "play", "music"], "auto", BPE, ["word-level language model (units such as 'play', 'music')"]),

@@ -1,0 +1,56 @@
+"""hf-ngpulm interpolate"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from .models import JsonOption, TokenizerOption, load, load_tokenizer
+
+
+def interpolate(
+    lms: Annotated[list[str], typer.Argument(help="Two or more language models: saved folders, Hub repo ids, .nemo files.")],
+    output: Annotated[str, typer.Option("--output", "-o", help="Folder to save the mixture to.")],
+    weights: Annotated[
+        str | None, typer.Option("--weights", help="A weight for each model, summing to 1, such as '0.7 0.3'.")
+    ] = None,
+    valid: Annotated[
+        list[str] | None, typer.Option("--valid", help="Or text to fit the weights to, with --tokenizer; may be repeated.")
+    ] = None,
+    tokenizer: TokenizerOption = None,
+    max_ngrams: Annotated[
+        int | None, typer.Option("--max-ngrams", help="Prune the mixture by relative entropy to at most so many n-grams.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Mix language models into one.
+
+    hf-ngpulm interpolate general-lm domain-lm --valid transcripts.txt --tokenizer nvidia/parakeet-ctc-0.6b -o mixed-lm
+    """
+    from ..language_model import NGramLM
+    from ..texts import read_texts
+
+    if (weights is None) == (not valid):
+        raise ValueError("name either --weights, or --valid with text to fit them to")
+    if valid and tokenizer is None:
+        raise ValueError("--valid needs --tokenizer: the folder or Hub id of the ASR model")
+    models = [load(name, tokenizer) for name in lms]
+    given = None if weights is None else _numbers(weights)
+    mixture, used = NGramLM.interpolation(models, given, read_texts(valid) if valid else None, load_tokenizer(tokenizer))
+    if max_ngrams is not None:
+        mixture = mixture.prune(max_ngrams)
+    mixture.save_pretrained(output)
+    if as_json:
+        print(json.dumps({"output": output, "weights": dict(zip(lms, used)), "num_ngrams": mixture.num_ngrams}))
+        return
+    parts = ", ".join(f"{weight:.3f} {name}" for name, weight in zip(lms, used))
+    print(f"{output}: order {mixture.order}, {sum(mixture.num_ngrams):,} n-grams; {parts}")
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [float(word) for word in text.replace(",", " ").split()]
+    except ValueError:
+        raise ValueError(f"--weights should be numbers, such as '0.7 0.3'; got {text!r}") from None
