@@ -24,6 +24,8 @@ sys.path.insert(0, str(measure.ROOT))
 
 BATCHES = (1, 8, 32, 128)
 FRAMES = 250  # 20 s of audio at 80 ms a frame
+TRAINING = ["--tokens", "10_000_000", "100_000_000", "--orders", "6", "--device", "cpu", "cuda", "--repeats", "1"]
+TRAINING += ["--memory", "100", "--save", "train_lm_gpu"]
 
 
 def greedy_ctc(out: Path | None) -> None:
@@ -87,9 +89,10 @@ def main() -> None:
     out = ["--out", str(args.out)] if args.out else []
     here = "benchmarks/"
     problems = [
-        run_part("tests", [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/gpu"], 200),
-        run_part("queries", [sys.executable, here + "lm_queries.py", "--device", "cuda", *out], 220),
-        run_part("greedy CTC", [sys.executable, here + "gpu.py", "--part", "greedy-ctc", *out], 100),
+        run_part("tests", [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/gpu"], 130),
+        run_part("queries", [sys.executable, here + "lm_queries.py", "--device", "cuda", *out], 130),
+        run_part("greedy CTC", [sys.executable, here + "gpu.py", "--part", "greedy-ctc", *out], 60),
+        run_part("training", [sys.executable, here + "train_lm.py", *TRAINING, *out], 200),
     ]
     failed = [problem for problem in problems if problem]
     print("\n" + ("\n".join(failed) if failed else "all parts done"))

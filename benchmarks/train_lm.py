@@ -21,14 +21,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from measure import machine, save
+from measure import save
 from token_stream import write_tokens
 
 HERE = Path(__file__).parent
 
 
-def run(command: list[str], memory: int, stdin: Path | None = None, stdout: Path | None = None) -> dict[str, Any]:
-    """Run a process to its end: seconds, and the most memory it held (bytes)."""
+def run(command: list[str], memory: int | None, stdin: Path | None = None, stdout: Path | None = None) -> dict[str, Any]:
+    """Run a process to its end: seconds, and the most memory it held (bytes). It fails beyond `memory` bytes."""
     environment = os.environ | {"PYTHONPATH": str(HERE.parent), "HF_HUB_OFFLINE": "1"}
     with (
         open(stdin or os.devnull, "rb") as source,
@@ -42,7 +42,7 @@ def run(command: list[str], memory: int, stdin: Path | None = None, stdout: Path
             stdout=target,
             stderr=errors,
             env=environment,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (memory, memory)),
+            preexec_fn=None if memory is None else lambda: resource.setrlimit(resource.RLIMIT_DATA, (memory, memory)),
         )
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - begin
@@ -60,7 +60,8 @@ def ours(text: Path, order: int, settings: argparse.Namespace, folder: Path, dev
     size = str(settings.vocab_size)
     options = ["--vocab-size", size, "--order", str(order), "--prune", settings.prune, "--device", device, "--json"]
     command = [sys.executable, "-m", "hf_ngpulm.cli", "train", str(text), "-o", str(target), *options]
-    result = run(command, settings.memory << 30)
+    # The driver of a GPU reserves addresses far beyond the memory that it takes.
+    result = run(command, settings.memory << 30 if device == "cpu" else None)
     if "failed" not in result:
         result["num_ngrams"] = json.loads((target / "config.json").read_text())["num_ngrams"]
     return result
@@ -101,7 +102,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--memory", type=int, default=20, help="GiB that a process may take")
     parser.add_argument("--folder", type=Path, help="where streams and models go")
-    parser.add_argument("--save", metavar="NAME", help="keep the results as benchmarks/results/NAME.json")
+    parser.add_argument("--save", metavar="NAME", help="keep the results as NAME.json")
+    parser.add_argument("--out", type=Path, help="folder for the JSON results (default: benchmarks/results)")
     settings = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory(dir=settings.folder) as name:
@@ -122,7 +124,7 @@ def main() -> None:
                 rows.append(row)
                 print(_line(row, settings.device), flush=True)
     if settings.save:
-        save(settings.save, {"machine": machine(), "results": rows})
+        print("results in", save(settings.save, {"training": rows}, settings.out))
 
 
 def _line(row: dict[str, Any], devices: list[str]) -> str:

@@ -250,10 +250,13 @@ def _csv(name: str, field: str | None, delimiter: str, progress: Progress | None
 
     with _opened(name, progress) as file:
         try:
-            reader = csv.open_csv(file, parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True))
+            # Else the first rows decide what a column is, and a text that begins with numbers would be read as numbers.
+            as_text = csv.ConvertOptions(column_types={f: pa.string() for f in (FIELDS if field is None else (field,))})
+            parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+            reader = csv.open_csv(file, parse_options=parse, convert_options=as_text)
             column = _choose(reader.schema.names, field, name)
             for batch in reader:
-                yield from _column(batch.column(reader.schema.names.index(column)).cast(pa.string()), column, name)
+                yield from _column(batch.column(reader.schema.names.index(column)), column, name)
         except pa.ArrowInvalid as error:
             raise ValueError(f"{name}: can't be read as a table: {error}") from None
 

@@ -72,6 +72,12 @@ def test_tables(tmp_path, name, delimiter):
     assert list(read_texts([path])) == SENTENCES
 
 
+def test_a_table_that_begins_with_numbers(tmp_path):
+    rows = ["12", "2020-01-01", "true", "NA", "a b"] * 50_000  # more than the first block
+    path = write(tmp_path / "a.csv", "text\n{}\n".format("\n".join(["7"] * 200_000 + rows)).encode())
+    assert list(read_texts([path])) == ["7"] * 200_000 + rows
+
+
 def test_a_saved_dataset(tmp_path):
     datasets = pytest.importorskip("datasets")
     datasets.Dataset.from_dict({"text": SENTENCES, "id": [1, 2, 3, 4]}).save_to_disk(tmp_path / "data")
