@@ -32,7 +32,7 @@ def greedy_ctc(out: Path | None) -> None:
     """Time of greedy CTC with LM on random logits with a realistic share of blanks, beside plain argmax."""
     import lm_queries
 
-    from hf_ngpulm.ctc import ops
+    from hf_ngpulm.ctc import greedy
 
     results: list[dict[str, Any]] = []
     for vocab_size in (1024, 5000):
@@ -47,18 +47,17 @@ def greedy_ctc(out: Path | None) -> None:
             calls = {
                 rule: (
                     lambda r=rule, x=logits, n=lengths, s=states, w=weights, c=stay_costs, v=vocab_size, t=tensors: (
-                        ops.ctc_greedy(t, x, n, s, w, c, v, v, r)
+                        greedy.ctc_greedy(t, x, n, s, w, c, v, v, r)
                     )
                 )
-                for rule in ops.RULES
+                for rule in greedy.RULES
             }
             calls["argmax"] = lambda x=logits: x.argmax(-1)
             seconds = {name: measure.graph_seconds([call]) for name, call in calls.items()}
             results.append({"vocab_size": vocab_size, "batch_size": batch_size, "frames": FRAMES, "seconds": seconds})
-    rows = [
-        [r["vocab_size"], r["batch_size"], *(f"{1e6 * r['seconds'][n]:.0f}" for n in (*ops.RULES, "argmax"))] for r in results
-    ]
-    print(measure.table(["V", "batch", *(f"{name} us" for name in (*ops.RULES, "argmax"))], rows))
+    names = (*greedy.RULES, "argmax")
+    rows = [[r["vocab_size"], r["batch_size"], *(f"{1e6 * r['seconds'][name]:.0f}" for name in names)] for r in results]
+    print(measure.table(["V", "batch", *(f"{name} us" for name in names)], rows))
     print("results in", measure.save("ctc_greedy_gpu", {"greedy": results}, out))
 
 

@@ -14,7 +14,7 @@ from ..fusion import Fusion, check_weight
 from ..hypotheses import Hypothesis
 from ..language_model import NGramLM
 from ..vocabulary import tokenizer_of
-from . import ops
+from . import greedy
 
 # What going on with a label costs under the rule "stay", per unit of LM weight: about what the average token costs in an LM.
 # Without it staying would look cheap beside any new token, which the LM charges for.
@@ -29,7 +29,7 @@ class CTCDecoder:
         lm: a language model for all rows, or a list with one (or None) per row; None decodes without.
         lm_weight: weight of the LM's log-probabilities, one number or a tensor `[B]` with one per row.
         repeats: when a frame goes on with the label before it: "stay" (if that scores better; the default), "label" (NeMo's
-            rule) or "run", see `hf_ngpulm.ctc.ops`. The three differ only with an LM; on the project's development set
+            rule) or "run", see `hf_ngpulm.ctc.greedy`. The three differ only with an LM; on the project's development set
             "stay" has the lowest word error rate.
         blank_id: class of the blank; the tokenizer's padding token if left out.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
@@ -53,8 +53,8 @@ class CTCDecoder:
             blank_id = getattr(self.tokenizer, "pad_token_id", None)
         if blank_id is None or blank_id < 0:
             raise ValueError(f"the tokenizer has no padding token to be the blank; pass blank_id=... (got {blank_id})")
-        if repeats not in ops.RULES:
-            raise ValueError(f"repeats must be one of {ops.RULES}, got {repeats!r}")
+        if repeats not in greedy.RULES:
+            raise ValueError(f"repeats must be one of {greedy.RULES}, got {repeats!r}")
         self.blank_id = blank_id
         self.repeats = repeats
         self.engine = check_engine(engine)
@@ -103,7 +103,7 @@ class CTCDecoder:
             )
         return hypotheses
 
-    def label_frames(self, logits: Tensor, lengths: Tensor | None = None) -> ops.GreedyLabels:
+    def label_frames(self, logits: Tensor, lengths: Tensor | None = None) -> greedy.GreedyLabels:
         """The class of each frame, before blanks and repeats are dropped. Arguments and errors as for a call."""
         lengths = self._check(logits, lengths)
         batch_size, device = logits.shape[0], logits.device
@@ -111,7 +111,7 @@ class CTCDecoder:
             result = self._label_without_lm(logits, lengths)
         else:
             automaton, states, weights = self.fusion.rows(batch_size, device)
-            result = ops.ctc_greedy(
+            result = greedy.ctc_greedy(
                 list(automaton.tensors),
                 logits.detach(),
                 lengths,
@@ -157,7 +157,7 @@ class CTCDecoder:
             )
         return lengths.to(logits.device, torch.int32)
 
-    def _label_without_lm(self, logits: Tensor, lengths: Tensor) -> ops.GreedyLabels:
+    def _label_without_lm(self, logits: Tensor, lengths: Tensor) -> greedy.GreedyLabels:
         log_probs = torch.log_softmax(logits.detach().float(), dim=-1)
         labels = logits.argmax(dim=-1)
         best = log_probs.gather(2, labels[..., None])[..., 0]
@@ -165,7 +165,7 @@ class CTCDecoder:
         bad = inside & ~torch.isfinite(best)
         first_bad = torch.where(bad.any(1), bad.int().argmax(1) if logits.shape[1] else 0, -1)
         zeros = torch.zeros((logits.shape[0], 1), device=logits.device)
-        return ops.GreedyLabels(
+        return greedy.GreedyLabels(
             labels=torch.where(inside, labels, self.blank_id).to(torch.int32),
             acoustic_scores=torch.where(inside, best, 0.0).sum(dim=1),
             lm_scores=zeros,

@@ -8,7 +8,7 @@ from automata import automata, build_automaton, seeds
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from hf_ngpulm.ctc import ops
+from hf_ngpulm.ctc import greedy
 
 DEVICE = {"cpu": "cpu", "gpu": "cuda" if torch.cuda.is_available() else "cpu"}
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -20,8 +20,8 @@ def call(automaton, logits, lengths, states, weights, stay_costs, blank, rule, e
     device = DEVICE.get(engine, "cpu")
     tensors = [tensor.to(device) for tensor in automaton.tensors]
     arguments = (logits, lengths, states, weights, stay_costs)
-    result = ops.ctc_greedy(tensors, *(a.to(device) for a in arguments), blank, automaton.vocab_size, rule, engine)
-    return ops.GreedyLabels(*(tensor.cpu() for tensor in result))
+    result = greedy.ctc_greedy(tensors, *(a.to(device) for a in arguments), blank, automaton.vocab_size, rule, engine)
+    return greedy.GreedyLabels(*(tensor.cpu() for tensor in result))
 
 
 @st.composite
@@ -52,7 +52,7 @@ def problems(draw, longest=12, most_classes=40):
     states = torch.randint(0, automaton.num_states, shape, dtype=torch.int32, generator=generator)
     weights = torch.randint(-2, 5, shape, generator=generator) / 4
     stay_costs = 3 * torch.rand(batch_size, generator=generator)
-    return automaton, logits, lengths, states, weights, stay_costs, blank, draw(st.sampled_from(ops.RULES))
+    return automaton, logits, lengths, states, weights, stay_costs, blank, draw(st.sampled_from(greedy.RULES))
 
 
 def assert_same(found, expected):
@@ -75,7 +75,7 @@ def test_gpu_equals_the_reference(problem):
     assert_same(call(*problem, "gpu"), call(*problem, "reference"))
 
 
-@pytest.mark.parametrize("rule", ops.RULES)
+@pytest.mark.parametrize("rule", greedy.RULES)
 @pytest.mark.parametrize("engine", ["cpu", "gpu"])
 def test_more_classes_than_a_block(rule, engine):
     torch.manual_seed(0)
@@ -142,7 +142,7 @@ def test_arguments_in_any_layout(engine):
     weights = torch.tensor([[0.0, 1.0, -0.5], [2.0, 0.25, 0.75]]).T
     lengths, stay_costs = torch.tensor(5, dtype=torch.int32).expand(3), torch.tensor(0.7).expand(3)
     plain = [tensor.contiguous() for tensor in (lengths, states, weights, stay_costs)]
-    for rule in ops.RULES:
+    for rule in greedy.RULES:
         expected = call(automaton, logits, *plain, 4, rule, "reference")
         assert_same(call(automaton, logits, lengths, states, weights, stay_costs, 4, rule, engine), expected)
         assert_same(call(automaton, logits, *plain, 4, rule, engine), expected)
@@ -202,7 +202,7 @@ def test_blank_and_unscored_classes_are_never_flipped(engine):
         logits[0, frame, best] = 0.0
     states, weights = torch.zeros(1, 1, dtype=torch.int32), torch.ones(1, 1)
     lengths = torch.tensor([4], dtype=torch.int32)
-    for rule in ops.RULES:
+    for rule in greedy.RULES:
         result = call(automaton, logits, lengths, states, weights, torch.ones(1), 3, rule, engine)
         assert result.labels[0].tolist() == [3, 2, 1, 3]
 
@@ -213,7 +213,7 @@ def test_an_overflow_loses_no_token(engine):
     automaton = build_automaton(2, [{0: (-5.0, 0), 1: (-4.0, 0)}], [0], [0.0])
     logits = torch.tensor([[[0.0, 1.0, -9.0], [0.0, -9.0, 9.0], [2.0, 1.0, 0.0]]])
     states, lengths = torch.zeros(1, 1, dtype=torch.int32), torch.tensor([3], dtype=torch.int32)
-    for rule in ops.RULES:
+    for rule in greedy.RULES:
         result = call(automaton, logits, lengths, states, torch.tensor([[3e38]]), torch.ones(1), 2, rule, engine)
         assert result.labels.tolist() == [[1, 2, 0]] and result.lm_scores.tolist() == [[-9.0]]
 

@@ -8,7 +8,7 @@ import torch
 from hf_ngpulm import CTCDecoder, NGramLM
 from hf_ngpulm.automaton import BackoffAutomaton
 from hf_ngpulm.bundled import bundled
-from hf_ngpulm.ctc import ops
+from hf_ngpulm.ctc import greedy
 from hf_ngpulm.ngrams.table import NGramTable
 
 pytestmark = pytest.mark.gpu
@@ -104,7 +104,7 @@ def test_torch_compile_passes_through():
     torch.testing.assert_close(torch.compile(advance_twice, fullgraph=True)(states), advance_twice(states))
 
 
-@pytest.mark.parametrize("rule", ops.RULES)
+@pytest.mark.parametrize("rule", greedy.RULES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("vocab_size", "classes", "blank"), [(64, 65, 64), (1024, 1025, 0), (5000, 6000, 5999)])
 def test_greedy_ctc_equals_the_cpu(rule, dtype, vocab_size, classes, blank):
@@ -117,9 +117,9 @@ def test_greedy_ctc_equals_the_cpu(rule, dtype, vocab_size, classes, blank):
     states = lm.initial_states(7)[:, None]
     weights = torch.linspace(0, 1.2, 7)[:, None].contiguous()
     arguments = (logits, lengths, states, weights, 3 * weights[:, 0])
-    expected = ops.ctc_greedy(list(lm.tensors), *arguments, blank, vocab_size, rule, "cpu")
+    expected = greedy.ctc_greedy(list(lm.tensors), *arguments, blank, vocab_size, rule, "cpu")
     lm.to("cuda")
-    ours = ops.ctc_greedy(list(lm.tensors), *(a.cuda() for a in arguments), blank, vocab_size, rule, "gpu")
+    ours = greedy.ctc_greedy(list(lm.tensors), *(a.cuda() for a in arguments), blank, vocab_size, rule, "gpu")
     torch.testing.assert_close(ours.labels.cpu(), expected.labels)
     torch.testing.assert_close(ours.states.cpu(), expected.states)
     torch.testing.assert_close(ours.acoustic_scores.cpu(), expected.acoustic_scores, rtol=1e-4, atol=1e-3)

@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..automaton.gpu import automaton_signature, fill_row
-from ..automaton.tensors import AutomatonTensors
-from .ops import RULES
+from ...automaton.gpu import automaton_signature, fill_row
+from ...automaton.tensors import AutomatonTensors
+from . import RULES
 
 LABEL, RUN, STAY = (tl.constexpr(i) for i in range(len(RULES)))
 LARGEST_BLOCK = 2048

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..automaton.cpu import arrays_of, compiled, in_threads, score_one, step_one
-from ..automaton.tensors import AutomatonTensors
-from .ops import RULES
+from ...automaton.cpu import arrays_of, compiled, in_threads, score_one, step_one
+from ...automaton.tensors import AutomatonTensors
+from . import RULES
 
 LABEL, RUN, STAY = range(len(RULES))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..automaton import reference
-from ..automaton.tensors import AutomatonTensors
+from ...automaton import reference
+from ...automaton.tensors import AutomatonTensors
 
 
 def ctc_greedy(
