@@ -1,0 +1,150 @@
+"""CTC prefix beam search with language models, written plainly: the definition that the other engines are tested against."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...automaton import reference
+from ...automaton.tensors import AutomatonTensors
+from . import BLANK, INSIDE, BeamFrames, BeamState
+
+
+def extend_hash(hashes: Tensor, tokens: Tensor) -> Tensor:
+    """Hash of a prefix with one more token. Integer products wrap around."""
+    mixed = (hashes + tokens.to(torch.int64) + 1) * 6364136223846793005 + 1442695040888963407
+    return mixed ^ (mixed >> 29)
+
+
+def ctc_beam(
+    automaton: AutomatonTensors,
+    state: BeamState,
+    logits: Tensor,
+    lengths: Tensor,
+    weights: Tensor,
+    bonuses: Tensor,
+    unscored: Tensor,
+    blank: int,
+    vocab_size: int,
+    threshold: float,
+    skip: float,
+) -> tuple[BeamState, BeamFrames]:
+    batch_size, frames, classes = logits.shape
+    num_beams, device = state.last_tokens.shape[1], logits.device
+    places = torch.arange(num_beams, dtype=torch.int32, device=device)
+    links = places.repeat(batch_size, frames, 1)
+    labels = torch.full_like(links, BLANK)
+    bad_frames = torch.full((batch_size,), -1, dtype=torch.int32, device=device)
+    for frame in range(frames):
+        x = logits[:, frame].float()
+        normalisers = torch.logsumexp(x, dim=1)
+        inside = (frame < lengths) & (bad_frames < 0)
+        bad = inside & ~torch.isfinite(normalisers)
+        bad_frames = torch.where(bad, frame, bad_frames)
+        going = inside & ~bad
+        log_probs = torch.where(going[:, None], x - normalisers[:, None], 0.0)
+        new, link, label = _one_frame(
+            automaton, state, log_probs, weights, bonuses, unscored, blank, vocab_size, threshold, skip
+        )
+        # A row whose weights are so large that nothing is possible stands still, too.
+        going = going & (new.blank_scores.maximum(new.token_scores).amax(1) > -torch.inf)
+        state = BeamState(*(torch.where(going.view(-1, *[1] * (n.dim() - 1)), n, old) for n, old in zip(new, state)))
+        links[:, frame] = torch.where(going[:, None], link, links[:, frame])
+        labels[:, frame] = torch.where(going[:, None], label, labels[:, frame])
+    return state, BeamFrames(links, labels, bad_frames)
+
+
+def _one_frame(
+    automaton: AutomatonTensors,
+    state: BeamState,
+    log_probs: Tensor,
+    weights: Tensor,
+    bonuses: Tensor,
+    unscored: Tensor,
+    blank: int,
+    vocab_size: int,
+    threshold: float,
+    skip: float,
+) -> tuple[BeamState, Tensor, Tensor]:
+    batch_size, classes = log_probs.shape
+    num_beams, num_automata = state.lm_states.shape[1:]
+    totals = torch.logaddexp(state.blank_scores, state.token_scores)
+    alive = totals > -torch.inf
+    last = state.last_tokens.clamp(min=0).to(torch.int64)
+    last_log_probs = torch.where(state.last_tokens < 0, -torch.inf, log_probs.gather(1, last))
+
+    # Every prefix with every token: the acoustic score, and what the token adds to it.
+    per_lm, targets = reference.advance(automaton, state.lm_states.flatten(), vocab_size)
+    shape = (batch_size, num_beams, num_automata, vocab_size)
+    per_lm, targets = per_lm.view(shape)[..., :classes], targets.view(shape)[..., :classes]
+    added = unscored[:, None, None].repeat(1, num_beams, classes)
+    added[..., : per_lm.shape[-1]] = (weights[:, None, :, None] * per_lm).sum(2)
+    added += bonuses[:, None, None]
+    same = torch.arange(classes, device=log_probs.device) == state.last_tokens[..., None]
+    extended = torch.where(same, state.blank_scores[..., None], totals[..., None]) + log_probs[:, None]
+    extended[..., blank] = -torch.inf
+
+    # The prefixes as they are: by a blank, by their last token once more, or anew from their parents.
+    by_blank = totals + log_probs[:, blank, None]
+    by_token = state.token_scores + last_log_probs
+    is_parent = (
+        (state.hashes[:, None, :] == state.parent_hashes[:, :, None])
+        & (state.sizes[:, None, :] + 1 == state.sizes[:, :, None])
+        & alive[:, None, :]
+        & alive[:, :, None]
+    )  # [B, child, parent]
+    from_parents = extended.gather(2, last[:, None, :].expand(-1, num_beams, -1)).transpose(1, 2)  # [B, child, parent]
+    from_parents = torch.where(is_parent, from_parents, -torch.inf)
+    from_parent, parents = from_parents.max(2)
+    skipped = (log_probs[:, blank].exp() > skip)[:, None]
+    by_token, from_parent = (torch.where(skipped, -torch.inf, scores) for scores in (by_token, from_parent))
+    staying = torch.logaddexp(torch.logaddexp(by_blank, by_token), from_parent) + state.fused
+    present = (same[:, :, None] & is_parent[..., None]).any(1)  # [B, parent, token]: this extension is in the beam
+    extending = torch.where(present | skipped[..., None], -torch.inf, extended + state.fused[..., None] + added)
+
+    scores, chosen = torch.cat([staying, extending.flatten(1)], dim=1).topk(num_beams, dim=1)
+    scores = torch.where(scores < scores[:, :1] - threshold, -torch.inf, scores)
+    kept = scores > -torch.inf
+    is_new = chosen >= num_beams
+    place = torch.where(is_new, (chosen - num_beams) // classes, chosen)
+    token = torch.where(is_new, (chosen - num_beams) % classes, 0)
+
+    def of_place(values: Tensor) -> Tensor:
+        return values.gather(1, place)
+
+    new_blank = torch.where(is_new | ~kept, -torch.inf, of_place(by_blank))
+    stayed = of_place(torch.logaddexp(by_token, from_parent))
+    came = extended.flatten(1).gather(1, place * classes + token)
+    new_token = torch.where(kept, torch.where(is_new, came, stayed), -torch.inf)
+    tops = torch.maximum(new_blank, new_token).amax(1)
+    tops = torch.where(torch.isfinite(tops), tops, 0.0)
+
+    lm_states, lm_scores = (
+        values.gather(1, place[..., None].expand(-1, -1, num_automata)) for values in (state.lm_states, state.lm_scores)
+    )
+    scored = (is_new & (token < per_lm.shape[-1]))[..., None]
+    at = (place[..., None] * num_automata + torch.arange(num_automata, device=place.device)) * per_lm.shape[-1]
+    at = torch.where(scored, at + token[..., None], 0).flatten(1)
+    if num_automata and per_lm.shape[-1]:
+        lm_scores = lm_scores + torch.where(scored, per_lm.flatten(1).gather(1, at).view(scored.shape[:2] + (-1,)), 0.0)
+        lm_states = torch.where(scored, targets.flatten(1).gather(1, at).view(scored.shape[:2] + (-1,)), lm_states)
+    hashes = of_place(state.hashes)
+    new_state = BeamState(
+        offsets=state.offsets + tops,
+        blank_scores=new_blank - tops[:, None],
+        token_scores=new_token - tops[:, None],
+        last_tokens=torch.where(is_new, token, of_place(state.last_tokens)).to(torch.int32),
+        hashes=torch.where(is_new, extend_hash(hashes, token), hashes),
+        parent_hashes=torch.where(is_new, hashes, of_place(state.parent_hashes)),
+        sizes=of_place(state.sizes) + is_new.to(torch.int32),
+        fused=of_place(state.fused) + torch.where(is_new, added.flatten(1).gather(1, place * classes + token), 0.0),
+        lm_scores=lm_scores,
+        lm_states=lm_states,
+    )
+    # The likeliest way to a prefix that stays: its parent's if that gives more than its own two.
+    by_blank, by_token, from_parent, parents = (of_place(values) for values in (by_blank, by_token, from_parent, parents))
+    anew = ~is_new & (from_parent > torch.logaddexp(by_blank, by_token))
+    links = torch.where(anew, parents, place).to(torch.int32)
+    inside = torch.where(by_token > by_blank, INSIDE, BLANK)
+    labels = torch.where(is_new, token, torch.where(anew, new_state.last_tokens, inside)).to(torch.int32)
+    return new_state, links, labels
