@@ -308,10 +308,10 @@ def _line_of(states, num_kept):
 
 @compiled
 def _equal(a, b):
+    different = 0
     for i in range(a.size):
-        if a[i] != b[i]:
-            return False
-    return True
+        different |= a[i] ^ b[i]
+    return different == 0
 
 
 @compiled

@@ -29,7 +29,7 @@ def ctc_beam(
     threshold: float,
     skip: float,
 ) -> tuple[BeamState, BeamFrames]:
-    batch_size, frames, classes = logits.shape
+    batch_size, frames, _ = logits.shape
     num_beams, device = state.last_tokens.shape[1], logits.device
     places = torch.arange(num_beams, dtype=torch.int32, device=device)
     links = places.repeat(batch_size, frames, 1)
@@ -126,8 +126,8 @@ def _one_frame(
     at = (place[..., None] * num_automata + torch.arange(num_automata, device=place.device)) * per_lm.shape[-1]
     at = torch.where(scored, at + token[..., None], 0).flatten(1)
     if num_automata and per_lm.shape[-1]:
-        lm_scores = lm_scores + torch.where(scored, per_lm.flatten(1).gather(1, at).view(scored.shape[:2] + (-1,)), 0.0)
-        lm_states = torch.where(scored, targets.flatten(1).gather(1, at).view(scored.shape[:2] + (-1,)), lm_states)
+        lm_scores = lm_scores + torch.where(scored, per_lm.flatten(1).gather(1, at).view(lm_scores.shape), 0.0)
+        lm_states = torch.where(scored, targets.flatten(1).gather(1, at).view(lm_states.shape), lm_states)
     hashes = of_place(state.hashes)
     new_state = BeamState(
         offsets=state.offsets + tops,
