@@ -21,11 +21,13 @@ class RowModels(NamedTuple):
         automaton: all of them, packed.
         states: int32 `[B, 1]`, the state in which each row begins.
         weights: float32 `[B, 1]`; 0 for a row without a model.
+        present: bool `[B, 1]`, whether a row has a model.
     """
 
     automaton: BackoffAutomaton
     states: Tensor
     weights: Tensor
+    present: Tensor
 
 
 class Fusion:
@@ -72,16 +74,11 @@ class Fusion:
                 raise ValueError(f"lm lists {len(self.per_row)} language models, the batch has {batch_size} rows")
             place = {id(model): index for index, model in enumerate(self.models)}
             which = torch.tensor([place.get(id(model), -1) for model in self.per_row])
-            weights[which.to(device) < 0] = 0.0
+        present = (which >= 0).to(device)
         automaton = self._pack(device)
         states = automaton.initial_states(batch_size, bos=True, which=which.clamp(min=0))
-        return RowModels(automaton, states[:, None].contiguous(), weights[:, None].contiguous())
-
-    def row_weights(self, batch_size: int) -> list[float | None]:
-        """The weight of each row's model; None for a row without one. For batches that `rows` accepts."""
-        weights = self.weight.tolist() if isinstance(self.weight, Tensor) else [self.weight] * batch_size
-        models = self.models * batch_size if self.per_row is None else self.per_row
-        return [None if model is None else weight for model, weight in zip(models, weights)]
+        weights = torch.where(present, weights, 0.0)
+        return RowModels(automaton, states[:, None].contiguous(), weights[:, None].contiguous(), present[:, None])
 
     def _pack(self, device: torch.device) -> BackoffAutomaton:
         first = self.models[0]

@@ -20,33 +20,35 @@ def ctc_greedy(
     states: Tensor,
     weights: Tensor,
     stay_costs: Tensor,
+    before: Tensor,
     blank: int,
     vocab_size: int,
     rule: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     batch_size, frames, classes = logits.shape
     labels = torch.full((batch_size, frames), blank, dtype=torch.int32)
     acoustic_scores = torch.zeros(batch_size)
     lm_scores = torch.zeros(states.shape)
     last_states = states.to(torch.int32).clone()
     bad_frames = torch.full((batch_size,), -1, dtype=torch.int32)
+    last = before.to(torch.int32).clone(memory_format=torch.contiguous_format)
     logits = logits.detach().to(torch.float32).contiguous()
     if frames and classes:
         normalisers = torch.logsumexp(logits, dim=-1)
         arrays = (
             *arrays_of(automaton), logits.numpy(), normalisers.numpy(), lengths.numpy(), weights.numpy(), stay_costs.numpy(),
             blank, vocab_size, RULES.index(rule),
-            labels.numpy(), acoustic_scores.numpy(), lm_scores.numpy(), last_states.numpy(), bad_frames.numpy(),
+            labels.numpy(), acoustic_scores.numpy(), lm_scores.numpy(), last_states.numpy(), bad_frames.numpy(), last.numpy(),
         )  # fmt: skip
         in_threads(lambda first, last: _label_rows(first, last, *arrays), batch_size, frames * classes)
-    return labels, acoustic_scores, lm_scores, last_states, bad_frames
+    return labels, acoustic_scores, lm_scores, last_states, bad_frames, last
 
 
 @compiled
 def _label_rows(
     first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     logits, normalisers, lengths, weights, stay_costs, blank, vocab_size, rule,
-    labels, acoustic_scores, lm_scores, states, bad_frames,
+    labels, acoustic_scores, lm_scores, states, bad_frames, ends,
 ):  # fmt: skip
     classes = logits.shape[2]
     candidates = min(vocab_size, classes)
@@ -54,7 +56,7 @@ def _label_rows(
     one = np.empty(vocab_size, dtype=np.float32)
     chain = np.empty(16, dtype=np.int32)
     for row in range(first, last):
-        before, best_before = blank, blank
+        before, best_before = ends[row, 0], ends[row, 1]
         stale = True  # whether `fused` belongs to other states than the row's
         for frame in range(min(lengths[row], logits.shape[1])):
             normaliser = normalisers[row, frame]
@@ -104,3 +106,4 @@ def _label_rows(
             labels[row, frame] = label
             acoustic_scores[row] += x[label] - normaliser
             before, best_before = label, best
+        ends[row, 0], ends[row, 1] = before, best_before
