@@ -20,8 +20,8 @@ from . import greedy
 from .stream import Automata, BeamStream, CTCStream, GreedyStream, no_automata
 
 MOST_BEAMS = 1024
-# Default of `beta` for an LM weight of 1.
-BETA_PER_WEIGHT = 2.0
+# Default of `beta` for an LM weight of 1: about what the average token costs in an LM, as STAY_COST is.
+BETA_PER_WEIGHT = 3.0
 
 
 class CTCDecoder:
@@ -33,7 +33,7 @@ class CTCDecoder:
         lm_weight: weight of the LM's log-probabilities, one number or a tensor `[B]` with one per row.
         num_beams: prefixes that the search keeps; 1 searches greedily.
         beta: bonus for each token (natural log), against an LM's liking for short transcripts: a number or a tensor `[B]`. In
-            beam search with an LM the default is 2 for a weight of 1, in proportion; without one it is 0. For beam search only.
+            beam search with an LM the default is 3 for a weight of 1, in proportion; without one it is 0. For beam search only.
         beam_threshold: prefixes that score so much less than the best one are dropped; for beam search only.
         blank_threshold: frames whose blank is likelier than this can only be blanks, which saves time; None asks every
             frame. For beam search only.

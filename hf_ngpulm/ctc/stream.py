@@ -111,7 +111,7 @@ class CTCStream(ABC):
     def _own_frames(self, row: int, blocks: list[np.ndarray]) -> np.ndarray:
         """A row's part of blocks `[B, T, ...]`, without padding."""
         parts = [block[row, : lengths[row]] for block, lengths in zip(blocks, self.lengths)]
-        return np.concatenate(parts) if len(parts) != 1 else parts[0]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
 
     def _hypothesis(
         self, row: int, tokens: list[int], starts: list[int], ends: list[int], score: float, acoustic: float, lm: float
@@ -219,8 +219,8 @@ class BeamStream(CTCStream):
         # A class that no LM scores counts as one of V tokens that are equally likely: otherwise it would come for free.
         vocab_size = max(self.automata.vocab_size, 1)
         self.unscored = -float(np.log(vocab_size)) * self.automata.weights.sum(1)
-        self.links: list[np.ndarray] = []
-        self.labels: list[np.ndarray] = []
+        nothing = np.zeros((batch_size, 0, decoder.num_beams), dtype=np.int32)
+        self.links, self.labels = [nothing], [nothing]
 
     def _search(self, logits: Tensor, lengths: Tensor) -> Tensor:
         decoder = self.decoder
@@ -255,11 +255,7 @@ class BeamStream(CTCStream):
         lm_scores = state.lm_scores.masked_fill(~self.automata.present[:, None], 0.0).sum(2).gather(1, places)
         kept = scores > -torch.inf
         sizes = sizes.masked_fill(~kept, 0)
-        if len(self.links) > 1:
-            self.links, self.labels = [np.concatenate(self.links, axis=1)], [np.concatenate(self.labels, axis=1)]
-        if not self.links:
-            self.links = self.labels = [np.zeros((self.batch_size, 0, decoder.num_beams), dtype=np.int32)]
-        traced = trace(self.links[0], self.labels[0], places.cpu().numpy(), sizes.cpu().numpy())
+        traced = trace(_joined(self.links), _joined(self.labels), places.cpu().numpy(), sizes.cpu().numpy())
         starts, ends = self._own_frame_numbers(traced.starts, traced.ends)
         columns = [tensor.tolist() for tensor in (kept, scores, acoustic, lm_scores)]
         found = []
@@ -288,7 +284,7 @@ class BeamStream(CTCStream):
         finals, _ = torch.ops.hf_ngpulm.step(
             list(automata.tensors), states.flatten(), ends, automata.vocab_size + 1, self.decoder.engine
         )
-        return (automata.weights[:, None] * finals.view(states.shape)).sum(2)
+        return (automata.weights[:, None].double() * finals.view(states.shape)).sum(2)
 
     def _own_frame_numbers(self, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Numbers of frames without the padding of the blocks before them."""
@@ -302,3 +298,9 @@ class BeamStream(CTCStream):
         numbers = np.cumsum(inside, axis=1)
         rows = np.arange(self.batch_size)[:, None, None]
         return numbers[rows, starts], numbers[rows, ends - 1] + 1
+
+
+def _joined(blocks: list[np.ndarray]) -> np.ndarray:
+    """One block of all, in the place of the others."""
+    blocks[:] = [np.concatenate(blocks, axis=1)] if len(blocks) > 1 else blocks
+    return blocks[0]
