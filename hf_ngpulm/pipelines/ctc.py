@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -10,20 +9,29 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from transformers import AutomaticSpeechRecognitionPipeline
+from transformers.models.auto.modeling_auto import MODEL_FOR_CTC_MAPPING_NAMES
 from transformers.pipelines.automatic_speech_recognition import rescale_stride
 
 from ..ctc import CTCDecoder
+from ..hypotheses import Hypothesis
 from ..language_model import load_language_model
 
-_SETTINGS = ("lm", "lm_weight", "repeats", "engine")
+_SETTINGS = (
+    "lm", "lm_weight", "num_beams", "beta", "beam_threshold", "blank_threshold", "score_eos", "num_return_sequences", "repeats",
+    "confidence", "engine",
+)  # fmt: skip
+# Any of these is reason enough to decode here.
+_REASONS = ("lm", "num_beams", "confidence")
+_OF_AN_LM = {"lm_weight", "repeats", "score_eos"}
+_SHARED_WITH_GENERATION = ("num_beams", "num_return_sequences")
 
 
 class CTCNGramPipeline(AutomaticSpeechRecognitionPipeline):
-    """Speech recognition with an n-gram language model fused into greedy CTC decoding.
+    """Speech recognition with an n-gram language model, or a beam search, for CTC models.
 
-    Without `lm` this is Transformers' own pipeline, for every kind of model. With it, whole batches are decoded on the model's
-    device, padding is left out, and long audio cut in chunks is decoded in one go, so that the LM's context runs on
-    over the seams. All else (inputs, batching, chunking, timestamps) is the stock pipeline's.
+    Without `lm`, `num_beams` and `confidence` this is the pipeline of Transformers, for every kind of model. With one, whole
+    batches are decoded on the model's device, padding is left out, and long audio cut in chunks is decoded in one go, so that
+    the search and the LM's context run on over the seams. All else (inputs, batching, chunking) is the stock pipeline's.
 
     The following are taken both by `pipeline(...)` and by a call, where they hold for that call only:
 
@@ -31,15 +39,27 @@ class CTCNGramPipeline(AutomaticSpeechRecognitionPipeline):
         lm: an `NGramLM`; the id of a Hub repo or a folder with one; or an ARPA (`.arpa`, `.arpa.gz`) or NeMo (`.nemo`) file.
             None decodes without.
         lm_weight: weight of the LM's log-probabilities (default 0.5).
-        repeats, engine: as for `hf_ngpulm.CTCDecoder`.
+        num_beams: prefixes that the search keeps; 1 (the default) searches greedily.
+        num_return_sequences: above 1, results have a list `hypotheses` of so many transcripts with their scores.
+        confidence: a measure (see `hf_ngpulm.confidence`); the chunks that `return_timestamps` gives then have a `confidence`.
+        beta, beam_threshold, blank_threshold, score_eos, repeats, engine: as for `hf_ngpulm.CTCDecoder`.
+
+    `return_timestamps="word"` or `"char"` works with all tokenizers ("char" gives single tokens).
 
     Raises:
         ValueError: an LM for a model that isn't a CTC model, or weights and rules without an LM.
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
 
+    def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
+        if _is_ctc(model):  # some of these can generate, and the stock class would take what generation knows too for itself
+            self._held = {name: kwargs.pop(name) for name in _SHARED_WITH_GENERATION if name in kwargs}
+        super().__init__(model, *args, **kwargs)
+
     def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        given = {name: kwargs.pop(name) for name in _SETTINGS if name in kwargs}
+        kwargs |= self.__dict__.pop("_held", {})
+        names = _SETTINGS if _is_ctc(self.model) else set(_SETTINGS) - set(_SHARED_WITH_GENERATION)
+        given = {name: kwargs.pop(name) for name in names if name in kwargs}
         preprocess, forward, postprocess = super()._sanitize_parameters(**kwargs)
         if given:
             decoder = self._ngram_decoder(given)
@@ -55,13 +75,22 @@ class CTCNGramPipeline(AutomaticSpeechRecognitionPipeline):
             settings["lm"] = load_language_model(settings["lm"], self.tokenizer, self.device)
         if constructing:
             self._ngram_settings = settings
+        reasons = [name for name in _REASONS if settings.get(name) is not None]
         if settings.get("lm") is None:
-            if set(given) - {"lm"}:
-                raise ValueError(f"{', '.join(sorted(set(given) - {'lm'}))} given without lm=; pass the language model too")
+            for idle, missing in (
+                (given.keys() & _OF_AN_LM, "lm=; pass the language model"),
+                (given.keys() - _OF_AN_LM - set(_REASONS) if not reasons else set(), "lm= or num_beams=; pass one of them"),
+            ):
+                if idle:
+                    raise ValueError(f"{', '.join(sorted(idle))} given without {missing} too")
+            settings = {name: value for name, value in settings.items() if name not in _OF_AN_LM}
+        if not reasons:
             return None
         if self.type != "ctc":
             kind = "a pyctcdecode decoder" if self.type == "ctc_with_lm" else type(self.model).__name__
-            raise ValueError(f"lm= works with CTC models, but this pipeline decodes with {kind}")
+            raise ValueError(f"{reasons[0]}= works with CTC models, but this pipeline decodes with {kind}")
+        rate = cast(Any, self.feature_extractor).sampling_rate
+        settings = {"confidence": None, **settings, "frame_seconds": self._samples_per_frame / rate}
         return CTCDecoder(self.tokenizer, **settings)
 
     # A pipeline without any of the settings never gets to `_ngram_decoder`.
@@ -109,7 +138,7 @@ class CTCNGramPipeline(AutomaticSpeechRecognitionPipeline):
         lengths = None if lengths is None else lengths.clamp(0, logits.shape[1])
         out: dict[str, Any] = {}
         if stride is None:
-            out["tokens"] = ngram_decoder.label_frames(logits, lengths).labels.to(torch.int64)
+            out["hypotheses"] = ngram_decoder(logits, lengths)
         else:  # a chunk: its logits wait for those of the rest
             ratio = 1 / self._samples_per_frame
             strides = rescale_stride([stride] if isinstance(stride, tuple) else stride, ratio)
@@ -123,26 +152,44 @@ class CTCNGramPipeline(AutomaticSpeechRecognitionPipeline):
     def postprocess(
         self, model_outputs: Sequence[dict[str, Any]], ngram_decoder: CTCDecoder | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        if ngram_decoder is not None and kwargs.get("return_timestamps"):
-            _check_offsets(self.tokenizer)
-        if ngram_decoder is not None and "logits" in model_outputs[0]:
+        if ngram_decoder is None:
+            return super().postprocess(model_outputs, **kwargs)
+        if "logits" in model_outputs[0]:
             pieces = []
             for output in model_outputs:
-                total, left, right = output.pop("stride")
-                pieces.append(output.pop("logits")[:, left : total - right])
-                output["tokens"] = torch.zeros((1, 0), dtype=torch.int64)
-            labels = ngram_decoder.label_frames(torch.cat(pieces, dim=1)).labels
-            model_outputs[0]["tokens"] = labels.to(torch.int64)
-        return super().postprocess(model_outputs, **kwargs)
+                total, left, right = output["stride"]
+                pieces.append(output["logits"][:, left : total - right])
+            hypotheses: Any = ngram_decoder(torch.cat(pieces, dim=1))
+        else:
+            hypotheses = model_outputs[0]["hypotheses"]
+        if isinstance(hypotheses[0], list):  # a batch of one, which the stock pipeline doesn't take apart
+            (hypotheses,) = hypotheses
+        timestamps = kwargs.get("return_timestamps")
+        with_confidence = ngram_decoder.confidence is not None
+        result = _shown(hypotheses[0], timestamps, with_confidence)
+        if ngram_decoder.num_return_sequences > 1:
+            result["hypotheses"] = [{**_shown(h, timestamps, with_confidence), "score": h.score} for h in hypotheses]
+        for output in model_outputs:  # what the caller gave along with the audio
+            for name in output.keys() - {"is_last", "hypotheses", "logits", "stride"}:
+                result.setdefault(name, []).append(output[name])
+        return result
 
 
-def _check_offsets(tokenizer: Any) -> None:
-    # The stock pipeline fails without them too, but doesn't say why.
-    if "output_char_offsets" not in inspect.signature(tokenizer.decode).parameters:
-        raise ValueError(
-            "return_timestamps needs a tokenizer that tells where characters lie, such as Wav2Vec2CTCTokenizer; "
-            f"this model has a {type(tokenizer).__name__}, which doesn't"
-        )
+def _shown(hypothesis: Hypothesis, timestamps: str | None, with_confidence: bool) -> dict[str, Any]:
+    """A hypothesis as the stock pipeline shows it."""
+    result: dict[str, Any] = {"text": hypothesis.text}
+    if timestamps:
+        result["chunks"] = [
+            {"text": word.text, "timestamp": (word.start, word.end)}
+            | ({"confidence": word.confidence} if with_confidence else {})
+            for word in (hypothesis.words if timestamps == "word" else hypothesis.characters)
+        ]
+    return result
+
+
+def _is_ctc(model: Any) -> bool:
+    name = type(model).__name__
+    return name in MODEL_FOR_CTC_MAPPING_NAMES.values() or name.endswith("ForCTC")
 
 
 def frame_lengths(model: Any, input_lengths: Tensor) -> Tensor | None:
