@@ -198,7 +198,7 @@ class GreedyStream(CTCStream):
         found = []
         for row, (score, acoustic_score, lm_score) in enumerate(zip(*columns)):
             labels = self._own_frames(row, self.labels)
-            changes = np.flatnonzero(np.diff(labels, prepend=self.decoder.blank_id - 1)) if labels.size else labels
+            changes = np.flatnonzero(np.diff(labels, prepend=-1)) if labels.size else labels
             ends = np.append(changes[1:], labels.size)
             is_token = labels[changes] != self.decoder.blank_id
             starts, ends = changes[is_token], ends[is_token]
