@@ -390,3 +390,17 @@ def test_a_favourite_takes_every_place_that_an_lm_can_fill(made):
     assert found == expected
     assert "e" in "".join(found)
     assert found != texts(made.pipeline()(copies()))
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_chunks_of_long_audio(made, batch_size):
+    chunk, left, right = (round(seconds * RATE / made.family.frame) for seconds in (1.28, 0.32, 0.16))
+    joined = made.cut_logits(LONG, chunk, left, right, batch_size)
+    assert abs(joined.shape[1] - len(LONG) / made.family.frame) < 4  # neither gaps nor doubles
+    ours = made.pipeline(lm=made.lm, lm_weight=WEIGHT, chunk_length_s=1.28, stride_length_s=(0.32, 0.16))
+    assert ours(LONG.copy(), batch_size=batch_size) == {"text": made.decode(joined)}
+
+
+def test_samples_per_frame(made):
+    """Chunks are cut at multiples of it."""
+    assert made.pipeline(lm=made.lm)._samples_per_frame == made.family.frame
