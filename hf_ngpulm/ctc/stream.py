@@ -14,7 +14,6 @@ from ..confidence import frame_confidence
 from ..errors import InvalidLogitsError
 from ..hypotheses import Hypothesis
 from . import beam, greedy
-from .beam.tracing import trace
 
 if TYPE_CHECKING:
     from .decoder import CTCDecoder
@@ -198,7 +197,7 @@ class GreedyStream(CTCStream):
         found = []
         for row, (score, acoustic_score, lm_score) in enumerate(zip(*columns)):
             labels = self._own_frames(row, self.labels)
-            changes = np.flatnonzero(np.diff(labels, prepend=self.decoder.blank_id - 1)) if labels.size else labels
+            changes = np.flatnonzero(np.diff(labels, prepend=-1)) if labels.size else labels
             ends = np.append(changes[1:], labels.size)
             is_token = labels[changes] != self.decoder.blank_id
             starts, ends = changes[is_token], ends[is_token]
@@ -244,6 +243,8 @@ class BeamStream(CTCStream):
         return frames.bad_frames
 
     def hypotheses(self) -> list[list[Hypothesis]]:
+        from .beam.tracing import trace  # compiled loops: they aren't loaded before they are needed
+
         decoder, state = self.decoder, self.state
         acoustic = torch.logaddexp(state.blank_scores, state.token_scores).double() + state.offsets[:, None]
         scores = acoustic + state.fused

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import AutomaticSpeechRecognitionPipeline
@@ -96,14 +98,21 @@ class CTCNGramPipeline(AutomaticSpeechRecognitionPipeline):
     # A pipeline without any of the settings never gets to `_ngram_decoder`.
     _ngram_settings: dict[str, Any] | None = None
 
-    @property
+    @cached_property
     def _samples_per_frame(self) -> float:
-        # Stock `_align_to` doesn't know every model (Parakeet's isn't that of its frames); the model itself does.
-        hop = 1 if self.model.main_input_name == "input_values" else getattr(self.feature_extractor, "hop_length", None)
-        # Divisible by any model's stride (2^12 x 3^2 x 5^2), and small enough for lengths counted in float32.
+        # Stock `_align_to` doesn't know every model, and `hop_length` isn't every extractor's step (Granite stacks frames,
+        # MCTCT means milliseconds): the extractor and the model themselves know.
+        # Divisible by any extractor's step and any model's stride (2^12 x 3^2 x 5^2); small enough for lengths in float32.
         probe = 921_600
-        lengths = frame_lengths(self.model, torch.tensor([probe, 2 * probe]))
-        return self._align_to if hop is None or lengths is None else hop * probe / int(lengths[1] - lengths[0])
+        inputs = [self._input_length(samples) for samples in (probe // 16, probe // 8)]
+        lengths = frame_lengths(self.model, 16 * (inputs[1] - inputs[0]) * torch.tensor([1, 2]))
+        return self._align_to if lengths is None else probe / int(lengths[1] - lengths[0])
+
+    def _input_length(self, samples: int) -> int:
+        """Length of what the model is given for so many samples."""
+        extract = cast(Any, self.feature_extractor)
+        tone = np.sin(np.arange(samples)).astype(np.float32)
+        return extract(tone, sampling_rate=extract.sampling_rate, return_tensors="pt")[self.model.main_input_name].shape[1]
 
     def preprocess(
         self,

@@ -76,6 +76,14 @@ def test_without_lm_it_is_argmax(tokenizer):
         assert best.lm_score == 0.0 and best.score == best.acoustic_score
 
 
+@pytest.mark.parametrize("with_lm", [True, False])
+@pytest.mark.parametrize("first", [0, BLANK - 1])
+def test_a_token_in_the_first_frame(tokenizer, lm, with_lm, first):
+    """Whatever its id: also next to the blank's."""
+    ((best,),) = CTCDecoder(tokenizer, lm if with_lm else None, 0.0)(frames(first, first, BLANK, 7))
+    assert (best.token_ids, best.token_frames, best.token_ends) == ([first, 7], [0, 3], [2, 4])
+
+
 def test_weight_zero_is_no_lm(tokenizer, lm):
     logits = random_logits()
     assert [h[0].text for h in CTCDecoder(tokenizer, lm, 0.0)(logits)] == [h[0].text for h in CTCDecoder(tokenizer)(logits)]
