@@ -46,6 +46,7 @@ Hypothesis = tuple[str, float]
 Decode = Callable[[], list[Hypothesis]]
 
 NEMO_OFFSET = 100  # NeMo's ARPA files have chr(id + 100) as the unit of a token
+NEVER = -1e4  # a log-probability low enough never to be chosen
 
 
 def pyctcdecode(utterances: list[np.ndarray], pieces: list[str], args: argparse.Namespace) -> Decode:
@@ -90,11 +91,32 @@ def _pyctcdecode(
 
 
 def flashlight(utterances: list[np.ndarray], pieces: list[str], args: argparse.Namespace) -> Decode:
-    """flashlight-text's lexicon-free beam search, as torchaudio's `ctc_decoder` calls it."""
-    from flashlight.lib.text.decoder import CriterionType, LexiconFreeDecoder, LexiconFreeDecoderOptions, ZeroLM
+    """flashlight-text's lexicon-free beam search, as torchaudio's `ctc_decoder` calls it.
+
+    It has no length bonus. One that isn't 0 comes from a model written in Python around its own, at the price of a call of
+    Python for each score.
+    """
+    from flashlight.lib.text.decoder import LM, CriterionType, LexiconFreeDecoder, LexiconFreeDecoderOptions, LMState, ZeroLM
     from flashlight.lib.text.dictionary import Dictionary
 
+    class LengthBonus(LM):
+        def __init__(self, lm: LM) -> None:
+            LM.__init__(self)
+            self.lm = lm
+
+        def start(self, start_with_nothing: bool) -> LMState:
+            return self.lm.start(start_with_nothing)
+
+        def score(self, state: LMState, token: int) -> tuple[LMState, float]:
+            next_state, score = self.lm.score(state, token)
+            return next_state, lm_weight * score + args.length_bonus
+
+        def finish(self, state: LMState) -> tuple[LMState, float]:
+            final_state, score = self.lm.finish(state)
+            return final_state, lm_weight * score
+
     blank = len(pieces) - 1
+    lm_weight = args.lm_weight * math.log(10)  # its KenLM scores are base-10 logarithms
     if args.lm:
         from flashlight.lib.text.decoder.kenlm import KenLM
 
@@ -105,11 +127,13 @@ def flashlight(utterances: list[np.ndarray], pieces: list[str], args: argparse.N
         beam_size=args.beam_width,
         beam_size_token=min(args.beam_size_token, len(pieces)),
         beam_threshold=args.beam_threshold,
-        lm_weight=args.lm_weight * math.log(10),  # its KenLM scores are base-10 logarithms
+        lm_weight=1.0 if args.length_bonus else lm_weight,
         sil_score=0.0,
         log_add=args.log_add,
         criterion_type=CriterionType.CTC,
     )
+    if args.length_bonus:
+        lm = LengthBonus(lm)
     # The path begins and ends with the silence token: as the blank, it can't be taken for a token's repetition.
     decoder = LexiconFreeDecoder(options, lm, sil_token_idx=blank, blank_token_idx=blank, transitions=[])
 
@@ -166,8 +190,13 @@ def _nemo(
     batches = []
     for first in range(0, len(by_length), batch_size):
         rows = by_length[first : first + batch_size]
-        padded = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(utterances[row]) for row in rows], batch_first=True)
-        batches.append((rows, padded, torch.tensor([len(utterances[row]) for row in rows])))
+        lengths = torch.tensor([len(utterances[row]) for row in rows])
+        # Its beam search reads on past the end of a row, so the padding changes results: certain blanks do no harm.
+        padded = torch.full((len(rows), int(lengths.max()), len(pieces)), NEVER)
+        padded[..., -1] = 0.0
+        for row, utterance in zip(rows, padded):
+            utterance[: len(utterances[row])] = torch.from_numpy(utterances[row])
+        batches.append((rows, padded, lengths))
 
     def decode() -> list[Hypothesis]:
         hypotheses: list[Hypothesis] = [("", 0.0)] * len(utterances)
@@ -236,7 +265,14 @@ DECODERS: dict[str, tuple[Callable[[list[np.ndarray], list[str], argparse.Namesp
     "pyctcdecode-tokens": (pyctcdecode_tokens, PYCTCDECODE),
     "flashlight": (
         flashlight,
-        {"lm_weight": 2.0, "beam_width": 50, "beam_size_token": 1 << 30, "beam_threshold": 50.0, "log_add": False},
+        {
+            "lm_weight": 0.87,
+            "length_bonus": 0.0,
+            "beam_width": 50,
+            "beam_size_token": 1 << 30,
+            "beam_threshold": 50.0,
+            "log_add": False,
+        },
     ),
     "nemo-greedy": (nemo_greedy, {"lm_weight": 0.0, "batch_size": 16}),
     "nemo-beam": (
