@@ -134,10 +134,10 @@ def flashlight(utterances: list[np.ndarray], pieces: list[str], args: argparse.N
     )
     if args.length_bonus:
         lm = LengthBonus(lm)
-    # The path begins and ends with the silence token: as the blank, it can't be taken for a token's repetition.
-    decoder = LexiconFreeDecoder(options, lm, sil_token_idx=blank, blank_token_idx=blank, transitions=[])
 
     def decode() -> list[Hypothesis]:
+        # The path begins and ends with the silence token: as the blank, it can't be taken for a token's repetition.
+        decoder = LexiconFreeDecoder(options, lm, sil_token_idx=blank, blank_token_idx=blank, transitions=[])
         hypotheses = []
         for log_probs in utterances:
             best = decoder.decode(log_probs.ctypes.data, *log_probs.shape)[0]
@@ -237,21 +237,11 @@ def collapse(labels: Iterable[int], blank: int) -> list[int]:
 
 def detokenise(tokens: Iterable[int], pieces: list[str]) -> str:
     """Text of SentencePiece tokens, with one space between words and without special tokens."""
-    text = "".join(piece for piece in map(pieces.__getitem__, tokens) if not piece.startswith("<"))
+    text = "".join(piece for piece in map(pieces.__getitem__, tokens) if (piece[:1], piece[-1:]) != ("<", ">"))
     return " ".join(text.replace("▁", " ").split())
 
 
-def versions(packages: Iterable[str]) -> dict[str, str | None]:
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for package in packages:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = None
-    return found
-
-
-# Per decoder: what makes it, and its settings with their defaults, which are the peer's own.
+# Per decoder: what makes it, its settings with their defaults, which are the peer's own, and the packages that it is in.
 PYCTCDECODE: dict[str, Any] = {
     "lm_weight": 0.5,
     "length_bonus": 1.5,
@@ -260,9 +250,10 @@ PYCTCDECODE: dict[str, Any] = {
     "token_min_logp": -5.0,
     "unk_score_offset": -10.0,
 }
-DECODERS: dict[str, tuple[Callable[[list[np.ndarray], list[str], argparse.Namespace], Decode], dict[str, Any]]] = {
-    "pyctcdecode": (pyctcdecode, PYCTCDECODE),
-    "pyctcdecode-tokens": (pyctcdecode_tokens, PYCTCDECODE),
+Make = Callable[[list[np.ndarray], list[str], argparse.Namespace], Decode]
+DECODERS: dict[str, tuple[Make, dict[str, Any], tuple[str, ...]]] = {
+    "pyctcdecode": (pyctcdecode, PYCTCDECODE, ("pyctcdecode", "kenlm", "numpy")),
+    "pyctcdecode-tokens": (pyctcdecode_tokens, PYCTCDECODE, ("pyctcdecode", "kenlm", "numpy")),
     "flashlight": (
         flashlight,
         {
@@ -273,11 +264,13 @@ DECODERS: dict[str, tuple[Callable[[list[np.ndarray], list[str], argparse.Namesp
             "beam_threshold": 50.0,
             "log_add": False,
         },
+        ("flashlight-text",),
     ),
-    "nemo-greedy": (nemo_greedy, {"lm_weight": 0.0, "batch_size": 16}),
+    "nemo-greedy": (nemo_greedy, {"lm_weight": 0.0, "batch_size": 16}, ("nemo_toolkit", "torch")),
     "nemo-beam": (
         nemo_beam,
         {"lm_weight": 1.0, "length_bonus": 1.0, "beam_width": 4, "beam_threshold": 20.0, "batch_size": 16},
+        ("nemo_toolkit", "torch"),
     ),
 }
 HELP = {
@@ -287,7 +280,7 @@ HELP = {
     "beam_prune_logp": "leave out hypotheses that are this much worse than the best one",
     "token_min_logp": "leave out tokens below this log-probability in a frame, but for the best one",
     "unk_score_offset": "added for each word that the model lacks",
-    "beam_size_token": "best tokens of a frame that are tried",
+    "beam_size_token": "best tokens of a frame that are tried, at most all of them",
     "beam_threshold": "leave out hypotheses that are this much worse than the best one",
     "log_add": "add up the probabilities of a hypothesis's paths, instead of taking the best",
     "batch_size": "utterances decoded together, of like length",
@@ -297,7 +290,7 @@ HELP = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="decoder", required=True)
-    for name, (make, defaults) in DECODERS.items():
+    for name, (make, defaults, _) in DECODERS.items():
         command = commands.add_parser(name, help=make.__doc__, description=make.__doc__)
         command.add_argument("--logits", type=Path, required=True, help=".npz with log_probs [N, T, C] and lengths [N]")
         command.add_argument("--vocabulary", type=Path, required=True, help="JSON list of C pieces, the blank last")
@@ -311,6 +304,8 @@ def main() -> None:
             else:
                 command.add_argument(option, type=type(default), default=default, help=f"{HELP[setting]} (default {default})")
     args = parser.parse_args()
+    if args.lm and args.lm.suffix != ".arpa":  # or pyctcdecode doesn't read its words
+        parser.error(f"--lm must be the name of an .arpa file, got {args.lm}")
 
     saved = np.load(args.logits)
     pieces = json.loads(args.vocabulary.read_text(encoding="utf-8"))
@@ -320,7 +315,7 @@ def main() -> None:
     utterances = [np.ascontiguousarray(row[:length]) for row, length in zip(padded, saved["lengths"])]
 
     with contextlib.redirect_stdout(sys.stderr):  # NeMo logs and draws progress bars
-        make, defaults = DECODERS[args.decoder]
+        make, defaults, packages = DECODERS[args.decoder]
         decode = make(utterances, pieces, args)
         seconds = []
         for _ in range(args.repeats):
@@ -333,11 +328,7 @@ def main() -> None:
         "seconds": statistics.median(seconds),
         "transcripts": [text for text, _ in hypotheses],
         "scores": [score for _, score in hypotheses],
-        "versions": versions(
-            ("nemo_toolkit", "torch")
-            if args.decoder.startswith("nemo")
-            else (args.decoder.split("-")[0].replace("flashlight", "flashlight-text"), "kenlm", "numpy")
-        ),
+        "versions": {"python": platform.python_version(), **{package: metadata.version(package) for package in packages}},
     }
     text = json.dumps(report, indent=1, ensure_ascii=False) + "\n"
     if args.out:
