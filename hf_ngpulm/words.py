@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,9 @@ class WordSplitter:
     """
 
     def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer
+        self.tokenizer = copy.copy(tokenizer)
+        # Some tokenizers look this up for every token, which takes longer than all else.
+        vars(self.tokenizer)["pad_token_id"] = getattr(tokenizer, "pad_token_id", None)
         vocabulary = tokenizer.get_vocab()
         self.mark = next((mark for mark in MARKS if any(piece.startswith(mark) for piece in vocabulary)), None)
         delimiter = getattr(tokenizer, "word_delimiter_token", None)
