@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from numba import njit
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array, populate_array
 from torch import Tensor
 
@@ -26,15 +26,18 @@ CPU = torch.device("cpu")  # not the default device, whatever that is
 compiled = njit(nogil=True, cache=True, error_model="numpy")
 
 
-@intrinsic
-def borrowed(typing_context, array):
+def borrowed(array):
     """The same array without an owner, so that no references to it are counted.
 
     Compiled code counts those of each array that it hands to a function or takes a slice of, in atomic instructions that take
     longer than a search among arcs does, and that threads with the same arrays wait for. What an array is borrowed from must
     outlive it.
     """
+    return array
 
+
+@intrinsic
+def _without_owner(typing_context, array):
     def generate(context, builder, signature, arguments):
         given = make_array(signature.args[0])(context, builder, value=arguments[0])
         made = make_array(signature.return_type)(context, builder)
@@ -42,6 +45,11 @@ def borrowed(typing_context, array):
         return made._getvalue()
 
     return array(array), generate
+
+
+@overload(borrowed)
+def _borrowed(array):
+    return lambda array: _without_owner(array)  # type: ignore[call-arg]  # the compiler gives the context
 
 
 @compiled

@@ -44,9 +44,8 @@ def ctc_beam(
     logits = logits.detach().to(torch.float32).contiguous()
     if frames and classes:
         normalisers = torch.logsumexp(logits, dim=-1)
-        tokens = (logits[..., :blank], logits[..., blank + 1 :])
-        highest = [part.amax(-1) for part in tokens if part.shape[-1]] or [torch.full_like(normalisers, -torch.inf)]
-        highest = highest[0] if len(highest) == 1 else torch.maximum(*highest)
+        parts = [part.amax(-1) for part in (logits[..., :blank], logits[..., blank + 1 :]) if part.shape[-1]]
+        highest = torch.stack([torch.full_like(normalisers, -torch.inf), *parts]).amax(0)  # of the tokens
         arrays = (
             *arrays_of(automaton), logits.numpy(), normalisers.numpy(), highest.numpy(),
             *(tensor.contiguous().numpy() for tensor in (lengths, weights, bonuses, unscored)),
