@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from ..confidence import frame_confidence
 from ..errors import InvalidLogitsError
 from ..hypotheses import Hypothesis
 from . import beam, greedy
+from .padding import packed_frames
 
 if TYPE_CHECKING:
     from .decoder import CTCDecoder
@@ -71,7 +73,7 @@ class CTCStream(ABC):
         # Of each block: frames of each row, of the longest, and the confidence of each.
         self.lengths: list[np.ndarray] = []
         self.widths: list[int] = []
-        self.confidences: list[np.ndarray] = []
+        self.confidences: list[list[np.ndarray]] = []
 
     def add(self, logits: Tensor, lengths: Tensor | None = None) -> None:
         """Decode more frames.
@@ -97,7 +99,7 @@ class CTCStream(ABC):
         self.lengths.append(lengths.cpu().numpy())
         self.widths.append(logits.shape[1])
         if self.decoder.confidence is not None:
-            self.confidences.append(frame_confidence(logits, self.decoder.confidence).cpu().numpy())
+            self.confidences.append(_confidences(logits, lengths, self.decoder.confidence))
 
     @abstractmethod
     def hypotheses(self) -> list[list[Hypothesis]]:
@@ -107,9 +109,9 @@ class CTCStream(ABC):
     def _search(self, logits: Tensor, lengths: Tensor) -> Tensor:
         """Decode a block; the first bad frame of each row, or -1."""
 
-    def _own_frames(self, row: int, blocks: list[np.ndarray]) -> np.ndarray:
-        """A row's part of blocks `[B, T, ...]`, without padding."""
-        parts = [block[row, : lengths[row]] for block, lengths in zip(blocks, self.lengths)]
+    def _own_frames(self, row: int, blocks: Sequence[Any]) -> np.ndarray:
+        """A row's part of blocks `[B, T]`, without padding."""
+        parts = [block[row][: lengths[row]] for block, lengths in zip(blocks, self.lengths)]
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
 
     def _hypothesis(
@@ -305,3 +307,11 @@ def _joined(blocks: list[np.ndarray]) -> np.ndarray:
     """One block of all, in the place of the others."""
     blocks[:] = [np.concatenate(blocks, axis=1)] if len(blocks) > 1 else blocks
     return blocks[0]
+
+
+def _confidences(logits: Tensor, lengths: Tensor, measure: str) -> list[np.ndarray]:
+    """Confidence of each frame by row."""
+    if logits.device.type != "cpu":  # padding costs less than taking rows apart
+        return list(frame_confidence(logits, measure).cpu().numpy())
+    starts, frames = packed_frames(logits, lengths)
+    return np.split(frame_confidence(frames[None], measure)[0].numpy(), starts[1:].numpy())

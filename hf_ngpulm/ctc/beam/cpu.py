@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...automaton.cpu import arrays_of, borrowed, borrowed_automaton, compiled, in_threads, score_one, step_one
 from ...automaton.tensors import AutomatonTensors
+from ..padding import packed_frames
 from . import BLANK, INSIDE, BeamFrames, BeamState
 
 NONE = np.float32(-np.inf)
@@ -41,13 +42,15 @@ def ctc_beam(
     links = torch.arange(num_beams, dtype=torch.int32).repeat(batch_size, frames, 1)
     labels = torch.full_like(links, BLANK)
     bad_frames = torch.full((batch_size,), -1, dtype=torch.int32)
-    logits = logits.detach().to(torch.float32).contiguous()
     if frames and classes:
+        # Without padding: what a row costs doesn't depend on how long others are.
+        lengths = lengths.clamp(0, frames)
+        starts, logits = packed_frames(logits, lengths)
         normalisers = torch.logsumexp(logits, dim=-1)
-        parts = [part.amax(-1) for part in (logits[..., :blank], logits[..., blank + 1 :]) if part.shape[-1]]
+        parts = [part.amax(-1) for part in (logits[:, :blank], logits[:, blank + 1 :]) if part.shape[-1]]
         highest = torch.stack([torch.full_like(normalisers, -torch.inf), *parts]).amax(0)  # of the tokens
         arrays = (
-            *arrays_of(automaton), logits.numpy(), normalisers.numpy(), highest.numpy(),
+            *arrays_of(automaton), starts.numpy(), logits.numpy(), normalisers.numpy(), highest.numpy(),
             *(tensor.contiguous().numpy() for tensor in (lengths, weights, bonuses, unscored)),
             blank, vocab_size, threshold, skip,
             *(tensor.numpy() for tensor in state), links.numpy(), labels.numpy(), bad_frames.numpy(),
@@ -111,7 +114,7 @@ def _push(scores, places, tokens, size, score, place, token):
 @compiled
 def _search_rows(
     first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    logits, normalisers, highest_logits, lengths, weights, bonuses, unscored, blank, vocab_size, threshold, skip,
+    starts, logits, normalisers, highest_logits, lengths, weights, bonuses, unscored, blank, vocab_size, threshold, skip,
     offsets, all_blank_scores, all_token_scores, all_last, all_hashes, all_parent_hashes, all_sizes, all_fused,
     all_lm_scores, all_lm_states, links, labels, bad_frames,
 ):  # fmt: skip
@@ -122,7 +125,7 @@ def _search_rows(
     all_blank_scores, all_token_scores, all_last = borrowed(all_blank_scores), borrowed(all_token_scores), borrowed(all_last)
     all_hashes, all_parent_hashes, all_sizes = borrowed(all_hashes), borrowed(all_parent_hashes), borrowed(all_sizes)
     all_fused, all_lm_scores, all_lm_states = borrowed(all_fused), borrowed(all_lm_scores), borrowed(all_lm_states)
-    classes = logits.shape[2]
+    classes = logits.shape[1]
     num_beams, num_automata = all_lm_states.shape[1:]
     candidates = min(vocab_size, classes)
     # What each token adds in a state of the automata: kept by state, since prefixes with the same last tokens share it, and
@@ -164,12 +167,13 @@ def _search_rows(
         known[:] = False
         for k in range(num_beams):
             totals[k] = _add(np.float64(blank_scores[k]), np.float64(token_scores[k]))
-        for frame in range(min(lengths[row], logits.shape[1])):
-            normaliser = normalisers[row, frame]
+        for frame in range(lengths[row]):
+            packed = starts[row] + frame
+            normaliser = normalisers[packed]
             if not np.isfinite(normaliser):
                 bad_frames[row] = frame
                 break
-            x = logits[row, frame]
+            x = logits[packed]
             blank_log_prob = np.float64(x[blank]) - normaliser
             skipped = np.exp(blank_log_prob) > skip
 
@@ -207,7 +211,7 @@ def _search_rows(
             if not skipped:
                 worst = heap_scores[0] if size == num_beams else -np.inf
                 worst = max(worst, best - threshold)
-                highest = np.float64(highest_logits[row, frame]) - normaliser
+                highest = np.float64(highest_logits[packed]) - normaliser
                 for k in range(num_beams):
                     if totals[k] == -np.inf:
                         continue

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...automaton.cpu import arrays_of, compiled, in_threads, score_one, step_one
+from ...automaton.cpu import arrays_of, borrowed_automaton, compiled, in_threads, score_one, step_one
 from ...automaton.tensors import AutomatonTensors
+from ..padding import packed_frames
 from . import RULES
 
 LABEL, RUN, STAY = range(len(RULES))
@@ -32,11 +33,14 @@ def ctc_greedy(
     last_states = states.to(torch.int32).clone()
     bad_frames = torch.full((batch_size,), -1, dtype=torch.int32)
     last = before.to(torch.int32).clone(memory_format=torch.contiguous_format)
-    logits = logits.detach().to(torch.float32).contiguous()
     if frames and classes:
+        # Without padding: what a row costs doesn't depend on how long others are.
+        lengths = lengths.clamp(0, frames)
+        starts, logits = packed_frames(logits, lengths)
         normalisers = torch.logsumexp(logits, dim=-1)
         arrays = (
-            *arrays_of(automaton), logits.numpy(), normalisers.numpy(), lengths.numpy(), weights.numpy(), stay_costs.numpy(),
+            *arrays_of(automaton), starts.numpy(), logits.numpy(), normalisers.numpy(),
+            lengths.numpy(), weights.numpy(), stay_costs.numpy(),
             blank, vocab_size, RULES.index(rule),
             labels.numpy(), acoustic_scores.numpy(), lm_scores.numpy(), last_states.numpy(), bad_frames.numpy(), last.numpy(),
         )  # fmt: skip
@@ -47,10 +51,13 @@ def ctc_greedy(
 @compiled
 def _label_rows(
     first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    logits, normalisers, lengths, weights, stay_costs, blank, vocab_size, rule,
+    starts, logits, normalisers, lengths, weights, stay_costs, blank, vocab_size, rule,
     labels, acoustic_scores, lm_scores, states, bad_frames, ends,
 ):  # fmt: skip
-    classes = logits.shape[2]
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
+        arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights
+    )
+    classes = logits.shape[1]
     candidates = min(vocab_size, classes)
     fused = np.empty(vocab_size, dtype=np.float32)
     one = np.empty(vocab_size, dtype=np.float32)
@@ -58,12 +65,13 @@ def _label_rows(
     for row in range(first, last):
         before, best_before = ends[row, 0], ends[row, 1]
         stale = True  # whether `fused` belongs to other states than the row's
-        for frame in range(min(lengths[row], logits.shape[1])):
-            normaliser = normalisers[row, frame]
+        for frame in range(lengths[row]):
+            packed = starts[row] + frame
+            normaliser = normalisers[packed]
             if not np.isfinite(normaliser):
                 bad_frames[row] = frame
                 break
-            x = logits[row, frame]
+            x = logits[packed]
             best, highest = 0, x[0]
             for c in range(1, classes):
                 if x[c] > highest:
