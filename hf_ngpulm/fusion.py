@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import NamedTuple
 
 import torch
@@ -96,6 +97,6 @@ def check_weight(weight: float | Tensor, name: str) -> float | Tensor:
         if weight.dim() != 1 or not bool(torch.isfinite(weight.to(torch.float32)).all()):
             raise ValueError(f"{name} should be a number, or a tensor [B] of finite numbers, got {weight}")
         return weight
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not abs(weight) <= LARGEST_WEIGHT:
+    if isinstance(weight, bool) or not isinstance(weight, Real) or not abs(weight) <= LARGEST_WEIGHT:
         raise ValueError(f"{name} should be a finite number, got {weight!r}")
     return float(weight)

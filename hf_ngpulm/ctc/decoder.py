@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -77,8 +78,8 @@ class CTCDecoder:
             blank_id = getattr(self.tokenizer, "pad_token_id", None)
         if blank_id is None or blank_id < 0:
             raise ValueError(f"the tokenizer has no padding token to be the blank; pass blank_id=... (got {blank_id})")
-        _check_whole("num_beams", num_beams, MOST_BEAMS)
-        _check_whole("num_return_sequences", num_return_sequences, num_beams, " (num_beams)")
+        num_beams = _whole("num_beams", num_beams, MOST_BEAMS)
+        num_return_sequences = _whole("num_return_sequences", num_return_sequences, num_beams, " (num_beams)")
         if num_beams == 1:
             given = {"beta": beta, "beam_threshold": beam_threshold, "blank_threshold": blank_threshold, "score_eos": score_eos}
             idle = [name for name, value in given.items() if value is not None]
@@ -191,6 +192,7 @@ class CTCDecoder:
         return lengths.to(logits.device, torch.int32)
 
 
-def _check_whole(name: str, value: Any, most: int, why: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+def _whole(name: str, value: Any, most: int, why: str = "") -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= int(value) <= most:
         raise ValueError(f"{name} should be a whole number from 1 to {most}{why}, got {value!r}")
+    return int(value)

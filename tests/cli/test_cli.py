@@ -194,6 +194,7 @@ def test_demo(capsys):
     *clips, summary = lines(capsys)
     assert len(clips) == 16
     assert summary["wer_with_lm"] < 0.75 * summary["wer_without_lm"]
+    assert summary["wer_with_beam"] < 0.5 * summary["wer_with_lm"]
     assert run(["demo", "--lm-weight", "0.5"]) == 0
     printed = capsys.readouterr().out
     assert "word error rate" in printed and "[" in printed and printed.count("reference") == 16

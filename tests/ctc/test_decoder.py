@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoTokenizer, Wav2Vec2CTCTokenizer
@@ -87,6 +88,11 @@ def test_a_token_in_the_first_frame(tokenizer, lm, with_lm, first):
 def test_weight_zero_is_no_lm(tokenizer, lm):
     logits = random_logits()
     assert [h[0].text for h in CTCDecoder(tokenizer, lm, 0.0)(logits)] == [h[0].text for h in CTCDecoder(tokenizer)(logits)]
+
+
+def test_numbers_of_numpy_are_numbers(tokenizer, lm):
+    decoder = CTCDecoder(tokenizer, lm, np.float32(0.5), num_beams=np.int64(4), beta=np.float64(1.5))
+    assert decoder(random_logits(2)) == CTCDecoder(tokenizer, lm, 0.5, num_beams=4, beta=1.5)(random_logits(2))
 
 
 def test_one_model_and_weight_a_row(tokenizer, lm):
