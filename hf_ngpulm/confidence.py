@@ -30,7 +30,7 @@ def frame_confidence(logits: Tensor, measure: str = "max_prob") -> Tensor:
         return logits.new_zeros(logits.shape[:2], dtype=torch.float32)
     logits = logits.detach().float()
     if measure == "max_prob":
-        return (logits.amax(-1) - torch.logsumexp(logits, dim=-1)).exp()
+        return torch.softmax(logits, dim=-1).amax(-1)
     if classes == 1:
         return logits.new_ones(logits.shape[:2])
     log_probs = torch.log_softmax(logits, dim=-1)

@@ -128,9 +128,9 @@ class CTCDecoder:
             InvalidLogitsError: NaN or infinite logits, or a wrong shape.
             ValueError: lengths that don't fit the logits.
         """
-        self.check(logits, lengths)
+        lengths = self.check(logits, lengths)
         stream = self.stream(logits.shape[0], logits.device)
-        stream.add(logits, lengths)
+        stream.add_checked(logits, lengths)
         return stream.hypotheses()
 
     def stream(self, batch_size: int = 1, device: torch.device | str = "cpu") -> CTCStream:

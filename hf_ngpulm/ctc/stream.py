@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -89,8 +90,12 @@ class CTCStream(ABC):
         lengths = self.decoder.check(logits, lengths)
         if logits.shape[0] != self.batch_size:
             raise ValueError(f"the logits have {logits.shape[0]} rows, the stream was opened for {self.batch_size}")
+        self.add_checked(logits, lengths)
+
+    def add_checked(self, logits: Tensor, lengths: Tensor) -> None:
+        """The same for what the decoder's `check` has seen."""
         bad_frames = self._search(logits.detach().to(self.device), lengths.to(self.device)).cpu()
-        if bool((bad_frames >= 0).any()):
+        if (bad_frames >= 0).any():
             row = int(torch.nonzero(bad_frames >= 0)[0, 0])
             raise InvalidLogitsError(
                 f"the logits of row {row} hold NaN or infinity at frame {int(bad_frames[row])}: the model's output is broken "
@@ -219,7 +224,7 @@ class BeamStream(CTCStream):
         self.bonuses = decoder.token_bonuses(self.automata.weights)
         # A class that no LM scores counts as one of V tokens that are equally likely: otherwise it would come for free.
         vocab_size = max(self.automata.vocab_size, 1)
-        self.unscored = -float(np.log(vocab_size)) * self.automata.weights.sum(1)
+        self.unscored = -math.log(vocab_size) * self.automata.weights.sum(1)
         nothing = np.zeros((batch_size, 0, decoder.num_beams), dtype=np.int32)
         self.links, self.labels = [nothing], [nothing]
 

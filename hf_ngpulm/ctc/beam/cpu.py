@@ -39,8 +39,8 @@ def ctc_beam(
     batch_size, frames, classes = logits.shape
     num_beams = state.last_tokens.shape[1]
     state = BeamState(*(tensor.clone(memory_format=torch.contiguous_format) for tensor in state))
-    links = torch.arange(num_beams, dtype=torch.int32).repeat(batch_size, frames, 1)
-    labels = torch.full_like(links, BLANK)
+    labels = torch.full((batch_size, frames, num_beams), BLANK, dtype=torch.int32)
+    links = torch.arange(num_beams, dtype=torch.int32).expand(labels.shape).contiguous()
     bad_frames = torch.full((batch_size,), -1, dtype=torch.int32)
     if frames and classes:
         # Without padding: what a row costs doesn't depend on how long others are.
