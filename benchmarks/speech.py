@@ -13,7 +13,7 @@ import measure
 import torch
 
 from hf_ngpulm.language_model import load_language_model
-from hf_ngpulm.pipelines.ctc import frame_lengths
+from hf_ngpulm.pipelines.base import frame_lengths
 
 DEMO = measure.ROOT / "examples" / "demo"
 

@@ -10,25 +10,44 @@ import torch
 from torch import Tensor
 
 from .automaton import BackoffAutomaton
+from .automaton.tensors import AutomatonTensors
 from .language_model import NGramLM
 
 LARGEST_WEIGHT = torch.finfo(torch.float32).max
 
 
 class RowModels(NamedTuple):
-    """The automata of a batch in one pack.
+    """What the rows of a batch are fused with.
 
     Args:
-        automaton: all of them, packed.
-        states: int32 `[B, 1]`, the state in which each row begins.
-        weights: float32 `[B, 1]`; 0 for a row without a model.
-        present: bool `[B, 1]`, whether a row has a model.
+        tensors: those of one automaton, or of several packed into one.
+        vocab_size: tokens that they score.
+        states: int32 `[B, M]`, the states in which each row's automata begin.
+        weights: float32 `[B, M]`; 0 for a row without a model.
+        present: bool `[B, M]`, whether a row has a model.
     """
 
-    automaton: BackoffAutomaton
+    tensors: AutomatonTensors
+    vocab_size: int
     states: Tensor
     weights: Tensor
     present: Tensor
+
+
+def no_models(batch_size: int, device: torch.device) -> RowModels:
+    """For decoding without a language model: M = 0."""
+    integers = torch.zeros(1, dtype=torch.int32, device=device)
+    numbers = torch.zeros(1, device=device)
+    tensors = AutomatonTensors(
+        arc_offsets=integers.repeat(2),
+        arc_tokens=integers[:0].to(torch.int16),
+        arc_weights=numbers[:0],
+        arc_targets=integers[:0],
+        backoff_states=integers,
+        backoff_weights=numbers,
+    )
+    none = torch.zeros((batch_size, 0), device=device)
+    return RowModels(tensors, 0, none.to(torch.int32), none, none.to(torch.bool))
 
 
 class Fusion:
@@ -79,7 +98,8 @@ class Fusion:
         automaton = self._pack(device)
         states = automaton.initial_states(batch_size, bos=True, which=which.clamp(min=0))
         weights = torch.where(present, weights, 0.0)
-        return RowModels(automaton, states[:, None].contiguous(), weights[:, None].contiguous(), present[:, None])
+        states, weights = states[:, None].contiguous(), weights[:, None].contiguous()
+        return RowModels(automaton.tensors, automaton.vocab_size, states, weights, present[:, None])
 
     def _pack(self, device: torch.device) -> BackoffAutomaton:
         first = self.models[0]

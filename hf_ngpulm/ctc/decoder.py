@@ -12,13 +12,13 @@ from torch import Tensor
 from ..automaton.ops import check_engine
 from ..confidence import MEASURES
 from ..errors import InvalidLogitsError
-from ..fusion import Fusion, check_weight
+from ..fusion import Fusion, RowModels, check_weight, no_models
 from ..hypotheses import Hypothesis
 from ..language_model import NGramLM
 from ..vocabulary import tokenizer_of
 from ..words import WordSplitter
 from . import greedy
-from .stream import Automata, BeamStream, CTCStream, GreedyStream, no_automata
+from .stream import BeamStream, CTCStream, GreedyStream
 
 MOST_BEAMS = 1024
 # Default of `beta` for an LM weight of 1: about what the average token costs in an LM, as STAY_COST is.
@@ -152,12 +152,9 @@ class CTCDecoder:
         lengths = self.check(logits, lengths)
         return GreedyStream(self, logits.shape[0], logits.device).label_frames(logits.detach(), lengths)
 
-    def automata(self, batch_size: int, device: torch.device) -> Automata:
+    def automata(self, batch_size: int, device: torch.device) -> RowModels:
         """What the rows of a batch are fused with."""
-        if self.fusion is None:
-            return no_automata(batch_size, device)
-        automaton, states, weights, present = self.fusion.rows(batch_size, device)
-        return Automata(automaton.tensors, automaton.vocab_size, states, weights, present)
+        return no_models(batch_size, device) if self.fusion is None else self.fusion.rows(batch_size, device)
 
     def token_bonuses(self, lm_weights: Tensor) -> Tensor:
         """What beam search adds for each token, float32 `[B]`, given the weights `[B, M]`."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..automaton.tensors import AutomatonTensors
 from ..confidence import frame_confidence
 from ..errors import InvalidLogitsError
 from ..hypotheses import Hypothesis
@@ -24,40 +23,6 @@ if TYPE_CHECKING:
 # What going on with a label costs under the rule "stay", per unit of LM weight: about what the average token costs in an LM.
 # Without it staying would look cheap beside any new token, which the LM charges for.
 STAY_COST = 3.0
-
-
-class Automata(NamedTuple):
-    """What the rows of a batch are fused with.
-
-    Args:
-        tensors: those of one automaton, or of several packed into one.
-        vocab_size: tokens that they score.
-        states: int32 `[B, M]`, where each row's automata begin.
-        weights: float32 `[B, M]`.
-        present: bool `[B, M]`; false for a row that has none.
-    """
-
-    tensors: AutomatonTensors
-    vocab_size: int
-    states: Tensor
-    weights: Tensor
-    present: Tensor
-
-
-def no_automata(batch_size: int, device: torch.device) -> Automata:
-    """For decoding without a language model: M = 0."""
-    integers = torch.zeros(1, dtype=torch.int32, device=device)
-    numbers = torch.zeros(1, device=device)
-    tensors = AutomatonTensors(
-        arc_offsets=integers.repeat(2),
-        arc_tokens=integers[:0].to(torch.int16),
-        arc_weights=numbers[:0],
-        arc_targets=integers[:0],
-        backoff_states=integers,
-        backoff_weights=numbers,
-    )
-    none = torch.zeros((batch_size, 0), device=device)
-    return Automata(tensors, 0, none.to(torch.int32), none, none.to(torch.bool))
 
 
 class CTCStream(ABC):

@@ -25,7 +25,7 @@ from transformers import (
 
 from hf_ngpulm import CTCDecoder, CTCNGramPipeline, NGramLM, TokenizerMismatchError
 from hf_ngpulm.bundled import bundled
-from hf_ngpulm.pipelines.ctc import frame_lengths
+from hf_ngpulm.pipelines.base import frame_lengths
 
 DEMO = bundled("examples/demo")
 ARPA = DEMO / "lm.arpa.gz"
@@ -413,7 +413,7 @@ def test_lm_for_a_model_that_is_not_ctc(wav2vec2, characters, noise):
         "tokenizer": wav2vec2["tokenizer"],
         "feature_extractor": WhisperFeatureExtractor(),
     }
-    with pytest.raises(ValueError, match=r"CTC models, but .* WhisperForConditionalGeneration"):
+    with pytest.raises(ValueError, match=r"CTC models and transducers, but .* WhisperForConditionalGeneration"):
         pipeline(TASK, **whisper, lm=characters)
     asr = pipeline(TASK, **whisper)
     with pytest.raises(ValueError, match="CTC models"):
