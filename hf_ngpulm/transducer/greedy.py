@@ -7,13 +7,17 @@ inside the block, so that the loop turns about once for each label. Rows that ha
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..automaton.ops import engine_name
 from ..automaton.tensors import AutomatonTensors
 from ..confidence import frame_confidence
+from . import tensor_steps
 from .model import TransducerModel
 
 # Frames that are looked at in one go.
@@ -68,89 +72,74 @@ def greedy(
         confidence: measure, see `hf_ngpulm.confidence`.
     """
     batch_size, device = frames.shape[0], frames.device
-    num_automata = states.shape[1]
-    scored = min(vocab_size, model.vocab_size)
+    walk = _walk_of(engine, device)
     duration_values = None if model.durations is None else torch.tensor(model.durations, device=device)
     places = torch.arange(window, device=device)
-    acoustic_scores = torch.zeros(batch_size, dtype=torch.float64, device=device)
-    lm_scores = torch.zeros((batch_size, num_automata), device=device)
-    bad_frames = torch.full((batch_size,), -1, dtype=torch.int64, device=device)
+    most_symbols = torch.iinfo(torch.int64).max if max_symbols is None else max_symbols
     emitted: list[tuple[Tensor, ...]] = []  # rows, tokens, frames, durations, confidences
+    ended: list[tuple[Tensor, ...]] = []  # rows and what is known of them in the end
 
-    rows = torch.nonzero(lengths > 0)[:, 0]  # those that go on
-    times = torch.zeros_like(rows)
-    symbols = torch.zeros_like(rows)
+    rows = torch.nonzero(lengths >= 0)[:, 0]  # those that go on
+    ends = lengths.to(torch.int64)
+    times, symbols = torch.zeros_like(rows), torch.zeros_like(rows)
+    bad_frames = torch.full_like(rows, -1)
+    acoustic_scores = torch.zeros(len(rows), dtype=torch.float64, device=device)
+    lm_scores = torch.zeros(states.shape, dtype=torch.float32, device=device)
+    lm_states = states.to(torch.int32).clone(memory_format=torch.contiguous_format)
     prediction, state = model.start(len(rows), frames)
-    lm_states = states[rows]
-    while rows.numel():
+    while True:
+        going = (times < ends) & (bad_frames < 0)
+        if not bool(going.all()):
+            ended.append(tuple(part[~going] for part in (rows, acoustic_scores, lm_scores, bad_frames)))
+            rows, ends, times, symbols, bad_frames, acoustic_scores, lm_scores, lm_states, weights, prediction = (
+                part[going]
+                for part in (
+                    rows, ends, times, symbols, bad_frames, acoustic_scores, lm_scores, lm_states, weights, prediction
+                )
+            )  # fmt: skip
+            state = tuple(part[going] for part in state)
+        if not rows.numel():
+            break
         ahead = (times[:, None] + places).clamp(max=frames.shape[1] - 1)
         logits = model.join(frames[rows[:, None], ahead], prediction[:, None]).float()
         token_logits = logits[..., : model.vocab_size]
         best = token_logits.argmax(-1)
-        normalisers = torch.logsumexp(token_logits, -1)
-        log_probs = token_logits.gather(2, best[..., None])[..., 0] - normalisers
-        blank = best == model.blank_id
         if duration_values is None:
-            durations = blank.to(torch.int64)
+            durations = (best == model.blank_id).to(torch.int64)
+            duration_log_probs = torch.zeros(durations.shape, device=device)
         else:
             duration_log_probs, chosen = torch.log_softmax(logits[..., model.vocab_size :], -1).max(-1)
-            log_probs = log_probs + duration_log_probs
             durations = duration_values[chosen]
-            durations = torch.where(blank, durations.clamp(min=1), durations)
-        # Follow the blanks to the first other token.
-        ends = lengths[rows]
-        place = torch.zeros_like(times)
-        for _ in range(window):
-            at = place.clamp(max=window - 1)[:, None]
-            inside = (place < window) & (times + place < ends)
-            broken = inside & ~torch.isfinite(normalisers.gather(1, at)[:, 0])
-            bad_frames[rows] = torch.where(broken & (bad_frames[rows] < 0), times + place, bad_frames[rows])
-            passes = inside & ~broken & blank.gather(1, at)[:, 0]
-            acoustic_scores[rows] += torch.where(passes, log_probs.gather(1, at)[:, 0], 0.0)
-            place = place + torch.where(passes, durations.gather(1, at)[:, 0], 0)
-        symbols = torch.where(place > 0, 0, symbols)
-        times = times + place
-        good = bad_frames[rows] < 0
-        found = torch.nonzero((place < window) & (times < ends) & good)[:, 0]
+        tokens, at, emission_frames, moves = walk(
+            automaton, token_logits, best, torch.logsumexp(token_logits, -1), durations, duration_log_probs, ends, times,
+            symbols, lm_states, weights, model.blank_id, vocab_size, most_symbols, acoustic_scores, lm_scores, bad_frames,
+        )  # fmt: skip
+        found = torch.nonzero(tokens >= 0)[:, 0]
         if found.numel():
-            at, of = place[found], rows[found]
-            row_logits = token_logits[found, at]
-            tokens, moves = best[found, at], durations[found, at]
-            score = log_probs[found, at]
-            if num_automata:
-                fusable = tokens < vocab_size
-                per_lm, targets = torch.ops.hf_ngpulm.advance(
-                    list(automaton), lm_states[found].flatten().contiguous(), vocab_size, engine
-                )
-                per_lm = per_lm.view(-1, num_automata, vocab_size)[..., :scored]
-                fused = row_logits[:, :scored] + (weights[of][..., None] * per_lm).sum(1)
-                if model.blank_id < scored:
-                    fused[:, model.blank_id] = -torch.inf
-                highest, again = fused.max(-1)
-                again = torch.where(fusable & (highest > -torch.inf), again, tokens)
-                score = score + (row_logits.gather(1, again[:, None]) - row_logits.gather(1, tokens[:, None]))[:, 0]
-                tokens = again
-                picked = tokens.clamp(max=scored - 1)[:, None, None].expand(-1, num_automata, 1)
-                gained = per_lm.gather(2, picked)[..., 0]
-                lm_scores[of] += torch.where(fusable[:, None], gained, 0.0)
-                moved = targets.view(-1, num_automata, vocab_size).gather(2, picked)[..., 0]
-                lm_states[found] = torch.where(fusable[:, None], moved, lm_states[found])
-            acoustic_scores[of] += score
-            count = symbols[found] + 1
-            if max_symbols is not None:
-                moves = torch.where((moves == 0) & (count >= max_symbols), 1, moves)
-            symbols[found] = torch.where(moves > 0, 0, count)
-            confidences = tokens if confidence is None else frame_confidence(row_logits[None], confidence)[0]
-            emitted.append((of, tokens, times[found], moves, confidences))
-            times[found] = times[found] + moves
-            new_prediction, new_state = model.predict(tokens, tuple(part[found] for part in state))
-            prediction = prediction.index_copy(0, found, new_prediction)
-            state = tuple(part.index_copy(0, found, new) for part, new in zip(state, new_state))
-        going = torch.nonzero((times < ends) & good)[:, 0]
-        if going.numel() < rows.numel():
-            rows, times, symbols, prediction = rows[going], times[going], symbols[going], prediction[going]
-            lm_states, state = lm_states[going], tuple(part[going] for part in state)
+            tokens = tokens[found]
+            confidences = tokens
+            if confidence is not None:
+                confidences = frame_confidence(token_logits[found, at[found]][None], confidence)[0]
+            emitted.append((rows[found], tokens, emission_frames[found], moves[found], confidences))
+            if found.numel() == rows.numel():
+                prediction, state = model.predict(tokens, state)
+            else:
+                new_prediction, new_state = model.predict(tokens, tuple(part[found] for part in state))
+                prediction = prediction.index_copy(0, found, new_prediction)
+                state = tuple(part.index_copy(0, found, new) for part, new in zip(state, new_state))
+    in_order = torch.argsort(torch.cat([part[0] for part in ended])) if ended else rows
+    _, acoustic_scores, lm_scores, bad_frames = (
+        torch.cat(parts)[in_order] for parts in zip(*ended or [(rows, acoustic_scores, lm_scores, bad_frames)])
+    )
     return _gathered(batch_size, emitted, confidence is not None, acoustic_scores, lm_scores, bad_frames)
+
+
+def _walk_of(engine: str, device: torch.device) -> Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]:
+    if engine_name(engine, device) == "cpu":
+        from .cpu import walk
+
+        return walk
+    return functools.partial(tensor_steps.walk, engine=engine)
 
 
 def _gathered(
