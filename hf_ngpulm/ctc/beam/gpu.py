@@ -6,9 +6,11 @@ as on the CPU, a prefix can't be extended to more than its own score plus a bloc
 score in its state, and what scores less than the worst of the best K so far is passed over, which changes nothing.
 
 The walk keeps the beam's small arrays in registers, padded to a power of two, and what only new prefixes change in the tensors
-that it returns. All prefixes are scored side by side, as `[place, token]` tiles. What each token scores in a prefix's state, and
-where it leads to, is written to a line of global memory at the first frame that may extend the prefix, for all new prefixes at
+that it returns. All prefixes are scored side by side, as `[place, token]` tiles. What each token scores in a prefix's state and
+where it leads to is written to a line of global memory at the first frame that may extend the prefix, for all new prefixes at
 once: level by level, from their roots to ever longer contexts.
+
+Within `if` what Triton functions return is assigned before it is used: Triton 3.3 takes their `return` for the kernel's.
 """
 
 from __future__ import annotations
@@ -108,8 +110,9 @@ def _peaks_kernel(
         top = tl.max(tl.max(highest, axis=1), axis=0)
         shift = tl.where(top > float("-inf"), top, 0.0)
         normaliser = shift + tl.log(tl.sum(tl.sum(total * tl.exp(highest - shift), axis=1), axis=0))
+        frame_peak = tl.max(peak, axis=0)
         tl.store(normalisers + at, normaliser)
-        tl.store(frame_peaks + at, tl.max(peak, axis=0))
+        tl.store(frame_peaks + at, frame_peak)
 
 
 @triton.jit
@@ -299,7 +302,8 @@ def _search_kernel(
             if possible:
                 if NUM_AUTOMATA > 0:
                     stale = alive & (filled == 0)
-                    if tl.max(stale.to(tl.int32), axis=0) > 0:
+                    any_stale = tl.max(stale.to(tl.int32), axis=0) > 0
+                    if any_stale:
                         tl.debug_barrier()  # everybody has read the lines before they are rewritten
                         highest_lm = tl.zeros((PLACES,), tl.float32)
                         for m in tl.static_range(NUM_AUTOMATA):
@@ -343,11 +347,11 @@ def _search_kernel(
                             indices = (places * BLOCK)[:, None] + columns[None, :]
                             tile = _key(scores, indices.to(tl.int64))
                             highest = tl.max(tl.max(tile, axis=1), axis=0)
-                            while _score_of(highest) > worst:
+                            score = _score_of(highest)
+                            while score > worst:
                                 index = (highest & 0x7FFFFFFF).to(tl.int32)
                                 place = index // BLOCK
                                 token = block * BLOCK + index % BLOCK
-                                score = _score_of(highest)
                                 # An extension that the beam has has been merged with it.
                                 present = tl.max(((parents == place) & (last == token)).to(tl.int32), axis=0) > 0
                                 replaced = keys == tl.where(present, -1, lowest)
@@ -359,6 +363,7 @@ def _search_kernel(
                                 worst = tl.maximum(_score_of(lowest), best - threshold)
                                 tile = tl.where(tile == highest, NOTHING, tile)
                                 highest = tl.max(tl.max(tile, axis=1), axis=0)
+                                score = _score_of(highest)
 
             if best > float("-inf"):  # else nothing is possible: weights so large that the sums overflow
                 scores = tl.where(inside, _score_of(keys), float("-inf"))
@@ -374,7 +379,8 @@ def _search_kernel(
                 new_by_blanks = tl.where(stays, from_blank, float("-inf"))
                 new_by_tokens = tl.where(stays, _add(from_token, from_parent), float("-inf"))
                 changes = tl.max((is_new | (alive & (kept == 0))).to(tl.int32), axis=0) > 0
-                if tl.max(is_new.to(tl.int32), axis=0) > 0:
+                any_new = tl.max(is_new.to(tl.int32), axis=0) > 0
+                if any_new:
                     token = tl.where(is_new, tokens_added, 0)
                     log_probs = tl.load(x + token.to(tl.int64) * class_stride, mask=is_new, other=0.0).to(tl.float32)
                     before = tl.where(
@@ -387,8 +393,9 @@ def _search_kernel(
                     extra = tl.where(token < candidates, bonus, bonus + without_lm)
                     old_hashes = tl.load(hashes + from_places, mask=is_new, other=0)
                     old_sizes = tl.load(sizes + from_places, mask=is_new, other=0)
+                    new_hashes = _extend_hash(old_hashes, token)
                     tl.debug_barrier()  # everybody has read the hashes before they change
-                    tl.store(hashes + places, _extend_hash(old_hashes, token), mask=is_new)
+                    tl.store(hashes + places, new_hashes, mask=is_new)
                     tl.store(parent_hashes + places, old_hashes, mask=is_new)
                     tl.store(sizes + places, old_sizes + 1, mask=is_new)
                     for m in tl.static_range(NUM_AUTOMATA):
