@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from automata import automata, build_automaton, seeds
+from automata import automata, seeds
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from hf_ngpulm.automaton import BackoffAutomaton
 from hf_ngpulm.ctc import beam
-from hf_ngpulm.ctc.beam.reference import extend_hash
 
 DEVICE = {"cpu": "cpu", "gpu": "cuda" if torch.cuda.is_available() else "cpu"}
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))

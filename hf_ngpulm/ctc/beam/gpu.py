@@ -346,7 +346,7 @@ def _search_kernel(
                             scores = tl.where((reach + peak > worst)[:, None], scores, float("-inf"))
                             indices = (places * BLOCK)[:, None] + columns[None, :]
                             tile = _key(scores, indices.to(tl.int64))
-                            highest = tl.max(tl.max(tile, axis=1), axis=0)
+                            highest = tl.max(tl.max(tile, axis=0), axis=0)
                             score = _score_of(highest)
                             while score > worst:
                                 index = (highest & 0x7FFFFFFF).to(tl.int32)
@@ -362,7 +362,7 @@ def _search_kernel(
                                 best = tl.where(present, best, tl.maximum(best, score))
                                 worst = tl.maximum(_score_of(lowest), best - threshold)
                                 tile = tl.where(tile == highest, NOTHING, tile)
-                                highest = tl.max(tl.max(tile, axis=1), axis=0)
+                                highest = tl.max(tl.max(tile, axis=0), axis=0)
                                 score = _score_of(highest)
 
             if best > float("-inf"):  # else nothing is possible: weights so large that the sums overflow
