@@ -27,6 +27,7 @@ from ...automaton.gpu import automaton_signature
 from ...automaton.tensors import AutomatonTensors
 from . import BLANK, INSIDE, BeamFrames, BeamState
 
+MOST_ROWS = tl.constexpr(16)  # lines that are filled at a time
 NOTHING = tl.constexpr((0x807FFFFF - 2**32) << 32)  # key of the score -inf at index 0
 LABEL_BLANK, LABEL_INSIDE = tl.constexpr(BLANK), tl.constexpr(INSIDE)
 FEWEST_PLACES = 4
@@ -68,13 +69,16 @@ def ctc_beam(
             logits, *logits.stride(), lengths, normalisers, frame_peaks, block_peaks, frames, classes, blank,
             ROWS=places, BLOCK=block, num_warps=num_warps,
         )  # fmt: skip
-        lines = (batch_size, places, num_automata, min(vocab_size, classes))
-        line_scores = torch.empty(lines, device=device)
-        line_targets = torch.empty(lines, dtype=torch.int32, device=device)
+        # A line holds what every token scores in a prefix's states, and where it leads to. Lines that no prefix needs any more
+        # are kept as long as others are free.
+        line_states = torch.full((batch_size, 2 * places, num_automata), -1, dtype=torch.int32, device=device)
+        line_peaks = torch.empty((batch_size, 2 * places), device=device)
+        line_scores = torch.empty((*line_states.shape, min(vocab_size, classes)), device=device)
+        line_targets = torch.empty_like(line_scores, dtype=torch.int32)
         _search_kernel[(batch_size,)](
             *automaton, logits, *logits.stride(), normalisers, frame_peaks, block_peaks,
             lengths, weights.contiguous(), bonuses.contiguous(), unscored.contiguous(),
-            *state, line_scores, line_targets, links, labels, bad_frames,
+            *state, line_states, line_peaks, line_scores, line_targets, links, labels, bad_frames,
             frames, classes, num_beams, blank, vocab_size, float(threshold), float(skip),
             NUM_AUTOMATA=num_automata, PLACES=places, BLOCK=block, num_warps=num_warps,
         )  # fmt: skip
@@ -229,12 +233,68 @@ def _fill_lines(
 
 
 @triton.jit
+def _lines_of(
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+    lm_states, alive, lines, next_line, line_states, line_peaks, line_scores, line_targets,
+    weights, bonus, without_lm, blank, candidates, classes, vocab_size,
+    NUM_AUTOMATA: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Give a line to each prefix that has none: one that holds its states, or else another that nobody needs, newly filled.
+
+    Returns the line of each prefix, where to look for a free line the next time, and what a token can add to each at most.
+    """
+    NUM_LINES: tl.constexpr = 2 * PLACES
+    ROWS: tl.constexpr = PLACES if PLACES < MOST_ROWS else MOST_ROWS
+    places = tl.arange(0, PLACES)
+    every = (tl.arange(0, NUM_LINES) + next_line) % NUM_LINES  # the next free line is the first of these
+    without = alive & (lines < 0)
+    held = without[:, None] & (every >= 0)[None, :]  # [place, line]
+    alike = without[:, None] & without[None, :]  # [place, place]
+    for m in tl.static_range(NUM_AUTOMATA):
+        states = tl.load(lm_states + places * NUM_AUTOMATA + m, mask=without, other=-2)
+        held = held & (states[:, None] == tl.load(line_states + every * NUM_AUTOMATA + m)[None, :])
+        alike = alike & (states[:, None] == states[None, :])
+    lines = tl.where(without, tl.max(tl.where(held, every[None, :], -1), axis=1), lines)
+    # Of those with the same states the first gets a line for all.
+    first = tl.min(tl.where(alike, places[None, :], PLACES), axis=1)
+    missing = alive & (lines < 0)
+    leading = missing & (first == places)
+    needed = tl.max(((lines[:, None] == every[None, :]) & alive[:, None]).to(tl.int32), axis=0)
+    free = tl.where(needed > 0, -1, tl.cumsum(1 - needed, axis=0) - 1)  # number of each free line
+    turn = tl.where(leading, tl.cumsum(leading.to(tl.int32), axis=0) - 1, -2)
+    own = tl.sum(tl.where(turn[:, None] == free[None, :], every[None, :], 0), axis=1)
+    lines = tl.where(missing, _take(own, first, places), lines)
+    count = tl.max(turn, axis=0) + 1
+    tl.debug_barrier()  # everybody has read the lines before they are rewritten
+    for begin in range(0, count, ROWS):
+        rows = begin + tl.arange(0, ROWS)
+        active = rows < count
+        turns = rows[:, None] == turn[None, :]
+        places_of_rows = tl.sum(tl.where(turns, places[None, :], 0), axis=1)
+        lines_of_rows = tl.sum(tl.where(turns, own[None, :], 0), axis=1)
+        starts = lines_of_rows.to(tl.int64) * (NUM_AUTOMATA * candidates)
+        row_peaks = tl.zeros((ROWS,), tl.float32)
+        for m in tl.static_range(NUM_AUTOMATA):
+            row_states = tl.load(lm_states + places_of_rows * NUM_AUTOMATA + m, mask=active, other=0)
+            tl.store(line_states + lines_of_rows * NUM_AUTOMATA + m, row_states, mask=active)
+            row_peaks += _fill_lines(
+                arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+                row_states, active, line_scores, line_targets, starts + m * candidates,
+                tl.load(weights + m), blank, candidates, vocab_size, ROWS, PLACES // ROWS * BLOCK,
+            )  # fmt: skip
+        tl.store(line_peaks + lines_of_rows, row_peaks, mask=active)
+    tl.debug_barrier()
+    peaks = tl.load(line_peaks + lines, mask=alive, other=0.0)
+    return lines, (next_line + count) % NUM_LINES, bonus + tl.where(classes > candidates, tl.maximum(peaks, without_lm), peaks)
+
+
+@triton.jit
 def _search_kernel(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     logits, row_stride, frame_stride, class_stride, normalisers, frame_peaks, block_peaks,
     lengths, weights, bonuses, unscored,
     offsets, blank_scores, token_scores, last_tokens, hashes, parent_hashes, sizes, fused, lm_scores, lm_states,
-    line_scores, line_targets, links, labels, bad_frames,
+    line_states, line_peaks, line_scores, line_targets, links, labels, bad_frames,
     frames, classes, num_beams, blank, vocab_size, threshold, skip,
     NUM_AUTOMATA: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -257,7 +317,10 @@ def _search_kernel(
     lm_scores += row * num_beams * NUM_AUTOMATA
     lm_states += row * num_beams * NUM_AUTOMATA
     weights += row * NUM_AUTOMATA
-    line_starts = (row * PLACES + places) * (NUM_AUTOMATA * candidates)
+    line_states += row * (2 * PLACES) * NUM_AUTOMATA
+    line_peaks += row * (2 * PLACES)
+    line_scores += row * (2 * PLACES) * NUM_AUTOMATA * candidates
+    line_targets += row * (2 * PLACES) * NUM_AUTOMATA * candidates
 
     # The beam, by place. Places without a prefix have the score -inf.
     offset = tl.load(offsets + row)
@@ -267,22 +330,27 @@ def _search_kernel(
     added = tl.load(fused + places, mask=inside, other=0.0)
     totals = _add(by_blanks, by_tokens)
     parents, like_parent = _find_parents(hashes, parent_hashes, sizes, last, totals > float("-inf"), num_beams, places)
-    highest_added = tl.zeros((PLACES,), tl.float32)  # what a token can add at most to a prefix whose line is filled
-    filled = places < 0
+    lines = places * 0 - 1  # where the LM scores of its state are, -1 if they aren't known
+    next_line = 0
+    # What a token can add at most.
+    highest_added = tl.zeros((PLACES,), tl.float32) + bonus + tl.where(classes > candidates, tl.maximum(without_lm, 0.0), 0.0)
     frame = length * 0  # a tensor, also in the interpreter
     while frame < length:
         at_frame = row * frames + frame
+        x = logits + row * row_stride + frame.to(tl.int64) * frame_stride
+        alive = totals > float("-inf")
+        # All that every frame needs is asked for at once.
         normaliser = tl.load(normalisers + at_frame)
+        frame_peak = tl.load(frame_peaks + at_frame)
+        blank_log_prob = tl.load(x + (row * 0 + blank) * class_stride).to(tl.float32)
+        repeatable = alive & (last >= 0)
+        last_log_probs = tl.load(x + last.to(tl.int64) * class_stride, mask=repeatable, other=float("-inf")).to(tl.float32)
         if (normaliser > float("-inf")) & (normaliser < float("inf")):
-            x = logits + row * row_stride + frame.to(tl.int64) * frame_stride
-            alive = totals > float("-inf")
-            blank_log_prob = tl.load(x + (row * 0 + blank) * class_stride).to(tl.float32) - normaliser
+            blank_log_prob -= normaliser
             possible = tl.exp(blank_log_prob) <= skip  # anything but a blank
+            last_log_probs -= tl.where(possible, normaliser, float("inf"))
 
             # The prefixes as they are: by a blank, by their last token once more, or anew from their parents.
-            repeatable = alive & (last >= 0)
-            last_log_probs = tl.load(x + last.to(tl.int64) * class_stride, mask=repeatable, other=float("-inf")).to(tl.float32)
-            last_log_probs -= tl.where(possible, normaliser, float("inf"))
             before = tl.where(like_parent[:, None], by_blanks[None, :], totals[None, :])
             before = tl.sum(tl.where(parents[:, None] == places[None, :], before, 0.0), axis=1)
             from_blank = totals + blank_log_prob
@@ -301,69 +369,68 @@ def _search_kernel(
             # Their extensions. What scores no higher than `worst` has no place in the beam.
             if possible:
                 if NUM_AUTOMATA > 0:
-                    stale = alive & (filled == 0)
-                    any_stale = tl.max(stale.to(tl.int32), axis=0) > 0
-                    if any_stale:
-                        tl.debug_barrier()  # everybody has read the lines before they are rewritten
-                        highest_lm = tl.zeros((PLACES,), tl.float32)
-                        for m in tl.static_range(NUM_AUTOMATA):
-                            highest_lm += _fill_lines(
-                                arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-                                tl.load(lm_states + places * NUM_AUTOMATA + m, mask=stale, other=0), stale,
-                                line_scores, line_targets, line_starts + m * candidates,
-                                tl.load(weights + m), blank, candidates, vocab_size, PLACES, BLOCK,
-                            )  # fmt: skip
-                        tl.debug_barrier()
-                        highest_lm = tl.where(classes > candidates, tl.maximum(highest_lm, without_lm), highest_lm)
-                        highest_added = tl.where(stale, bonus + highest_lm, highest_added)
-                        filled = filled | stale
-                else:
-                    highest_added = tl.zeros((PLACES,), tl.float32) + bonus + tl.maximum(without_lm, 0.0)
-                reach = totals + added + highest_added
+                    unknown = tl.max((alive & (lines < 0)).to(tl.int32), axis=0) > 0
+                    if unknown:
+                        lines, next_line, highest_added = _lines_of(
+                            arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+                            lm_states, alive, lines, next_line, line_states, line_peaks, line_scores, line_targets,
+                            weights, bonus, without_lm, blank, candidates, classes, vocab_size,
+                            NUM_AUTOMATA, PLACES, BLOCK,
+                        )  # fmt: skip
+                line_starts = lines.to(tl.int64) * (NUM_AUTOMATA * candidates)
+                reach = tl.where(alive, totals + added + highest_added, float("-inf"))
                 highest_reach = tl.max(reach, axis=0)
                 slack = 1e-3 + 1e-6 * tl.abs(highest_reach)  # rounding may not hide a token
-                slack = tl.where(slack < float("inf"), slack, 0.0)
-                if tl.load(frame_peaks + at_frame) - normaliser + highest_reach + slack > worst:
+                slack = tl.where(slack < float("inf"), slack, 0.0) - normaliser
+                searching = frame_peak + slack + highest_reach > worst
+                # Each lane notes the best of its candidates, one a block. What is hidden behind one that is taken comes to
+                # light in the next round: of the lane's candidates that one is then the limit.
+                limits = tl.full((PLACES, BLOCK), 0x7FFFFFFFFFFFFFFF, tl.int64)
+                while searching:
+                    candidate_keys = tl.full((PLACES, BLOCK), NOTHING, tl.int64)
                     for block in range(0, num_blocks):
-                        peak = tl.load(block_peaks + at_frame * num_blocks + block) - normaliser + slack
+                        peak = tl.load(block_peaks + at_frame * num_blocks + block) + slack
                         if peak + highest_reach > worst:
                             tokens = block * BLOCK + columns
                             log_probs = tl.load(
                                 x + tokens.to(tl.int64) * class_stride, mask=tokens < classes, other=float("-inf")
                             ).to(tl.float32)
                             log_probs = tl.where(tokens == blank, float("-inf"), log_probs - normaliser)
-                            scored = (reach + peak > worst)[:, None] & (tokens < candidates)[None, :]
+                            wanted = (reach + peak > worst)[:, None] & (limits > NOTHING)
+                            scored = wanted & (tokens < candidates)[None, :]
                             extra = tl.zeros((PLACES, BLOCK), tl.float32)
                             for m in tl.static_range(NUM_AUTOMATA):
-                                extra += tl.load(weights + m) * tl.load(
-                                    line_scores + (line_starts + m * candidates)[:, None] + tokens[None, :],
-                                    mask=scored, other=0.0,
-                                )  # fmt: skip
+                                at = (line_starts + m * candidates)[:, None] + tokens[None, :]
+                                extra += tl.load(weights + m) * tl.load(line_scores + at, mask=scored, other=0.0)
                             extra += tl.where(tokens < candidates, bonus, bonus + without_lm)[None, :]
-                            same = last[:, None] == tokens[None, :]
-                            scores = tl.where(same, by_blanks[:, None], totals[:, None]) + log_probs[None, :]
-                            scores = scores + added[:, None] + extra
-                            scores = tl.where((reach + peak > worst)[:, None], scores, float("-inf"))
-                            indices = (places * BLOCK)[:, None] + columns[None, :]
-                            tile = _key(scores, indices.to(tl.int64))
-                            highest = tl.max(tl.max(tile, axis=0), axis=0)
-                            score = _score_of(highest)
-                            while score > worst:
-                                index = (highest & 0x7FFFFFFF).to(tl.int32)
-                                place = index // BLOCK
-                                token = block * BLOCK + index % BLOCK
-                                # An extension that the beam has has been merged with it.
-                                present = tl.max(((parents == place) & (last == token)).to(tl.int32), axis=0) > 0
-                                replaced = keys == tl.where(present, -1, lowest)
-                                keys = tl.where(replaced, _key(score, places.to(tl.int64)), keys)
-                                from_places = tl.where(replaced, place, from_places)
-                                tokens_added = tl.where(replaced, token, tokens_added)
-                                lowest = tl.min(keys, axis=0)
-                                best = tl.where(present, best, tl.maximum(best, score))
-                                worst = tl.maximum(_score_of(lowest), best - threshold)
-                                tile = tl.where(tile == highest, NOTHING, tile)
-                                highest = tl.max(tl.max(tile, axis=0), axis=0)
-                                score = _score_of(highest)
+                            scores = tl.where(last[:, None] == tokens[None, :], by_blanks[:, None], totals[:, None])
+                            scores = scores + log_probs[None, :] + added[:, None] + extra
+                            found = _key(scores, (block * PLACES * BLOCK + (places * BLOCK)[:, None] + columns[None, :]))
+                            candidate_keys = tl.where(
+                                wanted & (found < limits), tl.maximum(candidate_keys, found), candidate_keys
+                            )
+                    limits = tl.full((PLACES, BLOCK), NOTHING, tl.int64)
+                    highest = tl.max(tl.max(candidate_keys, axis=0), axis=0)
+                    score = _score_of(highest)
+                    searching = (score > worst) & (num_blocks > 1)
+                    while score > worst:
+                        index = highest.to(tl.int32)
+                        place = (index // BLOCK) % PLACES
+                        token = index // (PLACES * BLOCK) * BLOCK + index % BLOCK
+                        # An extension that the beam has has been merged with it.
+                        present = tl.max(((parents == place) & (last == token)).to(tl.int32), axis=0) > 0
+                        replaced = keys == tl.where(present, -1, lowest)
+                        keys = tl.where(replaced, (highest & ~0xFFFFFFFF) | places, keys)
+                        from_places = tl.where(replaced, place, from_places)
+                        tokens_added = tl.where(replaced, token, tokens_added)
+                        lowest = tl.min(keys, axis=0)
+                        best = tl.where(present, best, tl.maximum(best, score))
+                        worst = tl.maximum(_score_of(lowest), best - threshold)
+                        taken = candidate_keys == highest
+                        limits = tl.where(taken, highest, limits)
+                        candidate_keys = tl.where(taken, NOTHING, candidate_keys)
+                        highest = tl.max(tl.max(candidate_keys, axis=0), axis=0)
+                        score = _score_of(highest)
 
             if best > float("-inf"):  # else nothing is possible: weights so large that the sums overflow
                 scores = tl.where(inside, _score_of(keys), float("-inf"))
@@ -398,9 +465,10 @@ def _search_kernel(
                     tl.store(hashes + places, new_hashes, mask=is_new)
                     tl.store(parent_hashes + places, old_hashes, mask=is_new)
                     tl.store(sizes + places, old_sizes + 1, mask=is_new)
+                    line_starts = _take(lines, from_places, places).to(tl.int64) * (NUM_AUTOMATA * candidates)
                     for m in tl.static_range(NUM_AUTOMATA):
                         at = from_places * NUM_AUTOMATA + m
-                        entry = _take(line_starts, from_places, places) + m * candidates + token
+                        entry = line_starts + m * candidates + token
                         score = tl.load(line_scores + entry, mask=scored, other=0.0)
                         target = tl.load(line_targets + entry, mask=scored, other=0)
                         extra += tl.load(weights + m) * score
@@ -411,7 +479,7 @@ def _search_kernel(
                         tl.store(lm_states + places * NUM_AUTOMATA + m, tl.where(scored, target, old_state), mask=is_new)
                     added = tl.where(is_new, _take(added, from_places, places) + extra, added)
                     last = tl.where(is_new, token, last)
-                    filled = filled & (is_new == 0)
+                    lines = tl.where(is_new, -1, lines)
                 top = tl.max(tl.maximum(new_by_blanks, new_by_tokens), axis=0)
                 by_blanks = new_by_blanks - top
                 by_tokens = new_by_tokens - top
@@ -449,7 +517,8 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
         signature |= dict.fromkeys(("weights", "bonuses", "unscored"), "*fp32")
         signature |= {"offsets": "*fp64", "blank_scores": "*fp32", "token_scores": "*fp32", "last_tokens": "*i32"}
         signature |= {"hashes": "*i64", "parent_hashes": "*i64", "sizes": "*i32", "fused": "*fp32"}
-        signature |= {"lm_scores": "*fp32", "lm_states": "*i32", "line_scores": "*fp32", "line_targets": "*i32"}
+        signature |= {"lm_scores": "*fp32", "lm_states": "*i32", "line_states": "*i32", "line_peaks": "*fp32"}
+        signature |= {"line_scores": "*fp32", "line_targets": "*i32"}
         signature |= dict.fromkeys(("links", "labels", "bad_frames"), "*i32")
         signature |= dict.fromkeys(("frames", "classes", "num_beams", "blank", "vocab_size"), "i32")
         signature |= {"threshold": "fp32", "skip": "fp32"}
