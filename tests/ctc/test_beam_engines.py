@@ -194,11 +194,17 @@ def test_cpu_equals_the_reference(problem):
     assert_same(search(problem, "cpu"), search(problem, "reference"))
 
 
-@given(problems(longest=6, most_classes=12, most_rows=2))
-@settings(RELAXED, max_examples=30)
-def test_gpu_equals_the_reference(problem):
+@given(problems(longest=6, most_classes=12, most_rows=2), st.booleans())
+@settings(RELAXED, max_examples=40)
+def test_gpu_equals_the_reference(problem, in_small_blocks):
+    gpu = pytest.importorskip("hf_ngpulm.ctc.beam.gpu")
     assume_no_ties(problem)
-    assert_same(search(problem, "gpu"), search(problem, "reference"))
+    with pytest.MonkeyPatch.context() as patch:
+        if in_small_blocks:
+            patch.setattr(gpu, "TILE", 1)
+            patch.setattr(gpu, "SMALLEST_BLOCK", 2)
+        found = search(problem, "gpu")
+    assert_same(found, search(problem, "reference"))
 
 
 @given(problems(), st.sampled_from(["reference", "cpu"]), st.data())
