@@ -1,0 +1,144 @@
+"""TransducerNGramPipeline: without a language model the stock pipeline; with one, TransducerDecoder on its own frames."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import soundfile
+import torch
+import transformers
+from transformers import AutomaticSpeechRecognitionPipeline, AutoProcessor, pipeline
+
+from hf_ngpulm import NGramLM, TokenizerMismatchError, TransducerDecoder, TransducerNGramPipeline
+from hf_ngpulm.bundled import bundled
+
+DEMO = bundled("examples/demo")
+TASK = "automatic-speech-recognition"
+FAMILIES = [name for name in ("ParakeetForTDT", "ParakeetForRNNT") if hasattr(transformers, name)]
+BLANK = 257
+
+
+@pytest.fixture(scope="module")
+def audios():
+    lines = [json.loads(line) for line in (DEMO / "clips.jsonl").read_text().splitlines()][:4]
+    return [soundfile.read(DEMO / line["audio"], dtype="float32")[0] for line in lines]
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def parts(request):
+    """A tiny model with random weights that says something, and the demo's tokenizer."""
+    processor = AutoProcessor.from_pretrained(DEMO / "model")
+    family = getattr(transformers, request.param)
+    encoder = {
+        "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "layerdrop": 0.0,
+        "num_mel_bins": processor.feature_extractor.feature_size, "subsampling_conv_channels": 4, "conv_kernel_size": 3,
+    }  # fmt: skip
+    extra = {"durations": [0, 1, 2]} if request.param == "ParakeetForTDT" else {}
+    torch.manual_seed(0)
+    config = family.config_class(
+        encoder_config=encoder, vocab_size=258, blank_token_id=BLANK, pad_token_id=256, decoder_hidden_size=12,
+        num_decoder_layers=1, **extra,
+    )  # fmt: skip
+    model = family(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=1.5 / parameter[0].numel() ** 0.5)
+        model.joint.head.bias.zero_()
+        model.joint.head.bias[256], model.joint.head.bias[BLANK] = -1e4, 6.0 if extra else 2.5  # no padding, and blanks
+        model.joint.head.bias[258:259] = -8.0
+    model.generation_config.suppress_tokens = list(range(258, len(model.joint.head.bias))) or None
+    model.generation_config.decoder_start_token_id = BLANK
+    return {"model": model, "tokenizer": processor.tokenizer, "feature_extractor": processor.feature_extractor}
+
+
+@pytest.fixture(scope="module")
+def lm(parts):
+    return NGramLM.from_arpa(DEMO / "lm.arpa.gz", parts["tokenizer"])
+
+
+def frames_of(parts, audio):
+    inputs = parts["feature_extractor"](audio, sampling_rate=16000, return_tensors="pt", return_attention_mask=True)
+    with torch.inference_mode():
+        return TransducerDecoder(parts["model"], parts["tokenizer"]).model.encode(
+            inputs["input_features"], inputs["attention_mask"]
+        )
+
+
+def texts(results):
+    return [result["text"] for result in results]
+
+
+def copies(audios):
+    return [audio.copy() for audio in audios]
+
+
+def test_without_lm_it_is_the_stock_pipeline(parts, audios):
+    stock, ours = AutomaticSpeechRecognitionPipeline(**parts), pipeline(TASK, **parts)
+    assert type(ours) is TransducerNGramPipeline
+    expected = stock(copies(audios))
+    assert ours(copies(audios)) == expected and any(texts(expected))
+
+
+def test_with_lm_it_is_the_decoder(parts, lm, audios):
+    asr = pipeline(TASK, **parts, lm=lm, lm_weight=3.0)
+    expected = []
+    for weight in (3.0, 1.0):
+        decoder = TransducerDecoder(parts["model"], parts["tokenizer"], lm, weight, frame_seconds=0.08)
+        expected.append([decoder.decode(*frames_of(parts, audio))[0][0] for audio in audios])
+    heavy, light = expected
+    assert [asr(audio.copy())["text"] for audio in audios] == [best.text for best in heavy]
+    assert texts(asr(copies(audios), lm_weight=1.0)) == [best.text for best in light]
+    assert texts(asr(audio.copy() for audio in audios)) == [best.text for best in heavy]
+    assert [best.text for best in heavy] != [best.text for best in light] != texts(asr(copies(audios), lm=None))
+    for kind in ("word", "char"):
+        for audio, best in zip(audios, heavy):
+            chunks = asr(audio.copy(), return_timestamps=kind, confidence="gibbs")["chunks"]
+            words = best.words if kind == "word" else best.characters
+            assert [(chunk["text"], chunk["timestamp"]) for chunk in chunks] == [(w.text, (w.start, w.end)) for w in words]
+            assert all(0 <= chunk["confidence"] <= 1 for chunk in chunks)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_batches_are_decoded_without_their_padding(parts, lm, audios, batch_size):
+    asr = pipeline(TASK, **parts, lm=lm, lm_weight=2.0)
+    inputs = parts["feature_extractor"](audios[:3], sampling_rate=16000, return_tensors="pt", return_attention_mask=True)
+    decoder = TransducerDecoder(parts["model"], parts["tokenizer"], lm, 2.0)
+    together = [best.text for (best,) in decoder(inputs["input_features"], inputs["attention_mask"])]
+    alone = [decoder.decode(*frames_of(parts, audio))[0][0].text for audio in audios[:3]]
+    assert texts(asr(copies(audios[:3]), batch_size=batch_size)) == (alone if batch_size == 1 else together)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_chunks_are_decoded_in_one_go(parts, lm, audios, batch_size):
+    asr = pipeline(TASK, **parts, lm=lm, lm_weight=2.0)
+    decoder = TransducerDecoder(parts["model"], parts["tokenizer"], lm, 2.0)
+    audio, frame, chunk, side = audios[0], 1280, 20, 3
+    pieces = []
+    for first in range(0, len(audio), (chunk - 2 * side) * frame):
+        samples = audio[first : first + chunk * frame]
+        is_last = first + chunk * frame >= len(audio)
+        frames, lengths = frames_of(parts, samples)
+        end = min(round(len(samples) / frame) - (0 if is_last else side), int(lengths))
+        pieces.append(frames[:, side if first else 0 : end])
+        if is_last:
+            break
+    ((best,),) = decoder.decode(torch.cat(pieces, dim=1))
+    settings = {"chunk_length_s": chunk * 0.08, "stride_length_s": side * 0.08, "batch_size": batch_size}
+    assert len(pieces) > 1
+    if batch_size == 1:  # these encoders feel the padding of a batch
+        assert asr(audio.copy(), **settings)["text"] == best.text
+    assert asr(audio.copy(), **settings)["text"]
+
+
+def test_wrong_uses(parts, lm, audios):
+    with pytest.raises(ValueError, match="lm_weight given without lm="):
+        pipeline(TASK, **parts, lm_weight=0.5)
+    with pytest.raises(ValueError, match="max_symbols given without lm="):
+        pipeline(TASK, **parts)(audios[0].copy(), max_symbols=3)
+    with pytest.raises(ValueError, match="max_symbols should be"):
+        pipeline(TASK, **parts, lm=lm, max_symbols=0)
+    other = NGramLM.train([[0, 1]], vocab_size=300, order=1)
+    with pytest.raises(TokenizerMismatchError, match="300"):
+        pipeline(TASK, **parts, lm=other)
