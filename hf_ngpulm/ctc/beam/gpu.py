@@ -503,23 +503,19 @@ def _search_kernel(
 
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     """Every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
-    combinations = (
-        ("*i16", "*fp32", 8, 1),
-        ("*i32", "*fp16", 4, 2),
-        ("*i16", "*bf16", 32, 1),
-        ("*i32", "*fp32", 8, 0),
-        ("*i16", "*fp16", 32, 2),
-    )
-    strides = dict.fromkeys(("row_stride", "frame_stride", "class_stride"), "i32")
-    peaks = dict.fromkeys(("normalisers", "frame_peaks", "block_peaks"), "*fp32")
+    combinations = (("*i16", "*fp32", 8, 1), ("*i32", "*fp16", 4, 0), ("*i16", "*bf16", 32, 2))
+    frames = dict.fromkeys(("row_stride", "frame_stride", "class_stride"), "i32")
+    frames |= {"lengths": "*i32", "frames": "i32", "classes": "i32", "blank": "i32"}
+    frames |= dict.fromkeys(("normalisers", "frame_peaks", "block_peaks"), "*fp32")
     for token_type, logit_type, places, num_automata in combinations:
-        signature = automaton_signature(token_type) | {"logits": logit_type} | strides | peaks | {"lengths": "*i32"}
+        block = TILE // places
+        yield _peaks_kernel, frames | {"logits": logit_type}, {"ROWS": places, "BLOCK": block}
+        signature = automaton_signature(token_type) | frames | {"logits": logit_type}
         signature |= dict.fromkeys(("weights", "bonuses", "unscored"), "*fp32")
         signature |= {"offsets": "*fp64", "blank_scores": "*fp32", "token_scores": "*fp32", "last_tokens": "*i32"}
         signature |= {"hashes": "*i64", "parent_hashes": "*i64", "sizes": "*i32", "fused": "*fp32"}
         signature |= {"lm_scores": "*fp32", "lm_states": "*i32", "line_states": "*i32", "line_peaks": "*fp32"}
         signature |= {"line_scores": "*fp32", "line_targets": "*i32"}
         signature |= dict.fromkeys(("links", "labels", "bad_frames"), "*i32")
-        signature |= dict.fromkeys(("frames", "classes", "num_beams", "blank", "vocab_size"), "i32")
-        signature |= {"threshold": "fp32", "skip": "fp32"}
-        yield _search_kernel, signature, {"NUM_AUTOMATA": num_automata, "PLACES": places, "BLOCK": TILE // places}
+        signature |= {"num_beams": "i32", "vocab_size": "i32", "threshold": "fp32", "skip": "fp32"}
+        yield _search_kernel, signature, {"NUM_AUTOMATA": num_automata, "PLACES": places, "BLOCK": block}
