@@ -43,11 +43,12 @@ def greedy_ctc(out: Path | None) -> None:
             lengths = torch.full((batch_size,), FRAMES, dtype=torch.int32, device="cuda")
             weights = torch.full((batch_size, 1), 0.5, device="cuda")
             states, stay_costs = lm.initial_states(batch_size)[:, None].contiguous(), 3 * weights[:, 0].contiguous()
+            before = torch.full((batch_size, 2), vocab_size, dtype=torch.int32, device="cuda")
             tensors = list(lm.tensors)
             calls = {
                 rule: (
-                    lambda r=rule, x=logits, n=lengths, s=states, w=weights, c=stay_costs, v=vocab_size, t=tensors: (
-                        greedy.ctc_greedy(t, x, n, s, w, c, v, v, r)
+                    lambda r=rule, x=logits, n=lengths, s=states, w=weights, c=stay_costs, b=before, v=vocab_size, t=tensors: (
+                        greedy.ctc_greedy(t, x, n, s, w, c, b, v, v, r)
                     )
                 )
                 for rule in greedy.RULES

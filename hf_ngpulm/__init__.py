@@ -1,13 +1,14 @@
 """Fast n-gram language models for every speech recogniser in Hugging Face Transformers.
 
-Importing the package registers its pipeline class: `pipeline("automatic-speech-recognition", model=..., lm=...)`.
+Importing the package registers its pipeline classes: `pipeline("automatic-speech-recognition", model=..., lm=...)`.
 """
 
 from .ctc import CTCDecoder
 from .errors import InvalidLogitsError, NGramFormatError, TokenizerMismatchError
 from .hypotheses import Hypothesis
 from .language_model import NGramLM
-from .pipelines import CTCNGramPipeline, register
+from .pipelines import CTCNGramPipeline, TransducerNGramPipeline, register
+from .transducer import TransducerDecoder
 
 register()
 
@@ -19,4 +20,6 @@ __all__ = [
     "NGramFormatError",
     "NGramLM",
     "TokenizerMismatchError",
+    "TransducerDecoder",
+    "TransducerNGramPipeline",
 ]

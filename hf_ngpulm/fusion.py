@@ -3,29 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .automaton import BackoffAutomaton
+from .automaton.tensors import AutomatonTensors
 from .language_model import NGramLM
 
 LARGEST_WEIGHT = torch.finfo(torch.float32).max
 
 
 class RowModels(NamedTuple):
-    """The automata of a batch in one pack.
+    """What the rows of a batch are fused with.
 
     Args:
-        automaton: all of them, packed.
-        states: int32 `[B, 1]`, the state in which each row begins.
-        weights: float32 `[B, 1]`; 0 for a row without a model.
+        tensors: those of one automaton, or of several packed into one.
+        vocab_size: tokens that they score.
+        states: int32 `[B, M]`, the states in which each row's automata begin.
+        weights: float32 `[B, M]`; 0 for a row without a model.
+        present: bool `[B, M]`, whether a row has a model.
     """
 
-    automaton: BackoffAutomaton
+    tensors: AutomatonTensors
+    vocab_size: int
     states: Tensor
     weights: Tensor
+    present: Tensor
+
+
+def no_models(batch_size: int, device: torch.device) -> RowModels:
+    """For decoding without a language model: M = 0."""
+    integers = torch.zeros(1, dtype=torch.int32, device=device)
+    numbers = torch.zeros(1, device=device)
+    tensors = AutomatonTensors(
+        arc_offsets=integers.repeat(2),
+        arc_tokens=integers[:0].to(torch.int16),
+        arc_weights=numbers[:0],
+        arc_targets=integers[:0],
+        backoff_states=integers,
+        backoff_weights=numbers,
+    )
+    none = torch.zeros((batch_size, 0), device=device)
+    return RowModels(tensors, 0, none.to(torch.int32), none, none.to(torch.bool))
 
 
 class Fusion:
@@ -72,16 +94,12 @@ class Fusion:
                 raise ValueError(f"lm lists {len(self.per_row)} language models, the batch has {batch_size} rows")
             place = {id(model): index for index, model in enumerate(self.models)}
             which = torch.tensor([place.get(id(model), -1) for model in self.per_row])
-            weights[which.to(device) < 0] = 0.0
+        present = (which >= 0).to(device)
         automaton = self._pack(device)
         states = automaton.initial_states(batch_size, bos=True, which=which.clamp(min=0))
-        return RowModels(automaton, states[:, None].contiguous(), weights[:, None].contiguous())
-
-    def row_weights(self, batch_size: int) -> list[float | None]:
-        """The weight of each row's model; None for a row without one. For batches that `rows` accepts."""
-        weights = self.weight.tolist() if isinstance(self.weight, Tensor) else [self.weight] * batch_size
-        models = self.models * batch_size if self.per_row is None else self.per_row
-        return [None if model is None else weight for model, weight in zip(models, weights)]
+        weights = torch.where(present, weights, 0.0)
+        states, weights = states[:, None].contiguous(), weights[:, None].contiguous()
+        return RowModels(automaton.tensors, automaton.vocab_size, states, weights, present[:, None])
 
     def _pack(self, device: torch.device) -> BackoffAutomaton:
         first = self.models[0]
@@ -99,6 +117,6 @@ def check_weight(weight: float | Tensor, name: str) -> float | Tensor:
         if weight.dim() != 1 or not bool(torch.isfinite(weight.to(torch.float32)).all()):
             raise ValueError(f"{name} should be a number, or a tensor [B] of finite numbers, got {weight}")
         return weight
-    if isinstance(weight, bool) or not isinstance(weight, int | float) or not abs(weight) <= LARGEST_WEIGHT:
+    if isinstance(weight, bool) or not isinstance(weight, Real) or not abs(weight) <= LARGEST_WEIGHT:
         raise ValueError(f"{name} should be a finite number, got {weight!r}")
     return float(weight)

@@ -51,7 +51,9 @@ class Vocabulary:
         by_piece = tokenizer.get_vocab()
         if not by_piece:
             raise ValueError(f"the tokenizer {tokenizer_name(tokenizer)!r} has no tokens")
-        size = vocab_size or _size_without_trailing_specials(by_piece, set(tokenizer.all_special_ids))
+        # Transformers 5 counts the token between words among the special ones. Text is full of it.
+        special_ids = set(tokenizer.all_special_ids) - {getattr(tokenizer, "word_delimiter_token_id", None)}
+        size = vocab_size or _size_without_trailing_specials(by_piece, special_ids)
         pieces: list[str | None] = [None] * size
         for piece, token_id in by_piece.items():
             if 0 <= token_id < size:

@@ -54,6 +54,13 @@ def test_special_tokens_in_front_keep_their_ids():
     assert Vocabulary.of(letters) == Vocabulary(6, ("<pad>", "<s>", "</s>", "<unk>", "|", "E"), "org/asr")
 
 
+def test_the_token_between_words_is_ordinary():
+    """Also where it is the last one, and the tokenizer counts it among its special tokens."""
+    letters = FakeTokenizer(["a", "b", "|", "[UNK]", "[PAD]"], special=["[UNK]", "[PAD]", "|"], unk="[UNK]")
+    letters.word_delimiter_token_id = 2
+    assert Vocabulary.of(letters) == Vocabulary(3, ("a", "b", "|"), "org/asr")
+
+
 def test_unk_behind_the_last_ordinary_token():
     late = FakeTokenizer(["a", "b", "[UNK]", "[PAD]"], special=["[UNK]", "[PAD]"], unk="[UNK]")
     assert Vocabulary.of(late) == Vocabulary(2, ("a", "b"), "org/asr")

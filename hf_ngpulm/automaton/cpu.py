@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 from numba import njit
+from numba.extending import intrinsic, overload
+from numba.np.arrayobj import make_array, populate_array
 from torch import Tensor
 
 from .tensors import AutomatonTensors
@@ -22,6 +24,40 @@ from .tensors import AutomatonTensors
 ELEMENTS_PER_THREAD = 1 << 16
 CPU = torch.device("cpu")  # not the default device, whatever that is
 compiled = njit(nogil=True, cache=True, error_model="numpy")
+
+
+def borrowed(array):
+    """The same array without an owner, so that no references to it are counted.
+
+    Compiled code counts those of each array that it hands to a function or takes a slice of, in atomic instructions that take
+    longer than a search among arcs does, and that threads with the same arrays wait for. What an array is borrowed from must
+    outlive it.
+    """
+    return array
+
+
+@intrinsic
+def _without_owner(typing_context, array):
+    def generate(context, builder, signature, arguments):
+        given = make_array(signature.args[0])(context, builder, value=arguments[0])
+        made = make_array(signature.return_type)(context, builder)
+        populate_array(made, data=given.data, shape=given.shape, strides=given.strides, itemsize=given.itemsize, meminfo=None)
+        return made._getvalue()
+
+    return array(array), generate
+
+
+@overload(borrowed)
+def _borrowed(array):
+    return lambda array: _without_owner(array)  # type: ignore[call-arg]  # the compiler gives the context
+
+
+@compiled
+def borrowed_automaton(arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights):
+    return (
+        borrowed(arc_offsets), borrowed(arc_tokens), borrowed(arc_weights), borrowed(arc_targets), borrowed(backoff_states),
+        borrowed(backoff_weights),
+    )  # fmt: skip
 
 
 def scores(automaton: AutomatonTensors, states: Tensor, vocab_size: int) -> Tensor:
@@ -183,6 +219,10 @@ def score_one(
 
 @compiled
 def _score_rows(first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, states, out):
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
+        arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights
+    )
+    out = borrowed(out)
     chain = np.empty(16, dtype=np.int32)
     for row in range(first, last):
         if states[row] < 0 or states[row] >= backoff_states.size:
@@ -199,6 +239,10 @@ def _advance_rows(
     first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     states, out, targets,
 ):  # fmt: skip
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
+        arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights
+    )
+    out, targets = borrowed(out), borrowed(targets)
     chain = np.empty(16, dtype=np.int32)
     vocab_size = out.shape[1]
     for row in range(first, last):
@@ -235,6 +279,9 @@ def _step_rows(
     first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     states, tokens, vocab_size, out, targets,
 ):  # fmt: skip
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
+        arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights
+    )
     for row in range(first, last):
         if states[row] < 0 or states[row] >= backoff_states.size:
             return row
@@ -250,6 +297,9 @@ def _walk_rows(
     first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     states, token_ids, lengths, vocab_size, out, last_states,
 ):  # fmt: skip
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
+        arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights
+    )
     for row in range(first, last):
         state = states[row]
         if state < 0 or state >= backoff_states.size:
@@ -268,6 +318,9 @@ def _states_after_rows(
     first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     starts, roots, token_ids, lengths, context_length, vocab_size, last_states,
 ):  # fmt: skip
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
+        arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights
+    )
     for row in range(first, last):
         if starts[row] < 0 or starts[row] >= backoff_states.size:
             return row

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 
 def demo(
-    lm_weight: Annotated[float, typer.Option("--lm-weight", help="Weight of the language model.")] = 0.9,
+    lm_weight: Annotated[float, typer.Option("--lm-weight", help="Weight of the language model in greedy search.")] = 0.9,
+    beam_weight: Annotated[float, typer.Option("--beam-weight", help="Its weight in beam search.")] = 1.0,
+    num_beams: Annotated[int, typer.Option("--num-beams", min=2, help="Beam of the search.")] = 8,
     as_json: JsonOption = False,
 ) -> None:
-    """Transcribe the bundled clips with and without a language model, and compare. Works offline."""
+    """Transcribe the bundled clips without a language model, with one, and with a beam; compare. Works offline."""
     import jiwer
     import torch
 
@@ -37,7 +39,12 @@ def demo(
 
     outputs: dict[str, list[str]] = {}
     speeds: dict[str, float] = {}
-    for name, settings in (("without LM", {}), ("with LM", {"lm": lm, "lm_weight": lm_weight})):
+    searches: dict[str, dict[str, Any]] = {
+        "without LM": {},
+        "with LM": {"lm": lm, "lm_weight": lm_weight},
+        "with beam": {"lm": lm, "lm_weight": beam_weight, "num_beams": num_beams},
+    }
+    for name, settings in searches.items():
         asr([dict(recording) for recording in audio[:1]], **settings)  # warm-up: compiled loops are loaded
         begin = time.perf_counter()
         outputs[name] = [out["text"] for out in asr([dict(recording) for recording in audio], batch_size=8, **settings)]
@@ -48,8 +55,11 @@ def demo(
         for i, clip in enumerate(clips):
             line = {"audio": clip["audio"], "reference": references[i]}
             print(json.dumps({**line, **{name.replace(" ", "_").lower(): texts[i] for name, texts in outputs.items()}}))
-        summary = {"lm_weight": lm_weight, "wer_without_lm": wers["without LM"], "wer_with_lm": wers["with LM"]}
-        print(json.dumps({**summary, "rtfx_without_lm": speeds["without LM"], "rtfx_with_lm": speeds["with LM"]}))
+        summary: dict[str, Any] = {"lm_weight": lm_weight, "beam_weight": beam_weight, "num_beams": num_beams}
+        for name in outputs:
+            key = name.replace(" ", "_").lower()
+            summary |= {f"wer_{key}": wers[name], f"rtfx_{key}": speeds[name]}
+        print(json.dumps(summary))
         return
 
     from rich.console import Console
@@ -61,7 +71,7 @@ def demo(
         console.print(f"  {'reference':>10}  {references[i]}", soft_wrap=True)
         for name, texts in outputs.items():
             console.print(f"  {name:>10}  ", _marked(references[i], texts[i]), sep="", soft_wrap=True)
-    table = Table(title=f"{len(clips)} clips, {duration:.0f} s of audio, weight {lm_weight:g}")
+    table = Table(title=f"{len(clips)} clips, {duration:.0f} s of audio")
     for heading in ("", "word error rate", "x real time"):
         table.add_column(heading, justify="left" if heading == "" else "right")
     for name in outputs:
@@ -69,7 +79,9 @@ def demo(
     console.print(table)
     console.print(
         f"The LM: order {lm.order}, {sum(lm.num_ngrams):,} n-grams of the clips' domain, {lm.nbytes / 1e6:.1f} MB. "
-        f"Word error rate {_change(wers['without LM'], wers['with LM'])}.",
+        f"Word error rate {_change(wers['without LM'], wers['with LM'])}, "
+        f"with a beam of {num_beams} {_change(wers['without LM'], wers['with beam'])} "
+        f"(weights {lm_weight:g} and {beam_weight:g}).",
         soft_wrap=True,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import sys
 from collections.abc import Iterator
@@ -18,19 +17,22 @@ def transcribe(
     model: Annotated[str, typer.Option("--model", "-m", help="Folder or Hub id of the ASR model.")],
     lm: Annotated[str | None, typer.Option("--lm", help="Language model: folder, Hub id, ARPA or .nemo file.")] = None,
     lm_weight: Annotated[float | None, typer.Option("--lm-weight", help="Weight of the language model [default: 0.5].")] = None,
+    num_beams: Annotated[
+        int | None, typer.Option("--num-beams", min=1, help="Beam of the search; 1, the default, searches greedily.")
+    ] = None,
+    beta: Annotated[float | None, typer.Option("--beta", help="Bonus for each token in beam search.")] = None,
+    n_best: Annotated[int | None, typer.Option("--n-best", min=1, help="Hypotheses to show, with --num-beams.")] = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Files decoded together.")] = 8,
     chunk_length: Annotated[
         float, typer.Option("--chunk-length", min=0, help="Cut long audio into chunks of so many seconds; 0: don't.")
     ] = 0.0,
-    timestamps: Annotated[
-        str | None, typer.Option("--timestamps", help="word or char, where the model's tokenizer can tell them.")
-    ] = None,
+    timestamps: Annotated[str | None, typer.Option("--timestamps", help="word or char (single tokens).")] = None,
     device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1 ...; a GPU if there is one.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Transcribe audio files, with a language model if one is given.
 
-    hf-ngpulm transcribe *.flac --model nvidia/parakeet-ctc-0.6b --lm org/my-lm --lm-weight 0.5
+    hf-ngpulm transcribe *.flac --model nvidia/parakeet-ctc-0.6b --lm org/my-lm --lm-weight 1.0 --num-beams 8
     """
     import torch
 
@@ -38,11 +40,12 @@ def transcribe(
 
     if timestamps not in (None, "word", "char"):
         raise ValueError(f"--timestamps must be word or char, got {timestamps!r}")
-    settings: dict[str, Any] = {name: v for name, v in (("lm", lm), ("lm_weight", lm_weight)) if v is not None}
+    given = {"lm": lm, "lm_weight": lm_weight, "num_beams": num_beams, "beta": beta, "num_return_sequences": n_best}
+    settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if timestamps and lm is None:
+        settings.setdefault("num_beams", 1)  # the stock pipeline has times for some tokenizers only
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     asr = load_recogniser(model, device, **settings)
-    if timestamps and "output_char_offsets" not in inspect.signature(asr.tokenizer.decode).parameters:
-        raise ValueError(f"--timestamps {timestamps}: the tokenizer of {model} can't tell where its characters are")
     rate = asr.feature_extractor.sampling_rate
     read: list[str] = []
     failed = 0
@@ -69,6 +72,8 @@ def transcribe(
             print(json.dumps({"audio": read[done], **result}, ensure_ascii=False), flush=True)
         else:
             print(result["text"] if len(audio) == 1 else f"{read[done]}: {result['text']}", flush=True)
+            for hypothesis in result.get("hypotheses", []):
+                print(f"  {hypothesis['score']:9.2f}  {hypothesis['text']}")
             for chunk in result.get("chunks", []):
                 begin, end = chunk["timestamp"]
                 print(f"  {begin:7.2f} {end:7.2f}  {chunk['text']}")

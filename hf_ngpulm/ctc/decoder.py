@@ -3,40 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..automaton.ops import check_engine
+from ..confidence import MEASURES
 from ..errors import InvalidLogitsError
-from ..fusion import Fusion, check_weight
+from ..fusion import Fusion, RowModels, check_weight, no_models
 from ..hypotheses import Hypothesis
 from ..language_model import NGramLM
 from ..vocabulary import tokenizer_of
+from ..words import WordSplitter
 from . import greedy
+from .stream import BeamStream, CTCStream, GreedyStream
 
-# What going on with a label costs under the rule "stay", per unit of LM weight: about what the average token costs in an LM.
-# Without it staying would look cheap beside any new token, which the LM charges for.
-STAY_COST = 3.0
+MOST_BEAMS = 1024
+# Default of `beta` for an LM weight of 1: about what the average token costs in an LM, as STAY_COST is.
+BETA_PER_WEIGHT = 3.0
 
 
 class CTCDecoder:
-    """Greedy decoding of CTC outputs, with n-gram language models fused in.
+    """Decoding of CTC outputs, greedily or with a beam, with n-gram language models fused in.
 
     Args:
         tokenizer_or_processor: the ASR model's tokenizer, or a processor that has it.
         lm: a language model for all rows, or a list with one (or None) per row; None decodes without.
         lm_weight: weight of the LM's log-probabilities, one number or a tensor `[B]` with one per row.
-        repeats: when a frame goes on with the label before it: "stay" (if that scores better; the default), "label" (NeMo's
-            rule) or "run", see `hf_ngpulm.ctc.greedy`. The three differ only with an LM; on the project's development set
-            "stay" has the lowest word error rate.
+        num_beams: prefixes that the search keeps; 1 searches greedily.
+        beta: bonus for each token (natural log), against an LM's liking for short transcripts: a number or a tensor `[B]`. In
+            beam search with an LM the default is 3 for a weight of 1, in proportion; without one it is 0. For beam search only.
+        beam_threshold: prefixes that score so much less than the best one are dropped; for beam search only.
+        blank_threshold: frames whose blank is likelier than this can only be blanks, which saves time; None asks every
+            frame. For beam search only.
+        score_eos: whether the LM's score of `</s>` counts when the hypotheses of an utterance are ranked; switch it off for
+            utterances that may end within a sentence. For beam search only.
+        num_return_sequences: hypotheses that are returned for each row; at most `num_beams`.
+        repeats: in greedy search with an LM, when a frame goes on with the label before it: "stay" (if that scores better;
+            the default), "label" (NeMo's rule) or "run", see `hf_ngpulm.ctc.greedy`. On the project's development set "stay"
+            has the lowest word error rate.
         blank_id: class of the blank; the tokenizer's padding token if left out.
+        frame_seconds: how long a frame of the logits is; without it words have no times in seconds.
+        confidence: measure of confidence of tokens and words: "max_prob", "gibbs", "tsallis" or "renyi" (see
+            `hf_ngpulm.confidence`); None for none.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
 
     Raises:
         TokenizerMismatchError: an LM was made for another tokenizer.
-        ValueError: an argument out of range, or a tokenizer without padding token and no `blank_id`.
+        ValueError: an argument out of range or without meaning for the search, or a tokenizer without padding token and no
+            `blank_id`.
     """
 
     def __init__(
@@ -44,8 +61,16 @@ class CTCDecoder:
         tokenizer_or_processor: Any,
         lm: NGramLM | Sequence[NGramLM | None] | None = None,
         lm_weight: float | Tensor = 0.5,
-        repeats: str = "stay",
+        num_beams: int = 1,
+        beta: float | Tensor | None = None,
+        beam_threshold: float | None = None,
+        blank_threshold: float | None = None,
+        score_eos: bool | None = None,
+        num_return_sequences: int = 1,
+        repeats: str | None = None,
         blank_id: int | None = None,
+        frame_seconds: float | None = None,
+        confidence: str | None = "max_prob",
         engine: str = "auto",
     ) -> None:
         self.tokenizer = tokenizer_of(tokenizer_or_processor)
@@ -53,11 +78,37 @@ class CTCDecoder:
             blank_id = getattr(self.tokenizer, "pad_token_id", None)
         if blank_id is None or blank_id < 0:
             raise ValueError(f"the tokenizer has no padding token to be the blank; pass blank_id=... (got {blank_id})")
-        if repeats not in greedy.RULES:
+        num_beams = _whole("num_beams", num_beams, MOST_BEAMS)
+        num_return_sequences = _whole("num_return_sequences", num_return_sequences, num_beams, " (num_beams)")
+        if num_beams == 1:
+            given = {"beta": beta, "beam_threshold": beam_threshold, "blank_threshold": blank_threshold, "score_eos": score_eos}
+            idle = [name for name, value in given.items() if value is not None]
+            if idle:
+                raise ValueError(f"{', '.join(idle)} without a beam to act on: pass num_beams=8, or so, too")
+        elif repeats is not None:
+            raise ValueError(f"repeats={repeats!r} is a rule of greedy search, it has no meaning with num_beams={num_beams}")
+        if repeats is not None and repeats not in greedy.RULES:
             raise ValueError(f"repeats must be one of {greedy.RULES}, got {repeats!r}")
+        if beam_threshold is not None and not beam_threshold > 0:
+            raise ValueError(f"beam_threshold should be above 0, got {beam_threshold!r}")
+        if blank_threshold is not None and not 0 < blank_threshold <= 1:
+            raise ValueError(f"blank_threshold should be a probability above 0, got {blank_threshold!r}")
+        if frame_seconds is not None and not 0 < frame_seconds < float("inf"):
+            raise ValueError(f"frame_seconds should be above 0, got {frame_seconds!r}")
+        if confidence is not None and confidence not in MEASURES:
+            raise ValueError(f"confidence must be one of {MEASURES} or None, got {confidence!r}")
+        self.num_beams = num_beams
+        self.beam_threshold = 20.0 if beam_threshold is None else float(beam_threshold)
+        self.blank_threshold = float("inf") if blank_threshold is None else float(blank_threshold)
+        self.score_eos = True if score_eos is None else bool(score_eos)
+        self.num_return_sequences = num_return_sequences
         self.blank_id = blank_id
-        self.repeats = repeats
+        self.repeats = repeats or "stay"
+        self.frame_seconds = frame_seconds
+        self.confidence = confidence
         self.engine = check_engine(engine)
+        self.splitter = WordSplitter(self.tokenizer)
+        self.beta = None if beta is None else check_weight(beta, "beta")
         check_weight(lm_weight, "lm_weight")
         self.fusion = None if lm is None else Fusion(lm, lm_weight)
         for model in self.fusion.models if self.fusion else []:
@@ -71,72 +122,52 @@ class CTCDecoder:
             lengths: integers `[B]`, frames of each row; all T if left out.
 
         Returns:
-            For each row a list with its best hypothesis.
+            For each row up to `num_return_sequences` hypotheses, the best one first.
 
         Raises:
             InvalidLogitsError: NaN or infinite logits, or a wrong shape.
             ValueError: lengths that don't fit the logits.
         """
-        result = self.label_frames(logits, lengths)
-        labels = result.labels.cpu()
-        before = torch.nn.functional.pad(labels, (1, 0), value=self.blank_id)[:, :-1]
-        begins = (labels != self.blank_id) & (labels != before)
-        acoustic_scores, lm_scores = result.acoustic_scores.tolist(), result.lm_scores[:, 0].tolist()
-        weights = [None] * len(labels) if self.fusion is None else self.fusion.row_weights(len(labels))
-        hypotheses = []
-        for row in range(labels.shape[0]):
-            frames = torch.nonzero(begins[row])[:, 0]
-            token_ids = labels[row, frames].tolist()
-            weight = weights[row]
-            lm_score = 0.0 if weight is None else lm_scores[row]
-            hypotheses.append(
-                [
-                    Hypothesis(
-                        text=self.decode_tokens(token_ids),
-                        token_ids=token_ids,
-                        score=acoustic_scores[row] + (weight or 0.0) * lm_score,
-                        acoustic_score=acoustic_scores[row],
-                        lm_score=lm_score,
-                        token_frames=frames.tolist(),
-                    )
-                ]
-            )
-        return hypotheses
+        lengths = self.check(logits, lengths)
+        stream = self.stream(logits.shape[0], logits.device)
+        stream.add_checked(logits, lengths)
+        return stream.hypotheses()
+
+    def stream(self, batch_size: int = 1, device: torch.device | str = "cpu") -> CTCStream:
+        """Begin to decode a batch whose frames come block by block.
+
+            stream = decoder.stream(batch_size)
+            stream.add(logits)  # [B, T, C], as often as there is more
+            hypotheses = stream.hypotheses()
+
+        Args:
+            batch_size: B.
+            device: where to search.
+        """
+        kind = GreedyStream if self.num_beams == 1 else BeamStream
+        return kind(self, batch_size, torch.device(device))
 
     def label_frames(self, logits: Tensor, lengths: Tensor | None = None) -> greedy.GreedyLabels:
-        """The class of each frame, before blanks and repeats are dropped. Arguments and errors as for a call."""
-        lengths = self._check(logits, lengths)
-        batch_size, device = logits.shape[0], logits.device
-        if self.fusion is None:
-            result = self._label_without_lm(logits, lengths)
-        else:
-            automaton, states, weights = self.fusion.rows(batch_size, device)
-            result = greedy.ctc_greedy(
-                list(automaton.tensors),
-                logits.detach(),
-                lengths,
-                states,
-                weights,
-                (STAY_COST * weights[:, 0]).contiguous(),
-                self.blank_id,
-                automaton.vocab_size,
-                self.repeats,
-                self.engine,
-            )
-        bad_frames = result.bad_frames.cpu()
-        if bool((bad_frames >= 0).any()):
-            row = int(torch.nonzero(bad_frames >= 0)[0, 0])
-            raise InvalidLogitsError(
-                f"the logits of row {row} hold NaN or infinity at frame {int(bad_frames[row])}: the model's output is broken "
-                "(an overflow in half precision, or broken weights or audio)"
-            )
-        return result
+        """The class that greedy search gives each frame, before blanks and repeats are dropped. Arguments as for a call."""
+        lengths = self.check(logits, lengths)
+        return GreedyStream(self, logits.shape[0], logits.device).label_frames(logits.detach(), lengths)
 
-    def decode_tokens(self, token_ids: list[int]) -> str:
-        """Text of tokens from which repeats have been dropped."""
-        return self.tokenizer.decode(token_ids, group_tokens=False)
+    def automata(self, batch_size: int, device: torch.device) -> RowModels:
+        """What the rows of a batch are fused with."""
+        return no_models(batch_size, device) if self.fusion is None else self.fusion.rows(batch_size, device)
 
-    def _check(self, logits: Tensor, lengths: Tensor | None) -> Tensor:
+    def token_bonuses(self, lm_weights: Tensor) -> Tensor:
+        """What beam search adds for each token, float32 `[B]`, given the weights `[B, M]`."""
+        if self.beta is None:
+            return BETA_PER_WEIGHT * lm_weights.sum(1)
+        if isinstance(self.beta, Tensor):
+            if self.beta.shape != lm_weights.shape[:1]:
+                raise ValueError(f"beta has the shape {tuple(self.beta.shape)}, the batch has {lm_weights.shape[0]} rows")
+            return self.beta.detach().to(lm_weights.device, torch.float32)
+        return torch.full_like(lm_weights[:, :1].sum(1), self.beta)
+
+    def check(self, logits: Tensor, lengths: Tensor | None) -> Tensor:
+        """Lengths of the rows of some logits, int32 `[B]`. Raises what a call raises."""
         if logits.dim() != 3 or not logits.dtype.is_floating_point:
             raise InvalidLogitsError(
                 f"logits should be floating point of the shape [B, T, C], got {logits.dtype} {tuple(logits.shape)}"
@@ -157,18 +188,8 @@ class CTCDecoder:
             )
         return lengths.to(logits.device, torch.int32)
 
-    def _label_without_lm(self, logits: Tensor, lengths: Tensor) -> greedy.GreedyLabels:
-        log_probs = torch.log_softmax(logits.detach().float(), dim=-1)
-        labels = logits.argmax(dim=-1)
-        best = log_probs.gather(2, labels[..., None])[..., 0]
-        inside = torch.arange(logits.shape[1], device=logits.device) < lengths[:, None]
-        bad = inside & ~torch.isfinite(best)
-        first_bad = torch.where(bad.any(1), bad.int().argmax(1) if logits.shape[1] else 0, -1)
-        zeros = torch.zeros((logits.shape[0], 1), device=logits.device)
-        return greedy.GreedyLabels(
-            labels=torch.where(inside, labels, self.blank_id).to(torch.int32),
-            acoustic_scores=torch.where(inside, best, 0.0).sum(dim=1),
-            lm_scores=zeros,
-            states=zeros.to(torch.int32),
-            bad_frames=first_bad.to(torch.int32),
-        )
+
+def _whole(name: str, value: Any, most: int, why: str = "") -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= int(value) <= most:
+        raise ValueError(f"{name} should be a whole number from 1 to {most}{why}, got {value!r}")
+    return int(value)

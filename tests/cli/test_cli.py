@@ -157,6 +157,17 @@ def test_transcribe(saved, capsys):
     assert [row["text"] for row in with_lm] != [row["text"] for row in without]
 
 
+def test_transcribe_with_a_beam_and_times(saved, capsys):
+    command = ["transcribe", *CLIPS, "-m", MODEL, "--device", "cpu", "--timestamps", "word"]
+    assert run([*command, "--lm", saved, "--num-beams", "6", "--beta", "2", "--n-best", "3", "--json"]) == 0
+    for row in lines(capsys):
+        assert len(row["hypotheses"]) == 3 and row["hypotheses"][0]["text"] == row["text"]
+        assert " ".join(chunk["text"] for chunk in row["chunks"]) == row["text"]
+    assert run(command) == 0  # without an LM too
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) > len(CLIPS) and printed[0].startswith(CLIPS[0]) and printed[1].split()[2] in printed[0]
+
+
 def test_transcribe_resamples_and_mixes(capsys, tmp_path):
     samples, rate = soundfile.read(CLIPS[0], dtype="float32")
     import numpy as np
@@ -183,6 +194,7 @@ def test_demo(capsys):
     *clips, summary = lines(capsys)
     assert len(clips) == 16
     assert summary["wer_with_lm"] < 0.75 * summary["wer_without_lm"]
+    assert summary["wer_with_beam"] < 0.5 * summary["wer_with_lm"]
     assert run(["demo", "--lm-weight", "0.5"]) == 0
     printed = capsys.readouterr().out
     assert "word error rate" in printed and "[" in printed and printed.count("reference") == 16
@@ -220,7 +232,7 @@ def test_demo(capsys):
         (["score", ARPA, "nothing.txt", "--tokenizer", MODEL], "nothing.txt"),
         (["transcribe", CLIPS[0], "-m", MODEL, "--lm", ARPA, "--lm-weight", "nan"], "lm_weight"),
         (["transcribe", CLIPS[0], "-m", MODEL, "--lm-weight", "0.3"], "without lm="),
-        (["transcribe", CLIPS[0], "-m", MODEL, "--timestamps", "word"], "tokenizer"),
+        (["transcribe", CLIPS[0], "-m", MODEL, "--n-best", "3"], "num_beams"),
         (["transcribe", CLIPS[0], "-m", MODEL, "--timestamps", "sentence"], "word or char"),
     ],
 )

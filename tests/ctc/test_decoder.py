@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoTokenizer, Wav2Vec2CTCTokenizer
@@ -76,9 +77,22 @@ def test_without_lm_it_is_argmax(tokenizer):
         assert best.lm_score == 0.0 and best.score == best.acoustic_score
 
 
+@pytest.mark.parametrize("with_lm", [True, False])
+@pytest.mark.parametrize("first", [0, BLANK - 1])
+def test_a_token_in_the_first_frame(tokenizer, lm, with_lm, first):
+    """Whatever its id: also next to the blank's."""
+    ((best,),) = CTCDecoder(tokenizer, lm if with_lm else None, 0.0)(frames(first, first, BLANK, 7))
+    assert (best.token_ids, best.token_frames, best.token_ends) == ([first, 7], [0, 3], [2, 4])
+
+
 def test_weight_zero_is_no_lm(tokenizer, lm):
     logits = random_logits()
     assert [h[0].text for h in CTCDecoder(tokenizer, lm, 0.0)(logits)] == [h[0].text for h in CTCDecoder(tokenizer)(logits)]
+
+
+def test_numbers_of_numpy_are_numbers(tokenizer, lm):
+    decoder = CTCDecoder(tokenizer, lm, np.float32(0.5), num_beams=np.int64(4), beta=np.float64(1.5))
+    assert decoder(random_logits(2)) == CTCDecoder(tokenizer, lm, 0.5, num_beams=4, beta=1.5)(random_logits(2))
 
 
 def test_one_model_and_weight_a_row(tokenizer, lm):
@@ -119,7 +133,7 @@ def test_settings_that_need_care(tokenizer, lm):
 
 def test_models_on_different_devices():
     models = [unigrams(9, 1), unigrams(9, 2).to("meta")]
-    assert Fusion(models, 1.0).rows(2, torch.device("meta")).automaton.device.type == "meta"
+    assert Fusion(models, 1.0).rows(2, torch.device("meta")).tensors.arc_tokens.device.type == "meta"
     assert [model.device.type for model in models] == ["cpu", "meta"]
 
 

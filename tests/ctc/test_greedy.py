@@ -14,12 +14,13 @@ DEVICE = {"cpu": "cpu", "gpu": "cuda" if torch.cuda.is_available() else "cpu"}
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def call(automaton, logits, lengths, states, weights, stay_costs, blank, rule, engine):
+def call(automaton, logits, lengths, states, weights, stay_costs, blank, rule, engine, before=None):
     if engine == "gpu":
         pytest.importorskip("triton")  # there is none but on Linux
     device = DEVICE.get(engine, "cpu")
     tensors = [tensor.to(device) for tensor in automaton.tensors]
-    arguments = (logits, lengths, states, weights, stay_costs)
+    before = torch.full((len(logits), 2), blank, dtype=torch.int32) if before is None else before
+    arguments = (logits, lengths, states, weights, stay_costs, before)
     result = greedy.ctc_greedy(tensors, *(a.to(device) for a in arguments), blank, automaton.vocab_size, rule, engine)
     return greedy.GreedyLabels(*(tensor.cpu() for tensor in result))
 
@@ -59,6 +60,7 @@ def assert_same(found, expected):
     assert found.labels.tolist() == expected.labels.tolist()
     assert found.states.tolist() == expected.states.tolist()
     assert found.bad_frames.tolist() == expected.bad_frames.tolist()
+    assert found.before.tolist() == expected.before.tolist()
     torch.testing.assert_close(found.acoustic_scores, expected.acoustic_scores, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(found.lm_scores, expected.lm_scores, rtol=1e-4, atol=1e-4)
 
@@ -222,7 +224,8 @@ def test_an_overflow_loses_no_token(engine):
 @settings(RELAXED, max_examples=4)
 def test_opcheck(problem, engine):
     automaton, logits, lengths, states, weights, stay_costs, blank, rule = problem
-    arguments = (list(automaton.tensors), logits, lengths, states, weights, stay_costs, blank, automaton.vocab_size)
+    before = torch.full((len(logits), 2), blank, dtype=torch.int32)
+    arguments = (list(automaton.tensors), logits, lengths, states, weights, stay_costs, before, blank, automaton.vocab_size)
     torch.library.opcheck(torch.ops.hf_ngpulm.ctc_greedy.default, (*arguments, rule, engine))
 
 
@@ -231,11 +234,11 @@ def test_opcheck(problem, engine):
 def test_torch_compile_passes_through(problem):
     automaton, logits, lengths, states, weights, stay_costs, blank, rule = problem
     assume(logits.shape[1] > 0)
-    tensors = list(automaton.tensors)
+    tensors, before = list(automaton.tensors), torch.full((len(logits), 2), blank, dtype=torch.int32)
 
     def decode(x, n):
         labels, scores, *_ = torch.ops.hf_ngpulm.ctc_greedy(
-            tensors, x, n, states, weights, stay_costs, blank, automaton.vocab_size, rule, "cpu"
+            tensors, x, n, states, weights, stay_costs, before, blank, automaton.vocab_size, rule, "cpu"
         )
         return labels + 0, scores * 2
 

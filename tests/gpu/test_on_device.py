@@ -116,7 +116,8 @@ def test_greedy_ctc_equals_the_cpu(rule, dtype, vocab_size, classes, blank):
     lengths = torch.tensor([50, 0, 1, 49, 30, 12, 50], dtype=torch.int32)
     states = lm.initial_states(7)[:, None]
     weights = torch.linspace(0, 1.2, 7)[:, None].contiguous()
-    arguments = (logits, lengths, states, weights, 3 * weights[:, 0])
+    before = torch.full((7, 2), blank, dtype=torch.int32)
+    arguments = (logits, lengths, states, weights, 3 * weights[:, 0], before)
     expected = greedy.ctc_greedy(list(lm.tensors), *arguments, blank, vocab_size, rule, "cpu")
     lm.to("cuda")
     ours = greedy.ctc_greedy(list(lm.tensors), *(a.cuda() for a in arguments), blank, vocab_size, rule, "gpu")

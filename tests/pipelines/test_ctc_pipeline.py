@@ -25,7 +25,7 @@ from transformers import (
 
 from hf_ngpulm import CTCDecoder, CTCNGramPipeline, NGramLM, TokenizerMismatchError
 from hf_ngpulm.bundled import bundled
-from hf_ngpulm.pipelines.ctc import frame_lengths
+from hf_ngpulm.pipelines.base import frame_lengths
 
 DEMO = bundled("examples/demo")
 ARPA = DEMO / "lm.arpa.gz"
@@ -343,13 +343,65 @@ def test_the_blank_is_the_tokenizers(wav2vec2, characters, noise, monkeypatch):
     assert texts(asr([audio.copy() for audio in noise])) == [decode(wav2vec2, audio, characters, 0.7) for audio in noise]
 
 
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 4}, {"num_beams": 4, "lm": None}], ids=["greedy", "beam", "no LM"])
+def test_words_of_pieces(with_lm, audios, settings):
+    """The tokenizer can't tell where its characters lie; the decoder can."""
+    of = parts(with_lm)
+    decoder_settings = {"lm": with_lm._ngram_settings["lm"], "lm_weight": WEIGHT, **settings, "frame_seconds": 0.08}
+    if decoder_settings["lm"] is None:
+        del decoder_settings["lm_weight"]
+    decoder = CTCDecoder(of["tokenizer"], **decoder_settings)
+    for audio in audios[:3]:
+        ((best,),) = decoder(*logits_of(of, audio))
+        words = with_lm(audio.copy(), return_timestamps="word", **settings)
+        assert words["text"] == best.text == " ".join(chunk["text"] for chunk in words["chunks"])
+        assert [chunk["timestamp"] for chunk in words["chunks"]] == [(word.start, word.end) for word in best.words]
+        times = [time for chunk in words["chunks"] for time in chunk["timestamp"]]
+        assert times == sorted(times) and times[-1] <= len(audio) / RATE + 0.08
+        pieces = with_lm(audio.copy(), return_timestamps="char", **settings)["chunks"]
+        assert "".join(piece["text"] for piece in pieces).strip() == best.text
+        assert [piece["timestamp"][0] for piece in pieces] == pytest.approx([0.08 * frame for frame in best.token_frames])
+
+
+# -- beam search
+
+
+def test_num_beams_at_construction_and_in_a_call(plain, with_lm, lm, audios):
+    """Parakeet's class can generate, too: the stock pipeline would keep `num_beams` for that."""
+    of = parts(plain)
+    expected = [decode(of, audio, lm, 1.0, num_beams=4, beta=2.5) for audio in audios]
+    asr = pipeline(TASK, **of, lm=lm, lm_weight=1.0, num_beams=4, beta=2.5)
+    assert texts(asr([audio.copy() for audio in audios], batch_size=3)) == expected
+    settings = {"lm_weight": 1.0, "num_beams": 4, "beta": 2.5}
+    assert texts(with_lm([audio.copy() for audio in audios], **settings)) == expected
+    assert expected != [decode(of, audio, lm) for audio in audios]
+    alone = pipeline(TASK, **of, num_beams=4)
+    assert texts(alone([audio.copy() for audio in audios])) == [decode(of, audio, None, 0.5, num_beams=4) for audio in audios]
+
+
+def test_n_best_lists(with_lm, lm, audios):
+    settings = {"num_beams": 6, "num_return_sequences": 3, "confidence": "tsallis"}
+    found = with_lm([audio.copy() for audio in audios], **settings, return_timestamps="word", batch_size=4)
+    decoder = CTCDecoder(with_lm.tokenizer, lm, WEIGHT, **settings)
+    for audio, result in zip(audios, found):
+        (n_best,) = decoder(*logits_of(parts(with_lm), audio))
+        assert result["text"] == n_best[0].text == result["hypotheses"][0]["text"]
+        assert [h["text"] for h in result["hypotheses"]] == [h.text for h in n_best]
+        assert [h["score"] for h in result["hypotheses"]] == pytest.approx([h.score for h in n_best], abs=1e-2)
+        confidences = [chunk["confidence"] for chunk in result["chunks"]]
+        assert confidences == pytest.approx([word.confidence for word in n_best[0].words], abs=1e-3)
+        assert result["chunks"] == result["hypotheses"][0]["chunks"]
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_a_beam_runs_on_over_chunks(with_lm, lm, audios, batch_size):
+    decoder = CTCDecoder(with_lm.tokenizer, lm, WEIGHT, num_beams=6)
+    for audio in audios[:2]:
+        ((best,),) = decoder(cut_logits(parts(with_lm), audio, 1280, 20, 3, 3))
+        assert with_lm(audio.copy(), chunk_length_s=1.6, num_beams=6, batch_size=batch_size) == {"text": best.text}
+
+
 # -- wrong uses
-
-
-def test_timestamps_from_a_tokenizer_without_offsets(with_lm, audios):
-    for kind in ("word", "char"):
-        with pytest.raises(ValueError, match=r"return_timestamps needs .* ParakeetTokenizer"):
-            with_lm(audios[0].copy(), return_timestamps=kind)
 
 
 def test_lm_for_a_model_that_is_not_ctc(wav2vec2, characters, noise):
@@ -361,14 +413,14 @@ def test_lm_for_a_model_that_is_not_ctc(wav2vec2, characters, noise):
         "tokenizer": wav2vec2["tokenizer"],
         "feature_extractor": WhisperFeatureExtractor(),
     }
-    with pytest.raises(ValueError, match=r"CTC models, but .* WhisperForConditionalGeneration"):
+    with pytest.raises(ValueError, match=r"CTC models and transducers, but .* WhisperForConditionalGeneration"):
         pipeline(TASK, **whisper, lm=characters)
     asr = pipeline(TASK, **whisper)
     with pytest.raises(ValueError, match="CTC models"):
         asr(noise[0].copy(), lm=characters)
 
 
-@pytest.mark.parametrize("setting", [{"lm_weight": 0.5}, {"repeats": "run"}, {"engine": "cpu"}])
+@pytest.mark.parametrize("setting", [{"lm_weight": 0.5}, {"repeats": "run"}, {"engine": "cpu"}, {"num_return_sequences": 2}])
 def test_settings_without_lm(plain, audios, setting):
     (name,) = setting
     for settings in (setting, {**setting, "lm": None}):
@@ -393,6 +445,8 @@ def test_lm_of_another_tokenizer(plain, with_lm, wav2vec2, lm, characters, audio
         ({"lm": str(DEMO / "model")}, ValueError, "not an n-gram language model"),
         ({"lm_weight": math.nan}, ValueError, "lm_weight"),
         ({"repeats": "never"}, ValueError, "repeats must be one of"),
+        ({"num_beams": 0}, ValueError, "num_beams should be"),
+        ({"beta": 1.0}, ValueError, "beta without a beam"),
     ],
 )
 def test_bad_settings(plain, with_lm, lm, audios, settings, error, message):

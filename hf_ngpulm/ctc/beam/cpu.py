@@ -11,11 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...automaton.cpu import arrays_of, compiled, in_threads, score_one, step_one
+from ...automaton.cpu import arrays_of, borrowed, borrowed_automaton, compiled, in_threads, score_one, step_one
 from ...automaton.tensors import AutomatonTensors
+from ..padding import packed_frames
 from . import BLANK, INSIDE, BeamFrames, BeamState
 
 NONE = np.float32(-np.inf)
+KEPT_SCORES = 1 << 18
+BLOCK = 64  # tokens that are looked at together
+ROUNDING = 1e-3  # of sums in single precision
+NEGLIGIBLE = 25.0  # a summand less likely than another by this power of e is lost in single precision
 
 
 def ctc_beam(
@@ -34,14 +39,18 @@ def ctc_beam(
     batch_size, frames, classes = logits.shape
     num_beams = state.last_tokens.shape[1]
     state = BeamState(*(tensor.clone(memory_format=torch.contiguous_format) for tensor in state))
-    links = torch.arange(num_beams, dtype=torch.int32).repeat(batch_size, frames, 1)
-    labels = torch.full_like(links, BLANK)
+    labels = torch.full((batch_size, frames, num_beams), BLANK, dtype=torch.int32)
+    links = torch.arange(num_beams, dtype=torch.int32).expand(labels.shape).contiguous()
     bad_frames = torch.full((batch_size,), -1, dtype=torch.int32)
-    logits = logits.detach().to(torch.float32).contiguous()
     if frames and classes:
+        # Without padding: what a row costs doesn't depend on how long others are.
+        lengths = lengths.clamp(0, frames)
+        starts, logits = packed_frames(logits, lengths)
         normalisers = torch.logsumexp(logits, dim=-1)
+        parts = [part.amax(-1) for part in (logits[:, :blank], logits[:, blank + 1 :]) if part.shape[-1]]
+        highest = torch.stack([torch.full_like(normalisers, -torch.inf), *parts]).amax(0)  # of the tokens
         arrays = (
-            *arrays_of(automaton), logits.numpy(), normalisers.numpy(),
+            *arrays_of(automaton), starts.numpy(), logits.numpy(), normalisers.numpy(), highest.numpy(),
             *(tensor.contiguous().numpy() for tensor in (lengths, weights, bonuses, unscored)),
             blank, vocab_size, threshold, skip,
             *(tensor.numpy() for tensor in state), links.numpy(), labels.numpy(), bad_frames.numpy(),
@@ -51,11 +60,20 @@ def ctc_beam(
 
 
 @compiled
+def _any_above(x, added, line, first, last, bound):
+    """Whether a sum is above a bound. (Counting becomes vector instructions, which a maximum or an early end doesn't.)"""
+    count = 0
+    for token in range(np.uintp(first), np.uintp(last)):  # what may be negative is checked at every step
+        count += x[token] + added[line, token] > bound
+    return count > 0
+
+
+@compiled
 def _add(a, b):
     """log(exp(a) + exp(b))"""
     if a < b:
         a, b = b, a
-    return a if b == -np.inf else a + np.log1p(np.exp(b - a))
+    return a if b < a - NEGLIGIBLE or b == -np.inf else a + np.log1p(np.exp(np.float32(b - a)))
 
 
 @compiled
@@ -96,61 +114,72 @@ def _push(scores, places, tokens, size, score, place, token):
 @compiled
 def _search_rows(
     first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    logits, normalisers, lengths, weights, bonuses, unscored, blank, vocab_size, threshold, skip,
+    starts, logits, normalisers, highest_logits, lengths, weights, bonuses, unscored, blank, vocab_size, threshold, skip,
     offsets, all_blank_scores, all_token_scores, all_last, all_hashes, all_parent_hashes, all_sizes, all_fused,
     all_lm_scores, all_lm_states, links, labels, bad_frames,
 ):  # fmt: skip
-    classes = logits.shape[2]
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
+        arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights
+    )
+    logits, weights = borrowed(logits), borrowed(weights)
+    all_blank_scores, all_token_scores, all_last = borrowed(all_blank_scores), borrowed(all_token_scores), borrowed(all_last)
+    all_hashes, all_parent_hashes, all_sizes = borrowed(all_hashes), borrowed(all_parent_hashes), borrowed(all_sizes)
+    all_fused, all_lm_scores, all_lm_states = borrowed(all_fused), borrowed(all_lm_scores), borrowed(all_lm_states)
+    classes = logits.shape[1]
     num_beams, num_automata = all_lm_states.shape[1:]
     candidates = min(vocab_size, classes)
-    # What each token adds in a state of the automata: kept by state, since prefixes with the same last tokens share it.
+    # What each token adds in a state of the automata: kept by state, since prefixes with the same last tokens share it, and
+    # those that leave the beam come back.
     num_kept = 4
-    while num_kept < 4 * num_beams:
+    while num_kept < 4 * num_beams or num_kept * classes < KEPT_SCORES:
         num_kept *= 2
-    added = np.empty((num_kept, classes), dtype=np.float32)
-    added_highest = np.empty(num_kept, dtype=np.float32)
-    added_states = np.empty((num_kept, num_automata), dtype=np.int32)
-    one = np.empty(max(vocab_size, 1), dtype=np.float32)
+    all_added = np.empty((num_kept, classes), dtype=np.float32)
+    all_added_highest = np.empty(num_kept, dtype=np.float32)
+    all_added_states = np.empty((num_kept, num_automata), dtype=np.int32)
+    room = np.empty(max(vocab_size, 1), dtype=np.float32)
+    doubles = np.empty((8, num_beams), dtype=np.float64)
+    singles = np.empty((3, num_beams), dtype=np.float32)
+    integers = np.empty((5, num_beams), dtype=np.int32)
+    longs = np.empty((1, num_beams), dtype=np.int64)
+    flags = np.empty((2, num_beams), dtype=np.bool_)
+    of_automata = np.empty((num_beams, num_automata), dtype=np.float32)
+    states_of_automata = np.empty((num_beams + 1, num_automata), dtype=np.int32)
+
+    added, added_highest, added_states, one = (
+        borrowed(all_added), borrowed(all_added_highest), borrowed(all_added_states), borrowed(room)
+    )  # fmt: skip
+    rows64, rows32, rows_int, rows_flag = borrowed(doubles), borrowed(singles), borrowed(integers), borrowed(flags)
+    totals, by_blank, by_token, from_parent = rows64[0], rows64[1], rows64[2], rows64[3]
+    stayed, together, heap_scores, old_totals = rows64[4], rows64[5], rows64[6], rows64[7]
+    highest_added = rows32[0]  # by place, of the prefix's state
+    old_blank_scores, old_fused = rows32[1], rows32[2]
+    parents, heap_places, heap_tokens, old_last, old_sizes = rows_int[0], rows_int[1], rows_int[2], rows_int[3], rows_int[4]
+    old_hashes = borrowed(longs)[0]
+    known, stays = rows_flag[0], rows_flag[1]
+    old_lm_scores, old_lm_states = borrowed(of_automata), borrowed(states_of_automata)[:num_beams]
+    at = borrowed(states_of_automata)[num_beams:]
     chain = np.empty(16, dtype=np.int32)
-    highest_added = np.empty(num_beams, dtype=np.float32)  # by place, of the prefix's state
-    known = np.empty(num_beams, dtype=np.bool_)
-    totals = np.empty(num_beams, dtype=np.float64)
-    by_blank = np.empty(num_beams, dtype=np.float64)
-    by_token = np.empty(num_beams, dtype=np.float64)
-    from_parent = np.empty(num_beams, dtype=np.float64)
-    parents = np.empty(num_beams, dtype=np.int32)
-    heap_scores = np.empty(num_beams, dtype=np.float64)
-    heap_places = np.empty(num_beams, dtype=np.int32)
-    heap_tokens = np.empty(num_beams, dtype=np.int32)
-    tokens = np.empty(classes, dtype=np.int32)
-    stays = np.empty(num_beams, dtype=np.bool_)
-    old_blank_scores = np.empty(num_beams, dtype=np.float32)
-    old_last = np.empty(num_beams, dtype=np.int32)
-    old_sizes = np.empty(num_beams, dtype=np.int32)
-    old_fused = np.empty(num_beams, dtype=np.float32)
-    old_hashes = np.empty(num_beams, dtype=np.int64)
-    old_lm_scores = np.empty((num_beams, num_automata), dtype=np.float32)
-    old_lm_states = np.empty((num_beams, num_automata), dtype=np.int32)
     for row in range(first, last):
         blank_scores, token_scores, last_tokens = all_blank_scores[row], all_token_scores[row], all_last[row]
         hashes, parent_hashes, sizes = all_hashes[row], all_parent_hashes[row], all_sizes[row]
         fused, lm_scores, lm_states = all_fused[row], all_lm_scores[row], all_lm_states[row]
         added_highest[:] = np.inf  # nothing is kept yet
         known[:] = False
-        for frame in range(min(lengths[row], logits.shape[1])):
-            normaliser = normalisers[row, frame]
+        for k in range(num_beams):
+            totals[k] = _add(np.float64(blank_scores[k]), np.float64(token_scores[k]))
+        for frame in range(lengths[row]):
+            packed = starts[row] + frame
+            normaliser = normalisers[packed]
             if not np.isfinite(normaliser):
                 bad_frames[row] = frame
                 break
-            x = logits[row, frame]
+            x = logits[packed]
             blank_log_prob = np.float64(x[blank]) - normaliser
             skipped = np.exp(blank_log_prob) > skip
 
             # The prefixes as they are: by a blank, by their last token once more, or anew from their parents.
             size = 0
             best = -np.inf
-            for k in range(num_beams):
-                totals[k] = _add(np.float64(blank_scores[k]), np.float64(token_scores[k]))
             for k in range(num_beams):
                 if totals[k] == -np.inf:
                     continue
@@ -169,7 +198,9 @@ def _search_rows(
                             break
                     if not skipped:
                         by_token[k] = token_scores[k] + log_prob
-                score = _add(_add(by_blank[k], by_token[k]), from_parent[k]) + fused[k]
+                stayed[k] = _add(by_token[k], from_parent[k])
+                together[k] = _add(by_blank[k], stayed[k])
+                score = together[k] + fused[k]
                 if score > -np.inf:
                     _push(heap_scores, heap_places, heap_tokens, size, score, k, -1)
                     size += 1
@@ -180,87 +211,75 @@ def _search_rows(
             if not skipped:
                 worst = heap_scores[0] if size == num_beams else -np.inf
                 worst = max(worst, best - threshold)
-                reach = -np.inf  # what a token with the acoustic score 0 could come to
+                highest = np.float64(highest_logits[packed]) - normaliser
                 for k in range(num_beams):
-                    if totals[k] > -np.inf:
-                        if not known[k]:
-                            line = _line_of(lm_states[k], num_kept)
-                            if added_highest[line] == np.inf or not _equal(added_states[line], lm_states[k]):
-                                chain = _fill_line(
-                                    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-                                    lm_states[k], weights[row], bonuses[row], unscored[row], blank, vocab_size, candidates,
-                                    one, chain, line, added, added_highest, added_states,
-                                )  # fmt: skip
-                            highest_added[k], known[k] = added_highest[line], True
-                        reach = max(reach, totals[k] + fused[k] + highest_added[k])
-                num_tokens = 0
-                least = np.float32(worst - reach + normaliser) - np.float32(1e-3)  # rounding may not hide a token
-                for token in range(classes):
-                    if x[token] > least and token != blank:
-                        tokens[num_tokens] = token
-                        num_tokens += 1
-                highest = -np.inf
-                for i in range(num_tokens):
-                    highest = max(highest, np.float64(x[tokens[i]]) - normaliser)
-                for k in range(num_beams):
-                    if totals[k] == -np.inf or totals[k] + fused[k] + highest_added[k] + highest <= worst:
+                    if totals[k] == -np.inf:
                         continue
-                    line = _line_of(lm_states[k], num_kept)
-                    if not _equal(added_states[line], lm_states[k]):  # another state has taken its place
-                        chain = _fill_line(
+                    if known[k] and totals[k] + fused[k] + highest_added[k] + highest <= worst:
+                        continue
+                    line = _line_of(lm_states, k, num_kept)
+                    if added_highest[line] == np.inf or not _are_equal(added_states, line, lm_states, k):
+                        chain = _keep(
                             arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-                            lm_states[k], weights[row], bonuses[row], unscored[row], blank, vocab_size, candidates,
-                            one, chain, line, added, added_highest, added_states,
+                            lm_states, k, weights, row, bonuses[row], unscored[row], blank, vocab_size, candidates,
+                            one, chain, at, added, added_highest, added_states,
                         )  # fmt: skip
-                    extra = added[line]
+                    highest_added[k], known[k] = added_highest[line], True
+                    if totals[k] + fused[k] + highest_added[k] + highest <= worst:
+                        continue
                     base = totals[k] + fused[k] - normaliser
-                    for i in range(num_tokens):
-                        token = tokens[i]
-                        score = base + x[token] + extra[token]
-                        if score <= worst:
+                    for block in range(0, classes, BLOCK):
+                        end = min(block + BLOCK, classes)
+                        if not _any_above(x, added, line, block, end, np.float32(worst - base - ROUNDING)):
                             continue
-                        if token == last_tokens[k]:
-                            score = blank_scores[k] + fused[k] - normaliser + x[token] + extra[token]
+                        for entry in range(np.uintp(block), np.uintp(end)):
+                            score = base + x[entry] + added[line, entry]
                             if score <= worst:
                                 continue
-                        present = False
-                        for j in range(num_beams):
-                            if totals[j] > -np.inf and parents[j] == k and last_tokens[j] == token:
-                                present = True
-                                break
-                        if present:
-                            continue
-                        if size < num_beams:
-                            _push(heap_scores, heap_places, heap_tokens, size, score, k, token)
-                            size += 1
-                        else:
-                            num_new -= heap_tokens[0] >= 0
-                            heap_scores[0], heap_places[0], heap_tokens[0] = score, k, token
-                            _sift_down(heap_scores, heap_places, heap_tokens, size)
-                        num_new += 1
-                        best = max(best, score)
-                        worst = max(worst, best - threshold)
-                        if size == num_beams:
-                            worst = max(worst, heap_scores[0])
+                            token = np.int64(entry)
+                            if token == last_tokens[k]:
+                                score = blank_scores[k] + fused[k] - normaliser + x[token] + added[line, token]
+                                if score <= worst:
+                                    continue
+                            present = False
+                            for j in range(num_beams):
+                                if totals[j] > -np.inf and parents[j] == k and last_tokens[j] == token:
+                                    present = True
+                                    break
+                            if present:
+                                continue
+                            if size < num_beams:
+                                _push(heap_scores, heap_places, heap_tokens, size, score, k, token)
+                                size += 1
+                            else:
+                                num_new -= heap_tokens[0] >= 0
+                                heap_scores[0], heap_places[0], heap_tokens[0] = score, k, token
+                                _sift_down(heap_scores, heap_places, heap_tokens, size)
+                            num_new += 1
+                            best = max(best, score)
+                            worst = max(worst, best - threshold)
+                            if size == num_beams:
+                                worst = max(worst, heap_scores[0])
             if best == -np.inf:
                 continue  # nothing is possible: weights so large that the sums overflow
 
             # The new beam. A prefix that stays keeps its place; new ones take those of prefixes that go.
             lowest = best - threshold
-            old_blank_scores[:] = blank_scores
+            for k in range(num_beams):
+                old_blank_scores[k], old_totals[k] = blank_scores[k], totals[k]
+                blank_scores[k] = token_scores[k] = NONE
+                totals[k], stays[k] = -np.inf, False
             if num_new:
-                old_last[:], old_sizes[:], old_fused[:] = last_tokens, sizes, fused
-                old_hashes[:] = hashes
-                old_lm_scores[:], old_lm_states[:] = lm_scores, lm_states
-            stays[:] = False
-            blank_scores[:] = NONE
-            token_scores[:] = NONE
+                for k in range(num_beams):
+                    old_last[k], old_sizes[k], old_fused[k], old_hashes[k] = last_tokens[k], sizes[k], fused[k], hashes[k]
+                    for m in range(num_automata):
+                        old_lm_scores[k, m], old_lm_states[k, m] = lm_scores[k, m], lm_states[k, m]
             for i in range(size):
                 if heap_tokens[i] < 0 and heap_scores[i] >= lowest:
                     k = heap_places[i]
                     stays[k] = True
-                    blank_scores[k], token_scores[k] = by_blank[k], _add(by_token[k], from_parent[k])
-                    if from_parent[k] > _add(by_blank[k], by_token[k]):
+                    blank_scores[k], token_scores[k], totals[k] = by_blank[k], stayed[k], together[k]
+                    if from_parent[k] > by_blank[k] and from_parent[k] > _add(by_blank[k], by_token[k]):
                         links[row, frame, k], labels[row, frame, k] = parents[k], last_tokens[k]
                     else:
                         labels[row, frame, k] = INSIDE if by_token[k] > by_blank[k] else BLANK
@@ -272,8 +291,8 @@ def _search_rows(
                 while stays[place]:
                     place += 1
                 k, token = heap_places[i], heap_tokens[i]
-                before = np.float64(old_blank_scores[k]) if token == old_last[k] else totals[k]
-                token_scores[place] = before + x[token] - normaliser
+                before = np.float64(old_blank_scores[k]) if token == old_last[k] else old_totals[k]
+                totals[place] = token_scores[place] = before + x[token] - normaliser
                 extra = bonuses[row] if token < candidates else bonuses[row] + unscored[row]
                 for m in range(num_automata):
                     lm_scores[place, m], lm_states[place, m] = old_lm_scores[k, m], old_lm_states[k, m]
@@ -295,46 +314,114 @@ def _search_rows(
             for k in range(num_beams):
                 blank_scores[k] -= top
                 token_scores[k] -= top
+                totals[k] -= top
             offsets[row] += top
+    # What was borrowed from must last until here.
+    return (
+        all_added.size + all_added_highest.size + all_added_states.size + room.size + doubles.size + singles.size
+        + integers.size + longs.size + flags.size + of_automata.size + states_of_automata.size
+    )  # fmt: skip
 
 
+# Slices of arrays count their references, which costs more than these functions do: they are given indices.
 @compiled
-def _line_of(states, num_kept):
+def _line_of(states, place, num_kept):
     mixed = np.int64(0)
-    for state in states:
-        mixed = (mixed ^ np.int64(state)) * np.int64(0x9E3779B1)
+    for m in range(states.shape[1]):
+        mixed = (mixed ^ np.int64(states[place, m])) * np.int64(0x9E3779B1)
     return (mixed >> np.int64(15)) & (num_kept - 1)
 
 
 @compiled
-def _equal(a, b):
+def _are_equal(a, i, b, j):
     different = 0
-    for i in range(a.size):
-        different |= a[i] ^ b[i]
+    for m in range(a.shape[1]):
+        different |= a[i, m] ^ b[j, m]
     return different == 0
+
+
+@compiled
+def _keep(
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+    states, place, weights, row, bonus, unscored, blank, vocab_size, candidates,
+    one, chain, at, added, added_highest, added_states,
+):  # fmt: skip
+    """Have what each token adds in the states of a place in the beam among what is kept.
+
+    With one automaton a state differs from its backoff state, which is likely to be there, in a constant and its few arcs.
+    `added_highest` is at least the highest of a line; `at` is room for one row of states.
+    """
+    num_kept, classes = added.shape
+    if states.shape[1] != 1:
+        return _fill_line(
+            arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+            states, place, weights, row, bonus, unscored, blank, vocab_size, candidates, one, chain,
+            _line_of(states, place, num_kept), added, added_highest, added_states,
+        )  # fmt: skip
+    weight = weights[row, 0]
+    at[0, 0] = states[place, 0]
+    depth = 0
+    while True:
+        line = _line_of(at, 0, num_kept)
+        if added_highest[line] != np.inf and added_states[line, 0] == at[0, 0]:
+            break
+        backoff = backoff_states[at[0, 0]]
+        if backoff == at[0, 0]:
+            chain = _fill_line(
+                arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+                at, 0, weights, row, bonus, unscored, blank, vocab_size, candidates, one, chain,
+                line, added, added_highest, added_states,
+            )  # fmt: skip
+            break
+        if depth == chain.size:
+            chain = np.concatenate((chain, np.empty_like(chain)))
+        chain[depth] = at[0, 0]
+        depth += 1
+        at[0, 0] = backoff
+    for level in range(depth - 1, -1, -1):
+        state = at[0, 0] = chain[level]
+        shorter, line = line, _line_of(at, 0, num_kept)  # may be the same, which does no harm
+        shift = weight * backoff_weights[state]
+        for token in range(np.uintp(0), np.uintp(candidates)):
+            added[line, token] = added[shorter, token] + shift
+        highest = added_highest[shorter] + shift
+        if candidates < classes:
+            highest = max(highest, bonus + unscored)
+        for token in range(candidates, classes):
+            added[line, token] = bonus + unscored
+        for arc in range(arc_offsets[state], arc_offsets[state + 1]):
+            token = arc_tokens[arc]
+            if token < candidates:
+                added[line, token] = bonus + weight * arc_weights[arc]
+                highest = max(highest, added[line, token])
+        added[line, blank] = NONE
+        added_highest[line], added_states[line, 0] = highest, state
+    return chain
 
 
 @compiled
 def _fill_line(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    states, weights, bonus, unscored, blank, vocab_size, candidates, one, chain, line, added, added_highest, added_states,
+    states, place, weights, row, bonus, unscored, blank, vocab_size, candidates, one, chain,
+    line, added, added_highest, added_states,
 ):  # fmt: skip
-    """Keep what each token adds in some states of the automata."""
-    extra = added[line]
-    extra[:candidates] = bonus
-    extra[candidates:] = bonus + unscored
-    for m in range(states.size):
-        added_states[line, m] = states[m]
-        if weights[m] != 0.0:
+    """The same, from nothing."""
+    classes = added.shape[1]
+    for token in range(classes):
+        added[line, token] = bonus if token < candidates else bonus + unscored
+    for m in range(states.shape[1]):
+        added_states[line, m] = states[place, m]
+        weight = weights[row, m]
+        if weight != 0.0:
             chain = score_one(
                 arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-                states[m], vocab_size, chain, one,
+                states[place, m], vocab_size, chain, one,
             )  # fmt: skip
             for token in range(candidates):
-                extra[token] += weights[m] * one[token]
-    extra[blank] = NONE
+                added[line, token] += weight * one[token]
+    added[line, blank] = NONE
     highest = NONE
-    for token in range(extra.size):
-        highest = max(highest, extra[token])
+    for token in range(classes):
+        highest = max(highest, added[line, token])
     added_highest[line] = highest
     return chain

@@ -39,6 +39,7 @@ class GreedyLabels(NamedTuple):
         states: int32 `[B, K]`, the automata's states after the last token.
         bad_frames: int32 `[B]`, the first frame of a row whose logits can't be normalised (NaN, infinity), else -1; such a
             row is blank from there on.
+        before: int32 `[B, 2]`, label and best class of each row's last frame.
     """
 
     labels: Tensor
@@ -46,12 +47,13 @@ class GreedyLabels(NamedTuple):
     lm_scores: Tensor
     states: Tensor
     bad_frames: Tensor
+    before: Tensor
 
 
 _library = torch.library.Library("hf_ngpulm", "FRAGMENT")
 _library.define(
     "ctc_greedy(Tensor[] automaton, Tensor logits, Tensor lengths, Tensor states, Tensor weights, Tensor stay_costs,"
-    " int blank, int vocab_size, str rule, str engine) -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    " Tensor before, int blank, int vocab_size, str rule, str engine) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
 
@@ -63,14 +65,15 @@ def _ctc_greedy(
     states: Tensor,
     weights: Tensor,
     stay_costs: Tensor,
+    before: Tensor,
     blank: int,
     vocab_size: int,
     rule: str,
     engine: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     module = importlib.import_module(f"{__package__}.{engine_name(engine, logits.device)}")
     return module.ctc_greedy(
-        AutomatonTensors(*automaton), logits, lengths, states, weights, stay_costs, blank, vocab_size, rule
+        AutomatonTensors(*automaton), logits, lengths, states, weights, stay_costs, before, blank, vocab_size, rule
     )
 
 
@@ -82,11 +85,12 @@ def _(
     states: Tensor,
     weights: Tensor,
     stay_costs: Tensor,
+    before: Tensor,
     blank: int,
     vocab_size: int,
     rule: str,
     engine: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     batch_size, frames, _ = logits.shape
     return (
         logits.new_empty((batch_size, frames), dtype=torch.int32),
@@ -94,6 +98,7 @@ def _(
         logits.new_empty(states.shape, dtype=torch.float32),
         logits.new_empty(states.shape, dtype=torch.int32),
         logits.new_empty((batch_size,), dtype=torch.int32),
+        logits.new_empty((batch_size, 2), dtype=torch.int32),
     )
 
 
@@ -104,6 +109,7 @@ def ctc_greedy(
     states: Tensor,
     weights: Tensor,
     stay_costs: Tensor,
+    before: Tensor,
     blank: int,
     vocab_size: int,
     rule: str,
@@ -118,6 +124,8 @@ def ctc_greedy(
         states: int32 `[B, K]`, the states in which each row's K automata begin.
         weights: float32 `[B, K]`, weight of each one's scores.
         stay_costs: float32 `[B]`, what it costs to go on with a label, for the rule "stay".
+        before: int32 `[B, 2]`, label and best class of the frame before the first one, from the result of the call that ended
+            there; two blanks if there is none.
         blank: id of the blank class.
         vocab_size: token ids that the automata score, `0 .. vocab_size - 1`; a blank among them is left out.
         rule: "label", "run" or "stay".
@@ -125,6 +133,6 @@ def ctc_greedy(
     """
     return GreedyLabels(
         *torch.ops.hf_ngpulm.ctc_greedy(
-            automaton, logits, lengths, states, weights, stay_costs, blank, vocab_size, rule, engine
+            automaton, logits, lengths, states, weights, stay_costs, before, blank, vocab_size, rule, engine
         )
     )

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...automaton.cpu import arrays_of, compiled, in_threads, score_one, step_one
+from ...automaton.cpu import arrays_of, borrowed_automaton, compiled, in_threads, score_one, step_one
 from ...automaton.tensors import AutomatonTensors
+from ..padding import packed_frames
 from . import RULES
 
 LABEL, RUN, STAY = range(len(RULES))
@@ -20,48 +21,57 @@ def ctc_greedy(
     states: Tensor,
     weights: Tensor,
     stay_costs: Tensor,
+    before: Tensor,
     blank: int,
     vocab_size: int,
     rule: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     batch_size, frames, classes = logits.shape
     labels = torch.full((batch_size, frames), blank, dtype=torch.int32)
     acoustic_scores = torch.zeros(batch_size)
     lm_scores = torch.zeros(states.shape)
     last_states = states.to(torch.int32).clone()
     bad_frames = torch.full((batch_size,), -1, dtype=torch.int32)
-    logits = logits.detach().to(torch.float32).contiguous()
+    last = before.to(torch.int32).clone(memory_format=torch.contiguous_format)
     if frames and classes:
+        # Without padding: what a row costs doesn't depend on how long others are.
+        lengths = lengths.clamp(0, frames)
+        starts, logits = packed_frames(logits, lengths)
         normalisers = torch.logsumexp(logits, dim=-1)
         arrays = (
-            *arrays_of(automaton), logits.numpy(), normalisers.numpy(), lengths.numpy(), weights.numpy(), stay_costs.numpy(),
+            *arrays_of(automaton), starts.numpy(), logits.numpy(), normalisers.numpy(),
+            lengths.numpy(), weights.numpy(), stay_costs.numpy(),
             blank, vocab_size, RULES.index(rule),
-            labels.numpy(), acoustic_scores.numpy(), lm_scores.numpy(), last_states.numpy(), bad_frames.numpy(),
+            labels.numpy(), acoustic_scores.numpy(), lm_scores.numpy(), last_states.numpy(), bad_frames.numpy(), last.numpy(),
         )  # fmt: skip
         in_threads(lambda first, last: _label_rows(first, last, *arrays), batch_size, frames * classes)
-    return labels, acoustic_scores, lm_scores, last_states, bad_frames
+    return labels, acoustic_scores, lm_scores, last_states, bad_frames, last
 
 
 @compiled
 def _label_rows(
     first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    logits, normalisers, lengths, weights, stay_costs, blank, vocab_size, rule,
-    labels, acoustic_scores, lm_scores, states, bad_frames,
+    starts, logits, normalisers, lengths, weights, stay_costs, blank, vocab_size, rule,
+    labels, acoustic_scores, lm_scores, states, bad_frames, ends,
 ):  # fmt: skip
-    classes = logits.shape[2]
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
+        arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights
+    )
+    classes = logits.shape[1]
     candidates = min(vocab_size, classes)
     fused = np.empty(vocab_size, dtype=np.float32)
     one = np.empty(vocab_size, dtype=np.float32)
     chain = np.empty(16, dtype=np.int32)
     for row in range(first, last):
-        before, best_before = blank, blank
+        before, best_before = ends[row, 0], ends[row, 1]
         stale = True  # whether `fused` belongs to other states than the row's
-        for frame in range(min(lengths[row], logits.shape[1])):
-            normaliser = normalisers[row, frame]
+        for frame in range(lengths[row]):
+            packed = starts[row] + frame
+            normaliser = normalisers[packed]
             if not np.isfinite(normaliser):
                 bad_frames[row] = frame
                 break
-            x = logits[row, frame]
+            x = logits[packed]
             best, highest = 0, x[0]
             for c in range(1, classes):
                 if x[c] > highest:
@@ -104,3 +114,4 @@ def _label_rows(
             labels[row, frame] = label
             acoustic_scores[row] += x[label] - normaliser
             before, best_before = label, best
+        ends[row, 0], ends[row, 1] = before, best_before

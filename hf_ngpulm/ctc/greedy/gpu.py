@@ -28,10 +28,11 @@ def ctc_greedy(
     states: Tensor,
     weights: Tensor,
     stay_costs: Tensor,
+    before: Tensor,
     blank: int,
     vocab_size: int,
     rule: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     batch_size, frames, classes = logits.shape
     num_automata, device = states.shape[1], logits.device
     labels = torch.full((batch_size, frames), blank, dtype=torch.int32, device=device)
@@ -39,6 +40,7 @@ def ctc_greedy(
     lm_scores = torch.zeros((batch_size, num_automata), device=device)
     last_states = states.to(torch.int32).clone(memory_format=torch.contiguous_format)
     bad_frames = torch.full((batch_size,), -1, dtype=torch.int32, device=device)
+    last = before.to(torch.int32).clone(memory_format=torch.contiguous_format)
     if batch_size and frames and classes:
         # Scores and targets of every token in the row's present states, rewritten after each new token.
         scratch_scores = torch.empty((batch_size, num_automata, vocab_size), device=device)
@@ -47,18 +49,18 @@ def ctc_greedy(
         _label_kernel[(batch_size,)](
             *automaton, logits, *logits.stride(),
             lengths.contiguous(), weights.contiguous(), stay_costs.contiguous(), last_states,
-            scratch_scores, scratch_targets, labels, acoustic_scores, lm_scores, bad_frames,
+            scratch_scores, scratch_targets, labels, acoustic_scores, lm_scores, bad_frames, last,
             frames, classes, blank, vocab_size,
             RULE=RULES.index(rule), NUM_AUTOMATA=num_automata, BLOCK=block, num_warps=max(block // 256, 1),
         )  # fmt: skip
-    return labels, acoustic_scores, lm_scores, last_states, bad_frames
+    return labels, acoustic_scores, lm_scores, last_states, bad_frames, last
 
 
 @triton.jit
 def _label_kernel(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     logits, row_stride, frame_stride, class_stride, lengths, weights, stay_costs, states,
-    scratch_scores, scratch_targets, labels, acoustic_scores, lm_scores, bad_frames,
+    scratch_scores, scratch_targets, labels, acoustic_scores, lm_scores, bad_frames, last,
     frames, classes, blank, vocab_size,
     RULE: tl.constexpr, NUM_AUTOMATA: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -67,8 +69,8 @@ def _label_kernel(
     length = tl.minimum(tl.load(lengths + row), frames)
     stay_cost = tl.load(stay_costs + row)
     candidates = tl.minimum(vocab_size, classes)
-    before = blank
-    best_before = blank
+    before = tl.load(last + 2 * row)
+    best_before = tl.load(last + 2 * row + 1)
     stale = True  # whether the scratch belongs to other states than the row's
     acoustic_score = 0.0
     frame = length * 0  # a tensor, also in the interpreter
@@ -154,6 +156,8 @@ def _label_kernel(
             tl.store(bad_frames + row, frame)
             length = 0
     tl.store(acoustic_scores + row, acoustic_score)
+    tl.store(last + 2 * row, before)
+    tl.store(last + 2 * row + 1, best_before)
 
 
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
@@ -165,6 +169,6 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
                 signature |= dict.fromkeys(("row_stride", "frame_stride", "class_stride"), "i32")
                 signature |= {"lengths": "*i32", "weights": "*fp32", "stay_costs": "*fp32", "states": "*i32"}
                 signature |= {"scratch_scores": "*fp32", "scratch_targets": "*i32", "labels": "*i32"}
-                signature |= {"acoustic_scores": "*fp32", "lm_scores": "*fp32", "bad_frames": "*i32"}
+                signature |= {"acoustic_scores": "*fp32", "lm_scores": "*fp32", "bad_frames": "*i32", "last": "*i32"}
                 signature |= dict.fromkeys(("frames", "classes", "blank", "vocab_size"), "i32")
                 yield _label_kernel, signature, {"RULE": rule, "NUM_AUTOMATA": num_automata, "BLOCK": 512}

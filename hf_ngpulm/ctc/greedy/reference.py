@@ -16,19 +16,21 @@ def ctc_greedy(
     states: Tensor,
     weights: Tensor,
     stay_costs: Tensor,
+    before: Tensor,
     blank: int,
     vocab_size: int,
     rule: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     batch_size, frames, classes = logits.shape
     labels = torch.full((batch_size, frames), blank, dtype=torch.int32, device=logits.device)
     acoustic_scores = torch.zeros(batch_size, device=logits.device)
     lm_scores = torch.zeros(states.shape, device=logits.device)
     last_states = states.to(torch.int32).clone()
     bad_frames = torch.full((batch_size,), -1, dtype=torch.int32, device=logits.device)
+    last = before.to(torch.int32).clone()
     candidates = torch.arange(min(vocab_size, classes), device=logits.device)
     for row in range(batch_size):
-        before, best_before = blank, blank  # label and best class of the previous frame
+        label_before, best_before = before[row].tolist()
         for frame in range(int(lengths[row])):
             x = logits[row, frame].float()
             normaliser = torch.logsumexp(x, 0)
@@ -41,16 +43,17 @@ def ctc_greedy(
                 per_lm, next_states = reference.advance(automaton, last_states[row], len(candidates))
                 scores = x[candidates] + (weights[row][:, None] * per_lm).sum(0)
                 scores[candidates == blank] = -torch.inf
-                if before != blank and before < len(candidates):
-                    scores[before] = x[before] - stay_costs[row] if rule == "stay" else -torch.inf
-                repeats = {"label": best == before, "run": best == best_before, "stay": False}[rule]
-                label = before if repeats and before != blank else int(scores.argmax())
+                if label_before != blank and label_before < len(candidates):
+                    scores[label_before] = x[label_before] - stay_costs[row] if rule == "stay" else -torch.inf
+                repeats = {"label": best == label_before, "run": best == best_before, "stay": False}[rule]
+                label = label_before if repeats and label_before != blank else int(scores.argmax())
                 if not bool(scores.max() > -torch.inf):  # nothing is possible (weights so large that the sums overflow)
-                    label = before if before != blank else best
-                if label != before:
+                    label = label_before if label_before != blank else best
+                if label != label_before:
                     lm_scores[row] += per_lm[:, label]
                     last_states[row] = next_states[:, label]
             labels[row, frame] = label
             acoustic_scores[row] += x[label] - normaliser
-            before, best_before = label, best
-    return labels, acoustic_scores, lm_scores, last_states, bad_frames
+            label_before, best_before = label, best
+        last[row, 0], last[row, 1] = label_before, best_before
+    return labels, acoustic_scores, lm_scores, last_states, bad_frames, last

@@ -1,0 +1,46 @@
+"""How sure an acoustic model is of its frames (Laptev and Ginsburg, "Fast entropy-based methods of word-level confidence
+estimation for end-to-end automatic speech recognition", SLT 2022).
+
+All measures lie between 0 (all classes are as likely) and 1 (one class is certain). They tell of the acoustic model alone:
+what a language model changed shows in the scores of a hypothesis.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+MEASURES = ("max_prob", "gibbs", "tsallis", "renyi")
+ALPHA = 1 / 3  # the order of the Tsallis and Rényi entropies that the paper recommends
+
+
+def frame_confidence(logits: Tensor, measure: str = "max_prob") -> Tensor:
+    """Confidence of each frame, `[B, T, C]` logits -> float32 `[B, T]`.
+
+    Args:
+        measure: "max_prob", the probability of the likeliest class; or 1 less an entropy normalised by that of C equally
+            likely classes: "gibbs" (Shannon's) and "renyi" in proportion, "tsallis" exponentially (the paper's section 3).
+    """
+    if measure not in MEASURES:
+        raise ValueError(f"confidence must be one of {MEASURES}, got {measure!r}")
+    classes = logits.shape[-1]
+    if not logits.numel():
+        return logits.new_zeros(logits.shape[:2], dtype=torch.float32)
+    logits = logits.detach().float()
+    if measure == "max_prob":
+        return torch.softmax(logits, dim=-1).amax(-1)
+    if classes == 1:
+        return logits.new_ones(logits.shape[:2])
+    log_probs = torch.log_softmax(logits, dim=-1)
+    if measure == "gibbs":
+        probabilities = log_probs.exp()
+        entropy = -torch.where(probabilities > 0, probabilities * log_probs, 0.0).sum(-1)
+        return (1 - entropy / math.log(classes)).clamp(0, 1)
+    powers = torch.logsumexp(ALPHA * log_probs, dim=-1)  # log of the sum of p ** alpha
+    if measure == "renyi":
+        return (1 - powers / (1 - ALPHA) / math.log(classes)).clamp(0, 1)
+    entropy = (powers.exp() - 1) / (1 - ALPHA)
+    least = math.exp(-(classes ** (1 - ALPHA) - 1) / (1 - ALPHA))
+    return (((-entropy).exp() - least) / (1 - least)).clamp(0, 1)

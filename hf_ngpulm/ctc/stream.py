@@ -1,0 +1,287 @@
+"""Decodings in progress: what a decoder keeps of a batch between one block of frames and the next."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..confidence import frame_confidence
+from ..errors import InvalidLogitsError
+from ..hypotheses import Hypothesis
+from . import beam, greedy
+from .padding import packed_frames
+
+if TYPE_CHECKING:
+    from .decoder import CTCDecoder
+
+# What going on with a label costs under the rule "stay", per unit of LM weight: about what the average token costs in an LM.
+# Without it staying would look cheap beside any new token, which the LM charges for.
+STAY_COST = 3.0
+
+
+class CTCStream(ABC):
+    """A batch that is being decoded. Made by `CTCDecoder.stream`.
+
+    Frames come in blocks of any size (`add`), and the hypotheses of what has come so far can be asked for at any time. The
+    result doesn't depend on how the frames are cut.
+    """
+
+    def __init__(self, decoder: CTCDecoder, batch_size: int, device: torch.device) -> None:
+        self.decoder = decoder
+        self.batch_size = batch_size
+        self.device = device
+        # Of each block: frames of each row, of the longest, and the confidence of each.
+        self.lengths: list[np.ndarray] = []
+        self.widths: list[int] = []
+        self.confidences: list[list[np.ndarray]] = []
+
+    def add(self, logits: Tensor, lengths: Tensor | None = None) -> None:
+        """Decode more frames.
+
+        Args:
+            logits: `[B, T, C]`, the model's outputs (log-probabilities will do).
+            lengths: integers `[B]`, frames of each row; all T if left out.
+
+        Raises:
+            InvalidLogitsError: NaN or infinite logits, or a wrong shape.
+            ValueError: lengths that don't fit the logits.
+        """
+        lengths = self.decoder.check(logits, lengths)
+        if logits.shape[0] != self.batch_size:
+            raise ValueError(f"the logits have {logits.shape[0]} rows, the stream was opened for {self.batch_size}")
+        self.add_checked(logits, lengths)
+
+    def add_checked(self, logits: Tensor, lengths: Tensor) -> None:
+        """The same for what the decoder's `check` has seen."""
+        bad_frames = self._search(logits.detach().to(self.device), lengths.to(self.device)).cpu()
+        if (bad_frames >= 0).any():
+            row = int(torch.nonzero(bad_frames >= 0)[0, 0])
+            raise InvalidLogitsError(
+                f"the logits of row {row} hold NaN or infinity at frame {int(bad_frames[row])}: the model's output is broken "
+                "(an overflow in half precision, or broken weights or audio)"
+            )
+        self.lengths.append(lengths.cpu().numpy())
+        self.widths.append(logits.shape[1])
+        if self.decoder.confidence is not None:
+            self.confidences.append(_confidences(logits, lengths, self.decoder.confidence))
+
+    @abstractmethod
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        """What has been found so far: for each row a list of hypotheses, the best one first."""
+
+    @abstractmethod
+    def _search(self, logits: Tensor, lengths: Tensor) -> Tensor:
+        """Decode a block; the first bad frame of each row, or -1."""
+
+    def _own_frames(self, row: int, blocks: Sequence[Any]) -> np.ndarray:
+        """A row's part of blocks `[B, T]`, without padding."""
+        parts = [block[row][: lengths[row]] for block, lengths in zip(blocks, self.lengths)]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
+
+    def _hypothesis(
+        self, row: int, tokens: list[int], starts: list[int], ends: list[int], score: float, acoustic: float, lm: float
+    ) -> Hypothesis:
+        decoder = self.decoder
+        confidences: list[float] = []
+        if decoder.confidence is not None and tokens:
+            sums = np.concatenate(([0.0], np.cumsum(self._own_frames(row, self.confidences), dtype=np.float64)))
+            first, last = np.asarray(starts), np.asarray(ends)
+            confidences = ((sums[last] - sums[first]) / (last - first)).tolist()
+        return Hypothesis(
+            text=decoder.splitter.text(tokens),
+            token_ids=tokens,
+            score=score,
+            acoustic_score=acoustic,
+            lm_score=lm,
+            token_frames=starts,
+            token_ends=ends,
+            token_confidences=confidences,
+            frame_seconds=decoder.frame_seconds,
+            splitter=decoder.splitter,
+        )
+
+
+class GreedyStream(CTCStream):
+    """Greedy search: one label a frame."""
+
+    def __init__(self, decoder: CTCDecoder, batch_size: int, device: torch.device) -> None:
+        super().__init__(decoder, batch_size, device)
+        self.labels: list[np.ndarray] = []
+        self.automata = decoder.automata(batch_size, device)
+        self.states = self.automata.states
+        self.before = torch.full((batch_size, 2), decoder.blank_id, dtype=torch.int32, device=device)
+        self.acoustic_scores = torch.zeros(batch_size, dtype=torch.float64, device=device)
+        self.lm_scores = torch.zeros(self.states.shape, dtype=torch.float64, device=device)
+
+    def _search(self, logits: Tensor, lengths: Tensor) -> Tensor:
+        result = self.label_frames(logits, lengths)
+        self.labels.append(result.labels.cpu().numpy())
+        self.states, self.before = result.states, result.before
+        self.acoustic_scores += result.acoustic_scores
+        self.lm_scores += result.lm_scores
+        return result.bad_frames
+
+    def label_frames(self, logits: Tensor, lengths: Tensor) -> greedy.GreedyLabels:
+        """The class of each frame, before blanks and repeats are dropped."""
+        if not self.states.shape[1]:
+            return self._label_without_lm(logits, lengths)
+        weights = self.automata.weights
+        return greedy.ctc_greedy(
+            list(self.automata.tensors),
+            logits,
+            lengths,
+            self.states,
+            weights,
+            (STAY_COST * weights[:, 0]).contiguous(),
+            self.before,
+            self.decoder.blank_id,
+            self.automata.vocab_size,
+            self.decoder.repeats,
+            self.decoder.engine,
+        )
+
+    def _label_without_lm(self, logits: Tensor, lengths: Tensor) -> greedy.GreedyLabels:
+        log_probs = torch.log_softmax(logits.float(), dim=-1)
+        labels = logits.argmax(dim=-1)
+        best = log_probs.gather(2, labels[..., None])[..., 0]
+        inside = torch.arange(logits.shape[1], device=logits.device) < lengths[:, None]
+        bad = inside & ~torch.isfinite(best)
+        first_bad = torch.where(bad.any(1), bad.int().argmax(1) if logits.shape[1] else 0, -1)
+        return greedy.GreedyLabels(
+            labels=torch.where(inside, labels, self.decoder.blank_id).to(torch.int32),
+            acoustic_scores=torch.where(inside, best, 0.0).sum(dim=1),
+            lm_scores=self.automata.weights,
+            states=self.states,
+            bad_frames=first_bad.to(torch.int32),
+            before=self.before,
+        )
+
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        lm_scores = self.lm_scores.masked_fill(~self.automata.present, 0.0)
+        scores = self.acoustic_scores + (self.automata.weights * lm_scores).sum(1)
+        columns = [tensor.tolist() for tensor in (scores, self.acoustic_scores, lm_scores.sum(1))]
+        found = []
+        for row, (score, acoustic_score, lm_score) in enumerate(zip(*columns)):
+            labels = self._own_frames(row, self.labels)
+            changes = np.flatnonzero(np.diff(labels, prepend=-1)) if labels.size else labels
+            ends = np.append(changes[1:], labels.size)
+            is_token = labels[changes] != self.decoder.blank_id
+            starts, ends = changes[is_token], ends[is_token]
+            token_ids = labels[starts].tolist()
+            best = self._hypothesis(row, token_ids, starts.tolist(), ends.tolist(), score, acoustic_score, lm_score)
+            found.append([best])
+        return found
+
+
+class BeamStream(CTCStream):
+    """Prefix beam search."""
+
+    def __init__(self, decoder: CTCDecoder, batch_size: int, device: torch.device) -> None:
+        super().__init__(decoder, batch_size, device)
+        self.automata = decoder.automata(batch_size, device)
+        self.state = beam.initial_state(decoder.num_beams, self.automata.states)
+        self.bonuses = decoder.token_bonuses(self.automata.weights)
+        # A class that no LM scores counts as one of V tokens that are equally likely: otherwise it would come for free.
+        vocab_size = max(self.automata.vocab_size, 1)
+        self.unscored = -math.log(vocab_size) * self.automata.weights.sum(1)
+        nothing = np.zeros((batch_size, 0, decoder.num_beams), dtype=np.int32)
+        self.links, self.labels = [nothing], [nothing]
+
+    def _search(self, logits: Tensor, lengths: Tensor) -> Tensor:
+        decoder = self.decoder
+        state, frames = beam.ctc_beam(
+            list(self.automata.tensors),
+            self.state,
+            logits,
+            lengths,
+            self.automata.weights,
+            self.bonuses,
+            self.unscored,
+            decoder.blank_id,
+            self.automata.vocab_size,
+            decoder.beam_threshold,
+            decoder.blank_threshold,
+            decoder.engine,
+        )
+        self.state = state
+        self.links.append(frames.links.cpu().numpy())
+        self.labels.append(frames.labels.cpu().numpy())
+        return frames.bad_frames
+
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        from .beam.tracing import trace  # compiled loops: they aren't loaded before they are needed
+
+        decoder, state = self.decoder, self.state
+        acoustic = torch.logaddexp(state.blank_scores, state.token_scores).double() + state.offsets[:, None]
+        scores = acoustic + state.fused
+        if decoder.score_eos and self.automata.vocab_size:
+            scores = scores + self._final_scores()
+        wanted = min(decoder.num_return_sequences, decoder.num_beams)
+        scores, places = scores.topk(wanted, dim=1)
+        acoustic, sizes = acoustic.gather(1, places), state.sizes.gather(1, places)
+        lm_scores = state.lm_scores.masked_fill(~self.automata.present[:, None], 0.0).sum(2).gather(1, places)
+        kept = scores > -torch.inf
+        sizes = sizes.masked_fill(~kept, 0)
+        traced = trace(_joined(self.links), _joined(self.labels), places.cpu().numpy(), sizes.cpu().numpy())
+        starts, ends = self._own_frame_numbers(traced.starts, traced.ends)
+        columns = [tensor.tolist() for tensor in (kept, scores, acoustic, lm_scores)]
+        found = []
+        for row, (row_kept, row_scores, row_acoustic, row_lm) in enumerate(zip(*columns)):
+            found.append(
+                [
+                    self._hypothesis(
+                        row,
+                        traced.tokens[row, n, :count].tolist(),
+                        starts[row, n, :count].tolist(),
+                        ends[row, n, :count].tolist(),
+                        row_scores[n],
+                        row_acoustic[n],
+                        row_lm[n],
+                    )
+                    for n, count in enumerate(traced.counts[row])
+                    if row_kept[n]
+                ]
+            )
+        return found
+
+    def _final_scores(self) -> Tensor:
+        """Weighted scores of `</s>`, `[B, K]`."""
+        automata, states = self.automata, self.state.lm_states
+        ends = torch.full((states.numel(),), automata.vocab_size, dtype=torch.int32, device=states.device)
+        finals, _ = torch.ops.hf_ngpulm.step(
+            list(automata.tensors), states.flatten(), ends, automata.vocab_size + 1, self.decoder.engine
+        )
+        return (automata.weights[:, None].double() * finals.view(states.shape)).sum(2)
+
+    def _own_frame_numbers(self, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of frames without the padding of the blocks before them."""
+        if len(self.lengths) <= 1:
+            return starts, ends
+        inside = np.zeros((self.batch_size, sum(self.widths) + 1), dtype=np.int32)
+        at = 0
+        for lengths, width in zip(self.lengths, self.widths):
+            inside[:, at + 1 : at + width + 1] = np.arange(width) < lengths[:, None]
+            at += width
+        numbers = np.cumsum(inside, axis=1)
+        rows = np.arange(self.batch_size)[:, None, None]
+        return numbers[rows, starts], numbers[rows, ends - 1] + 1
+
+
+def _joined(blocks: list[np.ndarray]) -> np.ndarray:
+    """One block of all, in the place of the others."""
+    blocks[:] = [np.concatenate(blocks, axis=1)] if len(blocks) > 1 else blocks
+    return blocks[0]
+
+
+def _confidences(logits: Tensor, lengths: Tensor, measure: str) -> list[np.ndarray]:
+    """Confidence of each frame by row."""
+    if logits.device.type != "cpu":  # padding costs less than taking rows apart
+        return list(frame_confidence(logits, measure).cpu().numpy())
+    starts, frames = packed_frames(logits, lengths)
+    return np.split(frame_confidence(frames[None], measure)[0].numpy(), starts[1:].numpy())

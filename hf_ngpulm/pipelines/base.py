@@ -1,0 +1,206 @@
+"""What the pipelines of all model families share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AutomaticSpeechRecognitionPipeline
+from transformers.models.auto.modeling_auto import MODEL_FOR_CTC_MAPPING_NAMES
+from transformers.pipelines.automatic_speech_recognition import rescale_stride
+
+from ..hypotheses import Hypothesis
+from ..language_model import load_language_model
+
+TRANSDUCERS = ("parakeet_tdt", "parakeet_rnnt", "nemotron_asr_streaming", "nemotron3_5_asr")
+
+
+class NGramPipeline(AutomaticSpeechRecognitionPipeline):
+    """Transformers' speech recognition pipeline with a language model: the class for a model's family is chosen by itself.
+
+    Made for a model of a family without a class here it is the stock pipeline, which refuses an LM.
+    """
+
+    # Settings that a family's decoder takes; any of the reasons is cause enough to decode here.
+    settings: ClassVar[tuple[str, ...]] = ("lm", "lm_weight")
+    reasons: ClassVar[tuple[str, ...]] = ("lm",)
+    of_an_lm: ClassVar[frozenset[str]] = frozenset({"lm_weight"})
+    # Settings whose names generation knows too: a stock pipeline would keep them for itself.
+    shared_with_generation: ClassVar[tuple[str, ...]] = ()
+
+    def __new__(cls, model: Any = None, *args: Any, **kwargs: Any) -> NGramPipeline:
+        if cls is NGramPipeline:
+            from .ctc import CTCNGramPipeline
+            from .transducer import TransducerNGramPipeline
+
+            if is_transducer(model):
+                cls = TransducerNGramPipeline
+            elif is_ctc(model):
+                cls = CTCNGramPipeline
+        return object.__new__(cls)
+
+    def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
+        self._held = {name: kwargs.pop(name) for name in self.shared_with_generation if name in kwargs}
+        super().__init__(model, *args, **kwargs)
+
+    def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        kwargs |= self.__dict__.pop("_held", {})
+        given = {name: kwargs.pop(name) for name in self.settings if name in kwargs}
+        preprocess, forward, postprocess = super()._sanitize_parameters(**kwargs)
+        if given:
+            decoder = self._ngram_decoder(given)
+            for parameters in (preprocess, forward, postprocess):
+                parameters["ngram_decoder"] = decoder
+        return preprocess, forward, postprocess
+
+    def _ngram_decoder(self, given: dict[str, Any]) -> Any:
+        """The decoder for some settings; those of the pipeline hold where a call doesn't give its own."""
+        constructing = not hasattr(self, "_forward_params")
+        settings = {**(self._ngram_settings or {}), **given}
+        if isinstance(settings.get("lm"), str | os.PathLike):
+            settings["lm"] = load_language_model(settings["lm"], self.tokenizer, self.device)
+        if constructing:
+            self._ngram_settings = settings
+        reasons = [name for name in self.reasons if settings.get(name) is not None]
+        if settings.get("lm") is None:
+            others = " or ".join(f"{name}=" for name in self.reasons if name != "confidence")
+            for idle, missing in (
+                (given.keys() & self.of_an_lm, "lm=; pass the language model"),
+                (given.keys() - self.of_an_lm - set(self.reasons) if not reasons else set(), f"{others}; pass one of them"),
+            ):
+                if idle:
+                    raise ValueError(f"{', '.join(sorted(idle))} given without {missing} too")
+            settings = {name: value for name, value in settings.items() if name not in self.of_an_lm}
+        if not reasons:
+            return None
+        if self.type == "ctc_with_lm" or type(self) is NGramPipeline:
+            kind = "a pyctcdecode decoder" if self.type == "ctc_with_lm" else type(self.model).__name__
+            raise ValueError(f"{reasons[0]}= works with CTC models and transducers, but this pipeline decodes with {kind}")
+        rate = cast(Any, self.feature_extractor).sampling_rate
+        return self._make_decoder({"confidence": None, **settings, "frame_seconds": self._samples_per_frame / rate})
+
+    # A pipeline without any of the settings never gets to `_ngram_decoder`.
+    _ngram_settings: dict[str, Any] | None = None
+
+    if TYPE_CHECKING:  # what the class of a family adds
+
+        def _make_decoder(self, settings: dict[str, Any]) -> Any:
+            """A decoder."""
+
+        def _frames(self, model_inputs: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+            """What the decoder takes for a batch: `[B, T, ...]`, and the frames of each row if the model can tell."""
+
+        def _decode(self, decoder: Any, frames: Tensor, lengths: Tensor | None) -> list[list[Hypothesis]]:
+            """Hypotheses of a batch."""
+
+    @cached_property
+    def _samples_per_frame(self) -> float:
+        # Stock `_align_to` doesn't know every model, and `hop_length` isn't every extractor's step (Granite stacks frames,
+        # MCTCT means milliseconds): the extractor and the model themselves know.
+        # Divisible by any extractor's step and any model's stride (2^12 x 3^2 x 5^2); small enough for lengths in float32.
+        probe = 921_600
+        inputs = [self._input_length(samples) for samples in (probe // 16, probe // 8)]
+        lengths = frame_lengths(self.model, 16 * (inputs[1] - inputs[0]) * torch.tensor([1, 2]))
+        return self._align_to if lengths is None else probe / int(lengths[1] - lengths[0])
+
+    def _input_length(self, samples: int) -> int:
+        """Length of what the model is given for so many samples."""
+        extract = cast(Any, self.feature_extractor)
+        tone = np.sin(np.arange(samples)).astype(np.float32)
+        return extract(tone, sampling_rate=extract.sampling_rate, return_tensors="pt")[self.model.main_input_name].shape[1]
+
+    def preprocess(
+        self,
+        inputs: Any,
+        chunk_length_s: float = 0,
+        stride_length_s: float | Sequence[float] | None = None,
+        ngram_decoder: Any = None,
+    ) -> Iterator[dict[str, Any]]:
+        if ngram_decoder is not None and chunk_length_s:
+            # Whole frames, so that chunks fit together without a gap.
+            frame = self._samples_per_frame / cast(Any, self.feature_extractor).sampling_rate
+            strides = chunk_length_s / 6 if stride_length_s is None else stride_length_s
+            left, right = (strides, strides) if isinstance(strides, int | float) else strides
+            chunk_length_s = max(round(chunk_length_s / frame), 1) * frame
+            left, right = (round(seconds / frame) * frame for seconds in (left, right))
+            stride_length_s = [left, right]
+        yield from super().preprocess(inputs, chunk_length_s, stride_length_s)
+
+    def _forward(self, model_inputs: dict[str, Any], ngram_decoder: Any = None, **kwargs: Any) -> dict[str, Any]:
+        if ngram_decoder is None:
+            return super()._forward(model_inputs, **kwargs)
+        stride = model_inputs.pop("stride", None)
+        is_last = model_inputs.pop("is_last")
+        model_inputs.pop("num_frames", None)
+        frames, lengths = self._frames(model_inputs)
+        lengths = None if lengths is None else lengths.clamp(0, frames.shape[1])
+        out: dict[str, Any] = {}
+        if stride is None:
+            out["hypotheses"] = self._decode(ngram_decoder, frames, lengths)
+        else:  # a chunk: its frames wait for those of the rest
+            ratio = 1 / self._samples_per_frame
+            strides = rescale_stride([stride] if isinstance(stride, tuple) else stride, ratio)
+            if lengths is not None:  # in a batch with longer chunks padding follows, by rounding even within `total`
+                ends = [min(total - right, length) for (total, _, right), length in zip(strides, lengths.tolist())]
+                strides = [(end, left, 0) for (_, left, _), end in zip(strides, ends)]
+            out["frames"] = frames
+            out["stride"] = strides[0] if isinstance(stride, tuple) else strides
+        return {"is_last": is_last, **out, **model_inputs}
+
+    def postprocess(self, model_outputs: Sequence[dict[str, Any]], ngram_decoder: Any = None, **kwargs: Any) -> dict[str, Any]:
+        if ngram_decoder is None:
+            return super().postprocess(model_outputs, **kwargs)
+        if "frames" in model_outputs[0]:
+            pieces = []
+            for output in model_outputs:
+                total, left, right = output["stride"]
+                pieces.append(output["frames"][:, left : total - right])
+            hypotheses: Any = self._decode(ngram_decoder, torch.cat(pieces, dim=1), None)
+        else:
+            hypotheses = model_outputs[0]["hypotheses"]
+        if isinstance(hypotheses[0], list):  # a batch of one, which the stock pipeline doesn't take apart
+            (hypotheses,) = hypotheses
+        timestamps = kwargs.get("return_timestamps")
+        with_confidence = ngram_decoder.confidence is not None
+        result = _shown(hypotheses[0], timestamps, with_confidence)
+        if getattr(ngram_decoder, "num_return_sequences", 1) > 1:
+            result["hypotheses"] = [{**_shown(h, timestamps, with_confidence), "score": h.score} for h in hypotheses]
+        for output in model_outputs:  # what the caller gave along with the audio
+            for name in output.keys() - {"is_last", "hypotheses", "frames", "stride"}:
+                result.setdefault(name, []).append(output[name])
+        return result
+
+
+def _shown(hypothesis: Hypothesis, timestamps: str | None, with_confidence: bool) -> dict[str, Any]:
+    """A hypothesis as the stock pipeline shows it."""
+    result: dict[str, Any] = {"text": hypothesis.text}
+    if timestamps:
+        result["chunks"] = [
+            {"text": word.text, "timestamp": (word.start, word.end)}
+            | ({"confidence": word.confidence} if with_confidence else {})
+            for word in (hypothesis.words if timestamps == "word" else hypothesis.characters)
+        ]
+    return result
+
+
+def is_ctc(model: Any) -> bool:
+    name = type(model).__name__
+    return name in MODEL_FOR_CTC_MAPPING_NAMES.values() or name.endswith("ForCTC")
+
+
+def is_transducer(model: Any) -> bool:
+    return getattr(getattr(model, "config", None), "model_type", None) in TRANSDUCERS
+
+
+def frame_lengths(model: Any, input_lengths: Tensor) -> Tensor | None:
+    """Output frames for inputs of some lengths, int64 `[B]`; None for a model that can't tell."""
+    for owner in (model, getattr(model, "encoder", None)):
+        for name in ("_get_subsampling_output_length", "_get_feat_extract_output_lengths"):
+            if hasattr(owner, name):
+                return getattr(owner, name)(input_lengths).to(torch.int64)
+    return None

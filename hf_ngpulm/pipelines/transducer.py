@@ -1,0 +1,49 @@
+"""TransducerNGramPipeline: the stock speech recognition pipeline, with a language model for RNN-T and TDT."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..hypotheses import Hypothesis
+from ..transducer import TransducerDecoder, TransformersTransducer
+from .base import NGramPipeline
+
+
+class TransducerNGramPipeline(NGramPipeline):
+    """Speech recognition with an n-gram language model for transducers: Parakeet RNN-T and TDT, Nemotron.
+
+    Without `lm` and `confidence` this is the pipeline of Transformers. With one, whole batches are decoded by label looping,
+    padding is left out, and long audio cut in chunks is decoded in one go over the encoder's frames, so that the prediction
+    network and the LM run on over the seams. All else (inputs, batching, chunking) is the stock pipeline's.
+
+    The following are taken both by `pipeline(...)` and by a call, where they hold for that call only:
+
+    Args:
+        lm: an `NGramLM`; the id of a Hub repo or a folder with one; or an ARPA (`.arpa`, `.arpa.gz`) or NeMo (`.nemo`) file.
+            None decodes without.
+        lm_weight: weight of the LM's log-probabilities (default 0.5).
+        confidence: a measure (see `hf_ngpulm.confidence`); the chunks that `return_timestamps` gives then have a `confidence`.
+        max_symbols, engine: as for `hf_ngpulm.TransducerDecoder`.
+
+    `return_timestamps="word"` or `"char"` gives times from the frames at which tokens were emitted ("char": single tokens).
+
+    Raises:
+        ValueError: a weight without an LM, settings out of range.
+        TokenizerMismatchError: the LM was made for another tokenizer.
+    """
+
+    settings = ("lm", "lm_weight", "confidence", "max_symbols", "engine")
+    reasons = ("lm", "confidence")
+
+    def _make_decoder(self, settings: dict[str, Any]) -> TransducerDecoder:
+        return TransducerDecoder(self.model, self.tokenizer, **settings)
+
+    def _frames(self, model_inputs: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+        attention_mask = model_inputs.pop("attention_mask", None)
+        features = model_inputs.pop(self.model.main_input_name)
+        return TransformersTransducer(self.model).encode(features, attention_mask)
+
+    def _decode(self, decoder: TransducerDecoder, frames: Tensor, lengths: Tensor | None) -> list[list[Hypothesis]]:
+        return decoder.decode(frames, lengths)

@@ -1,0 +1,111 @@
+"""What a transducer must offer to be decoded, and how the transducers of Transformers offer it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# The state of a prediction network: tensors with the batch as their first dimension.
+State = tuple[Tensor, ...]
+
+
+class TransducerModel(ABC):
+    """A transducer, taken apart: encoder, prediction network and joint network.
+
+    To decode a transducer of another library, derive from this; four methods are all there is to write.
+
+    Args:
+        vocab_size: number of token classes, the blank included.
+        blank_id: class of the blank.
+        durations: frames that a duration class stands for (TDT), by class; None for an RNN-T.
+        max_symbols: tokens that may be emitted at one frame.
+        frame_seconds: how long a frame of the encoder's output is; None if that isn't known.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        blank_id: int,
+        durations: tuple[int, ...] | None = None,
+        max_symbols: int = 10,
+        frame_seconds: float | None = None,
+    ) -> None:
+        if not 0 <= blank_id < vocab_size:
+            raise ValueError(f"the blank has the id {blank_id}, outside the {vocab_size} token classes")
+        if durations is not None and (not durations or min(durations) < 0 or max(durations) < 1):
+            raise ValueError(f"durations should be frames, 0 and up, with one above 0; got {durations}")
+        self.vocab_size = vocab_size
+        self.blank_id = blank_id
+        self.durations = durations
+        self.max_symbols = max_symbols
+        self.frame_seconds = frame_seconds
+
+    @abstractmethod
+    def encode(self, input_features: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Frames as the joint network takes them, projected once for all: `[B, T, D]`, and their number, `[B]`."""
+
+    @abstractmethod
+    def start(self, batch_size: int, like: Tensor) -> tuple[Tensor, State]:
+        """The prediction before the first token, `[B, D]`, projected, and the state; of the device and type of `like`."""
+
+    @abstractmethod
+    def predict(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """The prediction after one more token: `[B]` -> `[B, D]`, projected, and the new state."""
+
+    @abstractmethod
+    def join(self, frames: Tensor, predictions: Tensor) -> Tensor:
+        """Logits of the token classes, and behind them of the durations: two `[..., D]` that broadcast -> `[..., C]`."""
+
+
+class TransformersTransducer(TransducerModel):
+    """`ParakeetForRNNT`, `ParakeetForTDT`, `NemotronAsrStreamingForRNNT`, `Nemotron3_5AsrForRNNT`, and models built alike.
+
+    Args:
+        model: the model.
+        frame_seconds: how long a frame of the encoder's output is.
+    """
+
+    def __init__(self, model: Any, frame_seconds: float | None = None) -> None:
+        for part in ("get_audio_features", "decoder", "joint"):
+            if not hasattr(model, part):
+                raise ValueError(
+                    f"{type(model).__name__} isn't a transducer that is known here (it has no {part!r}); "
+                    "derive from hf_ngpulm.transducer.TransducerModel to say how it is decoded"
+                )
+        config = model.config
+        durations = getattr(config, "durations", None)
+        super().__init__(
+            config.vocab_size,
+            config.blank_token_id,
+            None if durations is None else tuple(durations),
+            getattr(config, "max_symbols_per_step", 10),
+            frame_seconds,
+        )
+        self.model = model
+
+    def encode(self, input_features: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        outputs = self.model.get_audio_features(
+            input_features=input_features, attention_mask=attention_mask, output_attention_mask=True, **kwargs
+        )
+        frames = outputs.pooler_output
+        if outputs.attention_mask is None:
+            return frames, torch.full(frames.shape[:1], frames.shape[1], dtype=torch.int64, device=frames.device)
+        return frames, outputs.attention_mask.sum(-1).to(torch.int64)
+
+    def start(self, batch_size: int, like: Tensor) -> tuple[Tensor, State]:
+        # Generation begins with the blank, whose embedding is an input like others'.
+        lstm = self.model.decoder.lstm
+        zeros = like.new_zeros((batch_size, lstm.num_layers, lstm.hidden_size))
+        return self.predict(torch.full((batch_size,), self.blank_id, device=like.device), (zeros, zeros))
+
+    def predict(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        decoder = self.model.decoder
+        hidden, cell = (part.transpose(0, 1).contiguous() for part in state)
+        outputs, (hidden, cell) = decoder.lstm(decoder.embedding(tokens)[:, None], (hidden, cell))
+        return decoder.decoder_projector(outputs)[:, 0], (hidden.transpose(0, 1), cell.transpose(0, 1))
+
+    def join(self, frames: Tensor, predictions: Tensor) -> Tensor:
+        return self.model.joint(encoder_hidden_states=frames, decoder_hidden_states=predictions)

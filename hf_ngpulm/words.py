@@ -1,0 +1,61 @@
+"""Where a tokenizer's tokens form words."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+# What pieces begin with that begin a word: SentencePiece's mark, and that of byte-level BPE.
+MARKS = ("▁", "Ġ")
+
+
+class WordSplitter:
+    """Cuts token sequences of one tokenizer into words.
+
+    Words begin at pieces with SentencePiece's or byte-level BPE's mark where the vocabulary has such pieces; otherwise they
+    are cut at the tokenizer's word delimiter (`|` in many vocabularies of characters), or at spaces.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = copy.copy(tokenizer)
+        # Some tokenizers look this up for every token, which takes longer than all else.
+        vars(self.tokenizer)["pad_token_id"] = getattr(tokenizer, "pad_token_id", None)
+        vocabulary = tokenizer.get_vocab()
+        self.mark = next((mark for mark in MARKS if any(piece.startswith(mark) for piece in vocabulary)), None)
+        delimiter = getattr(tokenizer, "word_delimiter_token", None)
+        self.delimiter = delimiter if delimiter in vocabulary else " "
+        self.special = set(tokenizer.all_special_ids)
+
+    def words(self, token_ids: Sequence[int]) -> list[tuple[str, int, int]]:
+        """The text of each word, the index of its first token, and that behind its last."""
+        pieces = self.tokenizer.convert_ids_to_tokens(list(token_ids))
+        begins: list[int] = []
+        ends: list[int] = []
+        inside = False
+        for i, piece in enumerate(pieces):
+            is_delimiter = token_ids[i] in self.special or (self.mark is None and piece == self.delimiter)
+            starts = not inside or (self.mark is not None and piece.startswith(self.mark))
+            if inside and (is_delimiter or starts):
+                ends.append(i)
+                inside = False
+            if not is_delimiter and starts:
+                begins.append(i)
+                inside = True
+        if inside:
+            ends.append(len(pieces))
+        texts = ((self.text(token_ids[first:last]).strip(), first, last) for first, last in zip(begins, ends))
+        return [word for word in texts if word[0]]
+
+    def token_texts(self, token_ids: Sequence[int]) -> list[str]:
+        """The text of each token by itself; a word delimiter's is a space."""
+        texts = []
+        for token_id, piece in zip(token_ids, self.tokenizer.convert_ids_to_tokens(list(token_ids))):
+            begins_word = piece == self.delimiter if self.mark is None else piece.startswith(self.mark)
+            text = self.text([token_id]).strip()
+            texts.append(f" {text}" if begins_word else text)
+        return texts
+
+    def text(self, token_ids: Sequence[int]) -> str:
+        """The text of tokens from which repeats have been dropped."""
+        return self.tokenizer.decode(list(token_ids), group_tokens=False)
