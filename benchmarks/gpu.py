@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,43 +24,46 @@ import torch
 sys.path.insert(0, str(measure.ROOT))
 
 BATCHES = (1, 8, 32, 128)
+BEAMS = (4, 8, 32)
 FRAMES = 250  # 20 s of audio at 80 ms a frame
 TRAINING = ["--tokens", "10_000_000", "100_000_000", "--orders", "6", "--device", "cpu", "cuda", "--repeats", "1"]
 TRAINING += ["--memory", "100", "--save", "train_lm_gpu"]
 
 
-def greedy_ctc(out: Path | None) -> None:
-    """Time of greedy CTC with LM on random logits with a realistic share of blanks, beside plain argmax."""
+def ctc(out: Path | None) -> None:
+    """Time of CTC search with LM beside plain argmax. Of random logits one stands out at each frame, mostly the blank's."""
     import lm_queries
 
-    from hf_ngpulm.ctc import greedy
+    from hf_ngpulm.ctc import beam, greedy
 
     results: list[dict[str, Any]] = []
     for vocab_size in (1024, 5000):
         lm = lm_queries.build_model(vocab_size, 6).to("cuda")
         for batch_size in BATCHES:
             logits = torch.randn(batch_size, FRAMES, vocab_size + 1, device="cuda")
-            logits[..., vocab_size] += 8.0 * (torch.rand(batch_size, FRAMES, device="cuda") < 0.75)
+            said = torch.randint(vocab_size, (batch_size, FRAMES, 1), device="cuda")
+            said = torch.where(torch.rand(said.shape, device="cuda") < 0.75, vocab_size, said)
+            logits.scatter_add_(2, said, torch.full(said.shape, 10.0, device="cuda"))
             lengths = torch.full((batch_size,), FRAMES, dtype=torch.int32, device="cuda")
             weights = torch.full((batch_size, 1), 0.5, device="cuda")
-            states, stay_costs = lm.initial_states(batch_size)[:, None].contiguous(), 3 * weights[:, 0].contiguous()
+            costs = 3 * weights[:, 0]  # of staying, or what a token adds in the beam
+            states = lm.initial_states(batch_size)[:, None].contiguous()
             before = torch.full((batch_size, 2), vocab_size, dtype=torch.int32, device="cuda")
-            tensors = list(lm.tensors)
-            calls = {
-                rule: (
-                    lambda r=rule, x=logits, n=lengths, s=states, w=weights, c=stay_costs, b=before, v=vocab_size, t=tensors: (
-                        greedy.ctc_greedy(t, x, n, s, w, c, b, v, v, r)
-                    )
-                )
-                for rule in greedy.RULES
-            }
-            calls["argmax"] = lambda x=logits: x.argmax(-1)
-            seconds = {name: measure.graph_seconds([call]) for name, call in calls.items()}
+            inputs, classes = (list(lm.tensors), logits, lengths), (vocab_size, vocab_size)
+            seconds = {"argmax": measure.graph_seconds([partial(logits.argmax, -1)])}
+            for rule in greedy.RULES:
+                call = partial(greedy.ctc_greedy, *inputs, states, weights, costs, before, *classes, rule)
+                seconds[rule] = measure.graph_seconds([call])
+            for num_beams in BEAMS:
+                state = beam.initial_state(num_beams, states)
+                arguments = (inputs[0], state, *inputs[1:], weights, costs, -3 * costs, *classes)
+                call = partial(beam.ctc_beam, *arguments, threshold=20.0)
+                seconds[f"beam {num_beams}"] = measure.graph_seconds([call], replays=5)
             results.append({"vocab_size": vocab_size, "batch_size": batch_size, "frames": FRAMES, "seconds": seconds})
-    names = (*greedy.RULES, "argmax")
+    names = list(results[0]["seconds"])
     rows = [[r["vocab_size"], r["batch_size"], *(f"{1e6 * r['seconds'][name]:.0f}" for name in names)] for r in results]
     print(measure.table(["V", "batch", *(f"{name} us" for name in names)], rows))
-    print("results in", measure.save("ctc_greedy_gpu", {"greedy": results}, out))
+    print("results in", measure.save("ctc_search_gpu", {"searches": results}, out))
 
 
 def run_part(name: str, command: list[str], limit: int) -> str | None:
@@ -79,19 +83,19 @@ def run_part(name: str, command: list[str], limit: int) -> str | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="folder for the JSON results (default: benchmarks/results)")
-    parser.add_argument("--part", choices=["greedy-ctc"], help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=["ctc"], help=argparse.SUPPRESS)
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("benchmarks/gpu.py: this Python's torch sees no CUDA device; run it on a machine with one")
     if args.part:
-        greedy_ctc(args.out)
+        ctc(args.out)
         return
     out = ["--out", str(args.out)] if args.out else []
     here = "benchmarks/"
     problems = [
         run_part("tests", [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/gpu"], 130),
         run_part("queries", [sys.executable, here + "lm_queries.py", "--device", "cuda", *out], 130),
-        run_part("greedy CTC", [sys.executable, here + "gpu.py", "--part", "greedy-ctc", *out], 60),
+        run_part("CTC", [sys.executable, here + "gpu.py", "--part", "ctc", *out], 75),
         run_part("training", [sys.executable, here + "train_lm.py", *TRAINING, *out], 200),
     ]
     failed = [problem for problem in problems if problem]

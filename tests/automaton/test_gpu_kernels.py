@@ -50,7 +50,7 @@ for kernel, signature, constants in importlib.import_module(sys.argv[1]).aot_sig
         source = ASTSource(kernel, kinds, constants | given)
         compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32))
         assert f".target sm_{capability}" in compiled.asm["ptx"] and len(compiled.asm["cubin"]) > 0
-    seen.append((kernel, signature["arc_tokens"]))
+    seen.append((kernel, signature.get("arc_tokens", "")))
 print("\\n".join(sorted({kernel.fn.__name__ + " " + tokens for kernel, tokens in seen})))
 """
 
@@ -152,6 +152,7 @@ def test_states_outside_the_automaton_score_nan_and_stay():
     [
         ("hf_ngpulm.automaton.gpu", ["_rows_kernel", "_states_after_kernel", "_step_kernel", "_walk_kernel"]),
         ("hf_ngpulm.ctc.greedy.gpu", ["_label_kernel"]),
+        ("hf_ngpulm.ctc.beam.gpu", ["_search_kernel"]),
     ],
 )
 def test_kernels_compile_ahead_of_time(module, kernels, tmp_path):
@@ -161,5 +162,5 @@ def test_kernels_compile_ahead_of_time(module, kernels, tmp_path):
     command = [sys.executable, "-c", COMPILE_AHEAD, module]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr
-    compiled = [f"{kernel} {token_type}" for kernel in kernels for token_type in ("*i16", "*i32")]
-    assert result.stdout.split("\n")[:-1] == compiled
+    compiled = [line for line in result.stdout.splitlines() if not line.endswith(" ")]  # others than those of automata
+    assert compiled == [f"{kernel} {token_type}" for kernel in kernels for token_type in ("*i16", "*i32")]

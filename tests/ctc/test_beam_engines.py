@@ -219,7 +219,7 @@ def test_going_on_on_the_gpu(problem, data):
 
 
 @given(problems(longest=5, most_classes=9), st.data())
-@settings(RELAXED, max_examples=30)
+@settings(RELAXED, max_examples=15)
 def test_a_row_does_not_depend_on_its_batch(problem, data):
     row = data.draw(st.integers(0, len(problem.lengths) - 1))
     engine = data.draw(st.sampled_from(["reference", "cpu", "gpu"]))
@@ -252,7 +252,7 @@ def some_problem(num_beams, vocab_size=4, classes=6, frames=6, batch_size=3, bla
     )
 
 
-@pytest.mark.parametrize("num_beams", [2, 4, 7, 8, 17])
+@pytest.mark.parametrize("num_beams", [3, 8, 17])
 @pytest.mark.parametrize("engine", ["cpu", "gpu"])
 def test_longer_rows(engine, num_beams, monkeypatch):
     """Many frames with tokens, in which states come back, and an automaton with long and short contexts."""
@@ -334,6 +334,12 @@ def test_frames_at_which_nothing_is_possible_are_passed_over(engine):
     assert [(size, prefix.labels) for (size, _, _), prefix in found.items()] == [(0, [])]
     torch.testing.assert_close(state.offsets, expected_state.offsets, rtol=0, atol=1e-5)
     assert frames.bad_frames.tolist() == [-1]
+
+
+def test_beams_that_are_too_large_for_the_kernel(monkeypatch):
+    monkeypatch.setattr(pytest.importorskip("hf_ngpulm.ctc.beam.gpu"), "MOST_BEAMS", 4)
+    problem = some_problem(5, frames=3)
+    assert_same(search(problem, "gpu"), search(problem, "reference"))
 
 
 @pytest.mark.parametrize("engine", ["reference", "cpu", "gpu"])

@@ -8,7 +8,7 @@ import torch
 from hf_ngpulm import CTCDecoder, NGramLM
 from hf_ngpulm.automaton import BackoffAutomaton
 from hf_ngpulm.bundled import bundled
-from hf_ngpulm.ctc import greedy
+from hf_ngpulm.ctc import beam, greedy
 from hf_ngpulm.ngrams.table import NGramTable
 
 pytestmark = pytest.mark.gpu
@@ -125,6 +125,87 @@ def test_greedy_ctc_equals_the_cpu(rule, dtype, vocab_size, classes, blank):
     torch.testing.assert_close(ours.states.cpu(), expected.states)
     torch.testing.assert_close(ours.acoustic_scores.cpu(), expected.acoustic_scores, rtol=1e-4, atol=1e-3)
     torch.testing.assert_close(ours.lm_scores.cpu(), expected.lm_scores, rtol=1e-4, atol=1e-3)
+
+
+def beam_arguments(lm: NGramLM, logits: torch.Tensor, blank: int, num_beams: int, device: str) -> list:
+    batch_size, frames, _ = logits.shape
+    lengths = torch.tensor([frames, 0, 1, frames - 1, 30, 12, frames], dtype=torch.int32)[:batch_size]
+    weights = torch.linspace(0, 1.2, batch_size)[:, None].contiguous()
+    state = beam.initial_state(num_beams, lm.initial_states(batch_size)[:, None].cpu())
+    tensors = (logits, lengths, weights, 0.5 + weights[:, 0], -2 - weights[:, 0])
+    arguments = [[tensor.to(device) for tensor in lm.tensors], beam.BeamState(*(tensor.to(device) for tensor in state))]
+    return [*arguments, *(tensor.to(device) for tensor in tensors), blank, lm.vocab_size]
+
+
+def scores_by_prefix(state: beam.BeamState, row: int) -> dict[tuple[int, int], torch.Tensor]:
+    """Length and hash of each prefix of a row with its score, LM score and LM state."""
+    alignments = torch.logaddexp(state.blank_scores[row], state.token_scores[row]).double()
+    totals = alignments + state.offsets[row] + state.fused[row]
+    keys = zip(state.sizes[row].tolist(), state.hashes[row].tolist())
+    values = torch.stack([totals, state.lm_scores[row, :, 0].double(), state.lm_states[row, :, 0].double()], dim=1).cpu()
+    return {key: value for key, value in zip(keys, values) if value[0] > -torch.inf}
+
+
+@pytest.mark.parametrize("num_beams", [1, 4, 8, 32])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("vocab_size", "classes", "blank"), [(64, 65, 64), (1024, 1025, 0), (5000, 6000, 5999)])
+def test_beam_ctc_equals_the_cpu(num_beams, dtype, vocab_size, classes, blank):
+    if dtype != torch.float32 and (num_beams, vocab_size) != (8, 1024):
+        pytest.skip("one size is enough for half precision")
+    lm = random_lm(vocab_size, 4, 3000, seed=5)
+    torch.manual_seed(0)
+    logits = torch.randn(7, 50, classes)
+    logits[..., blank] += 3 * torch.randn(7, 50).abs()
+    logits = logits.to(dtype)
+    expected, expected_frames = beam.ctc_beam(*beam_arguments(lm, logits, blank, num_beams, "cpu"), engine="cpu")
+    ours, frames = beam.ctc_beam(*beam_arguments(lm, logits, blank, num_beams, "cuda"), engine="gpu")
+    assert frames.bad_frames.tolist() == expected_frames.bad_frames.tolist()
+    size = common = 0
+    for row in range(7):
+        found, wanted = scores_by_prefix(ours, row), scores_by_prefix(expected, row)
+        assert max(found, key=lambda key: found[key][0]) == max(wanted, key=lambda key: wanted[key][0])
+        size, common = size + len(wanted), common + len(found.keys() & wanted.keys())
+        for key in found.keys() & wanted.keys():
+            torch.testing.assert_close(found[key], wanted[key], rtol=1e-4, atol=2e-3)
+    assert common >= 0.95 * size  # in single and double precision the last of a beam may differ
+
+
+@pytest.mark.parametrize("num_beams", [4, 32])
+def test_beam_ctc_runs_inside_a_cuda_graph(num_beams):
+    lm = random_lm(1024, 5, 5000, seed=3)
+    torch.manual_seed(0)
+    samples = torch.randn(2, 7, 50, 1025)
+    samples[..., 1024] += 3 * torch.randn(2, 7, 50).abs()
+    arguments = beam_arguments(lm, samples[0], 1024, num_beams, "cuda")
+    beam.ctc_beam(*arguments)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = beam.ctc_beam(*arguments)
+    arguments[2].copy_(samples[1])
+    graph.replay()
+    for have, want in zip(captured, beam.ctc_beam(*arguments), strict=True):
+        for ours, expected in zip(have, want, strict=True):
+            assert torch.equal(ours, expected)
+
+
+def test_beam_ctc_goes_on_where_it_stopped():
+    lm = random_lm(1024, 4, 3000, seed=5)
+    torch.manual_seed(0)
+    logits = torch.randn(7, 50, 1025)
+    logits[..., 1024] += 3 * torch.randn(7, 50).abs()
+    arguments = beam_arguments(lm, logits, 1024, 8, "cuda")
+    whole, _ = beam.ctc_beam(*arguments)
+    lengths, begin = arguments[3], 0
+    for end in (1, 20, 50):
+        arguments[2], arguments[3] = logits[:, begin:end].cuda(), (lengths - begin).clamp(0, end - begin)
+        arguments[1], _ = beam.ctc_beam(*arguments)
+        begin = end
+    for row in range(7):
+        parts, together = scores_by_prefix(arguments[1], row), scores_by_prefix(whole, row)
+        assert parts.keys() == together.keys()
+        for key in parts:
+            torch.testing.assert_close(parts[key], together[key], rtol=1e-5, atol=1e-4)
 
 
 def test_nan_logits_are_reported():

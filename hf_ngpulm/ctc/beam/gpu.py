@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ...automaton.gpu import automaton_signature
 from ...automaton.tensors import AutomatonTensors
-from . import BLANK, INSIDE, BeamFrames, BeamState
+from . import BLANK, INSIDE, BeamFrames, BeamState, reference
 
 MOST_ROWS = tl.constexpr(16)  # lines that are filled at a time
 NOTHING = tl.constexpr((0x807FFFFF - 2**32) << 32)  # key of the score -inf at index 0
@@ -34,7 +34,8 @@ FEWEST_PLACES = 4
 TILE = 4096  # places times tokens
 SMALLEST_BLOCK = 16
 ELEMENTS_PER_WARP = 512
-MOST_WARPS = 8
+MOST_WARPS = 16
+MOST_BEAMS = 128  # the kernel compares each place with each: of more it would take hundreds of registers
 
 
 def ctc_beam(
@@ -53,6 +54,10 @@ def ctc_beam(
     batch_size, frames, classes = logits.shape
     num_beams, num_automata = state.lm_states.shape[1:]
     device = logits.device
+    if num_beams > MOST_BEAMS:
+        return reference.ctc_beam(
+            automaton, state, logits, lengths, weights, bonuses, unscored, blank, vocab_size, threshold, skip
+        )
     state = BeamState(*(tensor.clone(memory_format=torch.contiguous_format) for tensor in state))
     links = torch.arange(num_beams, dtype=torch.int32, device=device).repeat(batch_size, frames, 1)
     labels = torch.full_like(links, BLANK)
@@ -60,7 +65,7 @@ def ctc_beam(
     if batch_size and frames and classes:
         places = max(triton.next_power_of_2(num_beams), FEWEST_PLACES)
         block = max(min(triton.next_power_of_2(classes), TILE // places), SMALLEST_BLOCK)
-        num_warps = min(max(places * block // ELEMENTS_PER_WARP, 1), MOST_WARPS)
+        num_warps = min(max(places * max(block, places // 4) // ELEMENTS_PER_WARP, 1), MOST_WARPS)
         lengths = lengths.contiguous()
         normalisers = torch.empty((batch_size, frames), device=device)
         frame_peaks = torch.empty_like(normalisers)
@@ -69,8 +74,8 @@ def ctc_beam(
             logits, *logits.stride(), lengths, normalisers, frame_peaks, block_peaks, frames, classes, blank,
             ROWS=places, BLOCK=block, num_warps=num_warps,
         )  # fmt: skip
-        # A line holds what every token scores in a prefix's states, and where it leads to. Lines that no prefix needs any more
-        # are kept as long as others are free.
+        # A line holds what every token scores in a prefix's states, and where it leads to. A line that no prefix needs any
+        # more is kept as long as others are free.
         line_states = torch.full((batch_size, 2 * places, num_automata), -1, dtype=torch.int32, device=device)
         line_peaks = torch.empty((batch_size, 2 * places), device=device)
         line_scores = torch.empty((*line_states.shape, min(vocab_size, classes)), device=device)
@@ -85,7 +90,8 @@ def ctc_beam(
     return state, BeamFrames(links, labels, bad_frames)
 
 
-@triton.jit
+# Sizes that change from batch to batch: nothing is gained from compiling anew for those that 16 divides.
+@triton.jit(do_not_specialize=["row_stride", "frame_stride", "frames", "classes", "blank"])
 def _peaks_kernel(
     logits, row_stride, frame_stride, class_stride, lengths, normalisers, frame_peaks, block_peaks, frames, classes, blank,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -123,7 +129,7 @@ def _peaks_kernel(
 def _add(a, b):
     """log(exp(a) + exp(b))"""
     highest = tl.maximum(a, b)
-    difference = tl.where(highest > float("-inf"), tl.minimum(a, b) - highest, 0.0)
+    difference = tl.minimum(a, b) - tl.where(highest > float("-inf"), highest, 0.0)
     return highest + tl.log(1.0 + tl.exp(difference))
 
 
@@ -204,6 +210,9 @@ def _fill_lines(
         tl.store(line_scores + starts[:, None] + tokens, values, mask=inside)
         tl.store(line_targets + starts[:, None] + tokens, tl.where(known, targets, root[:, None]), mask=inside)
         best = tl.where(inside & (tokens != blank), tl.maximum(best, weight * values), best)
+    ARCS: tl.constexpr = BLOCK // 4 if BLOCK >= 128 else BLOCK  # most contexts have few
+    columns_of_arcs = tl.arange(0, ARCS)
+    best_arcs = tl.full((ROWS, ARCS), float("-inf"), tl.float32)
     level = tl.where(active, tl.where(dense, depth - 1, depth), -1)
     deepest = tl.max(level, axis=0)
     while deepest >= 0:
@@ -217,8 +226,8 @@ def _fill_lines(
         end = tl.load(arc_offsets + current + 1, mask=level >= 0, other=0)
         longest = tl.max(end - low, axis=0)
         tl.debug_barrier()  # what a shorter context wrote must be there before it is overwritten
-        for block in range(0, longest, BLOCK):
-            arcs = low[:, None] + block + columns[None, :]
+        for block in range(0, longest, ARCS):
+            arcs = low[:, None] + block + columns_of_arcs[None, :]
             inside = arcs < end[:, None]
             tokens = tl.load(arc_tokens + arcs, mask=inside, other=0).to(tl.int32)
             inside = inside & (tokens < candidates)
@@ -226,10 +235,10 @@ def _fill_lines(
             targets = tl.load(arc_targets + arcs, mask=inside, other=0)
             tl.store(line_scores + starts[:, None] + tokens, values, mask=inside)
             tl.store(line_targets + starts[:, None] + tokens, targets, mask=inside)
-            best = tl.where(inside & (tokens != blank), tl.maximum(best, weight * values), best)
+            best_arcs = tl.where(inside & (tokens != blank), tl.maximum(best_arcs, weight * values), best_arcs)
         level -= 1
         deepest -= 1
-    return tl.max(best, axis=1)
+    return tl.maximum(tl.max(best, axis=1), tl.max(best_arcs, axis=1))
 
 
 @triton.jit
@@ -288,7 +297,9 @@ def _lines_of(
     return lines, (next_line + count) % NUM_LINES, bonus + tl.where(classes > candidates, tl.maximum(peaks, without_lm), peaks)
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["row_stride", "frame_stride", "frames", "classes", "num_beams", "blank", "vocab_size"],
+)
 def _search_kernel(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     logits, row_stride, frame_stride, class_stride, normalisers, frame_peaks, block_peaks,
@@ -503,23 +514,19 @@ def _search_kernel(
 
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     """Every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
-    combinations = (
-        ("*i16", "*fp32", 8, 1),
-        ("*i32", "*fp16", 4, 2),
-        ("*i16", "*bf16", 32, 1),
-        ("*i32", "*fp32", 8, 0),
-        ("*i16", "*fp16", 32, 2),
-    )
-    strides = dict.fromkeys(("row_stride", "frame_stride", "class_stride"), "i32")
-    peaks = dict.fromkeys(("normalisers", "frame_peaks", "block_peaks"), "*fp32")
+    combinations = (("*i16", "*fp32", 8, 1), ("*i32", "*fp16", 4, 0), ("*i16", "*bf16", 32, 2))
+    frames = dict.fromkeys(("row_stride", "frame_stride", "class_stride"), "i32")
+    frames |= {"lengths": "*i32", "frames": "i32", "classes": "i32", "blank": "i32"}
+    frames |= dict.fromkeys(("normalisers", "frame_peaks", "block_peaks"), "*fp32")
     for token_type, logit_type, places, num_automata in combinations:
-        signature = automaton_signature(token_type) | {"logits": logit_type} | strides | peaks | {"lengths": "*i32"}
+        block = TILE // places
+        yield _peaks_kernel, frames | {"logits": logit_type}, {"ROWS": places, "BLOCK": block}
+        signature = automaton_signature(token_type) | frames | {"logits": logit_type}
         signature |= dict.fromkeys(("weights", "bonuses", "unscored"), "*fp32")
         signature |= {"offsets": "*fp64", "blank_scores": "*fp32", "token_scores": "*fp32", "last_tokens": "*i32"}
         signature |= {"hashes": "*i64", "parent_hashes": "*i64", "sizes": "*i32", "fused": "*fp32"}
         signature |= {"lm_scores": "*fp32", "lm_states": "*i32", "line_states": "*i32", "line_peaks": "*fp32"}
         signature |= {"line_scores": "*fp32", "line_targets": "*i32"}
         signature |= dict.fromkeys(("links", "labels", "bad_frames"), "*i32")
-        signature |= dict.fromkeys(("frames", "classes", "num_beams", "blank", "vocab_size"), "i32")
-        signature |= {"threshold": "fp32", "skip": "fp32"}
-        yield _search_kernel, signature, {"NUM_AUTOMATA": num_automata, "PLACES": places, "BLOCK": TILE // places}
+        signature |= {"num_beams": "i32", "vocab_size": "i32", "threshold": "fp32", "skip": "fp32"}
+        yield _search_kernel, signature, {"NUM_AUTOMATA": num_automata, "PLACES": places, "BLOCK": block}
