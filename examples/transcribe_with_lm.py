@@ -23,4 +23,7 @@ for path in sorted((demo / "clips").glob("0[0-3].flac")):
     audio, rate = soundfile.read(path, dtype="float32")
     with_lm = asr({"raw": audio, "sampling_rate": rate})["text"]
     without = asr({"raw": audio, "sampling_rate": rate}, lm=None)["text"]
-    print(f"{path.name}  without LM: {without}\n         with LM:    {with_lm}")
+    with_beam = asr({"raw": audio, "sampling_rate": rate}, lm_weight=1.0, num_beams=8, return_timestamps="word")
+    print(f"{path.name}  without LM: {without}\n         with LM:    {with_lm}\n         and a beam: {with_beam['text']}")
+first = with_beam["chunks"][0]
+print(f"the first word, {first['text']!r}, from {first['timestamp'][0]:.2f} to {first['timestamp'][1]:.2f} s")
