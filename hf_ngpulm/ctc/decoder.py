@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..automaton.ops import check_engine
+from ..batches import checked_lengths
 from ..confidence import MEASURES
 from ..errors import InvalidLogitsError
 from ..fusion import Fusion, RowModels, check_weight, no_models
@@ -175,18 +176,7 @@ class CTCDecoder:
         batch_size, frames, classes = logits.shape
         if self.blank_id >= classes:
             raise InvalidLogitsError(f"the blank has the id {self.blank_id}, but the logits have only {classes} classes")
-        if lengths is None:
-            return torch.full((batch_size,), frames, dtype=torch.int32, device=logits.device)
-        lengths = torch.as_tensor(lengths)
-        if lengths.shape != (batch_size,) or lengths.dtype.is_floating_point:
-            raise ValueError(
-                f"lengths should be {batch_size} integers, one per row, got {lengths.dtype} {tuple(lengths.shape)}"
-            )
-        if batch_size and (int(lengths.min()) < 0 or int(lengths.max()) > frames):
-            raise ValueError(
-                f"lengths should lie in 0..{frames}, the frames of the logits, got {int(lengths.min())}..{int(lengths.max())}"
-            )
-        return lengths.to(logits.device, torch.int32)
+        return checked_lengths(lengths, batch_size, frames, logits.device).to(torch.int32)
 
 
 def _whole(name: str, value: Any, most: int, why: str = "") -> int:

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..batches import packed_frames
 from ..confidence import frame_confidence
 from ..errors import InvalidLogitsError
 from ..hypotheses import Hypothesis
 from . import beam, greedy
-from .padding import packed_frames
 
 if TYPE_CHECKING:
     from .decoder import CTCDecoder

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..automaton.ops import check_engine
+from ..batches import checked_lengths
 from ..confidence import MEASURES
 from ..errors import InvalidLogitsError
 from ..fusion import Fusion, check_weight, no_models
@@ -105,8 +106,14 @@ class TransducerDecoder:
             InvalidLogitsError: the frames, or the outputs for them, hold NaN or infinity, or have a wrong shape.
             ValueError: lengths that don't fit the frames.
         """
-        frames, lengths = encoder_hidden_states, _checked(encoder_hidden_states, lengths)
+        frames = encoder_hidden_states
+        if frames.dim() != 3 or not frames.dtype.is_floating_point:
+            raise InvalidLogitsError(
+                "encoder_hidden_states should be floating point of the shape [B, T, D], got "
+                f"{frames.dtype} {tuple(frames.shape)}"
+            )
         batch_size = frames.shape[0]
+        lengths = checked_lengths(lengths, batch_size, frames.shape[1], frames.device)
         models = no_models(batch_size, frames.device) if self.fusion is None else self.fusion.rows(batch_size, frames.device)
         found = greedy(
             self.model, frames, lengths, models.tensors, models.states, models.weights, models.vocab_size,
@@ -142,23 +149,6 @@ class TransducerDecoder:
             ]
             for row, (count, score, acoustic_score, lm_score) in enumerate(totals)
         ]
-
-
-def _checked(frames: Tensor, lengths: Tensor | None) -> Tensor:
-    """Lengths of the rows, int64 `[B]`, on the device of the frames."""
-    if frames.dim() != 3 or not frames.dtype.is_floating_point:
-        raise InvalidLogitsError(
-            f"encoder_hidden_states should be floating point of the shape [B, T, D], got {frames.dtype} {tuple(frames.shape)}"
-        )
-    batch_size, longest, _ = frames.shape
-    if lengths is None:
-        return torch.full((batch_size,), longest, dtype=torch.int64, device=frames.device)
-    lengths = torch.as_tensor(lengths)
-    if lengths.shape != (batch_size,) or lengths.dtype.is_floating_point:
-        raise ValueError(f"lengths should be {batch_size} integers, one per row, got {lengths.dtype} {tuple(lengths.shape)}")
-    if batch_size and (int(lengths.min()) < 0 or int(lengths.max()) > longest):
-        raise ValueError(f"lengths should lie in 0..{longest}, the frames, got {int(lengths.min())}..{int(lengths.max())}")
-    return lengths.to(frames.device, torch.int64)
 
 
 def _frame_seconds(model: Any, processor: Any) -> float | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...automaton.cpu import arrays_of, borrowed, borrowed_automaton, compiled, in_threads, score_one, step_one
 from ...automaton.tensors import AutomatonTensors
-from ..padding import packed_frames
+from ...batches import packed_frames
 from . import BLANK, INSIDE, BeamFrames, BeamState
 
 NONE = np.float32(-np.inf)
