@@ -3,7 +3,7 @@
 A lexicon of words (frequent ones short, each one to six tokens), drawn by Zipf's law; two words in three are drawn from
 their predecessor's own short list, so n-grams of all orders repeat as they do in text.
 
-    python benchmarks/token_stream.py /tmp/tokens.txt --tokens 10_000_000 --vocab-size 1024
+    python benchmarks/token_stream.py tokens.txt --tokens 10_000_000 --vocab-size 1024
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def greedy(
     emitted: list[tuple[Tensor, ...]] = []  # rows, tokens, frames, durations, confidences
     ended: list[tuple[Tensor, ...]] = []  # rows and what is known of them in the end
 
-    rows = torch.nonzero(lengths >= 0)[:, 0]  # those that go on
+    rows = torch.arange(batch_size, device=device)  # those that go on
     ends = lengths.to(torch.int64)
     times, symbols = torch.zeros_like(rows), torch.zeros_like(rows)
     bad_frames = torch.full_like(rows, -1)

@@ -30,7 +30,7 @@ def walk(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Follow the blanks of each row to its first token, and choose that with the LM.
 
-    `A` rows, a window of `W` frames. The last six tensors, `times`, `symbols` and `lm_states` are changed in place.
+    `A` rows, a window of `W` frames. `times`, `symbols`, `lm_states` and the last three tensors are changed in place.
 
     Args:
         token_logits: `[A, W, V]`.

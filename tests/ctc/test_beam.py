@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from letters import Letters
 from transformers import AutoTokenizer
 
 from hf_ngpulm import CTCDecoder, InvalidLogitsError, NGramLM
@@ -16,29 +17,6 @@ from hf_ngpulm.bundled import bundled
 
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 ENGINES = ["reference", "cpu"]
-
-
-class Letters:
-    """As much of a tokenizer as a decoder asks for."""
-
-    all_special_ids = ()
-    word_delimiter_token = "|"
-
-    def __init__(self, pieces, blank, lm=None):
-        self.pieces, self.pad_token_id = pieces, blank
-        self.size = len(pieces) if lm is None else lm.vocab_size
-
-    def get_vocab(self):
-        return {piece: i for i, piece in enumerate(self.pieces)}
-
-    def convert_ids_to_tokens(self, ids):
-        return [self.pieces[i] for i in ids]
-
-    def decode(self, ids, group_tokens=False):
-        return "".join(" " if self.pieces[i] == "|" else self.pieces[i] for i in ids)
-
-    def __len__(self):
-        return self.size
 
 
 def small_lm(vocab_size, seed):

@@ -9,6 +9,7 @@ import torch
 from automata import automata, build_automaton, seeds
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from letters import Letters
 
 from hf_ngpulm import InvalidLogitsError, NGramLM, TransducerDecoder
 from hf_ngpulm.transducer import TransducerModel, reference
@@ -82,27 +83,6 @@ def test_batches_equal_the_plain_loop(problem, window, engine):
         scale = 1e-4 * (1 + count)
         assert float(found.acoustic_scores[row]) == pytest.approx(expected.acoustic_score, abs=scale, rel=1e-4)
         torch.testing.assert_close(found.lm_scores[row], expected.lm_scores, rtol=1e-4, atol=1e-3)
-
-
-class Letters:
-    """As much of a tokenizer as a decoder asks for."""
-
-    all_special_ids = ()
-
-    def __init__(self, pieces):
-        self.pieces = pieces
-
-    def get_vocab(self):
-        return {piece: i for i, piece in enumerate(self.pieces)}
-
-    def convert_ids_to_tokens(self, ids):
-        return [self.pieces[i] for i in ids]
-
-    def decode(self, ids, group_tokens=False):
-        return "".join(self.pieces[i] for i in ids)
-
-    def __len__(self):
-        return len(self.pieces)
 
 
 class Scripted(TransducerModel):

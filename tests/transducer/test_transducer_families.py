@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
+from letters import Letters
 
 from hf_ngpulm.transducer import TransducerDecoder
 
@@ -23,21 +24,6 @@ FAMILIES = [
 FAMILIES = [(name, extra) for name, extra in FAMILIES if hasattr(transformers, name)]
 VOCAB_SIZE, BLANK = 11, 10
 LENGTHS = [200, 16, 121, 360]
-
-
-class Letters:
-    """As much of a tokenizer as a decoder asks for."""
-
-    all_special_ids = ()
-
-    def get_vocab(self):
-        return {letter: i for i, letter in enumerate("abcdefghij")}
-
-    def convert_ids_to_tokens(self, ids):
-        return ["abcdefghij"[i] for i in ids]
-
-    def decode(self, ids, group_tokens=False):
-        return "".join(self.convert_ids_to_tokens(ids))
 
 
 def tiny_model(name, extra, layers, seed):
@@ -88,7 +74,7 @@ def timed(hypothesis):
 def test_without_lm_it_is_generate(name, extra, layers, seed):
     model = tiny_model(name, extra, layers, seed)
     prompts = {"prompt_ids": torch.tensor([2])} if extra == PROMPTS else {}
-    decoder = TransducerDecoder(model, Letters())
+    decoder = TransducerDecoder(model, Letters("abcdefghij"))
     recordings = [3 * torch.randn(1, length, 8) for length in LENGTHS]
     expected = [generated(model, features, **prompts) for features in recordings]
     assert sum(map(len, expected)) >= 8
