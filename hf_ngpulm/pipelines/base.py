@@ -92,7 +92,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         def _make_decoder(self, settings: dict[str, Any]) -> Any:
             """A decoder."""
 
-        def _frames(self, model_inputs: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+        def _frames(self, model_inputs: dict[str, Any], **kwargs: Any) -> tuple[Tensor, Tensor | None]:
             """What the decoder takes for a batch: `[B, T, ...]`, and the frames of each row if the model can tell."""
 
         def _decode(self, decoder: Any, frames: Tensor, lengths: Tensor | None) -> list[list[Hypothesis]]:
@@ -137,7 +137,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         stride = model_inputs.pop("stride", None)
         is_last = model_inputs.pop("is_last")
         model_inputs.pop("num_frames", None)
-        frames, lengths = self._frames(model_inputs)
+        frames, lengths = self._frames(model_inputs, **kwargs)
         lengths = None if lengths is None else lengths.clamp(0, frames.shape[1])
         out: dict[str, Any] = {}
         if stride is None:

@@ -47,7 +47,7 @@ class CTCNGramPipeline(NGramPipeline):
     def _make_decoder(self, settings: dict[str, Any]) -> CTCDecoder:
         return CTCDecoder(self.tokenizer, **settings)
 
-    def _frames(self, model_inputs: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+    def _frames(self, model_inputs: dict[str, Any], **kwargs: Any) -> tuple[Tensor, Tensor | None]:
         attention_mask = model_inputs.pop("attention_mask", None)
         inputs = {self.model.main_input_name: model_inputs.pop(self.model.main_input_name), "attention_mask": attention_mask}
         logits = self.model(**inputs).logits

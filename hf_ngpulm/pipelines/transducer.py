@@ -10,6 +10,8 @@ from ..hypotheses import Hypothesis
 from ..transducer import TransducerDecoder, TransformersTransducer
 from .base import NGramPipeline
 
+_FOR_THE_ENCODER = ("prompt_ids", "num_lookahead_tokens")
+
 
 class TransducerNGramPipeline(NGramPipeline):
     """Speech recognition with an n-gram language model for transducers: Parakeet RNN-T and TDT, Nemotron.
@@ -40,10 +42,14 @@ class TransducerNGramPipeline(NGramPipeline):
     def _make_decoder(self, settings: dict[str, Any]) -> TransducerDecoder:
         return TransducerDecoder(self.model, self.tokenizer, **settings)
 
-    def _frames(self, model_inputs: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+    def _frames(self, model_inputs: dict[str, Any], **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        for_encoder = {name: kwargs[name] for name in _FOR_THE_ENCODER if name in kwargs}
+        idle = sorted(kwargs.keys() - set(_FOR_THE_ENCODER) - {"return_timestamps", "return_language"})
+        if idle:
+            raise ValueError(f"{', '.join(idle)}: settings of generate, which lm= and confidence= replace; leave them out")
         attention_mask = model_inputs.pop("attention_mask", None)
         features = model_inputs.pop(self.model.main_input_name)
-        return TransformersTransducer(self.model).encode(features, attention_mask)
+        return TransformersTransducer(self.model).encode(features, attention_mask, **for_encoder)
 
     def _decode(self, decoder: TransducerDecoder, frames: Tensor, lengths: Tensor | None) -> list[list[Hypothesis]]:
         return decoder.decode(frames, lengths)

@@ -129,7 +129,7 @@ class TransducerDecoder:
         lm_scores = found.lm_scores.double().masked_fill(~models.present, 0.0)
         scores = found.acoustic_scores + (models.weights * lm_scores).sum(1)
         tokens, starts = found.tokens.tolist(), found.frames.tolist()
-        ends = (found.frames + found.durations.clamp(min=1)).tolist()
+        ends = (found.frames + found.durations.clamp(min=1)).minimum(lengths[:, None]).tolist()
         confidences = None if found.confidences is None else found.confidences.tolist()
         totals = zip(found.counts.tolist(), scores.tolist(), found.acoustic_scores.tolist(), lm_scores.sum(1).tolist())
         return [

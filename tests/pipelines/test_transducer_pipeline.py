@@ -132,6 +132,21 @@ def test_chunks_are_decoded_in_one_go(parts, lm, audios, batch_size):
     assert asr(audio.copy(), **settings)["text"]
 
 
+def test_settings_of_the_encoder_reach_it(parts, lm, audios, monkeypatch):
+    """Such as a Nemotron's language; what only `generate` would understand is refused."""
+    asr, encode, seen = pipeline(TASK, **parts, lm=lm), parts["model"].get_audio_features, []
+
+    def noting(prompt_ids=None, num_lookahead_tokens=None, **kwargs):
+        seen.append((prompt_ids, num_lookahead_tokens))
+        return encode(**kwargs)
+
+    monkeypatch.setattr(parts["model"], "get_audio_features", noting)
+    asr(audios[0].copy(), generate_kwargs={"prompt_ids": torch.tensor([2]), "num_lookahead_tokens": 3})
+    assert seen == [(torch.tensor([2]), 3)]
+    with pytest.raises(ValueError, match="max_new_tokens: settings of generate"):
+        asr(audios[0].copy(), generate_kwargs={"max_new_tokens": 5})
+
+
 def test_wrong_uses(parts, lm, audios):
     with pytest.raises(ValueError, match="lm_weight given without lm="):
         pipeline(TASK, **parts, lm_weight=0.5)

@@ -134,6 +134,12 @@ def test_durations_are_followed_and_times_told():
     assert best.text == "aaab"
 
 
+def test_no_token_ends_behind_its_row():
+    model = Scripted(3, (0, 1, 2, 3, 4))
+    ((best,),) = TransducerDecoder(model, Letters("ab_"))(script(2, 0, classes=3, durations=[1, 4]))
+    assert best.token_frames == [1] and best.token_ends == [2] and len(best.token_confidences) == 1
+
+
 def test_an_lm_changes_tokens_never_blanks():
     lm = NGramLM.train([[1]] * 20 + [[0, 1]], vocab_size=2, order=2)
     frames = script(2, 0, 2, 0, 2, classes=3, margin=1.0)
