@@ -59,13 +59,7 @@ class CTCStream(ABC):
 
     def add_checked(self, logits: Tensor, lengths: Tensor) -> None:
         """The same for what the decoder's `check` has seen."""
-        bad_frames = self._search(logits.detach().to(self.device), lengths.to(self.device)).cpu()
-        if (bad_frames >= 0).any():
-            row = int(torch.nonzero(bad_frames >= 0)[0, 0])
-            raise InvalidLogitsError(
-                f"the logits of row {row} hold NaN or infinity at frame {int(bad_frames[row])}: the model's output is broken "
-                "(an overflow in half precision, or broken weights or audio)"
-            )
+        self._search(logits.detach().to(self.device), lengths.to(self.device))
         self.lengths.append(lengths.cpu().numpy())
         self.widths.append(logits.shape[1])
         if self.decoder.confidence is not None:
@@ -76,8 +70,18 @@ class CTCStream(ABC):
         """What has been found so far: for each row a list of hypotheses, the best one first."""
 
     @abstractmethod
-    def _search(self, logits: Tensor, lengths: Tensor) -> Tensor:
-        """Decode a block; the first bad frame of each row, or -1."""
+    def _search(self, logits: Tensor, lengths: Tensor) -> None:
+        """Decode a block; where that fails the stream stays as it was."""
+
+    def _refuse(self, bad_frames: Tensor) -> None:
+        """Raise for the first row with a bad frame (not -1), before anything of the block is kept."""
+        bad_frames = bad_frames.cpu()
+        if (bad_frames >= 0).any():
+            row = int(torch.nonzero(bad_frames >= 0)[0, 0])
+            raise InvalidLogitsError(
+                f"the logits of row {row} hold NaN or infinity at frame {int(bad_frames[row])}: the model's output is broken "
+                "(an overflow in half precision, or broken weights or audio)"
+            )
 
     def _own_frames(self, row: int, blocks: Sequence[Any]) -> np.ndarray:
         """A row's part of blocks `[B, T]`, without padding."""
@@ -119,13 +123,13 @@ class GreedyStream(CTCStream):
         self.acoustic_scores = torch.zeros(batch_size, dtype=torch.float64, device=device)
         self.lm_scores = torch.zeros(self.states.shape, dtype=torch.float64, device=device)
 
-    def _search(self, logits: Tensor, lengths: Tensor) -> Tensor:
+    def _search(self, logits: Tensor, lengths: Tensor) -> None:
         result = self.label_frames(logits, lengths)
+        self._refuse(result.bad_frames)
         self.labels.append(result.labels.cpu().numpy())
         self.states, self.before = result.states, result.before
         self.acoustic_scores += result.acoustic_scores
         self.lm_scores += result.lm_scores
-        return result.bad_frames
 
     def label_frames(self, logits: Tensor, lengths: Tensor) -> greedy.GreedyLabels:
         """The class of each frame, before blanks and repeats are dropped."""
@@ -193,7 +197,7 @@ class BeamStream(CTCStream):
         nothing = np.zeros((batch_size, 0, decoder.num_beams), dtype=np.int32)
         self.links, self.labels = [nothing], [nothing]
 
-    def _search(self, logits: Tensor, lengths: Tensor) -> Tensor:
+    def _search(self, logits: Tensor, lengths: Tensor) -> None:
         decoder = self.decoder
         state, frames = beam.ctc_beam(
             list(self.automata.tensors),
@@ -209,10 +213,10 @@ class BeamStream(CTCStream):
             decoder.blank_threshold,
             decoder.engine,
         )
+        self._refuse(frames.bad_frames)
         self.state = state
         self.links.append(frames.links.cpu().numpy())
         self.labels.append(frames.labels.cpu().numpy())
-        return frames.bad_frames
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         from .beam.tracing import trace  # compiled loops: they aren't loaded before they are needed
@@ -222,8 +226,7 @@ class BeamStream(CTCStream):
         scores = acoustic + state.fused
         if decoder.score_eos and self.automata.vocab_size:
             scores = scores + self._final_scores()
-        wanted = min(decoder.num_return_sequences, decoder.num_beams)
-        scores, places = scores.topk(wanted, dim=1)
+        scores, places = scores.topk(decoder.num_return_sequences, dim=1)
         acoustic, sizes = acoustic.gather(1, places), state.sizes.gather(1, places)
         lm_scores = state.lm_scores.masked_fill(~self.automata.present[:, None], 0.0).sum(2).gather(1, places)
         kept = scores > -torch.inf

@@ -146,6 +146,20 @@ def test_blocks_of_frames_give_what_one_call_gives(tokenizer, lm, engine, settin
         assert [h.acoustic_score for h in ours] == [pytest.approx(h.acoustic_score, abs=1e-3) for h in theirs]
 
 
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("with_lm", [False, True])
+def test_a_broken_block_leaves_a_stream_as_it_was(tokenizer, lm, num_beams, with_lm):
+    decoder = CTCDecoder(tokenizer, lm if with_lm else None, num_beams=num_beams)
+    logits, stream = some_logits(), decoder.stream(5)
+    stream.add(logits[:, :20])
+    broken = logits[:, 20:].clone()
+    broken[2, 3, 1] = math.nan
+    with pytest.raises(InvalidLogitsError, match=r"row 2 .* frame 3"):
+        stream.add(broken)
+    stream.add(logits[:, 20:])
+    assert in_detail(stream.hypotheses()) == in_detail(decoder(logits))
+
+
 def test_without_lm_a_beam_finds_at_least_the_greedy_sequence(tokenizer):
     logits = some_logits(seed=3)
     for greedy, found in zip(CTCDecoder(tokenizer)(logits, LENGTHS), CTCDecoder(tokenizer, num_beams=8)(logits, LENGTHS)):
