@@ -20,7 +20,10 @@ def transcribe(
     num_beams: Annotated[
         int | None, typer.Option("--num-beams", min=1, help="Beam of the search; 1, the default, searches greedily.")
     ] = None,
-    beta: Annotated[float | None, typer.Option("--beta", help="Bonus for each token in beam search.")] = None,
+    strategy: Annotated[
+        str | None, typer.Option("--strategy", help="For transducers: greedy, alsd or aes (both beam searches).")
+    ] = None,
+    beta: Annotated[float | None, typer.Option("--beta", help="For CTC: bonus for each token in beam search.")] = None,
     n_best: Annotated[int | None, typer.Option("--n-best", min=1, help="Hypotheses to show, with --num-beams.")] = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Files decoded together.")] = 8,
     chunk_length: Annotated[
@@ -40,7 +43,10 @@ def transcribe(
 
     if timestamps not in (None, "word", "char"):
         raise ValueError(f"--timestamps must be word or char, got {timestamps!r}")
-    given = {"lm": lm, "lm_weight": lm_weight, "num_beams": num_beams, "beta": beta, "num_return_sequences": n_best}
+    given = {
+        "lm": lm, "lm_weight": lm_weight, "num_beams": num_beams, "strategy": strategy, "beta": beta,
+        "num_return_sequences": n_best,
+    }  # fmt: skip
     settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if timestamps and lm is None:
         settings.setdefault("num_beams", 1)  # the stock pipeline has times for some tokenizers only

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..arguments import one_of, refuse_idle, whole
 from ..automaton.ops import check_engine
 from ..batches import checked_lengths
 from ..confidence import MEASURES
@@ -79,17 +79,15 @@ class CTCDecoder:
             blank_id = getattr(self.tokenizer, "pad_token_id", None)
         if blank_id is None or blank_id < 0:
             raise ValueError(f"the tokenizer has no padding token to be the blank; pass blank_id=... (got {blank_id})")
-        num_beams = _whole("num_beams", num_beams, MOST_BEAMS)
-        num_return_sequences = _whole("num_return_sequences", num_return_sequences, num_beams, " (num_beams)")
+        num_beams = whole("num_beams", num_beams, MOST_BEAMS)
+        num_return_sequences = whole("num_return_sequences", num_return_sequences, num_beams, " (num_beams)")
         if num_beams == 1:
             given = {"beta": beta, "beam_threshold": beam_threshold, "blank_threshold": blank_threshold, "score_eos": score_eos}
-            idle = [name for name, value in given.items() if value is not None]
-            if idle:
-                raise ValueError(f"{', '.join(idle)} without a beam to act on: pass num_beams=8, or so, too")
+            refuse_idle(given, "without a beam to act on: pass num_beams=8, or so, too")
         elif repeats is not None:
             raise ValueError(f"repeats={repeats!r} is a rule of greedy search, it has no meaning with num_beams={num_beams}")
-        if repeats is not None and repeats not in greedy.RULES:
-            raise ValueError(f"repeats must be one of {greedy.RULES}, got {repeats!r}")
+        if repeats is not None:
+            one_of("repeats", repeats, greedy.RULES)
         if beam_threshold is not None and not beam_threshold > 0:
             raise ValueError(f"beam_threshold should be above 0, got {beam_threshold!r}")
         if blank_threshold is not None and not 0 < blank_threshold <= 1:
@@ -177,9 +175,3 @@ class CTCDecoder:
         if self.blank_id >= classes:
             raise InvalidLogitsError(f"the blank has the id {self.blank_id}, but the logits have only {classes} classes")
         return checked_lengths(lengths, batch_size, frames, logits.device).to(torch.int32)
-
-
-def _whole(name: str, value: Any, most: int, why: str = "") -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= int(value) <= most:
-        raise ValueError(f"{name} should be a whole number from 1 to {most}{why}, got {value!r}")
-    return int(value)

@@ -17,6 +17,11 @@ from transformers.pipelines.automatic_speech_recognition import rescale_stride
 from ..hypotheses import Hypothesis
 from ..language_model import load_language_model
 
+# What the decoder of some family takes: the stock pipeline would swallow the name of any setting.
+OF_SOME_DECODER = frozenset(
+    "lm lm_weight confidence engine score_eos beta beam_threshold blank_threshold repeats strategy max_symbols blank_scoring"
+    " pruning merging length_normalization aes_steps aes_beta aes_gamma".split()
+)
 TRANSDUCERS = ("parakeet_tdt", "parakeet_rnnt", "nemotron_asr_streaming", "nemotron3_5_asr")
 
 
@@ -51,6 +56,9 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         kwargs |= self.__dict__.pop("_held", {})
         given = {name: kwargs.pop(name) for name in self.settings if name in kwargs}
+        foreign = sorted(kwargs.keys() & OF_SOME_DECODER)
+        if foreign:
+            raise ValueError(f"{', '.join(foreign)}: no settings for {type(self.model).__name__}; leave them out")
         preprocess, forward, postprocess = super()._sanitize_parameters(**kwargs)
         if given:
             decoder = self._ngram_decoder(given)

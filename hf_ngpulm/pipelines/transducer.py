@@ -1,4 +1,4 @@
-"""TransducerNGramPipeline: the stock speech recognition pipeline, with a language model for RNN-T and TDT."""
+"""TransducerNGramPipeline: the stock speech recognition pipeline, with a language model or a beam for RNN-T and TDT."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _FOR_THE_ENCODER = ("prompt_ids", "num_lookahead_tokens")
 
 
 class TransducerNGramPipeline(NGramPipeline):
-    """Speech recognition with an n-gram language model for transducers: Parakeet RNN-T and TDT, Nemotron.
+    """Speech recognition with an n-gram language model, or a beam search, for transducers: Parakeet RNN-T and TDT, Nemotron.
 
-    Without `lm` and `confidence` this is the pipeline of Transformers. With one, whole batches are decoded by label looping,
-    padding is left out, and long audio cut in chunks is decoded in one go over the encoder's frames, so that the prediction
-    network and the LM run on over the seams. All else (inputs, batching, chunking) is the stock pipeline's.
+    Without `lm`, `num_beams`, `strategy` and `confidence` this is the pipeline of Transformers. With one, whole batches are
+    decoded at once, padding is left out, and long audio cut in chunks is decoded in one go over the encoder's frames, so that
+    the prediction network and the LM run on over the seams. All else (inputs, batching, chunking) is the stock pipeline's.
 
     The following are taken both by `pipeline(...)` and by a call, where they hold for that call only:
 
@@ -26,8 +26,12 @@ class TransducerNGramPipeline(NGramPipeline):
         lm: an `NGramLM`; the id of a Hub repo or a folder with one; or an ARPA (`.arpa`, `.arpa.gz`) or NeMo (`.nemo`) file.
             None decodes without.
         lm_weight: weight of the LM's log-probabilities (default 0.5).
+        num_beams: hypotheses that the search keeps; 1 (the default) searches greedily.
+        strategy: "greedy", "alsd" (beam search, the default with `num_beams`) or "aes" (beam search for RNN-T).
+        num_return_sequences: above 1, results have a list `hypotheses` of so many transcripts with their scores.
         confidence: a measure (see `hf_ngpulm.confidence`); the chunks that `return_timestamps` gives then have a `confidence`.
-        max_symbols, engine: as for `hf_ngpulm.TransducerDecoder`.
+        max_symbols, blank_scoring, pruning, merging, length_normalization, score_eos, aes_steps, aes_beta, aes_gamma, engine:
+            as for `hf_ngpulm.TransducerDecoder`.
 
     `return_timestamps="word"` or `"char"` gives times from the frames at which tokens were emitted ("char": single tokens).
 
@@ -36,8 +40,13 @@ class TransducerNGramPipeline(NGramPipeline):
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
 
-    settings = ("lm", "lm_weight", "confidence", "max_symbols", "engine")
-    reasons = ("lm", "confidence")
+    settings = (
+        "lm", "lm_weight", "num_beams", "strategy", "num_return_sequences", "confidence", "max_symbols", "blank_scoring",
+        "pruning", "merging", "length_normalization", "score_eos", "aes_steps", "aes_beta", "aes_gamma", "engine",
+    )  # fmt: skip
+    reasons = ("lm", "num_beams", "strategy", "confidence")
+    of_an_lm = frozenset({"lm_weight", "blank_scoring", "score_eos"})
+    shared_with_generation = ("num_beams", "num_return_sequences")
 
     def _make_decoder(self, settings: dict[str, Any]) -> TransducerDecoder:
         return TransducerDecoder(self.model, self.tokenizer, **settings)
@@ -46,7 +55,9 @@ class TransducerNGramPipeline(NGramPipeline):
         for_encoder = {name: kwargs[name] for name in _FOR_THE_ENCODER if name in kwargs}
         idle = sorted(kwargs.keys() - set(_FOR_THE_ENCODER) - {"return_timestamps", "return_language"})
         if idle:
-            raise ValueError(f"{', '.join(idle)}: settings of generate, which lm= and confidence= replace; leave them out")
+            raise ValueError(
+                f"{', '.join(idle)}: settings of generate, which {'=, '.join(self.reasons)}= replace; leave them out"
+            )
         attention_mask = model_inputs.pop("attention_mask", None)
         features = model_inputs.pop(self.model.main_input_name)
         return TransformersTransducer(self.model).encode(features, attention_mask, **for_encoder)

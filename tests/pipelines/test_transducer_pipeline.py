@@ -10,8 +10,9 @@ import torch
 import transformers
 from transformers import AutomaticSpeechRecognitionPipeline, AutoProcessor, pipeline
 
-from hf_ngpulm import NGramLM, TokenizerMismatchError, TransducerDecoder, TransducerNGramPipeline
+from hf_ngpulm import CTCNGramPipeline, NGramLM, TokenizerMismatchError, TransducerDecoder, TransducerNGramPipeline
 from hf_ngpulm.bundled import bundled
+from hf_ngpulm.pipelines.base import OF_SOME_DECODER
 
 DEMO = bundled("examples/demo")
 TASK = "automatic-speech-recognition"
@@ -132,6 +133,30 @@ def test_chunks_are_decoded_in_one_go(parts, lm, audios, batch_size):
     assert asr(audio.copy(), **settings)["text"]
 
 
+def test_beams_and_n_best_lists(parts, lm, audios):
+    asr = pipeline(TASK, **parts, lm=lm, lm_weight=2.0, num_beams=5)
+    decoder = TransducerDecoder(
+        parts["model"], parts["tokenizer"], lm, 2.0, num_beams=5, num_return_sequences=3, frame_seconds=0.08
+    )
+    expected = [decoder.decode(*frames_of(parts, audio))[0] for audio in audios]
+    assert [asr(audio.copy())["text"] for audio in audios] == [best.text for best, *_ in expected]
+    for audio, n_best in zip(audios, expected):
+        result = asr(audio.copy(), num_return_sequences=3, return_timestamps="word")
+        assert [h["text"] for h in result["hypotheses"]] == [h.text for h in n_best]
+        assert [h["score"] for h in result["hypotheses"]] == pytest.approx([h.score for h in n_best], abs=1e-3)
+        words = [(word.text, (word.start, word.end)) for word in n_best[1].words]
+        assert [(chunk["text"], chunk["timestamp"]) for chunk in result["hypotheses"][1]["chunks"]] == words
+    plain = TransducerDecoder(parts["model"], parts["tokenizer"], num_beams=3)
+    alone = pipeline(TASK, **parts, num_beams=3)
+    assert [alone(audio.copy())["text"] for audio in audios] == [
+        plain.decode(*frames_of(parts, audio))[0][0].text for audio in audios
+    ]
+    if parts["model"].config.model_type == "parakeet_rnnt":
+        decoder = TransducerDecoder(parts["model"], parts["tokenizer"], lm, 2.0, strategy="aes", aes_steps=3)
+        found = [asr(audio.copy(), strategy="aes", num_beams=4, aes_steps=3)["text"] for audio in audios]
+        assert found == [decoder.decode(*frames_of(parts, audio))[0][0].text for audio in audios]
+
+
 def test_settings_of_the_encoder_reach_it(parts, lm, audios, monkeypatch):
     """Such as a Nemotron's language; what only `generate` would understand is refused."""
     asr, encode, seen = pipeline(TASK, **parts, lm=lm), parts["model"].get_audio_features, []
@@ -147,6 +172,11 @@ def test_settings_of_the_encoder_reach_it(parts, lm, audios, monkeypatch):
         asr(audios[0].copy(), generate_kwargs={"max_new_tokens": 5})
 
 
+def test_every_setting_of_a_decoder_is_known_to_all_pipelines():
+    for family in (TransducerNGramPipeline, CTCNGramPipeline):
+        assert set(family.settings) - set(family.shared_with_generation) <= OF_SOME_DECODER
+
+
 def test_wrong_uses(parts, lm, audios):
     with pytest.raises(ValueError, match="lm_weight given without lm="):
         pipeline(TASK, **parts, lm_weight=0.5)
@@ -154,6 +184,12 @@ def test_wrong_uses(parts, lm, audios):
         pipeline(TASK, **parts)(audios[0].copy(), max_symbols=3)
     with pytest.raises(ValueError, match="max_symbols should be"):
         pipeline(TASK, **parts, lm=lm, max_symbols=0)
+    with pytest.raises(ValueError, match=r"num_return_sequences should be a whole number from 1 to 4 \(num_beams\)"):
+        pipeline(TASK, **parts, num_beams=4, num_return_sequences=5)
+    with pytest.raises(ValueError, match="blank_scoring given without lm="):
+        pipeline(TASK, **parts, num_beams=4, blank_scoring="none")
+    with pytest.raises(ValueError, match="beta, repeats: no settings for Parakeet"):
+        pipeline(TASK, **parts, lm=lm, beta=1.0, repeats="stay")
     other = NGramLM.train([[0, 1]], vocab_size=300, order=1)
     with pytest.raises(TokenizerMismatchError, match="300"):
         pipeline(TASK, **parts, lm=other)

@@ -1,0 +1,385 @@
+"""Beam search for transducers with torch's operations, on any device.
+
+All shapes are fixed and nothing is asked of the device within a step: the host looks only every `STEPS` steps whether all
+hypotheses have ended. Those that have, and rows, stand still.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...automaton.tensors import AutomatonTensors
+from ..model import State, TransducerModel
+from . import FIRST_HASH, STILL, BeamHypotheses, BeamSettings, internal_lm
+from .tracing import hypotheses
+
+STEPS = 8  # between two looks at whether anything is left to do
+LARGE = 1 << 62
+_MIX, _ADD = 6364136223846793005, 1442695040888963407
+
+
+class Beam(NamedTuple):
+    """Hypotheses of `B` rows, `K` each. An empty place has the score -inf.
+
+    Args:
+        scores, acoustic_scores: float64 `[B, K]`.
+        times, symbols, sizes, last_tokens, hashes, parent_hashes: int64 `[B, K]`.
+        lm_states, lm_scores: int32 and float32 `[B, K, M]`.
+        predictions: `[B * K, D]`, of the prediction network, projected.
+        bad_frames: int64 `[B]`.
+        state: of the prediction network, parts `[B * K, ...]`.
+    """
+
+    scores: Tensor
+    acoustic_scores: Tensor
+    times: Tensor
+    symbols: Tensor
+    sizes: Tensor
+    last_tokens: Tensor
+    hashes: Tensor
+    parent_hashes: Tensor
+    lm_states: Tensor
+    lm_scores: Tensor
+    predictions: Tensor
+    bad_frames: Tensor
+    state: State
+
+
+class Said(NamedTuple):
+    """What the networks and the LMs say to each hypothesis.
+
+    Args:
+        is_open: bool `[B, K]`, whether it goes on.
+        log_probs: float32 `[B, K, V]`, of the model.
+        fused: float32 `[B, K, V]`, with the language models.
+        duration_log_probs: float32 `[B, K, D]`; empty for an RNN-T.
+    """
+
+    is_open: Tensor
+    log_probs: Tensor
+    fused: Tensor
+    duration_log_probs: Tensor
+
+
+class Step(NamedTuple):
+    """What a step did with each place in the beam, int64 `[B, K]`: where it was before, its label, frames moved on."""
+
+    links: Tensor
+    labels: Tensor
+    moves: Tensor
+
+
+class Search:
+    """One search for a batch: `beam` is where it stands."""
+
+    def __init__(
+        self,
+        model: TransducerModel,
+        frames: Tensor,
+        lengths: Tensor,
+        automaton: AutomatonTensors,
+        states: Tensor,
+        weights: Tensor,
+        vocab_size: int,
+        settings: BeamSettings,
+        engine: str = "auto",
+    ) -> None:
+        self.model, self.settings, self.engine = model, settings, engine
+        self.automaton, self.vocab_size = list(automaton), vocab_size
+        self.lengths = lengths.to(torch.int64)
+        self.frames = frames
+        self.weights = weights
+        self.totals = weights.sum(1) - settings.ilm_weight
+        device = frames.device
+        batch_size, num_beams = frames.shape[0], settings.num_beams
+        self.durations = torch.tensor(model.durations or (), dtype=torch.int64, device=device)
+        self.zero_frame = torch.zeros((1, frames.shape[2]), dtype=frames.dtype, device=device)
+        self.places = torch.arange(num_beams, device=device).expand(batch_size, num_beams)
+        self.rows = torch.arange(batch_size, device=device)[:, None]
+        self.beam = self.first(states)
+        self.trace: list[Step] = []
+
+    def first(self, states: Tensor) -> Beam:
+        num_beams, device = self.settings.num_beams, self.frames.device
+        shape = (self.frames.shape[0], num_beams)
+        scores = torch.full(shape, -torch.inf, dtype=torch.float64, device=device)
+        scores[:, 0] = 0.0
+        zeros = torch.zeros(shape, dtype=torch.int64, device=device)
+        lm_states = states.to(torch.int32)[:, None].repeat(1, num_beams, 1)
+        predictions, state = self.model.start(shape[0] * num_beams, self.frames)
+        return Beam(
+            scores, scores.clone(), zeros, zeros.clone(), zeros.clone(), zeros - 1, zeros + FIRST_HASH, zeros.clone(),
+            lm_states, torch.zeros(lm_states.shape, device=device), predictions, zeros[:, 0] - 1, state,
+        )  # fmt: skip
+
+    def ask(self, beam: Beam, limits: Tensor) -> tuple[Said, Beam]:
+        """Run the joint network; a row whose outputs can't be normalised ends here."""
+        model, settings = self.model, self.settings
+        batch_size, num_beams = beam.scores.shape
+        is_open = (beam.scores > -torch.inf) & (beam.times < limits[:, None])
+        at = beam.times.clamp(max=self.frames.shape[1] - 1)
+        logits = model.join(self.frames[self.rows, at].flatten(0, 1), beam.predictions).float()
+        logits = logits.unflatten(0, (batch_size, num_beams))
+        token_logits = logits[..., : model.vocab_size]
+        normalisers = torch.logsumexp(token_logits, -1)
+        broken = is_open & ~torch.isfinite(normalisers)
+        where = torch.where(broken, beam.times, LARGE).amin(1)
+        beam = beam._replace(
+            bad_frames=torch.where((where < LARGE) & (beam.bad_frames < 0), where, beam.bad_frames),
+            times=torch.where(broken.any(1)[:, None], LARGE, beam.times),
+        )
+        is_open = is_open & ~broken.any(1)[:, None]
+        log_probs = torch.where(is_open[..., None], token_logits - normalisers[..., None], 0.0)
+        added = self.added(beam)
+        of_blank = log_probs[..., model.blank_id]
+        fused = log_probs + added
+        if settings.blank_aware:
+            others = token_logits.clone()
+            others[..., model.blank_id] = -torch.inf
+            totals = self.totals[:, None]
+            other_log_prob = torch.where(is_open & (totals != 0), torch.logsumexp(others, -1) - normalisers, 0.0)
+            fused = fused + (totals * other_log_prob)[..., None]
+            of_blank = of_blank + torch.where((totals != 0) & (of_blank > -torch.inf), totals * of_blank, 0.0)
+        fused = torch.where(log_probs > -torch.inf, fused, -torch.inf)  # not a NaN, if the others are impossible too
+        fused[..., model.blank_id] = of_blank
+        return Said(is_open, log_probs, fused, torch.log_softmax(logits[..., model.vocab_size :], -1)), beam
+
+    def added(self, beam: Beam) -> Tensor:
+        """What language models add to the scores of the classes, `[B, K, V]`."""
+        classes = self.model.vocab_size
+        batch_size, num_beams, num_automata = beam.lm_states.shape
+        added = torch.zeros((batch_size, num_beams, classes), device=beam.scores.device)
+        if num_automata:
+            scored = min(classes, self.vocab_size)
+            states = beam.lm_states.flatten()
+            scores = torch.ops.hf_ngpulm.scores(self.automaton, states, self.vocab_size, self.engine)
+            scores = scores.view(batch_size, num_beams, num_automata, -1)[..., :scored]
+            weights = self.weights[:, None, :, None]
+            added[..., :scored] = torch.where(weights != 0, weights * scores, 0.0).sum(2)
+            # As likely as one of V tokens that are equally likely.
+            added[..., scored:] = -math.log(self.vocab_size) * self.weights.sum(1)[:, None, None]
+        if self.settings.ilm_weight:
+            logits = self.model.join(self.zero_frame, beam.predictions)[:, :classes]
+            added -= self.settings.ilm_weight * internal_lm(logits, self.model.blank_id).view(added.shape)
+        return added
+
+    def step(
+        self, beam: Beam, limits: Tensor, most_symbols: int | None, merges_prefixes: bool = False
+    ) -> tuple[Beam, list[Step]]:
+        """Extend the hypotheses before the limits `[B]`."""
+        model, settings = self.model, self.settings
+        num_beams = settings.num_beams
+        said, beam = self.ask(beam, limits)
+        steps: list[Step] = []
+        if merges_prefixes:
+            beam, steps = self.merge_prefixes(beam, said)
+
+        # The best extensions of each hypothesis.
+        aes = settings.strategy == "aes"
+        classes, durations = model.vocab_size, self.durations.numel()
+        most = min(num_beams + (settings.aes_beta if aes else 0), classes * max(durations, 1))
+        ranks = (said.fused if settings.late else said.log_probs).double()
+        if most_symbols is not None:
+            is_token = torch.arange(classes, device=ranks.device) != model.blank_id
+            ranks = ranks.masked_fill((beam.symbols >= most_symbols)[..., None] & is_token, -torch.inf)
+        ranks, labels = ranks.topk(min(most, classes), -1)
+        gains, acoustic_gains = said.fused.gather(2, labels).double(), said.log_probs.gather(2, labels).double()
+        is_blank = labels == model.blank_id
+        moves = is_blank.to(torch.int64)
+        possible = ranks > -torch.inf
+        if durations:
+            of_duration = said.duration_log_probs[:, :, None].double()
+            ranks, chosen = (ranks[..., None] + of_duration).flatten(2).topk(most, -1)
+            which, moves = chosen // durations, self.durations[chosen % durations]
+            labels, possible, is_blank = (values.gather(2, which) for values in (labels, possible, is_blank))
+            of_duration = said.duration_log_probs.gather(2, chosen % durations).double()
+            gains, acoustic_gains = (values.gather(2, which) + of_duration for values in (gains, acoustic_gains))
+            moves = torch.where(is_blank, moves.clamp(min=1), moves)
+        elif aes:
+            possible = possible & (ranks > ranks[..., :1] - settings.aes_gamma)
+        hashes = torch.where(is_blank, beam.hashes[..., None], _extend_hash(beam.hashes[..., None], labels))
+        sizes = torch.where(is_blank, beam.sizes[..., None], beam.sizes[..., None] + 1)
+        if aes:
+            same = (hashes[..., None] == beam.hashes[:, None, None]) & (sizes[..., None] == beam.sizes[:, None, None])
+            known = (same & (beam.scores > -torch.inf)[:, None, None]).any(-1)
+            possible = possible & (is_blank | ~known)
+
+        # Candidates: those, and the hypotheses that stand still.
+        def candidates(of_extensions: Tensor, of_still: Tensor) -> Tensor:
+            return torch.cat([of_extensions.flatten(1), of_still], 1)
+
+        extensions = labels.shape[2]
+        scores = torch.where(possible & said.is_open[..., None], beam.scores[..., None] + gains, -torch.inf)
+        scores = candidates(scores, beam.scores.masked_fill(said.is_open, -torch.inf))
+        acoustic = candidates(beam.acoustic_scores[..., None] + acoustic_gains, beam.acoustic_scores)
+        times = candidates((beam.times[..., None] + moves).minimum(self.lengths[:, None, None]), beam.times)
+        hashes, sizes = candidates(hashes, beam.hashes), candidates(sizes, beam.sizes)
+        parents = candidates(self.places[..., None].expand(-1, -1, extensions), self.places)
+        labels = candidates(labels, torch.full_like(self.places, STILL))
+        moves = candidates(moves, torch.zeros_like(self.places))
+
+        best, scores, acoustic = self.merged(hashes, sizes, times, scores, acoustic)
+        room = num_beams - scores.shape[1]
+        if room > 0:
+            best = torch.nn.functional.pad(best, (0, room))
+            scores, acoustic = (torch.nn.functional.pad(values, (0, room), value=-torch.inf) for values in (scores, acoustic))
+        scores, chosen = scores.topk(num_beams, 1)
+        best = best.gather(1, chosen)
+        parents, labels, moves, times, hashes, sizes = (
+            values.gather(1, best) for values in (parents, labels, moves, times, hashes, sizes)
+        )
+        labels = labels.masked_fill(scores == -torch.inf, STILL)
+        gets_token = (labels >= 0) & (labels != model.blank_id)
+        symbols = beam.symbols.gather(1, parents)
+        symbols = torch.where(gets_token, torch.where(moves > 0, 0, symbols + 1), symbols.masked_fill(labels >= 0, 0))
+        predictions, state = self.predicted(beam, parents, labels, gets_token)
+        lm_states, lm_scores = self.followed(beam, parents, labels, gets_token)
+        beam = Beam(
+            scores,
+            acoustic.gather(1, chosen),
+            times,
+            symbols,
+            sizes,
+            torch.where(gets_token, labels, beam.last_tokens.gather(1, parents)),
+            hashes,
+            torch.where(gets_token, beam.hashes.gather(1, parents), beam.parent_hashes.gather(1, parents)),
+            lm_states,
+            lm_scores,
+            predictions,
+            beam.bad_frames,
+            state,
+        )
+        return beam, [*steps, Step(parents, labels, moves)]
+
+    def merged(
+        self, hashes: Tensor, sizes: Tensor, times: Tensor, scores: Tensor, acoustic: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Groups of candidates that are the same, `[B, N]`: the best of each, and the scores of all together."""
+        keys = (hashes * _MIX + times) * _MIX + sizes
+        keys, order = keys.sort(dim=1, stable=True)
+        groups = (keys.diff(dim=1, prepend=keys[:, :1]) != 0).cumsum(1)
+        scores, acoustic = scores.gather(1, order), acoustic.gather(1, order)
+        none = torch.full_like(scores, -torch.inf)
+        best = none.scatter_reduce(1, groups, scores, "amax")
+        is_best = (scores == best.gather(1, groups)) & (scores > -torch.inf)
+        positions = torch.arange(scores.shape[1], device=scores.device).expand_as(order)
+        first = torch.full_like(order, scores.shape[1] - 1).scatter_reduce(
+            1, groups, torch.where(is_best, positions, scores.shape[1] - 1), "amin"
+        )
+        if not self.settings.log_sum:
+            return order.gather(1, first), best, acoustic.gather(1, first)
+        totals = []
+        for values in (scores, acoustic.masked_fill(scores == -torch.inf, -torch.inf)):
+            highest = none.scatter_reduce(1, groups, values, "amax")
+            relative = torch.where(values > -torch.inf, (values - highest.gather(1, groups)).exp(), 0.0)
+            totals.append(highest + torch.zeros_like(none).scatter_add(1, groups, relative).log())
+        return order.gather(1, first), *(total.nan_to_num(nan=-torch.inf, neginf=-torch.inf) for total in totals)  # type: ignore[return-value]
+
+    def merge_prefixes(self, beam: Beam, said: Said) -> tuple[Beam, list[Step]]:
+        """Let hypotheses that are another one and a token gain what that gives them at this frame; shorter ones first."""
+        num_beams = self.settings.num_beams
+        is_parent = (
+            (beam.parent_hashes[..., None] == beam.hashes[:, None])
+            & (beam.sizes[..., None] == beam.sizes[:, None] + 1)
+            & said.is_open[..., None]
+            & said.is_open[:, None]
+        )
+        has_parent, parents = is_parent.max(-1)
+        # How many shorter ones lead here.
+        levels = torch.zeros_like(beam.sizes)
+        for _ in range(num_beams - 1):
+            levels = torch.where(has_parent, levels.gather(1, parents) + 1, 0)
+        tokens = beam.last_tokens.clamp(min=0)
+        rows, steps = self.rows, []
+        gains, acoustic_gains = (values[rows, parents, tokens].double() for values in (said.fused, said.log_probs))
+        scores, acoustic = beam.scores, beam.acoustic_scores
+        # A way by a parent that has changed its own way at this frame is one step more.
+        depths = torch.zeros_like(levels)
+        for level in range(1, num_beams):
+            gaining = has_parent & (levels == level)
+            score = torch.where(gaining, scores.gather(1, parents) + gains, -torch.inf)
+            of_model = torch.where(gaining, acoustic.gather(1, parents) + acoustic_gains, -torch.inf)
+            better = score > scores
+            depths = torch.where(better, depths.gather(1, parents) + 1, depths)
+            if self.settings.log_sum:
+                scores = torch.logaddexp(scores, score)
+                acoustic = torch.where(gaining, torch.logaddexp(acoustic, of_model), acoustic)
+            else:
+                scores, acoustic = torch.where(better, score, scores), torch.where(better, of_model, acoustic)
+        for depth in range(1, num_beams):
+            moved = depths == depth
+            links = torch.where(moved, parents, self.places)
+            steps.append(Step(links, torch.where(moved, tokens, STILL), torch.zeros_like(links)))
+        return beam._replace(scores=scores, acoustic_scores=acoustic), steps
+
+    def predicted(self, beam: Beam, parents: Tensor, labels: Tensor, gets_token: Tensor) -> tuple[Tensor, State]:
+        flat = (self.rows * parents.shape[1] + parents).flatten()
+        predictions, state = beam.predictions[flat], tuple(part[flat] for part in beam.state)
+        tokens = torch.where(gets_token, labels, self.model.blank_id).flatten()
+        new_predictions, new_state = self.model.predict(tokens, state)
+        gets = gets_token.flatten()
+        return _where(gets, new_predictions, predictions), tuple(_where(gets, new, old) for new, old in zip(new_state, state))
+
+    def followed(self, beam: Beam, parents: Tensor, labels: Tensor, gets_token: Tensor) -> tuple[Tensor, Tensor]:
+        index = parents[..., None].expand(-1, -1, beam.lm_states.shape[2])
+        states, scores = beam.lm_states.gather(1, index), beam.lm_scores.gather(1, index)
+        if states.shape[2]:
+            tokens = torch.where(gets_token & (labels < min(self.vocab_size, self.model.vocab_size)), labels, -1)
+            tokens = tokens.to(torch.int32)[..., None].expand_as(states)
+            gained, targets = torch.ops.hf_ngpulm.step(
+                self.automaton, states.flatten(), tokens.flatten(), self.vocab_size, self.engine
+            )
+            states, scores = targets.view(states.shape), scores + gained.view(scores.shape)
+        return states, scores
+
+    def alsd(self) -> None:
+        while bool(((self.beam.scores > -torch.inf) & (self.beam.times < self.lengths[:, None])).any()):
+            for _ in range(STEPS):
+                self.beam, steps = self.step(self.beam, self.lengths, self.settings.max_symbols)
+                self.trace += steps
+
+    def aes(self) -> None:
+        for time in range(self.frames.shape[1]):
+            limits = self.lengths.clamp(max=time + 1)
+            for turn in range(self.settings.aes_steps):
+                self.beam, steps = self.step(self.beam, limits, None, merges_prefixes=turn == 0)
+                self.trace += steps
+            self.beam, steps = self.step(self.beam, limits, 0)  # none but the blank is left
+            self.trace += steps
+
+    def found(self) -> BeamHypotheses:
+        beam = self.beam
+        empty = [torch.zeros((0, *beam.scores.shape), dtype=torch.int32)] * 3
+        parts = [torch.stack(part).to(torch.int32).cpu() for part in zip(*self.trace)] or empty
+        tensors = [tensor.cpu() for tensor in (beam.scores, beam.acoustic_scores, beam.lm_scores, beam.lm_states)]
+        return hypotheses(tensors, [part.numpy() for part in parts], beam.bad_frames.cpu())
+
+
+def beam_search(
+    model: TransducerModel,
+    frames: Tensor,
+    lengths: Tensor,
+    automaton: AutomatonTensors,
+    states: Tensor,
+    weights: Tensor,
+    vocab_size: int,
+    settings: BeamSettings,
+    engine: str = "auto",
+) -> BeamHypotheses:
+    search = Search(model, frames, lengths, automaton, states, weights, vocab_size, settings, engine)
+    if frames.shape[0] and frames.shape[1]:
+        search.alsd() if settings.strategy == "alsd" else search.aes()
+    return search.found()
+
+
+def _extend_hash(hashes: Tensor, tokens: Tensor) -> Tensor:
+    mixed = (hashes + tokens + 1) * _MIX + _ADD
+    return mixed ^ (mixed >> 29)
+
+
+def _where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return torch.where(condition.view(-1, *[1] * (a.dim() - 1)), a, b)
