@@ -19,8 +19,26 @@ from ..language_model import load_language_model
 
 # What the decoder of some family takes: the stock pipeline would swallow the name of any setting.
 OF_SOME_DECODER = frozenset(
-    "lm lm_weight confidence engine score_eos beta beam_threshold blank_threshold repeats strategy max_symbols blank_scoring"
-    " pruning merging length_normalization aes_steps aes_beta aes_gamma".split()
+    [
+        "lm",
+        "lm_weight",
+        "confidence",
+        "engine",
+        "score_eos",
+        "beta",
+        "beam_threshold",
+        "blank_threshold",
+        "repeats",
+        "strategy",
+        "max_symbols",
+        "blank_scoring",
+        "pruning",
+        "merging",
+        "length_normalization",
+        "aes_steps",
+        "aes_beta",
+        "aes_gamma",
+    ]
 )
 TRANSDUCERS = ("parakeet_tdt", "parakeet_rnnt", "nemotron_asr_streaming", "nemotron3_5_asr")
 
