@@ -25,6 +25,11 @@ class Toy(TransducerModel):
         self.bias[blank_id] = blank_bias
         self.most_tokens = most_tokens
 
+    def to(self, device):
+        for name in ("embedding", "recurrent", "head", "bias"):
+            setattr(self, name, getattr(self, name).to(device))
+        return self
+
     def encode(self, input_features, attention_mask=None):
         return input_features, attention_mask.sum(-1)
 
@@ -39,7 +44,8 @@ class Toy(TransducerModel):
     def join(self, frames, predictions):
         logits = torch.tanh(frames + predictions[..., :-1]) @ self.head + self.bias
         full = predictions[..., -1:] >= self.most_tokens
-        is_token = (torch.arange(logits.shape[-1]) < self.vocab_size) & (torch.arange(logits.shape[-1]) != self.blank_id)
+        classes = torch.arange(logits.shape[-1], device=logits.device)
+        is_token = (classes < self.vocab_size) & (classes != self.blank_id)
         return logits.masked_fill(full & is_token, -torch.inf)
 
 

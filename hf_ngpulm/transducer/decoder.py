@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -136,6 +136,7 @@ class TransducerDecoder:
         self.frame_seconds = self.model.frame_seconds if frame_seconds is None else frame_seconds
         self.confidence = confidence
         self.engine = check_engine(engine)
+        self._kept: dict[Hashable, Any] = {}
         self.splitter = WordSplitter(self.tokenizer)
         check_weight(lm_weight, "lm_weight")
         self.fusion = None if lm is None else Fusion(lm, lm_weight)
@@ -233,7 +234,7 @@ class TransducerDecoder:
     def _beam(self, frames: Tensor, lengths: Tensor, models: RowModels) -> Found:
         found = beam_search(
             self.model, frames, lengths, models.tensors, models.states, models.weights, models.vocab_size, self.beam,
-            self.engine,
+            self.engine, self._kept,
         )  # fmt: skip
         _refuse(found.bad_frames)
         scores = found.scores

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -55,6 +56,14 @@ class TransducerModel(ABC):
     def predict(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """The prediction after one more token: `[B]` -> `[B, D]`, projected, and the new state."""
 
+    def parameters(self) -> Iterator[Tensor]:
+        """The tensors that predictions and logits depend on: by default those of all attributes."""
+        for value in vars(self).values():
+            if isinstance(value, Tensor):
+                yield value
+            elif isinstance(value, torch.nn.Module):
+                yield from value.parameters()
+
     @abstractmethod
     def join(self, frames: Tensor, predictions: Tensor) -> Tensor:
         """Logits of the token classes, and behind them of the durations: two `[..., D]` that broadcast -> `[..., C]`."""
@@ -106,6 +115,10 @@ class TransformersTransducer(TransducerModel):
         hidden, cell = (part.transpose(0, 1).contiguous() for part in state)
         outputs, (hidden, cell) = decoder.lstm(decoder.embedding(tokens)[:, None], (hidden, cell))
         return decoder.decoder_projector(outputs)[:, 0], (hidden.transpose(0, 1), cell.transpose(0, 1))
+
+    def parameters(self) -> Iterator[Tensor]:
+        yield from self.model.decoder.parameters()
+        yield from self.model.joint.parameters()
 
     def join(self, frames: Tensor, predictions: Tensor) -> Tensor:
         return self.model.joint(encoder_hidden_states=frames, decoder_hidden_states=predictions)

@@ -17,6 +17,8 @@ from hf_ngpulm.automaton import reference as queries
 from hf_ngpulm.confidence import frame_confidence
 from hf_ngpulm.fusion import no_models
 from hf_ngpulm.transducer.beam import BeamSettings, beam_search, internal_lm, reference
+from hf_ngpulm.transducer.beam.tensors import MOST_KEPT, Search
+from hf_ngpulm.transducer.graphs import Repeated
 
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 ENGINES = ["reference", "cpu"]
@@ -154,6 +156,64 @@ def test_batches_equal_the_definition(engine, data):
             assert score == pytest.approx(path.score, **near) and acoustic == pytest.approx(path.acoustic_score, **near)
             assert lm_scores == pytest.approx(path.lm_scores.tolist(), abs=1e-3, rel=1e-4)
             assert steps == list(path.steps)
+
+
+@given(st.data())
+@settings(RELAXED, max_examples=25)
+def test_buffers_serve_batches_of_other_sizes(data):
+    """What a CUDA graph relies on: a block of steps works on the same tensors each time, and leaves nothing behind."""
+    model = data.draw(toys())
+    options = data.draw(beam_settings(("alsd", "aes") if model.durations is None else ("alsd",)))
+    _, _, automaton, states, _, vocab_size = data.draw(problems(model))
+    num_automata, used = states.shape[1], []
+    search = Search(
+        model, torch.zeros(1, 1, 6), 8, 16, automaton, num_automata, vocab_size, options, "reference",
+        capture=lambda work: lambda: (used.append(1), work())[1],
+    )  # fmt: skip
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        size, longest = [(3, 9), (1, 16), (8, 4)][seed]
+        frames = 1.5 * torch.randn(size, longest, 6, generator=generator)
+        lengths = torch.randint(0, longest + 1, (size,), generator=generator)
+        states = torch.randint(0, automaton.num_states, (size, num_automata), dtype=torch.int32, generator=generator)
+        weights = torch.randint(0, 4, (size, num_automata), generator=generator) / 4
+        padded = frames.masked_fill((torch.arange(longest) >= lengths[:, None])[..., None], torch.nan)
+        tensors = [id(tensor) for tensor in (search.frames, search.trace, *search.beam[:-1], *search.beam.state)]
+        search.load(padded, lengths, states, weights)
+        search.run()
+        assert tensors == [id(tensor) for tensor in (search.frames, search.trace, *search.beam[:-1], *search.beam.state)]
+        found = search.found()
+        expected = beam_search(model, frames, lengths, automaton, states, weights, vocab_size, options, "cpu")
+        for row in range(size):
+            assert [h[3] for h in found_in(found, row)] == [h[3] for h in found_in(expected, row)]
+    assert used
+
+
+def test_what_cannot_be_recorded_runs_as_it_is(caplog):
+    done = []
+
+    def refuse(work):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    block = Repeated(lambda: done.append(1), refuse)
+    for _ in range(3):
+        block.prepare(torch.device("cpu"))
+        block()
+    assert len(done) == 3 and caplog.text.count("not permitted") == 1
+
+
+def test_searches_are_kept_until_others_take_their_places():
+    model, kept = Toy(5, 4, seed=1), {}
+    models = no_models(2, torch.device("cpu"))
+    arguments = (models.tensors, models.states, models.weights, 0)
+    for longest in (3, 3, 70, 200):
+        beam_search(model, torch.randn(2, longest, 6), torch.full((2,), longest), *arguments, BeamSettings(), "reference", kept)
+    assert len(kept) == 3
+    model.head = model.head.clone()  # another tensor: what was recorded with the old one doesn't serve
+    for num_beams in range(1, 10):
+        options = BeamSettings(num_beams=num_beams)
+        beam_search(model, torch.randn(2, 3, 6), torch.full((2,), 3), *arguments, options, "reference", kept)
+    assert len(kept) == MOST_KEPT == 8
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -17,7 +17,8 @@ internal LM that is subtracted is one more LM with a negative weight. In a TDT t
 from __future__ import annotations
 
 import importlib
-from typing import NamedTuple
+from collections.abc import Hashable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -104,6 +105,7 @@ def beam_search(
     vocab_size: int,
     settings: BeamSettings,
     engine: str = "auto",
+    kept: dict[Hashable, Any] | None = None,
 ) -> BeamHypotheses:
     """Decode a batch.
 
@@ -115,6 +117,7 @@ def beam_search(
         weights: float32 `[B, M]`.
         vocab_size: tokens that the automata score, `0 .. vocab_size - 1`.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
+        kept: where buffers and CUDA graphs are kept for the next batch: pass the same dictionary again.
 
     Returns:
         The hypotheses, on the CPU.
@@ -122,4 +125,4 @@ def beam_search(
     arguments = (model, frames, lengths, automaton, states, weights, vocab_size, settings)
     if engine_name(engine, frames.device) == "cpu":
         return importlib.import_module(f"{__package__}.cpu").beam_search(*arguments)
-    return importlib.import_module(f"{__package__}.tensors").beam_search(*arguments, engine)
+    return importlib.import_module(f"{__package__}.tensors").beam_search(*arguments, engine, kept)

@@ -1,23 +1,27 @@
 """Beam search for transducers with torch's operations, on any device.
 
 All shapes are fixed and nothing is asked of the device within a step: the host looks only every `STEPS` steps whether all
-hypotheses have ended. Those that have, and rows, stand still.
+hypotheses have ended. Those that have, and rows, stand still. A search lives in buffers with room for more rows and frames
+than a batch may have, so that on a GPU a block of steps can be a CUDA graph that serves many batches.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
+from ..graphs import Repeated, Work, grown, overwrite
 from ..model import State, TransducerModel
 from . import FIRST_HASH, STILL, BeamHypotheses, BeamSettings, internal_lm
 from .tracing import hypotheses
 
 STEPS = 8  # between two looks at whether anything is left to do
+MOST_KEPT = 8  # searches, with their buffers and graphs
 LARGE = 1 << 62
 _MIX, _ADD = 6364136223846793005, 1442695040888963407
 
@@ -74,38 +78,44 @@ class Step(NamedTuple):
 
 
 class Search:
-    """One search for a batch: `beam` is where it stands."""
+    """A search in buffers, for batches of up to `rows` rows and `longest` frames: `load` one, `run`, see what it `found`."""
 
     def __init__(
         self,
         model: TransducerModel,
         frames: Tensor,
-        lengths: Tensor,
+        rows: int,
+        longest: int,
         automaton: AutomatonTensors,
-        states: Tensor,
-        weights: Tensor,
+        num_automata: int,
         vocab_size: int,
         settings: BeamSettings,
         engine: str = "auto",
+        capture: Callable[[Work], Work] | None = None,
     ) -> None:
         self.model, self.settings, self.engine = model, settings, engine
         self.automaton, self.vocab_size = list(automaton), vocab_size
-        self.lengths = lengths.to(torch.int64)
-        self.frames = frames
-        self.weights = weights
-        self.totals = weights.sum(1) - settings.ilm_weight
-        device = frames.device
-        batch_size, num_beams = frames.shape[0], settings.num_beams
+        device = self.device = frames.device
+        num_beams = settings.num_beams
+        self.lengths = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.frames = frames.new_zeros((rows, longest, frames.shape[2]))
+        self.weights = torch.zeros((rows, num_automata), device=device)
+        self.totals = torch.zeros(rows, device=device)
         self.durations = torch.tensor(model.durations or (), dtype=torch.int64, device=device)
-        self.zero_frame = torch.zeros((1, frames.shape[2]), dtype=frames.dtype, device=device)
-        self.places = torch.arange(num_beams, device=device).expand(batch_size, num_beams)
-        self.rows = torch.arange(batch_size, device=device)[:, None]
-        self.beam = self.first(states)
-        self.trace: list[Step] = []
+        self.zero_frame = frames.new_zeros((1, frames.shape[2]))
+        self.places = torch.arange(num_beams, device=device).expand(rows, num_beams)
+        self.rows = torch.arange(rows, device=device)[:, None]
+        self.time = torch.zeros((), dtype=torch.int64, device=device)
+        self.is_open = torch.zeros((), dtype=torch.bool, device=device)
+        self.beam = self.first(torch.zeros((rows, num_automata), dtype=torch.int32, device=device))
+        each = 1 if settings.strategy == "alsd" else num_beams + settings.aes_steps
+        self.trace = torch.zeros((3, STEPS * each, rows, num_beams), dtype=torch.int32, device=device)
+        self.block = Repeated(self.alsd if settings.strategy == "alsd" else self.aes, capture)
+        self.traced: list[Tensor] = []
 
     def first(self, states: Tensor) -> Beam:
-        num_beams, device = self.settings.num_beams, self.frames.device
-        shape = (self.frames.shape[0], num_beams)
+        num_beams, device = self.settings.num_beams, self.device
+        shape = (states.shape[0], num_beams)
         scores = torch.full(shape, -torch.inf, dtype=torch.float64, device=device)
         scores[:, 0] = 0.0
         zeros = torch.zeros(shape, dtype=torch.int64, device=device)
@@ -113,8 +123,73 @@ class Search:
         predictions, state = self.model.start(shape[0] * num_beams, self.frames)
         return Beam(
             scores, scores.clone(), zeros, zeros.clone(), zeros.clone(), zeros - 1, zeros + FIRST_HASH, zeros.clone(),
-            lm_states, torch.zeros(lm_states.shape, device=device), predictions, zeros[:, 0] - 1, state,
+            lm_states, torch.zeros(lm_states.shape, device=device), predictions.clone(), zeros[:, 0] - 1,
+            tuple(part.clone() for part in state),
         )  # fmt: skip
+
+    def load(self, frames: Tensor, lengths: Tensor, states: Tensor, weights: Tensor) -> None:
+        """Take a batch; rows that it doesn't have are empty."""
+        self.block.prepare(self.device)
+        size, longest = frames.shape[:2]
+        self.frames[:size, :longest] = frames
+        self.lengths.zero_()[:size] = lengths
+        self.weights.zero_()[:size] = weights
+        self.totals.zero_()[:size] = weights.sum(1) - self.settings.ilm_weight
+        all_states = torch.zeros((self.lengths.numel(), states.shape[1]), dtype=torch.int32, device=self.device)
+        all_states[:size] = states
+        self.put(self.first(all_states))
+        self.time.zero_()
+        self.traced = [self.trace[:, :0]]
+        self.size, self.longest = size, longest
+
+    def put(self, beam: Beam) -> None:
+        overwrite(tuple(self.beam[:-1]), tuple(beam[:-1]))
+        overwrite(self.beam.state, beam.state)
+
+    def run(self) -> None:
+        if self.settings.strategy == "aes":
+            for _ in range(0, self.longest, STEPS):
+                self.block()
+                self.traced.append(self.trace.clone())
+            return
+        while True:
+            self.block()
+            self.traced.append(self.trace.clone())
+            if not bool(self.is_open):
+                return
+
+    def alsd(self) -> None:
+        """A block of steps."""
+        beam, trace = self.beam, []
+        for _ in range(STEPS):
+            beam, steps = self.step(beam, self.lengths, self.settings.max_symbols)
+            trace += steps
+        self.is_open.copy_(((beam.scores > -torch.inf) & (beam.times < self.lengths[:, None])).any())
+        self.keep(beam, trace)
+
+    def aes(self) -> None:
+        """A block of frames."""
+        beam, trace = self.beam, []
+        for _ in range(STEPS):
+            self.time += 1
+            limits = self.lengths.minimum(self.time)
+            for turn in range(self.settings.aes_steps):
+                beam, steps = self.step(beam, limits, None, merges_prefixes=turn == 0)
+                trace += steps
+            beam, steps = self.step(beam, limits, 0)  # none but the blank is left
+            trace += steps
+        self.keep(beam, trace)
+
+    def keep(self, beam: Beam, trace: list[Step]) -> None:
+        self.put(beam)
+        for buffer, steps in zip(self.trace, zip(*trace)):
+            buffer.copy_(torch.stack(steps))
+
+    def found(self) -> BeamHypotheses:
+        beam, size = self.beam, self.size
+        tensors = [tensor[:size].cpu() for tensor in (beam.scores, beam.acoustic_scores, beam.lm_scores, beam.lm_states)]
+        trace = torch.cat(self.traced, 1)[:, :, :size].cpu().numpy()
+        return hypotheses(tensors, list(trace), beam.bad_frames[:size].cpu())
 
     def ask(self, beam: Beam, limits: Tensor) -> tuple[Said, Beam]:
         """Run the joint network; a row whose outputs can't be normalised ends here."""
@@ -336,27 +411,8 @@ class Search:
             states, scores = targets.view(states.shape), scores + gained.view(scores.shape)
         return states, scores
 
-    def alsd(self) -> None:
-        while bool(((self.beam.scores > -torch.inf) & (self.beam.times < self.lengths[:, None])).any()):
-            for _ in range(STEPS):
-                self.beam, steps = self.step(self.beam, self.lengths, self.settings.max_symbols)
-                self.trace += steps
 
-    def aes(self) -> None:
-        for time in range(self.frames.shape[1]):
-            limits = self.lengths.clamp(max=time + 1)
-            for turn in range(self.settings.aes_steps):
-                self.beam, steps = self.step(self.beam, limits, None, merges_prefixes=turn == 0)
-                self.trace += steps
-            self.beam, steps = self.step(self.beam, limits, 0)  # none but the blank is left
-            self.trace += steps
-
-    def found(self) -> BeamHypotheses:
-        beam = self.beam
-        empty = [torch.zeros((0, *beam.scores.shape), dtype=torch.int32)] * 3
-        parts = [torch.stack(part).to(torch.int32).cpu() for part in zip(*self.trace)] or empty
-        tensors = [tensor.cpu() for tensor in (beam.scores, beam.acoustic_scores, beam.lm_scores, beam.lm_states)]
-        return hypotheses(tensors, [part.numpy() for part in parts], beam.bad_frames.cpu())
+Kept = dict[Hashable, Search]
 
 
 def beam_search(
@@ -369,10 +425,23 @@ def beam_search(
     vocab_size: int,
     settings: BeamSettings,
     engine: str = "auto",
+    kept: Kept | None = None,
 ) -> BeamHypotheses:
-    search = Search(model, frames, lengths, automaton, states, weights, vocab_size, settings, engine)
-    if frames.shape[0] and frames.shape[1]:
-        search.alsd() if settings.strategy == "alsd" else search.aes()
+    rows, longest = grown(frames.shape[0], 1), grown(frames.shape[1], 64)
+    # What a search was recorded with: a model's or an LM's tensors may be replaced by others, of other types too.
+    key = (
+        rows, longest, states.shape[1], vocab_size, settings, engine, frames.shape[2], frames.dtype, frames.device, id(model),
+        *(tensor.data_ptr() for tensor in (*automaton, *model.parameters())),
+    )  # fmt: skip
+    searches = {} if kept is None else kept
+    search = searches.pop(key, None)
+    if search is None:
+        search = Search(model, frames, rows, longest, automaton, states.shape[1], vocab_size, settings, engine)
+    searches[key] = search  # the last one used is the last one to go
+    while len(searches) > MOST_KEPT:
+        searches.pop(next(iter(searches)))
+    search.load(frames, lengths, states, weights)
+    search.run()
     return search.found()
 
 

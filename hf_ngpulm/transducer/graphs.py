@@ -1,0 +1,73 @@
+"""Work that is done again and again in the same buffers, as a CUDA graph where there is CUDA."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+logger = logging.getLogger(__name__)
+
+Work = Callable[[], None]
+
+
+def grown(size: int, least: int) -> int:
+    """The room for so much: powers of two, so that few different sizes need work of their own."""
+    return max(least, 1 << (max(size, 1) - 1).bit_length())
+
+
+class Repeated:
+    """Work that reads and writes the same tensors each time.
+
+    A search launches some dozens of kernels in each step, and on a GPU the launches take longer than the kernels. As a graph
+    they are launched at once. To record one takes as long as some batches do, so this is done when the work is needed for a
+    second batch. What can't be recorded (a model that waits for the device) runs as it is.
+
+    Args:
+        work: without arguments or result; shapes and addresses of what it uses must stay the same.
+        capture: makes a function that does the same from the work (for tests).
+    """
+
+    def __init__(self, work: Work, capture: Callable[[Work], Work] | None = None) -> None:
+        self._work = work
+        self._capture = capture
+        self._uses = 0
+        self._run = work
+
+    def prepare(self, device: torch.device) -> None:
+        """To be called before each batch: what is in the buffers gets lost."""
+        self._uses += 1
+        capture = self._capture or (_cuda_graph if device.type == "cuda" else None)
+        if self._uses != 2 or capture is None:
+            return
+        try:
+            self._run = capture(self._work)
+        except RuntimeError as error:
+            logger.warning("no CUDA graph could be made of a decoding step, which will be slower: %s", error)
+
+    @property
+    def is_recorded(self) -> bool:
+        return self._run is not self._work
+
+    def __call__(self) -> None:
+        self._run()
+
+
+def _cuda_graph(work: Work) -> Work:
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # libraries and kernels load at their first use, which can't be recorded
+        work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
+
+
+def overwrite(buffers: tuple[Tensor, ...], values: tuple[Tensor, ...]) -> None:
+    """Copy values into buffers of the same shapes."""
+    for buffer, value in zip(buffers, values, strict=True):
+        buffer.copy_(value)

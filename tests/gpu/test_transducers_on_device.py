@@ -1,0 +1,40 @@
+"""Transducers on a real GPU: what the CPU finds, also from the third batch on, when a search is a CUDA graph."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from letters import Letters
+from toys import Toy
+
+from hf_ngpulm import NGramLM, TransducerDecoder
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("durations", [None, (0, 1, 2, 3, 4)])
+@pytest.mark.parametrize("strategy", ["greedy", "alsd", "aes"])
+@pytest.mark.parametrize("with_lm", [False, True])
+def test_batches_equal_those_of_the_cpu(durations, strategy, with_lm):
+    if durations and strategy == "aes":
+        pytest.skip("aes is for RNN-T")
+    generator = torch.Generator().manual_seed(0)
+    lm = NGramLM.train(torch.randint(0, 30, (300, 9), generator=generator).tolist(), vocab_size=30, order=4)
+    options = {"lm_weight": 0.6, "strategy": strategy, **({} if strategy == "greedy" else {"num_beams": 6})}
+    model, letters = Toy(31, 30, durations, seed=4, size=24), Letters([chr(97 + i) for i in range(30)])
+    on_cpu = TransducerDecoder(model, letters, lm if with_lm else None, **options)
+    device_lm = copy.deepcopy(lm).to("cuda") if with_lm else None
+    on_gpu = TransducerDecoder(copy.deepcopy(model).to("cuda"), letters, device_lm, **options)
+    for size, longest in ((5, 50), (8, 33), (6, 60), (7, 64), (1, 10)):
+        frames = 1.5 * torch.randn(size, longest, 24, generator=generator)
+        lengths = torch.randint(0, longest + 1, (size,), generator=generator)
+        for (ours,), (expected,) in zip(on_gpu.decode(frames.cuda(), lengths.cuda()), on_cpu.decode(frames, lengths)):
+            assert (ours.token_ids, ours.token_frames, ours.token_ends) == (
+                expected.token_ids, expected.token_frames, expected.token_ends
+            )  # fmt: skip
+            assert ours.score == pytest.approx(expected.score, abs=1e-2)
+            assert ours.token_confidences == pytest.approx(expected.token_confidences, abs=1e-3)
+    if strategy != "greedy":
+        assert sum(search.block.is_recorded for search in on_gpu._kept.values()) == 1
