@@ -26,6 +26,7 @@ class TransducerNGramPipeline(NGramPipeline):
         lm: an `NGramLM`; the id of a Hub repo or a folder with one; or an ARPA (`.arpa`, `.arpa.gz`) or NeMo (`.nemo`) file.
             None decodes without.
         lm_weight: weight of the LM's log-probabilities (default 0.5).
+        ilm_weight: what those of the model's internal LM are subtracted with where the LM takes part (default 0).
         confidence: a measure (see `hf_ngpulm.confidence`); the chunks that `return_timestamps` gives then have a `confidence`.
         max_symbols, engine: as for `hf_ngpulm.TransducerDecoder`.
 
@@ -36,8 +37,9 @@ class TransducerNGramPipeline(NGramPipeline):
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
 
-    settings = ("lm", "lm_weight", "confidence", "max_symbols", "engine")
+    settings = ("lm", "lm_weight", "ilm_weight", "confidence", "max_symbols", "engine")
     reasons = ("lm", "confidence")
+    of_an_lm = frozenset({"lm_weight", "ilm_weight"})
 
     def _make_decoder(self, settings: dict[str, Any]) -> TransducerDecoder:
         return TransducerDecoder(self.model, self.tokenizer, **settings)

@@ -12,7 +12,7 @@ from ..automaton.ops import check_engine
 from ..batches import checked_lengths
 from ..confidence import MEASURES
 from ..errors import InvalidLogitsError
-from ..fusion import Fusion, check_weight, no_models
+from ..fusion import Fusion, check_number, check_weight, no_models
 from ..hypotheses import Hypothesis
 from ..language_model import NGramLM
 from ..vocabulary import tokenizer_of
@@ -32,6 +32,8 @@ class TransducerDecoder:
         tokenizer_or_processor: the model's tokenizer, or a processor that has it.
         lm: a language model for all rows, or a list with one (or None) per row; None decodes without.
         lm_weight: weight of the LM's log-probabilities, one number or a tensor `[B]` with one per row.
+        ilm_weight: what the log-probabilities of the model's internal LM are subtracted with where a token is chosen anew: what
+            it has learned of its training texts would else count beside the LM (Meng et al., SLT 2021). 0 leaves it out.
         max_symbols: tokens that may be emitted at one frame; the model's own number if left out.
         frame_seconds: how long a frame of the encoder is; by default what model and processor say. Where nothing says it,
             words have no times in seconds.
@@ -50,6 +52,7 @@ class TransducerDecoder:
         tokenizer_or_processor: Any,
         lm: NGramLM | Sequence[NGramLM | None] | None = None,
         lm_weight: float | Tensor = 0.5,
+        ilm_weight: float = 0.0,
         max_symbols: int | None = None,
         frame_seconds: float | None = None,
         confidence: str | None = "max_prob",
@@ -71,6 +74,7 @@ class TransducerDecoder:
         self.engine = check_engine(engine)
         self.splitter = WordSplitter(self.tokenizer)
         check_weight(lm_weight, "lm_weight")
+        self.ilm_weight = check_number(ilm_weight, "ilm_weight")
         self.fusion = None if lm is None else Fusion(lm, lm_weight)
         for language_model in self.fusion.models if self.fusion else []:
             language_model.check_tokenizer(self.tokenizer)
@@ -117,7 +121,7 @@ class TransducerDecoder:
         models = no_models(batch_size, frames.device) if self.fusion is None else self.fusion.rows(batch_size, frames.device)
         found = greedy(
             self.model, frames, lengths, models.tensors, models.states, models.weights, models.vocab_size,
-            self.max_symbols, self.confidence, self.engine,
+            self.max_symbols, self.ilm_weight, self.confidence, self.engine,
         )  # fmt: skip
         bad_frames = found.bad_frames.tolist()
         for row, frame in enumerate(bad_frames):
@@ -127,27 +131,26 @@ class TransducerDecoder:
                     "(an overflow in half precision, or broken weights or audio)"
                 )
         lm_scores = found.lm_scores.double().masked_fill(~models.present, 0.0)
-        scores = found.acoustic_scores + (models.weights * lm_scores).sum(1)
-        tokens, starts = found.tokens.tolist(), found.frames.tolist()
-        ends = (found.frames + found.durations.clamp(min=1)).minimum(lengths[:, None]).tolist()
-        confidences = None if found.confidences is None else found.confidences.tolist()
-        totals = zip(found.counts.tolist(), scores.tolist(), found.acoustic_scores.tolist(), lm_scores.sum(1).tolist())
+        scores = found.acoustic_scores + (models.weights * lm_scores).sum(1) - self.ilm_weight * found.ilm_scores
+        totals = zip(scores.tolist(), found.acoustic_scores.tolist(), lm_scores.sum(1).tolist(), lengths.tolist())
         return [
             [
                 Hypothesis(
-                    text=self.splitter.text(tokens[row][:count]),
-                    token_ids=tokens[row][:count],
+                    text=self.splitter.text(tokens),
+                    token_ids=tokens,
                     score=score,
                     acoustic_score=acoustic_score,
                     lm_score=lm_score,
-                    token_frames=starts[row][:count],
-                    token_ends=ends[row][:count],
-                    token_confidences=[] if confidences is None else confidences[row][:count],
+                    token_frames=starts,
+                    token_ends=[min(start + max(duration, 1), length) for start, duration in zip(starts, durations)],
+                    token_confidences=confidences,
                     frame_seconds=self.frame_seconds,
                     splitter=self.splitter,
                 )
             ]
-            for row, (count, score, acoustic_score, lm_score) in enumerate(totals)
+            for (tokens, starts, durations, confidences), (score, acoustic_score, lm_score, length) in zip(
+                found.by_token(self.model.blank_id), totals
+            )
         ]
 
 

@@ -150,6 +150,10 @@ def test_settings_of_the_encoder_reach_it(parts, lm, audios, monkeypatch):
 def test_wrong_uses(parts, lm, audios):
     with pytest.raises(ValueError, match="lm_weight given without lm="):
         pipeline(TASK, **parts, lm_weight=0.5)
+    with pytest.raises(ValueError, match="ilm_weight given without lm="):
+        pipeline(TASK, **parts, ilm_weight=0.5)
+    with pytest.raises(ValueError, match="ilm_weight should be"):
+        pipeline(TASK, **parts, lm=lm, ilm_weight=float("nan"))
     with pytest.raises(ValueError, match="max_symbols given without lm="):
         pipeline(TASK, **parts)(audios[0].copy(), max_symbols=3)
     with pytest.raises(ValueError, match="max_symbols should be"):
