@@ -28,19 +28,31 @@ def frame_confidence(logits: Tensor, measure: str = "max_prob") -> Tensor:
     classes = logits.shape[-1]
     if not logits.numel():
         return logits.new_zeros(logits.shape[:2], dtype=torch.float32)
-    logits = logits.detach().float()
+    log_probs = torch.log_softmax(logits.detach().float(), dim=-1)
     if measure == "max_prob":
-        return torch.softmax(logits, dim=-1).amax(-1)
-    if classes == 1:
-        return logits.new_ones(logits.shape[:2])
-    log_probs = torch.log_softmax(logits, dim=-1)
-    if measure == "gibbs":
+        sums = log_probs.amax(-1).exp()
+    elif measure == "gibbs":
         probabilities = log_probs.exp()
-        entropy = -torch.where(probabilities > 0, probabilities * log_probs, 0.0).sum(-1)
-        return (1 - entropy / math.log(classes)).clamp(0, 1)
-    powers = torch.logsumexp(ALPHA * log_probs, dim=-1)  # log of the sum of p ** alpha
+        sums = torch.where(probabilities > 0, probabilities * log_probs, 0.0).sum(-1)
+    else:
+        sums = (ALPHA * log_probs).exp().sum(-1)
+    return confidence_of_sums(sums, measure, classes)
+
+
+def confidence_of_sums(sums: Tensor, measure: str, classes: int) -> Tensor:
+    """The same from what it needs to know of the classes' probabilities p, float32 of any shape.
+
+    Args:
+        sums: the highest p ("max_prob"), the sum of p log p ("gibbs"), or that of p ** ALPHA ("tsallis" and "renyi").
+    """
+    if measure == "max_prob":
+        return sums
+    if classes == 1:
+        return torch.ones_like(sums)
+    if measure == "gibbs":
+        return (1 + sums / math.log(classes)).clamp(0, 1)
     if measure == "renyi":
-        return (1 - powers / (1 - ALPHA) / math.log(classes)).clamp(0, 1)
-    entropy = (powers.exp() - 1) / (1 - ALPHA)
+        return (1 - sums.log() / (1 - ALPHA) / math.log(classes)).clamp(0, 1)
+    entropy = (sums - 1) / (1 - ALPHA)
     least = math.exp(-(classes ** (1 - ALPHA) - 1) / (1 - ALPHA))
     return (((-entropy).exp() - least) / (1 - least)).clamp(0, 1)

@@ -117,6 +117,10 @@ def check_weight(weight: float | Tensor, name: str) -> float | Tensor:
         if weight.dim() != 1 or not bool(torch.isfinite(weight.to(torch.float32)).all()):
             raise ValueError(f"{name} should be a number, or a tensor [B] of finite numbers, got {weight}")
         return weight
+    return check_number(weight, name)
+
+
+def check_number(weight: float, name: str) -> float:
     if isinstance(weight, bool) or not isinstance(weight, Real) or not abs(weight) <= LARGEST_WEIGHT:
         raise ValueError(f"{name} should be a finite number, got {weight!r}")
     return float(weight)

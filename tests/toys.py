@@ -42,7 +42,7 @@ class Toy(TransducerModel):
         return torch.cat([state, count], -1), (state, count)
 
     def join(self, frames, predictions):
-        logits = torch.tanh(frames + predictions[..., :-1]) @ self.head + self.bias
+        logits = torch.tanh(frames[..., : len(self.head)] + predictions[..., :-1]) @ self.head + self.bias
         full = predictions[..., -1:] >= self.most_tokens
         classes = torch.arange(logits.shape[-1], device=logits.device)
         is_token = (classes < self.vocab_size) & (classes != self.blank_id)

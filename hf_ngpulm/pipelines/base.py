@@ -31,6 +31,7 @@ OF_SOME_DECODER = frozenset(
         "repeats",
         "strategy",
         "max_symbols",
+        "ilm_weight",
         "blank_scoring",
         "pruning",
         "merging",

@@ -30,8 +30,8 @@ class TransducerNGramPipeline(NGramPipeline):
         strategy: "greedy", "alsd" (beam search, the default with `num_beams`) or "aes" (beam search for RNN-T).
         num_return_sequences: above 1, results have a list `hypotheses` of so many transcripts with their scores.
         confidence: a measure (see `hf_ngpulm.confidence`); the chunks that `return_timestamps` gives then have a `confidence`.
-        max_symbols, blank_scoring, pruning, merging, length_normalization, score_eos, aes_steps, aes_beta, aes_gamma, engine:
-            as for `hf_ngpulm.TransducerDecoder`.
+        max_symbols, ilm_weight, blank_scoring, pruning, merging, length_normalization, score_eos, aes_steps, aes_beta,
+            aes_gamma, engine: as for `hf_ngpulm.TransducerDecoder`.
 
     `return_timestamps="word"` or `"char"` gives times from the frames at which tokens were emitted ("char": single tokens).
 
@@ -41,8 +41,9 @@ class TransducerNGramPipeline(NGramPipeline):
     """
 
     settings = (
-        "lm", "lm_weight", "num_beams", "strategy", "num_return_sequences", "confidence", "max_symbols", "blank_scoring",
-        "pruning", "merging", "length_normalization", "score_eos", "aes_steps", "aes_beta", "aes_gamma", "engine",
+        "lm", "lm_weight", "num_beams", "strategy", "num_return_sequences", "confidence", "max_symbols", "ilm_weight",
+        "blank_scoring", "pruning", "merging", "length_normalization", "score_eos", "aes_steps", "aes_beta", "aes_gamma",
+        "engine",
     )  # fmt: skip
     reasons = ("lm", "num_beams", "strategy", "confidence")
     of_an_lm = frozenset({"lm_weight", "blank_scoring", "score_eos"})

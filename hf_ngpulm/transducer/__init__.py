@@ -2,5 +2,6 @@
 
 from .decoder import TransducerDecoder
 from .model import TransducerModel, TransformersTransducer
+from .search import TransducerSearch
 
-__all__ = ["TransducerDecoder", "TransducerModel", "TransformersTransducer"]
+__all__ = ["TransducerDecoder", "TransducerModel", "TransducerSearch", "TransformersTransducer"]

@@ -9,8 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .networks import TransducerNetworks, is_plain, networks_of
+
 # The state of a prediction network: tensors with the batch as their first dimension.
 State = tuple[Tensor, ...]
+
+# Those of Transformers that are a sum, an activation and a linear layer.
+_JOINT_NETWORKS = (
+    "ParakeetRNNTJointNetwork", "ParakeetTDTJointNetwork", "NemotronAsrStreamingRNNTJointNetwork",
+    "Nemotron3_5AsrRNNTJointNetwork",
+)  # fmt: skip
 
 
 class TransducerModel(ABC):
@@ -68,6 +76,21 @@ class TransducerModel(ABC):
     def join(self, frames: Tensor, predictions: Tensor) -> Tensor:
         """Logits of the token classes, and behind them of the durations: two `[..., D]` that broadcast -> `[..., C]`."""
 
+    def internal_lm(self, predictions: Tensor) -> Tensor:
+        """What the transducer takes for likely without hearing anything: `[..., D]` -> log-probabilities, float32 `[..., V]`.
+
+        The encoder's part is zero, and the blank (-inf) is left out (Meng et al., "Internal language model estimation for
+        domain-adaptive end-to-end speech recognition", SLT 2021; for a HAT, Variani et al., "Hybrid autoregressive
+        transducer", ICASSP 2020, equation 9).
+        """
+        logits = self.join(torch.zeros_like(predictions), predictions)[..., : self.vocab_size].float()
+        is_blank = torch.arange(self.vocab_size, device=logits.device) == self.blank_id
+        return torch.log_softmax(logits.masked_fill(is_blank, -torch.inf), dim=-1)
+
+    def networks(self) -> TransducerNetworks | None:
+        """The weights behind `start`, `predict` and `join`, for engines that run them as a whole; None if they are others'."""
+        return None
+
 
 class TransformersTransducer(TransducerModel):
     """`ParakeetForRNNT`, `ParakeetForTDT`, `NemotronAsrStreamingForRNNT`, `Nemotron3_5AsrForRNNT`, and models built alike.
@@ -122,3 +145,14 @@ class TransformersTransducer(TransducerModel):
 
     def join(self, frames: Tensor, predictions: Tensor) -> Tensor:
         return self.model.joint(encoder_hidden_states=frames, decoder_hidden_states=predictions)
+
+    def networks(self) -> TransducerNetworks | None:
+        decoder, joint = self.model.decoder, self.model.joint
+        own = all(
+            getattr(type(self), name) is getattr(TransformersTransducer, name)
+            for name in ("start", "predict", "join", "internal_lm")
+        )
+        known = type(joint).__module__.startswith("transformers.models.") and type(joint).__name__ in _JOINT_NETWORKS
+        if not own or not known or not is_plain(joint):
+            return None
+        return networks_of(decoder.embedding, decoder.lstm, decoder.decoder_projector, joint.activation, joint.head)

@@ -6,86 +6,89 @@ import torch
 from torch import Tensor
 
 from ..automaton.tensors import AutomatonTensors
+from .rows import Rows, Rules
 
 
 def walk(
-    automaton: AutomatonTensors,
-    token_logits: Tensor,
-    best: Tensor,
-    normalisers: Tensor,
-    durations: Tensor,
-    duration_log_probs: Tensor,
-    ends: Tensor,
-    times: Tensor,
-    symbols: Tensor,
-    lm_states: Tensor,
-    weights: Tensor,
-    blank: int,
-    vocab_size: int,
-    max_symbols: int,
-    acoustic_scores: Tensor,
-    lm_scores: Tensor,
-    bad_frames: Tensor,
-    engine: str = "auto",
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Follow the blanks of each row to its first token, and choose that with the LM.
-
-    `A` rows, a window of `W` frames. `times`, `symbols`, `lm_states` and the last three tensors are changed in place.
+    automaton: AutomatonTensors, rules: Rules, rows: Rows, logits: Tensor, internal: Tensor, engine: str = "auto"
+) -> tuple[Tensor, Tensor]:
+    """Follow the blanks of each row to its first token, and choose that with the LM. The rows are changed in place.
 
     Args:
-        token_logits: `[A, W, V]`.
-        best, normalisers: `[A, W]`, the best class of each frame, and the log of the sum of exponentials.
-        durations, duration_log_probs: `[A, W]`, frames that the model would move on, and their log-probability.
-        ends, times: `[A]`, the row's number of frames, and the first frame of the window.
-        symbols: `[A]`, tokens emitted at that frame already.
-        lm_states, weights: `[A, M]`.
-        max_symbols: tokens that may be emitted at one frame.
-        acoustic_scores, lm_scores, bad_frames: `[A]`, `[A, M]`, `[A]`, of the rows so far.
+        logits: float32 `[A, W, C]`, of a window of coming frames.
+        internal: float32 `[A, V]`, log-probabilities of the internal LM; anything if its weight is 0.
         engine: of the LM's queries.
 
     Returns:
-        For each row the token (-1 for none), its place in the window, its frame, and the frames moved on behind it.
+        Class of the step at each place of the window, -1 for none, and the frames moved on behind it: int64 `[A, W]`. A step
+        that isn't a blank is a row's last.
     """
-    window, classes = token_logits.shape[1:]
-    num_automata, scored = lm_states.shape[1], min(vocab_size, classes)
-    is_blank = best == blank
-    log_probs = token_logits.gather(2, best[..., None])[..., 0] - normalisers + duration_log_probs
-    steps = torch.where(is_blank, durations.clamp(min=1), durations)
-    place = torch.zeros_like(times)
+    token_logits = logits[..., : rules.classes]
+    window, num_automata = logits.shape[1], rows.lm_states.shape[1]
+    normalisers, best = torch.logsumexp(token_logits, -1), token_logits.argmax(-1)
+    is_blank = best == rules.blank
+    log_probs = token_logits.gather(2, best[..., None])[..., 0] - normalisers
+    durations = is_blank.to(torch.int64)
+    if len(rules.durations):
+        duration_log_probs, chosen = torch.log_softmax(logits[..., rules.classes :], -1).max(-1)
+        log_probs, normalisers = log_probs + duration_log_probs, normalisers + duration_log_probs  # to see what is broken
+        durations = rules.durations[chosen]
+    passing = durations.clamp(min=1)
+
+    tokens, moves = torch.full_like(durations, -1), torch.zeros_like(durations)
+    place = torch.zeros_like(rows.times)
     for _ in range(window):
         at = place.clamp(max=window - 1)[:, None]
-        inside = (place < window) & (times + place < ends) & (bad_frames < 0)
+        inside = (place < window) & (rows.times + place < rows.ends) & (rows.bad_frames < 0)
         broken = inside & ~torch.isfinite(normalisers.gather(1, at)[:, 0])
-        bad_frames.copy_(torch.where(broken, times + place, bad_frames))
+        rows.bad_frames.copy_(torch.where(broken, rows.times + place, rows.bad_frames))
         passes = inside & ~broken & is_blank.gather(1, at)[:, 0]
-        acoustic_scores += torch.where(passes, log_probs.gather(1, at)[:, 0], 0.0)
-        place = place + torch.where(passes, steps.gather(1, at)[:, 0], 0)
-    symbols.copy_(torch.where(place > 0, 0, symbols))
-    times += place
-    emits = (place < window) & (times < ends) & (bad_frames < 0)
+        rows.acoustic_scores.add_(torch.where(passes, log_probs.gather(1, at)[:, 0], 0.0))
+        move = torch.where(passes, passing.gather(1, at)[:, 0], 0)
+        tokens.scatter_(1, at, torch.where(passes[:, None], rules.blank, tokens.gather(1, at)))
+        moves.scatter_(1, at, torch.where(passes[:, None], move[:, None], moves.gather(1, at)))
+        place = place + move
+    rows.symbols.masked_fill_(place > 0, 0)
+    rows.times.add_(place)
+
+    emits = (place < window) & (rows.times < rows.ends) & (rows.bad_frames < 0)
     at = place.clamp(max=window - 1)[:, None]
-    logits = token_logits.gather(1, at[..., None].expand(-1, -1, classes))[:, 0]
-    token = best.gather(1, at)[:, 0]
-    score = log_probs.gather(1, at)[:, 0]
+    logits = token_logits.gather(1, at[..., None].expand(-1, -1, rules.classes))[:, 0]
+    token, score = best.gather(1, at)[:, 0], log_probs.gather(1, at)[:, 0]
+    candidates = torch.where((rows.weights != 0).any(1), min(rules.vocab_size, rules.classes), rules.classes)
+    chooses = emits & (token < candidates)
+    fused = logits
     if num_automata:
-        per_lm, targets = torch.ops.hf_ngpulm.advance(list(automaton), lm_states.flatten(), vocab_size, engine)
-        per_lm, targets = (values.view(-1, num_automata, vocab_size)[..., :scored] for values in (per_lm, targets))
-        fused = logits[:, :scored] + (weights[..., None] * per_lm).sum(1)
-        if blank < scored:
-            fused[:, blank] = -torch.inf
-        highest, again = fused.max(-1)
-        fusable = emits & (token < vocab_size)
-        again = torch.where(fusable & (highest > -torch.inf), again, token)
-        score = score + (logits.gather(1, again[:, None]) - logits.gather(1, token[:, None]))[:, 0]
-        token = again
-        picked = token.clamp(max=scored - 1)[:, None, None].expand(-1, num_automata, 1)
-        lm_scores += torch.where(fusable[:, None], per_lm.gather(2, picked)[..., 0], 0.0)
-        lm_states.copy_(torch.where(fusable[:, None], targets.gather(2, picked)[..., 0], lm_states))
-    acoustic_scores += torch.where(emits, score, 0.0)
+        states = rows.lm_states.flatten()
+        per_lm, targets = torch.ops.hf_ngpulm.advance(list(automaton), states, rules.vocab_size, engine)
+        per_lm, targets = (
+            values.view(-1, num_automata, rules.vocab_size)[..., : rules.classes] for values in (per_lm, targets)
+        )
+        # Classes that no LM scores get no score: they are candidates in rows without an LM.
+        fused = fused + torch.nn.functional.pad((rows.weights[..., None] * per_lm).sum(1), (0, rules.classes - per_lm.shape[2]))
+    if rules.ilm_weight:
+        fused = fused - rules.ilm_weight * internal
+        fused = torch.where(fused.isnan(), -torch.inf, fused)  # classes that are impossible
+    classes = torch.arange(rules.classes, device=logits.device)
+    fused = fused.masked_fill((classes == rules.blank) | (classes >= candidates[:, None]), -torch.inf)
+    highest, again = fused.max(-1)
+    again = torch.where(chooses & (highest > -torch.inf), again, token)
+    change = (logits.gather(1, again[:, None]) - logits.gather(1, token[:, None]))[:, 0]
+    score = score + torch.where(again == token, 0.0, change)
+    token = again
+    if rules.ilm_weight:
+        rows.ilm_scores.add_(torch.where(chooses, internal.gather(1, token[:, None])[:, 0], 0.0))
+    if num_automata and per_lm.shape[2]:
+        known = (emits & (token < rules.vocab_size))[:, None]
+        picked = token.clamp(max=per_lm.shape[2] - 1)[:, None, None].expand(-1, num_automata, 1)
+        rows.lm_scores.add_(torch.where(known, per_lm.gather(2, picked)[..., 0], 0.0))
+        rows.lm_states.copy_(torch.where(known, targets.gather(2, picked)[..., 0], rows.lm_states))
+    rows.acoustic_scores.add_(torch.where(emits, score, 0.0))
     move = durations.gather(1, at)[:, 0]
-    count = symbols + emits.to(symbols.dtype)
-    move = torch.where((move == 0) & (count >= max_symbols), 1, move)
-    frame = times.clone()
-    symbols.copy_(torch.where(emits & (move > 0), 0, count))
-    times += torch.where(emits, move, 0)
-    return torch.where(emits, token, -1), place, frame, move
+    count = rows.symbols + emits.to(rows.symbols.dtype)
+    move = torch.where((move == 0) & (count >= rules.max_symbols), 1, move)
+    rows.symbols.copy_(torch.where(emits & (move > 0), 0, count))
+    rows.times.add_(torch.where(emits, move, 0))
+    tokens.scatter_(1, at, torch.where(emits[:, None], token[:, None], tokens.gather(1, at)))
+    moves.scatter_(1, at, torch.where(emits[:, None], move[:, None], moves.gather(1, at)))
+    return tokens, moves

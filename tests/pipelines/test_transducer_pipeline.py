@@ -180,6 +180,10 @@ def test_every_setting_of_a_decoder_is_known_to_all_pipelines():
 def test_wrong_uses(parts, lm, audios):
     with pytest.raises(ValueError, match="lm_weight given without lm="):
         pipeline(TASK, **parts, lm_weight=0.5)
+    with pytest.raises(ValueError, match="ilm_weight given without lm="):
+        pipeline(TASK, **parts, ilm_weight=0.5)
+    with pytest.raises(ValueError, match="ilm_weight should be"):
+        pipeline(TASK, **parts, lm=lm, ilm_weight=float("nan"))
     with pytest.raises(ValueError, match="max_symbols given without lm="):
         pipeline(TASK, **parts)(audios[0].copy(), max_symbols=3)
     with pytest.raises(ValueError, match="max_symbols should be"):

@@ -62,27 +62,29 @@ def problems(draw):
     return model, frames, lengths, automaton, states, weights, draw(st.sampled_from([1, 2, 10]))
 
 
-@given(problems(), st.sampled_from([1, 2, 4, 7]), st.sampled_from(["reference", "cpu"]))
+@given(problems(), st.sampled_from([1, 2, 4, 7]), st.sampled_from(["reference", "cpu"]), st.sampled_from([0.0, 0.5, -0.25]))
 @settings(RELAXED, max_examples=150)
-def test_batches_equal_the_plain_loop(problem, window, engine):
+def test_batches_equal_the_plain_loop(problem, window, engine, ilm_weight):
     model, frames, lengths, automaton, states, weights, max_symbols = problem
     frames = frames.masked_fill((torch.arange(frames.shape[1]) >= lengths[:, None])[..., None], torch.nan)  # padding
     vocab_size = automaton.vocab_size if states.shape[1] else 0
     found = greedy(
-        model, frames, lengths, automaton.tensors, states, weights, vocab_size, max_symbols, engine=engine, window=window
-    )
+        model, frames, lengths, automaton.tensors, states, weights, vocab_size, max_symbols, ilm_weight, engine=engine,
+        window=window,
+    )  # fmt: skip
     assert found.bad_frames.tolist() == [-1] * len(frames)
     for row in range(len(frames)):
         expected = reference.greedy(
-            model, frames[row, : lengths[row]], automaton.tensors, states[row], weights[row], vocab_size, max_symbols
-        )
+            model, frames[row, : lengths[row]], automaton.tensors, states[row], weights[row], vocab_size, max_symbols,
+            ilm_weight,
+        )  # fmt: skip
         count = int(found.counts[row])
         assert found.tokens[row, :count].tolist() == expected.tokens
-        assert found.frames[row, :count].tolist() == expected.frames
         assert found.durations[row, :count].tolist() == expected.durations
         scale = 1e-4 * (1 + count)
         assert float(found.acoustic_scores[row]) == pytest.approx(expected.acoustic_score, abs=scale, rel=1e-4)
         torch.testing.assert_close(found.lm_scores[row], expected.lm_scores, rtol=1e-4, atol=1e-3)
+        assert float(found.ilm_scores[row]) == pytest.approx(expected.ilm_score, abs=scale, rel=1e-4)
 
 
 class Scripted(TransducerModel):
@@ -172,7 +174,7 @@ def test_classes_that_no_lm_scores_stay():
     model, frames = Scripted(4, max_symbols=1), script(3, 2, 0, 3, classes=4)
     states, weights = torch.zeros(1, 1, dtype=torch.int32), torch.ones(1, 1)
     found = greedy(model, frames, torch.tensor([4]), automaton.tensors, states, weights, 2, 1)
-    assert found.tokens[0].tolist() == [2, 1] and found.lm_scores.tolist() == [[0.0]]
+    assert found.tokens[0].tolist() == [3, 2, 1, 3] and found.lm_scores.tolist() == [[0.0]]
 
 
 def test_bad_and_odd_input():
@@ -196,6 +198,8 @@ def test_bad_and_odd_input():
     for arguments, message in (
         ({"max_symbols": 0}, "max_symbols"),
         ({"lm_weight": math.inf}, "lm_weight"),
+        ({"ilm_weight": math.nan}, "ilm_weight"),
+        ({"ilm_weight": torch.ones(3)}, "ilm_weight"),
         ({"confidence": "high"}, "high"),
         ({"frame_seconds": -1.0}, "frame_seconds"),
         ({"engine": "fast"}, "engine"),

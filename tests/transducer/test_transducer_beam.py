@@ -16,7 +16,7 @@ from hf_ngpulm import InvalidLogitsError, NGramLM, TransducerDecoder
 from hf_ngpulm.automaton import reference as queries
 from hf_ngpulm.confidence import frame_confidence
 from hf_ngpulm.fusion import no_models
-from hf_ngpulm.transducer.beam import BeamSettings, beam_search, internal_lm, reference
+from hf_ngpulm.transducer.beam import BeamSettings, beam_search, reference
 from hf_ngpulm.transducer.beam.tensors import MOST_KEPT, Search
 from hf_ngpulm.transducer.graphs import Repeated
 
@@ -83,7 +83,7 @@ def all_paths(model, frames, automaton, states, weights, vocab_size, options):
             durations = list(zip(model.durations, logits[model.vocab_size :].log_softmax(0).tolist()))
         others = log_probs.double()
         others[model.blank_id] = -math.inf
-        ilm = internal_lm(model.join(torch.zeros_like(frames[0]), prediction[0])[: model.vocab_size], model.blank_id)
+        ilm = model.internal_lm(prediction[0])
         per_lm, targets = queries.advance(automaton, lm_states, vocab_size)
         for label, log_prob in enumerate(log_probs.tolist()):
             if log_prob == -math.inf:

@@ -20,7 +20,6 @@ import importlib
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from ...automaton.ops import engine_name
@@ -83,16 +82,6 @@ class BeamHypotheses(NamedTuple):
     frames: Tensor
     durations: Tensor
     bad_frames: Tensor
-
-
-def internal_lm(logits: Tensor, blank: int) -> Tensor:
-    """Log-probabilities of the internal LM, `[..., V]`, -inf for the blank, from the joint network's logits without an encoder.
-
-    Meng et al., "Internal language model estimation for domain-adaptive end-to-end speech recognition", SLT 2021.
-    """
-    logits = logits.float().clone()
-    logits[..., blank] = -torch.inf
-    return torch.log_softmax(logits, -1)
 
 
 def beam_search(

@@ -13,7 +13,7 @@ from torch import Tensor
 from ...automaton.cpu import arrays_of, borrowed_automaton, compiled, in_threads, score_one, step_one
 from ...automaton.tensors import AutomatonTensors
 from ..model import TransducerModel
-from . import FIRST_HASH, STILL, BeamHypotheses, BeamSettings, internal_lm
+from . import FIRST_HASH, STILL, BeamHypotheses, BeamSettings
 from .tracing import Trace, hypotheses
 
 NEGLIGIBLE = 40.0  # a summand less likely than another by this power of e is lost in double precision
@@ -94,8 +94,7 @@ class Search:
         for part, new in zip(self.state, state):
             part.index_copy_(0, slots, new)
         if self.settings.ilm_weight:
-            logits = self.model.join(self.frames.new_zeros((1, self.frames.shape[1])), predictions)[:, : self.model.vocab_size]
-            scores = internal_lm(logits, self.model.blank_id)
+            scores = self.model.internal_lm(predictions)
             scores[:, self.model.blank_id] = 0.0
             torch.from_numpy(self.beam.lines).index_add_(0, slots, scores, alpha=-self.settings.ilm_weight)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...automaton import reference
 from ...automaton.tensors import AutomatonTensors
 from ..model import State, TransducerModel
-from . import BeamSettings, internal_lm
+from . import BeamSettings
 
 
 class Path(NamedTuple):
@@ -116,8 +116,7 @@ class Search:
             full[:, : self.vocab_size] = scores
             added = (self.weights[:, None] * full[:, :classes]).sum(0)
         if self.settings.ilm_weight:
-            logits = self.model.join(torch.zeros_like(self.frames[0]), prediction)[:classes]
-            added = added - self.settings.ilm_weight * internal_lm(logits, self.model.blank_id)
+            added = added - self.settings.ilm_weight * self.model.internal_lm(prediction)
         return added
 
     def extended(self, path: Path, extension: Extension, time: int) -> Path:

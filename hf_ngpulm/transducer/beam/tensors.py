@@ -17,7 +17,7 @@ from torch import Tensor
 from ...automaton.tensors import AutomatonTensors
 from ..graphs import Repeated, Work, grown, overwrite
 from ..model import State, TransducerModel
-from . import FIRST_HASH, STILL, BeamHypotheses, BeamSettings, internal_lm
+from . import FIRST_HASH, STILL, BeamHypotheses, BeamSettings
 from .tracing import hypotheses
 
 STEPS = 8  # between two looks at whether anything is left to do
@@ -102,7 +102,6 @@ class Search:
         self.weights = torch.zeros((rows, num_automata), device=device)
         self.totals = torch.zeros(rows, device=device)
         self.durations = torch.tensor(model.durations or (), dtype=torch.int64, device=device)
-        self.zero_frame = frames.new_zeros((1, frames.shape[2]))
         self.places = torch.arange(num_beams, device=device).expand(rows, num_beams)
         self.rows = torch.arange(rows, device=device)[:, None]
         self.time = torch.zeros((), dtype=torch.int64, device=device)
@@ -238,8 +237,7 @@ class Search:
             # As likely as one of V tokens that are equally likely.
             added[..., scored:] = -math.log(self.vocab_size) * self.weights.sum(1)[:, None, None]
         if self.settings.ilm_weight:
-            logits = self.model.join(self.zero_frame, beam.predictions)[:, :classes]
-            added -= self.settings.ilm_weight * internal_lm(logits, self.model.blank_id).view(added.shape)
+            added -= self.settings.ilm_weight * self.model.internal_lm(beam.predictions).view(added.shape)
         return added
 
     def step(

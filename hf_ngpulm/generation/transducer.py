@@ -1,0 +1,145 @@
+"""A generation strategy for transducers: language models and beam search in `model.generate`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteriaList
+from transformers.generation.logits_process import SuppressTokensLogitsProcessor
+
+from ..arguments import refuse_idle
+from ..language_model import NGramLM, load_language_model
+from ..transducer import TransducerSearch, TransformersTransducer
+from ..vocabulary import tokenizer_of
+
+_KEPT_MODELS = 4
+_language_models: dict[tuple[str, str], NGramLM] = {}
+
+
+@torch.inference_mode()
+def transducer_generate(
+    model: Any,
+    input_ids: Tensor,
+    logits_processor: LogitsProcessorList | None = None,
+    stopping_criteria: StoppingCriteriaList | None = None,
+    generation_config: GenerationConfig | None = None,
+    synced_gpus: bool = False,
+    streamer: Any = None,
+    lm: NGramLM | str | os.PathLike[str] | Sequence[NGramLM | None] | None = None,
+    lm_weight: float | Tensor = 0.5,
+    strategy: str | None = None,
+    num_beams: int | None = None,
+    num_return_sequences: int = 1,
+    max_symbols: int | None = None,
+    ilm_weight: float = 0.0,
+    blank_scoring: str | None = None,
+    pruning: str | None = None,
+    merging: str | None = None,
+    length_normalization: bool | None = None,
+    score_eos: bool | None = None,
+    aes_steps: int | None = None,
+    aes_beta: int | None = None,
+    aes_gamma: float | None = None,
+    processor: Any = None,
+    **model_kwargs: Any,
+) -> Tensor:
+    """Decode with a language model or a beam: `model.generate(**inputs, custom_generate=transducer_generate, lm=lm)`.
+
+    `generate` then returns what it always does for Parakeet's and Nemotron's transducers: `sequences` with blanks, and
+    `durations`, the frames moved on behind each step. With `num_return_sequences` above 1 there are so many for each recording,
+    best first.
+
+    Args:
+        model, input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, streamer: `generate` gives them.
+        lm: a language model; the id of a Hub repo, a folder or a file with one (kept for the next call); or a list with one (or
+            None) per row.
+        lm_weight, strategy, num_beams, ... aes_gamma: as for `hf_ngpulm.TransducerDecoder`.
+        processor: the model's (or its tokenizer), to make sure that the LM was made for it; without it only sizes are compared.
+
+    Raises:
+        ValueError: settings of `generate` that mean nothing to this search (logits processors, a streamer).
+        TokenizerMismatchError: the LM was made for another tokenizer.
+        InvalidLogitsError: the model's outputs hold NaN or infinity.
+    """
+    _check(model, logits_processor, streamer)
+    if "encoder_outputs" not in model_kwargs or "encoder_valid_lengths" not in model_kwargs:
+        raise ValueError(f"{type(model).__name__} isn't a transducer that generates from encoder_outputs")
+    if getattr(model, "_streaming", False):
+        raise ValueError("input_features that come chunk by chunk can't be decoded by this strategy; pass them as one tensor")
+    frames = model_kwargs["encoder_outputs"].pooler_output
+    if isinstance(lm, str | os.PathLike):
+        lm = _loaded(os.fspath(lm), None if processor is None else tokenizer_of(processor), frames.device)
+    search = TransducerSearch(
+        TransformersTransducer(model), lm, lm_weight, strategy=strategy, num_beams=num_beams,
+        num_return_sequences=num_return_sequences, max_symbols=max_symbols, ilm_weight=ilm_weight, blank_scoring=blank_scoring,
+        pruning=pruning, merging=merging, length_normalization=length_normalization, score_eos=score_eos,
+        aes_steps=aes_steps, aes_beta=aes_beta, aes_gamma=aes_gamma,
+    )  # fmt: skip
+    for language_model in search.models:
+        if processor is not None:
+            language_model.check_tokenizer(tokenizer_of(processor))
+        elif language_model.vocab_size > model.config.vocab_size:
+            raise ValueError(
+                f"the language model has {language_model.vocab_size} tokens, {type(model).__name__} only "
+                f"{model.config.vocab_size}; was it made for another tokenizer?"
+            )
+    paths = search.search(frames, model_kwargs["encoder_valid_lengths"])
+    counts = paths.counts.clamp(min=0).flatten().to(frames.device)
+    longest = max(1, int(counts.max()) if counts.numel() else 0)
+    pad = generation_config.pad_token_id if generation_config is not None else None
+    steps = frames.new_full((counts.numel(), longest), model.config.blank_token_id if pad is None else pad, dtype=torch.int64)
+    durations = torch.zeros_like(steps)
+    inside = torch.arange(longest, device=frames.device) < counts[:, None]
+    for out, values in ((steps, paths.labels), (durations, paths.durations)):
+        values = values.flatten(0, 1)[:, :longest].to(frames.device)
+        out[:, : values.shape[1]] = torch.where(inside[:, : values.shape[1]], values, out[:, : values.shape[1]])
+    most = _most_steps(model, generation_config, frames.shape[1])
+    if most is not None:
+        steps, durations = steps[:, :most], durations[:, :most]
+    model._step_durations = list(durations.unbind(1))  # where the model's own `generate` collects them
+    return torch.cat([input_ids[:1].expand(len(steps), -1), steps], 1)
+
+
+def _most_steps(model: Any, config: GenerationConfig | None, frames: int) -> int | None:
+    """The steps that the caller asked for at most; `generate` sets a limit by itself where the caller sets none."""
+    if config is None or config.max_length is None:
+        return None
+    by_itself = config.max_new_tokens is None and config.max_length == model.max_symbols_per_step * frames
+    return None if by_itself else max(1, config.max_length - 1)  # less the token that it begins with
+
+
+def _check(model: Any, processors: LogitsProcessorList | None, streamer: Any) -> None:
+    refuse_idle({"streamer": streamer}, "can't be used with this strategy, which finds all tokens at once")
+    for processor in processors or ():
+        suppressed = getattr(processor, "suppress_tokens", ())
+        if type(processor) is not SuppressTokensLogitsProcessor or min(map(int, suppressed)) < model.config.vocab_size:
+            raise ValueError(
+                f"{type(processor).__name__} can't be used with this strategy: a transducer chooses tokens from its own "
+                "logits. Pass a language model as lm=... instead"
+            )
+
+
+def _loaded(source: str, tokenizer: Any, device: torch.device) -> NGramLM:
+    """A model by its name, kept for the next call."""
+    key = (source, str(device))
+    lm = _language_models.pop(key, None)
+    _language_models[key] = load_language_model(source, tokenizer, device) if lm is None else lm
+    while len(_language_models) > _KEPT_MODELS:
+        _language_models.pop(next(iter(_language_models)))
+    return _language_models[key]
+
+
+def generate(model: Any, **kwargs: Any) -> Any:
+    """What a Hub repo's `custom_generate/generate.py` hands to `generate`: the strategy for a model's family.
+
+    Raises:
+        ValueError: there is none for this model.
+    """
+    if not hasattr(model, "joint"):
+        raise ValueError(f"there is no generation strategy for {type(model).__name__} here, only for transducers")
+    given = {name: value for name, value in kwargs.items() if value is not None}
+    return GenerationMixin.generate(model, custom_generate=transducer_generate, **given)

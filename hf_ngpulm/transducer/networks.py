@@ -1,0 +1,109 @@
+"""The weights of a transducer of the usual kind, for engines that run its networks themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# Activations of the joint network, as the engines know them.
+ACTIVATIONS = ("relu", "tanh", "sigmoid", "silu")
+
+
+@dataclass(frozen=True)
+class LSTMLayer:
+    """A layer of an LSTM: `[4H, X]`, `[4H, H]`, and `[4H]` twice; gates in torch's order (input, forget, cell, output)."""
+
+    weight_ih: Tensor
+    weight_hh: Tensor
+    bias_ih: Tensor
+    bias_hh: Tensor
+
+
+@dataclass(frozen=True)
+class TransducerNetworks:
+    """Embedding, LSTM and projection (the prediction network); sum, activation and head (the joint network).
+
+    The tensors are the model's own, not copies: float32, on the CPU, contiguous.
+
+    Args:
+        embedding: `[V, E]`, the blank's too, with which a search begins.
+        layers: from below.
+        projection, projection_bias: `[D, H]`, `[D]`.
+        activation: one of `ACTIVATIONS`.
+        head, head_bias: `[C, D]`, `[C]`.
+    """
+
+    embedding: Tensor
+    layers: tuple[LSTMLayer, ...]
+    projection: Tensor
+    projection_bias: Tensor
+    activation: str
+    head: Tensor
+    head_bias: Tensor
+
+    def __post_init__(self) -> None:
+        below = self.embedding.shape[1]
+        for layer in self.layers:
+            gates, size = layer.weight_hh.shape
+            shapes = [tuple(part.shape) for part in (layer.weight_ih, layer.bias_ih, layer.bias_hh)]
+            if gates != 4 * size or size != self.projection.shape[1] or shapes != [(gates, below), (gates,), (gates,)]:
+                raise ValueError(f"layers of {size} cells have the shapes {shapes}, which don't fit together")
+            below = size
+        if not self.layers or self.head.shape[1:] != self.projection.shape[:1]:
+            raise ValueError(f"a head {tuple(self.head.shape)} doesn't fit a projection {tuple(self.projection.shape)}")
+
+    def serve(self, frames: Tensor, token_classes: int, duration_classes: int) -> bool:
+        """Whether they take frames of this kind, and have that many classes."""
+        return (
+            frames.dtype == torch.float32
+            and frames.shape[-1] == self.head.shape[1]
+            and self.embedding.shape[0] >= token_classes
+            and self.head.shape[0] == token_classes + duration_classes
+        )
+
+
+def networks_of(
+    embedding: nn.Module, lstm: nn.Module, projector: nn.Module, activation: nn.Module, head: nn.Module
+) -> TransducerNetworks | None:
+    """The networks that some modules are; None unless they are torch's own, of a kind that is known here."""
+    kinds = ((embedding, nn.Embedding), (lstm, nn.LSTM), (projector, nn.Linear), (head, nn.Linear))
+    if any(type(module) is not kind for module, kind in kinds) or not all(map(is_plain, (*dict(kinds), activation))):
+        return None
+    name = type(activation).__name__.lower().removesuffix("activation")
+    if name not in ACTIVATIONS or type(activation).__module__.split(".")[0] not in ("torch", "transformers"):
+        return None
+    if embedding.max_norm is not None or lstm.bidirectional or lstm.proj_size or (lstm.training and lstm.dropout):
+        return None
+    parameters = [parameter for module, _ in kinds for parameter in module.parameters()]
+    if any(
+        parameter.dtype != torch.float32 or parameter.device.type != "cpu" or not parameter.is_contiguous()
+        for parameter in parameters
+    ):
+        return None
+
+    def value(module: Any, name: str, rows: int) -> Tensor:
+        parameter = getattr(module, name, None)
+        return torch.zeros(rows) if parameter is None else parameter.detach()
+
+    gates = 4 * lstm.hidden_size
+    layers = tuple(
+        LSTMLayer(*(value(lstm, f"{part}_l{layer}", gates) for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")))
+        for layer in range(lstm.num_layers)
+    )
+    return TransducerNetworks(
+        embedding.weight.detach(),
+        layers,
+        projector.weight.detach(),
+        value(projector, "bias", projector.out_features),
+        name,
+        head.weight.detach(),
+        value(head, "bias", head.out_features),
+    )
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether calling a module runs its class's `forward` and nothing else."""
+    return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))

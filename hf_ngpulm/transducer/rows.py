@@ -1,0 +1,73 @@
+"""What a greedy transducer search knows of its rows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Rules(NamedTuple):
+    """What holds for all rows.
+
+    Args:
+        blank: class of the blank.
+        classes: number of token classes; logits of the durations stand behind theirs.
+        durations: int64 `[K]`, frames that each duration class stands for; none for an RNN-T.
+        vocab_size: tokens that the automata score, `0 .. vocab_size - 1`.
+        max_symbols: tokens that may be emitted at one frame.
+        ilm_weight: what the internal LM's scores are subtracted with.
+    """
+
+    blank: int
+    classes: int
+    durations: Tensor
+    vocab_size: int
+    max_symbols: int
+    ilm_weight: float
+
+
+class Rows(NamedTuple):
+    """Rows of a batch, and how far each has come.
+
+    Args:
+        numbers: int64 `[A]`, places in the batch.
+        ends: int64 `[A]`, number of frames.
+        weights: float32 `[A, M]`, of the automata.
+        times, symbols: int64 `[A]`, the frame that is next, and tokens emitted at it already.
+        lm_states: int32 `[A, M]`.
+        acoustic_scores, lm_scores, ilm_scores: float64 `[A]`, float32 `[A, M]`, float64 `[A]`.
+        bad_frames: int64 `[A]`, the first frame at which logits can't be normalised, else -1.
+    """
+
+    numbers: Tensor
+    ends: Tensor
+    weights: Tensor
+    times: Tensor
+    symbols: Tensor
+    lm_states: Tensor
+    acoustic_scores: Tensor
+    lm_scores: Tensor
+    ilm_scores: Tensor
+    bad_frames: Tensor
+
+    @classmethod
+    def begin(cls, lengths: Tensor, states: Tensor, weights: Tensor) -> Rows:
+        """All rows of a batch, before the first frame."""
+        numbers = torch.arange(len(lengths), device=lengths.device)
+        return cls(
+            numbers=numbers,
+            ends=lengths.to(torch.int64, copy=True),
+            weights=weights.to(torch.float32).contiguous(),
+            times=torch.zeros_like(numbers),
+            symbols=torch.zeros_like(numbers),
+            lm_states=states.to(torch.int32).clone(memory_format=torch.contiguous_format),
+            acoustic_scores=torch.zeros(len(lengths), dtype=torch.float64, device=lengths.device),
+            lm_scores=torch.zeros(states.shape, dtype=torch.float32, device=lengths.device),
+            ilm_scores=torch.zeros(len(lengths), dtype=torch.float64, device=lengths.device),
+            bad_frames=torch.full_like(numbers, -1),
+        )
+
+    def at(self, which: Tensor) -> Rows:
+        return Rows(*(part[which] for part in self))

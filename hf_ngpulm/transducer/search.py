@@ -1,0 +1,196 @@
+"""TransducerSearch: from an encoder's frames to paths, greedily or with a beam, with language models or without."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..arguments import one_of, refuse_idle, whole
+from ..automaton.ops import check_engine
+from ..batches import checked_lengths
+from ..errors import InvalidLogitsError
+from ..fusion import Fusion, RowModels, check_number, check_weight, no_models
+from ..language_model import NGramLM
+from .beam import BeamSettings, beam_search
+from .greedy import greedy
+from .model import TransducerModel
+
+STRATEGIES = ("greedy", "alsd", "aes")
+MOST_BEAMS = 1024
+NUM_BEAMS = 4
+
+
+class Paths(NamedTuple):
+    """What was found for `B` rows, `N` paths each, best first; on the CPU. Entries behind a path's last step mean nothing.
+
+    Args:
+        counts: int64 `[B, N]`, number of steps; -1 where there is no path.
+        labels, frames, durations: int64 `[B, N, S]`, of each step: the class, a token or the blank; the frame; and the frames
+            that the search moved on behind it.
+        scores: float64 `[B, N]`, what was maximised (but for the division by the length).
+        acoustic_scores, lm_scores: float64 `[B, N]`, see `hf_ngpulm.Hypothesis`.
+        confidences: float32 `[B, N, S]` of the frames of tokens, if asked for and known.
+    """
+
+    counts: Tensor
+    labels: Tensor
+    frames: Tensor
+    durations: Tensor
+    scores: Tensor
+    acoustic_scores: Tensor
+    lm_scores: Tensor
+    confidences: Tensor | None
+
+
+class TransducerSearch:
+    """A search with its settings, which `hf_ngpulm.TransducerDecoder` explains. Raises what that raises."""
+
+    def __init__(
+        self,
+        model: TransducerModel,
+        lm: NGramLM | Sequence[NGramLM | None] | None = None,
+        lm_weight: float | Tensor = 0.5,
+        strategy: str | None = None,
+        num_beams: int | None = None,
+        num_return_sequences: int = 1,
+        max_symbols: int | None = None,
+        ilm_weight: float = 0.0,
+        blank_scoring: str | None = None,
+        pruning: str | None = None,
+        merging: str | None = None,
+        length_normalization: bool | None = None,
+        score_eos: bool | None = None,
+        aes_steps: int | None = None,
+        aes_beta: int | None = None,
+        aes_gamma: float | None = None,
+        engine: str = "auto",
+    ) -> None:
+        if strategy is None:
+            strategy = "greedy" if num_beams in (None, 1) else "alsd"
+        one_of("strategy", strategy, STRATEGIES)
+        of_aes = {"aes_steps": aes_steps, "aes_beta": aes_beta, "aes_gamma": aes_gamma}
+        if strategy == "greedy":
+            given = {
+                "num_beams": None if num_beams == 1 else num_beams, "blank_scoring": blank_scoring, "pruning": pruning,
+                "merging": merging, "length_normalization": length_normalization, "score_eos": score_eos, **of_aes,
+            }  # fmt: skip
+            refuse_idle(given, 'without a beam search to act on: pass strategy="alsd" too')
+            num_beams = 1
+        if strategy == "alsd":
+            refuse_idle(of_aes, 'without strategy="aes" to act on')
+        if strategy == "aes" and model.durations is not None:
+            raise ValueError('strategy="aes" goes frame by frame, but a TDT model skips frames; use strategy="alsd"')
+        if aes_gamma is not None and not aes_gamma > 0:
+            raise ValueError(f"aes_gamma should be above 0, got {aes_gamma!r}")
+        num_beams = whole("num_beams", NUM_BEAMS if num_beams is None else num_beams, MOST_BEAMS)
+        self.model = model
+        self.num_return_sequences = whole("num_return_sequences", num_return_sequences, num_beams, " (num_beams)")
+        self.length_normalization = True if length_normalization is None else bool(length_normalization)
+        self.score_eos = True if score_eos is None else bool(score_eos)
+        self.settings = BeamSettings(
+            num_beams=num_beams,
+            strategy=strategy,
+            blank_aware=one_of("blank_scoring", blank_scoring or "lm_weighted", ("lm_weighted", "none")) == "lm_weighted",
+            late=one_of("pruning", pruning or "late", ("late", "early")) == "late",
+            log_sum=one_of("merging", merging or "log_sum", ("log_sum", "max")) == "log_sum",
+            max_symbols=model.max_symbols if max_symbols is None else whole("max_symbols", max_symbols),
+            aes_steps=whole("aes_steps", 2 if aes_steps is None else aes_steps),
+            aes_beta=whole("aes_beta", 1 if aes_beta is None else aes_beta, least=0),
+            aes_gamma=2.3 if aes_gamma is None else float(aes_gamma),
+            ilm_weight=check_number(ilm_weight, "ilm_weight"),
+        )
+        self.engine = check_engine(engine)
+        check_weight(lm_weight, "lm_weight")
+        self._fusion = None if lm is None else Fusion(lm, lm_weight)
+        self._kept: dict[Hashable, Any] = {}  # what beam search keeps for the next batch
+
+    @property
+    def models(self) -> list[NGramLM]:
+        """The language models, each once."""
+        return [] if self._fusion is None else self._fusion.models
+
+    @torch.inference_mode()
+    def search(self, frames: Tensor, lengths: Tensor | None = None, confidence: str | None = None) -> Paths:
+        """Find the best paths of a batch.
+
+        Args:
+            frames: `[B, T, D]`, as the model's `encode` gives them.
+            lengths: integers `[B]`, frames of each row; all T if left out.
+            confidence: a measure (see `hf_ngpulm.confidence`); the result has it if it comes for free.
+        """
+        if frames.dim() != 3 or not frames.dtype.is_floating_point:
+            raise InvalidLogitsError(
+                "encoder_hidden_states should be floating point of the shape [B, T, D], got "
+                f"{frames.dtype} {tuple(frames.shape)}"
+            )
+        batch_size, device = frames.shape[0], frames.device
+        lengths = checked_lengths(lengths, batch_size, frames.shape[1], device)
+        models = no_models(batch_size, device) if self._fusion is None else self._fusion.rows(batch_size, device)
+        if self.settings.strategy == "greedy":
+            return self._greedy(frames, lengths, models, confidence)
+        return self._beam(frames, lengths, models)
+
+    def _greedy(self, frames: Tensor, lengths: Tensor, models: RowModels, confidence: str | None) -> Paths:
+        found = greedy(
+            self.model, frames, lengths, models.tensors, models.states, models.weights, models.vocab_size,
+            self.settings.max_symbols, self.settings.ilm_weight, confidence, self.engine,
+        )  # fmt: skip
+        _refuse(found.bad_frames)
+        lm_scores = found.lm_scores.double().masked_fill(~models.present, 0.0)
+        scores = found.acoustic_scores + (models.weights * lm_scores).sum(1) - self.settings.ilm_weight * found.ilm_scores
+        return Paths(
+            found.counts[:, None].cpu(),
+            found.tokens[:, None].cpu(),
+            (found.durations.cumsum(1) - found.durations)[:, None].cpu(),
+            found.durations[:, None].cpu(),
+            scores[:, None].cpu(),
+            found.acoustic_scores[:, None].cpu(),
+            lm_scores.sum(1, keepdim=True).cpu(),
+            None if found.confidences is None else found.confidences[:, None].cpu(),
+        )
+
+    def _beam(self, frames: Tensor, lengths: Tensor, models: RowModels) -> Paths:
+        found = beam_search(
+            self.model, frames, lengths, models.tensors, models.states, models.weights, models.vocab_size, self.settings,
+            self.engine, self._kept,
+        )  # fmt: skip
+        _refuse(found.bad_frames)
+        scores = found.scores
+        if self.score_eos and models.vocab_size:
+            states = found.lm_states.flatten().to(frames.device)
+            ends = torch.full_like(states, models.vocab_size)
+            finals, _ = torch.ops.hf_ngpulm.step(list(models.tensors), states, ends, models.vocab_size + 1, self.engine)
+            finals = finals.view(found.lm_states.shape).cpu().double()
+            scores = scores + (models.weights.cpu()[:, None] * finals).sum(2)
+        ranks = scores
+        if self.length_normalization:
+            inside = torch.arange(found.labels.shape[2]) < found.counts[..., None]
+            ranks = scores / (((found.labels != self.model.blank_id) & inside).sum(2) + 1)
+        _, places = ranks.topk(self.num_return_sequences, dim=1)
+        scores, counts = scores.gather(1, places), found.counts.gather(1, places)
+        counts = counts.masked_fill(scores == -torch.inf, -1)
+        counts[:, :1].clamp_(min=0)  # where nothing is possible, no tokens
+        each = places[..., None].expand(-1, -1, found.labels.shape[2])
+        lm_scores = found.lm_scores.double().masked_fill(~models.present.cpu()[:, None], 0.0).sum(2)
+        return Paths(
+            counts,
+            found.labels.gather(1, each),
+            found.frames.gather(1, each),
+            found.durations.gather(1, each),
+            scores,
+            found.acoustic_scores.gather(1, places),
+            lm_scores.gather(1, places),
+            None,
+        )
+
+
+def _refuse(bad_frames: Tensor) -> None:
+    for row, frame in enumerate(bad_frames.tolist()):
+        if frame >= 0:
+            raise InvalidLogitsError(
+                f"the outputs for row {row} hold NaN or infinity at frame {frame}: the model's output is broken "
+                "(an overflow in half precision, or broken weights or audio)"
+            )
