@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from ..confidence import frame_confidence
@@ -23,10 +22,5 @@ def token_confidences(
     Returns:
         float32 `[N, L]`
     """
-    prediction, state = model.start(tokens.shape[0], frames)
-    found = []
-    for position in range(tokens.shape[1]):
-        logits = model.join(frames[rows, token_frames[:, position]], prediction)[:, : model.vocab_size]
-        found.append(frame_confidence(logits[None], measure)[0])
-        prediction, state = model.predict(tokens[:, position], state)
-    return torch.stack(found, 1) if found else torch.zeros(tokens.shape, device=frames.device)
+    logits = model.join(frames[rows[:, None], token_frames], model.predictions(tokens, frames))
+    return frame_confidence(logits[..., : model.vocab_size], measure)
