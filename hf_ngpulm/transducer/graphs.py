@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
+MOST_KEPT = 8  # searches, with their buffers and graphs
 Work = Callable[[], None]
+Kept = dict[Hashable, Any]
 
 
 def grown(size: int, least: int) -> int:
     """The room for so much: powers of two, so that few different sizes need work of their own."""
     return max(least, 1 << (max(size, 1) - 1).bit_length())
+
+
+def recall(kept: Kept | None, key: tuple[Hashable, ...], tensors: Iterable[Tensor], make: Callable[[], Any]) -> Any:
+    """What was kept under a key, or else is made now; those that were not used for longest make room.
+
+    Args:
+        tensors: whose addresses are part of the key: a model's weights may be replaced by others.
+    """
+    if kept is None:
+        return make()
+    key = (*key, *((tensor.data_ptr(), tensor.dtype) for tensor in tensors))
+    found = kept.pop(key, None)
+    kept[key] = make() if found is None else found
+    while len(kept) > MOST_KEPT:
+        kept.pop(next(iter(kept)))
+    return kept[key]
 
 
 class Repeated:

@@ -9,47 +9,19 @@ On the CPU, a transducer of the usual kind (see `networks`) is run by compiled l
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from ..automaton.ops import engine_name
 from ..automaton.tensors import AutomatonTensors
 from ..confidence import frame_confidence
-from . import tensor_steps
+from .graphs import Kept, grown, recall
+from .looping import Looping
 from .model import TransducerModel
-from .rows import Rows, Rules
+from .rows import GreedySteps, Rows, Rules
 
 # Frames that are looked at in one go.
 WINDOW = 4
-
-
-class GreedySteps(NamedTuple):
-    """Result of `greedy`. Entries from a row's number of steps on mean nothing.
-
-    Args:
-        counts: int64 `[B]`, number of steps, blanks too.
-        tokens, durations: int64 `[B, S]`, the class of each step, and the frames that the search moved on behind it: the frame
-            of a step is the sum of the durations before it. In an RNN-T a blank's is 1, a token's 0, or 1 where `max_symbols`
-            made the search move on.
-        confidences: float32 `[B, S]`, of the frame of each token, 0 for blanks; None if not asked for.
-        acoustic_scores: float64 `[B]`, log-probability of the path, blanks and durations included.
-        lm_scores: float32 `[B, M]`, each automaton's unweighted score of the tokens.
-        ilm_scores: float64 `[B]`, the internal LM's unweighted score of the tokens; 0 where its weight is.
-        bad_frames: int64 `[B]`, the first frame of a row at which logits can't be normalised, else -1.
-    """
-
-    counts: Tensor
-    tokens: Tensor
-    durations: Tensor
-    confidences: Tensor | None
-    acoustic_scores: Tensor
-    lm_scores: Tensor
-    ilm_scores: Tensor
-    bad_frames: Tensor
 
 
 def greedy(
@@ -65,6 +37,7 @@ def greedy(
     confidence: str | None = None,
     engine: str = "auto",
     window: int = WINDOW,
+    kept: Kept | None = None,
 ) -> GreedySteps:
     """Decode a batch.
 
@@ -78,19 +51,35 @@ def greedy(
         max_symbols: tokens that may be emitted at one frame; None for any number.
         ilm_weight: what the internal LM's scores are subtracted with.
         confidence: measure, see `hf_ngpulm.confidence`.
+        window: frames that are looked at in one go.
+        kept: where buffers and CUDA graphs are kept for the next batch: pass the same dictionary again.
     """
     durations = torch.tensor(model.durations or (), dtype=torch.int64, device=frames.device)
     most_symbols = torch.iinfo(torch.int64).max if max_symbols is None else max_symbols
     rules = Rules(model.blank_id, model.vocab_size, durations, vocab_size, most_symbols, ilm_weight)
+    if engine_name(engine, frames.device) != "cpu":
+        size, longest = grown(frames.shape[0], 1), grown(frames.shape[1], 64)
+        key = (
+            "greedy", size, longest, states.shape[1], vocab_size, most_symbols, ilm_weight, confidence, engine, window,
+            frames.shape[2], frames.dtype, frames.device, id(model),
+        )  # fmt: skip
+        looping: Looping = recall(
+            kept, key, (*(automaton if states.shape[1] else ()), *model.parameters()),
+            lambda: Looping(
+                model, frames, size, longest, automaton, states.shape[1], rules, confidence, engine, window
+            ),
+        )  # fmt: skip
+        looping.load(frames, lengths, states, weights)
+        looping.run()
+        return looping.found()
     rows = Rows.begin(lengths, states, weights)
-    if engine_name(engine, frames.device) == "cpu":
-        networks = model.networks()
-        if networks is not None and networks.serve(frames, model.vocab_size, len(durations)):
-            from .cpu import loop
+    networks = model.networks()
+    if networks is not None and networks.serve(frames, model.vocab_size, len(durations)):
+        from .cpu import loop
 
-            steps = loop(networks, frames, automaton, rules, rows, confidence, window)
-            return _by_row(rows, steps, confidence is not None)
-    rows, steps = _loop(model, frames, automaton, rules, rows, confidence, engine, window)
+        steps = loop(networks, frames, automaton, rules, rows, confidence, window)
+        return _by_row(rows, steps, confidence is not None)
+    rows, steps = _loop(model, frames, automaton, rules, rows, confidence, window)
     return _by_row(rows, steps, confidence is not None)
 
 
@@ -101,11 +90,11 @@ def _loop(
     rules: Rules,
     rows: Rows,
     confidence: str | None,
-    engine: str,
     window: int,
 ) -> tuple[Rows, list[tuple[Tensor, ...]]]:
     """The rows in the end, and all steps: row, class, duration and confidence, in order within each row."""
-    walk = _walk_of(engine, frames.device)
+    from .cpu import walk
+
     places = torch.arange(window, device=frames.device)
     steps: list[tuple[Tensor, ...]] = []
     ended: list[Rows] = []
@@ -141,14 +130,6 @@ def _loop(
         rows = Rows(*(torch.cat(parts) for parts in zip(*ended)))
         rows = rows.at(torch.argsort(rows.numbers))
     return rows, steps
-
-
-def _walk_of(engine: str, device: torch.device) -> Callable[..., tuple[Tensor, Tensor]]:
-    if engine_name(engine, device) == "cpu":
-        from .cpu import walk
-
-        return walk
-    return functools.partial(tensor_steps.walk, engine=engine)
 
 
 def _by_row(rows: Rows, steps: list[tuple[Tensor, ...]], with_confidence: bool) -> GreedySteps:

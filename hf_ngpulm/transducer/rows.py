@@ -69,5 +69,30 @@ class Rows(NamedTuple):
             bad_frames=torch.full_like(numbers, -1),
         )
 
-    def at(self, which: Tensor) -> Rows:
+    def at(self, which: Tensor | slice) -> Rows:
         return Rows(*(part[which] for part in self))
+
+
+class GreedySteps(NamedTuple):
+    """Result of `greedy`. Entries from a row's number of steps on mean nothing.
+
+    Args:
+        counts: int64 `[B]`, number of steps, blanks too.
+        tokens, durations: int64 `[B, S]`, the class of each step, and the frames that the search moved on behind it: the frame
+            of a step is the sum of the durations before it. In an RNN-T a blank's is 1, a token's 0, or 1 where `max_symbols`
+            made the search move on.
+        confidences: float32 `[B, S]`, of the frame of each token, 0 for blanks; None if not asked for.
+        acoustic_scores: float64 `[B]`, log-probability of the path, blanks and durations included.
+        lm_scores: float32 `[B, M]`, each automaton's unweighted score of the tokens.
+        ilm_scores: float64 `[B]`, the internal LM's unweighted score of the tokens; 0 where its weight is.
+        bad_frames: int64 `[B]`, the first frame of a row at which logits can't be normalised, else -1.
+    """
+
+    counts: Tensor
+    tokens: Tensor
+    durations: Tensor
+    confidences: Tensor | None
+    acoustic_scores: Tensor
+    lm_scores: Tensor
+    ilm_scores: Tensor
+    bad_frames: Tensor

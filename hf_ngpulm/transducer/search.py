@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from ..errors import InvalidLogitsError
 from ..fusion import Fusion, RowModels, check_number, check_weight, no_models
 from ..language_model import NGramLM
 from .beam import BeamSettings, beam_search
+from .graphs import Kept
 from .greedy import greedy
 from .model import TransducerModel
 
@@ -105,7 +106,7 @@ class TransducerSearch:
         self.engine = check_engine(engine)
         check_weight(lm_weight, "lm_weight")
         self._fusion = None if lm is None else Fusion(lm, lm_weight)
-        self._kept: dict[Hashable, Any] = {}  # what beam search keeps for the next batch
+        self._kept: Kept = {}
 
     @property
     def models(self) -> list[NGramLM]:
@@ -136,7 +137,7 @@ class TransducerSearch:
     def _greedy(self, frames: Tensor, lengths: Tensor, models: RowModels, confidence: str | None) -> Paths:
         found = greedy(
             self.model, frames, lengths, models.tensors, models.states, models.weights, models.vocab_size,
-            self.settings.max_symbols, self.settings.ilm_weight, confidence, self.engine,
+            self.settings.max_symbols, self.settings.ilm_weight, confidence, self.engine, kept=self._kept,
         )  # fmt: skip
         _refuse(found.bad_frames)
         lm_scores = found.lm_scores.double().masked_fill(~models.present, 0.0)

@@ -10,47 +10,19 @@ from automata import automata, build_automaton, seeds
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from letters import Letters
+from toys import Scripted, Toy, script, toys
 
 from hf_ngpulm import InvalidLogitsError, NGramLM, TransducerDecoder
-from hf_ngpulm.transducer import TransducerModel, reference
+from hf_ngpulm.fusion import no_models
+from hf_ngpulm.transducer import reference
 from hf_ngpulm.transducer.greedy import greedy
 
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
-class Toy(TransducerModel):
-    """A recurrent prediction network and a joint network of random numbers: what another library's adapter looks like."""
-
-    def __init__(self, vocab_size, blank_id, durations=None, seed=0, blank_bias=1.0, size=6, **settings):
-        super().__init__(vocab_size, blank_id, durations, **settings)
-        generator = torch.Generator().manual_seed(seed)
-        self.embedding = torch.randn(vocab_size, size, generator=generator)
-        self.recurrent = torch.randn(size, size, generator=generator) / size
-        self.head = 2 * torch.randn(size, vocab_size + len(durations or ()), generator=generator)
-        self.bias = torch.zeros(self.head.shape[1])
-        self.bias[blank_id] = blank_bias
-
-    def encode(self, input_features, attention_mask=None):
-        return input_features, attention_mask.sum(-1)
-
-    def start(self, batch_size, like):
-        state = like.new_zeros((batch_size, self.recurrent.shape[0]))
-        return state, (state,)
-
-    def predict(self, tokens, state):
-        state = torch.tanh(state[0] @ self.recurrent + self.embedding[tokens])
-        return state, (state,)
-
-    def join(self, frames, predictions):
-        return torch.tanh(frames + predictions) @ self.head + self.bias
-
-
 @st.composite
 def problems(draw):
-    vocab_size = draw(st.integers(2, 12))
-    blank_id = draw(st.sampled_from([0, vocab_size // 2, vocab_size - 1]))
-    durations = draw(st.sampled_from([None, None, (0, 1, 2, 3, 4), (0, 1), (1, 2), (0, 2), (3,)]))
-    model = Toy(vocab_size, blank_id, durations, draw(seeds), draw(st.sampled_from([-1.0, 1.0, 3.0])))
+    model = draw(toys())
     generator = torch.Generator().manual_seed(draw(seeds))
     batch_size, longest = draw(st.integers(1, 5)), draw(st.integers(0, 14))
     frames = 1.5 * torch.randn(batch_size, longest, 6, generator=generator)
@@ -87,33 +59,26 @@ def test_batches_equal_the_plain_loop(problem, window, engine, ilm_weight):
         assert float(found.ilm_scores[row]) == pytest.approx(expected.ilm_score, abs=scale, rel=1e-4)
 
 
-class Scripted(TransducerModel):
-    """Says the same at a frame whatever was said before, as the frame itself holds it; a token once per frame."""
-
-    def __init__(self, vocab_size, durations=None, **settings):
-        super().__init__(vocab_size, vocab_size - 1, durations, **settings)
-
-    def encode(self, input_features, attention_mask=None):
-        return input_features, torch.full((len(input_features),), input_features.shape[1])
-
-    def start(self, batch_size, like):
-        none = like.new_zeros((batch_size, 1))
-        return none, (none,)
-
-    def predict(self, tokens, state):
-        return state[0], state
-
-    def join(self, frames, predictions):
-        return frames + 0 * predictions
-
-
-def script(*labels, classes, durations=(), margin=4.0):
-    frames = torch.zeros(1, len(labels), classes + 5 * bool(durations))
-    for frame, label in enumerate(labels):
-        frames[0, frame, label] = margin
-        if durations:
-            frames[0, frame, classes + durations[frame]] = margin
-    return frames
+@given(toys(), st.sampled_from([None, "max_prob"]), st.sampled_from([0.0, 0.4]))
+@settings(RELAXED, max_examples=25)
+def test_buffers_serve_batches_of_other_sizes(model, confidence, ilm_weight):
+    """What a CUDA graph relies on: steps work on the same tensors each time, and a batch leaves nothing behind for the next."""
+    kept = {}
+    for seed, (size, longest) in enumerate([(3, 9), (4, 16), (3, 60), (4, 1), (3, 64)]):
+        generator = torch.Generator().manual_seed(seed)
+        frames = 1.5 * torch.randn(size, longest, 6, generator=generator)
+        lengths = torch.randint(0, longest + 1, (size,), generator=generator)
+        padded = frames.masked_fill((torch.arange(longest) >= lengths[:, None])[..., None], torch.nan)
+        models = no_models(size, frames.device)
+        arguments = (lengths, models.tensors, models.states, models.weights, 0, 3, ilm_weight, confidence)
+        found = greedy(model, padded, *arguments, "reference", kept=kept)
+        expected = greedy(model, frames, *arguments, "cpu")
+        assert torch.equal(found.counts, expected.counts) and torch.equal(found.tokens, expected.tokens)
+        assert torch.equal(found.durations, expected.durations)
+        torch.testing.assert_close(found.acoustic_scores, expected.acoustic_scores, rtol=1e-4, atol=1e-3)
+        if confidence is not None:
+            torch.testing.assert_close(found.confidences, expected.confidences, rtol=1e-4, atol=1e-4)
+    assert len(kept) == 1
 
 
 def test_a_model_that_never_says_blank_is_moved_on():

@@ -17,8 +17,8 @@ from hf_ngpulm.automaton import reference as queries
 from hf_ngpulm.confidence import frame_confidence
 from hf_ngpulm.fusion import no_models
 from hf_ngpulm.transducer.beam import BeamSettings, beam_search, reference
-from hf_ngpulm.transducer.beam.tensors import MOST_KEPT, Search
-from hf_ngpulm.transducer.graphs import Repeated
+from hf_ngpulm.transducer.beam.tensors import Search
+from hf_ngpulm.transducer.graphs import MOST_KEPT, Repeated
 
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 ENGINES = ["reference", "cpu"]

@@ -17,13 +17,13 @@ internal LM that is subtracted is one more LM with a negative weight. In a TDT t
 from __future__ import annotations
 
 import importlib
-from collections.abc import Hashable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
 from ...automaton.ops import engine_name
 from ...automaton.tensors import AutomatonTensors
+from ..graphs import Kept
 from ..model import TransducerModel
 
 # What a step's label is when a hypothesis stands still (a row, or a hypothesis, that has ended).
@@ -94,7 +94,7 @@ def beam_search(
     vocab_size: int,
     settings: BeamSettings,
     engine: str = "auto",
-    kept: dict[Hashable, Any] | None = None,
+    kept: Kept | None = None,
 ) -> BeamHypotheses:
     """Decode a batch.
 

@@ -8,20 +8,19 @@ than a batch may have, so that on a GPU a block of steps can be a CUDA graph tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
-from ..graphs import Repeated, Work, grown, overwrite
+from ..graphs import Kept, Repeated, Work, grown, overwrite, recall
 from ..model import State, TransducerModel
 from . import FIRST_HASH, STILL, BeamHypotheses, BeamSettings
 from .tracing import hypotheses
 
 STEPS = 8  # between two looks at whether anything is left to do
-MOST_KEPT = 8  # searches, with their buffers and graphs
 LARGE = 1 << 62
 _MIX, _ADD = 6364136223846793005, 1442695040888963407
 
@@ -410,9 +409,6 @@ class Search:
         return states, scores
 
 
-Kept = dict[Hashable, Search]
-
-
 def beam_search(
     model: TransducerModel,
     frames: Tensor,
@@ -426,18 +422,14 @@ def beam_search(
     kept: Kept | None = None,
 ) -> BeamHypotheses:
     rows, longest = grown(frames.shape[0], 1), grown(frames.shape[1], 64)
-    # What a search was recorded with: a model's or an LM's tensors may be replaced by others, of other types too.
     key = (
-        rows, longest, states.shape[1], vocab_size, settings, engine, frames.shape[2], frames.dtype, frames.device, id(model),
-        *(tensor.data_ptr() for tensor in (*automaton, *model.parameters())),
+        "beam", rows, longest, states.shape[1], vocab_size, settings, engine, frames.shape[2], frames.dtype, frames.device,
+        id(model),
     )  # fmt: skip
-    searches = {} if kept is None else kept
-    search = searches.pop(key, None)
-    if search is None:
-        search = Search(model, frames, rows, longest, automaton, states.shape[1], vocab_size, settings, engine)
-    searches[key] = search  # the last one used is the last one to go
-    while len(searches) > MOST_KEPT:
-        searches.pop(next(iter(searches)))
+    search: Search = recall(
+        kept, key, (*(automaton if states.shape[1] else ()), *model.parameters()),
+        lambda: Search(model, frames, rows, longest, automaton, states.shape[1], vocab_size, settings, engine),
+    )  # fmt: skip
     search.load(frames, lengths, states, weights)
     search.run()
     return search.found()
