@@ -104,6 +104,12 @@ def order_of(number):
     return bits ^ ((bits >> np.int32(31)) & MAGNITUDE)
 
 
+@compiled
+def number_of(order):
+    """The number whose `order_of` it is."""
+    return float_of(np.int32(order ^ ((order >> np.int32(31)) & MAGNITUDE)))
+
+
 @summing
 def normaliser_of(x, line, first, last):
     """The first of the highest classes `first .. last - 1`, and the log of the sum of exponentials; NaN if there is none."""
@@ -111,7 +117,7 @@ def normaliser_of(x, line, first, last):
     for c in range(Index(first), Index(last)):
         top = max(top, order_of(x[line, c]))
         widest = max(widest, bits_of(x[line, c]) & MAGNITUDE)
-    highest = float_of(np.int32(top ^ ((top >> np.int32(31)) & MAGNITUDE)))
+    highest = number_of(top)
     if widest > INFINITY or bits_of(highest) & MAGNITUDE == INFINITY:
         return np.int64(first), single(np.nan)
     total = single(0.0)
@@ -201,6 +207,19 @@ def lstm_cell(gates, line, hidden, cell, layer, slot, out):
         new = forget * cell[layer, slot, j] + enter * candidate
         cell[layer, slot, j] = new
         hidden[layer, slot, j] = out[line, j] = leave * tanh(new)
+
+
+@contracted
+def lstm_cells(gates, cells, new_cells, new_hidden):
+    """New states of all rows of `gates` `[N, 4H]`; those of `cells` `[N, H]` stay as they are."""
+    size = Index(cells.shape[1])
+    for line in range(Index(gates.shape[0])):
+        for j in range(size):
+            enter, forget = sigmoid(gates[line, j]), sigmoid(gates[line, size + j])
+            candidate, leave = tanh(gates[line, Index(2) * size + j]), sigmoid(gates[line, Index(3) * size + j])
+            new = forget * cells[line, j] + enter * candidate
+            new_cells[line, j] = new
+            new_hidden[line, j] = leave * tanh(new)
 
 
 @contracted

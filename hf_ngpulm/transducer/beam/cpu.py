@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...automaton.cpu import arrays_of, borrowed_automaton, compiled, in_threads, score_one, step_one
 from ...automaton.tensors import AutomatonTensors
+from ..cpu_networks import INFINITY, MAGNITUDE, bits_of, exp, number_of, order_of, summing
 from ..model import TransducerModel
 from . import FIRST_HASH, STILL, BeamHypotheses, BeamSettings
 from .tracing import Trace, hypotheses
@@ -75,9 +76,16 @@ class Search:
         self.beam = Beam(states, num_beams, classes, bool(self.weights.any()) or bool(settings.ilm_weight))
         self.trace = Trace(batch_size, num_beams)
 
+        networks = model.networks()
+        if networks is not None and networks.serve(frames, classes, len(self.durations)):
+            self.predict, self.join = networks.predict, networks.join
+            prediction, state = networks.start(batch_size, model.blank_id)
+        else:
+            self.predict, self.join = model.predict, model.join
+            prediction, state = model.start(batch_size, frames)
+
         # Slots, and the hypotheses that go on (`num_open` of them): place in the beam, slot and frame.
         first_slots = torch.arange(batch_size) * 2 * num_beams
-        prediction, state = model.start(batch_size, frames)
         self.predictions = prediction.new_zeros((2 * batch_size * num_beams, *prediction.shape[1:]))
         self.state = tuple(part.new_zeros((2 * batch_size * num_beams, *part.shape[1:])) for part in state)
         self.places = np.full((batch_size, num_beams), -1, dtype=np.int64)
@@ -108,7 +116,7 @@ class Search:
             return None
         frames = self.frames.index_select(0, self.open_frames[:count])
         predictions = self.predictions.index_select(0, self.open_slots[:count])
-        return self.model.join(frames, predictions).float().contiguous()
+        return self.join(frames, predictions).float().contiguous()
 
     def step(self, logits: Tensor, limits: np.ndarray, most_symbols: int, merges_prefixes: bool = False) -> None:
         """Extend the hypotheses before the limits."""
@@ -129,7 +137,7 @@ class Search:
         count = _packed(self.new.numpy(), self.new_counts)
         if count:
             sources, tokens, targets = self.new.view(3, -1)[:, :count]
-            predictions, state = self.model.predict(tokens, tuple(part.index_select(0, sources) for part in self.state))
+            predictions, state = self.predict(tokens, tuple(part.index_select(0, sources) for part in self.state))
             self._keep(targets, predictions, state)
 
     def alsd(self) -> None:
@@ -254,22 +262,24 @@ def _extend_hash(prefix_hash, token):
     return mixed ^ (mixed >> np.int64(29))
 
 
-@compiled
+@summing
 def _log_sums(logits, at, classes, blank):
-    """Log of the sum of exponentials of all classes, and of all but the blank."""
-    highest = np.float32(-np.inf)
-    for label in range(classes):
-        if label != blank:
-            highest = max(highest, logits[at, label])
-        if np.isnan(logits[at, label]):
-            return np.float64(np.nan), np.float64(np.nan)
+    """Log of the sum of exponentials of all classes, and of all but the blank; NaN if there is none."""
+    top, widest = np.int32(-(2**31)), np.int32(0)
+    for label in range(np.uintp(0), np.uintp(classes)):
+        if label != np.uintp(blank):
+            top = max(top, order_of(logits[at, label]))
+        widest = max(widest, bits_of(logits[at, label]) & MAGNITUDE)
+    highest = number_of(top)
+    if widest > INFINITY or max(highest, logits[at, blank]) == np.inf:
+        return np.float64(np.nan), np.float64(np.nan)
     others = -np.inf
     if highest > -np.inf:
         total = np.float32(0.0)
         for label in range(np.uintp(0), np.uintp(blank)):
-            total += np.exp(logits[at, label] - highest)
+            total += exp(logits[at, label] - highest)
         for label in range(np.uintp(blank + 1), np.uintp(classes)):
-            total += np.exp(logits[at, label] - highest)
+            total += exp(logits[at, label] - highest)
         others = np.float64(highest) + np.log(np.float64(total))
     return _add(others, np.float64(logits[at, blank])), others
 
