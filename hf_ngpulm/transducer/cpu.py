@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..automaton.cpu import arrays_of, borrowed, borrowed_automaton, compiled, in_threads, score_one, step_one
+from ..automaton.cpu import CPU, arrays_of, borrowed, borrowed_automaton, compiled, in_threads, score_one, step_one
 from ..automaton.tensors import AutomatonTensors
 from ..confidence import ALPHA, MEASURES, confidence_of_sums
 from .cpu_networks import (
@@ -25,11 +25,13 @@ from .cpu_networks import (
 from .networks import ACTIVATIONS, TransducerNetworks
 from .rows import Rows, Rules
 
-SLOTS = 16  # rows that are decoded together
+SLOTS = 32  # rows that are decoded together
+WINDOW = 2  # frames of a row that are looked at in one go
+LINES = 4  # frames that products take at once
 
 
 def walk(automaton: AutomatonTensors, rules: Rules, rows: Rows, logits: Tensor, internal: Tensor) -> tuple[Tensor, Tensor]:
-    tokens = torch.full(logits.shape[:2], -1, dtype=torch.int64)
+    tokens = torch.full(logits.shape[:2], -1, dtype=torch.int64, device=CPU)
     moves = torch.zeros_like(tokens)
     _walk_rows(
         *arrays_of(automaton), *_numbers(rules), *(part.numpy() for part in rows[1:]),
@@ -45,16 +47,18 @@ def loop(
     rules: Rules,
     rows: Rows,
     confidence: str | None,
-    window: int,
+    window: int | None = None,
 ) -> list[tuple[Tensor, ...]]:
     """Take the rows to their ends; the result is all steps: row, class, duration and confidence, in order within each row."""
     layers = networks.layers
+    window = window or max(WINDOW, LINES // max(len(rows.numbers), 1))
     addresses = torch.tensor(
-        [[part.data_ptr() for part in (layer.weight_ih, layer.weight_hh, layer.bias_ih, layer.bias_hh)] for layer in layers]
+        [[part.data_ptr() for part in (layer.weight_ih, layer.weight_hh, layer.bias_ih, layer.bias_hh)] for layer in layers],
+        device=CPU,
     )
     weights = (networks.embedding, networks.projection, networks.projection_bias, networks.head, networks.head_bias)
     arrays = (
-        *arrays_of(automaton), *_numbers(rules), *(part.numpy() for part in rows[1:]), frames.contiguous().numpy(),
+        *arrays_of(automaton), *_numbers(rules), *(part.numpy() for part in rows[1:]), frames.detach().contiguous().numpy(),
         addresses.numpy(), layers[0].weight_hh.shape[1], *(part.numpy() for part in weights),
         ACTIVATIONS.index(networks.activation), -1 if confidence is None else MEASURES.index(confidence), np.float32(ALPHA),
         window, SLOTS,

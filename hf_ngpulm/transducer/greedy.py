@@ -20,7 +20,7 @@ from .looping import Looping
 from .model import TransducerModel
 from .rows import GreedySteps, Rows, Rules
 
-# Frames that are looked at in one go.
+# Frames that are looked at in one go. The compiled loops, to which a turn costs next to nothing, look at fewer.
 WINDOW = 4
 
 
@@ -36,7 +36,7 @@ def greedy(
     ilm_weight: float = 0.0,
     confidence: str | None = None,
     engine: str = "auto",
-    window: int = WINDOW,
+    window: int | None = None,
     kept: Kept | None = None,
 ) -> GreedySteps:
     """Decode a batch.
@@ -51,7 +51,7 @@ def greedy(
         max_symbols: tokens that may be emitted at one frame; None for any number.
         ilm_weight: what the internal LM's scores are subtracted with.
         confidence: measure, see `hf_ngpulm.confidence`.
-        window: frames that are looked at in one go.
+        window: frames that are looked at in one go, by default what suits the engine.
         kept: where buffers and CUDA graphs are kept for the next batch: pass the same dictionary again.
     """
     durations = torch.tensor(model.durations or (), dtype=torch.int64, device=frames.device)
@@ -66,7 +66,7 @@ def greedy(
         looping: Looping = recall(
             kept, key, (*(automaton if states.shape[1] else ()), *model.parameters()),
             lambda: Looping(
-                model, frames, size, longest, automaton, states.shape[1], rules, confidence, engine, window
+                model, frames, size, longest, automaton, states.shape[1], rules, confidence, engine, window or WINDOW
             ),
         )  # fmt: skip
         looping.load(frames, lengths, states, weights)
@@ -79,7 +79,7 @@ def greedy(
 
         steps = loop(networks, frames, automaton, rules, rows, confidence, window)
         return _by_row(rows, steps, confidence is not None)
-    rows, steps = _loop(model, frames, automaton, rules, rows, confidence, window)
+    rows, steps = _loop(model, frames, automaton, rules, rows, confidence, window or WINDOW)
     return _by_row(rows, steps, confidence is not None)
 
 
@@ -113,7 +113,7 @@ def _loop(
         logits = model.join(frames[rows.numbers[:, None], ahead], prediction[:, None]).float()
         tokens, moves = walk(automaton, rules, rows, logits, internal)
         emissions = (tokens >= 0) & (tokens != rules.blank)
-        confidences = torch.zeros(tokens.shape, device=frames.device)
+        confidences = torch.zeros(tokens.shape, dtype=torch.float32, device=frames.device)
         if confidence is not None:
             confidences[emissions] = frame_confidence(logits[..., : rules.classes][emissions][None], confidence)[0]
         taken = tokens >= 0

@@ -106,16 +106,15 @@ def networks_of(
         return None
     if embedding.max_norm is not None or lstm.bidirectional or lstm.proj_size or (lstm.training and lstm.dropout):
         return None
-    parameters = [parameter for module, _ in kinds for parameter in module.parameters()]
-    if any(
-        parameter.dtype != torch.float32 or parameter.device.type != "cpu" or not parameter.is_contiguous()
-        for parameter in parameters
-    ):
+    parameters = [parameter for module, _ in kinds for parameter in module._parameters.values() if parameter is not None]
+    if not all(map(_is_readable, parameters)):
         return None
 
     def value(module: Any, name: str, rows: int) -> Tensor:
         parameter = getattr(module, name, None)
-        return torch.zeros(rows) if parameter is None else parameter.detach()
+        if parameter is None:
+            return torch.zeros(rows, dtype=torch.float32, device="cpu")
+        return parameter.detach()
 
     gates = 4 * lstm.hidden_size
     layers = tuple(
@@ -130,6 +129,16 @@ def networks_of(
         name,
         head.weight.detach(),
         value(head, "bias", head.out_features),
+    )
+
+
+def _is_readable(parameter: Tensor) -> bool:
+    """Whether a parameter is numbers in memory, and nothing that a subclass or another device makes of them."""
+    return (
+        type(parameter.detach()) is Tensor
+        and parameter.dtype == torch.float32
+        and parameter.device.type == "cpu"
+        and parameter.is_contiguous()
     )
 
 
