@@ -84,16 +84,16 @@ class Fusion:
         Raises:
             ValueError: a list of models, or weights, for another number of rows.
         """
-        weights = self.weight if isinstance(self.weight, Tensor) else torch.full((batch_size,), self.weight)
+        weights = self.weight if isinstance(self.weight, Tensor) else torch.full((batch_size,), self.weight, device=device)
         weights = weights.detach().to(device, torch.float32, copy=True)
         if weights.shape != (batch_size,):
             raise ValueError(f"lm_weight has the shape {tuple(weights.shape)}, the batch has {batch_size} rows")
-        which = torch.zeros(batch_size, dtype=torch.int64)
+        which = torch.zeros(batch_size, dtype=torch.int64, device="cpu")
         if self.per_row is not None:
             if len(self.per_row) != batch_size:
                 raise ValueError(f"lm lists {len(self.per_row)} language models, the batch has {batch_size} rows")
             place = {id(model): index for index, model in enumerate(self.models)}
-            which = torch.tensor([place.get(id(model), -1) for model in self.per_row])
+            which = torch.tensor([place.get(id(model), -1) for model in self.per_row], device="cpu")
         present = (which >= 0).to(device)
         automaton = self._pack(device)
         states = automaton.initial_states(batch_size, bos=True, which=which.clamp(min=0))

@@ -105,6 +105,12 @@ def order_of(number):
 
 
 @compiled
+def magnitude_of(number):
+    """The bits of its absolute value: above `INFINITY` for NaN."""
+    return bits_of(number) & MAGNITUDE
+
+
+@compiled
 def number_of(order):
     """The number whose `order_of` it is."""
     return float_of(np.int32(order ^ ((order >> np.int32(31)) & MAGNITUDE)))
@@ -116,9 +122,9 @@ def normaliser_of(x, line, first, last):
     top, widest = np.int32(-(2**31)), np.int32(0)
     for c in range(Index(first), Index(last)):
         top = max(top, order_of(x[line, c]))
-        widest = max(widest, bits_of(x[line, c]) & MAGNITUDE)
+        widest = max(widest, magnitude_of(x[line, c]))
     highest = number_of(top)
-    if widest > INFINITY or bits_of(highest) & MAGNITUDE == INFINITY:
+    if widest > INFINITY or magnitude_of(highest) == INFINITY:
         return np.int64(first), single(np.nan)
     total = single(0.0)
     for c in range(Index(first), Index(last)):

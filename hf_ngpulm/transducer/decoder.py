@@ -18,6 +18,8 @@ from .confidences import token_confidences
 from .model import TransducerModel, TransformersTransducer
 from .search import TransducerSearch
 
+CPU = torch.device("cpu")  # not the default device, whatever that is
+
 
 class TransducerDecoder:
     """Decoding of transducers (RNN-T, TDT), greedily or with a beam, with n-gram language models fused in.
@@ -126,23 +128,21 @@ class TransducerDecoder:
         paths = self.search.search(frames, lengths, self.confidence)
         rows, num_paths, longest = paths.labels.shape
         # Of the steps those with tokens, moved to the front.
-        is_token = (paths.labels != self.model.blank_id) & (torch.arange(longest) < paths.counts[..., None])
+        is_token = (paths.labels != self.model.blank_id) & (torch.arange(longest, device=CPU) < paths.counts[..., None])
         counts = is_token.sum(2)
         order = (~is_token).to(torch.int8).argsort(dim=2, stable=True)[..., : int(counts.max()) if rows else 0]
-        inside = torch.arange(order.shape[2]) < counts[..., None]
+        inside = torch.arange(order.shape[2], device=CPU) < counts[..., None]
         tokens, starts, durations = (
             torch.where(inside, values.gather(2, order), 0) for values in (paths.labels, paths.frames, paths.durations)
         )
-        most = torch.full((rows,), frames.shape[1]) if lengths is None else lengths.cpu()
+        most = torch.full((rows,), frames.shape[1], device=CPU) if lengths is None else lengths.cpu()
         ends = (starts + durations.clamp(min=1)).minimum(most[:, None, None])
         confidences = None
         if paths.confidences is not None:
             confidences = paths.confidences.gather(2, order)
         elif self.confidence is not None:
-            owners, ids, at = (
-                value.to(frames.device)
-                for value in (torch.arange(rows).repeat_interleave(num_paths), tokens.flatten(0, 1), starts.flatten(0, 1))
-            )
+            owners = torch.arange(rows, device=CPU).repeat_interleave(num_paths)
+            owners, ids, at = (part.to(frames.device) for part in (owners, tokens.flatten(0, 1), starts.flatten(0, 1)))
             confidences = token_confidences(self.model, frames, owners, ids, at, self.confidence).view(tokens.shape).cpu()
         columns = (counts, paths.scores, paths.acoustic_scores, paths.lm_scores, tokens, starts, ends)
         lists = [paths.counts.tolist(), *(column.tolist() for column in columns)]

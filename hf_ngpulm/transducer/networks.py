@@ -70,8 +70,10 @@ class TransducerNetworks:
 
     def start(self, rows: int, blank: int) -> tuple[Tensor, tuple[Tensor, ...]]:
         """As the model's own `start`; the state has two parts `[N, H]` for each layer, hidden and cell."""
-        zeros = [torch.zeros((rows, layer.weight_hh.shape[1])) for layer in self.layers]
-        return self.predict(torch.full((rows,), blank), tuple(part for zero in zeros for part in (zero, zero)))
+        zeros = [self.head.new_zeros((rows, layer.weight_hh.shape[1])) for layer in self.layers]
+        return self.predict(
+            torch.full((rows,), blank, device=self.head.device), tuple(part for zero in zeros for part in (zero, zero))
+        )
 
     def predict(self, tokens: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """As the model's own, but that torch's LSTM takes several times as long for single steps."""

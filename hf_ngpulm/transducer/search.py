@@ -168,7 +168,7 @@ class TransducerSearch:
             scores = scores + (models.weights.cpu()[:, None] * finals).sum(2)
         ranks = scores
         if self.length_normalization:
-            inside = torch.arange(found.labels.shape[2]) < found.counts[..., None]
+            inside = torch.arange(found.labels.shape[2], device=found.labels.device) < found.counts[..., None]
             ranks = scores / (((found.labels != self.model.blank_id) & inside).sum(2) + 1)
         _, places = ranks.topk(self.num_return_sequences, dim=1)
         scores, counts = scores.gather(1, places), found.counts.gather(1, places)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from letters import Letters
 from torch import nn
 
-from hf_ngpulm import InvalidLogitsError, TransducerDecoder
+from hf_ngpulm import InvalidLogitsError, NGramLM, TransducerDecoder
 from hf_ngpulm.confidence import MEASURES
 from hf_ngpulm.transducer import TransducerModel, greedy, reference
 from hf_ngpulm.transducer.cpu_networks import add_product, exp, sigmoid, tanh
@@ -45,7 +45,7 @@ class Modules(TransducerModel):
 
     def start(self, batch_size, like):
         zeros = like.new_zeros((batch_size, self.lstm.num_layers, self.lstm.hidden_size))
-        return self.predict(torch.full((batch_size,), self.blank_id), (zeros, zeros))
+        return self.predict(torch.full((batch_size,), self.blank_id, device=like.device), (zeros, zeros))
 
     def predict(self, tokens, state):
         state = tuple(part.transpose(0, 1).contiguous() for part in state)
@@ -146,14 +146,16 @@ def test_in_threads():
 
 def test_defaults_of_torch_do_not_matter():
     frames = torch.randn(2, 20, 6, generator=torch.Generator().manual_seed(1), requires_grad=True)
-    decoder = TransducerDecoder(Modules(5, 4, (0, 1, 2), bias=False), Letters("abcd"), ilm_weight=0.2)
-    expected = decoder.decode(frames)
-    try:
-        torch.set_default_dtype(torch.float64)
-        with torch.device("meta"):
-            assert decoder.decode(frames) == expected
-    finally:
-        torch.set_default_dtype(torch.float32)
+    lm = NGramLM.train([[0, 1, 2]] * 3, vocab_size=4, order=2)
+    for options in ({}, {"num_beams": 3}):
+        decoder = TransducerDecoder(Modules(5, 4, (0, 1, 2), bias=False), Letters("abcd"), lm, ilm_weight=0.2, **options)
+        expected = decoder.decode(frames)
+        try:
+            torch.set_default_dtype(torch.float64)
+            with torch.device("meta"):
+                assert decoder.decode(frames) == expected
+        finally:
+            torch.set_default_dtype(torch.float32)
 
 
 def test_long_rows_and_no_guard():

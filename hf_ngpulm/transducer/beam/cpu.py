@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...automaton.cpu import arrays_of, borrowed_automaton, compiled, in_threads, score_one, step_one
+from ...automaton.cpu import CPU, arrays_of, borrowed_automaton, compiled, in_threads, score_one, step_one
 from ...automaton.tensors import AutomatonTensors
-from ..cpu_networks import INFINITY, MAGNITUDE, bits_of, exp, number_of, order_of, summing
+from ..cpu_networks import INFINITY, exp, magnitude_of, number_of, order_of, summing
 from ..model import TransducerModel
 from . import FIRST_HASH, STILL, BeamHypotheses, BeamSettings
 from .tracing import Trace, hypotheses
@@ -85,13 +85,15 @@ class Search:
             prediction, state = model.start(batch_size, frames)
 
         # Slots, and the hypotheses that go on (`num_open` of them): place in the beam, slot and frame.
-        first_slots = torch.arange(batch_size) * 2 * num_beams
+        first_slots = torch.arange(batch_size, device=CPU) * 2 * num_beams
         self.predictions = prediction.new_zeros((2 * batch_size * num_beams, *prediction.shape[1:]))
         self.state = tuple(part.new_zeros((2 * batch_size * num_beams, *part.shape[1:])) for part in state)
         self.places = np.full((batch_size, num_beams), -1, dtype=np.int64)
-        self.open_slots, self.open_frames = (torch.empty(batch_size * num_beams, dtype=torch.int64) for _ in range(2))
+        self.open_slots, self.open_frames = (
+            torch.empty(batch_size * num_beams, dtype=torch.int64, device=CPU) for _ in range(2)
+        )
         # New tokens: the slot that they are read from, the token, the slot that its prediction goes to.
-        self.new = torch.empty((3, batch_size, num_beams), dtype=torch.int64)
+        self.new = torch.empty((3, batch_size, num_beams), dtype=torch.int64, device=CPU)
         self.new_counts = np.zeros(batch_size, dtype=np.int64)
         arrays = (*self.automaton, self.beam.lm_states, self.weights, vocab_size, 2 * num_beams, self.beam.lines)
         _first_lines(*arrays)
@@ -269,7 +271,7 @@ def _log_sums(logits, at, classes, blank):
     for label in range(np.uintp(0), np.uintp(classes)):
         if label != np.uintp(blank):
             top = max(top, order_of(logits[at, label]))
-        widest = max(widest, bits_of(logits[at, label]) & MAGNITUDE)
+        widest = max(widest, magnitude_of(logits[at, label]))
     highest = number_of(top)
     if widest > INFINITY or max(highest, logits[at, blank]) == np.inf:
         return np.float64(np.nan), np.float64(np.nan)
