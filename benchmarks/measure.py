@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import time
@@ -28,6 +29,19 @@ def median_seconds(call: Callable[[], Any], seconds: float = 0.3, least: int = 5
         call()
         times.append(time.perf_counter() - begin)
     return sorted(times)[len(times) // 2]
+
+
+def by_turns(calls: dict[Any, Callable[[], float]], repeats: int) -> dict[Any, float]:
+    """Medians of the seconds that calls return.
+
+    They take turns, so that a change of the machine's mood hits all. The first turn loads compiled code and doesn't count.
+    """
+    found: dict[Any, list[float]] = {what: [] for what in calls}
+    for turn in range(repeats + 1):
+        for what, call in calls.items():
+            seconds = call()
+            found[what] += [seconds] if turn else []
+    return {what: statistics.median(seconds) for what, seconds in found.items()}
 
 
 def graph_seconds(calls: list[Callable[[], Any]], replays: int = 15) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,3 +112,10 @@ def now(device: str) -> float:
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
+
+
+def seconds_of(call: Callable[[], Any], device: str) -> float:
+    """How long a call takes."""
+    begin = now(device)
+    call()
+    return now(device) - begin

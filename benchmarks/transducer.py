@@ -1,17 +1,20 @@
-"""Transducers: word error rates and times of label looping, with and without a language model, beside stock `generate`.
+"""Transducers: word error rates and times of our decoders, with and without a language model, beside stock `generate` and NeMo.
 
     python benchmarks/transducer.py --model MODEL [MODEL ...] --manifest clips.jsonl --lm lm.arpa
+    ... --nemo-python NEMO_ENV/bin/python     # NeMo's decoders on the same weights and frames; --lm has decimal token ids
+    ... --quick                               # a few clips and decoders
 
 A manifest has a line {"audio": path, "text": transcript} per clip. The weight of the LM is chosen on the even clips (the first
-one is even); word error rates are those of the odd ones, and of all. Times are those of decoding alone: the encoder has
-run before (stock `generate` is handed what it gave), clips sorted by length, in batches.
+one is even), each decoder's in the same way; word error rates are those of the odd ones, and of all. Times are those of
+decoding alone: the encoder has run before (stock `generate` is handed what it gave), clips sorted by length, in batches. Ours
+give texts and confidences, NeMo's token ids alone. RTFx is the length of the audio over the time of the decoder, or of the
+whole model: the encoder, in batches of the same size, and the decoder, without features. By turns, medians. Beams other than 6
+are timed in batches of 32 only.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
 import sys
 import warnings
 from pathlib import Path
@@ -22,13 +25,18 @@ import torch
 
 sys.path.insert(0, str(measure.ROOT))
 
-import speech
+import encoded
+from candidates import Candidate, NeMo, NeMoProcess, Ours, Stock, columns, timed
 
-from hf_ngpulm import TransducerDecoder
 from hf_ngpulm.language_model import load_language_model
 
 WEIGHTS = (0.5, 0.7, 0.9, 1.1)
-BATCH_SIZES = (1, 16, 32)
+BEAM = 6
+BEAMS = (1, 2, 4, BEAM, 8, 12)
+BATCH_SIZE = 32
+BATCH_SIZES = (1, 4, 16, BATCH_SIZE)
+LARGEST_ON_GPU = 128
+QUICK_CLIPS = 32
 
 
 def main() -> None:
@@ -36,6 +44,8 @@ def main() -> None:
     parser.add_argument("--model", nargs="+", required=True)
     parser.add_argument("--manifest", type=Path, required=True)
     parser.add_argument("--lm", required=True)
+    parser.add_argument("--nemo-python", help="Python of an environment with NeMo")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_CLIPS} clips, beam {BEAM}, one weight, two batch sizes")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--name", default="transducer", help="name of the result file")
@@ -44,102 +54,59 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     warnings.filterwarnings("ignore", message="Using the model-agnostic default")
-    results = []
+    sizes = BATCH_SIZES + ((LARGEST_ON_GPU,) if args.device == "cuda" else ())
+    if args.quick:
+        sizes = (1, BATCH_SIZE)
+    results: list[dict[str, Any]] = []
     with torch.inference_mode():
         for name in args.model:
-            results += measured(name, args)
-    header = ["model", "decoder", "weight", "WER, odd half", "WER, all"]
-    header += [f"ms a clip, batch {size}" for size in BATCH_SIZES]
+            clips = encoded.load(name, args.manifest, args.device, sizes, QUICK_CLIPS if args.quick else None)
+            results += measured(clips, args)
+    header, cells = columns(results, sizes)
     rows = [
-        [row["model"], row["decoder"], row["lm_weight"], f"{row['odd']:.1f}", f"{row['all']:.1f}"]
-        + [f"{1e3 * row['decoder_seconds'][str(size)] / row['clips']:.2f}" for size in BATCH_SIZES]
-        for row in results
+        [row["model"], row["decoder"], row["lm_weight"] or "", f"{row['odd']:.1f}", f"{row['all']:.1f}", *figures]
+        for row, figures in zip(results, cells)
     ]
-    print(measure.table(header, rows))
+    print(measure.table(["model", "decoder", "weight", "WER, odd", "WER, all", *header], rows))
     print("results in", measure.save(args.name, {"decoders": results}, args.out))
 
 
-def measured(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
+def measured(clips: encoded.Clips, args: argparse.Namespace) -> list[dict[str, Any]]:
     """Rows of the table for one model."""
-    import jiwer
-    import soundfile
-    import transformers
-    from transformers import AutoConfig, AutoProcessor
+    weights = (0.9,) if args.quick else WEIGHTS
+    rows: list[dict[str, Any]] = []
+    chosen: list[tuple[Candidate, float | None]] = []
+    for candidate in candidates(clips, args):
+        for suffix, grid in (("", (None,)), (" + LM", weights)):
+            if suffix and isinstance(candidate, Stock):
+                continue
+            found = {weight: clips.wer(candidate.transcripts(weight)) for weight in grid}
+            best = min(grid, key=lambda weight: found[weight]["even"])
+            facts = {"model": clips.name, "decoder": candidate.name + suffix, "lm_weight": best, "clips": len(clips.rows)}
+            rows.append({**facts, "audio_seconds": clips.seconds, **found[best]})
+            chosen.append((candidate, best))
+            print(f"{clips.name}, {rows[-1]['decoder']}: WER {rows[-1]['all']:.1f} at the weight {best}", flush=True)
+    return [row | times for row, times in zip(rows, timed(chosen, clips, args.repeats))]
 
-    (architecture,) = AutoConfig.from_pretrained(name).architectures
-    model = getattr(transformers, architecture).from_pretrained(name, dtype=torch.float32).eval().to(args.device)
-    processor = AutoProcessor.from_pretrained(name)
-    lm = load_language_model(args.lm, processor.tokenizer, args.device)
-    clips = [json.loads(line) for line in args.manifest.read_text().splitlines() if line.strip()]
-    audio = [soundfile.read(args.manifest.parent / clip["audio"], dtype="float32")[0] for clip in clips]
-    texts = [clip["text"] for clip in clips]
-    order = sorted(range(len(audio)), key=lambda i: len(audio[i]))
-    batches: dict[int, list[tuple[list[int], torch.Tensor, torch.Tensor]]] = {}
-    for size in BATCH_SIZES:
-        for first in range(0, len(order), size):
-            numbers = order[first : first + size]
-            features = processor.feature_extractor(
-                [audio[i] for i in numbers],
-                sampling_rate=processor.feature_extractor.sampling_rate,
-                return_tensors="pt",
-                padding=True,
-                return_attention_mask=True,
-            ).to(args.device)
-            batches.setdefault(size, []).append((numbers, features["input_features"], features["attention_mask"]))
 
-    def decode(decoder: TransducerDecoder, size: int = 16) -> list[str]:
-        found = [""] * len(audio)
-        for numbers, features, mask in batches[size]:
-            for number, (best,) in zip(numbers, decoder(features, mask), strict=True):
-                found[number] = best.text
-        return found
-
-    def wer(found: list[str], part: slice) -> float:
-        return 100 * jiwer.wer(texts[part], found[part])
-
-    def row(decoder: str, weight: float | None, found: list[str]) -> dict[str, Any]:
-        parts = {"even": slice(0, None, 2), "odd": slice(1, None, 2), "all": slice(None)}
-        facts = {"model": Path(name).name, "decoder": decoder, "lm_weight": weight, "clips": len(audio)}
-        return facts | {part: wer(found, which) for part, which in parts.items()}
-
-    plain = TransducerDecoder(model, processor)
-    fused = {weight: decode(TransducerDecoder(model, processor, lm, weight)) for weight in WEIGHTS}
-    best = min(WEIGHTS, key=lambda weight: wer(fused[weight], slice(0, None, 2)))
-    with_lm = TransducerDecoder(model, processor, lm, best)
-    # Alone: in a batch stock TDT adds tokens to rows that have ended.
-    stock = [""] * len(audio)
-    for (number,), features, mask in batches[1]:
-        sequence = model.generate(input_features=features, attention_mask=mask).sequences[0]
-        stock[number] = processor.tokenizer.decode(
-            [token for token in sequence.tolist() if token != plain.model.blank_id], group_tokens=False
-        )
-    rows = [row("stock generate", None, stock), row("greedy", None, decode(plain)), row("greedy + LM", best, fused[best])]
-
-    encode = model.get_audio_features
-    seconds: dict[str, dict[str, list[float]]] = {}
-    for turn in range(args.repeats + 1):
-        for size in BATCH_SIZES:
-            times = dict.fromkeys(("encoder", "stock generate", "greedy", "greedy + LM"), 0.0)
-            for _, features, mask in batches[size]:
-                marks = [speech.now(args.device)]
-                outputs = encode(input_features=features, attention_mask=mask, output_attention_mask=True)
-                marks.append(speech.now(args.device))
-                model.get_audio_features = lambda outputs=outputs, **_: outputs
-                model.generate(input_features=features, attention_mask=mask)
-                marks.append(speech.now(args.device))
-                for decoder in (plain, with_lm):
-                    decoder.decode(outputs.pooler_output, outputs.attention_mask.sum(-1))
-                    marks.append(speech.now(args.device))
-                for what, begin, end in zip(times, marks, marks[1:]):
-                    times[what] += end - begin
-            for what, value in times.items():
-                if turn:  # the first one loads compiled code
-                    seconds.setdefault(what, {}).setdefault(str(size), []).append(value)
-    model.get_audio_features = encode
-    medians = {what: {size: statistics.median(times) for size, times in of.items()} for what, of in seconds.items()}
-    for entry in rows:
-        entry |= {"decoder_seconds": medians[entry["decoder"]], "encoder_seconds": medians["encoder"]}
-    return rows
+def candidates(clips: encoded.Clips, args: argparse.Namespace) -> list[Candidate]:
+    """The decoders that there are for a model."""
+    lm = load_language_model(args.lm, clips.processor.tokenizer, args.device)
+    sizes = tuple(clips.batches)
+    of_model = ("alsd",) if hasattr(clips.model.config, "durations") else ("alsd", "aes")
+    found: list[Candidate] = [Stock("stock generate", clips, sizes), Ours("greedy", clips, sizes, lm, {})]
+    for strategy in of_model:
+        for num_beams in (BEAM,) if args.quick else BEAMS:
+            of_beam = sizes if num_beams == BEAM else (BATCH_SIZE,)
+            settings = {"strategy": strategy, "num_beams": num_beams}
+            found.append(Ours(f"{strategy.upper()} {num_beams}", clips, of_beam, lm, settings))
+    if args.nemo_python:
+        process = NeMoProcess(args.nemo_python, clips, args.lm)
+        found.append(NeMo("NeMo label looping", clips, sizes, process, {"decoder": "greedy"}))
+        for strategy in of_model:
+            settings = {"decoder": f"m{strategy}", "beams": BEAM}
+            found.append(NeMo(f"NeMo m{strategy}_batch {BEAM}", clips, sizes, process, settings))
+    return found
 
 
 if __name__ == "__main__":

@@ -1,0 +1,164 @@
+"""Times of decoding transducers of real size (110 million parameters) with random weights, to be run where there are no models.
+
+    python benchmarks/transducer_random.py
+    python benchmarks/transducer_random.py --layers 2      # of the prediction network's LSTM
+
+Parakeet RNN-T and TDT as Transformers has them: FastConformer of 17 layers of 512, prediction and joint networks of 640, 1,024
+tokens. The encoder is timed on noise of 5 to 15 s. What is decoded are random frames of the same lengths, since an encoder
+with random weights says nothing: frames and predictions weigh alike, logits are about as far apart as trained ones, and a bias
+of the blank's, found by bisection, makes greedy search emit about 4 tokens for each second of audio, as speech does. The LM
+has order 6 and is trained on 100,000 random tokens. Whole models are as in transducer.py: the encoder and the decoder, by
+turns, medians. On the CPU there are 32 clips, on a GPU 128.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import measure
+import numpy as np
+import torch
+
+sys.path.insert(0, str(measure.ROOT))
+
+import encoded
+import make_arpa
+from candidates import Candidate, Ours, Stock, columns, timed
+
+from hf_ngpulm import NGramLM, TransducerDecoder
+
+VOCAB_SIZE = 1024
+LM_TOKENS, LM_WEIGHT = 100_000, 0.5
+BEAM = 6
+BATCH_SIZES = (1, 16, 32)
+LARGEST_ON_GPU = 128
+SECONDS = (5, 15)
+FEATURES_A_SECOND, SUBSAMPLING, MELS = 100, 8, 80
+TOKENS_A_SECOND = 4
+SPREAD = 4.0  # standard deviation of logits
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=1, help="layers of the prediction network")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=3 if torch.cuda.is_available() else 1)
+    parser.add_argument("--name", default="transducer_random", help="name of the result file")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    warnings.filterwarnings("ignore", message="Using the model-agnostic default")
+    sizes = BATCH_SIZES + ((LARGEST_ON_GPU,) if args.device == "cuda" else ())
+    low, high = (FEATURES_A_SECOND * seconds for seconds in SECONDS)
+    lengths = torch.randint(low, high + 1, (max(sizes),)).tolist()
+    lm = random_lm().to(args.device)
+    rows: list[dict[str, Any]] = []
+    chosen: list[tuple[Candidate, float | None]] = []
+    with torch.inference_mode():
+        for kind in ("RNNT", "TDT"):
+            clips = random_clips(kind, lengths, sizes, args)
+            beam = {"strategy": "alsd", "num_beams": BEAM}
+            stock, greedy = Stock("stock generate", clips, sizes), Ours("greedy", clips, sizes, lm, {})
+            alsd = Ours(f"ALSD {BEAM}", clips, sizes, lm, beam)
+            chosen += [(stock, None), (greedy, None), (greedy, LM_WEIGHT), (alsd, LM_WEIGHT)]
+        for candidate, weight in chosen:
+            facts = {"model": candidate.clips.name, "decoder": candidate.name + (" + LM" if weight else "")}
+            rows.append({**facts, "clips": len(candidate.clips.rows), "audio_seconds": candidate.clips.seconds})
+        # The encoders are alike, and so are the lengths of the clips: one is timed.
+        rows = [row | times for row, times in zip(rows, timed(chosen, clips, args.repeats))]
+    header, cells = columns(rows, sizes)
+    table = [[row["model"], row["decoder"], *figures] for row, figures in zip(rows, cells)]
+    print(measure.table(["model", "decoder", *header], table))
+    print("results in", measure.save(args.name, {"layers": args.layers, "decoders": rows}, args.out))
+
+
+def random_lm() -> NGramLM:
+    tokens, _ = make_arpa.random_text(VOCAB_SIZE, LM_TOKENS, np.random.default_rng(0))
+    sentences = np.split(tokens, np.flatnonzero(tokens >= VOCAB_SIZE))
+    return NGramLM.train([sentence[sentence < VOCAB_SIZE].tolist() for sentence in sentences], vocab_size=VOCAB_SIZE, order=6)
+
+
+def random_clips(kind: str, lengths: list[int], sizes: tuple[int, ...], args: argparse.Namespace) -> encoded.Clips:
+    """A model, and clips of so many features."""
+    model = random_model(kind, args.layers).to(args.device)
+    tokenizer = plain_tokenizer()
+    rows = [torch.randn(-(-length // SUBSAMPLING), model.config.decoder_hidden_size, device=args.device) for length in lengths]
+    seconds = sum(lengths) / FEATURES_A_SECOND
+    inputs = {}
+    for size in sizes:
+        padded = [[lengths[i] for i in numbers] for numbers in encoded.by_length(rows, size)]
+        inputs[size] = [
+            {
+                "input_features": torch.randn(len(of_batch), max(of_batch), MELS, device=args.device),
+                "attention_mask": (torch.arange(max(of_batch)) < torch.tensor(of_batch)[:, None]).to(args.device),
+            }
+            for of_batch in padded
+        ]
+    batches = {size: encoded.batched(rows, size) for size in sizes}
+    rate = set_blank_rate(model, tokenizer, batches[max(BATCH_SIZES)], seconds)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    print(
+        f"{kind}: {parameters / 1e6:.0f} M parameters, {len(rows)} clips, {seconds:.0f} s, {rate:.1f} tokens a second",
+        flush=True,
+    )
+    return encoded.Clips(kind, model, tokenizer, [], seconds, rows, batches, inputs)
+
+
+def random_model(kind: str, layers: int) -> Any:
+    import transformers
+
+    durations = {"durations": [0, 1, 2, 3, 4]} if kind == "TDT" else {}
+    family = getattr(transformers, f"ParakeetFor{kind}")
+    config = family.config_class(
+        encoder_config={
+            "hidden_size": 512, "num_hidden_layers": 17, "num_attention_heads": 8, "intermediate_size": 2048,
+            "num_mel_bins": MELS, "subsampling_factor": SUBSAMPLING,
+        },
+        vocab_size=VOCAB_SIZE + 1, blank_token_id=VOCAB_SIZE, pad_token_id=0, decoder_hidden_size=640,
+        num_decoder_layers=layers, **durations,
+    )  # fmt: skip
+    model = family(config).eval()
+    hidden = config.decoder_hidden_size
+    model.decoder.embedding.weight.normal_()
+    model.decoder.lstm.reset_parameters()
+    predictions = model.decoder(torch.randint(VOCAB_SIZE, (1, 200)))
+    model.decoder.decoder_projector.weight.div_(predictions.std())
+    model.joint.head.weight.normal_(std=SPREAD / hidden**0.5)
+    if durations:
+        model.joint.head.bias[VOCAB_SIZE + 1] = -2 * SPREAD  # a duration of 0 is rare
+    model.generation_config.suppress_tokens = list(range(VOCAB_SIZE + 1, len(model.joint.head.bias))) or None
+    model.generation_config.decoder_start_token_id = VOCAB_SIZE
+    return model
+
+
+def set_blank_rate(model: Any, tokenizer: Any, batches: list[encoded.Batch], seconds: float) -> float:
+    """Bisect for the bias of the blank that gives `TOKENS_A_SECOND`; returns what it gave."""
+    low, high = 2 * SPREAD, 6 * SPREAD
+    for _ in range(10):
+        model.joint.head.bias[VOCAB_SIZE] = (low + high) / 2
+        decoder = TransducerDecoder(model, tokenizer, confidence=None)
+        found = [best for _, frames, lengths in batches for (best,) in decoder.decode(frames, lengths)]
+        rate = sum(len(best.token_ids) for best in found) / seconds
+        low, high = (low, (low + high) / 2) if rate < TOKENS_A_SECOND else ((low + high) / 2, high)
+    return rate
+
+
+def plain_tokenizer() -> Any:
+    """Each token is a word of its own."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel({f"▁{i}": i for i in range(VOCAB_SIZE)}, unk_token="▁0"))
+    )
+
+
+if __name__ == "__main__":
+    main()
