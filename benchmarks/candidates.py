@@ -65,14 +65,21 @@ class Ours(Candidate):
     Args:
         lm: the language model.
         settings: more arguments of the decoder.
+        ilm_share: weight of the internal LM that is subtracted, as a share of the LM's weight.
     """
 
     lm: NGramLM
     settings: dict[str, Any]
+    ilm_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.decoders: dict[float | None, TransducerDecoder] = {}  # with what they keep for further batches
 
     def decoder(self, weight: float | None) -> TransducerDecoder:
-        fused = {} if weight is None else {"lm": self.lm, "lm_weight": weight}
-        return TransducerDecoder(self.clips.model, self.clips.processor, **fused, **self.settings)
+        if weight not in self.decoders:
+            fused = {} if weight is None else {"lm": self.lm, "lm_weight": weight, "ilm_weight": self.ilm_share * weight}
+            self.decoders[weight] = TransducerDecoder(self.clips.model, self.clips.processor, **fused, **self.settings)
+        return self.decoders[weight]
 
     def transcripts(self, weight: float | None) -> list[str]:
         return self.clips.transcripts(self.decoder(weight))

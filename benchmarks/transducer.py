@@ -9,7 +9,7 @@ one is even), each decoder's in the same way; word error rates are those of the 
 decoding alone: the encoder has run before (stock `generate` is handed what it gave), clips sorted by length, in batches. Ours
 give texts and confidences, NeMo's token ids alone. RTFx is the length of the audio over the time of the decoder, or of the
 whole model: the encoder, in batches of the same size, and the decoder, without features. By turns, medians. Beams other than 6
-are timed in batches of 32 only.
+are timed in batches of 32 only, NeMo's beams in large ones. The internal LM is subtracted with half the weight of the LM.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from candidates import Candidate, NeMo, NeMoProcess, Ours, Stock, columns, timed
 
 from hf_ngpulm.language_model import load_language_model
 
-WEIGHTS = (0.5, 0.7, 0.9, 1.1)
+WEIGHTS = (0.5, 0.7, 0.9, 1.1, 1.3)
+ILM_SHARE = 0.5
 BEAM = 6
 BEAMS = (1, 2, 4, BEAM, 8, 12)
 BATCH_SIZE = 32
@@ -78,8 +79,8 @@ def measured(clips: encoded.Clips, args: argparse.Namespace) -> list[dict[str, A
     chosen: list[tuple[Candidate, float | None]] = []
     for candidate in candidates(clips, args):
         for suffix, grid in (("", (None,)), (" + LM", weights)):
-            if suffix and isinstance(candidate, Stock):
-                continue
+            if isinstance(candidate, Stock) if suffix else getattr(candidate, "ilm_share", 0.0):
+                continue  # what has no LM, or needs one
             found = {weight: clips.wer(candidate.transcripts(weight)) for weight in grid}
             best = min(grid, key=lambda weight: found[weight]["even"])
             facts = {"model": clips.name, "decoder": candidate.name + suffix, "lm_weight": best, "clips": len(clips.rows)}
@@ -95,17 +96,21 @@ def candidates(clips: encoded.Clips, args: argparse.Namespace) -> list[Candidate
     sizes = tuple(clips.batches)
     of_model = ("alsd",) if hasattr(clips.model.config, "durations") else ("alsd", "aes")
     found: list[Candidate] = [Stock("stock generate", clips, sizes), Ours("greedy", clips, sizes, lm, {})]
+    found.append(Ours("greedy - internal LM", clips, sizes, lm, {}, ILM_SHARE))
     for strategy in of_model:
         for num_beams in (BEAM,) if args.quick else BEAMS:
             of_beam = sizes if num_beams == BEAM else (BATCH_SIZE,)
             settings = {"strategy": strategy, "num_beams": num_beams}
-            found.append(Ours(f"{strategy.upper()} {num_beams}", clips, of_beam, lm, settings))
+            name = f"{strategy.upper()} {num_beams}"
+            found.append(Ours(name, clips, of_beam, lm, settings))
+            if num_beams == BEAM:
+                found.append(Ours(f"{name} - internal LM", clips, of_beam, lm, settings, ILM_SHARE))
     if args.nemo_python:
         process = NeMoProcess(args.nemo_python, clips, args.lm)
         found.append(NeMo("NeMo label looping", clips, sizes, process, {"decoder": "greedy"}))
         for strategy in of_model:
             settings = {"decoder": f"m{strategy}", "beams": BEAM}
-            found.append(NeMo(f"NeMo m{strategy}_batch {BEAM}", clips, sizes, process, settings))
+            found.append(NeMo(f"NeMo m{strategy}_batch {BEAM}", clips, sizes[2:] or sizes, process, settings))
     return found
 
 
