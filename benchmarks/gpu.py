@@ -26,8 +26,7 @@ sys.path.insert(0, str(measure.ROOT))
 BATCHES = (1, 8, 32, 128)
 BEAMS = (4, 8, 32)
 FRAMES = 250  # 20 s of audio at 80 ms a frame
-TRAINING = ["--tokens", "10_000_000", "100_000_000", "--orders", "6", "--device", "cpu", "cuda", "--repeats", "1"]
-TRAINING += ["--memory", "100", "--save", "train_lm_gpu"]
+TRANSDUCERS = ["--batch-sizes", "32", "128", "--name", "transducer_random_gpu"]
 
 
 def ctc(out: Path | None) -> None:
@@ -66,6 +65,12 @@ def ctc(out: Path | None) -> None:
     print("results in", measure.save("ctc_search_gpu", {"searches": results}, out))
 
 
+def training(tokens: str, name: str) -> list[str]:
+    """Options of train_lm.py."""
+    options = ["--tokens", tokens, "--orders", "6", "--device", "cpu", "cuda", "--repeats", "1", "--memory", "100"]
+    return [*options, "--save", name]
+
+
 def run_part(name: str, command: list[str], limit: int) -> str | None:
     """Run a part; returns what went wrong, or None."""
     print(f"\n== {name}", flush=True)
@@ -93,10 +98,12 @@ def main() -> None:
     out = ["--out", str(args.out)] if args.out else []
     here = "benchmarks/"
     problems = [
-        run_part("tests", [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/gpu"], 130),
-        run_part("queries", [sys.executable, here + "lm_queries.py", "--device", "cuda", *out], 130),
-        run_part("CTC", [sys.executable, here + "gpu.py", "--part", "ctc", *out], 75),
-        run_part("training", [sys.executable, here + "train_lm.py", *TRAINING, *out], 200),
+        run_part("tests", [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/gpu"], 110),
+        run_part("queries", [sys.executable, here + "lm_queries.py", "--device", "cuda", *out], 100),
+        run_part("CTC", [sys.executable, here + "gpu.py", "--part", "ctc", *out], 55),
+        run_part("transducers", [sys.executable, here + "transducer_random.py", *TRANSDUCERS, *out], 80),
+        run_part("training", [sys.executable, here + "train_lm.py", *training("10_000_000", "train_lm_gpu"), *out], 40),
+        run_part("training", [sys.executable, here + "train_lm.py", *training("100_000_000", "train_lm_gpu_100m"), *out], 150),
     ]
     failed = [problem for problem in problems if problem]
     print("\n" + ("\n".join(failed) if failed else "all parts done"))

@@ -8,7 +8,7 @@ tokens. The encoder is timed on noise of 5 to 15 s. What is decoded are random f
 with random weights says nothing: frames and predictions weigh alike, logits are about as far apart as trained ones, and a bias
 of the blank's, found by bisection, makes greedy search emit about 4 tokens for each second of audio, as speech does. The LM
 has order 6 and is trained on 100,000 random tokens. Whole models are as in transducer.py: the encoder and the decoder, by
-turns, medians. On the CPU there are 32 clips, on a GPU 128.
+turns, medians. On the CPU there are 32 clips, on a GPU 128, unless `--batch-sizes` says otherwise.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ SPREAD = 4.0  # standard deviation of logits
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=1, help="layers of the prediction network")
+    parser.add_argument("--batch-sizes", type=int, nargs="+", help="the largest is the number of clips, too")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3 if torch.cuda.is_available() else 1)
     parser.add_argument("--name", default="transducer_random", help="name of the result file")
@@ -54,7 +55,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     warnings.filterwarnings("ignore", message="Using the model-agnostic default")
-    sizes = BATCH_SIZES + ((LARGEST_ON_GPU,) if args.device == "cuda" else ())
+    sizes = tuple(args.batch_sizes or BATCH_SIZES + ((LARGEST_ON_GPU,) if args.device == "cuda" else ()))
     low, high = (FEATURES_A_SECOND * seconds for seconds in SECONDS)
     lengths = torch.randint(low, high + 1, (max(sizes),)).tolist()
     lm = random_lm().to(args.device)
@@ -101,7 +102,7 @@ def random_clips(kind: str, lengths: list[int], sizes: tuple[int, ...], args: ar
             for of_batch in padded
         ]
     batches = {size: encoded.batched(rows, size) for size in sizes}
-    rate = set_blank_rate(model, tokenizer, batches[max(BATCH_SIZES)], seconds)
+    rate = set_blank_rate(model, tokenizer, batches[max(sizes)], seconds)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     print(
         f"{kind}: {parameters / 1e6:.0f} M parameters, {len(rows)} clips, {seconds:.0f} s, {rate:.1f} tokens a second",
