@@ -5,6 +5,7 @@ Importing the package registers its pipeline classes: `pipeline("automatic-speec
 
 from .ctc import CTCDecoder
 from .errors import InvalidLogitsError, NGramFormatError, TokenizerMismatchError
+from .generation import NGramLogitsProcessor
 from .hypotheses import Hypothesis
 from .language_model import NGramLM
 from .pipelines import CTCNGramPipeline, TransducerNGramPipeline, register
@@ -19,6 +20,7 @@ __all__ = [
     "InvalidLogitsError",
     "NGramFormatError",
     "NGramLM",
+    "NGramLogitsProcessor",
     "TokenizerMismatchError",
     "TransducerDecoder",
     "TransducerNGramPipeline",

@@ -1,0 +1,5 @@
+"""Language models in Transformers' `generate`."""
+
+from .logits_processor import NGramLogitsProcessor
+
+__all__ = ["NGramLogitsProcessor"]

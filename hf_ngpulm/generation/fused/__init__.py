@@ -52,6 +52,9 @@ class Roles(NamedTuple):
         unscored, ends = (torch.nonzero(kinds == kind)[:, 0].to(torch.int32) for kind in (UNSCORED, END))
         return cls(roles, unscored, ends, bool((roles & HOLD).any()))
 
+    def to(self, device: torch.device) -> Roles:
+        return Roles(self.roles.to(device), self.unscored.to(device), self.ends.to(device), self.holds)
+
 
 class Rows(NamedTuple):
     """What the LM of each row is.
