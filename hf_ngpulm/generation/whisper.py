@@ -65,7 +65,7 @@ def follow_recordings(model: Any) -> None:
 
 def generate_with_fallback(self: Any, *args: Any, **kwargs: Any) -> Any:
     stock = type(self).generate_with_fallback
-    given = inspect.signature(stock).bind(self, *args, **kwargs).arguments
+    given = _bound("generate_with_fallback", self, args, kwargs).arguments
     processors = _ours(given["logits_processor"])
     prompt_length = given["decoder_input_ids"].shape[1]
     window = Window(list(given["batch_idx_map"]), len(given["seek"]), prompt_length, given["generation_config"])
@@ -80,7 +80,7 @@ def generate_with_fallback(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _need_fallback(self: Any, *args: Any, **kwargs: Any) -> Any:
     stock = type(self)._need_fallback
-    bound = inspect.signature(stock).bind(self, *args, **kwargs)
+    bound = _bound("_need_fallback", self, args, kwargs)
     given = bound.arguments
     processors, row = _ours(given["logits_processor"]), given["index"]
     if processors and given["generation_config"].logprob_threshold is not None:
@@ -91,6 +91,13 @@ def _need_fallback(self: Any, *args: Any, **kwargs: Any) -> Any:
     if processors and processors[0].window is not None:
         processors[0].window.decoded(row, result[0])
     return result
+
+
+def _bound(method: str, model: Any, args: Any, kwargs: Any) -> inspect.BoundArguments:
+    """Arguments by name, as Transformers' own method calls them."""
+    from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
+
+    return inspect.signature(getattr(WhisperGenerationMixin, method)).bind(model, *args, **kwargs)
 
 
 def _ours(processors: Any) -> list[NGramLogitsProcessor]:
