@@ -8,7 +8,7 @@ from .errors import InvalidLogitsError, NGramFormatError, TokenizerMismatchError
 from .generation import NGramLogitsProcessor
 from .hypotheses import Hypothesis
 from .language_model import NGramLM
-from .pipelines import CTCNGramPipeline, TransducerNGramPipeline, register
+from .pipelines import CTCNGramPipeline, Seq2SeqNGramPipeline, TransducerNGramPipeline, register
 from .transducer import TransducerDecoder
 
 register()
@@ -21,6 +21,7 @@ __all__ = [
     "NGramFormatError",
     "NGramLM",
     "NGramLogitsProcessor",
+    "Seq2SeqNGramPipeline",
     "TokenizerMismatchError",
     "TransducerDecoder",
     "TransducerNGramPipeline",
