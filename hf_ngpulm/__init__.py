@@ -5,9 +5,10 @@ Importing the package registers its pipeline classes: `pipeline("automatic-speec
 
 from .ctc import CTCDecoder
 from .errors import InvalidLogitsError, NGramFormatError, TokenizerMismatchError
+from .generation import NGramLogitsProcessor
 from .hypotheses import Hypothesis
 from .language_model import NGramLM
-from .pipelines import CTCNGramPipeline, TransducerNGramPipeline, register
+from .pipelines import CTCNGramPipeline, Seq2SeqNGramPipeline, TransducerNGramPipeline, register
 from .transducer import TransducerDecoder
 
 register()
@@ -19,6 +20,8 @@ __all__ = [
     "InvalidLogitsError",
     "NGramFormatError",
     "NGramLM",
+    "NGramLogitsProcessor",
+    "Seq2SeqNGramPipeline",
     "TokenizerMismatchError",
     "TransducerDecoder",
     "TransducerNGramPipeline",

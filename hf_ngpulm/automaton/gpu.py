@@ -93,21 +93,21 @@ def _launch_rows(
     rows = states.shape[0]
     if rows == 0:
         return
-    tile = _tile(rows, vocab_size, _processors(states.device))
+    tile = tile_size(rows, vocab_size, processors(states.device))
     _rows_kernel[(rows, triton.cdiv(vocab_size, tile))](
         *automaton, states.contiguous(), out, targets, automaton.num_states, vocab_size, tile,
         WITH_TARGETS=with_targets, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
 
 
-def _tile(rows: int, vocab_size: int, processors: int) -> int:
+def tile_size(rows: int, vocab_size: int, processors: int) -> int:
     """Tokens a program: few enough that the programs fill the GPU, many enough that they do it in one wave."""
     wanted = rows * vocab_size // (processors * PROGRAMS_PER_PROCESSOR)
     return min(max(triton.next_power_of_2(max(wanted, 1)), SMALLEST_TILE), LARGEST_TILE)
 
 
 @functools.cache
-def _processors(device: torch.device) -> int:
+def processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 

@@ -1,5 +1,6 @@
-"""What `model.generate` of Transformers takes: strategies with language models for `custom_generate=`."""
+"""Language models in `generate` of Transformers: a logits processor for decoders, a `custom_generate` strategy for transducers."""
 
+from .logits_processor import NGramLogitsProcessor
 from .transducer import transducer_generate
 
-__all__ = ["transducer_generate"]
+__all__ = ["NGramLogitsProcessor", "transducer_generate"]

@@ -3,6 +3,7 @@
 from .base import NGramPipeline
 from .ctc import CTCNGramPipeline
 from .registration import register
+from .seq2seq import Seq2SeqNGramPipeline
 from .transducer import TransducerNGramPipeline
 
-__all__ = ["CTCNGramPipeline", "NGramPipeline", "TransducerNGramPipeline", "register"]
+__all__ = ["CTCNGramPipeline", "NGramPipeline", "Seq2SeqNGramPipeline", "TransducerNGramPipeline", "register"]

@@ -11,7 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformers import AutomaticSpeechRecognitionPipeline
-from transformers.models.auto.modeling_auto import MODEL_FOR_CTC_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CTC_MAPPING_NAMES,
+    MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
+)
 from transformers.pipelines.automatic_speech_recognition import rescale_stride
 
 from ..hypotheses import Hypothesis
@@ -22,6 +25,8 @@ OF_SOME_DECODER = frozenset(
     [
         "lm",
         "lm_weight",
+        "prompt_context",
+        "unscored",
         "confidence",
         "engine",
         "score_eos",
@@ -60,10 +65,13 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     def __new__(cls, model: Any = None, *args: Any, **kwargs: Any) -> NGramPipeline:
         if cls is NGramPipeline:
             from .ctc import CTCNGramPipeline
+            from .seq2seq import Seq2SeqNGramPipeline
             from .transducer import TransducerNGramPipeline
 
             if is_transducer(model):
                 cls = TransducerNGramPipeline
+            elif is_seq2seq(model):
+                cls = Seq2SeqNGramPipeline
             elif is_ctc(model):
                 cls = CTCNGramPipeline
         return object.__new__(cls)
@@ -107,9 +115,10 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             return None
         if self.type == "ctc_with_lm" or type(self) is NGramPipeline:
             kind = "a pyctcdecode decoder" if self.type == "ctc_with_lm" else type(self.model).__name__
-            raise ValueError(f"{reasons[0]}= works with CTC models and transducers, but this pipeline decodes with {kind}")
-        rate = cast(Any, self.feature_extractor).sampling_rate
-        return self._make_decoder({"confidence": None, **settings, "frame_seconds": self._samples_per_frame / rate})
+            raise ValueError(
+                f"{reasons[0]}= works with CTC models, transducers and encoder-decoders, but this pipeline decodes with {kind}"
+            )
+        return self._make_decoder(settings)
 
     # A pipeline without any of the settings never gets to `_ngram_decoder`.
     _ngram_settings: dict[str, Any] | None = None
@@ -124,6 +133,10 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
 
         def _decode(self, decoder: Any, frames: Tensor, lengths: Tensor | None) -> list[list[Hypothesis]]:
             """Hypotheses of a batch."""
+
+    @property
+    def _frame_seconds(self) -> float:
+        return self._samples_per_frame / cast(Any, self.feature_extractor).sampling_rate
 
     @cached_property
     def _samples_per_frame(self) -> float:
@@ -218,6 +231,10 @@ def _shown(hypothesis: Hypothesis, timestamps: str | None, with_confidence: bool
 def is_ctc(model: Any) -> bool:
     name = type(model).__name__
     return name in MODEL_FOR_CTC_MAPPING_NAMES.values() or name.endswith("ForCTC")
+
+
+def is_seq2seq(model: Any) -> bool:
+    return type(model).__name__ in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES.values()
 
 
 def is_transducer(model: Any) -> bool:

@@ -45,7 +45,7 @@ class CTCNGramPipeline(NGramPipeline):
     shared_with_generation = ("num_beams", "num_return_sequences")
 
     def _make_decoder(self, settings: dict[str, Any]) -> CTCDecoder:
-        return CTCDecoder(self.tokenizer, **settings)
+        return CTCDecoder(self.tokenizer, **{"confidence": None, **settings}, frame_seconds=self._frame_seconds)
 
     def _frames(self, model_inputs: dict[str, Any], **kwargs: Any) -> tuple[Tensor, Tensor | None]:
         attention_mask = model_inputs.pop("attention_mask", None)

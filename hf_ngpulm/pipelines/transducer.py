@@ -50,7 +50,9 @@ class TransducerNGramPipeline(NGramPipeline):
     shared_with_generation = ("num_beams", "num_return_sequences")
 
     def _make_decoder(self, settings: dict[str, Any]) -> TransducerDecoder:
-        return TransducerDecoder(self.model, self.tokenizer, **settings)
+        return TransducerDecoder(
+            self.model, self.tokenizer, **{"confidence": None, **settings}, frame_seconds=self._frame_seconds
+        )
 
     def _frames(self, model_inputs: dict[str, Any], **kwargs: Any) -> tuple[Tensor, Tensor | None]:
         for_encoder = {name: kwargs[name] for name in _FOR_THE_ENCODER if name in kwargs}

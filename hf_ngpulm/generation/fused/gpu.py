@@ -1,0 +1,227 @@
+"""Two Triton launches a step, each with a program per tile of a row's vocabulary and nothing kept but a few numbers per tile.
+
+The first reads the rows' states off their tokens, and how much probability each tile gives to what the LM scores; the second
+adds. Longer contexts are added as the difference to what backing off has given already, so that no row of scores is needed.
+
+Conditions for blocks are made of blocks: the interpreter takes `block & scalar` for a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ...automaton.gpu import BLOCK, automaton_signature, is_dense, lower_bound, processors, step_rows, tile_size
+from . import END, HOLD, KINDS, START, TEXT, UNSCORED, Roles, Rows
+
+_UNSCORED, _TEXT, _END, _KINDS = (tl.constexpr(number) for number in (UNSCORED, TEXT, END, KINDS))
+_START, _HOLD = tl.constexpr(START), tl.constexpr(HOLD)
+READ_BLOCK = 256
+
+
+def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, weighted: bool) -> None:
+    batch_size, classes = scores.shape
+    device = scores.device
+    tile = tile_size(batch_size, classes, processors(device))
+    tiles = triton.cdiv(classes, tile)
+    states = torch.empty(batch_size, dtype=torch.int32, device=device)
+    finals = torch.empty(batch_size, dtype=torch.float32, device=device)
+    sums = torch.empty((batch_size, tiles, 2) if weighted else (1,), dtype=torch.float32, device=device)
+    num_states = rows.tensors.num_states
+    _read_kernel[(batch_size, tiles + 1 if weighted else 1)](
+        *rows.tensors, scores, input_ids, roles.roles, rows.starts, rows.roots, states, finals, sums,
+        input_ids.shape[1], rows.context_length, num_states, rows.vocab_size, classes, tile, tiles,
+        HOLDS=roles.holds, READ_BLOCK=READ_BLOCK, BLOCK=BLOCK, num_warps=4,
+    )  # fmt: skip
+    _add_kernel[(batch_size, tiles)](
+        *rows.tensors, scores, roles.roles, rows.weights, states, finals, sums,
+        num_states, rows.vocab_size, classes, tile, tiles,
+        WEIGHTED=weighted, TILES=triton.next_power_of_2(tiles), BLOCK=BLOCK, num_warps=4,
+    )  # fmt: skip
+
+
+@triton.jit
+def _read_kernel(
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+    scores, input_ids, roles, starts, roots, states, finals, sums,
+    length, context_length, num_states, vocab_size, classes, tile, tiles,
+    HOLDS: tl.constexpr, READ_BLOCK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    if part == 0:
+        tokens_of_row = input_ids + row * length
+        started = -1
+        held = -1
+        for block in range(0, length, READ_BLOCK):
+            positions = block + tl.arange(0, READ_BLOCK)
+            tokens = tl.load(tokens_of_row + positions, mask=positions < length, other=-1)
+            inside = (tokens >= 0) & (tokens < classes)
+            kinds = tl.load(roles + tokens, mask=inside, other=0).to(tl.int32)
+            started = tl.maximum(started, tl.max(tl.where((kinds & _START) != 0, positions, -1), axis=0))
+            if HOLDS:
+                held = tl.maximum(held, tl.max(tl.where((kinds & _HOLD) != 0, positions, -1), axis=0))
+        begin = length * 1  # a tensor, also in the interpreter
+        seen = begin * 0
+        position = begin
+        while (position > started + 1) & (seen < context_length):
+            position -= 1
+            token = tl.load(tokens_of_row + position)
+            inside = (token >= 0) & (token < classes)
+            is_text = (tl.load(roles + token, mask=inside, other=0).to(tl.int32) & _KINDS) == _TEXT
+            seen += is_text.to(tl.int32)
+            begin = tl.where(is_text, position, begin)
+        start = tl.load(starts + row)
+        one = tl.zeros((1,), tl.int32)
+        active = (one + start) >= 0
+        state = one + tl.where(seen == context_length, tl.load(roots + row), start)
+        position = begin
+        while position < length:
+            token = tl.load(tokens_of_row + position)
+            inside = (token >= 0) & (token < classes)
+            is_text = (tl.load(roles + token, mask=inside, other=0).to(tl.int32) & _KINDS) == _TEXT
+            _, state = step_rows(
+                arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+                state, one + tl.where(is_text, token.to(tl.int32), -1), active, num_states, vocab_size,
+            )  # fmt: skip
+            position += 1
+        final, _ = step_rows(
+            arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+            state, one + vocab_size, active, num_states, vocab_size + 1,
+        )  # fmt: skip
+        tl.store(states + row + one, tl.where((start < 0) | (held > started), -1, state))
+        tl.store(finals + row + one, final)
+    else:
+        first = (part - 1) * tile
+        last = tl.minimum(first + tile, classes)
+        x = scores + row * classes
+        scored = float("-inf")
+        others = float("-inf")
+        for block in range(first, last, BLOCK):
+            tokens = block + tl.arange(0, BLOCK)
+            inside = tokens < last
+            values = tl.load(x + tokens, mask=inside, other=float("-inf"))
+            unscored = (tl.load(roles + tokens, mask=inside, other=0).to(tl.int32) & _KINDS) == _UNSCORED
+            scored = _log_add(scored, _log_sum(tl.where(unscored, float("-inf"), values)))
+            others = _log_add(others, _log_sum(tl.where(unscored, values, float("-inf"))))
+        at = sums + 2 * (row * tiles + part - 1)
+        tl.store(at, scored)
+        tl.store(at + 1, others)
+
+
+@triton.jit
+def _log_sum(values):
+    highest = tl.max(values, axis=0)
+    shift = tl.where(highest > float("-inf"), highest, 0.0)
+    return tl.log(tl.sum(tl.exp(values - shift), axis=0)) + shift
+
+
+@triton.jit
+def _log_add(a, b):
+    highest = tl.maximum(a, b)
+    shift = tl.where(highest > float("-inf"), highest, 0.0)
+    return tl.log(tl.exp(a - shift) + tl.exp(b - shift)) + shift
+
+
+@triton.jit
+def _add_kernel(
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+    scores, roles, weights, states, finals, sums, num_states, vocab_size, classes, tile, tiles,
+    WEIGHTED: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    first = tl.program_id(1) * tile
+    last = tl.minimum(first + tile, classes)
+    x = scores + row * classes
+    state = tl.load(states + row)
+    weight = tl.load(weights + row)
+    lanes = tl.arange(0, BLOCK)
+    if (state >= 0) & (weight != 0):
+        shift = 0.0
+        normaliser = 0.0
+        if WEIGHTED:
+            parts = tl.arange(0, TILES)
+            at = sums + 2 * (row * tiles + parts)
+            scored = _log_sum(tl.load(at, mask=parts < tiles, other=float("-inf")))
+            others = _log_sum(tl.load(at + 1, mask=parts < tiles, other=float("-inf")))
+            normaliser = _log_add(scored, others)
+            shift = tl.where(scored > float("-inf"), scored - normaliser, 0.0)
+        depth = 0
+        score = 0.0
+        root = state
+        backoff = tl.load(backoff_states + root)
+        while backoff != root:
+            score += tl.load(backoff_weights + root)
+            root = backoff
+            backoff = tl.load(backoff_states + root)
+            depth += 1
+        low = tl.load(arc_offsets + root)
+        high = tl.load(arc_offsets + root + 1)
+        dense = is_dense(arc_tokens, low, high, vocab_size)
+        dense_end = tl.where(dense, vocab_size, 0)
+        default = tl.where(dense, 0.0, tl.load(backoff_weights + root))
+        final = tl.load(finals + row)
+        for block in range(first, last, BLOCK):
+            tokens = block + lanes
+            inside = tokens < last
+            values = tl.load(x + tokens, mask=inside, other=float("-inf"))
+            kinds = tl.load(roles + tokens, mask=inside, other=0).to(tl.int32) & _KINDS
+            of_root = tl.load(arc_weights + low + tokens, mask=inside & (tokens < dense_end), other=0.0)
+            added = shift + tl.where(kinds == _END, final, score + default + of_root)
+            unscored = tl.zeros((BLOCK,), tl.float32)
+            if WEIGHTED:
+                unscored = values - normaliser
+            added = tl.where(kinds == _UNSCORED, unscored, added)
+            tl.store(x + tokens, values + weight * added, mask=inside & (values > float("-inf")))
+        level = tl.where(dense, depth - 1, depth)
+        while level >= 0:
+            current = state
+            shorter = 0
+            while shorter < level:
+                current = tl.load(backoff_states + current)
+                shorter += 1
+            low = tl.load(arc_offsets + current)
+            high = tl.load(arc_offsets + current + 1)
+            backoff = tl.load(backoff_states + current)
+            backoff_block = tl.zeros((BLOCK,), tl.int32) + backoff
+            given = tl.load(backoff_weights + current)
+            many = high - low > BLOCK
+            begin = lower_bound(arc_tokens, low, tl.where(many, high, low), first)
+            end = lower_bound(arc_tokens, tl.where(many, begin, high), high, last)
+            tl.debug_barrier()  # what a shorter context added must be there before more is
+            for block in range(begin, end, BLOCK):
+                arcs = block + lanes
+                inside = arcs < end
+                tokens = tl.load(arc_tokens + arcs, mask=inside, other=0).to(tl.int32)
+                wanted = inside & (tokens >= first) & (tokens < last)
+                kinds = tl.load(roles + tokens, mask=wanted, other=0).to(tl.int32) & _KINDS
+                wanted = wanted & (kinds == _TEXT)
+                of_arc = tl.load(arc_weights + arcs, mask=wanted, other=0.0)
+                below, _ = step_rows(
+                    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+                    backoff_block, tokens, wanted & (backoff_block != current), num_states, vocab_size,
+                )  # fmt: skip
+                values = tl.load(x + tokens, mask=wanted, other=0.0)
+                tl.store(x + tokens, values + weight * (of_arc - given - below), mask=wanted)
+            level -= 1
+
+
+def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
+    """Every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
+    for token_type in ("*i16", "*i32"):
+        automaton = automaton_signature(token_type) | {"scores": "*fp32"}
+        arguments = {"input_ids": "*i64", "roles": "*i8", "starts": "*i32", "roots": "*i32", "states": "*i32"}
+        arguments |= {"finals": "*fp32", "sums": "*fp32"}
+        sizes = ("length", "context_length", "num_states", "vocab_size", "classes", "tile", "tiles")
+        for holds in (False, True):
+            constants = {"HOLDS": holds, "READ_BLOCK": READ_BLOCK, "BLOCK": BLOCK}
+            yield _read_kernel, automaton | arguments | dict.fromkeys(sizes, "i32"), constants
+        arguments = {"roles": "*i8", "weights": "*fp32", "states": "*i32", "finals": "*fp32", "sums": "*fp32"}
+        for weighted in (False, True):
+            constants = {"WEIGHTED": weighted, "TILES": 64, "BLOCK": BLOCK}
+            yield _add_kernel, automaton | arguments | dict.fromkeys(sizes[2:], "i32"), constants

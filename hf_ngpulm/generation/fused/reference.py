@@ -1,0 +1,51 @@
+"""The definition in plain torch, row by row. Runs on any device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...automaton import reference
+from . import END, HOLD, KINDS, START, TEXT, UNSCORED, Roles, Rows
+
+
+def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, weighted: bool) -> None:
+    for row, tokens in enumerate(input_ids):
+        if int(rows.starts[row]) < 0:
+            continue
+        inside = (tokens >= 0) & (tokens < roles.roles.numel())
+        kinds = torch.where(inside, roles.roles[torch.where(inside, tokens, 0)], UNSCORED)
+        first = _after_last(kinds & START)
+        if _after_last(kinds & HOLD) > first:
+            continue
+        text = tokens[first:][kinds[first:] & KINDS == TEXT]
+        states = rows.starts[row : row + 1]
+        length = torch.tensor([len(text)], device=scores.device)
+        _, states = reference.walk(rows.tensors, states, text[None], length, rows.vocab_size)
+        add(scores[row], rows, roles, row, states, weighted)
+
+
+def _after_last(marks: Tensor) -> int:
+    places = torch.nonzero(marks)
+    return int(places[-1]) + 1 if len(places) else 0
+
+
+def lm_scores(rows: Rows, roles: Roles, states: Tensor) -> Tensor:
+    """The LM's score of every class in one state, `[C]`; 0 for those without."""
+    found = torch.zeros(roles.roles.shape, device=states.device)
+    found[: rows.vocab_size] = reference.scores(rows.tensors, states, rows.vocab_size)[0]
+    final, _ = reference.step(rows.tensors, states, torch.full_like(states, rows.vocab_size), rows.vocab_size + 1)
+    kinds = roles.roles & KINDS
+    return torch.where(kinds == END, final, torch.where(kinds == TEXT, found, 0.0))
+
+
+def add(x: Tensor, rows: Rows, roles: Roles, row: int, states: Tensor, weighted: bool) -> None:
+    weight = rows.weights[row]
+    unscored = roles.roles & KINDS == UNSCORED
+    lm = lm_scores(rows, roles, states)
+    possible = x > -torch.inf
+    if weighted:
+        normaliser = torch.logsumexp(x, 0)
+        scored = torch.logsumexp(x[~unscored], 0)
+        lm = torch.where(unscored, x - normaliser, lm + torch.where(scored > -torch.inf, scored - normaliser, 0.0))
+    x.copy_(torch.where(possible, x + weight * lm, x))

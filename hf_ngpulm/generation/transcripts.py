@@ -1,0 +1,131 @@
+"""Where a transcript begins among the tokens that `generate` shows, and which of them are text: per model family.
+
+An encoder-decoder's `input_ids` begin with control tokens (`<|startoftranscript|><|en|>...`), possibly with text among them
+that is no transcript (Whisper's `<|startofprev|>`, Canary's context): the transcript is what follows the last control token.
+That of an LLM is preceded by a whole prompt, whose control tokens only the tokenizer knows. Where generation starts from
+`inputs_embeds`, there are no tokens but the transcript's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from ..language_model import NGramLM
+from ..vocabulary import tokenizer_of
+from .fused import END, HOLD, START, TEXT, Roles
+
+# What configs call single control tokens, and tables of them.
+CONTROL_TOKENS = (
+    "bos_token_id", "sep_token_id", "decoder_start_token_id", "forced_bos_token_id", "prev_sot_token_id",
+    "no_timestamps_token_id", "audio_token_id", "audio_token_index",
+)  # fmt: skip
+CONTROL_TABLES = ("lang_to_id", "task_to_id", "text_decoder_lang_to_code_id")
+# These stand within a transcript, or beside it, without ending anything.
+PASSED_OVER = ("pad_token_id", "unk_token_id", "timestamp_token_id")
+TIMESTAMP = re.compile(r"<\|\d+(\.\d+)?\|>")
+CONTROL = re.compile(r"<\|[^|]+\|>")
+# What an LLM writes before its transcript, if it writes anything: "language English<asr_text>...".
+ANNOUNCED_BY = {"qwen3_asr": "<asr_text>"}
+
+
+def roles_of(
+    model: Any,
+    models: Sequence[NGramLM],
+    classes: int,
+    tokenizer: Any = None,
+    start: int | Iterable[int] | None = None,
+    prompt_context: bool = False,
+    score_eos: bool = True,
+) -> Roles:
+    """What each of a model's classes is. Arguments as for `NGramLogitsProcessor`."""
+    configs = _configs(model)
+    ends = _numbers(configs, ("eos_token_id",))
+    passed = _numbers(configs, PASSED_OVER) - ends
+    control = _numbers(configs, CONTROL_TOKENS + CONTROL_TABLES) | ends
+    whisper = hasattr(model, "generate_with_fallback")
+    if whisper:
+        control |= set(range(min(ends, default=classes), classes))
+        last_control = max(_numbers(configs, ("no_timestamps_token_id",)), default=classes)
+        passed |= set(range(last_control + 1, classes))
+    else:
+        for piece, token in _control_pieces(models, tokenizer):
+            (passed if TIMESTAMP.fullmatch(piece) else control).add(token)
+    control -= passed - _numbers(configs, ("decoder_start_token_id",))
+
+    starts, holds = control, set()
+    if start is None and tokenizer is not None and _model_type(model) in ANNOUNCED_BY:
+        start = tokenizer_of(tokenizer).convert_tokens_to_ids(ANNOUNCED_BY[_model_type(model)])
+    if start is not None:
+        starts = {start} if isinstance(start, int) else set(start)
+        holds = _numbers(configs, ("audio_token_id", "audio_token_index")) - starts
+    elif not getattr(model.config, "is_encoder_decoder", False) and tokenizer is None:
+        raise ValueError(
+            f"{type(model).__name__} has its prompt among the tokens: pass tokenizer=, or start=, the ids of the tokens that "
+            "its transcripts follow"
+        )
+    if prompt_context:
+        name = "prev_sot_token_id" if whisper else "decoder_start_token_id"
+        starts = _numbers(configs, (name,))
+        if not starts and whisper:  # as in its `generate`
+            starts = set((getattr(model.generation_config, "suppress_tokens", None) or [])[-2:-1])
+        if not starts:
+            raise ValueError(f"prompt_context needs to know where the context begins, but {name} isn't set")
+
+    roles = torch.zeros(classes, dtype=torch.int8)
+    roles[: models[0].vocab_size] = TEXT
+    for tokens, role in ((control | passed | starts, 0), (ends if score_eos else (), END)):
+        roles[_inside(tokens, classes)] = role
+    roles[_inside(starts, classes)] += START
+    roles[_inside(holds, classes)] += HOLD
+    return Roles.of(roles)
+
+
+def num_classes(model: Any) -> int | None:
+    """Size of a model's output, if it can tell."""
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    weight = getattr(head, "weight", None)
+    return None if weight is None else len(weight)
+
+
+def _inside(tokens: Collection[int], classes: int) -> torch.Tensor:
+    return torch.tensor([token for token in sorted(tokens) if 0 <= token < classes], dtype=torch.int64)
+
+
+def _model_type(model: Any) -> str:
+    return getattr(model.config, "model_type", "")
+
+
+def _configs(model: Any) -> list[Any]:
+    """All configs that say something of the text that is generated; not those of other parts (encoder, vocoder)."""
+    config = model.config
+    decoders = [getattr(config, name, None) for name in ("decoder", "decoder_config", "text_config")]
+    return [found for found in (getattr(model, "generation_config", None), config, *decoders) if found is not None]
+
+
+def _numbers(configs: Iterable[Any], names: Iterable[str]) -> set[int]:
+    found: set[int] = set()
+    for value in (getattr(config, name, None) for config in configs for name in names):
+        values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+        found |= {number for number in values if isinstance(number, int)}
+    return found
+
+
+def _control_pieces(models: Sequence[NGramLM], tokenizer: Any) -> Iterable[tuple[str, int]]:
+    """Tokens that aren't text: as the tokenizer says, or else by the looks of those that the LM has no unigram of."""
+    if tokenizer is not None:
+        tokenizer = tokenizer_of(tokenizer)
+        added = getattr(tokenizer, "added_tokens_decoder", None) or {}
+        # Transformers 5 counts the token between words among the special ones. Text is full of it.
+        between_words = getattr(tokenizer, "word_delimiter_token_id", None)
+        for token in {*tokenizer.all_special_ids, *added} - {between_words, getattr(tokenizer, "unk_token_id", None)}:
+            yield str(tokenizer.convert_ids_to_tokens(token)), token
+        return
+    for lm in models:
+        pieces = getattr(lm, "pieces", None) or ()
+        for token in lm.unk_tokens.tolist() if pieces else ():
+            if CONTROL.fullmatch(pieces[token] or ""):
+                yield str(pieces[token]), token

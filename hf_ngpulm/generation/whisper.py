@@ -1,0 +1,128 @@
+"""What Whisper's long-form decoding doesn't tell a logits processor: which recordings its rows are, and which scores count.
+
+A window of 30 s is decoded for all recordings that aren't at their end yet, then again, at another temperature, for those rows
+whose transcript looks bad; rows are simply left out. Both are steps of two methods of the model, which are given the
+processors: here they are wrapped, on the one model, to keep a processor with several LMs informed. Where the mean
+log-probability decides that a transcript looks bad (`logprob_threshold`), they see to it that it is the model's own, not the
+fused one. For `generate` without an `NGramLogitsProcessor` nothing changes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from .logits_processor import NGramLogitsProcessor
+
+
+class Window:
+    """Which recordings are being decoded.
+
+    Args:
+        sequences: those that each row is of, among `total`: several per recording if several are to be returned for each.
+        prompt_length: tokens that were given.
+        generation_config: what says how many beams there are at the moment.
+    """
+
+    def __init__(self, sequences: list[int], total: int, prompt_length: int, generation_config: Any) -> None:
+        self.sequences, self.total, self.prompt_length = sequences, total, prompt_length
+        self.generation_config = generation_config
+        self._again: list[int] = []
+
+    def recordings(self, batch_size: int, count: int) -> list[int]:
+        """The recording of each row, of `count` in all; -1 for rows that fill up a batch of fixed size."""
+        if self.total % count:
+            raise ValueError(f"there are {count} language models or weights, but {self.total} recordings")
+        beams = self.generation_config.num_beams or 1
+        rows = [self.recording(row, count) for row in range(len(self.sequences)) for _ in range(beams)]
+        return rows[:batch_size] + [-1] * (batch_size - len(rows))
+
+    def recording(self, row: int, count: int) -> int:
+        return self.sequences[row] // (self.total // count)
+
+    def decoded(self, row: int, again: bool) -> None:
+        """Told of each row in turn: the next pass is over those that are decoded again."""
+        if row == 0:
+            self._again = []
+        if again:
+            self._again.append(self.sequences[row])
+        if row == len(self.sequences) - 1 and self._again:
+            self.sequences = self._again
+
+
+def follow_recordings(model: Any) -> None:
+    """Have a Whisper model tell processors what they need; others tell nothing."""
+    for method in (generate_with_fallback, _need_fallback):
+        here = vars(model).get(method.__name__)
+        if hasattr(type(model), method.__name__) and getattr(here, "__func__", None) is not method:
+            setattr(model, method.__name__, MethodType(method, model))
+
+
+def generate_with_fallback(self: Any, *args: Any, **kwargs: Any) -> Any:
+    stock = type(self).generate_with_fallback
+    given = _bound("generate_with_fallback", self, args, kwargs).arguments
+    processors = _ours(given["logits_processor"])
+    prompt_length = given["decoder_input_ids"].shape[1]
+    window = Window(list(given["batch_idx_map"]), len(given["seek"]), prompt_length, given["generation_config"])
+    for processor in processors:
+        processor.window = window
+    try:
+        return stock(self, *args, **kwargs)
+    finally:
+        for processor in processors:
+            processor.window = None
+
+
+def _need_fallback(self: Any, *args: Any, **kwargs: Any) -> Any:
+    stock = type(self)._need_fallback
+    bound = _bound("_need_fallback", self, args, kwargs)
+    given = bound.arguments
+    processors, row = _ours(given["logits_processor"]), given["index"]
+    if processors and given["generation_config"].logprob_threshold is not None:
+        outputs = list(given["seek_outputs"])
+        outputs[row] = {**outputs[row], "scores": _own_scores(processors, given)}
+        given["seek_outputs"] = outputs
+    result = stock(*bound.args, **bound.kwargs)
+    if processors and processors[0].window is not None:
+        processors[0].window.decoded(row, result[0])
+    return result
+
+
+def _bound(method: str, model: Any, args: Any, kwargs: Any) -> inspect.BoundArguments:
+    """Arguments by name, as Transformers' own method calls them."""
+    from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
+
+    return inspect.signature(getattr(WhisperGenerationMixin, method)).bind(model, *args, **kwargs)
+
+
+def _ours(processors: Any) -> list[NGramLogitsProcessor]:
+    from .logits_processor import NGramLogitsProcessor
+
+    return [processor for processor in processors or () if isinstance(processor, NGramLogitsProcessor)]
+
+
+def _own_scores(processors: list[NGramLogitsProcessor], given: dict[str, Any]) -> list[Tensor]:
+    """The scores of a row's steps without what the LMs added to them."""
+    row, sequence = given["index"], given["seek_sequence"]
+    output = given["seek_outputs"][row]
+    window = processors[0].window
+    steps = output["scores"][: len(sequence)]
+    prompt = output["sequences"][: window.prompt_length if window else 0].to(steps[0].device)
+    tokens = torch.cat([prompt, sequence.to(prompt)])
+    before = torch.full((len(steps), len(tokens)), -1, device=tokens.device)
+    for step in range(len(steps)):
+        length = len(prompt) + step
+        before[step, len(tokens) - length :] = tokens[:length]
+    # The temperature divided the fused scores.
+    temperature = given["temperature"] or 1.0
+    scores = torch.stack(list(steps)).float() * temperature
+    for processor in reversed(processors):
+        count = processor.num_recordings
+        recording = window.recording(row, count) if window and count else None
+        scores = processor.undone(before, scores, recording)
+    return list((scores / temperature).to(steps[0].dtype))

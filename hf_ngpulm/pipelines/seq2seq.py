@@ -1,0 +1,53 @@
+"""Seq2SeqNGramPipeline: the stock speech recognition pipeline, with a language model in a decoder's `generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from transformers import AutomaticSpeechRecognitionPipeline
+
+from ..generation import NGramLogitsProcessor
+from .base import NGramPipeline
+
+
+class Seq2SeqNGramPipeline(NGramPipeline):
+    """Speech recognition with an n-gram language model for encoder-decoders: Whisper, Canary, Moonshine and others.
+
+    This is the pipeline of Transformers, which generates with an `NGramLogitsProcessor` if there is an `lm`. All else is the
+    stock pipeline's: `num_beams` (5 by default) and other settings of `generate`, long audio, and the times that
+    `return_timestamps` gives with Whisper.
+
+    The following are taken both by `pipeline(...)` and by a call, where they hold for that call only:
+
+    Args:
+        lm: an `NGramLM`; the id of a Hub repo or a folder with one; or an ARPA (`.arpa`, `.arpa.gz`) or NeMo (`.nemo`) file.
+            None decodes without.
+        lm_weight: weight of the LM's log-probabilities (default 0.2).
+        prompt_context, unscored, score_eos, engine: as for `hf_ngpulm.NGramLogitsProcessor`.
+
+    Raises:
+        ValueError: weights and rules without an LM, settings out of range.
+        TokenizerMismatchError: the LM was made for another tokenizer.
+    """
+
+    settings = ("lm", "lm_weight", "prompt_context", "unscored", "score_eos", "engine")
+    of_an_lm = frozenset(settings[1:])
+
+    def _make_decoder(self, settings: dict[str, Any]) -> NGramLogitsProcessor:
+        settings = dict(settings)
+        weight = {"weight": settings.pop("lm_weight")} if "lm_weight" in settings else {}
+        return NGramLogitsProcessor(**settings, **weight, model=self.model, tokenizer=self.tokenizer)
+
+    # What the stock pipeline does stays; `ngram_decoder` goes to where it generates.
+
+    def preprocess(self, inputs: Any, *args: Any, ngram_decoder: Any = None, **kwargs: Any) -> Iterator[dict[str, Any]]:
+        return AutomaticSpeechRecognitionPipeline.preprocess(self, inputs, *args, **kwargs)
+
+    def _forward(self, model_inputs: dict[str, Any], ngram_decoder: Any = None, **kwargs: Any) -> dict[str, Any]:
+        if ngram_decoder is not None:
+            kwargs["logits_processor"] = [*(kwargs.get("logits_processor") or ()), ngram_decoder]
+        return AutomaticSpeechRecognitionPipeline._forward(self, model_inputs, **kwargs)
+
+    def postprocess(self, model_outputs: Sequence[dict[str, Any]], ngram_decoder: Any = None, **kwargs: Any) -> dict[str, Any]:
+        return AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)

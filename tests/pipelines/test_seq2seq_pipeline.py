@@ -1,0 +1,140 @@
+"""Seq2SeqNGramPipeline: without a language model the stock pipeline; with one, its `generate` with the processor."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from speech_models import whisper
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    AutomaticSpeechRecognitionPipeline,
+    WhisperFeatureExtractor,
+    WhisperForConditionalGeneration,
+    WhisperTokenizerFast,
+    pipeline,
+)
+
+from hf_ngpulm import NGramLM, NGramLogitsProcessor, Seq2SeqNGramPipeline, TokenizerMismatchError
+
+TASK = "automatic-speech-recognition"
+CONTROL = [
+    "<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|de|>", "<|translate|>", "<|transcribe|>", "<|startoflm|>",
+    "<|unused|>", "<|startofprev|>", "<|nospeech|>", "<|other|>", "<|notimestamps|>",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    letters = {letter: token for token, letter in enumerate("Ġabcdefghijklmnopqrstuvwxyz'")}
+    tokenizer = Tokenizer(models.BPE(letters, []))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in CONTROL])
+    tokenizer.add_tokens([AddedToken(f"<|{hundredths / 50:.2f}|>", special=False) for hundredths in range(51)])
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    tokenizer.save(str(path))
+    return WhisperTokenizerFast(tokenizer_file=str(path), pad_token="<|endoftext|>")
+
+
+@pytest.fixture(scope="module")
+def parts(tokenizer):
+    model = whisper(WhisperForConditionalGeneration).model
+    config = model.generation_config
+    config.suppress_tokens = list(range(29, 40))
+    config.alignment_heads = [[0, 0], [0, 1]]
+    config.no_repeat_ngram_size, config.language, config.task = 2, "en", "transcribe"
+    extractor = WhisperFeatureExtractor(feature_size=8, chunk_length=1, n_fft=400)
+    return {"model": model, "tokenizer": tokenizer, "feature_extractor": extractor}
+
+
+@pytest.fixture(scope="module")
+def lm(tokenizer):
+    texts = ["play the next song", "turn the light off", "what's the weather", "jazz quickly vexed him big fop"] * 5
+    return NGramLM.train(texts, tokenizer=tokenizer, order=3)
+
+
+@pytest.fixture(scope="module")
+def audios():
+    generator = np.random.default_rng(0)
+    return [generator.standard_normal(length).astype(np.float32) / 9 for length in (16000, 9000)]
+
+
+def generated(parts, audio, lm, weight, **settings):
+    inputs = parts["feature_extractor"](audio, sampling_rate=16000, return_tensors="pt", return_attention_mask=True)
+    processor = NGramLogitsProcessor(lm, weight, model=parts["model"])
+    with torch.no_grad():
+        tokens = parts["model"].generate(**inputs, logits_processor=[processor], max_new_tokens=9, **settings)
+    return parts["tokenizer"].decode(tokens[0], skip_special_tokens=True)
+
+
+def test_without_lm_it_is_the_stock_pipeline(parts, audios):
+    stock, ours = AutomaticSpeechRecognitionPipeline(**parts, max_new_tokens=9), pipeline(TASK, **parts, max_new_tokens=9)
+    assert type(ours) is Seq2SeqNGramPipeline
+    for settings in ({}, {"return_timestamps": True}, {"num_beams": 2}):
+        copies = [audio.copy() for audio in audios]
+        assert ours(copies, **settings) == stock([audio.copy() for audio in audios], **settings)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_lm_and_weight_of_the_pipeline_and_of_a_call(num_beams, parts, lm, audios):
+    asr = pipeline(TASK, **parts, max_new_tokens=9, lm=lm, lm_weight=0.9, num_beams=num_beams)
+    plain = AutomaticSpeechRecognitionPipeline(**parts, max_new_tokens=9)
+    audio = audios[0]
+    assert asr(audio.copy())["text"] == generated(parts, audio, lm, 0.9, num_beams=num_beams)
+    assert asr(audio.copy(), lm_weight=3.0)["text"] == generated(parts, audio, lm, 3.0, num_beams=num_beams)
+    assert asr(audio.copy(), lm=None)["text"] == plain(audio.copy(), num_beams=num_beams)["text"]
+    assert asr(audio.copy())["text"] == generated(parts, audio, lm, 0.9, num_beams=num_beams)  # calls change nothing
+    assert pipeline(TASK, **parts, max_new_tokens=9)(audio.copy(), lm=lm, num_beams=num_beams)["text"] == generated(
+        parts, audio, lm, 0.2, num_beams=num_beams
+    )
+
+
+def test_an_lm_from_files(parts, lm, audios, tmp_path):
+    lm.save_pretrained(tmp_path / "lm")
+    lm.to_arpa(tmp_path / "lm.arpa")
+    expected = pipeline(TASK, **parts, max_new_tokens=9, lm=lm, lm_weight=0.9)(audios[0].copy())
+    for source in (tmp_path / "lm", str(tmp_path / "lm.arpa")):
+        assert pipeline(TASK, **parts, max_new_tokens=9, lm=source, lm_weight=0.9)(audios[0].copy()) == expected
+
+
+def test_batches(parts, lm, audios):
+    asr = pipeline(TASK, **parts, max_new_tokens=9, lm=lm, lm_weight=0.9)
+    copies = [[audio.copy() for audio in audios] for _ in range(2)]
+    assert asr(copies[0], batch_size=2) == asr(copies[1], batch_size=1)
+
+
+@pytest.mark.parametrize("timestamps", [True, "word"])
+@pytest.mark.parametrize("settings", [{}, {"chunk_length_s": 0.8}, {"seconds": 2.3}])
+def test_timestamps_and_long_audio(settings, timestamps, parts, lm, audios):
+    settings = dict(settings)
+    seconds = settings.pop("seconds", 1.6 if settings else 0.9)
+    audio = np.tile(audios[0], 3)[: int(16000 * seconds)]
+    asr = pipeline(TASK, **parts, max_new_tokens=9, lm=lm, lm_weight=0.9, ignore_warning=True)
+    result = asr(audio.copy(), return_timestamps=timestamps, num_beams=1, **settings)
+    plain = asr(audio.copy(), return_timestamps=timestamps, num_beams=1, lm=None, **settings)
+    assert result["chunks"] and all(chunk.keys() == {"text", "timestamp"} for chunk in result["chunks"])
+    assert result != plain
+
+
+def test_other_processors_stay(parts, lm, audios):
+    def never_an_a(input_ids, scores):
+        scores[:, 1] = -torch.inf
+        return scores
+
+    asr = pipeline(TASK, **parts, max_new_tokens=9, lm=lm, lm_weight=3.0)
+    assert "a" not in asr(audios[0].copy(), generate_kwargs={"logits_processor": [never_an_a]})["text"]
+
+
+def test_refusals(parts, lm, audios):
+    with pytest.raises(ValueError, match="lm_weight given without lm="):
+        pipeline(TASK, **parts, max_new_tokens=9, lm_weight=0.5)
+    with pytest.raises(ValueError, match="beam_threshold: no settings for WhisperForConditionalGeneration"):
+        pipeline(TASK, **parts, max_new_tokens=9, lm=lm, beam_threshold=3.0)
+    with pytest.raises(ValueError, match="unscored must be one of"):
+        pipeline(TASK, **parts, max_new_tokens=9, lm=lm)(audios[0].copy(), unscored="some")
+    other = NGramLM.train([[1, 2, 3]] * 3, vocab_size=28, order=2)
+    other.config = replace(other.config, tokenizer_fingerprint="0" * 64)
+    with pytest.raises(TokenizerMismatchError, match="made for another tokenizer"):
+        pipeline(TASK, **parts, max_new_tokens=9, lm=other)
