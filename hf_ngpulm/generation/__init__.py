@@ -1,4 +1,4 @@
-"""Language models in `generate` of Transformers: a logits processor for decoders, a `custom_generate` strategy for transducers."""
+"""Language models in `generate`: a logits processor for decoders, a `custom_generate` strategy for transducers."""
 
 from .logits_processor import NGramLogitsProcessor
 from .transducer import transducer_generate
