@@ -144,6 +144,7 @@ def subject_of(name: str, device: str) -> Subject:
         )  # fmt: skip
         model = transformers.WhisperForConditionalGeneration(config)
         model.generation_config.no_timestamps_token_id = 50363
+        model.generation_config.force_unique_generate_call = True  # one window, whatever timestamps it dreams of
         return Subject(model, encodings(1500, size, device), 50257)
     if name == "canary":
         config = transformers.CanaryConfig()

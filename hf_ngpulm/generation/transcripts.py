@@ -46,7 +46,7 @@ def roles_of(
     ends = _numbers(configs, ("eos_token_id",))
     passed = _numbers(configs, PASSED_OVER) - ends
     control = _numbers(configs, CONTROL_TOKENS + CONTROL_TABLES) | ends
-    whisper = hasattr(model, "generate_with_fallback")
+    whisper = _model_type(model) == "whisper"
     if whisper:
         control |= set(range(min(ends, default=classes), classes))
         last_control = max(_numbers(configs, ("no_timestamps_token_id",)), default=classes)

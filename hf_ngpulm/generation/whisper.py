@@ -56,11 +56,12 @@ class Window:
 
 
 def follow_recordings(model: Any) -> None:
-    """Have a Whisper model tell processors what they need; others tell nothing."""
-    for method in (generate_with_fallback, _need_fallback):
-        here = vars(model).get(method.__name__)
-        if hasattr(type(model), method.__name__) and getattr(here, "__func__", None) is not method:
-            setattr(model, method.__name__, MethodType(method, model))
+    """Have a Whisper model, or the one within a wrapper, tell processors what they need; others tell nothing."""
+    for part in model.modules():
+        for method in (generate_with_fallback, _need_fallback):
+            here = vars(part).get(method.__name__)
+            if hasattr(type(part), method.__name__) and getattr(here, "__func__", None) is not method:
+                setattr(part, method.__name__, MethodType(method, part))
 
 
 def generate_with_fallback(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from speech_models import MEL, TEXT, whisper
@@ -161,6 +164,28 @@ def test_a_model_without_a_processor_is_left_as_it_was(lm):
     assert torch.equal(family.model.generate(**family.inputs), expected)
     NGramLogitsProcessor(lm, 0.9, model=family.model)  # a second time changes nothing
     assert torch.equal(family.model.generate(**family.inputs, logits_processor=[Spy()]), expected)
+    for copied in (copy.deepcopy(family.model), pickle.loads(pickle.dumps(family.model))):
+        assert torch.equal(copied.generate(**family.inputs), expected)
+        NGramLogitsProcessor(lm, 0.9, model=copied)
+        assert copied.generate_with_fallback.__self__ is copied
+
+
+def test_a_model_within_another(lm):
+    family = long(plain(Judge), [MEL + 20, WINDOWS * MEL], return_timestamps=True)
+    wrapper = torch.nn.Sequential(family.model)
+    wrapper.config = family.model.config
+    wrapper.generation_config = family.model.generation_config
+    NGramLogitsProcessor(lm, model=wrapper)
+    assert family.model.generate_with_fallback.__func__.__module__ == "hf_ngpulm.generation.whisper"
+
+
+def test_a_batch_of_fixed_size():
+    """A static cache has rows left over once recordings have ended."""
+    family = long(plain(), [MEL + 20, WINDOWS * MEL, 2 * MEL], return_timestamps=True)
+    lms = [favouring(token) for token in (5, 6, 7)]
+    processor = NGramLogitsProcessor(lms, torch.full((3,), 30.0), model=family.model)
+    result, *_ = spied(family, [processor], cache_implementation="static")
+    assert [words(row) for row in result.tolist()] == [{5}, {6}, {7}]
 
 
 def test_a_prompt_of_any_length(lm):
