@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import islice
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -644,3 +645,17 @@ def load_language_model(
     if not os.path.isdir(source) and re.search(r"\.(nemo|arpa(\.\w+)?)$", os.fspath(source)):
         raise FileNotFoundError(f"{source}: no such file")
     return NGramLM.from_pretrained(source, device=device)
+
+
+def configured_lm(generation_config: Any) -> tuple[str | None, float | None]:
+    """What a model's generation config says of its language model: `ngram_lm`, a Hub id or path, and `ngram_lm_weight`.
+
+    Raises:
+        ValueError: they are there, but not a name and a number.
+    """
+    name, weight = (getattr(generation_config, key, None) for key in ("ngram_lm", "ngram_lm_weight"))
+    if name is not None and not isinstance(name, str):
+        raise ValueError(f"generation_config.ngram_lm should be a Hub id or a path, got {name!r}")
+    if weight is not None and (isinstance(weight, bool) or not isinstance(weight, Real)):
+        raise ValueError(f"generation_config.ngram_lm_weight should be a number, got {weight!r}")
+    return name, None if weight is None else float(weight)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList,
 from transformers.generation.logits_process import SuppressTokensLogitsProcessor
 
 from ..arguments import refuse_idle
-from ..language_model import NGramLM, load_language_model
+from ..language_model import NGramLM, configured_lm, load_language_model
 from ..transducer import TransducerSearch, TransformersTransducer
 from ..vocabulary import tokenizer_of
 
@@ -29,8 +29,8 @@ def transducer_generate(
     generation_config: GenerationConfig | None = None,
     synced_gpus: bool = False,
     streamer: Any = None,
-    lm: NGramLM | str | os.PathLike[str] | Sequence[NGramLM | None] | None = None,
-    lm_weight: float | Tensor = 0.5,
+    lm: NGramLM | str | os.PathLike[str] | Sequence[NGramLM | None] | Literal[False] | None = None,
+    lm_weight: float | Tensor | None = None,
     strategy: str | None = None,
     num_beams: int | None = None,
     num_return_sequences: int = 1,
@@ -56,7 +56,8 @@ def transducer_generate(
     Args:
         model, input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, streamer: `generate` gives them.
         lm: a language model; the id of a Hub repo, a folder or a file with one (kept for the next call); or a list with one (or
-            None) per row.
+            None) per row. By default what the model's generation config names as `ngram_lm` (with the weight
+            `ngram_lm_weight`), if it does; False goes without.
         lm_weight, strategy, num_beams, ... aes_gamma: as for `hf_ngpulm.TransducerDecoder`.
         processor: the model's (or its tokenizer), to make sure that the LM was made for it; without it only sizes are compared.
 
@@ -71,10 +72,15 @@ def transducer_generate(
     if getattr(model, "_streaming", False):
         raise ValueError("input_features that come chunk by chunk can't be decoded by this strategy; pass them as one tensor")
     frames = model_kwargs["encoder_outputs"].pooler_output
+    if lm is None:
+        lm, weight = configured_lm(generation_config)
+        lm_weight = weight if lm_weight is None else lm_weight
+    if lm is False:
+        lm = None
     if isinstance(lm, str | os.PathLike):
         lm = _loaded(os.fspath(lm), None if processor is None else tokenizer_of(processor), frames.device)
     search = TransducerSearch(
-        TransformersTransducer(model), lm, lm_weight, strategy=strategy, num_beams=num_beams,
+        TransformersTransducer(model), lm, 0.5 if lm_weight is None else lm_weight, strategy=strategy, num_beams=num_beams,
         num_return_sequences=num_return_sequences, max_symbols=max_symbols, ilm_weight=ilm_weight, blank_scoring=blank_scoring,
         pruning=pruning, merging=merging, length_normalization=length_normalization, score_eos=score_eos,
         aes_steps=aes_steps, aes_beta=aes_beta, aes_gamma=aes_gamma,

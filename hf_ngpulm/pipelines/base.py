@@ -18,7 +18,7 @@ from transformers.models.auto.modeling_auto import (
 from transformers.pipelines.automatic_speech_recognition import rescale_stride
 
 from ..hypotheses import Hypothesis
-from ..language_model import load_language_model
+from ..language_model import configured_lm, load_language_model
 
 # What the decoder of some family takes: the stock pipeline would swallow the name of any setting.
 OF_SOME_DECODER = frozenset(
@@ -52,7 +52,8 @@ TRANSDUCERS = ("parakeet_tdt", "parakeet_rnnt", "nemotron_asr_streaming", "nemot
 class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     """Transformers' speech recognition pipeline with a language model: the class for a model's family is chosen by itself.
 
-    Made for a model of a family without a class here it is the stock pipeline, which refuses an LM.
+    Made for a model of a family without a class here it is the stock pipeline, which refuses an LM. A language model named in
+    the model's generation config (`ngram_lm`, `ngram_lm_weight`) is used where none is given; `lm=None` goes without.
     """
 
     # Settings that a family's decoder takes; any of the reasons is cause enough to decode here.
@@ -78,6 +79,10 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
 
     def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
         self._held = {name: kwargs.pop(name) for name in self.shared_with_generation if name in kwargs}
+        lm, weight = configured_lm(getattr(model, "generation_config", None))
+        if lm is not None and "lm" not in kwargs and type(self) is not NGramPipeline:
+            kwargs |= {"lm": lm, "lm_weight": kwargs.get("lm_weight", weight)}
+            kwargs = {name: value for name, value in kwargs.items() if name != "lm_weight" or value is not None}
         super().__init__(model, *args, **kwargs)
 
     def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

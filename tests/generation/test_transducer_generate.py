@@ -96,6 +96,22 @@ def test_language_models_by_name_are_loaded_once(lm, tmp_path):
     assert not torch.equal(expected, model.generate(**given, custom_generate=transducer_generate).sequences)
 
 
+def test_the_generation_config_may_name_an_lm(lm, tmp_path):
+    name, extra = FAMILIES[0]
+    model = tiny_model(name, extra, layers=1, seed=0)
+    lm.save_pretrained(tmp_path)
+    given = {**inputs(extra), "custom_generate": transducer_generate}
+    expected = model.generate(**given, lm=lm, lm_weight=2.0).sequences
+    half, plain = model.generate(**given, lm=lm, lm_weight=0.5).sequences, model.generate(**given).sequences
+    model.generation_config.ngram_lm, model.generation_config.ngram_lm_weight = str(tmp_path), 2.0
+    assert torch.equal(model.generate(**given).sequences, expected)
+    assert torch.equal(model.generate(**given, lm_weight=0.5).sequences, half)
+    assert torch.equal(model.generate(**given, lm=False).sequences, plain)
+    model.generation_config.ngram_lm_weight = "heavy"
+    with pytest.raises(ValueError, match="ngram_lm_weight should be a number, got 'heavy'"):
+        model.generate(**given)
+
+
 def test_no_frames_and_few_steps(lm):
     name, extra = FAMILIES[0]
     model = tiny_model(name, extra, layers=1, seed=0)

@@ -138,3 +138,14 @@ def test_refusals(parts, lm, audios):
     other.config = replace(other.config, tokenizer_fingerprint="0" * 64)
     with pytest.raises(TokenizerMismatchError, match="made for another tokenizer"):
         pipeline(TASK, **parts, max_new_tokens=9, lm=other)
+
+
+def test_the_generation_config_may_name_an_lm(parts, lm, audios, tmp_path, monkeypatch):
+    lm.save_pretrained(tmp_path)
+    expected = pipeline(TASK, **parts, max_new_tokens=9, lm=lm, lm_weight=3.0)(audios[0].copy())
+    plain = pipeline(TASK, **parts, max_new_tokens=9)(audios[0].copy())
+    monkeypatch.setattr(parts["model"].generation_config, "ngram_lm", str(tmp_path), raising=False)
+    monkeypatch.setattr(parts["model"].generation_config, "ngram_lm_weight", 3.0, raising=False)
+    asr = pipeline(TASK, **parts, max_new_tokens=9)
+    assert asr(audios[0].copy()) == expected != plain
+    assert asr(audios[0].copy(), lm=None) == pipeline(TASK, **parts, max_new_tokens=9, lm=None)(audios[0].copy()) == plain

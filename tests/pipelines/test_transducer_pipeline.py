@@ -161,6 +161,22 @@ def test_beams_and_n_best_lists(parts, lm, audios):
         assert found == [decoder.decode(*frames_of(parts, audio))[0][0].text for audio in audios]
 
 
+def test_the_generation_config_may_name_an_lm(parts, lm, audios, tmp_path, monkeypatch):
+    lm.save_pretrained(tmp_path)
+    expected = [texts(pipeline(TASK, **parts, lm=lm, lm_weight=weight)(copies(audios))) for weight in (3.0, 1.0)]
+    plain = texts(pipeline(TASK, **parts)(copies(audios)))
+    monkeypatch.setattr(parts["model"].generation_config, "ngram_lm", str(tmp_path), raising=False)
+    monkeypatch.setattr(parts["model"].generation_config, "ngram_lm_weight", 3.0, raising=False)
+    asr = pipeline(TASK, **parts)
+    assert texts(asr(copies(audios))) == expected[0] != plain
+    assert texts(asr(copies(audios), lm_weight=1.0)) == expected[1]
+    assert texts(pipeline(TASK, **parts, lm_weight=1.0)(copies(audios))) == expected[1]
+    assert texts(asr(copies(audios), lm=None)) == texts(pipeline(TASK, **parts, lm=None)(copies(audios))) == plain
+    monkeypatch.setattr(parts["model"].generation_config, "ngram_lm", 7)
+    with pytest.raises(ValueError, match="ngram_lm should be a Hub id or a path, got 7"):
+        pipeline(TASK, **parts)
+
+
 def test_settings_of_the_encoder_reach_it(parts, lm, audios, monkeypatch):
     """Such as a Nemotron's language; what only `generate` would understand is refused."""
     asr, encode, seen = pipeline(TASK, **parts, lm=lm), parts["model"].get_audio_features, []
