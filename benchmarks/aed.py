@@ -78,7 +78,6 @@ def step_times(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     for num_beams in args.beams:
         for batch_size in args.batch_sizes:
-            given = subject.encoded(batch_size)
             processor = Timed(NGramLogitsProcessor(lm, 0.2, model=model, start=[] if name == "qwen-head" else None))
             settings = {
                 "num_beams": num_beams, "do_sample": False, "max_new_tokens": args.steps, "min_new_tokens": args.steps,
@@ -87,6 +86,7 @@ def step_times(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
             seconds: dict[str, list[float]] = {way: [] for way in ways}
             for turn in range(args.turns + 1):
                 for way in list(ways)[:: 1 if turn % 2 else -1]:
+                    given = subject.encoded(batch_size)  # anew: beam search changes what it is given
                     begin = clock(args.device)
                     model.generate(**given, **settings, **ways[way])
                     if turn:  # the first compiles
