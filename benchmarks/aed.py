@@ -150,7 +150,14 @@ def subject_of(name: str, device: str) -> Subject:
         config = transformers.CanaryConfig()
         config.encoder_config.num_hidden_layers = 1
         model = transformers.CanaryForConditionalGeneration(config)
-        return Subject(model, encodings(125, config.encoder_config.hidden_size, device), 16384)
+        model = model.eval().to(device)
+
+        def encoded(batch_size: int) -> dict[str, Any]:
+            features = torch.randn(batch_size, 1000, config.encoder_config.num_mel_bins, device=device)
+            mask = torch.ones(batch_size, 1000, dtype=torch.int64, device=device)
+            return {"encoder_outputs": model.get_encoder()(features, mask, output_attention_mask=True)}
+
+        return Subject(model, encoded, 16384)
     if name == "qwen-head":  # the decoder of Qwen3-ASR-0.6B, with fewer layers
         config = transformers.Qwen3Config(
             vocab_size=151936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=4, num_attention_heads=16,
