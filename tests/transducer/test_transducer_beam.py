@@ -349,6 +349,18 @@ def test_broken_outputs_are_named(engine, strategy):
         assert len(decoder.decode(broken, torch.tensor([9, 4, 9]))) == 3
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("strategy", ["greedy", "alsd"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_broken_durations_are_named(engine, strategy, value):
+    decoder = TransducerDecoder(Scripted(3, (0, 1, 2, 3, 4)), Letters("ab_"), strategy=strategy, engine=engine)
+    frames = script(0, 2, 1, classes=3, durations=[1, 1, 1])
+    assert decoder.decode(frames)[0][0].token_ids == [0, 1]
+    frames[0, 1, 4] = value
+    with pytest.raises(InvalidLogitsError, match="row 0 hold NaN or infinity at frame 1"):
+        decoder.decode(frames)
+
+
 @given(st.data())
 @settings(RELAXED, max_examples=15)
 def test_a_beam_of_one_without_lm_is_greedy_search(data):

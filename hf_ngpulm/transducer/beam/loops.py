@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...automaton.cpu import borrowed_automaton, compiled, score_one, step_one
-from ..cpu_networks import INFINITY, exp, magnitude_of, number_of, order_of, summing
+from ..cpu_networks import INFINITY, exp, magnitude_of, normaliser_of, number_of, order_of, summing
 from . import STILL
 
 NEGLIGIBLE = 40.0  # a summand less likely than another by this power of e is lost in double precision
@@ -156,7 +156,7 @@ def search_rows(
     c_hashes, c_sizes = np.empty(room, np.int64), np.empty(room, np.int64)
     buckets = np.empty(num_buckets, np.int64)
     g_scores, g_acoustic, g_best = np.empty(room, np.float64), np.empty(room, np.float64), np.empty(room, np.int64)
-    log_sums, other_sums = np.empty(num_beams), np.empty(num_beams)
+    log_sums, other_sums, duration_sums = np.empty(num_beams), np.empty(num_beams), np.empty(num_beams)
     fused = np.empty(classes, np.float32)
     ranks, entries = np.empty(most_extensions + 1, np.float64), np.empty(most_extensions + 1, np.int64)
     pair_ranks, pairs = np.empty(most_extensions + 1, np.float64), np.empty(most_extensions + 1, np.int64)
@@ -180,7 +180,10 @@ def search_rows(
             if places[row, k] >= 0:
                 any_open = True
                 log_sums[k], other_sums[k] = _log_sums(logits, places[row, k], classes, blank)
-                if not np.isfinite(log_sums[k]):
+                duration_sums[k] = 0.0
+                if num_durations:
+                    _, duration_sums[k] = normaliser_of(logits, places[row, k], classes, classes + num_durations)
+                if not np.isfinite(log_sums[k] + duration_sums[k]):
                     broken = True
                     bad_frames[row] = all_times[row, k]
         if broken:
@@ -279,14 +282,8 @@ def search_rows(
             if blank_log_prob > -np.inf:
                 size = _insert(ranks, entries, size, most_extensions, of_blank if late else blank_log_prob, blank)
             if num_durations:
-                highest = np.float64(-np.inf)
                 for d in range(num_durations):
-                    highest = max(highest, np.float64(logits[at, classes + d]))
-                sum_of_durations = 0.0
-                for d in range(num_durations):
-                    sum_of_durations += np.exp(logits[at, classes + d] - highest)
-                for d in range(num_durations):
-                    duration_scores[d] = logits[at, classes + d] - highest - np.log(sum_of_durations)
+                    duration_scores[d] = np.float64(logits[at, classes + d]) - duration_sums[k]
                 num_pairs = 0
                 for i in range(size):
                     for d in range(num_durations):

@@ -199,7 +199,8 @@ class Search:
         logits = logits.unflatten(0, (batch_size, num_beams))
         token_logits = logits[..., : model.vocab_size]
         normalisers = torch.logsumexp(token_logits, -1)
-        broken = is_open & ~torch.isfinite(normalisers)
+        duration_log_probs = torch.log_softmax(logits[..., model.vocab_size :], -1)
+        broken = is_open & ~(torch.isfinite(normalisers) & ~duration_log_probs.isnan().any(-1))
         where = torch.where(broken, beam.times, LARGE).amin(1)
         beam = beam._replace(
             bad_frames=torch.where((where < LARGE) & (beam.bad_frames < 0), where, beam.bad_frames),
@@ -219,7 +220,7 @@ class Search:
             of_blank = of_blank + torch.where((totals != 0) & (of_blank > -torch.inf), totals * of_blank, 0.0)
         fused = torch.where(log_probs > -torch.inf, fused, -torch.inf)  # not a NaN, if the others are impossible too
         fused[..., model.blank_id] = of_blank
-        return Said(is_open, log_probs, fused, torch.log_softmax(logits[..., model.vocab_size :], -1)), beam
+        return Said(is_open, log_probs, fused, duration_log_probs), beam
 
     def added(self, beam: Beam) -> Tensor:
         """What language models add to the scores of the classes, `[B, K, V]`."""
