@@ -14,10 +14,10 @@ from transformers.generation.logits_process import SuppressTokensLogitsProcessor
 from ..arguments import refuse_idle
 from ..language_model import NGramLM, configured_lm, load_language_model
 from ..transducer import TransducerSearch, TransformersTransducer
-from ..vocabulary import tokenizer_of
+from ..vocabulary import Vocabulary, tokenizer_of
 
 _KEPT_MODELS = 4
-_language_models: dict[tuple[str, str], NGramLM] = {}
+_language_models: dict[tuple[str, str, str | None], NGramLM] = {}
 
 
 @torch.inference_mode()
@@ -130,8 +130,8 @@ def _check(model: Any, processors: LogitsProcessorList | None, streamer: Any) ->
 
 
 def _loaded(source: str, tokenizer: Any, device: torch.device) -> NGramLM:
-    """A model by its name, kept for the next call."""
-    key = (source, str(device))
+    """A model by its name, kept for the next call. What token ids an ARPA file's units are depends on the tokenizer."""
+    key = (source, str(device), None if tokenizer is None else Vocabulary.of(tokenizer).fingerprint)
     lm = _language_models.pop(key, None)
     _language_models[key] = load_language_model(source, tokenizer, device) if lm is None else lm
     while len(_language_models) > _KEPT_MODELS:

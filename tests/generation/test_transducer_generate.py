@@ -14,7 +14,7 @@ from transformers import LogitsProcessor
 from hf_ngpulm import NGramLM, TokenizerMismatchError
 from hf_ngpulm.bundled import bundled
 from hf_ngpulm.generation import transducer_generate
-from hf_ngpulm.generation.transducer import _language_models
+from hf_ngpulm.generation.transducer import _language_models, _loaded
 from hf_ngpulm.transducer import TransducerDecoder
 
 LETTERS = Letters("abcdefghij")
@@ -94,6 +94,17 @@ def test_language_models_by_name_are_loaded_once(name, extra, lm, tmp_path):
         assert torch.equal(found, expected)
     assert len(set(_language_models) - before) == 1
     assert not torch.equal(expected, model.generate(**given, custom_generate=transducer_generate).sequences)
+
+
+def test_a_file_is_read_anew_for_another_tokenizer(tmp_path):
+    """Its units are pieces: which ids they are only a tokenizer can tell."""
+    (tmp_path / "lm.arpa").write_text("\\data\\\nngram 1=4\n\n\\1-grams:\n-1\t<s>\n-1\t</s>\n-0.2\tab\n-0.9\tba\n\n\\end\\\n")
+    scores = []
+    for pieces in (["ab", "ba"], ["ba", "ab"]):
+        lm = _loaded(str(tmp_path / "lm.arpa"), Letters(pieces), torch.device("cpu"))
+        scores.append(lm.scores(lm.initial_states(1))[0, :2])
+    torch.testing.assert_close(scores[0], scores[1].flip(0))
+    assert scores[0][0] > scores[0][1]
 
 
 @pytest.mark.parametrize(("name", "extra"), FAMILIES[:1])
