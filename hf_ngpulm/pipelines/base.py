@@ -81,8 +81,9 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         self._held = {name: kwargs.pop(name) for name in self.shared_with_generation if name in kwargs}
         lm, weight = configured_lm(getattr(model, "generation_config", None))
         if lm is not None and "lm" not in kwargs and type(self) is not NGramPipeline:
-            kwargs |= {"lm": lm, "lm_weight": kwargs.get("lm_weight", weight)}
-            kwargs = {name: value for name, value in kwargs.items() if name != "lm_weight" or value is not None}
+            kwargs["lm"] = lm
+            if weight is not None:
+                kwargs.setdefault("lm_weight", weight)
         super().__init__(model, *args, **kwargs)
 
     def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

@@ -341,12 +341,10 @@ def test_one_model_and_weight_a_row():
 def test_broken_outputs_are_named(engine, strategy):
     decoder = TransducerDecoder(Toy(5, 4, seed=1), Letters("abcd"), strategy=strategy, engine=engine)
     frames = torch.randn(3, 9, 6, generator=torch.Generator().manual_seed(4))
-    for value in (math.nan, -math.nan):
-        broken = frames.clone()
-        broken[1, 4, 0] = value
-        with pytest.raises(InvalidLogitsError, match="row 1 hold NaN or infinity at frame 4"):
-            decoder.decode(broken)
-        assert len(decoder.decode(broken, torch.tensor([9, 4, 9]))) == 3
+    frames[1, 4, 0] = math.nan
+    with pytest.raises(InvalidLogitsError, match="row 1 hold NaN or infinity at frame 4"):
+        decoder.decode(frames)
+    assert len(decoder.decode(frames, torch.tensor([9, 4, 9]))) == 3
 
 
 @pytest.mark.parametrize("engine", ENGINES)

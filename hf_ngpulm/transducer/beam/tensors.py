@@ -345,12 +345,14 @@ class Search:
         )
         if not self.settings.log_sum:
             return order.gather(1, first), best, acoustic.gather(1, first)
-        totals = []
-        for values in (scores, acoustic.masked_fill(scores == -torch.inf, -torch.inf)):
+
+        def total(values: Tensor) -> Tensor:
             highest = none.scatter_reduce(1, groups, values, "amax")
             relative = torch.where(values > -torch.inf, (values - highest.gather(1, groups)).exp(), 0.0)
-            totals.append(highest + torch.zeros_like(none).scatter_add(1, groups, relative).log())
-        return order.gather(1, first), *(total.nan_to_num(nan=-torch.inf, neginf=-torch.inf) for total in totals)  # type: ignore[return-value]
+            sums = highest + torch.zeros_like(none).scatter_add(1, groups, relative).log()
+            return sums.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
+
+        return order.gather(1, first), total(scores), total(acoustic.masked_fill(scores == -torch.inf, -torch.inf))
 
     def merge_prefixes(self, beam: Beam, said: Said) -> tuple[Beam, list[Step]]:
         """Let hypotheses that are another one and a token gain what that gives them at this frame; shorter ones first."""
