@@ -359,6 +359,17 @@ def test_broken_durations_are_named(engine, strategy, value):
         decoder.decode(frames)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_first_broken_frame_is_named(engine):
+    """Hypotheses of a TDT are at several frames at once."""
+    frames = script(2, 2, 2, 2, classes=3, durations=[1, 1, 1, 1])
+    frames[0, 0, 3:] = torch.tensor([-20.0, 2.0, 1.5, -20.0, -20.0])  # a blank of one frame, or of two
+    frames[0, 1:3, 0] = math.nan
+    decoder = TransducerDecoder(Scripted(3, (0, 1, 2, 3, 4)), Letters("ab_"), num_beams=2, engine=engine)
+    with pytest.raises(InvalidLogitsError, match="row 0 hold NaN or infinity at frame 1"):
+        decoder.decode(frames)
+
+
 @given(st.data())
 @settings(RELAXED, max_examples=15)
 def test_a_beam_of_one_without_lm_is_greedy_search(data):

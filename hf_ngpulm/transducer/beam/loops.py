@@ -184,8 +184,8 @@ def search_rows(
                 if num_durations:
                     _, duration_sums[k] = normaliser_of(logits, places[row, k], classes, classes + num_durations)
                 if not np.isfinite(log_sums[k] + duration_sums[k]):
+                    bad_frames[row] = min(bad_frames[row], all_times[row, k]) if broken else all_times[row, k]
                     broken = True
-                    bad_frames[row] = all_times[row, k]
         if broken:
             lengths[row] = 0
             for k in range(num_beams):
