@@ -1,30 +1,36 @@
-"""Which language models a batch of rows follows, and with what weight."""
+"""Which language models and phrases the rows of a batch follow, and with what weights."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from numbers import Real
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from .arguments import check_weight
 from .automaton import BackoffAutomaton
+from .automaton.pool import AutomatonPool
 from .automaton.tensors import AutomatonTensors
+from .boosting import PhraseBooster
+from .boosting.contexts import Contexts
 from .language_model import NGramLM
 
-LARGEST_WEIGHT = torch.finfo(torch.float32).max
+# Contexts that stay in a pool after their batch.
+KEPT_CONTEXTS = 1024
 
 
 class RowModels(NamedTuple):
     """What the rows of a batch are fused with.
 
     Args:
-        tensors: those of one automaton, or of several packed into one.
+        tensors: those of one automaton, or of several in one set.
         vocab_size: tokens that they score.
         states: int32 `[B, M]`, the states in which each row's automata begin.
         weights: float32 `[B, M]`; 0 for a row without a model.
         present: bool `[B, M]`, whether a row has a model.
+        num_lms: how many of the M are language models; they come first, phrases last.
     """
 
     tensors: AutomatonTensors
@@ -32,6 +38,30 @@ class RowModels(NamedTuple):
     states: Tensor
     weights: Tensor
     present: Tensor
+    num_lms: int
+
+    @property
+    def lm_weights(self) -> Tensor:
+        """Weights of the language models together, `[B]`."""
+        return self.weights[:, : self.num_lms].sum(1)
+
+    def final_scores(self, states: Tensor, score_eos: bool, engine: str) -> Tensor:
+        """What the end of a transcript scores, unweighted: that of `</s>`, and what unfinished phrases give back.
+
+        Args:
+            states: `[B, K, M]`.
+            score_eos: whether `</s>` counts; phrases give back anyhow.
+
+        Returns:
+            float32 `[B, K, M]`.
+        """
+        ends = torch.full((states.numel(),), self.vocab_size, dtype=torch.int32, device=states.device)
+        tensors = [tensor.to(states.device) for tensor in self.tensors]
+        scores, _ = torch.ops.hf_ngpulm.step(tensors, states.flatten(), ends, self.vocab_size + 1, engine)
+        scores = scores.view(states.shape).masked_fill(~self.present[:, None].to(states.device), 0.0)
+        if not score_eos:
+            scores[..., : self.num_lms] = 0.0
+        return scores
 
 
 def no_models(batch_size: int, device: torch.device) -> RowModels:
@@ -47,80 +77,136 @@ def no_models(batch_size: int, device: torch.device) -> RowModels:
         backoff_weights=numbers,
     )
     none = torch.zeros((batch_size, 0), device=device)
-    return RowModels(tensors, 0, none.to(torch.int32), none, none.to(torch.bool))
+    return RowModels(tensors, 0, none.to(torch.int32), none, none.to(torch.bool), 0)
 
 
 class Fusion:
-    """One language model for all rows, or one per row (None for a row without), and its weight.
+    """Language models and phrases with their weights: for all rows the same ones, or one (or None) for each row.
 
-    Packs are kept: a second batch with the same models costs nothing.
+    Automata that share a batch lie in a pool, where they stay: a batch with the same ones again costs nothing.
 
     Args:
-        lm: a model, or a sequence with one (or None) per row.
-        weight: a number, or a tensor `[B]` with one per row.
+        lm: a model, a sequence with one (or None) per row, or None.
+        lm_weight: a number, or a tensor `[B]` with one per row.
+        phrases: a `PhraseBooster` or phrases to make one of, a sequence with one (or None) per row, or None.
+        phrase_weight: a number, or a tensor `[B]`.
+        tokenizer: what phrases are written with.
 
     Raises:
-        ValueError: models over vocabularies of different sizes, none at all, or a weight that isn't a finite number.
+        ValueError: models over vocabularies of different sizes, none at all in a list, or a weight that isn't a finite number.
+        TokenizerMismatchError: a model or booster that was made for another tokenizer.
     """
 
-    def __init__(self, lm: NGramLM | Sequence[NGramLM | None], weight: float | Tensor) -> None:
+    def __init__(
+        self,
+        lm: NGramLM | Sequence[NGramLM | None] | None = None,
+        lm_weight: float | Tensor = 0.5,
+        phrases: Any = None,
+        phrase_weight: float | Tensor = 1.0,
+        tokenizer: Any = None,
+    ) -> None:
         self.per_row = list(lm) if isinstance(lm, Sequence) else None
-        models = [model for model in lm if model is not None] if isinstance(lm, Sequence) else [lm]
-        self.models = list({id(model): model for model in models}.values())
-        if not self.models:
+        models: Any = [lm] if self.per_row is None else self.per_row
+        self.models: list[NGramLM] = list({id(model): model for model in models if model is not None}.values())
+        if not self.models and lm is not None:
             raise ValueError("lm is an empty list, or one of None only; pass a language model, or lm=None")
         for model in self.models:
             if not isinstance(model, BackoffAutomaton):
                 raise TypeError(f"lm should be an NGramLM (see hf_ngpulm.NGramLM.from_pretrained), got {type(model).__name__}")
+            if tokenizer is not None:
+                model.check_tokenizer(tokenizer)
         sizes = sorted({model.vocab_size for model in self.models})
         if len(sizes) > 1:
             raise ValueError(f"language models over vocabularies of different sizes {sizes} can't serve one batch")
-        self.weight = check_weight(weight, "lm_weight")
-        self._packs: dict[torch.device, BackoffAutomaton] = {}
+        self.weight = check_weight(lm_weight, "lm_weight")
+        self.phrases = phrases
+        self.phrase_weight = check_weight(phrase_weight, "phrase_weight")
+        self.contexts = Contexts(tokenizer, sizes[0] if sizes else None)
+        if phrases is not None:
+            rows = len(phrases) if isinstance(phrases, Sequence) else 1
+            self.contexts.of_rows(phrases, rows)  # to tell of mistakes before there is audio
+        self.held: Counter[str] = Counter()  # contexts that streams are in
+        self._pools: dict[torch.device, AutomatonPool] = {}
 
-    def rows(self, batch_size: int, device: torch.device) -> RowModels:
+    def rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
         """The models of `batch_size` rows, on the device of their logits.
 
+        Args:
+            phrases: those of this batch, if they aren't the usual ones.
+
         Raises:
-            ValueError: a list of models, or weights, for another number of rows.
+            ValueError: a list of models, phrases or weights for another number of rows.
         """
-        weights = self.weight if isinstance(self.weight, Tensor) else torch.full((batch_size,), self.weight, device=device)
-        weights = weights.detach().to(device, torch.float32, copy=True)
-        if weights.shape != (batch_size,):
-            raise ValueError(f"lm_weight has the shape {tuple(weights.shape)}, the batch has {batch_size} rows")
-        which = torch.zeros(batch_size, dtype=torch.int64, device="cpu")
+        phrases = self.phrases if phrases is None else phrases
+        boosters = None if phrases is None else self.contexts.of_rows(phrases, batch_size)
+        if not self.models and boosters is None:
+            return no_models(batch_size, device)
+        models: list[Any] = [self.models[0]] * batch_size if self.models else []
         if self.per_row is not None:
             if len(self.per_row) != batch_size:
                 raise ValueError(f"lm lists {len(self.per_row)} language models, the batch has {batch_size} rows")
-            place = {id(model): index for index, model in enumerate(self.models)}
-            which = torch.tensor([place.get(id(model), -1) for model in self.per_row], device="cpu")
-        present = (which >= 0).to(device)
-        automaton = self._pack(device)
-        states = automaton.initial_states(batch_size, bos=True, which=which.clamp(min=0))
-        weights = torch.where(present, weights, 0.0)
-        states, weights = states[:, None].contiguous(), weights[:, None].contiguous()
-        return RowModels(automaton.tensors, automaton.vocab_size, states, weights, present[:, None])
+            models = self.per_row
+        columns, weights = [], []
+        if self.models:
+            columns.append(models)
+            weights.append(_weights(self.weight, "lm_weight", batch_size, device))
+        if boosters is not None:
+            columns.append(boosters)
+            weights.append(_weights(self.phrase_weight, "phrase_weight", batch_size, device))
+        every = [[column[row] for column in columns] for row in range(batch_size)]
+        present = torch.tensor([[model is not None for model in row] for row in every], dtype=torch.bool, device=device)
+        present = present.view(batch_size, len(columns))
+        only = self.models[0] if len(self.models) == 1 and boosters is None else None
+        if only is not None and only.device == device:
+            states = only.starts[:1].expand(batch_size)[:, None]
+            tensors, vocab_size = only.tensors, only.vocab_size
+        else:
+            pool = self._pool(device, [booster for booster in boosters or () if booster is not None])
+            starts = [[0 if model is None else pool.places[_key(model)].start for model in row] for row in every]
+            states = torch.tensor(starts, dtype=torch.int32, device=device).view(batch_size, len(columns))
+            tensors, vocab_size = pool.tensors, pool.vocab_size
+        return RowModels(
+            tensors,
+            vocab_size,
+            states.contiguous(),
+            torch.where(present, torch.stack(weights, 1), 0.0),
+            present,
+            1 if self.models else 0,
+        )
 
-    def _pack(self, device: torch.device) -> BackoffAutomaton:
-        first = self.models[0]
-        if len(self.models) == 1 and first.device == device:
-            return first  # not kept: the caller may move it
-        if device not in self._packs:  # a copy: the caller's models stay where they are
-            copies = [BackoffAutomaton.pack([model]).to(device) for model in self.models]
-            self._packs[device] = copies[0] if len(copies) == 1 else BackoffAutomaton.pack(copies)
-        return self._packs[device]
+    def _pool(self, device: torch.device, boosters: Sequence[PhraseBooster]) -> AutomatonPool:
+        """The pool of a device, with all language models and some boosters in it."""
+        pool = self._pools.get(device)
+        if pool is None:
+            vocab_size = self.models[0].vocab_size if self.models else boosters[0].vocab_size if boosters else 1
+            pool = AutomatonPool(vocab_size, device)
+            if self.models or boosters:
+                self._pools[device] = pool
+            for model in self.models:  # copies: the caller's stay where they are
+                pool.add(_key(model), model)
+        for booster in boosters:
+            key = _key(booster)
+            pool.add(key, booster)
+            pool.places[key] = pool.places.pop(key)  # the last one used stands last
+        spare = len(pool.places) - len(self.models) - KEPT_CONTEXTS
+        if spare > 0:
+            needed = {_key(booster) for booster in boosters}
+            idle = [key for key in pool.places if isinstance(key, str) and key not in needed and not self.held[key]]
+            for key in idle[:spare]:
+                pool.drop(key)
+        return pool
 
 
-def check_weight(weight: float | Tensor, name: str) -> float | Tensor:
-    """A finite number, or a tensor `[B]` of them."""
-    if isinstance(weight, Tensor):
-        if weight.dim() != 1 or not bool(torch.isfinite(weight.to(torch.float32)).all()):
-            raise ValueError(f"{name} should be a number, or a tensor [B] of finite numbers, got {weight}")
-        return weight
-    return check_number(weight, name)
+def _key(model: BackoffAutomaton) -> str | int:
+    """What a pool knows a model by: language models stay as long as the pool, boosters with the same contents are one."""
+    return model.fingerprint if isinstance(model, PhraseBooster) else id(model)
 
 
-def check_number(weight: float, name: str) -> float:
-    if isinstance(weight, bool) or not isinstance(weight, Real) or not abs(weight) <= LARGEST_WEIGHT:
-        raise ValueError(f"{name} should be a finite number, got {weight!r}")
-    return float(weight)
+def _weights(weight: float | Tensor, name: str, batch_size: int, device: torch.device) -> Tensor:
+    """One for each row, float32 `[B]`."""
+    if not isinstance(weight, Tensor):
+        return torch.full((batch_size,), weight, device=device)
+    weights = weight.detach().to(device, torch.float32, copy=True)
+    if weights.shape != (batch_size,):
+        raise ValueError(f"{name} has the shape {tuple(weights.shape)}, the batch has {batch_size} rows")
+    return weights

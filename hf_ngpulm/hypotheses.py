@@ -37,6 +37,7 @@ class Hypothesis:
         acoustic_score: the acoustic model's log-probability over all frames: in greedy search of the one alignment that was
             found, in beam search of the token sequence (the sum of all its alignments that the beam kept).
         lm_score: the language model's log-probability of the tokens, without `</s>`; 0 without a model.
+        phrase_score: what phrases have earned (see `hf_ngpulm.PhraseBooster`), before it is weighted.
         token_frames: the frame at which each token begins.
         token_ends: the frame behind the last one of each token.
         token_confidences: for each token the mean confidence of its frames, from 0 to 1 (see `hf_ngpulm.confidence`).
@@ -50,6 +51,7 @@ class Hypothesis:
     token_frames: list[int]
     token_ends: list[int] = field(default_factory=list)
     token_confidences: list[float] = field(default_factory=list)
+    phrase_score: float = 0.0
     frame_seconds: float | None = field(default=None, repr=False)
     splitter: WordSplitter | None = field(default=None, repr=False, compare=False)
 

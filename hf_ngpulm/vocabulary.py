@@ -87,8 +87,14 @@ def tokenizer_name(tokenizer: Any) -> str | None:
     return Path(name).resolve().name if name is not None and os.path.isdir(name) else name
 
 
-def check_tokenizer(lm_vocab_size: int, fingerprint: str | None, lm_tokenizer_id: str | None, tokenizer: Any) -> None:
-    """Refuse a tokenizer whose first `lm_vocab_size` ids stand for other pieces than the language model's did.
+def check_tokenizer(
+    lm_vocab_size: int,
+    fingerprint: str | None,
+    lm_tokenizer_id: str | None,
+    tokenizer: Any,
+    what: str = "the language model",
+) -> None:
+    """Refuse a tokenizer whose first `lm_vocab_size` ids stand for other pieces than those of `what` did.
 
     A model without a fingerprint (built from bare ids) can't be checked.
 
@@ -100,8 +106,8 @@ def check_tokenizer(lm_vocab_size: int, fingerprint: str | None, lm_tokenizer_id
     trained_with = f"the tokenizer of {lm_tokenizer_id!r}" if lm_tokenizer_id else "another tokenizer"
     if len(tokenizer) < lm_vocab_size:
         raise TokenizerMismatchError(
-            f"the language model scores {lm_vocab_size} token ids ({trained_with}), but the tokenizer {name!r} has "
-            f"only {len(tokenizer)}; use a language model made for this tokenizer"
+            f"{what} scores {lm_vocab_size} token ids ({trained_with}), but the tokenizer {name!r} has "
+            f"only {len(tokenizer)}; use one made for this tokenizer"
         )
     if fingerprint is None:
         return
@@ -109,9 +115,9 @@ def check_tokenizer(lm_vocab_size: int, fingerprint: str | None, lm_tokenizer_id
     if here.fingerprint != fingerprint:
         pieces: Sequence[str | None] = here.pieces or ()
         raise TokenizerMismatchError(
-            f"the language model was made for {trained_with} (fingerprint {fingerprint[:12]}), but the ASR tokenizer "
+            f"{what} was made for {trained_with} (fingerprint {fingerprint[:12]}), but the ASR tokenizer "
             f"{name!r} (fingerprint {(here.fingerprint or '')[:12]}) gives its first {lm_vocab_size} ids other "
-            f"pieces, such as {list(pieces[-3:])} for the last three; use a language model made for this tokenizer"
+            f"pieces, such as {list(pieces[-3:])} for the last three; use one made for this tokenizer"
         )
 
 

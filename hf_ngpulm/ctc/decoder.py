@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..arguments import one_of, refuse_idle, whole
+from ..arguments import check_weight, one_of, refuse_idle, whole
 from ..automaton.ops import check_engine
 from ..batches import checked_lengths
 from ..confidence import MEASURES
 from ..errors import InvalidLogitsError
-from ..fusion import Fusion, RowModels, check_weight, no_models
+from ..fusion import Fusion
 from ..hypotheses import Hypothesis
 from ..language_model import NGramLM
 from ..vocabulary import tokenizer_of
@@ -33,6 +33,9 @@ class CTCDecoder:
         tokenizer_or_processor: the ASR model's tokenizer, or a processor that has it.
         lm: a language model for all rows, or a list with one (or None) per row; None decodes without.
         lm_weight: weight of the LM's log-probabilities, one number or a tensor `[B]` with one per row.
+        phrases: phrases that shall be recognised, for all rows: a `PhraseBooster`, or what one is made of; or a list with such
+            a context (or None) per row.
+        phrase_weight: what their bonuses are multiplied with, one number or a tensor `[B]`.
         num_beams: prefixes that the search keeps; 1 searches greedily.
         beta: bonus for each token (natural log), against an LM's liking for short transcripts: a number or a tensor `[B]`. In
             beam search with an LM the default is 3 for a weight of 1, in proportion; without one it is 0. For beam search only.
@@ -62,6 +65,8 @@ class CTCDecoder:
         tokenizer_or_processor: Any,
         lm: NGramLM | Sequence[NGramLM | None] | None = None,
         lm_weight: float | Tensor = 0.5,
+        phrases: Any = None,
+        phrase_weight: float | Tensor = 1.0,
         num_beams: int = 1,
         beta: float | Tensor | None = None,
         beam_threshold: float | None = None,
@@ -108,17 +113,15 @@ class CTCDecoder:
         self.engine = check_engine(engine)
         self.splitter = WordSplitter(self.tokenizer)
         self.beta = None if beta is None else check_weight(beta, "beta")
-        check_weight(lm_weight, "lm_weight")
-        self.fusion = None if lm is None else Fusion(lm, lm_weight)
-        for model in self.fusion.models if self.fusion else []:
-            model.check_tokenizer(self.tokenizer)
+        self.fusion = Fusion(lm, lm_weight, phrases, phrase_weight, self.tokenizer)
 
-    def __call__(self, logits: Tensor, lengths: Tensor | None = None) -> list[list[Hypothesis]]:
+    def __call__(self, logits: Tensor, lengths: Tensor | None = None, phrases: Any = None) -> list[list[Hypothesis]]:
         """Decode a batch.
 
         Args:
             logits: `[B, T, C]`, the model's outputs (log-probabilities will do).
             lengths: integers `[B]`, frames of each row; all T if left out.
+            phrases: for this batch in place of the decoder's: one context, or a list with one (or None) per row.
 
         Returns:
             For each row up to `num_return_sequences` hypotheses, the best one first.
@@ -128,11 +131,11 @@ class CTCDecoder:
             ValueError: lengths that don't fit the logits.
         """
         lengths = self.check(logits, lengths)
-        stream = self.stream(logits.shape[0], logits.device)
+        stream = self.stream(logits.shape[0], logits.device, phrases)
         stream.add_checked(logits, lengths)
         return stream.hypotheses()
 
-    def stream(self, batch_size: int = 1, device: torch.device | str = "cpu") -> CTCStream:
+    def stream(self, batch_size: int = 1, device: torch.device | str = "cpu", phrases: Any = None) -> CTCStream:
         """Begin to decode a batch whose frames come block by block.
 
             stream = decoder.stream(batch_size)
@@ -142,28 +145,27 @@ class CTCDecoder:
         Args:
             batch_size: B.
             device: where to search.
+            phrases: as for a call.
         """
         kind = GreedyStream if self.num_beams == 1 else BeamStream
-        return kind(self, batch_size, torch.device(device))
+        device = torch.device(device)
+        return kind(self, self.fusion.rows(batch_size, device, phrases), device)
 
     def label_frames(self, logits: Tensor, lengths: Tensor | None = None) -> greedy.GreedyLabels:
         """The class that greedy search gives each frame, before blanks and repeats are dropped. Arguments as for a call."""
         lengths = self.check(logits, lengths)
-        return GreedyStream(self, logits.shape[0], logits.device).label_frames(logits.detach(), lengths)
-
-    def automata(self, batch_size: int, device: torch.device) -> RowModels:
-        """What the rows of a batch are fused with."""
-        return no_models(batch_size, device) if self.fusion is None else self.fusion.rows(batch_size, device)
+        models = self.fusion.rows(logits.shape[0], logits.device)
+        return GreedyStream(self, models, logits.device).label_frames(logits.detach(), lengths)
 
     def token_bonuses(self, lm_weights: Tensor) -> Tensor:
-        """What beam search adds for each token, float32 `[B]`, given the weights `[B, M]`."""
+        """What beam search adds for each token, float32 `[B]`, given the weights of the LMs, `[B]`."""
         if self.beta is None:
-            return BETA_PER_WEIGHT * lm_weights.sum(1)
+            return BETA_PER_WEIGHT * lm_weights
         if isinstance(self.beta, Tensor):
-            if self.beta.shape != lm_weights.shape[:1]:
-                raise ValueError(f"beta has the shape {tuple(self.beta.shape)}, the batch has {lm_weights.shape[0]} rows")
+            if self.beta.shape != lm_weights.shape:
+                raise ValueError(f"beta has the shape {tuple(self.beta.shape)}, the batch has {len(lm_weights)} rows")
             return self.beta.detach().to(lm_weights.device, torch.float32)
-        return torch.full_like(lm_weights[:, :1].sum(1), self.beta)
+        return torch.full_like(lm_weights, self.beta)
 
     def check(self, logits: Tensor, lengths: Tensor | None) -> Tensor:
         """Lengths of the rows of some logits, int32 `[B]`. Raises what a call raises."""

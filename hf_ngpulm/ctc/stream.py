@@ -14,6 +14,7 @@ from torch import Tensor
 from ..batches import packed_frames
 from ..confidence import frame_confidence
 from ..errors import InvalidLogitsError
+from ..fusion import RowModels
 from ..hypotheses import Hypothesis
 from . import beam, greedy
 
@@ -32,9 +33,10 @@ class CTCStream(ABC):
     result doesn't depend on how the frames are cut.
     """
 
-    def __init__(self, decoder: CTCDecoder, batch_size: int, device: torch.device) -> None:
+    def __init__(self, decoder: CTCDecoder, models: RowModels, device: torch.device) -> None:
         self.decoder = decoder
-        self.batch_size = batch_size
+        self.models = models
+        self.batch_size = len(models.states)
         self.device = device
         # Of each block: frames of each row, of the longest, and the confidence of each.
         self.lengths: list[np.ndarray] = []
@@ -89,9 +91,11 @@ class CTCStream(ABC):
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
 
     def _hypothesis(
-        self, row: int, tokens: list[int], starts: list[int], ends: list[int], score: float, acoustic: float, lm: float
+        self, row: int, tokens: list[int], starts: list[int], ends: list[int], scores: Sequence[float]
     ) -> Hypothesis:
+        """A hypothesis of a row; its scores: what was maximised, and the parts of the model, the LMs and the phrases."""
         decoder = self.decoder
+        score, acoustic_score, lm_score, phrase_score = scores
         confidences: list[float] = []
         if decoder.confidence is not None and tokens:
             sums = np.concatenate(([0.0], np.cumsum(self._own_frames(row, self.confidences), dtype=np.float64)))
@@ -101,8 +105,9 @@ class CTCStream(ABC):
             text=decoder.splitter.text(tokens),
             token_ids=tokens,
             score=score,
-            acoustic_score=acoustic,
-            lm_score=lm,
+            acoustic_score=acoustic_score,
+            lm_score=lm_score,
+            phrase_score=phrase_score,
             token_frames=starts,
             token_ends=ends,
             token_confidences=confidences,
@@ -114,11 +119,11 @@ class CTCStream(ABC):
 class GreedyStream(CTCStream):
     """Greedy search: one label a frame."""
 
-    def __init__(self, decoder: CTCDecoder, batch_size: int, device: torch.device) -> None:
-        super().__init__(decoder, batch_size, device)
+    def __init__(self, decoder: CTCDecoder, models: RowModels, device: torch.device) -> None:
+        super().__init__(decoder, models, device)
         self.labels: list[np.ndarray] = []
-        self.automata = decoder.automata(batch_size, device)
-        self.states = self.automata.states
+        self.states = models.states
+        batch_size = self.batch_size
         self.before = torch.full((batch_size, 2), decoder.blank_id, dtype=torch.int32, device=device)
         self.acoustic_scores = torch.zeros(batch_size, dtype=torch.float64, device=device)
         self.lm_scores = torch.zeros(self.states.shape, dtype=torch.float64, device=device)
@@ -135,17 +140,16 @@ class GreedyStream(CTCStream):
         """The class of each frame, before blanks and repeats are dropped."""
         if not self.states.shape[1]:
             return self._label_without_lm(logits, lengths)
-        weights = self.automata.weights
         return greedy.ctc_greedy(
-            list(self.automata.tensors),
+            list(self.models.tensors),
             logits,
             lengths,
             self.states,
-            weights,
-            (STAY_COST * weights[:, 0]).contiguous(),
+            self.models.weights,
+            STAY_COST * self.models.lm_weights,
             self.before,
             self.decoder.blank_id,
-            self.automata.vocab_size,
+            self.models.vocab_size,
             self.decoder.repeats,
             self.decoder.engine,
         )
@@ -160,25 +164,28 @@ class GreedyStream(CTCStream):
         return greedy.GreedyLabels(
             labels=torch.where(inside, labels, self.decoder.blank_id).to(torch.int32),
             acoustic_scores=torch.where(inside, best, 0.0).sum(dim=1),
-            lm_scores=self.automata.weights,
+            lm_scores=self.models.weights,
             states=self.states,
             bad_frames=first_bad.to(torch.int32),
             before=self.before,
         )
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        lm_scores = self.lm_scores.masked_fill(~self.automata.present, 0.0)
-        scores = self.acoustic_scores + (self.automata.weights * lm_scores).sum(1)
-        columns = [tensor.tolist() for tensor in (scores, self.acoustic_scores, lm_scores.sum(1))]
+        models, lm_scores = self.models, self.lm_scores.masked_fill(~self.models.present, 0.0)
+        if models.num_lms < models.states.shape[1]:
+            lm_scores = lm_scores + models.final_scores(self.states[:, None], False, self.decoder.engine)[:, 0]
+        scores = self.acoustic_scores + (models.weights * lm_scores).sum(1)
+        of_lms, of_phrases = lm_scores[:, : models.num_lms].sum(1), lm_scores[:, models.num_lms :].sum(1)
+        columns = [tensor.tolist() for tensor in (scores, self.acoustic_scores, of_lms, of_phrases)]
         found = []
-        for row, (score, acoustic_score, lm_score) in enumerate(zip(*columns)):
+        for row, row_scores in enumerate(zip(*columns)):
             labels = self._own_frames(row, self.labels)
             changes = np.flatnonzero(np.diff(labels, prepend=-1)) if labels.size else labels
             ends = np.append(changes[1:], labels.size)
             is_token = labels[changes] != self.decoder.blank_id
             starts, ends = changes[is_token], ends[is_token]
             token_ids = labels[starts].tolist()
-            best = self._hypothesis(row, token_ids, starts.tolist(), ends.tolist(), score, acoustic_score, lm_score)
+            best = self._hypothesis(row, token_ids, starts.tolist(), ends.tolist(), row_scores)
             found.append([best])
         return found
 
@@ -186,29 +193,27 @@ class GreedyStream(CTCStream):
 class BeamStream(CTCStream):
     """Prefix beam search."""
 
-    def __init__(self, decoder: CTCDecoder, batch_size: int, device: torch.device) -> None:
-        super().__init__(decoder, batch_size, device)
-        self.automata = decoder.automata(batch_size, device)
-        self.state = beam.initial_state(decoder.num_beams, self.automata.states)
-        self.bonuses = decoder.token_bonuses(self.automata.weights)
+    def __init__(self, decoder: CTCDecoder, models: RowModels, device: torch.device) -> None:
+        super().__init__(decoder, models, device)
+        self.state = beam.initial_state(decoder.num_beams, models.states)
+        self.bonuses = decoder.token_bonuses(models.lm_weights)
         # A class that no LM scores counts as one of V tokens that are equally likely: otherwise it would come for free.
-        vocab_size = max(self.automata.vocab_size, 1)
-        self.unscored = -math.log(vocab_size) * self.automata.weights.sum(1)
-        nothing = np.zeros((batch_size, 0, decoder.num_beams), dtype=np.int32)
+        self.unscored = -math.log(max(models.vocab_size, 1)) * models.lm_weights
+        nothing = np.zeros((self.batch_size, 0, decoder.num_beams), dtype=np.int32)
         self.links, self.labels = [nothing], [nothing]
 
     def _search(self, logits: Tensor, lengths: Tensor) -> None:
         decoder = self.decoder
         state, frames = beam.ctc_beam(
-            list(self.automata.tensors),
+            list(self.models.tensors),
             self.state,
             logits,
             lengths,
-            self.automata.weights,
+            self.models.weights,
             self.bonuses,
             self.unscored,
             decoder.blank_id,
-            self.automata.vocab_size,
+            self.models.vocab_size,
             decoder.beam_threshold,
             decoder.blank_threshold,
             decoder.engine,
@@ -221,21 +226,25 @@ class BeamStream(CTCStream):
     def hypotheses(self) -> list[list[Hypothesis]]:
         from .beam.tracing import trace  # compiled loops: they aren't loaded before they are needed
 
-        decoder, state = self.decoder, self.state
+        decoder, state, models = self.decoder, self.state, self.models
         acoustic = torch.logaddexp(state.blank_scores, state.token_scores).double() + state.offsets[:, None]
         scores = acoustic + state.fused
-        if decoder.score_eos and self.automata.vocab_size:
-            scores = scores + self._final_scores()
+        automata = state.lm_scores.masked_fill(~models.present[:, None], 0.0)
+        if (decoder.score_eos and models.num_lms) or models.num_lms < automata.shape[2]:
+            finals = models.final_scores(state.lm_states, decoder.score_eos, decoder.engine)
+            scores = scores + (models.weights[:, None].double() * finals).sum(2)
+            automata[..., models.num_lms :] += finals[..., models.num_lms :]
         scores, places = scores.topk(decoder.num_return_sequences, dim=1)
         acoustic, sizes = acoustic.gather(1, places), state.sizes.gather(1, places)
-        lm_scores = state.lm_scores.masked_fill(~self.automata.present[:, None], 0.0).sum(2).gather(1, places)
+        of_lms, of_phrases = automata[..., : models.num_lms].sum(2), automata[..., models.num_lms :].sum(2)
         kept = scores > -torch.inf
         sizes = sizes.masked_fill(~kept, 0)
         traced = trace(_joined(self.links), _joined(self.labels), places.cpu().numpy(), sizes.cpu().numpy())
         starts, ends = self._own_frame_numbers(traced.starts, traced.ends)
-        columns = [tensor.tolist() for tensor in (kept, scores, acoustic, lm_scores)]
+        tensors = (scores, acoustic, of_lms.gather(1, places), of_phrases.gather(1, places))
+        columns = zip(kept.tolist(), torch.stack([tensor.double() for tensor in tensors], 2).tolist())
         found = []
-        for row, (row_kept, row_scores, row_acoustic, row_lm) in enumerate(zip(*columns)):
+        for row, (row_kept, row_scores) in enumerate(columns):
             found.append(
                 [
                     self._hypothesis(
@@ -244,23 +253,12 @@ class BeamStream(CTCStream):
                         starts[row, n, :count].tolist(),
                         ends[row, n, :count].tolist(),
                         row_scores[n],
-                        row_acoustic[n],
-                        row_lm[n],
                     )
                     for n, count in enumerate(traced.counts[row])
                     if row_kept[n]
                 ]
             )
         return found
-
-    def _final_scores(self) -> Tensor:
-        """Weighted scores of `</s>`, `[B, K]`."""
-        automata, states = self.automata, self.state.lm_states
-        ends = torch.full((states.numel(),), automata.vocab_size, dtype=torch.int32, device=states.device)
-        finals, _ = torch.ops.hf_ngpulm.step(
-            list(automata.tensors), states.flatten(), ends, automata.vocab_size + 1, self.decoder.engine
-        )
-        return (automata.weights[:, None].double() * finals.view(states.shape)).sum(2)
 
     def _own_frame_numbers(self, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Numbers of frames without the padding of the blocks before them."""

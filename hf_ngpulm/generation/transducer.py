@@ -31,6 +31,8 @@ def transducer_generate(
     streamer: Any = None,
     lm: NGramLM | str | os.PathLike[str] | Sequence[NGramLM | None] | Literal[False] | None = None,
     lm_weight: float | Tensor | None = None,
+    phrases: Any = None,
+    phrase_weight: float | Tensor = 1.0,
     strategy: str | None = None,
     num_beams: int | None = None,
     num_return_sequences: int = 1,
@@ -58,8 +60,9 @@ def transducer_generate(
         lm: a language model; the id of a Hub repo, a folder or a file with one (kept for the next call); or a list with one (or
             None) per row. By default what the model's generation config names as `ngram_lm` (with the weight
             `ngram_lm_weight`), if it does; False goes without.
-        lm_weight, strategy, num_beams, ... aes_gamma: as for `hf_ngpulm.TransducerDecoder`.
-        processor: the model's (or its tokenizer), to make sure that the LM was made for it; without it only sizes are compared.
+        lm_weight, phrases, phrase_weight, strategy, num_beams, ... aes_gamma: as for `hf_ngpulm.TransducerDecoder`.
+        processor: the model's (or its tokenizer), to make sure that the LM was made for it, and to write phrases with; without
+            it only sizes are compared, and phrases must come as `hf_ngpulm.PhraseBooster`.
 
     Raises:
         ValueError: settings of `generate` that mean nothing to this search (logits processors, a streamer).
@@ -80,15 +83,14 @@ def transducer_generate(
     if isinstance(lm, str | os.PathLike):
         lm = _loaded(os.fspath(lm), None if processor is None else tokenizer_of(processor), frames.device)
     search = TransducerSearch(
-        TransformersTransducer(model), lm, 0.5 if lm_weight is None else lm_weight, strategy=strategy, num_beams=num_beams,
+        TransformersTransducer(model), lm, 0.5 if lm_weight is None else lm_weight, phrases, phrase_weight,
+        None if processor is None else tokenizer_of(processor), strategy=strategy, num_beams=num_beams,
         num_return_sequences=num_return_sequences, max_symbols=max_symbols, ilm_weight=ilm_weight, blank_scoring=blank_scoring,
         pruning=pruning, merging=merging, length_normalization=length_normalization, score_eos=score_eos,
         aes_steps=aes_steps, aes_beta=aes_beta, aes_gamma=aes_gamma,
     )  # fmt: skip
-    for language_model in search.models:
-        if processor is not None:
-            language_model.check_tokenizer(tokenizer_of(processor))
-        elif language_model.vocab_size > model.config.vocab_size:
+    for language_model in search.fusion.models:
+        if language_model.vocab_size > model.config.vocab_size:
             raise ValueError(
                 f"the language model has {language_model.vocab_size} tokens, {type(model).__name__} only "
                 f"{model.config.vocab_size}; was it made for another tokenizer?"

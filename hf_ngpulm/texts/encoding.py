@@ -60,7 +60,7 @@ def encode_texts(
         report: is added to.
     """
     report = TextReport() if report is None else report
-    silent = _SilentlyDropped(tokenizer)
+    silent = SilentlyDropped(tokenizer)
     for batch, (ids, lengths, unknown) in _ahead(_encoded_batches(iter(texts), tokenizer, vocab_size, batch_size, workers)):
         report.num_sentences += int((lengths > 0).sum())
         report.num_empty += int((lengths == 0).sum())
@@ -148,7 +148,7 @@ def _by_character(tokenizer: Any) -> bool:
     return len(tokenizer.tokenize("ab")) == 2
 
 
-class _SilentlyDropped:
+class SilentlyDropped:
     """Characters that a tokenizer without an unknown token leaves out without a word."""
 
     def __init__(self, tokenizer: Any) -> None:

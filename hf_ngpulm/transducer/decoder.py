@@ -33,6 +33,9 @@ class TransducerDecoder:
         tokenizer_or_processor: the model's tokenizer, or a processor that has it.
         lm: a language model for all rows, or a list with one (or None) per row; None decodes without.
         lm_weight: weight of the LM's log-probabilities, one number or a tensor `[B]` with one per row.
+        phrases: phrases that shall be recognised, for all rows: a `PhraseBooster`, or what one is made of; or a list with such
+            a context (or None) per row.
+        phrase_weight: what their bonuses are multiplied with, one number or a tensor `[B]`.
         frame_seconds: how long a frame of the encoder is; by default what model and processor say. Where nothing says it,
             words have no times in seconds.
         confidence: measure of confidence of tokens and words: "max_prob", "gibbs", "tsallis" or "renyi" (see
@@ -70,6 +73,8 @@ class TransducerDecoder:
         tokenizer_or_processor: Any,
         lm: NGramLM | Sequence[NGramLM | None] | None = None,
         lm_weight: float | Tensor = 0.5,
+        phrases: Any = None,
+        phrase_weight: float | Tensor = 1.0,
         frame_seconds: float | None = None,
         confidence: str | None = "max_prob",
         **search: Any,
@@ -85,21 +90,22 @@ class TransducerDecoder:
         self.frame_seconds = self.model.frame_seconds if frame_seconds is None else frame_seconds
         self.confidence = confidence
         self.splitter = WordSplitter(self.tokenizer)
-        self.search = TransducerSearch(self.model, lm, lm_weight, **search)
-        for language_model in self.search.models:
-            language_model.check_tokenizer(self.tokenizer)
+        self.search = TransducerSearch(self.model, lm, lm_weight, phrases, phrase_weight, self.tokenizer, **search)
 
     @property
     def num_return_sequences(self) -> int:
         return self.search.num_return_sequences
 
     @torch.inference_mode()
-    def __call__(self, input_features: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> list[list[Hypothesis]]:
+    def __call__(
+        self, input_features: Tensor, attention_mask: Tensor | None = None, phrases: Any = None, **kwargs: Any
+    ) -> list[list[Hypothesis]]:
         """Encode and decode a batch.
 
         Args:
             input_features: what the model's feature extractor gives.
             attention_mask: the same; without it padding is decoded too.
+            phrases: for this batch in place of the decoder's: one context, or a list with one (or None) per row.
             kwargs: for the encoder (such as `prompt_ids`).
 
         Returns:
@@ -109,23 +115,26 @@ class TransducerDecoder:
             InvalidLogitsError: the model's outputs hold NaN or infinity.
         """
         frames, lengths = self.model.encode(input_features, attention_mask, **kwargs)
-        return self.decode(frames, lengths)
+        return self.decode(frames, lengths, phrases)
 
     @torch.inference_mode()
-    def decode(self, encoder_hidden_states: Tensor, lengths: Tensor | None = None) -> list[list[Hypothesis]]:
+    def decode(
+        self, encoder_hidden_states: Tensor, lengths: Tensor | None = None, phrases: Any = None
+    ) -> list[list[Hypothesis]]:
         """Decode an encoder's frames.
 
         Args:
             encoder_hidden_states: `[B, T, D]`, projected for the joint network, as the model's `encode` gives them (in
                 Transformers: `model.get_audio_features(...).pooler_output`).
             lengths: integers `[B]`, frames of each row; all T if left out.
+            phrases: as for a call.
 
         Raises:
             InvalidLogitsError: the frames, or the outputs for them, hold NaN or infinity, or have a wrong shape.
             ValueError: lengths that don't fit the frames.
         """
         frames = encoder_hidden_states
-        paths = self.search.search(frames, lengths, self.confidence)
+        paths = self.search.search(frames, lengths, self.confidence, phrases)
         rows, num_paths, longest = paths.labels.shape
         # Of the steps those with tokens, moved to the front.
         is_token = (paths.labels != self.model.blank_id) & (torch.arange(longest, device=CPU) < paths.counts[..., None])
@@ -144,7 +153,8 @@ class TransducerDecoder:
             owners = torch.arange(rows, device=CPU).repeat_interleave(num_paths)
             owners, ids, at = (part.to(frames.device) for part in (owners, tokens.flatten(0, 1), starts.flatten(0, 1)))
             confidences = token_confidences(self.model, frames, owners, ids, at, self.confidence).view(tokens.shape).cpu()
-        columns = (counts, paths.scores, paths.acoustic_scores, paths.lm_scores, tokens, starts, ends)
+        scores = torch.stack([paths.scores, paths.acoustic_scores, paths.lm_scores, paths.phrase_scores], 2)
+        columns = (counts, scores, tokens, starts, ends)
         lists = [paths.counts.tolist(), *(column.tolist() for column in columns)]
         lists.append(lists[0] if confidences is None else confidences.tolist())
         return [[self._hypothesis(*values[1:]) for values in zip(*of_row) if values[0] >= 0] for of_row in zip(*lists)]
@@ -152,20 +162,20 @@ class TransducerDecoder:
     def _hypothesis(
         self,
         count: int,
-        score: float,
-        acoustic_score: float,
-        lm_score: float,
+        scores: list[float],
         tokens: list[int],
         starts: list[int],
         ends: list[int],
         confidences: Any,
     ) -> Hypothesis:
+        score, acoustic_score, lm_score, phrase_score = scores
         return Hypothesis(
             text=self.splitter.text(tokens[:count]),
             token_ids=tokens[:count],
             score=score,
             acoustic_score=acoustic_score,
             lm_score=lm_score,
+            phrase_score=phrase_score,
             token_frames=starts[:count],
             token_ends=ends[:count],
             token_confidences=[] if self.confidence is None else confidences[:count],

@@ -151,5 +151,5 @@ def _by_row(rows: Rows, steps: list[tuple[Tensor, ...]], with_confidence: bool) 
     tokens, durations, confidences = tables
     return GreedySteps(
         counts, tokens, durations, confidences if with_confidence else None, rows.acoustic_scores, rows.lm_scores,
-        rows.ilm_scores, rows.bad_frames,
+        rows.lm_states, rows.ilm_scores, rows.bad_frames,
     )  # fmt: skip

@@ -109,7 +109,8 @@ class Looping:
         rows = self.rows.at(slice(0, self.size))
         return GreedySteps(
             counts, tokens, moves, None if self.confidence is None else confidences.gather(1, order),
-            rows.acoustic_scores.clone(), rows.lm_scores.clone(), rows.ilm_scores.clone(), rows.bad_frames.clone(),
+            rows.acoustic_scores.clone(), rows.lm_scores.clone(), rows.lm_states.clone(), rows.ilm_scores.clone(),
+            rows.bad_frames.clone(),
         )  # fmt: skip
 
 

@@ -84,6 +84,7 @@ class GreedySteps(NamedTuple):
         confidences: float32 `[B, S]`, of the frame of each token, 0 for blanks; None if not asked for.
         acoustic_scores: float64 `[B]`, log-probability of the path, blanks and durations included.
         lm_scores: float32 `[B, M]`, each automaton's unweighted score of the tokens.
+        lm_states: int32 `[B, M]`, where they have led.
         ilm_scores: float64 `[B]`, the internal LM's unweighted score of the tokens; 0 where its weight is.
         bad_frames: int64 `[B]`, the first frame of a row at which logits can't be normalised, else -1.
     """
@@ -94,5 +95,6 @@ class GreedySteps(NamedTuple):
     confidences: Tensor | None
     acoustic_scores: Tensor
     lm_scores: Tensor
+    lm_states: Tensor
     ilm_scores: Tensor
     bad_frames: Tensor

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..arguments import one_of, refuse_idle, whole
+from ..arguments import check_number, one_of, refuse_idle, whole
 from ..automaton.ops import check_engine
 from ..batches import checked_lengths
 from ..errors import InvalidLogitsError
-from ..fusion import Fusion, RowModels, check_number, check_weight, no_models
+from ..fusion import Fusion, RowModels
 from ..language_model import NGramLM
 from .beam import BeamSettings, beam_search
 from .graphs import Kept
@@ -32,7 +32,7 @@ class Paths(NamedTuple):
         labels, frames, durations: int64 `[B, N, S]`, of each step: the class, a token or the blank; the frame; and the frames
             that the search moved on behind it.
         scores: float64 `[B, N]`, what was maximised (but for the division by the length).
-        acoustic_scores, lm_scores: float64 `[B, N]`, see `hf_ngpulm.Hypothesis`.
+        acoustic_scores, lm_scores, phrase_scores: float64 `[B, N]`, see `hf_ngpulm.Hypothesis`.
         confidences: float32 `[B, N, S]` of the frames of tokens, if asked for and known.
     """
 
@@ -43,6 +43,7 @@ class Paths(NamedTuple):
     scores: Tensor
     acoustic_scores: Tensor
     lm_scores: Tensor
+    phrase_scores: Tensor
     confidences: Tensor | None
 
 
@@ -54,6 +55,9 @@ class TransducerSearch:
         model: TransducerModel,
         lm: NGramLM | Sequence[NGramLM | None] | None = None,
         lm_weight: float | Tensor = 0.5,
+        phrases: Any = None,
+        phrase_weight: float | Tensor = 1.0,
+        tokenizer: Any = None,
         strategy: str | None = None,
         num_beams: int | None = None,
         num_return_sequences: int = 1,
@@ -104,23 +108,20 @@ class TransducerSearch:
             ilm_weight=check_number(ilm_weight, "ilm_weight"),
         )
         self.engine = check_engine(engine)
-        check_weight(lm_weight, "lm_weight")
-        self._fusion = None if lm is None else Fusion(lm, lm_weight)
+        self.fusion = Fusion(lm, lm_weight, phrases, phrase_weight, tokenizer)
         self._kept: Kept = {}
 
-    @property
-    def models(self) -> list[NGramLM]:
-        """The language models, each once."""
-        return [] if self._fusion is None else self._fusion.models
-
     @torch.inference_mode()
-    def search(self, frames: Tensor, lengths: Tensor | None = None, confidence: str | None = None) -> Paths:
+    def search(
+        self, frames: Tensor, lengths: Tensor | None = None, confidence: str | None = None, phrases: Any = None
+    ) -> Paths:
         """Find the best paths of a batch.
 
         Args:
             frames: `[B, T, D]`, as the model's `encode` gives them.
             lengths: integers `[B]`, frames of each row; all T if left out.
             confidence: a measure (see `hf_ngpulm.confidence`); the result has it if it comes for free.
+            phrases: for this batch in place of the search's.
         """
         if frames.dim() != 3 or not frames.dtype.is_floating_point:
             raise InvalidLogitsError(
@@ -129,7 +130,7 @@ class TransducerSearch:
             )
         batch_size, device = frames.shape[0], frames.device
         lengths = checked_lengths(lengths, batch_size, frames.shape[1], device)
-        models = no_models(batch_size, device) if self._fusion is None else self._fusion.rows(batch_size, device)
+        models = self.fusion.rows(batch_size, device, phrases)
         if self.settings.strategy == "greedy":
             return self._greedy(frames, lengths, models, confidence)
         return self._beam(frames, lengths, models)
@@ -141,6 +142,8 @@ class TransducerSearch:
         )  # fmt: skip
         _refuse(found.bad_frames)
         lm_scores = found.lm_scores.double().masked_fill(~models.present, 0.0)
+        if models.num_lms < lm_scores.shape[1]:
+            lm_scores += models.final_scores(found.lm_states[:, None], False, self.engine)[:, 0]
         scores = found.acoustic_scores + (models.weights * lm_scores).sum(1) - self.settings.ilm_weight * found.ilm_scores
         return Paths(
             found.counts[:, None].cpu(),
@@ -149,23 +152,23 @@ class TransducerSearch:
             found.durations[:, None].cpu(),
             scores[:, None].cpu(),
             found.acoustic_scores[:, None].cpu(),
-            lm_scores.sum(1, keepdim=True).cpu(),
+            lm_scores[:, : models.num_lms].sum(1, keepdim=True).cpu(),
+            lm_scores[:, models.num_lms :].sum(1, keepdim=True).cpu(),
             None if found.confidences is None else found.confidences[:, None].cpu(),
         )
 
     def _beam(self, frames: Tensor, lengths: Tensor, models: RowModels) -> Paths:
         found = beam_search(
-            self.model, frames, lengths, models.tensors, models.states, models.weights, models.vocab_size, self.settings,
-            self.engine, self._kept,
+            self.model, frames, lengths, models.tensors, models.states, models.weights, models.vocab_size,
+            self.settings._replace(num_lms=models.num_lms), self.engine, self._kept,
         )  # fmt: skip
         _refuse(found.bad_frames)
         scores = found.scores
-        if self.score_eos and models.vocab_size:
-            states = found.lm_states.flatten().to(frames.device)
-            ends = torch.full_like(states, models.vocab_size)
-            finals, _ = torch.ops.hf_ngpulm.step(list(models.tensors), states, ends, models.vocab_size + 1, self.engine)
-            finals = finals.view(found.lm_states.shape).cpu().double()
+        lm_scores = found.lm_scores.double().masked_fill(~models.present.cpu()[:, None], 0.0)
+        if (self.score_eos and models.num_lms) or models.num_lms < lm_scores.shape[2]:
+            finals = models.final_scores(found.lm_states.to(frames.device), self.score_eos, self.engine).cpu().double()
             scores = scores + (models.weights.cpu()[:, None] * finals).sum(2)
+            lm_scores[..., models.num_lms :] += finals[..., models.num_lms :]
         ranks = scores
         if self.length_normalization:
             inside = torch.arange(found.labels.shape[2], device=found.labels.device) < found.counts[..., None]
@@ -175,7 +178,6 @@ class TransducerSearch:
         counts = counts.masked_fill(scores == -torch.inf, -1)
         counts[:, :1].clamp_(min=0)  # where nothing is possible, no tokens
         each = places[..., None].expand(-1, -1, found.labels.shape[2])
-        lm_scores = found.lm_scores.double().masked_fill(~models.present.cpu()[:, None], 0.0).sum(2)
         return Paths(
             counts,
             found.labels.gather(1, each),
@@ -183,7 +185,8 @@ class TransducerSearch:
             found.durations.gather(1, each),
             scores,
             found.acoustic_scores.gather(1, places),
-            lm_scores.gather(1, places),
+            lm_scores[..., : models.num_lms].sum(2).gather(1, places),
+            lm_scores[..., models.num_lms :].sum(2).gather(1, places),
             None,
         )
 

@@ -11,7 +11,8 @@ For a step of a hypothesis with the LM's weights w and their sum W the scores ar
     log p(token) + W * log(1 - p(blank)) + sum of w * LM(token)    and    (1 + W) * log p(blank)
 
 as if the LM gave the blank the model's own probability, and without it log p(token) + sum of w * LM(token) and log p(blank). An
-internal LM that is subtracted is one more LM with a negative weight. In a TDT the log-probability of the duration comes on top.
+internal LM that is subtracted is one more LM with a negative weight; automata that boost phrases have no part in W, since what
+they add are no log-probabilities. In a TDT the log-probability of the duration comes on top.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class BeamSettings(NamedTuple):
         aes_beta: classes that a hypothesis may be extended by in one step of AES, more than `num_beams`.
         aes_gamma: how much less (natural log) than its best class a class may score to be among them.
         ilm_weight: weight of the internal LM that is subtracted.
+        num_lms: so many of the automata, the first ones, are language models; the others boost phrases. None: all of them.
     """
 
     num_beams: int = 4
@@ -57,6 +59,7 @@ class BeamSettings(NamedTuple):
     aes_beta: int = 1
     aes_gamma: float = 2.3
     ilm_weight: float = 0.0
+    num_lms: int | None = None
 
 
 class BeamHypotheses(NamedTuple):

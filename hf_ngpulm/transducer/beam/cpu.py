@@ -68,7 +68,8 @@ class Search:
         self.frames = frames.reshape(-1, dim)
         self.lengths = lengths.to(torch.int64).contiguous().numpy().copy()
         self.weights = weights.to(torch.float32).contiguous().numpy()
-        self.totals = self.weights.sum(1) - np.float32(settings.ilm_weight)
+        self.num_lms = self.weights[:, : settings.num_lms].shape[1]
+        self.totals = self.weights[:, : self.num_lms].sum(1) - np.float32(settings.ilm_weight)
         self.durations = np.array(model.durations or (), dtype=np.int64)
         self.automaton = arrays_of(automaton)
         self.beam = Beam(states, num_beams, classes, bool(self.weights.any()) or bool(settings.ilm_weight))
@@ -93,7 +94,7 @@ class Search:
         # New tokens: the slot that they are read from, the token, the slot that its prediction goes to.
         self.new = torch.empty((3, batch_size, num_beams), dtype=torch.int64, device=CPU)
         self.new_counts = np.zeros(batch_size, dtype=np.int64)
-        arrays = (*self.automaton, self.beam.lm_states, self.weights, vocab_size, 2 * num_beams, self.beam.lines)
+        arrays = (*self.automaton, self.beam.lm_states, self.weights, self.num_lms, vocab_size, 2 * num_beams, self.beam.lines)
         loops.first_lines(*arrays)
         self._keep(first_slots, prediction, state)
 
@@ -125,7 +126,7 @@ class Search:
         aes = settings.strategy == "aes"
         arrays = (
             *self.automaton, logits.numpy(), self.places, limits, self.lengths, self.durations, self.model.blank_id,
-            self.model.vocab_size, self.vocab_size, self.weights, self.totals,
+            self.model.vocab_size, self.vocab_size, self.weights, self.num_lms, self.totals,
             aes, merges_prefixes, settings.blank_aware, settings.late, settings.log_sum, most_symbols,
             self.num_beams + (settings.aes_beta if aes else 0), settings.aes_gamma,
             *self.beam.arrays(), *self.new.numpy(), self.new_counts, links, labels, moves,

@@ -41,27 +41,27 @@ def packed(new, counts):
 @compiled
 def first_lines(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    lm_states, weights, vocab_size, slots_of_row, lines,
+    lm_states, weights, num_lms, vocab_size, slots_of_row, lines,
 ):  # fmt: skip
     one, chain = np.empty(max(vocab_size, 1), dtype=np.float32), np.empty(16, dtype=np.int32)
     if lines.shape[0]:
         for row in range(lm_states.shape[0]):
             chain = _fill_line(
                 arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-                lm_states, row, 0, weights, vocab_size, one, chain, lines, row * slots_of_row,
+                lm_states, row, 0, weights, num_lms, vocab_size, one, chain, lines, row * slots_of_row,
             )  # fmt: skip
 
 
 @compiled
 def _fill_line(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    lm_states, row, place, weights, vocab_size, one, chain, lines, line,
+    lm_states, row, place, weights, num_lms, vocab_size, one, chain, lines, line,
 ):  # fmt: skip
     """What the LMs of a hypothesis add to the score of each class."""
     classes = lines.shape[1]
     scored = min(vocab_size, classes)
     total = np.float32(0.0)
-    for m in range(weights.shape[1]):
+    for m in range(num_lms):
         total += weights[row, m]
     for label in range(np.uintp(0), np.uintp(scored)):
         lines[line, label] = 0.0
@@ -133,7 +133,7 @@ def _insert(ranks, entries, size, most, rank, entry):
 @compiled
 def search_rows(
     first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    logits, places, limits, lengths, durations, blank, classes, vocab_size, weights, totals,
+    logits, places, limits, lengths, durations, blank, classes, vocab_size, weights, num_lms, totals,
     aes, merges_prefixes, blank_aware, late, log_sum, most_symbols, most_extensions, gamma,
     all_scores, all_acoustic, all_times, all_symbols, all_sizes, all_last, all_hashes, all_parent_hashes, all_slots,
     all_lm_states, all_lm_scores, lines, bad_frames, new_sources, new_tokens, new_targets, new_counts, links, labels, moves,
@@ -412,7 +412,7 @@ def search_rows(
                     if has_lines:
                         chain = _fill_line(
                             arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-                            all_lm_states, row, place, weights, vocab_size, one, chain, lines, slot,
+                            all_lm_states, row, place, weights, num_lms, vocab_size, one, chain, lines, slot,
                         )  # fmt: skip
                 all_slots[row, place] = slot - row * 2 * num_beams
         new_counts[row] = num_new

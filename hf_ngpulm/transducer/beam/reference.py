@@ -80,7 +80,7 @@ class Search:
         added = self.added(path, prediction)
         blank_added = torch.zeros(())
         if settings.blank_aware:
-            total = float(self.weights.sum()) - settings.ilm_weight
+            total = float(self.weights[: settings.num_lms].sum()) - settings.ilm_weight
             others = logits[: model.vocab_size].clone()
             others[blank] = -torch.inf
             if total:
@@ -113,6 +113,7 @@ class Search:
             scores, _ = reference.advance(self.automaton, path.lm_states, self.vocab_size)
             # A class that no LM scores counts as one of V tokens that are equally likely: otherwise it would come for free.
             full = torch.full((len(self.weights), max(classes, self.vocab_size)), -math.log(self.vocab_size))
+            full[len(self.weights[: self.settings.num_lms]) :] = 0.0
             full[:, : self.vocab_size] = scores
             added = (self.weights[:, None] * full[:, :classes]).sum(0)
         if self.settings.ilm_weight:

@@ -132,7 +132,7 @@ class Search:
         self.frames[:size, :longest] = frames
         self.lengths.zero_()[:size] = lengths
         self.weights.zero_()[:size] = weights
-        self.totals.zero_()[:size] = weights.sum(1) - self.settings.ilm_weight
+        self.totals.zero_()[:size] = weights[:, : self.settings.num_lms].sum(1) - self.settings.ilm_weight
         all_states = torch.zeros((self.lengths.numel(), states.shape[1]), dtype=torch.int32, device=self.device)
         all_states[:size] = states
         self.put(self.first(all_states))
@@ -235,7 +235,7 @@ class Search:
             weights = self.weights[:, None, :, None]
             added[..., :scored] = torch.where(weights != 0, weights * scores, 0.0).sum(2)
             # As likely as one of V tokens that are equally likely.
-            added[..., scored:] = -math.log(self.vocab_size) * self.weights.sum(1)[:, None, None]
+            added[..., scored:] = -math.log(self.vocab_size) * self.weights[:, : self.settings.num_lms].sum(1)[:, None, None]
         if self.settings.ilm_weight:
             added -= self.settings.ilm_weight * self.model.internal_lm(beam.predictions).view(added.shape)
         return added

@@ -1,0 +1,139 @@
+"""Automata that come and go in one set of tensors, so that the rows of a batch can each follow their own."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Hashable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .automaton import BackoffAutomaton
+from .tensors import AutomatonTensors, token_dtype
+
+SMALLEST = 1024  # states and arcs that there is room for at the beginning
+LARGEST = 2**31 - 1
+
+
+class Place(NamedTuple):
+    """Where an automaton lies: its root, its start, and its parts of the states and the arcs (first and number)."""
+
+    root: int
+    start: int
+    states: tuple[int, int]
+    arcs: tuple[int, int]
+
+
+class AutomatonPool:
+    """Room for automata over one vocabulary, on one device, with `AutomatonTensors` for all of them.
+
+    One that is added or dropped leaves the others where they are, and their states valid. The tensors are the same ones until
+    there is no room left; then they are copied to some of twice the size. State 0 is nobody's: all tokens score 0 in it.
+
+    Args:
+        vocab_size: V, of all of them.
+        device: where the tensors are.
+    """
+
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        self.vocab_size = vocab_size
+        self.device = device
+        self.places: dict[Hashable, Place] = {}
+        self._states, self._arcs = _Room(2), _Room()
+        self.tensors = AutomatonTensors(
+            arc_offsets=torch.zeros(3, dtype=torch.int32, device=device),
+            arc_tokens=torch.zeros(0, dtype=token_dtype(vocab_size), device=device),
+            arc_weights=torch.zeros(0, device=device),
+            arc_targets=torch.zeros(0, dtype=torch.int32, device=device),
+            backoff_states=torch.arange(2, dtype=torch.int32, device=device),
+            backoff_weights=torch.zeros(2, device=device),
+        )
+
+    def add(self, key: Hashable, automaton: BackoffAutomaton) -> Place:
+        """Have an automaton (one, not several packed) in the pool; where it is, if it is there already.
+
+        Raises:
+            ValueError: another vocabulary, or more states or arcs in all than can be addressed.
+        """
+        if key in self.places:
+            return self.places[key]
+        if automaton.vocab_size != self.vocab_size:
+            sizes = f"{self.vocab_size} and {automaton.vocab_size}"
+            raise ValueError(f"automata over vocabularies of different sizes ({sizes}) can't serve one batch")
+        t = automaton.tensors
+        # One state more, which nothing leads to: where it ends means nothing, so that any other automaton may follow.
+        states, arcs = self._take(self._states, t.num_states + 1), self._take(self._arcs, t.num_arcs)
+        self._grow()
+
+        def put(name: str, values: Tensor, first: int) -> None:
+            getattr(self.tensors, name)[first : first + len(values)] = values.to(self.device)
+
+        put("arc_offsets", t.arc_offsets + arcs, states)
+        put("arc_tokens", t.arc_tokens, arcs)
+        put("arc_weights", t.arc_weights, arcs)
+        put("arc_targets", t.arc_targets + states, arcs)
+        put("backoff_states", t.backoff_states + states, states)
+        put("backoff_weights", t.backoff_weights, states)
+        root, start = int(automaton.roots[0]) + states, int(automaton.starts[0]) + states
+        self.places[key] = Place(root, start, (states, t.num_states + 1), (arcs, t.num_arcs))
+        return self.places[key]
+
+    def drop(self, key: Hashable) -> None:
+        """Forget an automaton; no state of it may be queried any more."""
+        place = self.places.pop(key)
+        self._states.give_back(*place.states)
+        self._arcs.give_back(*place.arcs)
+
+    def _take(self, room: _Room, size: int) -> int:
+        first = room.take(size)
+        if room.size > LARGEST:
+            raise ValueError(
+                f"language models and phrases in use have {room.size} states or arcs, at most {LARGEST} can be addressed"
+            )
+        return first
+
+    def _grow(self) -> None:
+        sizes = {"arc_offsets": self._states.size + 1} | {name: self._arcs.size for name in AutomatonTensors._fields[1:4]}
+        sizes |= {name: self._states.size for name in AutomatonTensors._fields[4:]}
+        if all(getattr(self.tensors, name).numel() >= size for name, size in sizes.items()):
+            return
+        grown = {}
+        for name, size in sizes.items():
+            old = getattr(self.tensors, name)
+            grown[name] = old
+            if old.numel() < size:
+                grown[name] = old.new_zeros(min(max(size, 2 * old.numel(), SMALLEST), LARGEST))
+                grown[name][: old.numel()] = old
+        self.tensors = AutomatonTensors(**grown)
+
+
+class _Room:
+    """Which parts of a line are free: those between others, in order, and all that lies behind `size`."""
+
+    def __init__(self, size: int = 0) -> None:
+        self.size = size
+        self._free: list[tuple[int, int]] = []  # first, number
+
+    def take(self, size: int) -> int:
+        """The first place of the first part that is free and large enough."""
+        for i, (first, number) in enumerate(self._free):
+            if number >= size:
+                self._free[i : i + 1] = [(first + size, number - size)] if number > size else []
+                return first
+        first, self.size = self.size, self.size + size
+        return first
+
+    def give_back(self, first: int, number: int) -> None:
+        if not number:
+            return
+        insort(self._free, (first, number))
+        joined: list[tuple[int, int]] = []
+        for first, number in self._free:
+            if joined and sum(joined[-1]) == first:
+                joined[-1] = (joined[-1][0], joined[-1][1] + number)
+            else:
+                joined.append((first, number))
+        if joined and sum(joined[-1]) == self.size:
+            self.size = joined.pop()[0]
+        self._free = joined

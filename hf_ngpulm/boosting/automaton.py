@@ -1,0 +1,280 @@
+"""Phrases as token sequences -> a backoff automaton with a sparse root: Aho and Corasick's (1975), weighted.
+
+A state is the longest end of the tokens so far that is the beginning of a phrase; it backs off to the next longest. All of them
+are matches in progress, and each has been paid for token by token. One that fails gives back what it was paid, but for what
+its longest complete phrase has earned; so the sum over a transcript, `</s>` included, is that of the complete phrases, however
+the payments are spread: that is why tokens can be paid for early, when a greedy search decides.
+
+With p for what a match in progress has been paid at most and k for what it keeps when it fails, an arc that extends a state's
+match pays the difference of p and what the same token does in the backoff state; a backoff arc pays k - p.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ..automaton import BackoffAutomaton
+from ..automaton.tensors import AutomatonTensors, token_dtype
+
+
+class Spellings(NamedTuple):
+    """Ways to write phrases in tokens; `N` of them, `L` tokens in all.
+
+    Args:
+        tokens: int64 `[L]`, those of one after those of another.
+        lengths: int64 `[N]`, at least 1 each.
+        payments: float64 `[L]`, what a match has been paid when it has come up to a token.
+        bonuses: float64 `[N]`, what a complete one earns.
+        bounded: bool `[N]`, whether it is complete only if a word ends behind it.
+        initial: bool `[N]`, whether it counts only at the beginning of a transcript.
+    """
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+    payments: np.ndarray
+    bonuses: np.ndarray
+    bounded: np.ndarray
+    initial: np.ndarray
+
+
+class _Trie(NamedTuple):
+    """Beginnings of spellings, shortest first; the first is the empty one, the root.
+
+    Args:
+        keys: int64, ascending: (parent, token) of all but the root as one number, parent * radix + token.
+        depths: number of tokens.
+        fails: the longest beginning of a spelling that it ends in, but for itself.
+        weights: of the arc that leads to it.
+        paid: what a match has been paid there.
+        kept: what it keeps of that if it fails, `[2, n]`: where the next token doesn't, and does, begin a word.
+    """
+
+    keys: np.ndarray
+    depths: np.ndarray
+    fails: np.ndarray
+    weights: np.ndarray
+    paid: np.ndarray
+    kept: np.ndarray
+
+
+class _WordEnds(NamedTuple):
+    """What lies between complete phrases and the states that they back off to, see `_word_ends`.
+
+    Args:
+        rare: which tokens the states have arcs for: those that begin words (1) or the others (0).
+        nodes, behind: the phrases, and the state that each backs off to.
+        depths, backoffs, backoff_weights: of the new states, which are numbered on from the trie's.
+        sources, tokens, weights, targets: of their arcs.
+    """
+
+    rare: int
+    nodes: np.ndarray
+    behind: np.ndarray
+    depths: np.ndarray
+    backoffs: np.ndarray
+    backoff_weights: np.ndarray
+    sources: np.ndarray
+    tokens: np.ndarray
+    weights: np.ndarray
+    targets: np.ndarray
+
+
+def phrase_automaton(
+    spellings: Spellings, vocab_size: int, begins_word: np.ndarray, start_token: int | None = None, engine: str = "auto"
+) -> BackoffAutomaton:
+    """The automaton of some spellings. A spelling that is given twice earns the larger bonus.
+
+    Args:
+        vocab_size: V; token ids are below it.
+        begins_word: bool `[V]`, tokens behind which (or `</s>`) a word has ended.
+        start_token: a transcript begins as if this token stood before it.
+    """
+    radix = vocab_size + 2  # V is `</s>`, V + 1 the beginning of the transcript
+    begin = vocab_size + 1
+    boundary = np.append(begins_word, [True, False])
+    if spellings.initial.any():
+        spellings = _with_begin(spellings, begin)
+    trie = _trie(spellings, radix, boundary)
+    parents, tokens = np.divmod(trie.keys, radix)
+    nodes = np.arange(1, len(trie.depths))
+    start = 0
+    if start_token is not None:
+        start = _find(trie.keys, np.array([start_token]))[0]
+    elif spellings.initial.any():
+        start = _find(trie.keys, np.array([begin]))[0]
+
+    ends = _word_ends(trie, radix, boundary[:begin])
+    backoffs = np.concatenate([trie.fails, ends.backoffs])
+    backoffs[ends.nodes] = ends.behind
+    backoff_weights = np.concatenate([trie.kept[1 - ends.rare] - trie.paid, ends.backoff_weights])
+    sources = np.concatenate([parents, ends.sources])
+    tokens = np.concatenate([tokens, ends.tokens])
+    weights = np.concatenate([trie.weights[1:], ends.weights])
+    targets = np.concatenate([nodes, ends.targets])
+
+    # Backoff states come first.
+    order = np.argsort(np.concatenate([2 * trie.depths, 2 * ends.depths + 1]), kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    real = tokens != begin
+    sources, tokens, weights, targets = place[sources[real]], tokens[real], weights[real], place[targets[real]]
+    by_arc = np.argsort(sources * radix + tokens, kind="stable")
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(sources, minlength=len(order)))])
+
+    def integers(values: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(values.astype(np.int32))
+
+    tensors = AutomatonTensors(
+        arc_offsets=integers(offsets),
+        arc_tokens=integers(tokens[by_arc]).to(token_dtype(vocab_size)),
+        arc_weights=torch.from_numpy(weights[by_arc].astype(np.float32)),
+        arc_targets=integers(targets[by_arc]),
+        backoff_states=integers(place[backoffs[order]]),
+        backoff_weights=torch.from_numpy(backoff_weights[order].astype(np.float32)),
+    )
+    chain = _longest_chain(tensors.backoff_states.numpy())
+    return BackoffAutomaton(
+        tensors, vocab_size, max(chain, int(trie.depths.max())), integers(place[:1]), integers(place[start : start + 1]), engine
+    )
+
+
+def _with_begin(spellings: Spellings, begin: int) -> Spellings:
+    """Initial spellings with the token of the beginning, which costs nothing, before them."""
+    firsts = np.cumsum(spellings.lengths) - spellings.lengths
+    at = firsts[spellings.initial]
+    return spellings._replace(
+        tokens=np.insert(spellings.tokens, at, begin),
+        payments=np.insert(spellings.payments, at, 0.0),
+        lengths=spellings.lengths + spellings.initial,
+    )
+
+
+def _trie(spellings: Spellings, radix: int, boundary: np.ndarray) -> _Trie:
+    firsts = np.cumsum(spellings.lengths) - spellings.lengths
+    last = len(spellings.tokens) + 1  # nodes at most
+    keys, parents, depths = np.empty(last - 1, np.int64), np.zeros(last, np.int64), np.zeros(last, np.int64)
+    fails, weights, paid, kept = np.zeros(last, np.int64), np.zeros(last), np.zeros(last), np.zeros((2, last))
+    inside = np.arange(len(spellings.lengths))  # spellings of at least the depth, and the nodes that they have come to
+    at = np.zeros(len(inside), np.int64)
+    count, depth = 1, 0
+    while len(inside):
+        level_keys = at * radix + spellings.tokens[firsts[inside] + depth]
+        order = np.argsort(level_keys, kind="stable")
+        inside, level_keys = inside[order], level_keys[order]
+        new = np.concatenate([[True], level_keys[1:] != level_keys[:-1]])
+        groups = np.flatnonzero(new)
+        at = count + np.cumsum(new) - 1
+        level = slice(count, count + len(groups))
+        keys[count - 1 : count - 1 + len(groups)] = level_keys[groups]
+        depth += 1
+        parents[level], tokens = np.divmod(level_keys[groups], radix)
+        depths[level] = depth
+        # Several phrases begin like this: the best one's payments hold.
+        paid[level] = np.maximum.reduceat(spellings.payments[firsts[inside] + depth - 1], groups)
+        kept[:, level] = kept[boundary[tokens].astype(np.int64), parents[level]]
+        ended = spellings.lengths[inside] == depth
+        for row, which in enumerate((ended & ~spellings.bounded[inside], ended)):
+            best = np.full(len(groups), -np.inf)
+            np.maximum.at(best, at[which] - count, spellings.bonuses[inside[which]])
+            complete = best > -np.inf  # the longest complete phrase counts, not those that it begins with
+            kept[row, level][complete] = best[complete]
+        trie = _Trie(keys[: count - 1 + len(groups)], depths, fails, weights, paid, kept)
+        if depth > 1:
+            weights[level], fails[level] = _follow(trie, fails[parents[level]], tokens, radix, boundary)
+        weights[level] += paid[level] - paid[parents[level]]
+        count += len(groups)
+        inside, at = inside[~ended], at[~ended]
+    parts = (part[..., :count] for part in (depths, fails, weights, paid, kept))
+    return _Trie(keys[: count - 1], *parts)
+
+
+def _word_ends(trie: _Trie, radix: int, boundary: np.ndarray) -> _WordEnds:
+    """A phrase that must end with a word keeps its bonus if the next token begins one, and loses it otherwise.
+
+    That depends on the token, as a backoff weight can't. So a state comes between, which has arcs for the tokens of one kind,
+    the rarer one, that bear the difference. It is shared by all phrases with the same difference. Phrases that back off to
+    another match in progress have one more state before it, with the arcs of all tokens that would go on with a match.
+    """
+    rare = int(2 * np.count_nonzero(boundary) <= len(boundary))
+    rare_tokens = np.flatnonzero(boundary == bool(rare))
+    nodes = np.flatnonzero(trie.kept[1] != trie.kept[0])
+    differences = (trie.kept[rare] - trie.kept[1 - rare])[nodes]
+    kinds, kind_of = np.unique(np.stack([trie.fails[nodes], differences], 1), axis=0, return_inverse=True)
+    fails, differences = kinds[:, 0].astype(np.int64), kinds[:, 1]
+    # What the matches in progress behind it keep, or lose, if none of them goes on.
+    losses = np.zeros((2, len(kinds)))
+    going_on: list[np.ndarray] = []
+    current = fails
+    while current.any():
+        losses += trie.kept[:, current] - trie.paid[current]  # the root's are 0
+        firsts, ends = np.searchsorted(trie.keys, current * radix), np.searchsorted(trie.keys, (current + 1) * radix)
+        sizes = np.where(current > 0, ends - firsts, 0)
+        arcs = np.repeat(firsts - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
+        going_on.append(np.repeat(np.arange(len(kinds)), sizes) * radix + trie.keys[arcs] % radix)
+        current = trie.fails[current]
+    extra = np.round(differences + losses[rare] - losses[1 - rare], 9)
+    shared, shared_of = np.unique(extra, return_inverse=True)
+    first_shared = len(trie.depths)
+    behind = first_shared + shared_of.reshape(-1)
+    inner = np.flatnonzero(fails)
+    first_inner = first_shared + len(shared)
+    own = behind.copy()
+    own[inner] = first_inner + np.arange(len(inner))
+
+    every = np.tile(rare_tokens, len(shared))
+    scores, targets = _follow(trie, np.zeros(len(every), np.int64), every, radix, boundary)
+    scores += np.repeat(shared, len(rare_tokens))
+    asked = np.unique(np.concatenate(going_on)) if going_on else np.zeros(0, np.int64)
+    kind, inner_tokens = np.divmod(asked, radix)
+    inner_scores, inner_targets = _follow(trie, fails[kind], inner_tokens, radix, boundary)
+    inner_scores += np.where(boundary[inner_tokens] == bool(rare), differences[kind], 0.0)
+    return _WordEnds(
+        rare=rare,
+        nodes=nodes,
+        behind=own[kind_of.reshape(-1)],
+        depths=np.concatenate([np.zeros(len(shared), np.int64), trie.depths[fails[inner]]]),
+        backoffs=np.concatenate([np.zeros(len(shared), np.int64), behind[inner]]),
+        backoff_weights=np.concatenate([np.zeros(len(shared)), losses[1 - rare][inner]]),
+        sources=np.concatenate([np.repeat(first_shared + np.arange(len(shared)), len(rare_tokens)), own[kind]]),
+        tokens=np.concatenate([every, inner_tokens]),
+        weights=np.concatenate([scores, inner_scores]),
+        targets=np.concatenate([targets, inner_targets]),
+    )
+
+
+def _follow(
+    trie: _Trie, states: np.ndarray, tokens: np.ndarray, radix: int, boundary: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """What tokens score in states, and where they lead."""
+    scores, targets = np.zeros(len(states)), np.zeros(len(states), np.int64)
+    left, current = np.arange(len(states)), states
+    while len(left):
+        found = _find(trie.keys, current * radix + tokens[left])
+        extends = found > 0
+        scores[left[extends]] += trie.weights[found[extends]]
+        targets[left[extends]] = found[extends]
+        fails = ~extends & (current > 0)
+        scores[left[fails]] += (
+            trie.kept[boundary[tokens[left[fails]]].astype(np.int64), current[fails]] - trie.paid[current[fails]]
+        )
+        left, current = left[fails], trie.fails[current[fails]]
+    return scores, targets
+
+
+def _find(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Nodes with some keys, 0 where there is none."""
+    if not len(keys):
+        return np.zeros(len(wanted), np.int64)
+    places = np.searchsorted(keys, wanted)
+    return np.where(keys[np.minimum(places, len(keys) - 1)] == wanted, places + 1, 0)
+
+
+def _longest_chain(backoffs: np.ndarray) -> int:
+    """Steps to the root at most."""
+    steps, current = 0, np.arange(len(backoffs))
+    while current.any():
+        steps, current = steps + 1, backoffs[current]
+    return steps

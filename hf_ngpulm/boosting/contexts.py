@@ -1,0 +1,78 @@
+"""What a decoder is given as `phrases`, as boosters: one for all rows of a batch, or one for each."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from .booster import PhraseBooster, Phrases, checked_phrases
+
+# One context: a booster, phrases to make one of, or None for a row without.
+Context: TypeAlias = PhraseBooster | Phrases | None
+KEPT = 1024
+
+
+class Contexts:
+    """Makes boosters of phrases, and keeps those made last: phrases that come again cost nothing.
+
+    Args:
+        tokenizer: the ASR model's.
+        vocab_size: token ids that boosters score; as many as the tokenizer has if left out.
+    """
+
+    def __init__(self, tokenizer: Any, vocab_size: int | None = None) -> None:
+        self.tokenizer = tokenizer
+        self.vocab_size = vocab_size
+        self._kept: OrderedDict[Any, PhraseBooster] = OrderedDict()
+
+    def booster(self, context: Context) -> PhraseBooster | None:
+        """The booster of one context.
+
+        Raises:
+            ValueError: see `PhraseBooster`; or one that scores another number of token ids than the language model.
+            TokenizerMismatchError: a booster made for another tokenizer.
+        """
+        if context is None:
+            return None
+        if isinstance(context, PhraseBooster):
+            if self.vocab_size not in (None, context.vocab_size):
+                raise ValueError(
+                    f"the phrase booster scores {context.vocab_size} token ids, the language model {self.vocab_size}; "
+                    f"make it with vocab_size={self.vocab_size}"
+                )
+            if self.tokenizer is not None:
+                context.check_tokenizer(self.tokenizer)
+            return context
+        if self.tokenizer is None:
+            raise ValueError("phrases need the tokenizer to be written with: pass a PhraseBooster instead of texts")
+        key = tuple(checked_phrases(context, 1.0).items())
+        if key in self._kept:
+            self._kept.move_to_end(key)
+        else:
+            self._kept[key] = PhraseBooster(key, self.tokenizer, vocab_size=self.vocab_size)
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return self._kept[key]
+
+    def of_rows(self, phrases: Any, batch_size: int) -> list[PhraseBooster | None]:
+        """The boosters of a batch.
+
+        Args:
+            phrases: one context for all rows, or a list with one for each.
+
+        Raises:
+            ValueError: a list for another number of rows.
+        """
+        if not is_per_row(phrases):
+            return [self.booster(phrases)] * batch_size
+        if len(phrases) != batch_size:
+            raise ValueError(f"phrases lists {len(phrases)} contexts, the batch has {batch_size} rows")
+        return [self.booster(context) for context in phrases]
+
+
+def is_per_row(phrases: Any) -> bool:
+    """Whether this is a list of contexts, not of phrases."""
+    if not isinstance(phrases, Sequence) or isinstance(phrases, str):
+        return False
+    return any(item is None or isinstance(item, PhraseBooster | list | Mapping) for item in phrases)
