@@ -96,10 +96,11 @@ def entity_errors(
     *Occurrences.* In a text they are found from left to right: where several entities begin at a word, the longest one
     counts, and the search goes on behind it, so that occurrences never overlap. An entity that is listed twice counts once.
 
-    *Alignment.* Words of reference and hypothesis are aligned with the fewest edits, so that all errors together are those of
-    `word_errors`. Where several alignments have as few, the first of these that differs decides: fewest errors on entities,
-    most entities recognised as a whole, fewest substitutions, fewest substitutions in entities, fewest insertions in them.
-    That leaves no count open, and gives an entity the benefit of the doubt.
+    *Alignment.* Words of reference and hypothesis are aligned with the fewest edits, so that all errors together are as many
+    as those of `word_errors`. Where several alignments have as few, the first of these that differs decides: fewest errors on
+    entities, most entities recognised as a whole, fewest substitutions, fewest substitutions in entities, fewest insertions
+    in them. That leaves no count open, and gives an entity the benefit of the doubt. (jiwer decides otherwise, so that
+    `word_errors` may call two errors substitutions that are a deletion and an insertion here.)
 
     *Error rates.* An error on an entity is a word of one of its occurrences in the reference that is substituted or deleted,
     or a word inserted between two words of an occurrence. Their number per word of such occurrences is the entity WER

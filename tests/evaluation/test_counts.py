@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jiwer
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_ngpulm.evaluation import character_errors, word_errors
@@ -12,6 +12,7 @@ from hf_ngpulm.evaluation import character_errors, word_errors
 TEXTS = st.text("ab é", max_size=12).map(lambda text: " ".join(text.split()))
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(TEXTS, TEXTS), max_size=5))
 def test_equal_to_jiwer(pairs):
     references, hypotheses = [list(texts) for texts in zip(*pairs)] or [[], []]
