@@ -1,0 +1,40 @@
+"""How good transcripts are: error rates of words, characters and entities, and how sure one can be of them.
+
+The functions need `jiwer`, the metrics WER, CER and EntityWER `evaluate` (`pip install 'hf-ngpulm[eval]'`); both are imported
+when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .counts import ErrorCounts, character_errors, word_errors
+from .entities import EntityErrors, EntityMatches, entity_errors
+from .significance import Comparison, Interval, bootstrap, paired_significance
+
+if TYPE_CHECKING:
+    from .metrics import CER, WER, EntityWER
+
+__all__ = [
+    "CER",
+    "WER",
+    "Comparison",
+    "EntityErrors",
+    "EntityMatches",
+    "EntityWER",
+    "ErrorCounts",
+    "Interval",
+    "bootstrap",
+    "character_errors",
+    "entity_errors",
+    "paired_significance",
+    "word_errors",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("CER", "WER", "EntityWER"):
+        from . import metrics
+
+        return getattr(metrics, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

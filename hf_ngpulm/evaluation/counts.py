@@ -1,0 +1,131 @@
+"""Word and character error rates: the edits that make hypotheses of references."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..texts.normalisation import Normaliser, normaliser
+
+Normalisation = str | Normaliser | Iterable[str | Normaliser] | None
+
+
+@dataclass(frozen=True)
+class ErrorCounts:
+    """Errors of one utterance, or of several together; of words or of characters ("units").
+
+    Args:
+        substitutions, deletions, insertions: units of the reference that another one stands for, that are missing, and units
+            of the hypothesis that are too many.
+        hits: units of the reference that were recognised.
+        utterances: the counts of each utterance; empty in those themselves.
+    """
+
+    substitutions: int
+    deletions: int
+    insertions: int
+    hits: int
+    utterances: tuple[ErrorCounts, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def together(cls, utterances: Iterable[ErrorCounts]) -> ErrorCounts:
+        """The sums over utterances."""
+        each = tuple(utterances)
+        return cls(
+            substitutions=sum(counts.substitutions for counts in each),
+            deletions=sum(counts.deletions for counts in each),
+            insertions=sum(counts.insertions for counts in each),
+            hits=sum(counts.hits for counts in each),
+            utterances=each,
+        )
+
+    @property
+    def errors(self) -> int:
+        """Substitutions, deletions and insertions."""
+        return self.substitutions + self.deletions + self.insertions
+
+    @property
+    def length(self) -> int:
+        """Units of the reference."""
+        return self.substitutions + self.deletions + self.hits
+
+    @property
+    def rate(self) -> float:
+        """Errors per unit of the reference, 0.1 for 10%; above 1 if much was inserted.
+
+        Over no units at all it is the number of errors, as in jiwer: 0 if nothing was said and nothing recognised.
+        """
+        return self.errors / max(self.length, 1)
+
+
+def word_errors(references: Iterable[str], hypotheses: Iterable[str], normalise: Normalisation = None) -> ErrorCounts:
+    """Count word errors; `rate` is the word error rate (WER).
+
+    The edits are the fewest that make the hypothesis of the reference (Levenshtein 1966), as jiwer counts them: where several
+    edits are as few, its choice decides what is a substitution, what a deletion and an insertion.
+
+    Args:
+        references, hypotheses: what was said and what was recognised, one text per utterance.
+        normalise: what is done to both before they are compared, as in `hf_ngpulm.texts.normaliser`: names such as "lower",
+            "lower,no-punctuation" or "whisper-en", a function, or a list of these. Words are what stands between blanks.
+
+    Raises:
+        ValueError: lists of different length, or something in them that isn't text; an unknown name in `normalise`.
+    """
+    import jiwer
+
+    return _count(references, hypotheses, normalise, str.split, jiwer.process_words)
+
+
+def character_errors(references: Iterable[str], hypotheses: Iterable[str], normalise: Normalisation = None) -> ErrorCounts:
+    """Count character errors; `rate` is the character error rate (CER).
+
+    Characters are Unicode code points; blanks between words count, several in a row as one. See `word_errors`.
+    """
+    import jiwer
+
+    return _count(references, hypotheses, normalise, list, jiwer.process_characters)
+
+
+def pairs(references: Iterable[str], hypotheses: Iterable[str], normalise: Normalisation) -> list[tuple[str, str]]:
+    """Checked and normalised texts, reference and hypothesis of each utterance."""
+    said, heard = _texts("references", references), _texts("hypotheses", hypotheses)
+    if len(said) != len(heard):
+        raise ValueError(f"one hypothesis per reference is needed, got {len(said)} references and {len(heard)} hypotheses")
+    clean = normaliser(normalise)
+    return [(clean(reference), clean(hypothesis)) for reference, hypothesis in zip(said, heard)]
+
+
+def _texts(name: str, texts: Iterable[str]) -> list[str]:
+    if isinstance(texts, str):
+        raise ValueError(f"{name} should be a list of texts, got the text {texts!r}; put it into a list")
+    listed = list(texts)
+    for i, text in enumerate(listed):
+        if not isinstance(text, str):
+            raise ValueError(f"{name} should be texts, got {text!r} at {i}; give '' for an utterance without words")
+    return listed
+
+
+def _count(
+    references: Iterable[str],
+    hypotheses: Iterable[str],
+    normalise: Normalisation,
+    units: Callable[[str], list[str]],
+    process: Callable[..., Any],
+) -> ErrorCounts:
+    texts = pairs(references, hypotheses, normalise)
+    spoken = [pair for pair in texts if pair[0]]  # jiwer before version 4 refuses empty references
+    alignments = iter(process(*map(list, zip(*spoken))).alignments if spoken else ())
+    return ErrorCounts.together(
+        _counts_of(next(alignments)) if reference else ErrorCounts(0, 0, len(units(hypothesis)), 0)
+        for reference, hypothesis in texts
+    )
+
+
+def _counts_of(alignment: Any) -> ErrorCounts:
+    counts = {"substitute": 0, "delete": 0, "insert": 0, "equal": 0}
+    for chunk in alignment:
+        of_reference, of_hypothesis = chunk.ref_end_idx - chunk.ref_start_idx, chunk.hyp_end_idx - chunk.hyp_start_idx
+        counts[chunk.type] += max(of_reference, of_hypothesis)
+    return ErrorCounts(counts["substitute"], counts["delete"], counts["insert"], counts["equal"])

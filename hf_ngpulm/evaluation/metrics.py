@@ -1,0 +1,103 @@
+"""The error rates as metrics of Hugging Face `evaluate`, which load without a hub: `WER().compute(predictions=, references=)`.
+
+They collect with `add` and `add_batch` as all metrics of that library do. Rates that can't be told (an entity WER without
+entities) are NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import datasets
+import evaluate
+
+from .counts import ErrorCounts, Normalisation, character_errors, word_errors
+from .entities import entity_errors, per_utterance
+
+_TEXTS = {"predictions": datasets.Value("string"), "references": datasets.Value("string")}
+_INPUTS = """
+Args:
+    predictions: what was recognised, one text per utterance.
+    references: what was said.
+    normalise (in compute): what is done to all texts before they are compared: "lower", "lower,no-punctuation",
+        "whisper-en", ..., a function, or a list of these.
+"""
+_ENTITIES = """    entities: phrases; a list for each utterance, or in compute and add_batch one for all.
+"""
+
+
+class WER(evaluate.Metric):
+    """Word error rate: "wer", with "substitutions", "deletions", "insertions", "hits" and "words" of the references."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        return _info("Word error rate: (substitutions + deletions + insertions) / words of the references.")
+
+    def _compute(self, predictions: list[str], references: list[str], normalise: Normalisation = None) -> dict[str, Any]:
+        return _told("wer", "words", word_errors(references, predictions, normalise))
+
+
+class CER(evaluate.Metric):
+    """Character error rate: "cer", with "substitutions", "deletions", "insertions", "hits" and "characters"."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        return _info("Character error rate: (substitutions + deletions + insertions) / characters of the references.")
+
+    def _compute(self, predictions: list[str], references: list[str], normalise: Normalisation = None) -> dict[str, Any]:
+        return _told("cer", "characters", character_errors(references, predictions, normalise))
+
+
+class EntityWER(evaluate.Metric):
+    """Error rates inside and outside of entities, and precision, recall and F1 of entities; see `entity_errors`.
+
+    "entity_wer", "other_wer", "wer", "precision", "recall", "f1"; the counts behind the first two as "entity_words",
+    "entity_substitutions", "other_words", ..., and "true_positives", "false_positives" and "false_negatives".
+    """
+
+    def _info(self) -> evaluate.MetricInfo:
+        phrases = {"entities": datasets.Sequence(datasets.Value("string"))}
+        return _info("Word error rate of entities and of other words; precision, recall and F1 of entities.", phrases)
+
+    def add_batch(
+        self,
+        *,
+        predictions: Sequence[str] | None = None,
+        references: Sequence[str] | None = None,
+        entities: Iterable[str] | Iterable[Iterable[str]] | None = None,
+        **others: Any,
+    ) -> None:
+        """Add utterances."""
+        if predictions is None or references is None or entities is None:
+            raise ValueError("predictions, references and entities belong together: give all to compute, or all to add_batch")
+        lists = per_utterance(entities, len(references))
+        super().add_batch(predictions=predictions, references=references, entities=lists, **others)
+
+    def _compute(
+        self,
+        predictions: list[str],
+        references: list[str],
+        entities: list[list[str]],
+        normalise: Normalisation = None,
+    ) -> dict[str, Any]:
+        found = entity_errors(references, predictions, entities, normalise)
+        results = {"entity_wer": found.entity_wer, "other_wer": found.other_wer, "wer": found.wer}
+        results |= {name: getattr(found.matches, name) for name in ("precision", "recall", "f1")}
+        for part, counts in (("entity", found.entities), ("other", found.others)):
+            told = _told("", "words", counts)
+            results |= {f"{part}_{name}": number for name, number in told.items() if name}
+        names = ("true_positives", "false_positives", "false_negatives")
+        return results | {name: getattr(found.matches, name) for name in names}
+
+
+def _info(description: str, inputs: dict[str, Any] | None = None) -> evaluate.MetricInfo:
+    return evaluate.MetricInfo(
+        description=description,
+        citation="",
+        inputs_description=_INPUTS + (_ENTITIES if inputs else ""),
+        features=datasets.Features({**_TEXTS, **(inputs or {})}),
+    )
+
+
+def _told(rate: str, units: str, counts: ErrorCounts) -> dict[str, Any]:
+    names = ("substitutions", "deletions", "insertions", "hits")
+    return {rate: counts.rate, **{name: getattr(counts, name) for name in names}, units: counts.length}

@@ -1,0 +1,128 @@
+"""How sure one can be of an error rate, and of a difference between two.
+
+Utterances are drawn anew with replacement, as many as there are, over and over (Bisani and Ney, "Bootstrap estimates for
+confidence intervals in ASR performance evaluation", ICASSP 2004): errors within an utterance hang together, those of different
+ones are taken not to. Draws in which nothing was said (no word of a reference, or of an entity) have no rate and are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..arguments import whole
+from .counts import ErrorCounts
+
+NUMBERS_AT_ONCE = 1 << 20  # utterances drawn at a time
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A rate and its confidence interval.
+
+    Args:
+        rate: that of the utterances as they are.
+        low, high: bounds of the interval.
+        level: share of intervals made this way that hold the true rate.
+    """
+
+    rate: float
+    low: float
+    high: float
+    level: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How A does beside B on the same utterances.
+
+    Args:
+        difference: A's rate less B's; negative if A has fewer errors.
+        low, high, level: bounds of its confidence interval, and the level of that.
+        p_value: one-sided. Low if A is better: the share of draws in which it isn't, (1 + draws in which A has as many
+            errors as B or more) / (1 + draws). 1 less this is Bisani and Ney's probability of improvement.
+    """
+
+    difference: float
+    low: float
+    high: float
+    level: float
+    p_value: float
+
+
+def bootstrap(counts: ErrorCounts, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> Interval:
+    """The confidence interval of an error rate, between quantiles of the rates of draws.
+
+    Args:
+        counts: what `word_errors` or `character_errors` returned, or the `entities` or `others` of `entity_errors`.
+        level: between 0 and 1.
+        resamples: number of draws.
+        seed: of the random numbers; the same seed, the same interval.
+
+    Raises:
+        ValueError: counts without utterances, or of no words; a level or number of draws that makes no sense.
+    """
+    table = _table("counts", counts)
+    drawn = _drawn(table, resamples, seed)
+    return Interval(counts.rate, *_quantiles(drawn[:, 0] / drawn[:, 1], level), level)
+
+
+def paired_significance(
+    a: ErrorCounts, b: ErrorCounts, level: float = 0.95, resamples: int = 10_000, seed: int = 0
+) -> Comparison:
+    """Whether A has a lower error rate than B, by draws of the same utterances for both.
+
+    Args:
+        a, b: counts of two recognisers on the same utterances in the same order; otherwise as in `bootstrap`.
+
+    Raises:
+        ValueError: what `bootstrap` raises, or utterances that can't be the same.
+    """
+    table, other = _table("a", a), _table("b", b)
+    if len(table) != len(other):
+        raise ValueError(f"a and b should be of the same utterances, got {len(table)} and {len(other)} utterances")
+    different = np.flatnonzero(table[:, 1] != other[:, 1])
+    if len(different):
+        lengths = [int(counts[different[0], 1]) for counts in (table, other)]
+        raise ValueError(
+            f"a and b should be of the same utterances, but number {different[0]} has {lengths[0]} units (words or characters)"
+            f" in a and {lengths[1]} in b; use the same references, order and normalisation"
+        )
+    drawn = _drawn(np.column_stack([table, other[:, 0]]), resamples, seed)
+    low, high = _quantiles((drawn[:, 0] - drawn[:, 2]) / drawn[:, 1], level)
+    p_value = (1 + int((drawn[:, 0] >= drawn[:, 2]).sum())) / (1 + len(drawn))
+    return Comparison(a.rate - b.rate, low, high, level, p_value)
+
+
+def _table(name: str, counts: ErrorCounts) -> np.ndarray:
+    """int64 `[utterances, 2]`: errors and length of each."""
+    if not counts.utterances:
+        raise ValueError(f"{name} should be counts of several utterances, got {counts!r}, which tells of none by itself")
+    table = np.array([(each.errors, each.length) for each in counts.utterances], dtype=np.int64)
+    if not table[:, 1].any():
+        raise ValueError(f"{name} has no words in its references, so that there is no error rate to tell of")
+    return table
+
+
+def _drawn(table: np.ndarray, resamples: int, seed: int) -> np.ndarray:
+    """int64 `[draws, columns]`: sums of the rows of each draw in which the second column isn't 0."""
+    whole("resamples", resamples)
+    random = np.random.default_rng(seed)
+    at_once = max(1, NUMBERS_AT_ONCE // len(table))
+    sums = []
+    for first in range(0, resamples, at_once):
+        numbers = random.integers(len(table), size=(min(at_once, resamples - first), len(table)))
+        sums.append(np.stack([column[numbers].sum(1) for column in table.T], axis=1))
+    drawn = np.concatenate(sums)
+    drawn = drawn[drawn[:, 1] > 0]
+    if not len(drawn):
+        raise ValueError(f"nothing was said in any of {resamples} draws; use more resamples")
+    return drawn
+
+
+def _quantiles(rates: np.ndarray, level: float) -> tuple[float, float]:
+    if not 0 < level < 1:
+        raise ValueError(f"level should lie between 0 and 1, as in 0.95, got {level!r}")
+    low, high = np.quantile(rates, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
