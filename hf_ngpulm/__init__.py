@@ -3,6 +3,7 @@
 Importing the package registers its pipeline classes: `pipeline("automatic-speech-recognition", model=..., lm=...)`.
 """
 
+from .boosting import PhraseBooster
 from .ctc import CTCDecoder
 from .errors import InvalidLogitsError, NGramFormatError, TokenizerMismatchError
 from .generation import NGramLogitsProcessor
@@ -21,6 +22,7 @@ __all__ = [
     "NGramFormatError",
     "NGramLM",
     "NGramLogitsProcessor",
+    "PhraseBooster",
     "Seq2SeqNGramPipeline",
     "TokenizerMismatchError",
     "TransducerDecoder",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 from .booster import PhraseBooster, Phrases, checked_phrases
 
@@ -24,6 +25,7 @@ class Contexts:
     def __init__(self, tokenizer: Any, vocab_size: int | None = None) -> None:
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
+        self._accepted: WeakSet[PhraseBooster] = WeakSet()
         self._kept: OrderedDict[Any, PhraseBooster] = OrderedDict()
 
     def booster(self, context: Context) -> PhraseBooster | None:
@@ -36,6 +38,8 @@ class Contexts:
         if context is None:
             return None
         if isinstance(context, PhraseBooster):
+            if context in self._accepted:
+                return context
             if self.vocab_size not in (None, context.vocab_size):
                 raise ValueError(
                     f"the phrase booster scores {context.vocab_size} token ids, the language model {self.vocab_size}; "
@@ -43,6 +47,7 @@ class Contexts:
                 )
             if self.tokenizer is not None:
                 context.check_tokenizer(self.tokenizer)
+            self._accepted.add(context)
             return context
         if self.tokenizer is None:
             raise ValueError("phrases need the tokenizer to be written with: pass a PhraseBooster instead of texts")

@@ -57,7 +57,7 @@ def test_the_sum_over_a_transcript_is_the_definition(case):
 @given(cases())
 @settings(max_examples=20, deadline=None)
 def test_engines_agree(case):
-    spellings, vocab_size, begins_word, start_token, transcripts = case
+    spellings, vocab_size, begins_word, start_token, _ = case
     automaton = phrase_automaton(spellings, vocab_size, begins_word, start_token)
     states = torch.arange(automaton.num_states, dtype=torch.int32)
     automaton.engine = "reference"
