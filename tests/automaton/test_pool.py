@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from automata import build_automaton
@@ -42,7 +44,7 @@ def test_each_is_itself_whatever_comes_and_goes(moves):
             assert torch.equal(found[1], expected[1] + place.states[0])
             assert place.root == place.states[0] + int(automaton.roots[0])
     parts = sorted(place.states for place in pool.places.values())
-    assert all(first + size <= after for (first, size), (after, _) in zip(parts, parts[1:]))
+    assert all(first + size <= after for (first, size), (after, _) in pairwise(parts))
 
 
 def test_rooms_are_used_again_and_others_stay():
@@ -50,7 +52,7 @@ def test_rooms_are_used_again_and_others_stay():
     automata = [chain(SMALLEST // 3, float(n)) for n in range(1, 4)]
     places = [pool.add(n, automaton) for n, automaton in enumerate(automata)]
     size = pool.tensors.num_states
-    for n in range(20):
+    for _ in range(20):
         pool.drop(1)
         assert pool.add(1, automata[1]) == places[1]
         pool.drop(0)
