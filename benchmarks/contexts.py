@@ -1,0 +1,189 @@
+"""What phrases cost: throughput with a context for each row, by their number and size, and by how often they are switched.
+
+    python benchmarks/contexts.py --model MODEL [MODEL ...] --manifest clips.jsonl     # CTC models and transducers
+    python benchmarks/contexts.py                                                      # the bundled CTC model and clips
+
+A manifest has a line {"audio": path, "text": transcript} per clip. The encoder runs beforehand; the time is that of decoding,
+clips sorted by length, in batches, and beside it that of the whole model (the encoder's time, in batches of the same size,
+comes on top). Phrases are made up of the words of the transcripts, so that matches begin and fail all the time. "per row": each
+row has a context of its own. "256 by turns": so many contexts, which rows take by turns, another one in each pass over the clips.
+"new": contexts that have never been seen, of which boosters are made on the way. Throughput is given as a multiple of that
+without phrases, which comes twice, the second time for the noise. By turns, medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import measure
+import torch
+
+sys.path.insert(0, str(measure.ROOT))
+
+import encoded
+import speech
+
+from hf_ngpulm import CTCDecoder, PhraseBooster, TransducerDecoder
+from hf_ngpulm.language_model import load_language_model
+
+BATCH_SIZES = (32, 128)
+BEAM = 6
+SIZES = (10, 200, 1000, 10_000)  # phrases of a context
+PER_ROW = 200
+BY_TURNS = 256
+LM_WEIGHT = 0.9
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    speech.add_arguments(parser, "contexts")
+    parser.set_defaults(model=None, lm=None)
+    parser.add_argument("--models", nargs="+", default=[], help="several models, CTC or transducers")
+    parser.add_argument("--batch-sizes", nargs="+", type=int, default=list(BATCH_SIZES))
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    results: list[dict[str, Any]] = []
+    with torch.inference_mode():
+        for name in args.models or [args.model or str(speech.DEMO / "model")]:
+            results += measured(name, args)
+    names = list(results[0]["throughput"])
+    rows = [
+        [r["model"], r["decoder"], r["batch_size"], f"{r['ms_per_clip']:.2f}", *(f"{r[kind][name]:.2f}" for name in names)]
+        for kind in ("throughput", "whole_model")
+        for r in results
+    ]
+    half = len(results)
+    for title, part in (("decoding alone", rows[:half]), ("whole model", rows[half:])):
+        print(f"\nthroughput by that without phrases, {title}")
+        print(measure.table(["model", "decoder", "batch", "ms a clip", *names], part))
+    times = build_times(args)
+    print("\nmilliseconds to make a booster:", ", ".join(f"{size} phrases {1e3 * s:.1f}" for size, s in times.items()))
+    print("results in", measure.save(args.name, {"decoders": results, "seconds_to_make": times}, args.out))
+
+
+def tokenizer_and_words(args: argparse.Namespace) -> tuple[Any, list[str]]:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained((args.models or [args.model or str(speech.DEMO / "model")])[0])
+    return tokenizer, words_of(args.manifest)
+
+
+def words_of(manifest: Path) -> list[str]:
+    import json
+
+    texts = [json.loads(line)["text"] for line in manifest.read_text().splitlines() if line.strip()]
+    return sorted({word for text in texts for word in text.split()})
+
+
+def phrases(words: list[str], count: int, seed: int) -> list[str]:
+    """So many different phrases of one to three words."""
+    drawn = random.Random(seed)
+    found: dict[str, None] = {}
+    while len(found) < count:
+        found[" ".join(drawn.choices(words, k=drawn.randint(1, 3)))] = None
+    return list(found)
+
+
+def build_times(args: argparse.Namespace) -> dict[int, float]:
+    tokenizer, words = tokenizer_and_words(args)
+    lists = {size: phrases(words, size, size) for size in SIZES}
+    return {size: measure.median_seconds(lambda size=size: PhraseBooster(lists[size], tokenizer)) for size in SIZES}
+
+
+def measured(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Rows of the table for one model."""
+    from transformers import AutoConfig
+
+    is_ctc = AutoConfig.from_pretrained(name).architectures[0].endswith("ForCTC")
+    found = []
+    for size in args.batch_sizes:
+        if is_ctc:
+            args.model, args.lm, args.batch_size = name, args.lm or str(speech.DEMO / "lm.arpa.gz"), size
+            outputs = speech.load(args)
+            batches, processor, lm, model = outputs.batches, outputs.processor, outputs.lm, outputs.model
+            inputs, label = outputs.inputs, Path(name).name
+
+            def encode(model: Any = model, inputs: Any = inputs) -> None:
+                for batch in inputs:
+                    model(**batch)
+        else:
+            clips = encoded.load(name, args.manifest, args.device, (size,))
+            batches, processor, model = clips.batches[size], clips.processor, clips.model
+            lm = load_language_model(args.lm, processor.tokenizer, args.device) if args.lm else None
+            label = clips.name
+
+            def encode(clips: Any = clips, size: int = size) -> None:
+                clips.encode(size)
+
+        words = words_of(args.manifest)
+        encoder = measure.by_turns({"": lambda: speech.seconds_of(encode, args.device)}, 2)[""]
+        clips_in_all = sum(len(numbers) for numbers, *_ in batches)
+        for search, settings in {"greedy": {}, f"beam {BEAM}": {"num_beams": BEAM}}.items():
+            fusion = {} if lm is None else {"lm": lm, "lm_weight": LM_WEIGHT}
+            decoder: Any
+            if is_ctc:
+                decoder = CTCDecoder(processor, **fusion, **settings)
+                call = decoder
+            else:
+                decoder = TransducerDecoder(model, processor, **fusion, **settings)
+                call = decoder.decode
+            medians = measure.by_turns(ways(call, batches, processor, words, args.device), args.repeats)
+            plain = medians["none"]
+            row = {"model": label, "decoder": search + (" + LM" if fusion else ""), "batch_size": size}
+            row["ms_per_clip"] = 1e3 * plain / clips_in_all
+            row["throughput"] = {way: plain / seconds for way, seconds in medians.items()}
+            row["whole_model"] = {way: (encoder + plain) / (encoder + seconds) for way, seconds in medians.items()}
+            row["seconds"], row["encoder_seconds"] = medians, encoder
+            found.append(row)
+    return found
+
+
+def ways(call: Any, batches: Any, processor: Any, words: list[str], device: str) -> dict[str, Callable[[], float]]:
+    """What is timed: each gives the seconds that it took to decode all clips."""
+    tokenizer = processor.tokenizer
+    rows = max(len(numbers) for numbers, *_ in batches)
+    own = [PhraseBooster(phrases(words, PER_ROW, row), tokenizer) for row in range(rows)]
+    many = [PhraseBooster(phrases(words, PER_ROW, 1000 + n), tokenizer) for n in range(BY_TURNS)]
+    passes = [0]
+    unseen = [0]
+
+    def timed(contexts: Callable[[int, int], Any]) -> Callable[[], float]:
+        def run() -> float:
+            seconds = 0.0
+            for place, (numbers, frames, lengths) in enumerate(batches):
+                given = contexts(place, len(numbers))
+                begin = speech.now(device)
+                call(frames, lengths, given)
+                seconds += speech.now(device) - begin
+            return seconds
+
+        return run
+
+    def by_turns(place: int, size: int) -> list[PhraseBooster]:
+        passes[0] += place == 0
+        first = passes[0] * 37 + place * rows
+        return [many[(first + row) % BY_TURNS] for row in range(size)]
+
+    def new(place: int, size: int) -> list[list[str]]:
+        unseen[0] += 1
+        drawn = random.Random(unseen[0])
+        return [[*drawn.sample(words, min(len(words), PER_ROW)), f"x{'abcdefghij'[unseen[0] % 10]}"] for _ in range(size)]
+
+    kinds: dict[str, Callable[[int, int], Any]] = {"none": lambda place, size: None}
+    for count in SIZES:
+        one = PhraseBooster(phrases(words, count, count), tokenizer)
+        kinds[f"one of {count}"] = lambda place, size, one=one: one
+    kinds[f"per row, {PER_ROW}"] = lambda place, size: own[:size]
+    kinds[f"{BY_TURNS} by turns"] = by_turns
+    kinds["new"] = new
+    kinds["none again"] = kinds["none"]
+    return {name: timed(contexts) for name, contexts in kinds.items()}
+
+
+if __name__ == "__main__":
+    main()
