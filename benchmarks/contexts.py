@@ -7,8 +7,8 @@ A manifest has a line {"audio": path, "text": transcript} per clip. The encoder 
 clips sorted by length, in batches, and beside it that of the whole model (the encoder's time, in batches of the same size,
 comes on top). Phrases are made up of the words of the transcripts, so that matches begin and fail all the time. "per row": each
 row has a context of its own. "256 by turns": so many contexts, which rows take by turns, another one in each pass over the
-clips. "new": contexts that have never been seen, of which boosters are made on the way. Throughput is given as a multiple of that
-without phrases, which comes twice, the second time for the noise. By turns, medians.
+clips. "new": contexts that have never been seen, of which boosters are made on the way. Throughput is given as a multiple of
+that without phrases, which comes twice, the second time for the noise. By turns, medians.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Importing the package registers its pipeline classes: `pipeline("automatic-speech-recognition", model=..., lm=...)`.
 """
 
-from .boosting import PhraseBooster
+from .boosting import ArcBooster, PhraseBooster
 from .ctc import CTCDecoder
 from .errors import InvalidLogitsError, NGramFormatError, TokenizerMismatchError
 from .generation import NGramLogitsProcessor
@@ -15,6 +15,7 @@ from .transducer import TransducerDecoder
 register()
 
 __all__ = [
+    "ArcBooster",
     "CTCDecoder",
     "CTCNGramPipeline",
     "Hypothesis",

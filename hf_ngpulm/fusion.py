@@ -13,7 +13,7 @@ from .arguments import check_weight
 from .automaton import BackoffAutomaton
 from .automaton.pool import AutomatonPool
 from .automaton.tensors import AutomatonTensors
-from .boosting import PhraseBooster
+from .boosting import Booster
 from .boosting.contexts import Contexts
 from .language_model import NGramLM
 
@@ -174,7 +174,7 @@ class Fusion:
             1 if self.models else 0,
         )
 
-    def _pool(self, device: torch.device, boosters: Sequence[PhraseBooster]) -> AutomatonPool:
+    def _pool(self, device: torch.device, boosters: Sequence[Booster]) -> AutomatonPool:
         """The pool of a device, with all language models and some boosters in it."""
         pool = self._pools.get(device)
         if pool is None:
@@ -199,7 +199,7 @@ class Fusion:
 
 def _key(model: BackoffAutomaton) -> str | int:
     """What a pool knows a model by: language models stay as long as the pool, boosters with the same contents are one."""
-    return model.fingerprint if isinstance(model, PhraseBooster) else id(model)
+    return model.fingerprint if isinstance(model, Booster) else id(model)
 
 
 def _weights(weight: float | Tensor, name: str, batch_size: int, device: torch.device) -> Tensor:

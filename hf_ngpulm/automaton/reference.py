@@ -20,7 +20,7 @@ def step(automaton: AutomatonTensors, states: Tensor, tokens: Tensor, vocab_size
     next_states = current
     looking = (tokens >= 0) & (tokens < vocab_size)
     while bool(looking.any()):
-        arc, found = _find_arc(automaton, current, tokens)
+        arc, found = find_arc(automaton, current, tokens)
         backoff = automaton.backoff_states[current].to(torch.int64)
         at_root = backoff == current
         weight = torch.where(found, automaton.arc_weights[arc], automaton.backoff_weights[current])
@@ -32,7 +32,7 @@ def step(automaton: AutomatonTensors, states: Tensor, tokens: Tensor, vocab_size
     return scores, next_states.to(torch.int32)
 
 
-def _find_arc(automaton: AutomatonTensors, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+def find_arc(automaton: AutomatonTensors, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """Index of each state's arc for its token, and whether there is one: a binary search in all rows at once."""
     low = automaton.arc_offsets[states].to(torch.int64)
     end = automaton.arc_offsets[states + 1].to(torch.int64)

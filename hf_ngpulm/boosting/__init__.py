@@ -1,5 +1,7 @@
 """Phrase boosting: phrases as an automaton that decoders follow beside a language model's."""
 
-from .booster import PhraseBooster, Phrases
+from .arcs import ArcBooster
+from .booster import PhraseBooster
+from .phrases import Booster, Phrases
 
-__all__ = ["PhraseBooster", "Phrases"]
+__all__ = ["ArcBooster", "Booster", "PhraseBooster", "Phrases"]

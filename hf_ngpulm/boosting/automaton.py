@@ -97,7 +97,7 @@ def phrase_automaton(
     boundary = np.append(begins_word, [True, False])
     if spellings.initial.any():
         spellings = _with_begin(spellings, begin)
-    trie = _trie(spellings, radix, boundary)
+    trie = build_trie(spellings, radix, boundary)
     parents, tokens = np.divmod(trie.keys, radix)
     nodes = np.arange(1, len(trie.depths))
     start = 0
@@ -152,7 +152,7 @@ def _with_begin(spellings: Spellings, begin: int) -> Spellings:
     )
 
 
-def _trie(spellings: Spellings, radix: int, boundary: np.ndarray) -> _Trie:
+def build_trie(spellings: Spellings, radix: int, boundary: np.ndarray) -> _Trie:
     firsts = np.cumsum(spellings.lengths) - spellings.lengths
     last = len(spellings.tokens) + 1  # nodes at most
     keys, parents, depths = np.empty(last - 1, np.int64), np.zeros(last, np.int64), np.zeros(last, np.int64)

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import unicodedata
-import warnings
-from collections.abc import Iterable, Mapping
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ..arguments import check_number, one_of, whole
-from ..automaton import BackoffAutomaton
-from ..texts.normalisation import normaliser
-from ..vocabulary import check_tokenizer
 from .automaton import Spellings, phrase_automaton
-from .spelling import CASES, Spelling, speller_of
+from .phrases import Booster, Phrases, Written, write
+from .spelling import CASES, speller_of
 
 # Vocabularies of at most so many tokens have pieces so short that a phrase often is the beginning of another word.
 SMALL_VOCABULARY = 8192
-# States back off at most twice for each token, and an automaton's chains may not be longer than this allows.
-MOST_TOKENS = 500
-
-Phrases = Iterable["str | tuple[str, float]"] | Mapping[str, float]
 
 
-class PhraseBooster(BackoffAutomaton):
+class PhraseBooster(Booster):
     """Phrases (names, terms) that shall be recognised, each with the bonus that it earns in a transcript.
 
         booster = PhraseBooster(["ryanair one sierra golf", ("NVIDIA", 2.0)], tokenizer=processor)
@@ -80,7 +69,6 @@ class PhraseBooster(BackoffAutomaton):
         vocab_size: int | None = None,
         engine: str = "auto",
     ) -> None:
-        checked = checked_phrases(phrases, check_number(weight, "weight"))
         one_of("weight_per", weight_per, ("token", "phrase"))
         one_of("case", case, CASES)
         whole("tokenizations", tokenizations, 100)
@@ -92,81 +80,22 @@ class PhraseBooster(BackoffAutomaton):
             whole_words = speller.has_words and speller.vocabulary.size <= SMALL_VOCABULARY
         elif whole_words and not speller.has_words:
             raise ValueError("whole_words=True: the tokenizer has no marks of where words begin; leave it out")
-        clean = normaliser(normalise, speller.tokenizer)
-        texts = [unicodedata.normalize("NFC", clean(phrase)) for phrase in checked]
-        weights = np.array(list(checked.values()), dtype=np.float64)
-        spellings, unknown = speller.spell(texts, whole_words, case, tokenizations)
-        names = list(checked)
-        left_out = {names[n]: what for n, what in unknown.items()}
-        if left_out:
-            few = ", ".join(f"{name!r} ({what!r})" for name, what in list(left_out.items())[:5])
-            message = f"the tokenizer can't write {len(left_out)} of {len(names)} phrases (unknown to it in brackets): {few}"
-            if strict:
-                raise ValueError(f"{message}; leave them out, or write them differently (see case= and normalise=)")
-            warnings.warn(message, stacklevel=2)
-        longest = max(spellings, key=lambda spelling: len(spelling.tokens), default=None)
-        if longest is not None and len(longest.tokens) > MOST_TOKENS:
-            raise ValueError(
-                f"a phrase may have {MOST_TOKENS} tokens, but {names[longest.phrase][:60]!r}... has {len(longest.tokens)}"
-            )
+        written = write(phrases, weight, speller, whole_words, case, tokenizations, normalise, strict)
         built = phrase_automaton(
-            _with_bonuses(spellings, weights, weight_per, growth, end_bonus),
+            _with_bonuses(written, weight_per, growth, end_bonus),
             speller.vocabulary.size,
             np.array(speller.begins_word, dtype=bool),
             speller.delimiter if whole_words else None,
         )
-        super().__init__(built.tensors, built.vocab_size, built.context_length, built.roots, built.starts, engine)
-        self.phrases = checked
-        self.left_out = left_out
-        self.vocabulary = speller.vocabulary
-
-    def check_tokenizer(self, tokenizer: Any) -> None:
-        """Refuse another tokenizer than the phrases were written with.
-
-        Raises:
-            TokenizerMismatchError: token ids stand for other pieces.
-        """
-        check_tokenizer(
-            self.vocab_size, self.vocabulary.fingerprint, self.vocabulary.tokenizer_id, tokenizer, "the phrase booster"
-        )
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 of what the automaton consists of: two boosters with the same one score alike."""
-        digest = hashlib.sha256()
-        for tensor in (*self.tensors, self.roots, self.starts):
-            data = tensor.cpu().numpy().tobytes()
-            digest.update(len(data).to_bytes(8, "little") + data)
-        return digest.hexdigest()
+        super().__init__(built, written, speller.vocabulary, engine)
 
     def extra_repr(self) -> str:
         return f"phrases={len(self.phrases)}, {super().extra_repr()}"
 
 
-def checked_phrases(phrases: Phrases, weight: float) -> dict[str, float]:
-    """Phrases and their weights; of one that is given twice the larger weight."""
-    if isinstance(phrases, str):
-        raise TypeError(f"phrases should be a list of texts, got the text {phrases!r}; write [{phrases!r}]")
-    found: dict[str, float] = {}
-    items: Iterable[Any] = phrases.items() if isinstance(phrases, Mapping) else phrases
-    for number, item in enumerate(items):
-        text, own = (item, weight) if isinstance(item, str) else _pair(item, number)
-        if not text.strip():
-            raise ValueError(f"phrase {number} is empty: {text!r}; leave it out")
-        found[text] = max(own, found.get(text, own))
-    return found
-
-
-def _pair(item: Any, number: int) -> tuple[str, float]:
-    if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[0], str):
-        raise TypeError(f"phrase {number} should be a text or a pair of a text and a weight, got {item!r}")
-    return item[0], check_number(item[1], f"the weight of phrase {number} ({item[0]!r})")
-
-
-def _with_bonuses(
-    spellings: list[Spelling], weights: np.ndarray, weight_per: str, growth: float, end_bonus: float
-) -> Spellings:
+def _with_bonuses(written: Written, weight_per: str, growth: float, end_bonus: float) -> Spellings:
     """What each spelling earns: as much as the tokenizer's own one of the phrase."""
+    spellings, weights = written.spellings, np.array(list(written.phrases.values()), dtype=np.float64)
     lengths = np.array([len(spelling.tokens) for spelling in spellings], dtype=np.int64)
     tokens = np.fromiter((token for spelling in spellings for token in spelling.tokens), np.int64, int(lengths.sum()))
     phrase, own_lengths, free = (np.array([spelling[column] for spelling in spellings], dtype=np.int64) for column in (0, 2, 3))

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 from weakref import WeakSet
 
-from .booster import PhraseBooster, Phrases, checked_phrases
+from .booster import PhraseBooster
+from .phrases import Booster, Phrases, checked_phrases
 
 # One context: a booster, phrases to make one of, or None for a row without.
-Context: TypeAlias = PhraseBooster | Phrases | None
+Context: TypeAlias = Booster | Phrases | None
 KEPT = 1024
 
 
@@ -25,10 +26,10 @@ class Contexts:
     def __init__(self, tokenizer: Any, vocab_size: int | None = None) -> None:
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
-        self._accepted: WeakSet[PhraseBooster] = WeakSet()
-        self._kept: OrderedDict[Any, PhraseBooster] = OrderedDict()
+        self._accepted: WeakSet[Booster] = WeakSet()
+        self._kept: OrderedDict[Any, Booster] = OrderedDict()
 
-    def booster(self, context: Context) -> PhraseBooster | None:
+    def booster(self, context: Context) -> Booster | None:
         """The booster of one context.
 
         Raises:
@@ -37,7 +38,7 @@ class Contexts:
         """
         if context is None:
             return None
-        if isinstance(context, PhraseBooster):
+        if isinstance(context, Booster):
             if context in self._accepted:
                 return context
             if self.vocab_size not in (None, context.vocab_size):
@@ -60,7 +61,7 @@ class Contexts:
                 self._kept.popitem(last=False)
         return self._kept[key]
 
-    def of_rows(self, phrases: Any, batch_size: int) -> list[PhraseBooster | None]:
+    def of_rows(self, phrases: Any, batch_size: int) -> list[Booster | None]:
         """The boosters of a batch.
 
         Args:
@@ -80,4 +81,4 @@ def is_per_row(phrases: Any) -> bool:
     """Whether this is a list of contexts, not of phrases."""
     if not isinstance(phrases, Sequence) or isinstance(phrases, str):
         return False
-    return any(item is None or isinstance(item, PhraseBooster | list | Mapping) for item in phrases)
+    return any(item is None or isinstance(item, Booster | list | Mapping) for item in phrases)
