@@ -100,7 +100,7 @@ class NGramLogitsProcessor(LogitsProcessor):
             scores: `[T, C]`, what came out for them.
             recording: the one that they are all of, if there is one LM or weight per recording.
         """
-        rows = self._rows_of([recording or 0] * len(scores), scores.device)
+        rows = self.rows_of([recording or 0] * len(scores), scores.device)
         roles = self.roles(scores.shape[1], scores.device)
         lm = torch.zeros(scores.shape, device=scores.device)
         fuse(lm, input_ids, rows._replace(weights=torch.ones_like(rows.weights)), roles, False, self.engine)
@@ -147,15 +147,16 @@ class NGramLogitsProcessor(LogitsProcessor):
         """What LM each of some rows has: as many to a recording as there are beams, or sequences to return."""
         count = self.num_recordings
         if count is None:
-            return self._rows_of([0] * batch_size, device)
+            return self.rows_of([0] * batch_size, device)
         if self.window is not None:
-            return self._rows_of(self.window.recordings(batch_size, count), device)
+            return self.rows_of(self.window.recordings(batch_size, count), device)
         if batch_size % count:
             what = "lm" if self.fusion.per_row is not None else "weight"
             raise ValueError(f"{what} lists {count} recordings, but generate has {batch_size} rows, which is no multiple")
-        return self._rows_of([row // (batch_size // count) for row in range(batch_size)], device)
+        return self.rows_of([row // (batch_size // count) for row in range(batch_size)], device)
 
-    def _rows_of(self, recordings: list[int], device: torch.device) -> Rows:
+    def rows_of(self, recordings: list[int], device: torch.device) -> Rows:
+        """What LM the rows of some recordings have; -1 for rows that are of none."""
         if self._rows is None or self._rows[0] != (recordings, device):
             every = self.fusion.rows(self.num_recordings or 1, device)
             roots = every.states[:, 0]
@@ -163,7 +164,7 @@ class NGramLogitsProcessor(LogitsProcessor):
                 roots = backoffs
             starts = torch.where(every.present[:, 0], every.states[:, 0], -1)
             which = torch.tensor(recordings, device=device)
-            outside, which = which < 0, which.clamp(min=0)
+            outside, which = which < 0, which.clamp(min=0, max=len(every.states) - 1)  # all have the same, if there is one
             length = max(model.context_length for model in self.fusion.models)
             starts = torch.where(outside, -1, starts[which]).to(torch.int32)
             rows = Rows(every.tensors, every.vocab_size, length, starts, roots[which], every.weights[which, 0])

@@ -42,7 +42,7 @@ def roles_of(
     score_eos: bool = True,
 ) -> Roles:
     """What each of a model's classes is. Arguments as for `NGramLogitsProcessor`."""
-    configs = _configs(model)
+    configs = configs_of(model)
     ends = _numbers(configs, ("eos_token_id",))
     passed = _numbers(configs, PASSED_OVER) - ends
     control = _numbers(configs, CONTROL_TOKENS + CONTROL_TABLES) | ends
@@ -99,7 +99,7 @@ def _model_type(model: Any) -> str:
     return getattr(model.config, "model_type", "")
 
 
-def _configs(model: Any) -> list[Any]:
+def configs_of(model: Any) -> list[Any]:
     """All configs that say something of the text that is generated; not those of other parts (encoder, vocoder)."""
     config = model.config
     decoders = [getattr(config, name, None) for name in ("decoder", "decoder_config", "text_config")]

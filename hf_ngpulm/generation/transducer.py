@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteriaList
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.logits_process import SuppressTokensLogitsProcessor
 
 from ..arguments import refuse_idle
-from ..language_model import NGramLM, configured_lm, load_language_model
 from ..transducer import TransducerSearch, TransformersTransducer
-from ..vocabulary import Vocabulary, tokenizer_of
-
-_KEPT_MODELS = 4
-_language_models: dict[tuple[str, str, str | None], NGramLM] = {}
+from ..vocabulary import tokenizer_of
+from .given import GivenLM, given_lm
 
 
 @torch.inference_mode()
@@ -29,7 +24,7 @@ def transducer_generate(
     generation_config: GenerationConfig | None = None,
     synced_gpus: bool = False,
     streamer: Any = None,
-    lm: NGramLM | str | os.PathLike[str] | Sequence[NGramLM | None] | Literal[False] | None = None,
+    lm: GivenLM = None,
     lm_weight: float | Tensor | None = None,
     phrases: Any = None,
     phrase_weight: float | Tensor = 1.0,
@@ -75,15 +70,9 @@ def transducer_generate(
     if getattr(model, "_streaming", False):
         raise ValueError("input_features that come chunk by chunk can't be decoded by this strategy; pass them as one tensor")
     frames = model_kwargs["encoder_outputs"].pooler_output
-    if lm is None:
-        lm, weight = configured_lm(generation_config)
-        lm_weight = weight if lm_weight is None else lm_weight
-    if lm is False:
-        lm = None
-    if isinstance(lm, str | os.PathLike):
-        lm = _loaded(os.fspath(lm), None if processor is None else tokenizer_of(processor), frames.device)
+    models, lm_weight = given_lm(lm, lm_weight, generation_config, processor, frames.device)
     search = TransducerSearch(
-        TransformersTransducer(model), lm, 0.5 if lm_weight is None else lm_weight, phrases, phrase_weight,
+        TransformersTransducer(model), models, 0.5 if lm_weight is None else lm_weight, phrases, phrase_weight,
         None if processor is None else tokenizer_of(processor), strategy=strategy, num_beams=num_beams,
         num_return_sequences=num_return_sequences, max_symbols=max_symbols, ilm_weight=ilm_weight, blank_scoring=blank_scoring,
         pruning=pruning, merging=merging, length_normalization=length_normalization, score_eos=score_eos,
@@ -129,25 +118,3 @@ def _check(model: Any, processors: LogitsProcessorList | None, streamer: Any) ->
                 f"{type(processor).__name__} can't be used with this strategy: a transducer chooses tokens from its own "
                 "logits. Pass a language model as lm=... instead"
             )
-
-
-def _loaded(source: str, tokenizer: Any, device: torch.device) -> NGramLM:
-    """A model by its name, kept for the next call. What token ids an ARPA file's units are depends on the tokenizer."""
-    key = (source, str(device), None if tokenizer is None else Vocabulary.of(tokenizer).fingerprint)
-    lm = _language_models.pop(key, None)
-    _language_models[key] = load_language_model(source, tokenizer, device) if lm is None else lm
-    while len(_language_models) > _KEPT_MODELS:
-        _language_models.pop(next(iter(_language_models)))
-    return _language_models[key]
-
-
-def generate(model: Any, **kwargs: Any) -> Any:
-    """What a Hub repo's `custom_generate/generate.py` hands to `generate`: the strategy for a model's family.
-
-    Raises:
-        ValueError: there is none for this model.
-    """
-    if not hasattr(model, "joint"):
-        raise ValueError(f"there is no generation strategy for {type(model).__name__} here, only for transducers")
-    given = {name: value for name, value in kwargs.items() if value is not None}
-    return GenerationMixin.generate(model, custom_generate=transducer_generate, **given)

@@ -84,9 +84,11 @@ def _need_fallback(self: Any, *args: Any, **kwargs: Any) -> Any:
     bound = _bound("_need_fallback", self, args, kwargs)
     given = bound.arguments
     processors, row = _ours(given["logits_processor"]), given["index"]
-    if processors and given["generation_config"].logprob_threshold is not None:
+    told = given["seek_outputs"][row].get("own_log_probs") if isinstance(given["seek_outputs"][row], dict) else None
+    if (processors or told is not None) and given["generation_config"].logprob_threshold is not None:
         outputs = list(given["seek_outputs"])
-        outputs[row] = {**outputs[row], "scores": _own_scores(processors, given)}
+        own = _own_scores(processors, given) if told is None else _scores_that_say(told, given)
+        outputs[row] = {**outputs[row], "scores": own}
         given["seek_outputs"] = outputs
     result = stock(*bound.args, **bound.kwargs)
     if processors and processors[0].window is not None:
@@ -127,3 +129,14 @@ def _own_scores(processors: list[NGramLogitsProcessor], given: dict[str, Any]) -
         recording = window.recording(row, count) if window and count else None
         scores = processor.undone(before, scores, recording)
     return list((scores / temperature).to(steps[0].dtype))
+
+
+def _scores_that_say(log_probs: Tensor, given: dict[str, Any]) -> list[Tensor]:
+    """Scores of a row's steps from which the log-probabilities of what was said come out as those `[T]` that a strategy told."""
+    sequence = given["seek_sequence"].cpu()
+    scores = torch.full((min(len(log_probs), len(sequence)), given["vocab_size"]), -torch.inf)
+    steps, said = torch.arange(len(scores)), sequence[: len(scores)]
+    rest = torch.where(said == 0, 1, 0)  # some other token has all the rest
+    scores[steps, said] = log_probs[: len(scores)].float()
+    scores[steps, rest] = torch.log1p(-log_probs[: len(scores)].float().exp())
+    return list(scores / (given["temperature"] or 1.0))

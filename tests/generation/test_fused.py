@@ -92,3 +92,37 @@ def test_gpu_equals_the_reference(problem):
 @settings(RELAXED, max_examples=5)
 def test_gpu_equals_the_reference_in_vocabularies_of_several_tiles(problem):
     check(problem, "gpu")
+
+
+def carried(scores, input_ids, rows, roles, weighted, engine, known):
+    """As `added`, the state being read off the first `known` tokens and carried along the others."""
+    if engine == "gpu":
+        pytest.importorskip("triton")
+        rows = Rows(*(moved(part) for part in rows))
+        roles, scores, input_ids = moved(roles), moved(scores), moved(input_ids)
+    states = fused.read(input_ids[:, :known], rows, roles)
+    for tokens in input_ids[:, known:].unbind(1):
+        states = fused.follow(states, tokens.contiguous(), rows, roles, engine)
+    scores = scores.clone()
+    fused.fuse_at(scores, states, rows, roles, weighted, engine)
+    return scores.cpu()
+
+
+def check_carried(problem, known, engine):
+    *arguments, lm = problem
+    expected = added(*arguments, "reference")
+    atol = max(4 * tolerance(lm)["atol"], 1e-4)
+    torch.testing.assert_close(carried(*arguments, engine, known), expected, rtol=2e-5, atol=atol)
+
+
+@pytest.mark.parametrize("engine", ["reference", "cpu"])
+@given(problem=problems(), known=st.integers(0, 9))
+@settings(RELAXED, max_examples=100)
+def test_carried_states_are_those_read_off_the_tokens(problem, known, engine):
+    check_carried(problem, known, engine)
+
+
+@given(problem=problems(longest=5, most_rows=3), known=st.integers(0, 5))
+@settings(RELAXED, max_examples=20)
+def test_gpu_carries_states(problem, known):
+    check_carried(problem, known, "gpu")

@@ -14,7 +14,7 @@ from transformers import LogitsProcessor
 from hf_ngpulm import NGramLM, TokenizerMismatchError
 from hf_ngpulm.bundled import bundled
 from hf_ngpulm.generation import transducer_generate
-from hf_ngpulm.generation.transducer import _language_models, _loaded
+from hf_ngpulm.generation.given import _language_models, loaded
 from hf_ngpulm.transducer import TransducerDecoder
 
 LETTERS = Letters("abcdefghij")
@@ -101,7 +101,7 @@ def test_a_file_is_read_anew_for_another_tokenizer(tmp_path):
     (tmp_path / "lm.arpa").write_text("\\data\\\nngram 1=4\n\n\\1-grams:\n-1\t<s>\n-1\t</s>\n-0.2\tab\n-0.9\tba\n\n\\end\\\n")
     scores = []
     for pieces in (["ab", "ba"], ["ba", "ab"]):
-        lm = _loaded(str(tmp_path / "lm.arpa"), Letters(pieces), torch.device("cpu"))
+        lm = loaded(str(tmp_path / "lm.arpa"), Letters(pieces), torch.device("cpu"))
         scores.append(lm.scores(lm.initial_states(1))[0, :2])
     torch.testing.assert_close(scores[0], scores[1].flip(0))
     assert scores[0][0] > scores[0][1]

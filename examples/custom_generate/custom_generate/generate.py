@@ -1,5 +1,5 @@
-"""Language models and beam search for Parakeet's and Nemotron's transducers: see the README of this repo."""
+"""Language models and beam search for speech recognisers: see the README of this repo."""
 
-from hf_ngpulm.generation.transducer import generate
+from hf_ngpulm.generation import generate
 
 __all__ = ["generate"]

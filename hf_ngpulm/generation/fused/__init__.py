@@ -1,7 +1,8 @@
 """One step of attention decoding with a language model: its weighted scores, added into the logits in place.
 
-Nothing is carried from step to step: a row's state is read off the tokens that it has so far, of which only the last few
-matter. What a token id is to the LM is its role:
+A row's state is read off the tokens that it has so far, of which only the last few matter (`fuse`): nothing need be carried
+from step to step. Whoever knows which row became which may carry the states (`read`, then `fuse_at` and `follow` at each step).
+What a token id is to the LM is its role:
 
 - TEXT: scored by the LM, and read into its state;
 - END: ends the transcript, and scores log p(`</s>`);
@@ -19,7 +20,8 @@ raw logits, and what goes out isn't normalised. What is -inf stays so.
 from __future__ import annotations
 
 import importlib
-from typing import NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -91,6 +93,79 @@ def fuse(
         weighted: whether unscored classes follow the blank-aware rule.
         engine: "auto", "reference", "cpu" or "gpu".
     """
-    module = importlib.import_module(f"{__package__}.{engine_name(engine, scores.device)}")
+    module = _engine(engine, scores.device)
     if scores.numel():
         module.fuse(scores, input_ids, rows, roles, weighted)
+
+
+def read(input_ids: Tensor, rows: Rows, roles: Roles, engine: str = "auto") -> Tensor:
+    """The states after some tokens, int32 `[B]`; -1 for rows without an LM. Arguments as for `fuse`."""
+    if not input_ids.shape[1]:
+        return rows.starts.clone()
+    inside = (input_ids >= 0) & (input_ids < roles.roles.numel())
+    kinds = torch.where(inside, roles.roles[torch.where(inside, input_ids, 0)], UNSCORED)
+    places = torch.arange(1, input_ids.shape[1] + 1, device=input_ids.device)
+    started, held = ((((kinds & mark) != 0) * places).amax(1) for mark in (START, HOLD))
+    is_text = ((kinds & KINDS) == TEXT) & (places > started[:, None])
+    text = input_ids.gather(1, torch.argsort(~is_text, dim=1, stable=True))  # before all else
+    states = torch.ops.hf_ngpulm.states_after(
+        list(rows.tensors), rows.starts.clamp(min=0), rows.roots, text, is_text.sum(1), rows.context_length, rows.vocab_size,
+        engine,
+    )  # fmt: skip
+    return torch.where((rows.starts < 0) | (held > started), -1, states).to(torch.int32)
+
+
+def fuse_at(
+    scores: Tensor, states: Tensor, rows: Rows, roles: Roles, weighted: bool = True, engine: str = "auto"
+) -> None:
+    """`fuse` in known states, int32 `[B]`, of which -1 has no LM."""
+    if scores.numel():
+        torch.ops.hf_ngpulm.fuse_at(scores, states, *_flat(rows, roles), weighted, engine)
+
+
+def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles, engine: str = "auto") -> Tensor:
+    """The states after one more token of each row, int64 `[B]`."""
+    return torch.ops.hf_ngpulm.follow(states, tokens, *_flat(rows, roles), engine) if len(states) else states
+
+
+# Operators, for `torch.compile` to pass through. They take tensors one by one.
+
+_library = torch.library.Library("hf_ngpulm", "FRAGMENT")
+_FLAT = "Tensor[] automaton, int vocab_size, Tensor starts, Tensor weights, Tensor roles, Tensor unscored, Tensor ends"
+_library.define(f"fuse_at(Tensor(a!) scores, Tensor states, {_FLAT}, bool weighted, str engine) -> ()")
+_library.define(f"follow(Tensor states, Tensor tokens, {_FLAT}, str engine) -> Tensor")
+
+
+def _flat(rows: Rows, roles: Roles) -> tuple[Any, ...]:
+    return list(rows.tensors), rows.vocab_size, rows.starts, rows.weights, roles.roles, roles.unscored, roles.ends
+
+
+def _grouped(flat: tuple[Any, ...]) -> tuple[Rows, Roles]:
+    automaton, vocab_size, starts, weights, *roles = flat
+    return Rows(AutomatonTensors(*automaton), vocab_size, 0, starts, starts, weights), Roles(*roles, holds=False)
+
+
+def _engine(name: str, device: torch.device) -> ModuleType:
+    return importlib.import_module(f"{__package__}.{engine_name(name, device)}")
+
+
+@torch.library.impl(_library, "fuse_at", "CompositeExplicitAutograd")
+def _fuse_at(scores: Tensor, states: Tensor, *rest: Any) -> None:
+    *flat, weighted, engine = rest
+    _engine(engine, scores.device).fuse_at(scores, states, *_grouped(tuple(flat)), weighted)
+
+
+@torch.library.impl(_library, "follow", "CompositeExplicitAutograd")
+def _follow(states: Tensor, tokens: Tensor, *rest: Any) -> Tensor:
+    *flat, engine = rest
+    return _engine(engine, states.device).follow(states, tokens, *_grouped(tuple(flat)))
+
+
+@torch.library.register_fake("hf_ngpulm::fuse_at")
+def _(scores: Tensor, states: Tensor, *rest: Any) -> None:
+    return None
+
+
+@torch.library.register_fake("hf_ngpulm::follow")
+def _(states: Tensor, tokens: Tensor, *rest: Any) -> Tensor:
+    return torch.empty_like(states)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from ...automaton.cpu import arrays_of, borrowed, borrowed_automaton, compiled, in_threads, step_one
+from ...automaton.cpu import CPU, arrays_of, borrowed, borrowed_automaton, compiled, in_threads, step_one
 from . import HOLD, KINDS, START, TEXT, Roles, Rows
 
 # The compiler makes vector instructions of loops over this many elements whose results don't depend on each other.
@@ -22,13 +23,32 @@ P0, P1, P2, P3, P4, P5 = (
 
 
 def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, weighted: bool) -> None:
+    _fuse(scores, input_ids, rows.starts, rows, roles, weighted, carried=False)
+
+
+def fuse_at(scores: Tensor, states: Tensor, rows: Rows, roles: Roles, weighted: bool) -> None:
+    _fuse(scores, torch.empty((len(states), 0), dtype=torch.int64, device=CPU), states, rows, roles, weighted, carried=True)
+
+
+def _fuse(
+    scores: Tensor, input_ids: Tensor, starts: Tensor, rows: Rows, roles: Roles, weighted: bool, *, carried: bool
+) -> None:
     arrays = (
         *arrays_of(rows.tensors), scores.numpy(), input_ids.numpy(),
         roles.roles.numpy(), roles.unscored.numpy(), roles.ends.numpy(),
-        rows.starts.numpy(), rows.roots.numpy(), rows.weights.numpy(),
-        rows.context_length, rows.vocab_size, weighted, roles.holds,
+        starts.numpy(), rows.roots.numpy(), rows.weights.numpy(),
+        rows.context_length, rows.vocab_size, weighted, roles.holds, carried,
     )  # fmt: skip
     in_threads(lambda first, last: _fuse_rows(first, last, *arrays), *scores.shape)
+
+
+def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles) -> Tensor:
+    found = torch.empty_like(states)
+    _follow_rows(
+        *arrays_of(rows.tensors), states.numpy(), tokens.numpy(), roles.roles.numpy(), rows.starts.numpy(), rows.vocab_size,
+        found.numpy(),
+    )  # fmt: skip
+    return found
 
 
 @compiled
@@ -73,7 +93,7 @@ def log_sum_exp(values):
 @compiled
 def _fuse_rows(
     first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    scores, input_ids, roles, unscored, ends, starts, roots, weights, context_length, vocab_size, weighted, holds,
+    scores, input_ids, roles, unscored, ends, starts, roots, weights, context_length, vocab_size, weighted, holds, carried,
 ):  # fmt: skip
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
         arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights
@@ -89,7 +109,7 @@ def _fuse_rows(
             continue
         x, tokens = borrowed(scores[row]), borrowed(input_ids[row])
 
-        # The state after the last tokens of the transcript.
+        # The state after the last tokens of the transcript; carried ones are after all of them.
         begin = position = length
         seen, met = 0, 0
         while position > 0 and met == 0 and (seen < context_length or holds):
@@ -102,7 +122,7 @@ def _fuse_rows(
                     begin = position
         if met & HOLD:
             continue
-        state = roots[row] if seen == context_length else starts[row]
+        state = roots[row] if seen == context_length and not carried else starts[row]
         for position in range(begin, length):
             token = tokens[position]
             if 0 <= token < roles.size and roles[token] & KINDS == TEXT:
@@ -181,3 +201,26 @@ def _fuse_rows(
         for i in range(unscored.size):
             before = unscored_before[i]
             x[unscored[i]] = before + weight * (before - normaliser) if weighted and before > -np.inf else before
+
+
+@compiled
+def _follow_rows(
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, states, tokens, roles, starts,
+    vocab_size, found,
+):  # fmt: skip
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
+        arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights
+    )
+    for row in range(states.size):
+        state, token = states[row], tokens[row]
+        role = roles[token] if 0 <= token < roles.size else 0
+        if role & START:
+            state = starts[row]
+        elif role & HOLD:
+            state = np.int32(-1)
+        elif role & KINDS == TEXT and state >= 0:
+            _, state = step_one(
+                arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+                state, token, vocab_size,
+            )  # fmt: skip
+        found[row] = state

@@ -1,4 +1,4 @@
-"""Two Triton launches a step, each with a program per tile of a row's vocabulary and nothing kept but a few numbers per tile.
+"""Two Triton launches a step (a third where states are carried), each with a program per tile of a row's vocabulary and nothing kept but a few numbers per tile.
 
 The first reads the rows' states off their tokens, and how much probability each tile gives to what the LM scores; the second
 adds. Longer contexts are added as the difference to what backing off has given already, so that no row of scores is needed.
@@ -25,6 +25,25 @@ READ_BLOCK = 256
 
 
 def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, weighted: bool) -> None:
+    _fuse(scores, input_ids, rows.starts, rows, roles, weighted, carried=False)
+
+
+def fuse_at(scores: Tensor, states: Tensor, rows: Rows, roles: Roles, weighted: bool) -> None:
+    _fuse(scores, states, states, rows, roles, weighted, carried=True)
+
+
+def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles) -> Tensor:
+    found = torch.empty_like(states)
+    _follow_kernel[(len(states),)](
+        *rows.tensors, states, tokens, roles.roles, rows.starts, found,
+        rows.tensors.num_states, rows.vocab_size, roles.roles.numel(), num_warps=1,
+    )  # fmt: skip
+    return found
+
+
+def _fuse(
+    scores: Tensor, input_ids: Tensor, starts: Tensor, rows: Rows, roles: Roles, weighted: bool, *, carried: bool
+) -> None:
     batch_size, classes = scores.shape
     device = scores.device
     tile = tile_size(batch_size, classes, processors(device))
@@ -34,9 +53,9 @@ def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, weighted: 
     sums = torch.empty((batch_size, tiles, 2) if weighted else (1,), dtype=torch.float32, device=device)
     num_states = rows.tensors.num_states
     _read_kernel[(batch_size, tiles + 1 if weighted else 1)](
-        *rows.tensors, scores, input_ids, roles.roles, rows.starts, rows.roots, states, finals, sums,
-        input_ids.shape[1], rows.context_length, num_states, rows.vocab_size, classes, tile, tiles,
-        HOLDS=roles.holds, READ_BLOCK=READ_BLOCK, BLOCK=BLOCK, num_warps=4,
+        *rows.tensors, scores, input_ids, roles.roles, starts, rows.roots, states, finals, sums,
+        0 if carried else input_ids.shape[1], rows.context_length, num_states, rows.vocab_size, classes, tile, tiles,
+        HOLDS=roles.holds and not carried, CARRIED=carried, READ_BLOCK=READ_BLOCK, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
     _add_kernel[(batch_size, tiles)](
         *rows.tensors, scores, roles.roles, rows.weights, states, finals, sums,
@@ -50,7 +69,7 @@ def _read_kernel(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     scores, input_ids, roles, starts, roots, states, finals, sums,
     length, context_length, num_states, vocab_size, classes, tile, tiles,
-    HOLDS: tl.constexpr, READ_BLOCK: tl.constexpr, BLOCK: tl.constexpr,
+    HOLDS: tl.constexpr, CARRIED: tl.constexpr, READ_BLOCK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
@@ -79,7 +98,9 @@ def _read_kernel(
         start = tl.load(starts + row)
         one = tl.zeros((1,), tl.int32)
         active = (one + start) >= 0
-        state = one + tl.where(seen == context_length, tl.load(roots + row), start)
+        state = one + start
+        if not CARRIED:
+            state = one + tl.where(seen == context_length, tl.load(roots + row), start)
         position = begin
         while position < length:
             token = tl.load(tokens_of_row + position)
@@ -112,6 +133,26 @@ def _read_kernel(
         at = sums + 2 * (row * tiles + part - 1)
         tl.store(at, scored)
         tl.store(at + 1, others)
+
+
+@triton.jit
+def _follow_kernel(
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+    states, tokens, roles, starts, found, num_states, vocab_size, classes,
+):  # fmt: skip
+    rows = tl.program_id(0) + tl.zeros((1,), tl.int32)
+    token = tl.load(tokens + rows)
+    inside = (token >= 0) & (token < classes)
+    role = tl.load(roles + token, mask=inside, other=0).to(tl.int32)
+    state = tl.load(states + rows)
+    is_text = (role & _KINDS) == _TEXT
+    _, after = step_rows(
+        arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+        state, tl.where(is_text, token.to(tl.int32), -1), state >= 0, num_states, vocab_size,
+    )  # fmt: skip
+    after = tl.where((role & _HOLD) != 0, -1, after)
+    after = tl.where((role & _START) != 0, tl.load(starts + rows), after)
+    tl.store(found + rows, after)
 
 
 @triton.jit
@@ -218,9 +259,13 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
         arguments = {"input_ids": "*i64", "roles": "*i8", "starts": "*i32", "roots": "*i32", "states": "*i32"}
         arguments |= {"finals": "*fp32", "sums": "*fp32"}
         sizes = ("length", "context_length", "num_states", "vocab_size", "classes", "tile", "tiles")
-        for holds in (False, True):
-            constants = {"HOLDS": holds, "READ_BLOCK": READ_BLOCK, "BLOCK": BLOCK}
-            yield _read_kernel, automaton | arguments | dict.fromkeys(sizes, "i32"), constants
+        for holds, carried in ((False, False), (True, False), (False, True)):
+            read = arguments | ({"input_ids": "*i32"} if carried else {})  # a stand-in, of which nothing is read
+            constants = {"HOLDS": holds, "CARRIED": carried, "READ_BLOCK": READ_BLOCK, "BLOCK": BLOCK}
+            yield _read_kernel, automaton | read | dict.fromkeys(sizes, "i32"), constants
+        arguments = {"states": "*i32", "tokens": "*i64", "roles": "*i8", "starts": "*i32", "found": "*i32"}
+        arguments |= dict.fromkeys(("num_states", "vocab_size", "classes"), "i32")
+        yield _follow_kernel, automaton_signature(token_type) | arguments, {}
         arguments = {"roles": "*i8", "weights": "*fp32", "states": "*i32", "finals": "*fp32", "sums": "*fp32"}
         for weighted in (False, True):
             constants = {"WEIGHTED": weighted, "TILES": 64, "BLOCK": BLOCK}

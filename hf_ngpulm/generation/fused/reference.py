@@ -25,6 +25,26 @@ def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, weighted: 
         add(scores[row], rows, roles, row, states, weighted)
 
 
+def fuse_at(scores: Tensor, states: Tensor, rows: Rows, roles: Roles, weighted: bool) -> None:
+    for row, state in enumerate(states.tolist()):
+        if state >= 0:
+            add(scores[row], rows, roles, row, states[row : row + 1], weighted)
+
+
+def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles) -> Tensor:
+    found = []
+    for row, (state, token) in enumerate(zip(states, tokens.tolist())):
+        role = int(roles.roles[token]) if 0 <= token < roles.roles.numel() else UNSCORED
+        if role & START:
+            state = rows.starts[row]
+        elif role & HOLD:
+            state = torch.full_like(state, -1)
+        elif role & KINDS == TEXT and int(state) >= 0:
+            state = reference.step(rows.tensors, state[None], tokens[row : row + 1], rows.vocab_size)[1][0]
+        found.append(state)
+    return torch.stack(found)
+
+
 def _after_last(marks: Tensor) -> int:
     places = torch.nonzero(marks)
     return int(places[-1]) + 1 if len(places) else 0

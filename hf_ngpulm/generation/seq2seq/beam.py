@@ -1,0 +1,195 @@
+"""Beam search with the results of Transformers' own.
+
+What happens is the same, step by step: of all continuations of a recording's beams the best few are candidates, more of them
+than there are beams; those that end compete with what has ended before, the best others go on. How it happens differs:
+
+- each beam's best tokens are found in its own row, and only they are compared (no scores of beams x vocabulary are summed);
+- what a candidate is gets written down as a token and where it comes from, not as a copy of its whole sequence; the sequences
+  are traced back at the end;
+- the cache of what beams see of their recording, which is the same for all of them, isn't moved about.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, StoppingCriteriaList
+from transformers.generation import EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria
+
+from .candidates import best_tokens
+from .checks import probabilities, refuse_impossible
+from .model import Decoder
+from .states import Scoring
+
+OUT = -1.0e9  # added to scores of what is out of the question, as Transformers does
+LAST_ONLY = (EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria)  # these look at the last token and at the length
+
+
+class Step(NamedTuple):
+    """What a step found: `N` candidates of each recording, and which of them go on.
+
+    Args:
+        tokens, beams: `[B, N]`, a candidate's token, and the beam that it continues.
+        chosen: `[B, K]`, the candidates that are the next step's beams.
+        own: `[B, N]`, the model's own log-probability of the token, if that is kept.
+    """
+
+    tokens: Tensor
+    beams: Tensor
+    chosen: Tensor
+    own: Tensor | None
+
+
+class Ended(NamedTuple):
+    """The best hypotheses of each recording that have ended, `[B, K]` each: their scores, whether there is one, its node.
+
+    A node is a candidate, counted through all steps: `step * N + candidate`.
+    """
+
+    scores: Tensor
+    real: Tensor
+    nodes: Tensor
+
+
+def beam_search(
+    decoder: Decoder,
+    scoring: Scoring,
+    stopping_criteria: StoppingCriteriaList,
+    config: GenerationConfig,
+    input_ids: Tensor,
+) -> Any:
+    """Decode rows of tokens int64 `[B * K, L]`, K beams of each recording; what `generate` returns."""
+    beams, prompt = config.num_beams, input_ids.shape[1]
+    rows, device = len(input_ids), input_ids.device
+    batch_size = rows // beams
+    ends = config._eos_token_tensor
+    # So many that enough go on, though the best of all beams end.
+    count = max(2, 1 + (0 if ends is None else len(ends))) * beams
+    first_row = torch.arange(batch_size, device=device)[:, None] * beams
+    top = torch.arange(count, device=device) < beams
+    running = torch.zeros((batch_size, beams), device=device)
+    running[:, 1:] = OUT  # all begin alike: one is enough
+    ended = Ended(
+        torch.full((batch_size, beams), OUT, device=device),
+        torch.zeros((batch_size, beams), dtype=torch.bool, device=device),
+        torch.full((batch_size, beams), -1, device=device),
+    )
+    may_improve = torch.ones((batch_size, 1), dtype=torch.bool, device=device)
+    sequences, steps = input_ids, list[Step]()
+    while True:
+        scores = torch.log_softmax(decoder.logits(sequences), -1)
+        scores = scoring(sequences, scores)
+        decoder.keep_scores(scores)
+        choose = _draw if config.do_sample else _best
+        found, tokens, of_beam = choose(scores, running, count)
+        come_from = first_row + of_beam
+        own = scoring.own_log_probs(come_from.flatten(), tokens.flatten())
+
+        done = _are_done(stopping_criteria, sequences, come_from, tokens, decoder)
+        deciding = may_improve[:, 0] & ~(ended.real.all(1) & (config.early_stopping is True))
+        impossible = deciding & ~(found.amax(1) > -torch.inf)
+
+        length = sequences.shape[1] + 1 - prompt
+        scored = found / length**config.length_penalty
+        for out in (~deciding[:, None], ~(done & top)):
+            scored = scored + out * OUT
+        nodes = torch.arange(count, device=device) + len(steps) * count
+        ended = _best_of(ended, Ended(scored, done & top, nodes.expand(batch_size, -1)), beams)
+
+        running, chosen = torch.topk(found + done * OUT, beams)
+        steps.append(Step(tokens, of_beam, chosen, None if own is None else own.view_as(tokens)))
+        parents, next_tokens = come_from.gather(1, chosen).flatten(), tokens.gather(1, chosen).flatten()
+        sequences = torch.cat([sequences.index_select(0, parents), next_tokens[:, None]], 1)
+        decoder.reorder(parents)
+
+        # Those that run may yet be better than the worst that has ended, at the length that they'd have at best.
+        at_best = config.max_length - prompt if config.early_stopping == "never" and config.length_penalty > 0 else length
+        worst = torch.where(ended.real, ended.scores.amin(1, keepdim=True), OUT)
+        may_improve = may_improve & (running[:, :1] / at_best**config.length_penalty > worst).any(1, keepdim=True)
+        full = ended.real.all() & (config.early_stopping is True)
+        # The only time in a step that the host waits for the device.
+        going_on, broken = torch.stack([may_improve.any() & ~full & ~done.all(), impossible.any()]).tolist()
+        if broken:
+            refuse_impossible(found.amax(1), impossible, scoring.recordings[::beams])
+        if not going_on:
+            break
+        scoring.follow(next_tokens, parents)
+
+    returned = config.num_return_sequences
+    traced = _trace(steps, ended.nodes[:, :returned].cpu(), beams)
+    lengths = traced["lengths"]
+    longest = int(lengths.max())
+    fill = _fill_value(config)
+    texts = torch.where(torch.arange(longest) < lengths[:, None], traced["tokens"][:, :longest], fill).to(device)
+    prompts = input_ids[::beams].repeat_interleave(returned, 0)
+    kept: dict[str, Any] = {"beam_indices": traced["rows"][:, :longest].contiguous().to(device)}
+    kept["sequences_scores"] = ended.scores[:, :returned].flatten() if decoder.keeps_scores else None
+    if "own" in traced:
+        kept["own_log_probs"] = traced["own"][:, :longest]
+    return decoder.result(torch.cat([prompts, texts], 1), **kept)
+
+
+def _best(scores: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Of the continuations of each recording's beams the best: `[B, N]` scores, tokens and beams."""
+    batch_size, beams = running.shape
+    each = min(count, scores.shape[1])
+    values, tokens = best_tokens(scores, each)
+    sums = (running[:, :, None] + values.view(batch_size, beams, each)).view(batch_size, -1)
+    found, places = torch.topk(sums, count)
+    return found, tokens.view(batch_size, -1).gather(1, places), places // each
+
+
+def _draw(scores: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """As `_best`, drawn at random without replacement."""
+    sums = (running[:, :, None] + scores.view(*running.shape, -1)).flatten(1)
+    drawn = torch.multinomial(probabilities(sums), count)
+    return sums.gather(1, drawn), drawn % scores.shape[1], drawn // scores.shape[1]
+
+
+def _are_done(criteria: StoppingCriteriaList, sequences: Tensor, rows: Tensor, tokens: Tensor, decoder: Decoder) -> Tensor:
+    """Which candidates end, bool `[B, N]`."""
+    last = tokens.reshape(-1, 1)
+    if all(type(each) in LAST_ONLY for each in criteria):
+        candidates = last.expand(-1, sequences.shape[1] + 1)
+    else:
+        candidates = torch.cat([sequences.index_select(0, rows.flatten()), last], 1)
+    return criteria(candidates, decoder.scores).view_as(tokens)
+
+
+def _best_of(ended: Ended, new: Ended, count: int) -> Ended:
+    scores, real, nodes = (torch.cat(parts, 1) for parts in zip(ended, new))
+    scores, best = torch.topk(scores, count)
+    return Ended(scores, real.gather(1, best), nodes.gather(1, best))
+
+
+def _trace(steps: list[Step], nodes: Tensor, beams: int) -> dict[str, Tensor]:
+    """The hypotheses that end in some nodes `[B, R]`, flattened to `[B * R]`: tokens, lengths, the rows that each token came from
+    (int32, -1 behind the end), and what the model alone gave to each."""
+    batch_size, returned = nodes.shape
+    count = steps[0].tokens.shape[1]
+    last, candidates = nodes // count, nodes % count
+    fields = {name: torch.stack([getattr(step, name) for step in steps]).cpu() for name in ("tokens", "beams", "chosen")}
+    tokens = torch.zeros((len(steps), batch_size, returned), dtype=torch.int64)
+    rows = torch.full(tokens.shape, -1, dtype=torch.int32)
+    own = None if steps[0].own is None else torch.zeros(tokens.shape)
+    first_row = torch.arange(batch_size)[:, None] * beams
+    for index in range(len(steps) - 1, -1, -1):
+        inside = (index <= last) & (nodes >= 0)
+        of_beam = fields["beams"][index].gather(1, candidates)
+        tokens[index] = fields["tokens"][index].gather(1, candidates)
+        rows[index] = torch.where(inside, first_row + of_beam, -1).to(torch.int32)
+        if own is not None:
+            own[index] = steps[index].own.cpu().gather(1, candidates)
+        if index:
+            candidates = torch.where(index <= last, fields["chosen"][index - 1].gather(1, of_beam), candidates)
+    found = {"tokens": tokens, "rows": rows} | ({} if own is None else {"own": own})
+    return {name: value.flatten(1).T for name, value in found.items()} | {"lengths": (last + 1).flatten()}
+
+
+def _fill_value(config: GenerationConfig) -> int:
+    """What stands behind the end of a hypothesis: Transformers takes a padding token of 0 for none."""
+    if config._eos_token_tensor is None:
+        return -1
+    return int(config._pad_token_tensor or 0) or int(config._eos_token_tensor[0])

@@ -1,0 +1,68 @@
+"""One hypothesis per row, the likeliest token at each step or one drawn at random."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, StoppingCriteriaList
+
+from .candidates import best_tokens
+from .checks import probabilities, refuse_impossible
+from .model import Decoder
+from .states import Scoring
+
+
+def greedy(
+    decoder: Decoder,
+    scoring: Scoring,
+    stopping_criteria: StoppingCriteriaList,
+    config: GenerationConfig,
+    input_ids: Tensor,
+    streamer: Any = None,
+) -> Any:
+    """Decode rows of tokens int64 `[R, L]`, each to its end; what `generate` returns.
+
+    Where a row can't go on, for all tokens are impossible or the model's scores are no numbers, it is an error.
+    """
+    rows, length = input_ids.shape
+    pad = config._pad_token_tensor
+    ends = any(hasattr(criteria, "eos_token_id") for criteria in stopping_criteria)
+    sequences = input_ids.new_zeros((rows, max(config.max_length, length + 1)))
+    sequences[:, :length] = input_ids
+    unfinished = torch.ones(rows, dtype=torch.bool, device=input_ids.device)
+    every = torch.arange(rows, device=input_ids.device)
+    own: list[Tensor] = []
+    with decoder.decoding():
+        while True:
+            so_far = sequences[:, :length]
+            scores = scoring(so_far, decoder.logits(so_far))
+            decoder.keep_scores(scores)
+            if config.do_sample:
+                tokens = torch.multinomial(probabilities(scores), num_samples=1)
+            else:
+                tokens = best_tokens(scores, 1)[1]
+            chosen, tokens = scores.gather(1, tokens)[:, 0], tokens[:, 0]
+            if scoring.keeps_own:
+                own.append(scoring.own_log_probs(every, tokens))
+            if ends:
+                tokens = torch.where(unfinished, tokens, pad.to(tokens))
+            if length == sequences.shape[1]:  # stopping criteria of the caller's may allow more than the config
+                sequences = torch.nn.functional.pad(sequences, (0, length))
+            sequences[:, length] = tokens
+            length += 1
+            if streamer is not None:
+                streamer.put(tokens.cpu())
+            impossible = unfinished & ~(chosen > -torch.inf)
+            unfinished = unfinished & ~stopping_criteria(sequences[:, :length], decoder.scores)
+            # The only time in a step that the host waits for the device.
+            going_on, broken = torch.stack([unfinished.any(), impossible.any()]).tolist()
+            if broken:
+                refuse_impossible(chosen, impossible, scoring.recordings)
+            if not going_on:
+                break
+            scoring.follow(tokens)
+    if streamer is not None:
+        streamer.end()
+    return decoder.result(sequences[:, :length].contiguous(), **({"own_log_probs": torch.stack(own, 1)} if own else {}))

@@ -1,0 +1,151 @@
+"""The model's side of a search: a pass per step, its cache, and what `generate` is asked to return of it all."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import EncoderDecoderCache, GenerationConfig, GenerationMixin
+from transformers.generation import (
+    GenerateBeamDecoderOnlyOutput,
+    GenerateBeamEncoderDecoderOutput,
+    GenerateDecoderOnlyOutput,
+    GenerateEncoderDecoderOutput,
+)
+from transformers.generation.utils import ALL_CACHE_NAMES
+
+# Transformers up to 5.0 asks the cache how many tokens are new; later ones are told.
+TELLS_LENGTH = "next_sequence_length" in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
+
+
+@dataclass
+class JudgedOutput(GenerateEncoderDecoderOutput):
+    """For Whisper, which decides by the model's own log-probabilities, `[B, T]`, what to decode again."""
+
+    own_log_probs: Tensor | None = None
+
+
+@dataclass
+class JudgedBeamOutput(GenerateBeamEncoderDecoderOutput):
+    """The same of beams."""
+
+    own_log_probs: Tensor | None = None
+
+
+class Decoder:
+    """A model that is asked for its scores of the next token, step by step.
+
+    Args:
+        model: any with Transformers' `generate`.
+        config: the generation config that `generate` prepared.
+        model_kwargs: the model's inputs that it prepared; they are changed from step to step.
+        compiles: whether later passes may be compiled, as far as Transformers would.
+    """
+
+    def __init__(self, model: Any, config: GenerationConfig, model_kwargs: dict[str, Any], compiles: bool) -> None:
+        self.model, self.config, self.kwargs = model, config, model_kwargs
+        self.is_encoder_decoder = model.config.is_encoder_decoder
+        self._compiled = compiles and bool(model._valid_auto_compile_criteria(model_kwargs, config))
+        self._forward = model.get_compiled_call(config.compile_config) if self._compiled else model
+        self._first = True
+        self.keeps = bool(config.return_dict_in_generate)
+        self.keeps_scores = self.keeps and bool(config.output_scores)
+        self.scores: tuple[Tensor, ...] | None = () if self.keeps_scores else None
+        self._logits: tuple[Tensor, ...] | None = () if self.keeps and config.output_logits else None
+        self._attentions: tuple[Any, ...] | None = () if self.keeps and config.output_attentions else None
+        self._cross_attentions = self._attentions
+        self._hidden_states: tuple[Any, ...] | None = () if self.keeps and config.output_hidden_states else None
+
+    def logits(self, input_ids: Tensor) -> Tensor:
+        """Those of the token that follows `[R, L]` tokens, float32 `[R, C]`, to write into."""
+        outputs = self._prefill(input_ids) if self._first else self._step(input_ids)
+        self._first = False
+        self.kwargs = self.model._update_model_kwargs_for_generation(
+            outputs, self.kwargs, is_encoder_decoder=self.is_encoder_decoder
+        )
+        self._keep(outputs)
+        # A compiled pass may use its memory again.
+        logits = outputs.logits[:, -1].to(input_ids.device, torch.float32, copy=self._compiled).contiguous()
+        if self._logits is not None:
+            self._logits += (logits.clone(),)
+        return logits
+
+    def keep_scores(self, scores: Tensor) -> None:
+        """Told of the scores that were chosen by."""
+        if self.scores is not None:
+            self.scores += (scores.clone(),)
+
+    def reorder(self, came_from: Tensor) -> None:
+        """Have each row `[R]` go on from another's past, of the same recording."""
+        cache = self._cache()
+        if cache is None:
+            return
+        if hasattr(self.model, "_reorder_cache"):
+            self.kwargs[self._cache_name()] = self.model._reorder_cache(cache, came_from)
+        elif isinstance(cache, EncoderDecoderCache):
+            # All beams look at the same recording: what they see of it, which is most of the cache, stays where it is.
+            cache.self_attention_cache.reorder_cache(came_from)
+        elif hasattr(cache, "reorder_cache"):
+            cache.reorder_cache(came_from)
+        else:
+            raise ValueError(f"the cache of {type(self.model).__name__} can't follow beams; pass num_beams=1 or use_cache=False")
+
+    def decoding(self) -> contextlib.AbstractContextManager[Any]:
+        """What Transformers wraps around decoding (experts of a mixture are computed in another way), where it does."""
+        return getattr(self.model, "_optimize_model_for_decode", contextlib.nullcontext)()
+
+    def result(self, sequences: Tensor, **found: Any) -> Any:
+        """What `generate` returns: `sequences`, or with `return_dict_in_generate` all that is kept."""
+        if not self.keeps:
+            return sequences
+        found |= {"sequences": sequences, "scores": self.scores, "logits": self._logits, "past_key_values": self._cache()}
+        beams = "beam_indices" in found
+        if not self.is_encoder_decoder:
+            found |= {"attentions": self._attentions, "hidden_states": self._hidden_states}
+            return (GenerateBeamDecoderOnlyOutput if beams else GenerateDecoderOnlyOutput)(**found)
+        encoded = self.kwargs["encoder_outputs"]
+        found |= {
+            "encoder_attentions": encoded.get("attentions") if self.config.output_attentions else None,
+            "encoder_hidden_states": encoded.get("hidden_states") if self.config.output_hidden_states else None,
+            "decoder_attentions": self._attentions,
+            "cross_attentions": self._cross_attentions,
+            "decoder_hidden_states": self._hidden_states,
+        }
+        if "own_log_probs" in found:
+            return (JudgedBeamOutput if beams else JudgedOutput)(**found)
+        return (GenerateBeamEncoderDecoderOutput if beams else GenerateEncoderDecoderOutput)(**found)
+
+    def _prefill(self, input_ids: Tensor) -> Any:
+        model = self.model
+        if hasattr(model, "_prefill"):
+            return model._prefill(input_ids, self.config, self.kwargs)
+        # Transformers 4
+        self.kwargs = model._get_initial_cache_position(input_ids.shape[1], input_ids.device, self.kwargs)
+        if self.config.prefill_chunk_size is not None:
+            self.kwargs = model._prefill_chunking(input_ids, self.config, **self.kwargs)
+        return model(**model.prepare_inputs_for_generation(input_ids, **self.kwargs), return_dict=True)
+
+    def _step(self, input_ids: Tensor) -> Any:
+        told = {"next_sequence_length": 1 if self.kwargs["use_cache"] else None} if TELLS_LENGTH else {}
+        inputs = self.model.prepare_inputs_for_generation(input_ids, **told, **self.kwargs)
+        return self._forward(**inputs, return_dict=True)
+
+    def _keep(self, outputs: Any) -> None:
+        prefix = "decoder_" if self.is_encoder_decoder else ""
+        if self._attentions is not None:
+            self._attentions += (outputs[f"{prefix}attentions"],)
+            if self.is_encoder_decoder:
+                self._cross_attentions += (outputs.cross_attentions,)
+        if self._hidden_states is not None:
+            self._hidden_states += (outputs[f"{prefix}hidden_states"],)
+
+    def _cache_name(self) -> str | None:
+        return next((name for name in ALL_CACHE_NAMES if name in self.kwargs), None)
+
+    def _cache(self) -> Any:
+        name = self._cache_name()
+        return None if name is None else self.kwargs[name]

@@ -1,0 +1,77 @@
+"""The language model's side of a search: a state per row, carried from step to step and moved with the beams."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessorList
+from transformers.generation import logits_process
+
+from ..fused import follow, fuse_at, read
+from ..logits_processor import NGramLogitsProcessor
+
+# What `generate` appends behind all other processors, those of the caller included.
+BEHIND = tuple(
+    getattr(logits_process, name)
+    for name in (
+        "TemperatureLogitsWarper", "TopHLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper",
+        "TypicalLogitsWarper", "EpsilonLogitsWarper", "EtaLogitsWarper", "WatermarkLogitsProcessor",
+        "SynthIDTextWatermarkLogitsProcessor", "LogitNormalization",
+    )
+    if hasattr(logits_process, name)
+)  # fmt: skip
+
+
+class Scoring:
+    """All that is done to a model's scores: logits processors, among them a language model that knows its states.
+
+    Args:
+        processors: as `generate` prepared them. The LM comes where one passed as a processor would.
+        lm: what there is of language models, and how they score; None for none.
+        recordings: the one that each row is of; -1 for rows that only fill up the batch.
+        keeps_own: whether `own_log_probs` will be asked for.
+    """
+
+    def __init__(
+        self,
+        processors: LogitsProcessorList,
+        lm: NGramLogitsProcessor | None,
+        recordings: list[int],
+        keeps_own: bool = False,
+    ) -> None:
+        split = len(processors)
+        while lm is not None and split and isinstance(processors[split - 1], BEHIND):
+            split -= 1
+        self.before, self.behind = LogitsProcessorList(processors[:split]), LogitsProcessorList(processors[split:])
+        self.lm, self.recordings, self.keeps_own = lm, recordings, keeps_own and lm is not None
+        self._states: Tensor | None = None
+        self._own: Tensor | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """`[R, L]` tokens so far, `[R, C]` logits or log-probabilities of the next -> the same, processed; may be in place."""
+        scores = self.before(input_ids, scores)
+        if self.lm is not None:
+            if self.keeps_own:
+                self._own = scores.clone()
+            scores = scores.to(torch.float32).contiguous()
+            self._roles = self.lm.roles(scores.shape[1], scores.device)
+            self._rows = self.lm.rows_of(self.recordings, scores.device)
+            if self._states is None:
+                self._states = read(input_ids.to(scores.device), self._rows, self._roles, self.lm.engine)
+            fuse_at(scores, self._states, self._rows, self._roles, self.lm.weighted, self.lm.engine)
+        scores = self.behind(input_ids, scores)
+        if self._own is not None:
+            self._own.masked_fill_(scores == -torch.inf, -torch.inf)
+        return scores
+
+    def follow(self, tokens: Tensor, came_from: Tensor | None = None) -> None:
+        """Told of each row's next token `[R]`, and of the row `[R]` whose continuation it is now."""
+        if self.lm is not None and self._states is not None:
+            states = self._states if came_from is None else self._states.index_select(0, came_from)
+            self._states = follow(states, tokens.contiguous(), self._rows, self._roles, self.lm.engine)
+
+    def own_log_probs(self, rows: Tensor, tokens: Tensor) -> Tensor | None:
+        """What the model alone gave to some tokens `[N]` of some rows `[N]` at the last step, if that is kept."""
+        if self._own is None:
+            return None
+        return self._own[rows, tokens] - torch.logsumexp(self._own, 1)[rows]

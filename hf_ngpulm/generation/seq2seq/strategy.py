@@ -1,0 +1,111 @@
+"""`seq2seq_generate`: a language model in `model.generate` of decoders with attention, by a loop of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+
+from ..given import GivenLM, given_lm
+from ..logits_processor import NGramLogitsProcessor
+from .beam import beam_search
+from .callers import arguments_of_generate, window_of_whisper
+from .checks import check_call
+from .greedy import greedy
+from .model import Decoder
+from .states import Scoring
+
+LM_WEIGHT = 0.2
+
+
+@torch.no_grad()
+def seq2seq_generate(
+    model: Any,
+    input_ids: Tensor,
+    logits_processor: LogitsProcessorList | None = None,
+    stopping_criteria: StoppingCriteriaList | None = None,
+    generation_config: GenerationConfig | None = None,
+    synced_gpus: bool = False,
+    streamer: Any = None,
+    lm: GivenLM = None,
+    lm_weight: float | Tensor | None = None,
+    processor: Any = None,
+    start: int | Iterable[int] | None = None,
+    prompt_context: bool | None = None,
+    unscored: str | None = None,
+    score_eos: bool | None = None,
+    engine: str | None = None,
+    **model_kwargs: Any,
+) -> Any:
+    """Decode with a language model: `model.generate(**inputs, custom_generate=seq2seq_generate, lm=lm, lm_weight=0.2)`.
+
+    For every model that transcribes with a decoder, from Whisper to LLMs that hear. The results, and what else `generate` can be
+    asked for (`num_beams`, `num_return_sequences`, `length_penalty`, `early_stopping`, `do_sample`, `return_dict_in_generate`
+    with scores, a static cache, logits processors, stopping criteria, a streamer), are those of `generate` with an
+    `NGramLogitsProcessor`; without a language model, those of `generate`. It is faster, above all with beams: the language
+    model's states are carried along and not read off the tokens at each step, and less is copied.
+
+    Args:
+        model, input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, streamer: `generate` gives them.
+        lm: a language model; the id of a Hub repo, a folder or a file with one (kept for the next call); or a list with one (or
+            None) per recording. By default what the model's generation config names as `ngram_lm` (with the weight
+            `ngram_lm_weight`), if it does; False goes without.
+        lm_weight: of its log-probabilities (default 0.2); a number, or a tensor with one per recording.
+        processor: the model's (or its tokenizer), to make sure that the LM was made for it; LLM-based models need it, or `start`,
+            to know where a transcript begins.
+        start, prompt_context, unscored, score_eos, engine: as for `hf_ngpulm.NGramLogitsProcessor`.
+
+    Raises:
+        ValueError: what this search doesn't do (assisted generation, a streamer with beams); settings that aren't right, for
+            another number of recordings, or without a language model.
+        TokenizerMismatchError: the LM was made for another tokenizer.
+        InvalidLogitsError: nothing is possible any more for a recording, or the model's scores are NaN.
+    """
+    given = arguments_of_generate()
+    streamer = given.get("streamer") if streamer is None else streamer
+    check_call(model, generation_config, input_ids, given.get("assistant_model"), streamer, synced_gpus)
+    assert generation_config is not None
+    processors, criteria = logits_processor or LogitsProcessorList(), stopping_criteria or StoppingCriteriaList()
+    settings = {
+        "start": start, "prompt_context": prompt_context, "unscored": unscored, "score_eos": score_eos, "engine": engine,
+    }  # fmt: skip
+    models, lm_weight = given_lm(lm, lm_weight, generation_config, processor, input_ids.device)
+    language_model = _language_model(model, models, lm_weight, processor, settings)
+
+    rows, beams = len(input_ids), generation_config.num_beams or 1
+    each = max(beams, generation_config.num_return_sequences or 1)
+    window = window_of_whisper(input_ids.shape[1], generation_config)
+    batch_size = rows // each if window is None else window.total
+    count = (None if language_model is None else language_model.num_recordings) or batch_size
+    if window is None and count != batch_size:
+        what = "lm" if language_model is not None and language_model.fusion.per_row is not None else "lm_weight"
+        raise ValueError(f"{what} lists {count} recordings, but there are {batch_size}")
+    recordings = [row // each for row in range(rows)] if window is None else window.recordings(rows, count)
+    judged = window is not None and getattr(generation_config, "logprob_threshold", None) is not None
+    if judged and language_model is not None and any(isinstance(each, NGramLogitsProcessor) for each in processors):
+        raise ValueError(
+            "with logprob_threshold, which asks for the model's own scores, pass either lm= or an NGramLogitsProcessor, not both"
+        )
+    scoring = Scoring(processors, language_model, recordings, judged)
+    decoder = Decoder(model, generation_config, model_kwargs, compiles=beams == 1)
+    if beams > 1:
+        return beam_search(decoder, scoring, criteria, generation_config, input_ids)
+    return greedy(decoder, scoring, criteria, generation_config, input_ids, streamer)
+
+
+def _language_model(
+    model: Any, models: Any, weight: float | Tensor | None, processor: Any, settings: dict[str, Any]
+) -> NGramLogitsProcessor | None:
+    """What there is of language models and the rules of their scores, as a logits processor has it."""
+    settings = {name: value for name, value in settings.items() if value is not None}
+    if models is None:
+        idle = [*settings, *(["lm_weight"] if weight is not None else [])]
+        if idle:
+            raise ValueError(f"{', '.join(idle)} without a language model: pass lm=...")
+        return None
+    weight = LM_WEIGHT if weight is None else weight
+    found = NGramLogitsProcessor(models, weight, model=model, tokenizer=processor, **settings)
+    return None if not isinstance(weight, Tensor) and weight == 0 else found
