@@ -157,6 +157,8 @@ class NGramLogitsProcessor(LogitsProcessor):
 
     def rows_of(self, recordings: list[int], device: torch.device) -> Rows:
         """What LM the rows of some recordings have; -1 for rows that are of none."""
+        if self.num_recordings is None:
+            recordings = [min(recording, 0) for recording in recordings]
         if self._rows is None or self._rows[0] != (recordings, device):
             every = self.fusion.rows(self.num_recordings or 1, device)
             roots = every.states[:, 0]
@@ -164,7 +166,7 @@ class NGramLogitsProcessor(LogitsProcessor):
                 roots = backoffs
             starts = torch.where(every.present[:, 0], every.states[:, 0], -1)
             which = torch.tensor(recordings, device=device)
-            outside, which = which < 0, which.clamp(min=0, max=len(every.states) - 1)  # all have the same, if there is one
+            outside, which = which < 0, which.clamp(min=0)
             length = max(model.context_length for model in self.fusion.models)
             starts = torch.where(outside, -1, starts[which]).to(torch.int32)
             rows = Rows(every.tensors, every.vocab_size, length, starts, roots[which], every.weights[which, 0])

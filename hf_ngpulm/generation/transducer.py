@@ -64,9 +64,9 @@ def transducer_generate(
         TokenizerMismatchError: the LM was made for another tokenizer.
         InvalidLogitsError: the model's outputs hold NaN or infinity.
     """
-    _check(model, logits_processor, streamer)
     if "encoder_outputs" not in model_kwargs or "encoder_valid_lengths" not in model_kwargs:
         raise ValueError(f"{type(model).__name__} isn't a transducer that generates from encoder_outputs")
+    _check(model, logits_processor, streamer)
     if getattr(model, "_streaming", False):
         raise ValueError("input_features that come chunk by chunk can't be decoded by this strategy; pass them as one tensor")
     frames = model_kwargs["encoder_outputs"].pooler_output

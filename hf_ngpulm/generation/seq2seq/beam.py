@@ -60,7 +60,11 @@ def beam_search(
     config: GenerationConfig,
     input_ids: Tensor,
 ) -> Any:
-    """Decode rows of tokens int64 `[B * K, L]`, K beams of each recording; what `generate` returns."""
+    """Decode rows of tokens int64 `[B * K, L]`, K beams of each recording; what `generate` returns.
+
+    Raises:
+        InvalidLogitsError: a recording can't go on, for all tokens are ruled out or the model's scores are NaN.
+    """
     beams, prompt = config.num_beams, input_ids.shape[1]
     rows, device = len(input_ids), input_ids.device
     batch_size = rows // beams
@@ -112,7 +116,7 @@ def beam_search(
         # The only time in a step that the host waits for the device.
         going_on, broken = torch.stack([may_improve.any() & ~full & ~done.all(), impossible.any()]).tolist()
         if broken:
-            refuse_impossible(found.amax(1), impossible, scoring.recordings[::beams])
+            refuse_impossible(impossible, scores.isnan().view(batch_size, -1).any(1), scoring.recordings[::beams])
         if not going_on:
             break
         scoring.follow(next_tokens, parents)

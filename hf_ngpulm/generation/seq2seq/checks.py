@@ -66,15 +66,18 @@ def probabilities(scores: Tensor) -> Tensor:
     return torch.where(possible, torch.softmax(scores, -1), 1.0)
 
 
-def refuse_impossible(best: Tensor, rows: Tensor, recordings: list[int]) -> None:
-    """Refuse rows (bool `[R]`) whose best score, `[R]`, is that of no token; not those that only fill up a batch.
+def refuse_impossible(impossible: Tensor, nan: Tensor, recordings: list[int]) -> None:
+    """Refuse recordings that can't go on, but not rows (-1) that only fill up a batch.
+
+    Args:
+        impossible: bool `[R]`, those that have no token to choose.
+        nan: bool `[R]`, those that have scores which are no numbers.
+        recordings: which they are.
 
     Raises:
         InvalidLogitsError: there is one.
     """
-    impossible = (rows & ~(best > -torch.inf)).tolist()
-    for row, recording in enumerate(recordings):
-        if impossible[row] and recording >= 0:
-            nan = bool(torch.isnan(best[row]))
-            what = "the model's scores are NaN" if nan else "all tokens are ruled out (-inf) by logits processors"
+    for recording, can_not, because in zip(recordings, impossible.tolist(), nan.tolist(), strict=True):
+        if can_not and recording >= 0:
+            what = "the model's scores are NaN" if because else "all tokens are ruled out (-inf) by logits processors"
             raise InvalidLogitsError(f"recording {recording} can't go on: {what}")

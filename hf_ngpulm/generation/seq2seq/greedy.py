@@ -24,7 +24,8 @@ def greedy(
 ) -> Any:
     """Decode rows of tokens int64 `[R, L]`, each to its end; what `generate` returns.
 
-    Where a row can't go on, for all tokens are impossible or the model's scores are no numbers, it is an error.
+    Raises:
+        InvalidLogitsError: a row can't go on, for all tokens are ruled out or the model's scores are NaN.
     """
     rows, length = input_ids.shape
     pad = config._pad_token_tensor
@@ -59,7 +60,7 @@ def greedy(
             # The only time in a step that the host waits for the device.
             going_on, broken = torch.stack([unfinished.any(), impossible.any()]).tolist()
             if broken:
-                refuse_impossible(chosen, impossible, scoring.recordings)
+                refuse_impossible(impossible, scores.isnan().any(1), scoring.recordings)
             if not going_on:
                 break
             scoring.follow(tokens)

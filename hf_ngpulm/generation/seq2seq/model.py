@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import EncoderDecoderCache, GenerationConfig, GenerationMixin
+from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, GenerationMixin
 from transformers.generation import (
     GenerateBeamDecoderOnlyOutput,
     GenerateBeamEncoderDecoderOutput,
@@ -17,6 +17,7 @@ from transformers.generation import (
     GenerateEncoderDecoderOutput,
 )
 from transformers.generation.utils import ALL_CACHE_NAMES
+from transformers.utils import ModelOutput
 
 # Transformers up to 5.0 asks the cache how many tokens are new; later ones are told.
 TELLS_LENGTH = "next_sequence_length" in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
@@ -42,14 +43,16 @@ class Decoder:
     Args:
         model: any with Transformers' `generate`.
         config: the generation config that `generate` prepared.
-        model_kwargs: the model's inputs that it prepared; they are changed from step to step.
-        compiles: whether later passes may be compiled, as far as Transformers would.
+        model_kwargs: the model's inputs that it prepared; they are changed from step to step. With beams, a recording's rows are
+            alike.
     """
 
-    def __init__(self, model: Any, config: GenerationConfig, model_kwargs: dict[str, Any], compiles: bool) -> None:
+    def __init__(self, model: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
         self.model, self.config, self.kwargs = model, config, model_kwargs
+        self.beams = config.num_beams or 1
         self.is_encoder_decoder = model.config.is_encoder_decoder
-        self._compiled = compiles and bool(model._valid_auto_compile_criteria(model_kwargs, config))
+        # As Transformers does: a cache whose rows move about is in the way of a compiled pass.
+        self._compiled = self.beams == 1 and bool(model._valid_auto_compile_criteria(model_kwargs, config))
         self._forward = model.get_compiled_call(config.compile_config) if self._compiled else model
         self._first = True
         self.keeps = bool(config.return_dict_in_generate)
@@ -62,7 +65,7 @@ class Decoder:
 
     def logits(self, input_ids: Tensor) -> Tensor:
         """Those of the token that follows `[R, L]` tokens, float32 `[R, C]`, to write into."""
-        outputs = self._prefill(input_ids) if self._first else self._step(input_ids)
+        outputs = self._begin(input_ids) if self._first else self._step(input_ids)
         self._first = False
         self.kwargs = self.model._update_model_kwargs_for_generation(
             outputs, self.kwargs, is_encoder_decoder=self.is_encoder_decoder
@@ -119,15 +122,56 @@ class Decoder:
             return (JudgedBeamOutput if beams else JudgedOutput)(**found)
         return (GenerateBeamEncoderDecoderOutput if beams else GenerateEncoderDecoderOutput)(**found)
 
-    def _prefill(self, input_ids: Tensor) -> Any:
+    def _begin(self, input_ids: Tensor) -> Any:
+        """The first pass. All beams of a recording begin alike: one of them is enough, where the cache can be copied for others.
+
+        Most of that pass is what the decoder makes of the encoder's frames.
+        """
+        one_each = self._of_one_beam(len(input_ids)) if self.beams > 1 else None
+        if one_each is None:
+            return self._prefill(input_ids, self.kwargs)
+        outputs = self._prefill(input_ids[:: self.beams], one_each)
+        outputs.past_key_values.batch_repeat_interleave(self.beams)
+        outputs.logits = outputs.logits[:, -1:].repeat_interleave(self.beams, 0)
+        if "cache_position" in one_each:  # Transformers 4
+            self.kwargs["cache_position"] = one_each["cache_position"]
+        return outputs
+
+    def _of_one_beam(self, rows: int) -> dict[str, Any] | None:
+        """The model's inputs for one beam of each recording, if it's plain what these are; None otherwise."""
+        cache = self._cache()
+        if not (
+            isinstance(cache, EncoderDecoderCache)
+            and type(cache.self_attention_cache) is type(cache.cross_attention_cache) is DynamicCache
+            and cache.get_seq_length() == cache.cross_attention_cache.get_seq_length() == 0
+            and self.config.prefill_chunk_size is None
+            and self._attentions is None
+            and self._hidden_states is None
+            and not hasattr(self.model, "_reorder_cache")
+        ):
+            return None
+        chosen: dict[str, Any] = {}
+        for name, value in self.kwargs.items():
+            if isinstance(value, Tensor) and value.dim() and len(value) == rows:
+                chosen[name] = value[:: self.beams]
+            elif name == "encoder_outputs" and isinstance(value, ModelOutput):
+                parts = {key: part[:: self.beams] if isinstance(part, Tensor) else part for key, part in value.items()}
+                chosen[name] = type(value)(**parts)
+            elif value is None or value is cache or isinstance(value, bool | int | float | str):
+                chosen[name] = value
+            else:
+                return None
+        return chosen
+
+    def _prefill(self, input_ids: Tensor, kwargs: dict[str, Any]) -> Any:
         model = self.model
         if hasattr(model, "_prefill"):
-            return model._prefill(input_ids, self.config, self.kwargs)
+            return model._prefill(input_ids, self.config, kwargs)
         # Transformers 4
-        self.kwargs = model._get_initial_cache_position(input_ids.shape[1], input_ids.device, self.kwargs)
+        kwargs |= model._get_initial_cache_position(input_ids.shape[1], input_ids.device, kwargs)
         if self.config.prefill_chunk_size is not None:
-            self.kwargs = model._prefill_chunking(input_ids, self.config, **self.kwargs)
-        return model(**model.prepare_inputs_for_generation(input_ids, **self.kwargs), return_dict=True)
+            kwargs |= model._prefill_chunking(input_ids, self.config, **kwargs)
+        return model(**model.prepare_inputs_for_generation(input_ids, **kwargs), return_dict=True)
 
     def _step(self, input_ids: Tensor) -> Any:
         told = {"next_sequence_length": 1 if self.kwargs["use_cache"] else None} if TELLS_LENGTH else {}

@@ -90,7 +90,7 @@ def seq2seq_generate(
             "with logprob_threshold, which asks for the model's own scores, pass either lm= or an NGramLogitsProcessor, not both"
         )
     scoring = Scoring(processors, language_model, recordings, judged)
-    decoder = Decoder(model, generation_config, model_kwargs, compiles=beams == 1)
+    decoder = Decoder(model, generation_config, model_kwargs)
     if beams > 1:
         return beam_search(decoder, scoring, criteria, generation_config, input_ids)
     return greedy(decoder, scoring, criteria, generation_config, input_ids, streamer)
