@@ -132,7 +132,7 @@ def _own_scores(processors: list[NGramLogitsProcessor], given: dict[str, Any]) -
 
 
 def _scores_that_say(log_probs: Tensor, given: dict[str, Any]) -> list[Tensor]:
-    """Scores of a row's steps from which the log-probabilities of what was said come out as those `[T]` that a strategy told."""
+    """Scores of a row's steps that have what was said come out with the log-probabilities `[T]` that a strategy told."""
     sequence = given["seek_sequence"].cpu()
     scores = torch.full((min(len(log_probs), len(sequence)), given["vocab_size"]), -torch.inf)
     steps, said = torch.arange(len(scores)), sequence[: len(scores)]

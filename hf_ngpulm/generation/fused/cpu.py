@@ -44,10 +44,11 @@ def _fuse(
 
 def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles) -> Tensor:
     found = torch.empty_like(states)
-    _follow_rows(
+    arrays = (
         *arrays_of(rows.tensors), states.numpy(), tokens.numpy(), roles.roles.numpy(), rows.starts.numpy(), rows.vocab_size,
         found.numpy(),
     )  # fmt: skip
+    in_threads(lambda first, last: _follow_rows(first, last, *arrays), len(states), 64)
     return found
 
 
@@ -205,13 +206,13 @@ def _fuse_rows(
 
 @compiled
 def _follow_rows(
-    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, states, tokens, roles, starts,
-    vocab_size, found,
+    first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+    states, tokens, roles, starts, vocab_size, found,
 ):  # fmt: skip
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
         arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights
     )
-    for row in range(states.size):
+    for row in range(first, last):
         state, token = states[row], tokens[row]
         role = roles[token] if 0 <= token < roles.size else 0
         if role & START:

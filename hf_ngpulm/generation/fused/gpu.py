@@ -1,7 +1,8 @@
-"""Two Triton launches a step (a third where states are carried), each with a program per tile of a row's vocabulary and nothing kept but a few numbers per tile.
+"""Two Triton launches a step, each with a program per tile of a row's vocabulary and nothing kept but a few numbers per tile.
 
 The first reads the rows' states off their tokens, and how much probability each tile gives to what the LM scores; the second
 adds. Longer contexts are added as the difference to what backing off has given already, so that no row of scores is needed.
+Where states are carried, none are read, and a third launch follows the tokens that were chosen.
 
 Conditions for blocks are made of blocks: the interpreter takes `block & scalar` for a number.
 """

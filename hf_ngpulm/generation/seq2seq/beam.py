@@ -169,15 +169,19 @@ def _best_of(ended: Ended, new: Ended, count: int) -> Ended:
 
 
 def _trace(steps: list[Step], nodes: Tensor, beams: int) -> dict[str, Tensor]:
-    """The hypotheses that end in some nodes `[B, R]`, flattened to `[B * R]`: tokens, lengths, the rows that each token came from
-    (int32, -1 behind the end), and what the model alone gave to each."""
+    """The hypotheses that end in some nodes `[B, R]`.
+
+    Each has a row of `B * R`: its tokens, its length, the rows that its tokens came from (int32, -1 behind the end), and what
+    the model alone gave to them.
+    """
     batch_size, returned = nodes.shape
     count = steps[0].tokens.shape[1]
     last, candidates = nodes // count, nodes % count
-    fields = {name: torch.stack([getattr(step, name) for step in steps]).cpu() for name in ("tokens", "beams", "chosen")}
+    names = [name for name in Step._fields if getattr(steps[0], name) is not None]
+    fields = {name: torch.stack([getattr(step, name) for step in steps]).cpu() for name in names}
     tokens = torch.zeros((len(steps), batch_size, returned), dtype=torch.int64)
     rows = torch.full(tokens.shape, -1, dtype=torch.int32)
-    own = None if steps[0].own is None else torch.zeros(tokens.shape)
+    own = torch.zeros(tokens.shape) if "own" in fields else None
     first_row = torch.arange(batch_size)[:, None] * beams
     for index in range(len(steps) - 1, -1, -1):
         inside = (index <= last) & (nodes >= 0)
@@ -185,7 +189,7 @@ def _trace(steps: list[Step], nodes: Tensor, beams: int) -> dict[str, Tensor]:
         tokens[index] = fields["tokens"][index].gather(1, candidates)
         rows[index] = torch.where(inside, first_row + of_beam, -1).to(torch.int32)
         if own is not None:
-            own[index] = steps[index].own.cpu().gather(1, candidates)
+            own[index] = fields["own"][index].gather(1, candidates)
         if index:
             candidates = torch.where(index <= last, fields["chosen"][index - 1].gather(1, of_beam), candidates)
     found = {"tokens": tokens, "rows": rows} | ({} if own is None else {"own": own})

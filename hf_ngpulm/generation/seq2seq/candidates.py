@@ -1,4 +1,4 @@
-"""The best continuations of a row among its vocabulary: late pruning needs them of tens of thousands of tokens, at every step."""
+"""A row's best continuations among its vocabulary, which late pruning needs of tens of thousands of tokens at every step."""
 
 from __future__ import annotations
 

@@ -38,7 +38,9 @@ def check_call(
             "Leave custom_generate out, and pass an NGramLogitsProcessor instead"
         )
     if synced_gpus:
-        raise ValueError("synced_gpus (a model that is sharded over GPUs) isn't supported; pass an NGramLogitsProcessor instead")
+        raise ValueError(
+            "synced_gpus (a model that is sharded over GPUs) isn't supported; pass an NGramLogitsProcessor instead"
+        )
     beams, returned = config.num_beams or 1, config.num_return_sequences or 1
     if beams > 1:
         if streamer is not None:
@@ -50,7 +52,9 @@ def check_call(
     places = [
         value
         for part in configs_of(model)
-        for value in (getattr(part, key, None) for key in ("max_target_positions", "max_text_positions", "max_position_embeddings"))
+        for value in (
+            getattr(part, key, None) for key in ("max_target_positions", "max_text_positions", "max_position_embeddings")
+        )
         if isinstance(value, int)
     ]
     if places and input_ids.shape[1] >= max(places):

@@ -28,7 +28,7 @@ def greedy(
         InvalidLogitsError: a row can't go on, for all tokens are ruled out or the model's scores are NaN.
     """
     rows, length = input_ids.shape
-    pad = config._pad_token_tensor
+    pad: Any = config._pad_token_tensor
     ends = any(hasattr(criteria, "eos_token_id") for criteria in stopping_criteria)
     sequences = input_ids.new_zeros((rows, max(config.max_length, length + 1)))
     sequences[:, :length] = input_ids
@@ -45,8 +45,9 @@ def greedy(
             else:
                 tokens = best_tokens(scores, 1)[1]
             chosen, tokens = scores.gather(1, tokens)[:, 0], tokens[:, 0]
-            if scoring.keeps_own:
-                own.append(scoring.own_log_probs(every, tokens))
+            log_probs = scoring.own_log_probs(every, tokens)
+            if log_probs is not None:
+                own.append(log_probs)
             if ends:
                 tokens = torch.where(unfinished, tokens, pad.to(tokens))
             if length == sequences.shape[1]:  # stopping criteria of the caller's may allow more than the config

@@ -43,8 +43,8 @@ class Decoder:
     Args:
         model: any with Transformers' `generate`.
         config: the generation config that `generate` prepared.
-        model_kwargs: the model's inputs that it prepared; they are changed from step to step. With beams, a recording's rows are
-            alike.
+        model_kwargs: the model's inputs that it prepared; they are changed from step to step. With beams, rows of a recording
+            are alike.
     """
 
     def __init__(self, model: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
@@ -60,7 +60,7 @@ class Decoder:
         self.scores: tuple[Tensor, ...] | None = () if self.keeps_scores else None
         self._logits: tuple[Tensor, ...] | None = () if self.keeps and config.output_logits else None
         self._attentions: tuple[Any, ...] | None = () if self.keeps and config.output_attentions else None
-        self._cross_attentions = self._attentions
+        self._cross_attentions: tuple[Any, ...] | None = self._attentions
         self._hidden_states: tuple[Any, ...] | None = () if self.keeps and config.output_hidden_states else None
 
     def logits(self, input_ids: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ class Decoder:
         if self.scores is not None:
             self.scores += (scores.clone(),)
 
-    def reorder(self, came_from: Tensor) -> None:
+    def reorder(self, came_from: Any) -> None:
         """Have each row `[R]` go on from another's past, of the same recording."""
         cache = self._cache()
         if cache is None:
@@ -95,7 +95,9 @@ class Decoder:
         elif hasattr(cache, "reorder_cache"):
             cache.reorder_cache(came_from)
         else:
-            raise ValueError(f"the cache of {type(self.model).__name__} can't follow beams; pass num_beams=1 or use_cache=False")
+            raise ValueError(
+                f"the cache of {type(self.model).__name__} can't follow beams; pass num_beams=1 or use_cache=False"
+            )
 
     def decoding(self) -> contextlib.AbstractContextManager[Any]:
         """What Transformers wraps around decoding (experts of a mixture are computed in another way), where it does."""
@@ -123,9 +125,9 @@ class Decoder:
         return (GenerateBeamEncoderDecoderOutput if beams else GenerateEncoderDecoderOutput)(**found)
 
     def _begin(self, input_ids: Tensor) -> Any:
-        """The first pass. All beams of a recording begin alike: one of them is enough, where the cache can be copied for others.
+        """The first pass, most of which is what the decoder makes of the encoder's frames.
 
-        Most of that pass is what the decoder makes of the encoder's frames.
+        All beams of a recording begin alike: one of them is enough, where the cache can be copied for the others.
         """
         one_each = self._of_one_beam(len(input_ids)) if self.beams > 1 else None
         if one_each is None:
@@ -182,14 +184,13 @@ class Decoder:
         prefix = "decoder_" if self.is_encoder_decoder else ""
         if self._attentions is not None:
             self._attentions += (outputs[f"{prefix}attentions"],)
-            if self.is_encoder_decoder:
-                self._cross_attentions += (outputs.cross_attentions,)
+        if self._cross_attentions is not None and self.is_encoder_decoder:
+            self._cross_attentions += (outputs.cross_attentions,)
         if self._hidden_states is not None:
             self._hidden_states += (outputs[f"{prefix}hidden_states"],)
 
-    def _cache_name(self) -> str | None:
-        return next((name for name in ALL_CACHE_NAMES if name in self.kwargs), None)
+    def _cache_name(self) -> str:
+        return next((name for name in ALL_CACHE_NAMES if name in self.kwargs), ALL_CACHE_NAMES[0])
 
     def _cache(self) -> Any:
-        name = self._cache_name()
-        return None if name is None else self.kwargs[name]
+        return self.kwargs.get(self._cache_name())

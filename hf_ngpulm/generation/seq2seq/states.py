@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from transformers import LogitsProcessorList
@@ -47,7 +49,7 @@ class Scoring:
         self._states: Tensor | None = None
         self._own: Tensor | None = None
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+    def __call__(self, input_ids: Any, scores: Any) -> Tensor:
         """`[R, L]` tokens so far, `[R, C]` logits or log-probabilities of the next -> the same, processed; may be in place."""
         scores = self.before(input_ids, scores)
         if self.lm is not None:

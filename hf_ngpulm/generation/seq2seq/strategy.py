@@ -42,11 +42,12 @@ def seq2seq_generate(
 ) -> Any:
     """Decode with a language model: `model.generate(**inputs, custom_generate=seq2seq_generate, lm=lm, lm_weight=0.2)`.
 
-    For every model that transcribes with a decoder, from Whisper to LLMs that hear. The results, and what else `generate` can be
-    asked for (`num_beams`, `num_return_sequences`, `length_penalty`, `early_stopping`, `do_sample`, `return_dict_in_generate`
-    with scores, a static cache, logits processors, stopping criteria, a streamer), are those of `generate` with an
-    `NGramLogitsProcessor`; without a language model, those of `generate`. It is faster, above all with beams: the language
-    model's states are carried along and not read off the tokens at each step, and less is copied.
+    For every model that transcribes with a decoder, from Whisper to LLMs that hear. What comes out is what `generate` gives
+    with an `NGramLogitsProcessor`; without a language model, what it gives by itself. All else that it can be asked for goes
+    together with it: `num_beams`, `num_return_sequences`, `length_penalty`, `early_stopping`, `do_sample`, scores and the rest
+    of `return_dict_in_generate`, a static cache and compiled passes, logits processors, stopping criteria, a streamer. It is
+    faster, above all with beams: the language model's states are carried along instead of read off the tokens at each step,
+    and far less is copied.
 
     Args:
         model, input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, streamer: `generate` gives them.
@@ -54,8 +55,8 @@ def seq2seq_generate(
             None) per recording. By default what the model's generation config names as `ngram_lm` (with the weight
             `ngram_lm_weight`), if it does; False goes without.
         lm_weight: of its log-probabilities (default 0.2); a number, or a tensor with one per recording.
-        processor: the model's (or its tokenizer), to make sure that the LM was made for it; LLM-based models need it, or `start`,
-            to know where a transcript begins.
+        processor: the model's (or its tokenizer), to make sure that the LM was made for it; LLM-based models need it, or
+            `start`, to know where a transcript begins.
         start, prompt_context, unscored, score_eos, engine: as for `hf_ngpulm.NGramLogitsProcessor`.
 
     Raises:
@@ -87,7 +88,7 @@ def seq2seq_generate(
     judged = window is not None and getattr(generation_config, "logprob_threshold", None) is not None
     if judged and language_model is not None and any(isinstance(each, NGramLogitsProcessor) for each in processors):
         raise ValueError(
-            "with logprob_threshold, which asks for the model's own scores, pass either lm= or an NGramLogitsProcessor, not both"
+            "with logprob_threshold, which asks for the model's own scores, pass lm= or an NGramLogitsProcessor, not both"
         )
     scoring = Scoring(processors, language_model, recordings, judged)
     decoder = Decoder(model, generation_config, model_kwargs)
