@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteriaList
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria
 
+from ...automaton.cpu import CPU
 from .candidates import best_tokens
 from .checks import probabilities, refuse_impossible
 from .model import Decoder
@@ -126,7 +127,7 @@ def beam_search(
     lengths = traced["lengths"]
     longest = int(lengths.max())
     fill = _fill_value(config)
-    texts = torch.where(torch.arange(longest) < lengths[:, None], traced["tokens"][:, :longest], fill).to(device)
+    texts = torch.where(torch.arange(longest, device=CPU) < lengths[:, None], traced["tokens"][:, :longest], fill).to(device)
     prompts = input_ids[::beams].repeat_interleave(returned, 0)
     kept: dict[str, Any] = {"beam_indices": traced["rows"][:, :longest].contiguous().to(device)}
     kept["sequences_scores"] = ended.scores[:, :returned].flatten() if decoder.keeps_scores else None
@@ -169,7 +170,7 @@ def _best_of(ended: Ended, new: Ended, count: int) -> Ended:
 
 
 def _trace(steps: list[Step], nodes: Tensor, beams: int) -> dict[str, Tensor]:
-    """The hypotheses that end in some nodes `[B, R]`.
+    """The hypotheses that end in some nodes `[B, R]`, on the CPU.
 
     Each has a row of `B * R`: its tokens, its length, the rows that its tokens came from (int32, -1 behind the end), and what
     the model alone gave to them.
@@ -179,10 +180,10 @@ def _trace(steps: list[Step], nodes: Tensor, beams: int) -> dict[str, Tensor]:
     last, candidates = nodes // count, nodes % count
     names = [name for name in Step._fields if getattr(steps[0], name) is not None]
     fields = {name: torch.stack([getattr(step, name) for step in steps]).cpu() for name in names}
-    tokens = torch.zeros((len(steps), batch_size, returned), dtype=torch.int64)
-    rows = torch.full(tokens.shape, -1, dtype=torch.int32)
-    own = torch.zeros(tokens.shape) if "own" in fields else None
-    first_row = torch.arange(batch_size)[:, None] * beams
+    tokens = torch.zeros((len(steps), batch_size, returned), dtype=torch.int64, device=CPU)
+    rows = torch.full(tokens.shape, -1, dtype=torch.int32, device=CPU)
+    own = torch.zeros(tokens.shape, device=CPU) if "own" in fields else None
+    first_row = torch.arange(batch_size, device=CPU)[:, None] * beams
     for index in range(len(steps) - 1, -1, -1):
         inside = (index <= last) & (nodes >= 0)
         of_beam = fields["beams"][index].gather(1, candidates)

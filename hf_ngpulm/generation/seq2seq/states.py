@@ -50,7 +50,7 @@ class Scoring:
         self._own: Tensor | None = None
 
     def __call__(self, input_ids: Any, scores: Any) -> Tensor:
-        """`[R, L]` tokens so far, `[R, C]` logits or log-probabilities of the next -> the same, processed; may be in place."""
+        """`[R, L]` tokens so far, `[R, C]` logits or log-probabilities of the next -> the same, processed, maybe in place."""
         scores = self.before(input_ids, scores)
         if self.lm is not None:
             if self.keeps_own:
@@ -64,7 +64,7 @@ class Scoring:
         scores = self.behind(input_ids, scores)
         if self._own is not None:
             self._own.masked_fill_(scores == -torch.inf, -torch.inf)
-        return scores
+        return scores.to(torch.float32)
 
     def follow(self, tokens: Tensor, came_from: Tensor | None = None) -> None:
         """Told of each row's next token `[R]`, and of the row `[R]` whose continuation it is now."""
