@@ -27,19 +27,8 @@ BATCHES = (1, 8, 32, 128)
 BEAMS = (4, 8, 32)
 FRAMES = 250  # 20 s of audio at 80 ms a frame
 TRANSDUCERS = ["--batch-sizes", "32", "128", "--name", "transducer_random_gpu"]
-ATTENTION = [
-    "--models",
-    "whisper-tiny",
-    "whisper-large-v3",
-    "qwen-head",
-    "--ways",
-    "processor",
-    "--steps",
-    "20",
-    "--seconds",
-    "1.5",
-]
-ATTENTION += ["--name", "aed_gpu"]
+ATTENTION = ["--models", "whisper-tiny", "whisper-large-v3", "qwen-head", "--batch-sizes", "1", "32", "--ways", "processor"]
+ATTENTION += ["--steps", "20", "--seconds", "1.5", "--name", "aed_gpu"]
 
 
 def ctc(out: Path | None) -> None:
