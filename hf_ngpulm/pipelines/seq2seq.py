@@ -43,14 +43,21 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     # What the stock pipeline does stays; `ngram_decoder` goes to where it generates.
 
     def preprocess(self, inputs: Any, *args: Any, ngram_decoder: Any = None, **kwargs: Any) -> Iterator[dict[str, Any]]:
-        yield from self._pieces(inputs, *args, **kwargs)
+        for piece in self._pieces(inputs, *args, **kwargs):
+            yield self._turned(piece)
 
     def _forward(self, model_inputs: dict[str, Any], ngram_decoder: Any = None, **kwargs: Any) -> dict[str, Any]:
-        recordings = numbers_in(model_inputs)
+        recordings = numbers_in(self._turned(model_inputs))
         if ngram_decoder is not None:
             processor = of_recordings(ngram_decoder, recordings)
             kwargs["logits_processor"] = [*(kwargs.get("logits_processor") or ()), processor]
         return AutomaticSpeechRecognitionPipeline._forward(self, model_inputs, **kwargs)
+
+    def _turned(self, model_inputs: dict[str, Any]) -> dict[str, Any]:
+        """With Whisper's features the other way round: batches are padded along the second axis, which should be time."""
+        if self.type == "seq2seq_whisper":
+            model_inputs["input_features"] = model_inputs["input_features"].transpose(1, 2).contiguous()
+        return model_inputs
 
     def postprocess(self, model_outputs: Sequence[dict[str, Any]], ngram_decoder: Any = None, **kwargs: Any) -> dict[str, Any]:
         return AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
