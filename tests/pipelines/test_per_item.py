@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from transformers import AutoProcessor, pipeline
 
 from hf_ngpulm import NGramLM
-from hf_ngpulm.automaton import BackoffAutomaton
+from hf_ngpulm.automaton.pool import AutomatonPool
 from hf_ngpulm.bundled import bundled
 from hf_ngpulm.pipelines.per_item import PER_ITEM, RECORDING, Numbered, Recordings, listed_values, numbered, numbers_in
 
@@ -226,16 +226,16 @@ def test_lists_for_another_number(case):
         list(case.asr((audio for audio in case.copies()), lm=case.lms[:2], batch_size=2))
 
 
-def test_packed_once(case, monkeypatch):
-    packs, pack = [], BackoffAutomaton.pack
+def test_models_are_copied_once(case, monkeypatch):
+    added, add = [], AutomatonPool.add
 
-    def noting(models):
-        packs.append(len(models))
-        return pack(models)
+    def noting(pool, key, automaton):
+        added.extend([key] if key not in pool.places else [])
+        return add(pool, key, automaton)
 
-    monkeypatch.setattr(BackoffAutomaton, "pack", noting)
+    monkeypatch.setattr(AutomatonPool, "add", noting)
     case.together(batch_size=2)
-    assert sum(count > 1 for count in packs) == 1
+    assert len(added) == len({id(lm) for lm in case.lms if lm})
 
 
 def test_what_comes_along_stays(case, alone):
