@@ -1,12 +1,15 @@
 """Attention decoders: time a step of `generate`, alone and with an n-gram LM; and word error rates of a real model.
 
     python benchmarks/aed.py                                         # random models: time a step
+    python benchmarks/aed.py --models whisper-tiny --batch-sizes 32 --beams 5 --most-rows 160
     python benchmarks/aed.py --canary MODEL --manifest clips.jsonl --lm lm.arpa      # word error rates
 
-Random Whispers of several sizes, a Canary, and a decoder with Qwen's 151,936 tokens, each with an LM over all its text tokens.
-`generate` runs a fixed number of steps, greedily and with 5 beams, with and without the processor by turns; what is reported is
-the median of the differences. The cost of the processor alone is timed too, on the same scores: a difference of two noisy times
-says less.
+Random Whispers of several sizes, a Canary, and a decoder with Qwen's 151,936 tokens (see aed_random.py), each with an LM over
+all its text tokens. `generate` runs a fixed number of steps, greedily and with 5 beams, in each way of `ways_of` by turns. A
+step lasts from one time that the output layer has run to the next, so that what comes before the first token doesn't count;
+what is reported is the ratio of the median step to that of stock `generate`. Stock `generate` has two turns: their ratio is
+the noise. What calls of the processor take is measured in these, too ("in processor"): a ratio of two noisy times says less.
+KenLM stands beside it for scale (see kenlm_rescoring.py), where there is a `kenlm`; its time grows with the transcript.
 
 A manifest has a line {"audio": path, "text": transcript} per clip. The weight is chosen on the even clips (the first one is
 even); word error rates are those of the odd ones, and of all.
@@ -15,12 +18,14 @@ even); word error rates are those of the odd ones, and of all.
 from __future__ import annotations
 
 import argparse
+import gc
+import importlib.util
 import json
 import statistics
 import sys
 import time
 import warnings
-from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,31 +35,33 @@ import torch
 sys.path.insert(0, str(measure.ROOT))
 
 import transformers
+from aed_random import NAMES, Subject, subject_of, texts
+from kenlm_rescoring import KenLMRescoring
 
 from hf_ngpulm import NGramLM, NGramLogitsProcessor
 from hf_ngpulm.language_model import load_language_model
 
 WEIGHTS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
-# hidden size, layers, heads
-WHISPERS = {"tiny": (384, 4, 6), "base": (512, 6, 8), "small": (768, 12, 12), "large": (1280, 32, 20)}
-
-
-@dataclass
-class Subject:
-    model: Any
-    encoded: Any  # called with a batch size: what `generate` takes
-    text_tokens: int
+ORDER, WEIGHT = 5, 0.2
+# Rows (batch x beams) above which a model takes many minutes on a CPU, nearly all of them before the first step; others take
+# them in any case.
+MOST_ROWS_ON_CPU = {"whisper-tiny": 40, "whisper-base": 8, "whisper-small": 8, "canary": 40, "qwen-head": 40}
+LEAST_TURNS = 2
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="*", default=["whisper-tiny", "canary", "qwen-head"])
+    parser.add_argument("--models", nargs="+", choices=NAMES, help="default: all; on a CPU all but the largest two")
+    parser.add_argument("--ways", nargs="+", default=["processor", "KenLM"], help="beside stock")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
+    parser.add_argument("--most-rows", type=int, help="batch x beams at most; default: any, on a CPU by the model's size")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--turns", type=int, default=40, help="of each way, at most")
+    parser.add_argument("--seconds", type=float, default=25, help=f"no more turns after so long, if there were {LEAST_TURNS}")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--dtype", help="default: float16, on a CPU float32")
     parser.add_argument("--canary", help="a Canary, for word error rates")
     parser.add_argument("--manifest", type=Path)
     parser.add_argument("--lm")
@@ -64,44 +71,100 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
+    models = args.models or (NAMES if args.device != "cpu" else MOST_ROWS_ON_CPU)
     with torch.inference_mode():
-        results = error_rates(args) if args.canary else [row for name in args.models for row in step_times(name, args)]
+        results = error_rates(args) if args.canary else [row for name in models for row in step_times(name, args)]
     header = list(results[0])
     print(measure.table(header, [[row[name] for name in header] for row in results]))
     print("results in", measure.save(args.name, {"rows": results}, args.out))
 
 
+def ways_of(subject: Subject, lm: NGramLM, names: list[str]) -> dict[str, dict[str, Any]]:
+    """Ways to generate: what `generate` is given in each."""
+    ways: dict[str, dict[str, Any]] = {"stock": {}, "stock again": {}}
+    if "processor" in names:
+        processor = Timed(NGramLogitsProcessor(lm, WEIGHT, model=subject.model, start=subject.start))
+        ways["processor"] = {"logits_processor": [processor]}
+    if "KenLM" in names and importlib.util.find_spec("kenlm"):
+        classes, ends = subject.model.get_output_embeddings().weight.shape[0], {subject.model.generation_config.eos_token_id}
+        ways["KenLM"] = {"logits_processor": [Timed(KenLMRescoring(lm, WEIGHT, classes, ends, subject.prompt_tokens))]}
+    elif "KenLM" in names:
+        print("no kenlm here (pip install kenlm): left out", flush=True)
+    return ways
+
+
 def step_times(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
-    subject = subject_of(name, args.device)
-    model = subject.model.eval().to(args.device)
-    lm = NGramLM.train(texts(subject.text_tokens), vocab_size=subject.text_tokens, order=5).to(args.device)
-    rows = []
+    dtype = getattr(torch, args.dtype or ("float32" if args.device == "cpu" else "float16"))
+    subject = subject_of(name, args.device, dtype)
+    lm = NGramLM.train(texts(subject.text_tokens), vocab_size=subject.text_tokens, order=ORDER).to(args.device)
+    ways = ways_of(subject, lm, args.ways)
+    steps = StepClock(subject.model, args.steps)
+    most_rows = args.most_rows or (MOST_ROWS_ON_CPU.get(name) if args.device == "cpu" else None) or float("inf")
+    rows: list[dict[str, Any]] = []
     for num_beams in args.beams:
         for batch_size in args.batch_sizes:
-            processor = Timed(NGramLogitsProcessor(lm, 0.2, model=model, start=[] if name == "qwen-head" else None))
-            settings = {
-                "num_beams": num_beams, "do_sample": False, "max_new_tokens": args.steps, "min_new_tokens": args.steps,
-            }  # fmt: skip
-            ways = {"stock": {}, "fused": {"logits_processor": [processor]}}
-            seconds: dict[str, list[float]] = {way: [] for way in ways}
-            for turn in range(args.turns + 1):
-                for way in list(ways)[:: 1 if turn % 2 else -1]:
-                    given = subject.encoded(batch_size)  # anew: beam search changes what it is given
-                    begin = clock(args.device)
-                    model.generate(**given, **settings, **ways[way])
-                    if turn:  # the first compiles
-                        seconds[way].append((clock(args.device) - begin) / args.steps)
-                if not turn:
-                    processor.seconds.clear()
-            stock = statistics.median(seconds["stock"])
-            added = statistics.median(fused - own for fused, own in zip(seconds["fused"], seconds["stock"]))
-            alone = statistics.median(processor.seconds)
-            rows.append({
-                "model": name, "beams": num_beams, "batch": batch_size, "ms a step": 1e3 * stock,
-                "added %": 100 * added / stock, "processor ms": 1e3 * alone, "processor %": 100 * alone / stock,
-            })  # fmt: skip
-            print(rows[-1], flush=True)
-    return rows
+            if num_beams * batch_size <= most_rows:
+                rows.append(compared(subject, ways, steps, num_beams, batch_size, not rows, args))
+                print(json.dumps({"model": name, **rows[-1]}), flush=True)
+    steps.stop()
+    del subject, ways, steps
+    gc.collect()
+    return [{"model": name, **row} for row in rows]
+
+
+def compared(
+    subject: Subject,
+    ways: dict[str, dict[str, Any]],
+    steps: StepClock,
+    num_beams: int,
+    batch_size: int,
+    compiles: bool,
+    args: argparse.Namespace,
+) -> dict[str, Any]:
+    """Medians of a step in each way; the first turn doesn't count if it `compiles`."""
+    settings = {"num_beams": num_beams, "do_sample": False, "max_new_tokens": args.steps, "min_new_tokens": args.steps}
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    inside: dict[str, list[float]] = {way: [] for way in ways if "logits_processor" in ways[way]}
+    begin, turn = time.perf_counter(), 0
+    while turn < args.turns and (turn < LEAST_TURNS or time.perf_counter() - begin < args.seconds):
+        for way in list(ways)[:: -1 if turn % 2 else 1]:
+            subject.model.generate(**subject.encoded(batch_size), **settings, **ways[way])
+            seconds[way] += steps.seconds()
+            if way in inside:  # the first call isn't within a step
+                inside[way] += ways[way]["logits_processor"][0].seconds()[1:]
+        if compiles:
+            compiles = False
+            for times in (*seconds.values(), *inside.values()):
+                times.clear()
+        else:
+            turn += 1
+    medians = {way: statistics.median(times) for way, times in seconds.items()}
+    stock = medians.pop("stock")
+    row = {"beams": num_beams, "batch": batch_size, "turns": turn, "ms a step": round(1e3 * stock, 3)}
+    row |= {f"{way} %": round(100 * (median / stock - 1), 2) for way, median in medians.items()}
+    for way, times in inside.items():
+        median = statistics.median(times)
+        row |= {f"in {way}, ms": round(1e3 * median, 3), f"in {way}, %": round(100 * median / stock, 2)}
+    return row
+
+
+class StepClock:
+    """Tells how long each step takes: from one time that a model's output layer has run to the next."""
+
+    def __init__(self, model: Any, steps: int) -> None:
+        self.steps = steps
+        self._times: list[Any] = []
+        self.stop = model.get_output_embeddings().register_forward_hook(self._called).remove
+
+    def _called(self, layer: Any, inputs: Any, output: torch.Tensor) -> None:
+        self._times.append(now(output))
+
+    def seconds(self) -> list[float]:
+        """Of the steps of the `generate` that has just ended."""
+        times, self._times = self._times, []
+        if len(times) != self.steps:
+            raise RuntimeError(f"generate should have taken {self.steps} steps, it took {len(times)}")
+        return [between(begin, end) for begin, end in pairwise(times)]
 
 
 class Timed(transformers.LogitsProcessor):
@@ -109,75 +172,38 @@ class Timed(transformers.LogitsProcessor):
 
     def __init__(self, processor: Any) -> None:
         self.processor = processor
-        self.seconds: list[float] = []
+        self._calls: list[tuple[Any, Any]] = []
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        begin = clock(scores.device.type)
+        begin = now(scores)
         scores = self.processor(input_ids, scores)
-        self.seconds.append(clock(scores.device.type) - begin)
+        self._calls.append((begin, now(scores)))
         return scores
 
-
-def clock(device: str) -> float:
-    if device != "cpu":
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-def texts(text_tokens: int) -> list[list[int]]:
-    """Token ids as frequent as words are (Zipf), each at least once."""
-    generator = torch.Generator().manual_seed(0)
-    ranks = (torch.rand(20_000, 20, generator=generator).double() * torch.tensor(text_tokens).log()).exp().long()
-    every = torch.arange(text_tokens).split(20)
-    return [*(ranks - 1).clamp(min=0).tolist(), *(row.tolist() for row in every)]
+    def seconds(self) -> list[float]:
+        """Of the calls since it was asked last."""
+        calls, self._calls = self._calls, []
+        return [between(begin, end) for begin, end in calls]
 
 
-def subject_of(name: str, device: str) -> Subject:
-    torch.manual_seed(0)
-    if name.startswith("whisper-"):
-        size, layers, heads = WHISPERS[name.removeprefix("whisper-")]
-        config = transformers.WhisperConfig(
-            vocab_size=51865, d_model=size, encoder_layers=1, decoder_layers=layers, encoder_attention_heads=heads,
-            decoder_attention_heads=heads, encoder_ffn_dim=4 * size, decoder_ffn_dim=4 * size, pad_token_id=50257,
-            bos_token_id=50257, eos_token_id=50257, decoder_start_token_id=50258, suppress_tokens=None,
-            begin_suppress_tokens=None,
-        )  # fmt: skip
-        model = transformers.WhisperForConditionalGeneration(config)
-        model.generation_config.no_timestamps_token_id = 50363
-        model.generation_config.force_unique_generate_call = True  # one window, whatever timestamps it dreams of
-        return Subject(model, encodings(1500, size, device), 50257)
-    if name == "canary":
-        config = transformers.CanaryConfig()
-        config.encoder_config.num_hidden_layers = 1
-        model = transformers.CanaryForConditionalGeneration(config)
-        model = model.eval().to(device)
+def now(made: torch.Tensor) -> Any:
+    """The time at which a tensor is there; on a GPU nothing waits for it.
 
-        def encoded(batch_size: int) -> dict[str, Any]:
-            features = torch.randn(batch_size, 1000, config.encoder_config.num_mel_bins, device=device)
-            mask = torch.ones(batch_size, 1000, dtype=torch.int64, device=device)
-            return {"encoder_outputs": model.get_encoder()(features, mask, output_attention_mask=True)}
-
-        return Subject(model, encoded, 16384)
-    if name == "qwen-head":  # the decoder of Qwen3-ASR-0.6B, with fewer layers
-        config = transformers.Qwen3Config(
-            vocab_size=151936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=4, num_attention_heads=16,
-            num_key_value_heads=8, head_dim=128, tie_word_embeddings=True, eos_token_id=151645, pad_token_id=151643,
-        )  # fmt: skip
-        model = transformers.Qwen3ForCausalLM(config)
-
-        def prompts(batch_size: int) -> dict[str, Any]:
-            return {"input_ids": torch.randint(0, 151643, (batch_size, 100), device=device)}
-
-        return Subject(model, prompts, 151643)
-    raise ValueError(f"models are whisper-{'|'.join(WHISPERS)}, canary and qwen-head, got {name!r}")
+    With one thread on a CPU it is the time that this process has had of it, not what others have had meanwhile.
+    """
+    if not made.is_cuda:
+        return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
 
 
-def encodings(frames: int, size: int, device: str) -> Any:
-    def encoded(batch_size: int) -> dict[str, Any]:
-        hidden = torch.randn(batch_size, frames, size, device=device)
-        return {"encoder_outputs": transformers.modeling_outputs.BaseModelOutput(hidden)}
-
-    return encoded
+def between(begin: Any, end: Any) -> float:
+    """Seconds."""
+    if isinstance(begin, float):
+        return end - begin
+    end.synchronize()
+    return begin.elapsed_time(end) / 1e3
 
 
 def error_rates(args: argparse.Namespace) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
     python3 benchmarks/gpu.py [--out FOLDER]
 
 Runs from a source tree with any Python that has torch with CUDA, triton, transformers, numba and pytest. Each part has a time
-limit, so that the whole ends in under nine minutes; a part that fails or runs out of time is named at the end, and the command
+limit, so that the whole ends in under ten minutes; a part that fails or runs out of time is named at the end, and the command
 fails.
 """
 
@@ -27,6 +27,8 @@ BATCHES = (1, 8, 32, 128)
 BEAMS = (4, 8, 32)
 FRAMES = 250  # 20 s of audio at 80 ms a frame
 TRANSDUCERS = ["--batch-sizes", "32", "128", "--name", "transducer_random_gpu"]
+ATTENTION = ["--models", "whisper-tiny", "whisper-large-v3", "qwen-head", "--batch-sizes", "1", "32", "--ways", "processor"]
+ATTENTION += ["--steps", "20", "--seconds", "1.5", "--name", "aed_gpu"]
 
 
 def ctc(out: Path | None) -> None:
@@ -102,6 +104,7 @@ def main() -> None:
         run_part("queries", [sys.executable, here + "lm_queries.py", "--device", "cuda", *out], 100),
         run_part("CTC", [sys.executable, here + "gpu.py", "--part", "ctc", *out], 55),
         run_part("transducers", [sys.executable, here + "transducer_random.py", *TRANSDUCERS, *out], 80),
+        run_part("attention decoders", [sys.executable, here + "aed.py", *ATTENTION, *out], 60),
         run_part("training", [sys.executable, here + "train_lm.py", *training("10_000_000", "train_lm_gpu"), *out], 40),
         run_part("training", [sys.executable, here + "train_lm.py", *training("100_000_000", "train_lm_gpu_100m"), *out], 150),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from .automaton import BackoffAutomaton
 from .automaton.pool import AutomatonPool
 from .automaton.tensors import AutomatonTensors
 from .boosting import Booster
-from .boosting.contexts import Contexts
+from .boosting.contexts import Contexts, is_per_row
 from .language_model import NGramLM
 
 # Contexts that stay in a pool after their batch.
@@ -174,6 +175,21 @@ class Fusion:
             1 if self.models else 0,
         )
 
+    def select(self, rows: Sequence[int]) -> Fusion:
+        """The same for a batch of some of the rows, in this order; the pools are shared.
+
+        Args:
+            rows: places in the lists of models and phrases, and in tensors of weights.
+        """
+        selected = copy.copy(self)
+        if self.per_row is not None:
+            selected.per_row = [self.per_row[row] for row in rows]
+        if is_per_row(self.phrases):
+            selected.phrases = [self.phrases[row] for row in rows]
+        selected.weight = select_rows(self.weight, rows)
+        selected.phrase_weight = select_rows(self.phrase_weight, rows)
+        return selected
+
     def _pool(self, device: torch.device, boosters: Sequence[Booster]) -> AutomatonPool:
         """The pool of a device, with all language models and some boosters in it."""
         pool = self._pools.get(device)
@@ -200,6 +216,11 @@ class Fusion:
 def _key(model: BackoffAutomaton) -> str | int:
     """What a pool knows a model by: language models stay as long as the pool, boosters with the same contents are one."""
     return model.fingerprint if isinstance(model, Booster) else id(model)
+
+
+def select_rows(weight: float | Tensor, rows: Sequence[int]) -> float | Tensor:
+    """The weights of some rows: of a tensor with one for each, those; a number is that of all."""
+    return weight[torch.tensor(rows, dtype=torch.int64, device=weight.device)] if isinstance(weight, Tensor) else weight
 
 
 def _weights(weight: float | Tensor, name: str, batch_size: int, device: torch.device) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import transformers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 TEXT = range(4, 28)
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
@@ -20,6 +21,10 @@ BART = {
 PARAKEET = {**SMALL, "num_mel_bins": 16, "subsampling_conv_channels": 4, "conv_kernel_size": 3, "layerdrop": 0.0}
 PROMPT = [29, 9, 9, 30, 31]  # text within it is no transcript
 MEL = 100
+WHISPERS_CONTROL = [
+    "<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|de|>", "<|translate|>", "<|transcribe|>", "<|startoflm|>",
+    "<|unused|>", "<|startofprev|>", "<|nospeech|>", "<|other|>", "<|notimestamps|>",
+]  # fmt: skip
 
 
 @dataclass
@@ -93,6 +98,25 @@ def whisper(kind=transformers.WhisperForConditionalGeneration, **settings):
     )  # fmt: skip
     inputs = {"input_features": features(8, MEL), "language": "en", "task": "transcribe"}
     return Family(model, inputs, 4, end=28)
+
+
+def whisper_parts(path):
+    """What a pipeline is made of: windows of 1 s, letters, timestamps every 20 ms; the tokenizer's file goes to a path."""
+    letters = {letter: token for token, letter in enumerate("Ġabcdefghijklmnopqrstuvwxyz'")}
+    tokenizer = Tokenizer(models.BPE(letters, []))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in WHISPERS_CONTROL])
+    tokenizer.add_tokens([AddedToken(f"<|{hundredths / 50:.2f}|>", special=False) for hundredths in range(51)])
+    tokenizer.save(str(path))
+    model = whisper().model
+    suppressed = list(range(29, 40))
+    configured(model, suppress_tokens=suppressed, alignment_heads=[[0, 0], [0, 1]], no_repeat_ngram_size=2)
+    configured(model, language="en", task="transcribe")
+    return {
+        "model": model,
+        "tokenizer": transformers.WhisperTokenizerFast(tokenizer_file=str(path), pad_token="<|endoftext|>"),
+        "feature_extractor": transformers.WhisperFeatureExtractor(feature_size=8, chunk_length=1, n_fft=400),
+    }
 
 
 def canary():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..automaton.ops import check_engine
 from ..batches import checked_lengths
 from ..confidence import MEASURES
 from ..errors import InvalidLogitsError
-from ..fusion import Fusion
+from ..fusion import Fusion, select_rows
 from ..hypotheses import Hypothesis
 from ..language_model import NGramLM
 from ..vocabulary import tokenizer_of
@@ -134,6 +135,13 @@ class CTCDecoder:
         stream = self.stream(logits.shape[0], logits.device, phrases)
         stream.add_checked(logits, lengths)
         return stream.hypotheses()
+
+    def select(self, rows: Sequence[int]) -> CTCDecoder:
+        """The same decoder for a batch of some of the rows that LMs, phrases, weights and `beta` list, in this order."""
+        selected = copy.copy(self)
+        selected.fusion = self.fusion.select(rows)
+        selected.beta = None if self.beta is None else select_rows(self.beta, rows)
+        return selected
 
     def stream(self, batch_size: int = 1, device: torch.device | str = "cpu", phrases: Any = None) -> CTCStream:
         """Begin to decode a batch whose frames come block by block.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -118,6 +119,13 @@ class NGramLogitsProcessor(LogitsProcessor):
             own = torch.where(unscored, roots + weight / (1 + weight) * normaliser, own - weight * (scored - normaliser))
         idle = (rows.starts < 0) | (rows.weights == 0)
         return torch.where(idle[:, None] | (scores == -torch.inf), scores, own)
+
+    def select(self, recordings: Sequence[int]) -> NGramLogitsProcessor:
+        """The same processor for a `generate` of some of the recordings that `lm` and `weight` list, in this order."""
+        selected = copy.copy(self)
+        selected.fusion = self.fusion.select(recordings)
+        selected.window = selected._rows = None
+        return selected
 
     @property
     def num_recordings(self) -> int | None:

@@ -18,7 +18,8 @@ from transformers.models.auto.modeling_auto import (
 from transformers.pipelines.automatic_speech_recognition import rescale_stride
 
 from ..hypotheses import Hypothesis
-from ..language_model import configured_lm, load_language_model
+from ..language_model import NGramLM, configured_lm, load_language_model
+from .per_item import RECORDING, Numbered, Recordings, listed_values, numbered, numbers_in
 
 # What the decoder of some family takes: the stock pipeline would swallow the name of any setting.
 OF_SOME_DECODER = frozenset(
@@ -53,7 +54,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     """Transformers' speech recognition pipeline with a language model: the class for a model's family is chosen by itself.
 
     Made for a model of a family without a class here it is the stock pipeline, which refuses an LM. A language model named in
-    the model's generation config (`ngram_lm`, `ngram_lm_weight`) is used where none is given; `lm=None` goes without.
+    the model's generation config (`ngram_lm`, `ngram_lm_weight`) is used where none is given; `lm=None` goes without. Settings
+    may be lists with a value for each recording (see `hf_ngpulm.pipelines.per_item`).
     """
 
     # Settings that a family's decoder takes; any of the reasons is cause enough to decode here.
@@ -94,19 +96,36 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             raise ValueError(f"{', '.join(foreign)}: no settings for {type(self.model).__name__}; leave them out")
         preprocess, forward, postprocess = super()._sanitize_parameters(**kwargs)
         if given:
-            decoder = self._ngram_decoder(given)
+            constructing = not hasattr(self, "_forward_params")
+            settings = {**(self._ngram_settings or {}), **given}
+            lists = listed_values(settings)
+            settings |= lists
+            settings |= {"lm": self._loaded(settings["lm"])} if "lm" in settings else {}
+            if constructing:
+                self._ngram_settings = settings
+            decoder = self._ngram_decoder(settings, given)
             for parameters in (preprocess, forward, postprocess):
                 parameters["ngram_decoder"] = decoder
+            idle = self.of_an_lm if settings.get("lm") is None else frozenset()
+            preprocess["per_item"] = {name: len(values) for name, values in lists.items() if name not in idle}
         return preprocess, forward, postprocess
 
-    def _ngram_decoder(self, given: dict[str, Any]) -> Any:
-        """The decoder for some settings; those of the pipeline hold where a call doesn't give its own."""
-        constructing = not hasattr(self, "_forward_params")
-        settings = {**(self._ngram_settings or {}), **given}
-        if isinstance(settings.get("lm"), str | os.PathLike):
-            settings["lm"] = load_language_model(settings["lm"], self.tokenizer, self.device)
-        if constructing:
-            self._ngram_settings = settings
+    def _loaded(self, lm: Any) -> Any:
+        """A language model, or a list of them, of which some may be files or ids; each of these is read once."""
+        sources = lm if isinstance(lm, list) else [lm]
+        read: dict[Any, NGramLM] = {}
+        for source in sources:
+            if isinstance(source, str | os.PathLike) and source not in read:
+                read[source] = load_language_model(source, self.tokenizer, self.device)
+        models = [read[source] if isinstance(source, str | os.PathLike) else source for source in sources]
+        return models if isinstance(lm, list) else models[0]
+
+    def _ngram_decoder(self, settings: dict[str, Any], given: dict[str, Any]) -> Any:
+        """The decoder for some settings, of which a call has given some and others are the pipeline's."""
+        # Not one of the recordings has an LM: no mistake, if it was said of each.
+        none_each = isinstance(settings.get("lm"), list) and all(lm is None for lm in settings["lm"])
+        if none_each:
+            settings, given = {name: value for name, value in settings.items() if name != "lm"}, {}
         reasons = [name for name in self.reasons if settings.get(name) is not None]
         if settings.get("lm") is None:
             others = " or ".join(f"{name}=" for name in self.reasons if name != "confidence")
@@ -160,6 +179,16 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         tone = np.sin(np.arange(samples)).astype(np.float32)
         return extract(tone, sampling_rate=extract.sampling_rate, return_tensors="pt")[self.model.main_input_name].shape[1]
 
+    def get_iterator(
+        self, inputs: Any, num_workers: int, batch_size: int, preprocess_params: dict[str, Any], *params: dict[str, Any]
+    ) -> Any:
+        # All inputs of a call come by here, of whatever kind they are.
+        preprocess_params = dict(preprocess_params)
+        counts = preprocess_params.pop("per_item", None)
+        if counts:
+            inputs = Recordings(inputs, counts)
+        return super().get_iterator(inputs, num_workers, batch_size, preprocess_params, *params)
+
     def preprocess(
         self,
         inputs: Any,
@@ -175,9 +204,15 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             chunk_length_s = max(round(chunk_length_s / frame), 1) * frame
             left, right = (round(seconds / frame) * frame for seconds in (left, right))
             stride_length_s = [left, right]
-        yield from super().preprocess(inputs, chunk_length_s, stride_length_s)
+        yield from self._pieces(inputs, chunk_length_s, stride_length_s)
+
+    def _pieces(self, inputs: Any, *args: Any, **kwargs: Any) -> Iterator[dict[str, Any]]:
+        """What the stock pipeline makes of a recording."""
+        audio, number = (inputs.audio, inputs.number) if isinstance(inputs, Numbered) else (inputs, None)
+        return numbered(AutomaticSpeechRecognitionPipeline.preprocess(self, audio, *args, **kwargs), number)
 
     def _forward(self, model_inputs: dict[str, Any], ngram_decoder: Any = None, **kwargs: Any) -> dict[str, Any]:
+        recordings = numbers_in(model_inputs)
         if ngram_decoder is None:
             return super()._forward(model_inputs, **kwargs)
         stride = model_inputs.pop("stride", None)
@@ -187,7 +222,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         lengths = None if lengths is None else lengths.clamp(0, frames.shape[1])
         out: dict[str, Any] = {}
         if stride is None:
-            out["hypotheses"] = self._decode(ngram_decoder, frames, lengths)
+            out["hypotheses"] = self._decode(of_recordings(ngram_decoder, recordings), frames, lengths)
         else:  # a chunk: its frames wait for those of the rest
             ratio = 1 / self._samples_per_frame
             strides = rescale_stride([stride] if isinstance(stride, tuple) else stride, ratio)
@@ -196,6 +231,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
                 strides = [(end, left, 0) for (_, left, _), end in zip(strides, ends)]
             out["frames"] = frames
             out["stride"] = strides[0] if isinstance(stride, tuple) else strides
+            if recordings is not None:
+                out[RECORDING] = recordings[0] if isinstance(stride, tuple) else recordings
         return {"is_last": is_last, **out, **model_inputs}
 
     def postprocess(self, model_outputs: Sequence[dict[str, Any]], ngram_decoder: Any = None, **kwargs: Any) -> dict[str, Any]:
@@ -206,7 +243,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             for output in model_outputs:
                 total, left, right = output["stride"]
                 pieces.append(output["frames"][:, left : total - right])
-            hypotheses: Any = self._decode(ngram_decoder, torch.cat(pieces, dim=1), None)
+            decoder = of_recordings(ngram_decoder, numbers_in(model_outputs[0]))
+            hypotheses: Any = self._decode(decoder, torch.cat(pieces, dim=1), None)
         else:
             hypotheses = model_outputs[0]["hypotheses"]
         if isinstance(hypotheses[0], list):  # a batch of one, which the stock pipeline doesn't take apart
@@ -217,9 +255,14 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         if getattr(ngram_decoder, "num_return_sequences", 1) > 1:
             result["hypotheses"] = [{**_shown(h, timestamps, with_confidence), "score": h.score} for h in hypotheses]
         for output in model_outputs:  # what the caller gave along with the audio
-            for name in output.keys() - {"is_last", "hypotheses", "frames", "stride"}:
+            for name in output.keys() - {"is_last", "hypotheses", "frames", "stride", RECORDING}:
                 result.setdefault(name, []).append(output[name])
         return result
+
+
+def of_recordings(decoder: Any, recordings: list[int] | None) -> Any:
+    """A decoder for a batch of some recordings; None: all have the same settings."""
+    return decoder if recordings is None else decoder.select(recordings)
 
 
 def _shown(hypothesis: Hypothesis, timestamps: str | None, with_confidence: bool) -> dict[str, Any]:

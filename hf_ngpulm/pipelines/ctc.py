@@ -22,8 +22,8 @@ class CTCNGramPipeline(NGramPipeline):
 
     Args:
         lm: an `NGramLM`; the id of a Hub repo or a folder with one; or an ARPA (`.arpa`, `.arpa.gz`) or NeMo (`.nemo`) file.
-            None decodes without.
-        lm_weight: weight of the LM's log-probabilities (default 0.5).
+            None decodes without. A list has one, or None, for each recording of the call.
+        lm_weight: weight of the LM's log-probabilities (default 0.5); a list or a tensor has one for each recording.
         num_beams: prefixes that the search keeps; 1 (the default) searches greedily.
         num_return_sequences: above 1, results have a list `hypotheses` of so many transcripts with their scores.
         confidence: a measure (see `hf_ngpulm.confidence`); the chunks that `return_timestamps` gives then have a `confidence`.
@@ -32,7 +32,7 @@ class CTCNGramPipeline(NGramPipeline):
     `return_timestamps="word"` or `"char"` works with all tokenizers ("char" gives single tokens).
 
     Raises:
-        ValueError: weights and rules without an LM, settings out of range.
+        ValueError: lists for another number of recordings, weights and rules without an LM, settings out of range.
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
 

@@ -8,7 +8,8 @@ from typing import Any
 from transformers import AutomaticSpeechRecognitionPipeline
 
 from ..generation import NGramLogitsProcessor
-from .base import NGramPipeline
+from .base import NGramPipeline, of_recordings
+from .per_item import numbers_in
 
 
 class Seq2SeqNGramPipeline(NGramPipeline):
@@ -22,12 +23,12 @@ class Seq2SeqNGramPipeline(NGramPipeline):
 
     Args:
         lm: an `NGramLM`; the id of a Hub repo or a folder with one; or an ARPA (`.arpa`, `.arpa.gz`) or NeMo (`.nemo`) file.
-            None decodes without.
-        lm_weight: weight of the LM's log-probabilities (default 0.2).
+            None decodes without. A list has one, or None, for each recording of the call.
+        lm_weight: weight of the LM's log-probabilities (default 0.2); a list or a tensor has one for each recording.
         prompt_context, unscored, score_eos, engine: as for `hf_ngpulm.NGramLogitsProcessor`.
 
     Raises:
-        ValueError: weights and rules without an LM, settings out of range.
+        ValueError: lists for another number of recordings, weights and rules without an LM, settings out of range.
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
 
@@ -42,12 +43,21 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     # What the stock pipeline does stays; `ngram_decoder` goes to where it generates.
 
     def preprocess(self, inputs: Any, *args: Any, ngram_decoder: Any = None, **kwargs: Any) -> Iterator[dict[str, Any]]:
-        return AutomaticSpeechRecognitionPipeline.preprocess(self, inputs, *args, **kwargs)
+        for piece in self._pieces(inputs, *args, **kwargs):
+            yield self._turned(piece)
 
     def _forward(self, model_inputs: dict[str, Any], ngram_decoder: Any = None, **kwargs: Any) -> dict[str, Any]:
+        recordings = numbers_in(self._turned(model_inputs))
         if ngram_decoder is not None:
-            kwargs["logits_processor"] = [*(kwargs.get("logits_processor") or ()), ngram_decoder]
+            processor = of_recordings(ngram_decoder, recordings)
+            kwargs["logits_processor"] = [*(kwargs.get("logits_processor") or ()), processor]
         return AutomaticSpeechRecognitionPipeline._forward(self, model_inputs, **kwargs)
+
+    def _turned(self, model_inputs: dict[str, Any]) -> dict[str, Any]:
+        """With Whisper's features the other way round: batches are padded along the second axis, which should be time."""
+        if self.type == "seq2seq_whisper":
+            model_inputs["input_features"] = model_inputs["input_features"].transpose(1, 2).contiguous()
+        return model_inputs
 
     def postprocess(self, model_outputs: Sequence[dict[str, Any]], ngram_decoder: Any = None, **kwargs: Any) -> dict[str, Any]:
         return AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)

@@ -24,8 +24,8 @@ class TransducerNGramPipeline(NGramPipeline):
 
     Args:
         lm: an `NGramLM`; the id of a Hub repo or a folder with one; or an ARPA (`.arpa`, `.arpa.gz`) or NeMo (`.nemo`) file.
-            None decodes without.
-        lm_weight: weight of the LM's log-probabilities (default 0.5).
+            None decodes without. A list has one, or None, for each recording of the call.
+        lm_weight: weight of the LM's log-probabilities (default 0.5); a list or a tensor has one for each recording.
         num_beams: hypotheses that the search keeps; 1 (the default) searches greedily.
         strategy: "greedy", "alsd" (beam search, the default with `num_beams`) or "aes" (beam search for RNN-T).
         num_return_sequences: above 1, results have a list `hypotheses` of so many transcripts with their scores.
@@ -36,7 +36,7 @@ class TransducerNGramPipeline(NGramPipeline):
     `return_timestamps="word"` or `"char"` gives times from the frames at which tokens were emitted ("char": single tokens).
 
     Raises:
-        ValueError: a weight without an LM, settings out of range.
+        ValueError: lists for another number of recordings, a weight without an LM, settings out of range.
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
 

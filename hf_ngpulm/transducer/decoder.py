@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -95,6 +96,12 @@ class TransducerDecoder:
     @property
     def num_return_sequences(self) -> int:
         return self.search.num_return_sequences
+
+    def select(self, rows: Sequence[int]) -> TransducerDecoder:
+        """The same decoder for a batch of some of the rows that LMs, phrases and weights list, in this order."""
+        selected = copy.copy(self)
+        selected.search = self.search.select(rows)
+        return selected
 
     @torch.inference_mode()
     def __call__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -110,6 +111,12 @@ class TransducerSearch:
         self.engine = check_engine(engine)
         self.fusion = Fusion(lm, lm_weight, phrases, phrase_weight, tokenizer)
         self._kept: Kept = {}
+
+    def select(self, rows: Sequence[int]) -> TransducerSearch:
+        """The same search for a batch of some of the rows that LMs, phrases and weights list, in this order."""
+        selected = copy.copy(self)
+        selected.fusion = self.fusion.select(rows)
+        return selected
 
     @torch.inference_mode()
     def search(

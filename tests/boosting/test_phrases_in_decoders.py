@@ -179,3 +179,12 @@ def test_what_is_refused(tokenizer, lm):
     other = PhraseBooster(["a"], letters, vocab_size=258)
     with pytest.raises((TokenizerMismatchError, ValueError)):
         decoder(frames, lengths, other)
+
+
+def test_a_batch_of_some_of_the_rows(tokenizer, lm):
+    rows, weights = [3, 0, 1], torch.tensor([0.5, 1.0, 2.0, 3.0, 0.1])
+    for decoder, size in decoders(tokenizer, lm, phrases=CONTEXTS, phrase_weight=weights):
+        frames, lengths = frames_of(len(CONTEXTS), 20, size)
+        every = decode(decoder, frames, lengths)
+        for row, found in zip(rows, decode(decoder.select(rows), frames[rows], lengths[rows])):
+            close(found[0], every[row][0])

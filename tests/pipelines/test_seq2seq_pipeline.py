@@ -7,46 +7,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from speech_models import whisper
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import (
-    AutomaticSpeechRecognitionPipeline,
-    WhisperFeatureExtractor,
-    WhisperForConditionalGeneration,
-    WhisperTokenizerFast,
-    pipeline,
-)
+from speech_models import whisper_parts
+from transformers import AutomaticSpeechRecognitionPipeline, pipeline
 
 from hf_ngpulm import NGramLM, NGramLogitsProcessor, Seq2SeqNGramPipeline, TokenizerMismatchError
 
 TASK = "automatic-speech-recognition"
-CONTROL = [
-    "<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|de|>", "<|translate|>", "<|transcribe|>", "<|startoflm|>",
-    "<|unused|>", "<|startofprev|>", "<|nospeech|>", "<|other|>", "<|notimestamps|>",
-]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    letters = {letter: token for token, letter in enumerate("Ġabcdefghijklmnopqrstuvwxyz'")}
-    tokenizer = Tokenizer(models.BPE(letters, []))
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in CONTROL])
-    tokenizer.add_tokens([AddedToken(f"<|{hundredths / 50:.2f}|>", special=False) for hundredths in range(51)])
-    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
-    tokenizer.save(str(path))
-    return WhisperTokenizerFast(tokenizer_file=str(path), pad_token="<|endoftext|>")
+def parts(tmp_path_factory):
+    return whisper_parts(tmp_path_factory.mktemp("tokenizer") / "tokenizer.json")
 
 
 @pytest.fixture(scope="module")
-def parts(tokenizer):
-    model = whisper(WhisperForConditionalGeneration).model
-    config = model.generation_config
-    config.suppress_tokens = list(range(29, 40))
-    config.alignment_heads = [[0, 0], [0, 1]]
-    config.no_repeat_ngram_size, config.language, config.task = 2, "en", "transcribe"
-    extractor = WhisperFeatureExtractor(feature_size=8, chunk_length=1, n_fft=400)
-    return {"model": model, "tokenizer": tokenizer, "feature_extractor": extractor}
+def tokenizer(parts):
+    return parts["tokenizer"]
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import json
 import pytest
 import soundfile
 import torch
-import transformers
-from transformers import AutomaticSpeechRecognitionPipeline, AutoProcessor, pipeline
+from tiny_transducers import FAMILIES, demo_transducer
+from transformers import AutomaticSpeechRecognitionPipeline, pipeline
 
 from hf_ngpulm import CTCNGramPipeline, NGramLM, TokenizerMismatchError, TransducerDecoder, TransducerNGramPipeline
 from hf_ngpulm.bundled import bundled
@@ -16,12 +16,6 @@ from hf_ngpulm.pipelines.base import OF_SOME_DECODER
 
 DEMO = bundled("examples/demo")
 TASK = "automatic-speech-recognition"
-FAMILIES = [
-    name
-    for name in ("ParakeetForTDT", "ParakeetForRNNT", "NemotronAsrStreamingForRNNT", "Nemotron3_5AsrForRNNT")
-    if hasattr(transformers, name)
-]
-BLANK = 257
 
 
 @pytest.fixture(scope="module")
@@ -30,32 +24,9 @@ def audios():
     return [soundfile.read(DEMO / line["audio"], dtype="float32")[0] for line in lines]
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=[name for name, _ in FAMILIES])
 def parts(request):
-    """A tiny model with random weights that says something, and the demo's tokenizer."""
-    processor = AutoProcessor.from_pretrained(DEMO / "model")
-    family = getattr(transformers, request.param)
-    encoder = {
-        "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "layerdrop": 0.0,
-        "num_mel_bins": processor.feature_extractor.feature_size, "subsampling_conv_channels": 4, "conv_kernel_size": 3,
-    }  # fmt: skip
-    extra = {"durations": [0, 1, 2]} if request.param == "ParakeetForTDT" else {}
-    torch.manual_seed(0)
-    config = family.config_class(
-        encoder_config=encoder, vocab_size=258, blank_token_id=BLANK, pad_token_id=256, decoder_hidden_size=12,
-        num_decoder_layers=1, **extra,
-    )  # fmt: skip
-    model = family(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.normal_(std=1.5 / parameter[0].numel() ** 0.5)
-        model.joint.head.bias.zero_()
-        model.joint.head.bias[256], model.joint.head.bias[BLANK] = -1e4, 6.0 if extra else 2.5  # no padding, and blanks
-        model.joint.head.bias[258:259] = -8.0
-    model.generation_config.suppress_tokens = list(range(258, len(model.joint.head.bias))) or None
-    model.generation_config.decoder_start_token_id = BLANK
-    return {"model": model, "tokenizer": processor.tokenizer, "feature_extractor": processor.feature_extractor}
+    return demo_transducer(request.param)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,105 @@
+"""Settings that each recording of a call has for itself: a list with a language model, or a weight, for each.
+
+    asr([audio_a, audio_b, audio_c], lm=[lm_a, lm_b, None], batch_size=2)
+
+A pipeline of Transformers knows settings of a call and makes batches of whatever chunks come next. So recordings are numbered
+on their way in, every chunk carries the number of its recording, and where a batch is decoded these numbers tell which settings
+its rows have. Nothing here knows what the settings mean, but which values are lists of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..arguments import check_number
+
+RECORDING = "ngram_recording"  # among what the model is given, and what comes out
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """What a call was given for a recording, and its place among those of the call."""
+
+    audio: Any
+    number: int
+
+
+class Recordings:
+    """The recordings of a call, numbered as they are asked for.
+
+    Args:
+        inputs: what a pipeline takes: a list, a generator, a data set.
+        counts: of each setting that lists values, how many.
+
+    Raises:
+        ValueError: there are more or fewer recordings than values; at once, or where the inputs have no length, when the last
+            one was asked for.
+    """
+
+    def __init__(self, inputs: Iterable[Any], counts: dict[str, int]) -> None:
+        self.inputs, self.counts = inputs, counts
+        if isinstance(inputs, Sized):
+            self._check(len(inputs))
+        elif len(set(counts.values())) > 1:
+            listed = " and ".join(f"{name} {count}" for name, count in counts.items())
+            raise ValueError(f"different numbers of values, though each should have one per recording: {listed}")
+
+    def __iter__(self) -> Iterator[Numbered]:
+        number = -1
+        for number, audio in enumerate(self.inputs):
+            if number >= min(self.counts.values()):
+                self._check(number + 1, "at least ")
+            yield Numbered(audio, number)
+        self._check(number + 1)
+
+    def __len__(self) -> int:
+        return len(self.inputs)  # type: ignore[arg-type]  # as of any generator, an error if there is none
+
+    def _check(self, recordings: int, qualified: str = "") -> None:
+        for name, count in self.counts.items():
+            if count != recordings:
+                raise ValueError(
+                    f"{name} lists {count} values, one per recording, but there are {qualified}{recordings} recordings"
+                )
+
+
+def numbered(pieces: Iterable[dict[str, Any]], number: int | None) -> Iterator[dict[str, Any]]:
+    """The chunks of a recording, which carry its number if it has one."""
+    for piece in pieces:
+        yield piece if number is None else {**piece, RECORDING: number}
+
+
+def numbers_in(model_inputs: dict[str, Any]) -> list[int] | None:
+    """The recording of each row of a batch, or of the one that isn't batched; taken out."""
+    found = model_inputs.pop(RECORDING, None)
+    return [found] if isinstance(found, int) else found
+
+
+def listed_values(settings: dict[str, Any]) -> dict[str, Sequence[Any] | Tensor]:
+    """Those of some settings that have a value for each recording."""
+    found = {name: as_list(name, settings[name]) for name, as_list in PER_ITEM.items() if name in settings}
+    return {name: values for name, values in found.items() if values is not None}
+
+
+def _objects(name: str, value: Any) -> list[Any] | None:
+    return list(value) if isinstance(value, list | tuple) else None
+
+
+def _numbers(name: str, value: Any) -> Tensor | None:
+    if isinstance(value, Tensor | np.ndarray) and value.ndim == 1:
+        value = value.tolist()
+    if not isinstance(value, list | tuple):
+        return None
+    return torch.tensor([check_number(number, name) for number in value], dtype=torch.float32, device="cpu")
+
+
+# How to tell one value for all recordings (None is said of it) from a list of one for each.
+PER_ITEM: dict[str, Callable[[str, Any], Sequence[Any] | Tensor | None]] = {
+    "lm": _objects, "lm_weight": _numbers, "beta": _numbers,
+}  # fmt: skip
