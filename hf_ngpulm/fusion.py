@@ -120,12 +120,8 @@ class Fusion:
         if len(sizes) > 1:
             raise ValueError(f"language models over vocabularies of different sizes {sizes} can't serve one batch")
         self.weight = check_weight(lm_weight, "lm_weight")
-        self.phrases = phrases
-        self.phrase_weight = check_weight(phrase_weight, "phrase_weight")
         self.contexts = Contexts(tokenizer, sizes[0] if sizes else None)
-        if phrases is not None:
-            rows = len(phrases) if isinstance(phrases, Sequence) else 1
-            self.contexts.of_rows(phrases, rows)  # to tell of mistakes before there is audio
+        self._take_phrases(phrases, phrase_weight)
         self.held: Counter[str] = Counter()  # contexts that streams are in
         self._pools: dict[torch.device, AutomatonPool] = {}
 
@@ -189,6 +185,18 @@ class Fusion:
         selected.weight = select_rows(self.weight, rows)
         selected.phrase_weight = select_rows(self.phrase_weight, rows)
         return selected
+
+    def with_phrases(self, phrases: Any, phrase_weight: float | Tensor) -> Fusion:
+        """The same with other phrases; the pools, and the contexts in them, are shared."""
+        changed = copy.copy(self)
+        changed._take_phrases(phrases, phrase_weight)
+        return changed
+
+    def _take_phrases(self, phrases: Any, phrase_weight: float | Tensor) -> None:
+        self.phrases = phrases
+        self.phrase_weight = check_weight(phrase_weight, "phrase_weight")
+        if phrases is not None:  # to tell of mistakes before there is audio
+            self.contexts.of_rows(phrases, len(phrases) if is_per_row(phrases) else 1)
 
     def _pool(self, device: torch.device, boosters: Sequence[Booster]) -> AutomatonPool:
         """The pool of a device, with all language models and some boosters in it."""

@@ -49,6 +49,11 @@ class Booster(BackoffAutomaton):
         self.left_out = written.left_out
         self.vocabulary = vocabulary
 
+    @property
+    def pieces(self) -> tuple[str | None, ...] | None:
+        """The piece of each token id."""
+        return self.vocabulary.pieces
+
     def check_tokenizer(self, tokenizer: Any) -> None:
         """Refuse another tokenizer than the phrases were written with.
 

@@ -136,6 +136,12 @@ class CTCDecoder:
         stream.add_checked(logits, lengths)
         return stream.hypotheses()
 
+    def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> CTCDecoder:
+        """The same with other phrases, as cheaply as phrases can be changed."""
+        selected = copy.copy(self)
+        selected.fusion = self.fusion.with_phrases(phrases, phrase_weight)
+        return selected
+
     def select(self, rows: Sequence[int]) -> CTCDecoder:
         """The same decoder for a batch of some of the rows that LMs, phrases, weights and `beta` list, in this order."""
         selected = copy.copy(self)

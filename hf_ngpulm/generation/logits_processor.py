@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from transformers import LogitsProcessor
 
 from ..arguments import one_of
 from ..automaton.ops import check_engine
+from ..boosting.contexts import is_per_row
 from ..fusion import Fusion
 from ..language_model import NGramLM
 from .fused import KINDS, TEXT, UNSCORED, Roles, Rows, fuse
@@ -21,8 +22,16 @@ from .whisper import Window, follow_recordings
 CHOICES = ("lm_weighted", "none")
 
 
+class Part(NamedTuple):
+    """What is added to scores, and how: see `fused`."""
+
+    rows: Rows
+    roles: Roles
+    weighted: bool
+
+
 class NGramLogitsProcessor(LogitsProcessor):
-    """Adds an n-gram language model's scores to those of a speech recogniser's decoder.
+    """Adds an n-gram language model's scores, and those of phrases, to those of a speech recogniser's decoder.
 
         model.generate(**inputs, logits_processor=[NGramLogitsProcessor(lm, weight=0.2, model=model)])
 
@@ -31,11 +40,15 @@ class NGramLogitsProcessor(LogitsProcessor):
     out; of several processors, one for each LM, the scores add up. Any search goes: greedy, sampling, beam, assisted.
 
     Args:
-        lm: a language model, or a list with one (or None) per recording.
+        lm: a language model, or a list with one (or None) per recording; None for phrases alone.
         weight: of its log-probabilities; a number, or a tensor with one per recording.
         model: whose `generate` it is for. Whisper's is told to say which recordings its rows are (see `generation.whisper`).
-        tokenizer: the model's tokenizer or processor, to check that the LM was made for it and to learn of its special tokens.
-            Needed for LLM-based models, which have a prompt among their tokens; others' configs say enough.
+        phrases: phrases that shall be recognised: a `hf_ngpulm.PhraseBooster`, or what one is made of; or a list with such a
+            context (or None) per recording.
+        phrase_weight: what their bonuses are multiplied with; a number, or a tensor with one per recording.
+        tokenizer: the model's tokenizer or processor, to check that the LM was made for it, to learn of its special tokens, and
+            to write phrases with. LLM-based models, which have a prompt among their tokens, need it; others' configs say
+            enough.
         start: token ids that the transcript begins after; by default they are known, or the tokenizer's special tokens.
         prompt_context: whether the LM reads what stands before the transcript as its beginning: Whisper's previous text.
         unscored: "lm_weighted" gives symbols that no LM scores (timestamps, control tokens) the weight of an LM that is as
@@ -53,10 +66,12 @@ class NGramLogitsProcessor(LogitsProcessor):
 
     def __init__(
         self,
-        lm: NGramLM | Sequence[NGramLM | None],
+        lm: NGramLM | Sequence[NGramLM | None] | None = None,
         weight: float | Tensor = 0.2,
         *,
         model: Any,
+        phrases: Any = None,
+        phrase_weight: float | Tensor = 1.0,
         tokenizer: Any = None,
         start: int | Iterable[int] | None = None,
         prompt_context: bool = False,
@@ -65,20 +80,21 @@ class NGramLogitsProcessor(LogitsProcessor):
         in_place: bool = True,
         engine: str = "auto",
     ) -> None:
-        self.fusion = Fusion(lm, weight)
+        if lm is None and phrases is None:
+            raise ValueError("there is neither a language model nor phrases: pass lm or phrases=")
+        self.fusion = Fusion(lm, weight, phrases, phrase_weight, tokenizer)
         self.weighted = one_of("unscored", unscored, CHOICES) == "lm_weighted"
-        if self.weighted and float(torch.as_tensor(self.fusion.weight).min()) <= -1:
+        if lm is not None and self.weighted and float(torch.as_tensor(self.fusion.weight).min()) <= -1:
             raise ValueError(f"unscored='lm_weighted' takes weights above -1, got {weight}")
         self.in_place = in_place
         self.engine = check_engine(engine)
         self.window: Window | None = None  # of a long recording, while Whisper decodes it
-        if tokenizer is not None:
-            for each in self.fusion.models:
-                each.check_tokenizer(tokenizer)
-        self._settings = (model, tokenizer, start, prompt_context, score_eos)
-        self._roles: Roles | None = None
-        self._rows: tuple[Any, Rows] | None = None
-        self.roles(num_classes(model) or self.fusion.models[0].vocab_size, torch.device("cpu"))
+        self._settings = (model, tokenizer, start, prompt_context)
+        self._score_eos = score_eos
+        self._roles: list[Roles] = []
+        self._parts: tuple[Any, list[Part]] | None = None
+        self._known = self._automata()
+        self.roles(num_classes(model) or self._known[0].vocab_size, torch.device("cpu"))
         follow_recordings(model)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -86,9 +102,9 @@ class NGramLogitsProcessor(LogitsProcessor):
         if not self.in_place:
             scores = scores.clone()
         work = scores.detach().to(torch.float32).contiguous()
-        roles = self.roles(scores.shape[1], scores.device)
         input_ids = input_ids.to(scores.device, torch.int64).contiguous()
-        fuse(work, input_ids, self.rows(len(scores), scores.device), roles, self.weighted, self.engine)
+        for part in self.parts(self.recordings(len(scores)), scores.shape[1], scores.device):
+            fuse(work, input_ids, part.rows, part.roles, part.weighted, self.engine)
         if work.data_ptr() != scores.data_ptr():
             scores.copy_(work)
         return scores
@@ -101,82 +117,124 @@ class NGramLogitsProcessor(LogitsProcessor):
             scores: `[T, C]`, what came out for them.
             recording: the one that they are all of, if there is one LM or weight per recording.
         """
-        rows = self.rows_of([recording or 0] * len(scores), scores.device)
-        roles = self.roles(scores.shape[1], scores.device)
-        lm = torch.zeros(scores.shape, device=scores.device)
-        fuse(lm, input_ids, rows._replace(weights=torch.ones_like(rows.weights)), roles, False, self.engine)
-        weight = rows.weights[:, None]
-        own = scores - weight * lm
-        if self.weighted:
-            # Of the rule's sums of exp: that of scored tokens has come out as Z_scored^(1 + w) / Z^w, that of the others' roots
-            # as Z_others / Z^(w / (1 + w)); which gives Z, and then Z_scored.
-            unscored = roles.roles & KINDS == UNSCORED
-            roots = scores / (1 + weight)
-            total = torch.logsumexp(own.masked_fill(unscored, -torch.inf), 1, keepdim=True)
-            rest = torch.logsumexp(roots.masked_fill(~unscored, -torch.inf), 1, keepdim=True)
-            normaliser = (1 + weight) * torch.logaddexp(total / (1 + weight), rest)
-            scored = (total + weight * normaliser) / (1 + weight)
-            own = torch.where(unscored, roots + weight / (1 + weight) * normaliser, own - weight * (scored - normaliser))
-        idle = (rows.starts < 0) | (rows.weights == 0)
-        return torch.where(idle[:, None] | (scores == -torch.inf), scores, own)
+        for part in reversed(self.parts([recording or 0] * len(scores), scores.shape[1], scores.device)):
+            scores = _undone(part, input_ids, scores, self.engine)
+        return scores
+
+    def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> NGramLogitsProcessor:
+        """The same with other phrases, as cheaply as phrases can be changed; one that has phrases stays one that has some."""
+        changed = copy.copy(self)
+        changed.fusion = self.fusion.with_phrases(phrases, phrase_weight)
+        changed.window = changed._parts = None
+        changed._known = changed._automata()
+        return changed
 
     def select(self, recordings: Sequence[int]) -> NGramLogitsProcessor:
-        """The same processor for a `generate` of some of the recordings that `lm` and `weight` list, in this order."""
+        """The same processor for a `generate` of some of the recordings that LMs, phrases and weights list, in this order."""
         selected = copy.copy(self)
         selected.fusion = self.fusion.select(recordings)
-        selected.window = selected._rows = None
+        selected.window = selected._parts = None
         return selected
 
     @property
-    def num_recordings(self) -> int | None:
-        """How many there must be; None if all have the same LM and weight."""
-        if self.fusion.per_row is not None:
-            return len(self.fusion.per_row)
-        return len(self.fusion.weight) if isinstance(self.fusion.weight, Tensor) else None
+    def lists(self) -> dict[str, int]:
+        """What has a value for each recording, and how many."""
+        fusion = self.fusion
+        found = {"lm": fusion.per_row, "phrases": fusion.phrases if is_per_row(fusion.phrases) else None}
+        found |= {"weight": fusion.weight, "phrase_weight": fusion.phrase_weight}
+        return {name: len(values) for name, values in found.items() if isinstance(values, Sequence | Tensor)}
 
-    def roles(self, classes: int, device: torch.device) -> Roles:
-        """What each class of the model is."""
-        if self._roles is None or len(self._roles.roles) != classes:
-            largest = self.fusion.models[0].vocab_size
+    @property
+    def num_recordings(self) -> int | None:
+        """How many there must be; None if all have the same.
+
+        Raises:
+            ValueError: lists of different lengths.
+        """
+        counts = self.lists
+        if len(set(counts.values())) > 1:
+            listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise ValueError(f"different numbers of values, though each should have one per recording: {listed}")
+        return next(iter(counts.values()), None)
+
+    def roles(self, classes: int, device: torch.device) -> list[Roles]:
+        """What each class of the model is to the language models, if there are any, and to phrases, if there are any."""
+        if not self._roles or len(self._roles[0].roles) != classes:
+            largest = max(automaton.vocab_size for automaton in self._known)
             if largest > classes:
                 raise ValueError(
                     f"the language model scores {largest} token ids, {type(self._settings[0]).__name__} has only {classes}; "
                     "use a language model made for its tokenizer"
                 )
-            model, *settings = self._settings
-            self._roles = roles_of(model, self.fusion.models, classes, *settings)
-            if not bool((self._roles.roles & KINDS == TEXT).any()):
+            ends = ([self._score_eos] if self.fusion.models else []) + ([True] if self.fusion.phrases is not None else [])
+            # Where a transcript ends, phrases that aren't complete give back what they have got, whatever an LM says.
+            self._roles = [roles_of(self._settings[0], self._known, classes, *self._settings[1:], end) for end in ends]
+            if not bool((self._roles[0].roles & KINDS == TEXT).any()):
                 raise ValueError("none of the language model's tokens is text to the model; is it made for this tokenizer?")
-        if self._roles.roles.device != device:
-            self._roles = self._roles.to(device)
+        if self._roles[0].roles.device != device:
+            self._roles = [roles.to(device) for roles in self._roles]
         return self._roles
 
-    def rows(self, batch_size: int, device: torch.device) -> Rows:
-        """What LM each of some rows has: as many to a recording as there are beams, or sequences to return."""
+    def recordings(self, batch_size: int) -> list[int]:
+        """The recording of each of some rows: as many of one as there are beams, or sequences to return; -1: of none."""
         count = self.num_recordings
         if count is None:
-            return self.rows_of([0] * batch_size, device)
+            return [0] * batch_size
         if self.window is not None:
-            return self.rows_of(self.window.recordings(batch_size, count), device)
+            return self.window.recordings(batch_size, count)
         if batch_size % count:
-            what = "lm" if self.fusion.per_row is not None else "weight"
+            what = next(iter(self.lists))
             raise ValueError(f"{what} lists {count} recordings, but generate has {batch_size} rows, which is no multiple")
-        return self.rows_of([row // (batch_size // count) for row in range(batch_size)], device)
+        return [row // (batch_size // count) for row in range(batch_size)]
 
-    def rows_of(self, recordings: list[int], device: torch.device) -> Rows:
-        """What LM the rows of some recordings have; -1 for rows that are of none."""
+    def parts(self, recordings: list[int], classes: int, device: torch.device) -> list[Part]:
+        """What is added to the scores of the rows of some recordings: that of language models, then that of phrases."""
         if self.num_recordings is None:
             recordings = [min(recording, 0) for recording in recordings]
-        if self._rows is None or self._rows[0] != (recordings, device):
+        key = (recordings, classes, device)
+        if self._parts is None or self._parts[0] != key:
             every = self.fusion.rows(self.num_recordings or 1, device)
-            roots = every.states[:, 0]
-            while not torch.equal(backoffs := every.tensors.backoff_states[roots], roots):
-                roots = backoffs
-            starts = torch.where(every.present[:, 0], every.states[:, 0], -1)
-            which = torch.tensor(recordings, device=device)
+            which = torch.tensor(recordings, dtype=torch.int64, device=device)
             outside, which = which < 0, which.clamp(min=0)
-            length = max(model.context_length for model in self.fusion.models)
-            starts = torch.where(outside, -1, starts[which]).to(torch.int32)
-            rows = Rows(every.tensors, every.vocab_size, length, starts, roots[which], every.weights[which, 0])
-            self._rows = ((recordings, device), rows)
-        return self._rows[1]
+            length = max(automaton.context_length for automaton in self._known)
+            parts = []
+            for column, roles in enumerate(self.roles(classes, device)):
+                roots = every.states[:, column]
+                while not torch.equal(backoffs := every.tensors.backoff_states[roots], roots):
+                    roots = backoffs
+                starts = torch.where(every.present[:, column], every.states[:, column], -1)
+                starts = torch.where(outside, -1, starts[which]).to(torch.int32)
+                weights = every.weights[which, column]
+                rows = Rows(every.tensors, every.vocab_size, length, starts, roots[which], weights)
+                parts.append(Part(rows, roles, self.weighted and column < every.num_lms))
+            self._parts = (key, parts)
+        return self._parts[1]
+
+    def _automata(self) -> list[Any]:
+        """All language models and boosters, each once."""
+        phrases = self.fusion.phrases
+        rows = len(phrases) if is_per_row(phrases) else 1
+        boosters = [] if phrases is None else self.fusion.contexts.of_rows(phrases, rows)
+        found = [*self.fusion.models, *{id(booster): booster for booster in boosters if booster is not None}.values()]
+        return found or [self.fusion.contexts.booster([])]
+
+
+def _undone(part: Part, input_ids: Tensor, scores: Tensor, engine: str) -> Tensor:
+    """Scores as they were before `fuse`."""
+    rows, roles = part.rows, part.roles
+    lm = torch.zeros(scores.shape, device=scores.device)
+    fuse(lm, input_ids, rows._replace(weights=torch.ones_like(rows.weights)), roles, False, engine)
+    weight = rows.weights[:, None]
+    own = scores - weight * lm
+    if part.weighted:
+        # Of the rule's sums of exp: that of scored tokens has come out as Z_scored^(1 + w) / Z^w, that of the others' roots
+        # as Z_others / Z^(w / (1 + w)); which gives Z, and then Z_scored.
+        unscored = roles.roles & KINDS == UNSCORED
+        roots = scores / (1 + weight)
+        total = torch.logsumexp(own.masked_fill(unscored, -torch.inf), 1, keepdim=True)
+        rest = torch.logsumexp(roots.masked_fill(~unscored, -torch.inf), 1, keepdim=True)
+        normaliser = (1 + weight) * torch.logaddexp(total / (1 + weight), rest)
+        scored = (total + weight * normaliser) / (1 + weight)
+        own = torch.where(unscored, roots + weight / (1 + weight) * normaliser, own - weight * (scored - normaliser))
+    idle = (rows.starts < 0) | (rows.weights == 0)
+    return torch.where(idle[:, None] | (scores == -torch.inf), scores, own)

@@ -126,6 +126,8 @@ def _control_pieces(models: Sequence[NGramLM], tokenizer: Any) -> Iterable[tuple
         return
     for lm in models:
         pieces = getattr(lm, "pieces", None) or ()
-        for token in lm.unk_tokens.tolist() if pieces else ():
+        # Phrases have all tokens of their tokenizer.
+        unknown = lm.unk_tokens.tolist() if hasattr(lm, "unk_tokens") else range(len(pieces))
+        for token in unknown if pieces else ():
             if CONTROL.fullmatch(pieces[token] or ""):
                 yield str(pieces[token]), token

@@ -26,6 +26,8 @@ OF_SOME_DECODER = frozenset(
     [
         "lm",
         "lm_weight",
+        "phrases",
+        "phrase_weight",
         "prompt_context",
         "unscored",
         "confidence",
@@ -47,6 +49,7 @@ OF_SOME_DECODER = frozenset(
         "aes_gamma",
     ]
 )
+NO_PHRASES: list[str] = []
 TRANSDUCERS = ("parakeet_tdt", "parakeet_rnnt", "nemotron_asr_streaming", "nemotron3_5_asr")
 
 
@@ -59,8 +62,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     """
 
     # Settings that a family's decoder takes; any of the reasons is cause enough to decode here.
-    settings: ClassVar[tuple[str, ...]] = ("lm", "lm_weight")
-    reasons: ClassVar[tuple[str, ...]] = ("lm",)
+    settings: ClassVar[tuple[str, ...]] = ("lm", "lm_weight", "phrases", "phrase_weight")
+    reasons: ClassVar[tuple[str, ...]] = ("lm", "phrases")
     of_an_lm: ClassVar[frozenset[str]] = frozenset({"lm_weight"})
     # Settings whose names generation knows too: a stock pipeline would keep them for itself.
     shared_with_generation: ClassVar[tuple[str, ...]] = ()
@@ -107,6 +110,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             for parameters in (preprocess, forward, postprocess):
                 parameters["ngram_decoder"] = decoder
             idle = self.of_an_lm if settings.get("lm") is None else frozenset()
+            idle |= {"phrase_weight"} if settings.get("phrases") is None else frozenset()
             preprocess["per_item"] = {name: len(values) for name, values in lists.items() if name not in idle}
         return preprocess, forward, postprocess
 
@@ -127,6 +131,10 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         if none_each:
             settings, given = {name: value for name, value in settings.items() if name != "lm"}, {}
         reasons = [name for name in self.reasons if settings.get(name) is not None]
+        if settings.get("phrases") is None:
+            if "phrase_weight" in given:
+                raise ValueError("phrase_weight given without phrases=; pass the phrases too")
+            settings = {name: value for name, value in settings.items() if name != "phrase_weight"}
         if settings.get("lm") is None:
             others = " or ".join(f"{name}=" for name in self.reasons if name != "confidence")
             for idle, missing in (
@@ -143,10 +151,24 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             raise ValueError(
                 f"{reasons[0]}= works with CTC models, transducers and encoder-decoders, but this pipeline decodes with {kind}"
             )
-        return self._make_decoder(settings)
+        phrases = [settings.pop(name) for name in ("phrases", "phrase_weight") if settings.get(name) is not None]
+        if not phrases:
+            return self._made(settings)
+        if not settings.keys() & {"lm", *self.reasons} - {"phrases"}:
+            settings["phrases"] = NO_PHRASES  # what there is to decode for
+        return self._made(settings).with_phrases(*phrases)
+
+    def _made(self, settings: dict[str, Any]) -> Any:
+        """A decoder; the last one if the settings are those of the last one, so that what it knows of phrases stays."""
+        last, decoder = self._last_made
+        if last is None or last.keys() != settings.keys() or not all(_same(last[name], settings[name]) for name in last):
+            decoder = self._make_decoder(settings)
+            self._last_made = (dict(settings), decoder)
+        return decoder
 
     # A pipeline without any of the settings never gets to `_ngram_decoder`.
     _ngram_settings: dict[str, Any] | None = None
+    _last_made: tuple[dict[str, Any] | None, Any] = (None, None)
 
     if TYPE_CHECKING:  # what the class of a family adds
 
@@ -258,6 +280,10 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             for name in output.keys() - {"is_last", "hypotheses", "frames", "stride", RECORDING}:
                 result.setdefault(name, []).append(output[name])
         return result
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is b or (isinstance(a, str | int | float) and type(a) is type(b) and a == b)
 
 
 def of_recordings(decoder: Any, recordings: list[int] | None) -> Any:

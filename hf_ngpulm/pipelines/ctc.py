@@ -24,6 +24,9 @@ class CTCNGramPipeline(NGramPipeline):
         lm: an `NGramLM`; the id of a Hub repo or a folder with one; or an ARPA (`.arpa`, `.arpa.gz`) or NeMo (`.nemo`) file.
             None decodes without. A list has one, or None, for each recording of the call.
         lm_weight: weight of the LM's log-probabilities (default 0.5); a list or a tensor has one for each recording.
+        phrases: phrases that shall be recognised: a list of texts, or of pairs of a text and a weight, or a
+            `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
+        phrase_weight: what their bonuses are multiplied with (default 1); a list or a tensor has one for each recording.
         num_beams: prefixes that the search keeps; 1 (the default) searches greedily.
         num_return_sequences: above 1, results have a list `hypotheses` of so many transcripts with their scores.
         confidence: a measure (see `hf_ngpulm.confidence`); the chunks that `return_timestamps` gives then have a `confidence`.
@@ -37,10 +40,10 @@ class CTCNGramPipeline(NGramPipeline):
     """
 
     settings = (
-        "lm", "lm_weight", "num_beams", "beta", "beam_threshold", "blank_threshold", "score_eos", "num_return_sequences",
-        "repeats", "confidence", "engine",
+        "lm", "lm_weight", "phrases", "phrase_weight", "num_beams", "beta", "beam_threshold", "blank_threshold", "score_eos",
+        "num_return_sequences", "repeats", "confidence", "engine",
     )  # fmt: skip
-    reasons = ("lm", "num_beams", "confidence")
+    reasons = ("lm", "phrases", "num_beams", "confidence")
     of_an_lm = frozenset({"lm_weight", "repeats", "score_eos"})
     shared_with_generation = ("num_beams", "num_return_sequences")
 

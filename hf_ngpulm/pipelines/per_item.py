@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import check_number
+from ..boosting.contexts import is_per_row
 
 RECORDING = "ngram_recording"  # among what the model is given, and what comes out
 
@@ -91,6 +92,10 @@ def _objects(name: str, value: Any) -> list[Any] | None:
     return list(value) if isinstance(value, list | tuple) else None
 
 
+def _contexts(name: str, value: Any) -> list[Any] | None:
+    return list(value) if is_per_row(value) else None
+
+
 def _numbers(name: str, value: Any) -> Tensor | None:
     if isinstance(value, Tensor | np.ndarray) and value.ndim == 1:
         value = value.tolist()
@@ -101,5 +106,5 @@ def _numbers(name: str, value: Any) -> Tensor | None:
 
 # How to tell one value for all recordings (None is said of it) from a list of one for each.
 PER_ITEM: dict[str, Callable[[str, Any], Sequence[Any] | Tensor | None]] = {
-    "lm": _objects, "lm_weight": _numbers, "beta": _numbers,
+    "lm": _objects, "lm_weight": _numbers, "beta": _numbers, "phrases": _contexts, "phrase_weight": _numbers,
 }  # fmt: skip

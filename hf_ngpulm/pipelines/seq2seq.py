@@ -25,6 +25,9 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         lm: an `NGramLM`; the id of a Hub repo or a folder with one; or an ARPA (`.arpa`, `.arpa.gz`) or NeMo (`.nemo`) file.
             None decodes without. A list has one, or None, for each recording of the call.
         lm_weight: weight of the LM's log-probabilities (default 0.2); a list or a tensor has one for each recording.
+        phrases: phrases that shall be recognised: a list of texts, or of pairs of a text and a weight, or a
+            `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
+        phrase_weight: what their bonuses are multiplied with (default 1); a list or a tensor has one for each recording.
         prompt_context, unscored, score_eos, engine: as for `hf_ngpulm.NGramLogitsProcessor`.
 
     Raises:
@@ -32,8 +35,8 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
 
-    settings = ("lm", "lm_weight", "prompt_context", "unscored", "score_eos", "engine")
-    of_an_lm = frozenset(settings[1:])
+    settings = ("lm", "lm_weight", "phrases", "phrase_weight", "prompt_context", "unscored", "score_eos", "engine")
+    of_an_lm = frozenset(("lm_weight", "unscored", "score_eos"))
 
     def _make_decoder(self, settings: dict[str, Any]) -> NGramLogitsProcessor:
         settings = dict(settings)

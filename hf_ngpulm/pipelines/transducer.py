@@ -26,6 +26,9 @@ class TransducerNGramPipeline(NGramPipeline):
         lm: an `NGramLM`; the id of a Hub repo or a folder with one; or an ARPA (`.arpa`, `.arpa.gz`) or NeMo (`.nemo`) file.
             None decodes without. A list has one, or None, for each recording of the call.
         lm_weight: weight of the LM's log-probabilities (default 0.5); a list or a tensor has one for each recording.
+        phrases: phrases that shall be recognised: a list of texts, or of pairs of a text and a weight, or a
+            `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
+        phrase_weight: what their bonuses are multiplied with (default 1); a list or a tensor has one for each recording.
         num_beams: hypotheses that the search keeps; 1 (the default) searches greedily.
         strategy: "greedy", "alsd" (beam search, the default with `num_beams`) or "aes" (beam search for RNN-T).
         num_return_sequences: above 1, results have a list `hypotheses` of so many transcripts with their scores.
@@ -41,11 +44,11 @@ class TransducerNGramPipeline(NGramPipeline):
     """
 
     settings = (
-        "lm", "lm_weight", "num_beams", "strategy", "num_return_sequences", "confidence", "max_symbols", "ilm_weight",
-        "blank_scoring", "pruning", "merging", "length_normalization", "score_eos", "aes_steps", "aes_beta", "aes_gamma",
-        "engine",
+        "lm", "lm_weight", "phrases", "phrase_weight", "num_beams", "strategy", "num_return_sequences", "confidence",
+        "max_symbols", "ilm_weight", "blank_scoring", "pruning", "merging", "length_normalization", "score_eos", "aes_steps",
+        "aes_beta", "aes_gamma", "engine",
     )  # fmt: skip
-    reasons = ("lm", "num_beams", "strategy", "confidence")
+    reasons = ("lm", "phrases", "num_beams", "strategy", "confidence")
     of_an_lm = frozenset({"lm_weight", "blank_scoring", "score_eos"})
     shared_with_generation = ("num_beams", "num_return_sequences")
 

@@ -97,6 +97,12 @@ class TransducerDecoder:
     def num_return_sequences(self) -> int:
         return self.search.num_return_sequences
 
+    def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> TransducerDecoder:
+        """The same with other phrases, as cheaply as phrases can be changed."""
+        selected = copy.copy(self)
+        selected.search = self.search.with_phrases(phrases, phrase_weight)
+        return selected
+
     def select(self, rows: Sequence[int]) -> TransducerDecoder:
         """The same decoder for a batch of some of the rows that LMs, phrases and weights list, in this order."""
         selected = copy.copy(self)

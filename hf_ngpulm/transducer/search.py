@@ -112,6 +112,12 @@ class TransducerSearch:
         self.fusion = Fusion(lm, lm_weight, phrases, phrase_weight, tokenizer)
         self._kept: Kept = {}
 
+    def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> TransducerSearch:
+        """The same with other phrases, as cheaply as phrases can be changed."""
+        selected = copy.copy(self)
+        selected.fusion = self.fusion.with_phrases(phrases, phrase_weight)
+        return selected
+
     def select(self, rows: Sequence[int]) -> TransducerSearch:
         """The same search for a batch of some of the rows that LMs, phrases and weights list, in this order."""
         selected = copy.copy(self)

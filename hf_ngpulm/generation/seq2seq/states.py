@@ -1,4 +1,4 @@
-"""The language model's side of a search: a state per row, carried from step to step and moved with the beams."""
+"""The side of language models and phrases in a search: states per row, carried from step to step and moved with the beams."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Scoring:
             split -= 1
         self.before, self.behind = LogitsProcessorList(processors[:split]), LogitsProcessorList(processors[split:])
         self.lm, self.recordings, self.keeps_own = lm, recordings, keeps_own and lm is not None
-        self._states: Tensor | None = None
+        self._states: list[Tensor] | None = None  # of language models, and of phrases
         self._own: Tensor | None = None
 
     def __call__(self, input_ids: Any, scores: Any) -> Tensor:
@@ -56,11 +56,12 @@ class Scoring:
             if self.keeps_own:
                 self._own = scores.clone()
             scores = scores.to(torch.float32).contiguous()
-            self._roles = self.lm.roles(scores.shape[1], scores.device)
-            self._rows = self.lm.rows_of(self.recordings, scores.device)
+            self._parts = self.lm.parts(self.recordings, scores.shape[1], scores.device)
             if self._states is None:
-                self._states = read(input_ids.to(scores.device), self._rows, self._roles, self.lm.engine)
-            fuse_at(scores, self._states, self._rows, self._roles, self.lm.weighted, self.lm.engine)
+                tokens = input_ids.to(scores.device)
+                self._states = [read(tokens, part.rows, part.roles, self.lm.engine) for part in self._parts]
+            for states, part in zip(self._states, self._parts, strict=True):
+                fuse_at(scores, states, part.rows, part.roles, part.weighted, self.lm.engine)
         scores = self.behind(input_ids, scores)
         if self._own is not None:
             self._own.masked_fill_(scores == -torch.inf, -torch.inf)
@@ -69,8 +70,9 @@ class Scoring:
     def follow(self, tokens: Tensor, came_from: Tensor | None = None) -> None:
         """Told of each row's next token `[R]`, and of the row `[R]` whose continuation it is now."""
         if self.lm is not None and self._states is not None:
-            states = self._states if came_from is None else self._states.index_select(0, came_from)
-            self._states = follow(states, tokens.contiguous(), self._rows, self._roles, self.lm.engine)
+            for place, (states, part) in enumerate(zip(self._states, self._parts, strict=True)):
+                states = states if came_from is None else states.index_select(0, came_from)
+                self._states[place] = follow(states, tokens.contiguous(), part.rows, part.roles, self.lm.engine)
 
     def own_log_probs(self, rows: Tensor, tokens: Tensor) -> Tensor | None:
         """What the model alone gave to some tokens `[N]` of some rows `[N]` at the last step, if that is kept."""

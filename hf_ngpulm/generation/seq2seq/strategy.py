@@ -32,6 +32,8 @@ def seq2seq_generate(
     streamer: Any = None,
     lm: GivenLM = None,
     lm_weight: float | Tensor | None = None,
+    phrases: Any = None,
+    phrase_weight: float | Tensor | None = None,
     processor: Any = None,
     start: int | Iterable[int] | None = None,
     prompt_context: bool | None = None,
@@ -55,8 +57,9 @@ def seq2seq_generate(
             None) per recording. By default what the model's generation config names as `ngram_lm` (with the weight
             `ngram_lm_weight`), if it does; False goes without.
         lm_weight: of its log-probabilities (default 0.2); a number, or a tensor with one per recording.
-        processor: the model's (or its tokenizer), to make sure that the LM was made for it; LLM-based models need it, or
-            `start`, to know where a transcript begins.
+        phrases, phrase_weight: as for `hf_ngpulm.NGramLogitsProcessor`.
+        processor: the model's (or its tokenizer), to make sure that the LM was made for it, and to write phrases with;
+            LLM-based models need it, or `start`, to know where a transcript begins.
         start, prompt_context, unscored, score_eos, engine: as for `hf_ngpulm.NGramLogitsProcessor`.
 
     Raises:
@@ -74,7 +77,8 @@ def seq2seq_generate(
         "start": start, "prompt_context": prompt_context, "unscored": unscored, "score_eos": score_eos, "engine": engine,
     }  # fmt: skip
     models, lm_weight = given_lm(lm, lm_weight, generation_config, processor, input_ids.device)
-    language_model = _language_model(model, models, lm_weight, processor, settings)
+    given_phrases = {"phrases": phrases, "phrase_weight": phrase_weight}
+    language_model = _language_model(model, models, lm_weight, processor, settings, given_phrases)
 
     rows, beams = len(input_ids), generation_config.num_beams or 1
     each = max(beams, generation_config.num_return_sequences or 1)
@@ -82,7 +86,7 @@ def seq2seq_generate(
     batch_size = rows // each if window is None else window.total
     count = (None if language_model is None else language_model.num_recordings) or batch_size
     if window is None and count != batch_size:
-        what = "lm" if language_model is not None and language_model.fusion.per_row is not None else "lm_weight"
+        what = "lm" if language_model is None else next(iter(language_model.lists))
         raise ValueError(f"{what} lists {count} recordings, but there are {batch_size}")
     recordings = [row // each for row in range(rows)] if window is None else window.recordings(rows, count)
     judged = window is not None and getattr(generation_config, "logprob_threshold", None) is not None
@@ -98,15 +102,25 @@ def seq2seq_generate(
 
 
 def _language_model(
-    model: Any, models: Any, weight: float | Tensor | None, processor: Any, settings: dict[str, Any]
+    model: Any,
+    models: Any,
+    weight: float | Tensor | None,
+    processor: Any,
+    settings: dict[str, Any],
+    phrases: dict[str, Any],
 ) -> NGramLogitsProcessor | None:
-    """What there is of language models and the rules of their scores, as a logits processor has it."""
+    """What there is of language models and phrases and the rules of their scores, as a logits processor has it."""
     settings = {name: value for name, value in settings.items() if value is not None}
+    phrases = {name: value for name, value in phrases.items() if value is not None}
+    if "phrase_weight" in phrases and "phrases" not in phrases:
+        raise ValueError("phrase_weight without phrases: pass phrases=...")
     if models is None:
-        idle = [*settings, *(["lm_weight"] if weight is not None else [])]
+        goes_without = ("start", "engine") if phrases else ()
+        idle = [*(settings.keys() - set(goes_without)), *(["lm_weight"] if weight is not None else [])]
         if idle:
-            raise ValueError(f"{', '.join(idle)} without a language model: pass lm=...")
-        return None
+            raise ValueError(f"{', '.join(sorted(idle))} without a language model: pass lm=...")
+        if not phrases:
+            return None
     weight = LM_WEIGHT if weight is None else weight
-    found = NGramLogitsProcessor(models, weight, model=model, tokenizer=processor, **settings)
-    return None if not isinstance(weight, Tensor) and weight == 0 else found
+    found = NGramLogitsProcessor(models, weight, model=model, tokenizer=processor, **settings, **phrases)
+    return None if not phrases and not isinstance(weight, Tensor) and weight == 0 else found
