@@ -87,6 +87,7 @@ def seq2seq_generate(
     count = (None if language_model is None else language_model.num_recordings) or batch_size
     if window is None and count != batch_size:
         what = "lm" if language_model is None else next(iter(language_model.lists))
+        what = "lm_weight" if what == "weight" else what  # as it is called here
         raise ValueError(f"{what} lists {count} recordings, but there are {batch_size}")
     recordings = [row // each for row in range(rows)] if window is None else window.recordings(rows, count)
     judged = window is not None and getattr(generation_config, "logprob_threshold", None) is not None
