@@ -122,10 +122,11 @@ class NGramLogitsProcessor(LogitsProcessor):
         return scores
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> NGramLogitsProcessor:
-        """The same with other phrases, as cheaply as phrases can be changed; one that has phrases stays one that has some."""
+        """The same with other phrases, as cheaply as phrases can be changed; None for none, if there is a language model."""
         changed = copy.copy(self)
         changed.fusion = self.fusion.with_phrases(phrases, phrase_weight)
         changed.window = changed._parts = None
+        changed._roles = []
         changed._known = changed._automata()
         return changed
 

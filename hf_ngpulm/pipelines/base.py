@@ -132,9 +132,9 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             settings, given = {name: value for name, value in settings.items() if name != "lm"}, {}
         reasons = [name for name in self.reasons if settings.get(name) is not None]
         if settings.get("phrases") is None:
-            if "phrase_weight" in given:
+            if given.get("phrase_weight") is not None:
                 raise ValueError("phrase_weight given without phrases=; pass the phrases too")
-            settings = {name: value for name, value in settings.items() if name != "phrase_weight"}
+            settings, given = ({k: v for k, v in part.items() if k != "phrase_weight"} for part in (settings, given))
         if settings.get("lm") is None:
             others = " or ".join(f"{name}=" for name in self.reasons if name != "confidence")
             for idle, missing in (

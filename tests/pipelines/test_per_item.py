@@ -62,7 +62,9 @@ def test_what_a_list_is():
             assert listed_values({name: given})[name].tolist() == [0.5, 2.0]
     with pytest.raises(ValueError, match="lm_weight should be a finite number, got 'heavy'"):
         listed_values({"lm_weight": [0.5, "heavy"]})
-    assert set(PER_ITEM) == {"lm", "lm_weight", "beta"}
+    assert listed_values({"phrases": ["anna", ("bob", 2.0)]}) == {}
+    assert listed_values({"phrases": [["anna"], None]}) == {"phrases": [["anna"], None]}
+    assert set(PER_ITEM) == {"lm", "lm_weight", "beta", "phrases", "phrase_weight"}
 
 
 # -- pipelines of each family: parts, three LMs (one None), weights, and recordings of different lengths
@@ -243,6 +245,58 @@ def test_what_comes_along_stays(case, alone):
     results = case.together(named, batch_size=2)
     assert [result["text"] for result in results] == [result["text"] for result in alone]
     assert all(RECORDING not in result for result in results)
+
+
+PHRASES = [["jazz", "the lights"], None, [("zzz", 2.0), "play"], [], ["quickly vexed", "turn"]]
+
+
+@pytest.mark.parametrize("with_lm", [False, True])
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 3}], ids=["greedy", "beams"])
+def test_phrases(case, with_lm, settings):
+    """A context for each recording, and a weight."""
+    weights = [20.0, 25.0, 22.0, 21.0, 30.0]
+    settings = settings | ({"lm": case.lms[1], "lm_weight": 0.1} if with_lm else {})
+    expected = [
+        case.asr(audio.copy(), **({"phrases": phrases, "phrase_weight": weight} if phrases is not None else {}), **settings)
+        for audio, phrases, weight in zip(case.audios, PHRASES, weights)
+    ]
+    given = {"phrases": PHRASES, "phrase_weight": weights}
+    assert case.asr(case.copies(), **given, **settings, batch_size=2) == expected
+    assert list(case.asr((audio for audio in case.copies()), **given, **settings, batch_size=3)) == expected
+    plain = case.asr(case.copies(), **settings)
+    assert [own != other for own, other in zip(expected, plain)].count(True) >= 2
+    assert expected[1] == plain[1] and expected[3] == plain[3]
+    assert case.asr(case.audios[0].copy(), phrases=PHRASES[0], phrase_weight=20.0, **settings) == expected[0]
+    if not settings:
+        of_pipeline = pipeline(TASK, **case.parts, **case.settings, phrases=PHRASES[0], phrase_weight=20.0)
+        assert of_pipeline(case.audios[0].copy()) == expected[0]
+        assert of_pipeline(case.audios[1].copy(), phrases=None, phrase_weight=None) == plain[1]
+
+
+def test_phrases_are_kept_from_call_to_call(case, monkeypatch):
+    """And with them the language model's place beside them: another call with other phrases copies no more than these."""
+    settings = {"lm": case.lms[0], "lm_weight": 0.1}
+    case.asr(case.audios[0].copy(), phrases=["jazz"], **settings)
+    added, add = [], AutomatonPool.add
+
+    def noting(pool, key, automaton):
+        added.extend([key] if key not in pool.places else [])
+        return add(pool, key, automaton)
+
+    monkeypatch.setattr(AutomatonPool, "add", noting)
+    case.asr(case.audios[0].copy(), phrases=["jazz"], **settings)
+    assert not added
+    case.asr(case.audios[0].copy(), phrases=["jazz", "play"], **settings)
+    assert len(added) == 1
+
+
+def test_phrases_that_are_refused(case):
+    with pytest.raises(ValueError, match="phrases lists 5 values, one per recording, but there are 4 recordings"):
+        case.asr(case.copies()[:4], phrases=PHRASES)
+    with pytest.raises(ValueError, match="phrase_weight given without phrases"):
+        case.asr(case.audios[0].copy(), phrase_weight=2.0)
+    with pytest.raises(ValueError, match="phrase 0 is empty"):
+        case.asr(case.audios[0].copy(), phrases=[""])
 
 
 def test_language_models_by_path(case, alone, tmp_path):
