@@ -5,11 +5,12 @@ Importing the package registers its pipeline classes: `pipeline("automatic-speec
 
 from .boosting import ArcBooster, PhraseBooster
 from .ctc import CTCDecoder
-from .errors import InvalidLogitsError, NGramFormatError, TokenizerMismatchError
+from .errors import InvalidLogitsError, NGramFormatError, StreamError, TokenizerMismatchError
 from .generation import NGramLogitsProcessor
 from .hypotheses import Hypothesis
 from .language_model import NGramLM
 from .pipelines import CTCNGramPipeline, Seq2SeqNGramPipeline, TransducerNGramPipeline, register
+from .streaming import Partial, StreamingDecoder
 from .transducer import TransducerDecoder
 
 register()
@@ -23,8 +24,11 @@ __all__ = [
     "NGramFormatError",
     "NGramLM",
     "NGramLogitsProcessor",
+    "Partial",
     "PhraseBooster",
     "Seq2SeqNGramPipeline",
+    "StreamError",
+    "StreamingDecoder",
     "TokenizerMismatchError",
     "TransducerDecoder",
     "TransducerNGramPipeline",

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .arguments import check_weight
+from .arguments import check_number, check_weight
 from .automaton import BackoffAutomaton
 from .automaton.pool import AutomatonPool
 from .automaton.tensors import AutomatonTensors
@@ -45,6 +45,32 @@ class RowModels(NamedTuple):
     def lm_weights(self) -> Tensor:
         """Weights of the language models together, `[B]`."""
         return self.weights[:, : self.num_lms].sum(1)
+
+    def at_end(
+        self, scores: Tensor, lm_scores: Tensor, lm_states: Tensor, score_eos: bool, engine: str
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores of hypotheses whose utterances end here.
+
+        Args:
+            scores: `[B, K]`, of the search.
+            lm_scores, lm_states: `[B, K, M]`, each automaton's unweighted score of the tokens, and where they have led.
+            score_eos: whether `</s>` counts.
+
+        Returns:
+            Scores with what the end adds, and the unweighted scores of the LMs (without `</s>`) and of the phrases: float64
+            `[B, K]` on the device of the scores.
+        """
+        device = scores.device
+        lm_scores = lm_scores.double().masked_fill(~self.present[:, None].to(device), 0.0)
+        if (score_eos and self.num_lms) or self.num_lms < lm_scores.shape[2]:
+            finals = self.final_scores(lm_states.to(self.states.device), score_eos, engine).to(device).double()
+            scores = scores + (self.weights[:, None].to(device) * finals).sum(2)
+            lm_scores[..., self.num_lms :] += finals[..., self.num_lms :]
+        return scores, lm_scores[..., : self.num_lms].sum(2), lm_scores[..., self.num_lms :].sum(2)
+
+    def of(self, rows: Tensor | slice) -> RowModels:
+        """Some of the rows."""
+        return self._replace(states=self.states[rows], weights=self.weights[rows], present=self.present[rows])
 
     def final_scores(self, states: Tensor, score_eos: bool, engine: str) -> Tensor:
         """What the end of a transcript scores, unweighted: that of `</s>`, and what unfinished phrases give back.
@@ -170,6 +196,26 @@ class Fusion:
             present,
             1 if self.models else 0,
         )
+
+    def row(self, model: NGramLM | None, lm_weight: float, device: torch.device) -> RowModels:
+        """One row with one of the models, or None, its weight, and the phrases of all rows.
+
+        Raises:
+            ValueError: another model, or a weight that isn't a finite number.
+        """
+        if model is not None and all(other is not model for other in self.models):
+            raise ValueError(f"this lm isn't among the decoder's {len(self.models)}; make the decoder with it too: lm=[...]")
+        one = copy.copy(self)
+        one.per_row = [model] if self.models else None
+        one.weight = check_number(lm_weight, "lm_weight")
+        return one.rows(1, device)
+
+    def hold(self) -> None:
+        """Keep the phrases of all rows in the pools, for searches that go on using them."""
+        if self.phrases is not None:
+            for booster in self.contexts.of_rows(self.phrases, 1):
+                if booster is not None:
+                    self.held[booster.fingerprint] += 1
 
     def select(self, rows: Sequence[int]) -> Fusion:
         """The same for a batch of some of the rows, in this order; the pools are shared.

@@ -29,6 +29,11 @@ class WordSplitter:
 
     def words(self, token_ids: Sequence[int]) -> list[tuple[str, int, int]]:
         """The text of each word, the index of its first token, and that behind its last."""
+        spans = ((self.text(token_ids[first:last]).strip(), first, last) for first, last in self.spans(token_ids))
+        return [word for word in spans if word[0]]
+
+    def spans(self, token_ids: Sequence[int]) -> list[tuple[int, int]]:
+        """The index of the first token of each word, and that behind its last."""
         pieces = self.tokenizer.convert_ids_to_tokens(list(token_ids))
         begins: list[int] = []
         ends: list[int] = []
@@ -44,8 +49,7 @@ class WordSplitter:
                 inside = True
         if inside:
             ends.append(len(pieces))
-        texts = ((self.text(token_ids[first:last]).strip(), first, last) for first, last in zip(begins, ends))
-        return [word for word in texts if word[0]]
+        return list(zip(begins, ends))
 
     def token_texts(self, token_ids: Sequence[int]) -> list[str]:
         """The text of each token by itself; a word delimiter's is a space."""

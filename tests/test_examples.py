@@ -12,7 +12,12 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.mark.parametrize(
     ("script", "expected"),
-    [("transcribe_with_lm.py", "with LM:"), ("query_lm.py", "after 'call the'"), ("train_lm.py", "pruned to ")],
+    [
+        ("transcribe_with_lm.py", "with LM:"),
+        ("query_lm.py", "after 'call the'"),
+        ("train_lm.py", "pruned to "),
+        ("stream.py", "final: "),
+    ],
 )
 def test_example_runs(script, expected):
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}

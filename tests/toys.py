@@ -5,8 +5,12 @@ from __future__ import annotations
 import torch
 from automata import seeds
 from hypothesis import strategies as st
+from torch import nn
 
 from hf_ngpulm.transducer import TransducerModel
+from hf_ngpulm.transducer.networks import networks_of
+
+ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "silu": nn.SiLU}
 
 
 class Toy(TransducerModel):
@@ -47,6 +51,42 @@ class Toy(TransducerModel):
         classes = torch.arange(logits.shape[-1], device=logits.device)
         is_token = (classes < self.vocab_size) & (classes != self.blank_id)
         return logits.masked_fill(full & is_token, -torch.inf)
+
+
+class Modules(TransducerModel):
+    """The usual networks, of torch's modules with random weights."""
+
+    def __init__(self, vocab_size, blank_id, durations=None, layers=1, sizes=(5, 7, 6), activation="relu", seed=0, bias=True):
+        super().__init__(vocab_size, blank_id, durations)
+        self.sizes = embedded, hidden, joined = sizes
+        classes = vocab_size + len(durations or ())
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.embedding, self.lstm = nn.Embedding(vocab_size, embedded), nn.LSTM(embedded, hidden, layers, bias)
+            self.projector, self.head = nn.Linear(hidden, joined, bias), nn.Linear(joined, classes)
+            with torch.no_grad():
+                for module in (self.lstm, self.projector, self.head):
+                    for parameter in module.parameters():
+                        parameter.normal_(std=1.0)
+        self.activation = ACTIVATIONS[activation]()
+
+    def encode(self, input_features, attention_mask=None):
+        return input_features, attention_mask.sum(-1)
+
+    def start(self, batch_size, like):
+        zeros = like.new_zeros((batch_size, self.lstm.num_layers, self.lstm.hidden_size))
+        return self.predict(torch.full((batch_size,), self.blank_id, device=like.device), (zeros, zeros))
+
+    def predict(self, tokens, state):
+        state = tuple(part.transpose(0, 1).contiguous() for part in state)
+        outputs, state = self.lstm(self.embedding(tokens)[None], state)
+        return self.projector(outputs)[0], tuple(part.transpose(0, 1) for part in state)
+
+    def join(self, frames, predictions):
+        return self.head(self.activation(frames + predictions))
+
+    def networks(self):
+        return networks_of(self.embedding, self.lstm, self.projector, self.activation, self.head)
 
 
 class Scripted(TransducerModel):

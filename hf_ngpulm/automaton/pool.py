@@ -36,6 +36,8 @@ class AutomatonPool:
         device: where the tensors are.
     """
 
+    # Not inference tensors, wherever this is called from: those couldn't be changed outside of inference mode.
+    @torch.inference_mode(False)
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self.vocab_size = vocab_size
         self.device = device
@@ -50,6 +52,7 @@ class AutomatonPool:
             backoff_weights=torch.zeros(2, device=device),
         )
 
+    @torch.inference_mode(False)
     def add(self, key: Hashable, automaton: BackoffAutomaton) -> Place:
         """Have an automaton (one, not several packed) in the pool; where it is, if it is there already.
 

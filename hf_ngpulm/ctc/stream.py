@@ -138,44 +138,13 @@ class GreedyStream(CTCStream):
 
     def label_frames(self, logits: Tensor, lengths: Tensor) -> greedy.GreedyLabels:
         """The class of each frame, before blanks and repeats are dropped."""
-        if not self.states.shape[1]:
-            return self._label_without_lm(logits, lengths)
-        return greedy.ctc_greedy(
-            list(self.models.tensors),
-            logits,
-            lengths,
-            self.states,
-            self.models.weights,
-            STAY_COST * self.models.lm_weights,
-            self.before,
-            self.decoder.blank_id,
-            self.models.vocab_size,
-            self.decoder.repeats,
-            self.decoder.engine,
-        )
-
-    def _label_without_lm(self, logits: Tensor, lengths: Tensor) -> greedy.GreedyLabels:
-        log_probs = torch.log_softmax(logits.float(), dim=-1)
-        labels = logits.argmax(dim=-1)
-        best = log_probs.gather(2, labels[..., None])[..., 0]
-        inside = torch.arange(logits.shape[1], device=logits.device) < lengths[:, None]
-        bad = inside & ~torch.isfinite(best)
-        first_bad = torch.where(bad.any(1), bad.int().argmax(1) if logits.shape[1] else 0, -1)
-        return greedy.GreedyLabels(
-            labels=torch.where(inside, labels, self.decoder.blank_id).to(torch.int32),
-            acoustic_scores=torch.where(inside, best, 0.0).sum(dim=1),
-            lm_scores=self.models.weights,
-            states=self.states,
-            bad_frames=first_bad.to(torch.int32),
-            before=self.before,
-        )
+        return label_frames(self.decoder, self.models, self.states, self.before, logits, lengths)
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        models, lm_scores = self.models, self.lm_scores.masked_fill(~self.models.present, 0.0)
-        if models.num_lms < models.states.shape[1]:
-            lm_scores = lm_scores + models.final_scores(self.states[:, None], False, self.decoder.engine)[:, 0]
-        scores = self.acoustic_scores + (models.weights * lm_scores).sum(1)
-        of_lms, of_phrases = lm_scores[:, : models.num_lms].sum(1), lm_scores[:, models.num_lms :].sum(1)
+        models = self.models
+        scores = self.acoustic_scores + (models.weights * self.lm_scores).sum(1)
+        ended = models.at_end(scores[:, None], self.lm_scores[:, None], self.states[:, None], False, self.decoder.engine)
+        scores, of_lms, of_phrases = (values[:, 0] for values in ended)
         columns = [tensor.tolist() for tensor in (scores, self.acoustic_scores, of_lms, of_phrases)]
         found = []
         for row, row_scores in enumerate(zip(*columns)):
@@ -197,8 +166,7 @@ class BeamStream(CTCStream):
         super().__init__(decoder, models, device)
         self.state = beam.initial_state(decoder.num_beams, models.states)
         self.bonuses = decoder.token_bonuses(models.lm_weights)
-        # A class that no LM scores counts as one of V tokens that are equally likely: otherwise it would come for free.
-        self.unscored = -math.log(max(models.vocab_size, 1)) * models.lm_weights
+        self.unscored = unscored(models)
         nothing = np.zeros((self.batch_size, 0, decoder.num_beams), dtype=np.int32)
         self.links, self.labels = [nothing], [nothing]
 
@@ -226,17 +194,13 @@ class BeamStream(CTCStream):
     def hypotheses(self) -> list[list[Hypothesis]]:
         from .beam.tracing import trace  # compiled loops: they aren't loaded before they are needed
 
-        decoder, state, models = self.decoder, self.state, self.models
-        acoustic = torch.logaddexp(state.blank_scores, state.token_scores).double() + state.offsets[:, None]
-        scores = acoustic + state.fused
-        automata = state.lm_scores.masked_fill(~models.present[:, None], 0.0)
-        if (decoder.score_eos and models.num_lms) or models.num_lms < automata.shape[2]:
-            finals = models.final_scores(state.lm_states, decoder.score_eos, decoder.engine)
-            scores = scores + (models.weights[:, None].double() * finals).sum(2)
-            automata[..., models.num_lms :] += finals[..., models.num_lms :]
+        decoder, state = self.decoder, self.state
+        acoustic, scores = prefix_scores(state)
+        scores, of_lms, of_phrases = self.models.at_end(
+            scores, state.lm_scores, state.lm_states, decoder.score_eos, decoder.engine
+        )
         scores, places = scores.topk(decoder.num_return_sequences, dim=1)
         acoustic, sizes = acoustic.gather(1, places), state.sizes.gather(1, places)
-        of_lms, of_phrases = automata[..., : models.num_lms].sum(2), automata[..., models.num_lms :].sum(2)
         kept = scores > -torch.inf
         sizes = sizes.masked_fill(~kept, 0)
         traced = trace(_joined(self.links), _joined(self.labels), places.cpu().numpy(), sizes.cpu().numpy())
@@ -272,6 +236,50 @@ class BeamStream(CTCStream):
         numbers = np.cumsum(inside, axis=1)
         rows = np.arange(self.batch_size)[:, None, None]
         return numbers[rows, starts], numbers[rows, ends - 1] + 1
+
+
+def label_frames(
+    decoder: CTCDecoder, models: RowModels, states: Tensor, before: Tensor, logits: Tensor, lengths: Tensor
+) -> greedy.GreedyLabels:
+    """The class that greedy search gives each frame, before blanks and repeats are dropped.
+
+    Args:
+        states: int32 `[B, M]`, of the rows' automata.
+        before: int32 `[B, 2]`, see `hf_ngpulm.ctc.greedy`.
+    """
+    if states.shape[1]:
+        return greedy.ctc_greedy(
+            list(models.tensors), logits, lengths, states, models.weights, STAY_COST * models.lm_weights, before,
+            decoder.blank_id, models.vocab_size, decoder.repeats, decoder.engine,
+        )  # fmt: skip
+    log_probs = torch.log_softmax(logits.float(), dim=-1)
+    labels = logits.argmax(dim=-1)
+    best = log_probs.gather(2, labels[..., None])[..., 0]
+    inside = torch.arange(logits.shape[1], device=logits.device) < lengths[:, None]
+    bad = inside & ~torch.isfinite(best)
+    first_bad = torch.where(bad.any(1), bad.int().argmax(1) if logits.shape[1] else 0, -1)
+    return greedy.GreedyLabels(
+        labels=torch.where(inside, labels, decoder.blank_id).to(torch.int32),
+        acoustic_scores=torch.where(inside, best, 0.0).sum(dim=1),
+        lm_scores=models.weights,
+        states=states,
+        bad_frames=first_bad.to(torch.int32),
+        before=before,
+    )
+
+
+def unscored(models: RowModels) -> Tensor:
+    """What a class that no LM scores adds to the score of a prefix, float32 `[B]`.
+
+    It counts as one of V tokens that are equally likely: otherwise it would come for free.
+    """
+    return -math.log(max(models.vocab_size, 1)) * models.lm_weights
+
+
+def prefix_scores(state: beam.BeamState) -> tuple[Tensor, Tensor]:
+    """Acoustic scores of the prefixes, and scores with what LMs and bonuses add: float64 `[B, K]`."""
+    acoustic = torch.logaddexp(state.blank_scores, state.token_scores).double() + state.offsets[:, None]
+    return acoustic, acoustic + state.fused
 
 
 def _joined(blocks: list[np.ndarray]) -> np.ndarray:

@@ -6,6 +6,8 @@ place. No table outlives a call: the weights may change between two.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -30,6 +32,30 @@ WINDOW = 2  # frames of a row that are looked at in one go
 LINES = 4  # frames that products take at once
 
 
+class Carried(NamedTuple):
+    """What the networks know of rows that go on when more frames come; the loop reads and writes it.
+
+    Args:
+        begun: bool `[R]`; what the rest holds for a row that hasn't begun means nothing.
+        states: float32 `[2L, R, H]`, hidden states of all layers and then cells.
+        predictions: float32 `[R, D]`.
+    """
+
+    begun: Tensor
+    states: Tensor
+    predictions: Tensor
+
+    @classmethod
+    def room(cls, networks: TransducerNetworks, rows: int) -> Carried:
+        """For so many rows, none of which has begun."""
+        projection = networks.projection
+        return cls(
+            torch.zeros(rows, dtype=torch.bool, device=CPU),
+            projection.new_zeros((2 * len(networks.layers), rows, projection.shape[1])),
+            projection.new_zeros((rows, projection.shape[0])),
+        )
+
+
 def walk(automaton: AutomatonTensors, rules: Rules, rows: Rows, logits: Tensor, internal: Tensor) -> tuple[Tensor, Tensor]:
     tokens = torch.full(logits.shape[:2], -1, dtype=torch.int64, device=CPU)
     moves = torch.zeros_like(tokens)
@@ -48,8 +74,14 @@ def loop(
     rows: Rows,
     confidence: str | None,
     window: int | None = None,
+    carried: Carried | None = None,
 ) -> list[tuple[Tensor, ...]]:
-    """Take the rows to their ends; the result is all steps: row, class, duration and confidence, in order within each row."""
+    """Take the rows to their ends; the result is all steps: row, class, duration and confidence, in order within each row.
+
+    With something `carried` they can go on from there.
+    """
+    if carried is None:
+        carried = Carried.room(networks, 0)
     layers = networks.layers
     window = window or max(WINDOW, LINES // max(len(rows.numbers), 1))
     addresses = torch.tensor(
@@ -61,7 +93,7 @@ def loop(
         *arrays_of(automaton), *_numbers(rules), *(part.numpy() for part in rows[1:]), frames.detach().contiguous().numpy(),
         addresses.numpy(), layers[0].weight_hh.shape[1], *(part.numpy() for part in weights),
         ACTIVATIONS.index(networks.activation), -1 if confidence is None else MEASURES.index(confidence), np.float32(ALPHA),
-        window, SLOTS,
+        window, SLOTS, *(part.numpy() for part in carried),
     )  # fmt: skip
     work = frames.shape[1] * networks.head.numel() // 16
     found = in_threads(lambda first, last: _loop_rows(first, last, *arrays), len(rows.numbers), work)
@@ -287,7 +319,7 @@ def _loop_rows(
     blank, classes, durations, vocab_size, max_symbols, ilm_weight,
     all_ends, all_weights, all_times, all_symbols, all_lm_states, all_acoustic_scores, all_lm_scores, all_ilm_scores,
     all_bad_frames, all_frames, all_layers, hidden_size, all_embedding, all_projection, all_projection_bias, all_head,
-    all_head_bias, activation, measure, alpha, window, num_slots,
+    all_head_bias, activation, measure, alpha, window, num_slots, begun, carried_states, carried_predictions,
 ):  # fmt: skip
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
         arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights
@@ -340,16 +372,22 @@ def _loop_rows(
 
     # All rows begin alike. (The first slot is used for that while no row is in it.)
     rows[:] = -1
-    emitting[0], said[0] = 0, blank
-    used = _predict(
-        1, emitting, said, embedding, layers, size, projection, projection_bias, hidden, cell, predictions,
-        places, table, 0, inputs, gates, below, projected,
-    )  # fmt: skip
-    for part in range(2 * num_layers):
-        for j in range(size):
-            start[part, j] = states[part, 0, j]
-    for d in range(width):
-        predictions[num_slots, d] = predictions[0, d]
+    used = 0
+    carries = begun.size > 0
+    any_begins = not carries
+    for row in range(first, last):
+        any_begins |= carries and times[row] < ends[row] and not begun[row]
+    if any_begins:
+        emitting[0], said[0] = 0, blank
+        used = _predict(
+            1, emitting, said, embedding, layers, size, projection, projection_bias, hidden, cell, predictions,
+            places, table, 0, inputs, gates, below, projected,
+        )  # fmt: skip
+        for part in range(2 * num_layers):
+            for j in range(size):
+                start[part, j] = states[part, 0, j]
+        for d in range(width):
+            predictions[num_slots, d] = predictions[0, d]
 
     count = 0
     log_rows = np.empty(64 * num_slots, dtype=np.int64)
@@ -362,18 +400,32 @@ def _loop_rows(
         for slot in range(num_slots):
             row = rows[slot]
             if row >= 0 and (times[row] >= ends[row] or bad_frames[row] >= 0):
+                if carries:
+                    begun[row] = True
+                    for part in range(2 * num_layers):
+                        for j in range(size):
+                            carried_states[part, row, j] = states[part, slot, j]
+                    for d in range(width):
+                        carried_predictions[row, d] = predictions[slot, d]
                 row = -1
             if row < 0:
-                while following < last and ends[following] <= 0:
+                while following < last and (times[following] >= ends[following] or bad_frames[following] >= 0):
                     following += 1
                 if following < last:
                     row = following
                     following += 1
-                    for part in range(2 * num_layers):
-                        for j in range(size):
-                            states[part, slot, j] = start[part, j]
-                    for d in range(width):
-                        predictions[slot, d] = predictions[num_slots, d]
+                    if carries and begun[row]:
+                        for part in range(2 * num_layers):
+                            for j in range(size):
+                                states[part, slot, j] = carried_states[part, row, j]
+                        for d in range(width):
+                            predictions[slot, d] = carried_predictions[row, d]
+                    else:
+                        for part in range(2 * num_layers):
+                            for j in range(size):
+                                states[part, slot, j] = start[part, j]
+                        for d in range(width):
+                            predictions[slot, d] = predictions[num_slots, d]
             rows[slot] = row
             if row >= 0:
                 going[num_going] = slot

@@ -15,7 +15,6 @@ from ..hypotheses import Hypothesis
 from ..language_model import NGramLM
 from ..vocabulary import tokenizer_of
 from ..words import WordSplitter
-from .confidences import token_confidences
 from .model import TransducerModel, TransformersTransducer
 from .search import TransducerSearch
 
@@ -148,7 +147,7 @@ class TransducerDecoder:
         """
         frames = encoder_hidden_states
         paths = self.search.search(frames, lengths, self.confidence, phrases)
-        rows, num_paths, longest = paths.labels.shape
+        rows, _, longest = paths.labels.shape
         # Of the steps those with tokens, moved to the front.
         is_token = (paths.labels != self.model.blank_id) & (torch.arange(longest, device=CPU) < paths.counts[..., None])
         counts = is_token.sum(2)
@@ -159,13 +158,7 @@ class TransducerDecoder:
         )
         most = torch.full((rows,), frames.shape[1], device=CPU) if lengths is None else lengths.cpu()
         ends = (starts + durations.clamp(min=1)).minimum(most[:, None, None])
-        confidences = None
-        if paths.confidences is not None:
-            confidences = paths.confidences.gather(2, order)
-        elif self.confidence is not None:
-            owners = torch.arange(rows, device=CPU).repeat_interleave(num_paths)
-            owners, ids, at = (part.to(frames.device) for part in (owners, tokens.flatten(0, 1), starts.flatten(0, 1)))
-            confidences = token_confidences(self.model, frames, owners, ids, at, self.confidence).view(tokens.shape).cpu()
+        confidences = None if paths.confidences is None else paths.confidences.gather(2, order)
         scores = torch.stack([paths.scores, paths.acoustic_scores, paths.lm_scores, paths.phrase_scores], 2)
         columns = (counts, scores, tokens, starts, ends)
         lists = [paths.counts.tolist(), *(column.tolist() for column in columns)]

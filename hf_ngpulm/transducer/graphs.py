@@ -58,8 +58,13 @@ class Repeated:
     def prepare(self, device: torch.device) -> None:
         """To be called before each batch: what is in the buffers gets lost."""
         self._uses += 1
+        if self._uses == 2:
+            self.record(device)
+
+    def record(self, device: torch.device) -> None:
+        """Make a graph, if that can be done; what is in the buffers gets lost."""
         capture = self._capture or (_cuda_graph if device.type == "cuda" else None)
-        if self._uses != 2 or capture is None:
+        if capture is None:
             return
         try:
             self._run = capture(self._work)

@@ -22,7 +22,11 @@ STEPS = 8  # between two looks at whether anything is left to do
 
 
 class Looping:
-    """A search in buffers, for batches of up to `size` rows and `longest` frames: `load` one, `run`, see what it `found`."""
+    """A search in buffers, for batches of up to `size` rows and `longest` frames: `load` one, `run`, see what it `found`.
+
+    Searches that go on when more frames come `read` another tensor, `begin` in some rows, and `run` to the ends of the frames,
+    whose number is in `rows.ends`, again and again.
+    """
 
     def __init__(
         self,
@@ -50,6 +54,7 @@ class Looping:
         self.tokens = torch.zeros((STEPS, size, window), dtype=torch.int32, device=device)
         self.moves, self.confidences = torch.zeros_like(self.tokens), torch.zeros(self.tokens.shape, device=device)
         self.is_open = torch.zeros((), dtype=torch.bool, device=device)
+        self.capture = capture
         self.block = Repeated(self.steps, capture)
 
     def internal_lm(self, prediction: Tensor) -> Tensor:
@@ -68,6 +73,25 @@ class Looping:
         )
         prediction, state = self.model.start(len(self.rows.numbers), self.frames)
         overwrite((self.prediction, *self.state, self.internal), (prediction, *state, self.internal_lm(prediction)))
+        self.forget()
+
+    def begin(self, rows: Tensor, states: Tensor, weights: Tensor) -> None:
+        """Begin anew in some rows, int64 `[N]`, with automata in states `[N, M]` and their weights `[N, M]`."""
+        new = Rows.begin(torch.zeros_like(rows), states, weights)
+        prediction, state = self.model.start(len(rows), self.frames)
+        buffers = (*self.rows[1:], self.prediction, *self.state, self.internal)
+        for buffer, value in zip(buffers, (*new[1:], prediction, *state, self.internal_lm(prediction))):
+            buffer[rows] = value
+
+    def read(self, frames: Tensor) -> None:
+        """Take the frames from another tensor, `[size, T, D]`, from now on."""
+        self.frames = frames
+        self.rows.ends.zero_()  # recording changes nothing then
+        self.block = Repeated(self.steps, self.capture)
+        self.block.record(self.device)
+
+    def forget(self) -> None:
+        """What the steps so far did."""
         self.found_steps: list[tuple[Tensor, ...]] = []
 
     def steps(self) -> None:
@@ -98,6 +122,13 @@ class Looping:
             self.found_steps.append(tuple(part.clone() for part in (self.tokens, self.moves, self.confidences)))
             if not bool(self.is_open):
                 return
+
+    def flat_steps(self) -> tuple[Tensor, ...]:
+        """Row, class, duration and confidence of all steps, in order within each row."""
+        tokens, moves, confidences = (torch.cat(part) for part in zip(*self.found_steps))
+        taken = tokens >= 0
+        rows = torch.arange(tokens.shape[1], device=self.device)[:, None].expand(tokens.shape)
+        return tuple(part[taken] for part in (rows, tokens, moves, confidences))
 
     def found(self) -> GreedySteps:
         parts = (torch.cat(part)[:, : self.size].transpose(0, 1).flatten(1) for part in zip(*self.found_steps))

@@ -64,15 +64,6 @@ class TransducerModel(ABC):
     def predict(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """The prediction after one more token: `[B]` -> `[B, D]`, projected, and the new state."""
 
-    def predictions(self, tokens: Tensor, like: Tensor) -> Tensor:
-        """The predictions before each token of some texts: `[N, L]` -> `[N, L, D]`."""
-        prediction, state = self.start(len(tokens), like)
-        found = []
-        for column in tokens.unbind(1):
-            found.append(prediction)
-            prediction, state = self.predict(column, state)
-        return torch.stack(found, 1) if found else prediction.new_zeros((len(tokens), 0, prediction.shape[-1]))
-
     def parameters(self) -> Iterator[Tensor]:
         """The tensors that predictions and logits depend on: by default those of all attributes."""
         for value in vars(self).values():
@@ -147,13 +138,6 @@ class TransformersTransducer(TransducerModel):
         hidden, cell = (part.transpose(0, 1).contiguous() for part in state)
         outputs, (hidden, cell) = decoder.lstm(decoder.embedding(tokens)[:, None], (hidden, cell))
         return decoder.decoder_projector(outputs)[:, 0], (hidden.transpose(0, 1), cell.transpose(0, 1))
-
-    def predictions(self, tokens: Tensor, like: Tensor) -> Tensor:
-        decoder = self.model.decoder
-        with_start = torch.nn.functional.pad(tokens[:, :-1], (1, 0), value=self.blank_id)[:, : tokens.shape[1]]
-        if not with_start.numel():
-            return super().predictions(tokens, like)
-        return decoder.decoder_projector(decoder.lstm(decoder.embedding(with_start))[0])
 
     def parameters(self) -> Iterator[Tensor]:
         yield from self.model.decoder.parameters()

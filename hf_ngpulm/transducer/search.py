@@ -34,7 +34,7 @@ class Paths(NamedTuple):
             that the search moved on behind it.
         scores: float64 `[B, N]`, what was maximised (but for the division by the length).
         acoustic_scores, lm_scores, phrase_scores: float64 `[B, N]`, see `hf_ngpulm.Hypothesis`.
-        confidences: float32 `[B, N, S]` of the frames of tokens, if asked for and known.
+        confidences: float32 `[B, N, S]` of the frames of tokens, if asked for.
     """
 
     counts: Tensor
@@ -133,7 +133,7 @@ class TransducerSearch:
         Args:
             frames: `[B, T, D]`, as the model's `encode` gives them.
             lengths: integers `[B]`, frames of each row; all T if left out.
-            confidence: a measure (see `hf_ngpulm.confidence`); the result has it if it comes for free.
+            confidence: a measure, see `hf_ngpulm.confidence`.
             phrases: for this batch in place of the search's.
         """
         if frames.dim() != 3 or not frames.dtype.is_floating_point:
@@ -146,7 +146,7 @@ class TransducerSearch:
         models = self.fusion.rows(batch_size, device, phrases)
         if self.settings.strategy == "greedy":
             return self._greedy(frames, lengths, models, confidence)
-        return self._beam(frames, lengths, models)
+        return self._beam(frames, lengths, models, confidence)
 
     def _greedy(self, frames: Tensor, lengths: Tensor, models: RowModels, confidence: str | None) -> Paths:
         found = greedy(
@@ -154,38 +154,33 @@ class TransducerSearch:
             self.settings.max_symbols, self.settings.ilm_weight, confidence, self.engine, kept=self._kept,
         )  # fmt: skip
         _refuse(found.bad_frames)
-        lm_scores = found.lm_scores.double().masked_fill(~models.present, 0.0)
-        if models.num_lms < lm_scores.shape[1]:
-            lm_scores += models.final_scores(found.lm_states[:, None], False, self.engine)[:, 0]
-        scores = found.acoustic_scores + (models.weights * lm_scores).sum(1) - self.settings.ilm_weight * found.ilm_scores
+        scores = found.acoustic_scores + (models.weights * found.lm_scores.double()).sum(1)
+        scores = (scores - self.settings.ilm_weight * found.ilm_scores)[:, None]
+        scores, of_lms, of_phrases = models.at_end(
+            scores, found.lm_scores[:, None], found.lm_states[:, None], False, self.engine
+        )
         return Paths(
             found.counts[:, None].cpu(),
             found.tokens[:, None].cpu(),
             (found.durations.cumsum(1) - found.durations)[:, None].cpu(),
             found.durations[:, None].cpu(),
-            scores[:, None].cpu(),
+            scores.cpu(),
             found.acoustic_scores[:, None].cpu(),
-            lm_scores[:, : models.num_lms].sum(1, keepdim=True).cpu(),
-            lm_scores[:, models.num_lms :].sum(1, keepdim=True).cpu(),
+            of_lms.cpu(),
+            of_phrases.cpu(),
             None if found.confidences is None else found.confidences[:, None].cpu(),
         )
 
-    def _beam(self, frames: Tensor, lengths: Tensor, models: RowModels) -> Paths:
+    def _beam(self, frames: Tensor, lengths: Tensor, models: RowModels, confidence: str | None) -> Paths:
         found = beam_search(
             self.model, frames, lengths, models.tensors, models.states, models.weights, models.vocab_size,
-            self.settings._replace(num_lms=models.num_lms), self.engine, self._kept,
+            self.settings._replace(num_lms=models.num_lms), self.engine, self._kept, confidence,
         )  # fmt: skip
         _refuse(found.bad_frames)
-        scores = found.scores
-        lm_scores = found.lm_scores.double().masked_fill(~models.present.cpu()[:, None], 0.0)
-        if (self.score_eos and models.num_lms) or models.num_lms < lm_scores.shape[2]:
-            finals = models.final_scores(found.lm_states.to(frames.device), self.score_eos, self.engine).cpu().double()
-            scores = scores + (models.weights.cpu()[:, None] * finals).sum(2)
-            lm_scores[..., models.num_lms :] += finals[..., models.num_lms :]
-        ranks = scores
-        if self.length_normalization:
-            inside = torch.arange(found.labels.shape[2], device=found.labels.device) < found.counts[..., None]
-            ranks = scores / (((found.labels != self.model.blank_id) & inside).sum(2) + 1)
+        scores, of_lms, of_phrases = models.at_end(found.scores, found.lm_scores, found.lm_states, self.score_eos, self.engine)
+        inside = torch.arange(found.labels.shape[2], device=found.labels.device) < found.counts[..., None]
+        sizes = ((found.labels != self.model.blank_id) & inside).sum(2)
+        ranks = scores / (sizes + 1) if self.length_normalization else scores
         _, places = ranks.topk(self.num_return_sequences, dim=1)
         scores, counts = scores.gather(1, places), found.counts.gather(1, places)
         counts = counts.masked_fill(scores == -torch.inf, -1)
@@ -198,9 +193,9 @@ class TransducerSearch:
             found.durations.gather(1, each),
             scores,
             found.acoustic_scores.gather(1, places),
-            lm_scores[..., : models.num_lms].sum(2).gather(1, places),
-            lm_scores[..., models.num_lms :].sum(2).gather(1, places),
-            None,
+            of_lms.gather(1, places),
+            of_phrases.gather(1, places),
+            None if confidence is None else found.confidences.gather(1, each),
         )
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from letters import Letters
-from tiny_transducers import FAMILIES, tiny_model
 
 from hf_ngpulm import NGramLM, TransducerDecoder
 from hf_ngpulm.fusion import no_models
-from hf_ngpulm.transducer import TransducerModel, TransformersTransducer, reference
+from hf_ngpulm.transducer import TransducerModel, reference
 from hf_ngpulm.transducer.beam import BeamSettings, beam_search
 from hf_ngpulm.transducer.beam import reference as beam_reference
 
@@ -77,13 +76,3 @@ def test_the_internal_lm_of_a_hat_is_its_own():
     prediction, _ = model.predict(torch.tensor([3, 1]), (torch.tensor([2, 6]),))
     expected = model.labels(torch.zeros(1, SIZE), prediction)
     torch.testing.assert_close(model.internal_lm(prediction)[:, :BLANK], expected, rtol=1e-5, atol=1e-5)
-
-
-def test_predictions_of_whole_texts_are_those_of_single_tokens():
-    tokens = torch.randint(0, CLASSES, (4, 9), generator=torch.Generator().manual_seed(2))
-    like = torch.zeros(4, 1, 12)
-    for model in [TransformersTransducer(tiny_model(name, extra, layers=2, seed=0)) for name, extra in FAMILIES]:
-        with torch.inference_mode():
-            torch.testing.assert_close(model.predictions(tokens, like), TransducerModel.predictions(model, tokens, like))
-            assert model.predictions(tokens[:, :0], like).shape == (4, 0, 12)
-            assert model.predictions(tokens[:0], like).shape[0] == 0

@@ -167,7 +167,7 @@ def test_buffers_serve_batches_of_other_sizes(data):
     _, _, automaton, states, _, vocab_size = data.draw(problems(model))
     num_automata, used = states.shape[1], []
     search = Search(
-        model, torch.zeros(1, 1, 6), 8, 16, automaton, num_automata, vocab_size, options, "reference",
+        model, torch.zeros(1, 1, 6), 8, 16, automaton, num_automata, vocab_size, options, engine="reference",
         capture=lambda work: lambda: (used.append(1), work())[1],
     )  # fmt: skip
     for seed in range(3):

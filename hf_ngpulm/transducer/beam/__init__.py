@@ -73,6 +73,7 @@ class BeamHypotheses(NamedTuple):
         counts: int64 `[B, K]`, number of steps.
         labels, frames, durations: int64 `[B, K, S]`, of each step: the class, blank or token; the frame; and the frames that
             the search moved on behind it. Entries from a hypothesis's number of steps on mean nothing.
+        confidences: float32 `[B, K, S]`, the model's confidence at the steps with tokens, if asked for.
         bad_frames: int64 `[B]`, the first frame of a row at which logits can't be normalised, else -1.
     """
 
@@ -84,6 +85,7 @@ class BeamHypotheses(NamedTuple):
     labels: Tensor
     frames: Tensor
     durations: Tensor
+    confidences: Tensor
     bad_frames: Tensor
 
 
@@ -98,6 +100,7 @@ def beam_search(
     settings: BeamSettings,
     engine: str = "auto",
     kept: Kept | None = None,
+    confidence: str | None = None,
 ) -> BeamHypotheses:
     """Decode a batch.
 
@@ -110,11 +113,12 @@ def beam_search(
         vocab_size: tokens that the automata score, `0 .. vocab_size - 1`.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
         kept: where buffers and CUDA graphs are kept for the next batch: pass the same dictionary again.
+        confidence: measure, see `hf_ngpulm.confidence`.
 
     Returns:
         The hypotheses, on the CPU.
     """
-    arguments = (model, frames, lengths, automaton, states, weights, vocab_size, settings)
+    arguments = (model, frames, lengths, automaton, states, weights, vocab_size, settings, confidence)
     if engine_name(engine, frames.device) == "cpu":
         return importlib.import_module(f"{__package__}.cpu").beam_search(*arguments)
     return importlib.import_module(f"{__package__}.tensors").beam_search(*arguments, engine, kept)

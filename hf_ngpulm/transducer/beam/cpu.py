@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...automaton.cpu import CPU, arrays_of, in_threads
 from ...automaton.tensors import AutomatonTensors
+from ...confidence import ALPHA, MEASURES
 from ..model import TransducerModel
 from . import FIRST_HASH, BeamHypotheses, BeamSettings, loops
 from .tracing import Trace, hypotheses
@@ -25,11 +26,9 @@ class Beam:
     `slots` says which of a row's slots a hypothesis's prediction lies in; `lines` holds what LMs add to each class by slot.
     """
 
-    def __init__(self, lm_states: Tensor, num_beams: int, classes: int, has_lines: bool) -> None:
-        batch_size, num_automata = lm_states.shape
+    def __init__(self, batch_size: int, num_beams: int, num_automata: int, classes: int, has_lines: bool) -> None:
         shape = (batch_size, num_beams)
         self.scores = np.full(shape, -np.inf)
-        self.scores[:, 0] = 0.0
         self.acoustic_scores = self.scores.copy()
         self.times = np.zeros(shape, dtype=np.int64)
         self.symbols = np.zeros(shape, dtype=np.int64)
@@ -38,55 +37,64 @@ class Beam:
         self.hashes = np.full(shape, FIRST_HASH, dtype=np.int64)
         self.parent_hashes = np.zeros(shape, dtype=np.int64)
         self.slots = np.zeros(shape, dtype=np.int64)
-        self.lm_states = np.repeat(lm_states.numpy().astype(np.int32)[:, None], num_beams, 1)
+        self.lm_states = np.zeros((*shape, num_automata), dtype=np.int32)
         self.lm_scores = np.zeros((*shape, num_automata), dtype=np.float32)
         self.lines = np.zeros((2 * batch_size * num_beams if has_lines else 0, classes), dtype=np.float32)
         self.bad_frames = np.full(batch_size, -1, dtype=np.int64)
+
+    def begin(self, rows: np.ndarray, lm_states: np.ndarray) -> None:
+        """One hypothesis without tokens in each of some rows; their LMs are in states `[N, M]`."""
+        self.scores[rows] = self.acoustic_scores[rows] = -np.inf
+        self.scores[rows, 0] = self.acoustic_scores[rows, 0] = 0.0
+        for zeros in (self.times, self.symbols, self.sizes, self.parent_hashes, self.slots, self.lm_scores):
+            zeros[rows] = 0
+        self.last_tokens[rows], self.hashes[rows], self.bad_frames[rows] = -1, FIRST_HASH, -1
+        self.lm_states[rows] = lm_states[:, None]
 
     def arrays(self) -> tuple[np.ndarray, ...]:
         return tuple(vars(self).values())
 
 
 class Search:
-    """One search for a batch, step by step."""
+    """Searches of the rows of a batch, step by step. Rows `begin`, and `run_on` as far as their frames reach, any number of
+    times.
+    """
 
     def __init__(
         self,
         model: TransducerModel,
-        frames: Tensor,
-        lengths: Tensor,
+        like: Tensor,
+        batch_size: int,
         automaton: AutomatonTensors,
-        states: Tensor,
-        weights: Tensor,
+        num_automata: int,
         vocab_size: int,
         settings: BeamSettings,
+        confidence: str | None,
+        has_lines: bool,
     ) -> None:
-        batch_size, self.longest, dim = frames.shape
+        """Args: like: frames `[..., D]`; has_lines: whether any weight, the internal LM's too, is or will be other than 0."""
         num_beams, classes = settings.num_beams, model.vocab_size
         self.model, self.settings, self.vocab_size = model, settings, vocab_size
-        self.num_beams, self.batch_size = num_beams, batch_size
-        self.frames = frames.reshape(-1, dim)
-        self.lengths = lengths.to(torch.int64).contiguous().numpy().copy()
-        self.weights = weights.to(torch.float32).contiguous().numpy()
+        self.num_beams, self.batch_size, self.confidence = num_beams, batch_size, confidence
+        self.weights = np.zeros((batch_size, num_automata), dtype=np.float32)
         self.num_lms = self.weights[:, : settings.num_lms].shape[1]
-        self.totals = self.weights[:, : self.num_lms].sum(1) - np.float32(settings.ilm_weight)
+        self.totals = np.zeros(batch_size, dtype=np.float32)
         self.durations = np.array(model.durations or (), dtype=np.int64)
         self.automaton = arrays_of(automaton)
-        self.beam = Beam(states, num_beams, classes, bool(self.weights.any()) or bool(settings.ilm_weight))
+        self.beam = Beam(batch_size, num_beams, num_automata, classes, has_lines)
         self.trace = Trace(batch_size, num_beams)
 
         networks = model.networks()
-        if networks is not None and networks.serve(frames, classes, len(self.durations)):
+        if networks is not None and networks.serve(like, classes, len(self.durations)):
             self.predict, self.join = networks.predict, networks.join
-            prediction, state = networks.start(batch_size, model.blank_id)
+            self.first = lambda rows: networks.start(rows, model.blank_id)
         else:
             self.predict, self.join = model.predict, model.join
-            prediction, state = model.start(batch_size, frames)
+            self.first = lambda rows: model.start(rows, like)
+        self.predictions: Tensor | None = None  # by slot; the state, too
+        self.state: tuple[Tensor, ...] = ()
 
-        # Slots, and the hypotheses that go on (`num_open` of them): place in the beam, slot and frame.
-        first_slots = torch.arange(batch_size, device=CPU) * 2 * num_beams
-        self.predictions = prediction.new_zeros((2 * batch_size * num_beams, *prediction.shape[1:]))
-        self.state = tuple(part.new_zeros((2 * batch_size * num_beams, *part.shape[1:])) for part in state)
+        # The hypotheses that go on (`num_open` of them): place in the beam, slot and frame.
         self.places = np.full((batch_size, num_beams), -1, dtype=np.int64)
         self.open_slots, self.open_frames = (
             torch.empty(batch_size * num_beams, dtype=torch.int64, device=CPU) for _ in range(2)
@@ -94,11 +102,27 @@ class Search:
         # New tokens: the slot that they are read from, the token, the slot that its prediction goes to.
         self.new = torch.empty((3, batch_size, num_beams), dtype=torch.int64, device=CPU)
         self.new_counts = np.zeros(batch_size, dtype=np.int64)
-        arrays = (*self.automaton, self.beam.lm_states, self.weights, self.num_lms, vocab_size, 2 * num_beams, self.beam.lines)
+
+    def begin(self, rows: Tensor, states: Tensor, weights: Tensor) -> None:
+        """Begin anew in some rows, int64 `[N]`, with automata in states `[N, M]` and their weights `[N, M]`."""
+        numbers = rows.numpy()
+        self.weights[numbers] = weights.to(torch.float32).numpy()
+        self.totals[numbers] = self.weights[numbers, : self.num_lms].sum(1) - np.float32(self.settings.ilm_weight)
+        self.beam.begin(numbers, states.numpy())
+        prediction, state = self.first(len(rows))
+        if self.predictions is None:
+            slots = 2 * self.batch_size * self.num_beams
+            self.predictions = prediction.new_zeros((slots, *prediction.shape[1:]))
+            self.state = tuple(part.new_zeros((slots, *part.shape[1:])) for part in state)
+        arrays = (
+            *self.automaton, numbers, self.beam.lm_states, self.weights, self.num_lms, self.vocab_size, 2 * self.num_beams,
+            self.beam.lines,
+        )  # fmt: skip
         loops.first_lines(*arrays)
-        self._keep(first_slots, prediction, state)
+        self._keep(rows * 2 * self.num_beams, prediction, state)
 
     def _keep(self, slots: Tensor, predictions: Tensor, state: tuple[Tensor, ...]) -> None:
+        assert self.predictions is not None
         self.predictions.index_copy_(0, slots, predictions)
         for part, new in zip(self.state, state):
             part.index_copy_(0, slots, new)
@@ -107,14 +131,37 @@ class Search:
             scores[:, self.model.blank_id] = 0.0
             torch.from_numpy(self.beam.lines).index_add_(0, slots, scores, alpha=-self.settings.ilm_weight)
 
-    def logits(self, limits: np.ndarray) -> Tensor | None:
+    def run_on(self, frames: Tensor, lengths: Tensor, reaches: Tensor) -> None:
+        """Go on as far as the frames reach.
+
+        Args:
+            frames: `[B, T, D]`; times of hypotheses count from the first one.
+            lengths: int64 `[B]`, frames of each row.
+            reaches: int64 `[B]`, the farthest that a step of ALSD may lead where more frames may come, 0 where none will. A
+                step that may lead beyond the last frame waits, since where it leads to depends on what comes.
+        """
+        self.frames, self.longest = frames.reshape(-1, frames.shape[2]), frames.shape[1]
+        self.lengths, self.reaches = lengths.numpy().copy(), reaches.numpy()
+        self.trace.clear()
+        self.none_reach = np.zeros_like(self.reaches)
+        if self.settings.strategy == "alsd":
+            self.alsd()
+        else:
+            self.aes()
+
+    def shift(self, frames: Tensor) -> None:
+        """Have times count from later frames, by so many in each row, int64 `[B]`."""
+        self.beam.times -= frames.numpy()[:, None]
+
+    def logits(self, limits: np.ndarray, reaches: np.ndarray) -> Tensor | None:
         """What the joint network says to hypotheses at frames before the limits `[B]`; None if there are none."""
         count = loops.collect(
-            self.beam.scores, self.beam.times, self.beam.slots, limits, self.longest, self.places, self.open_slots.numpy(),
-            self.open_frames.numpy(),
+            self.beam.scores, self.beam.times, self.beam.slots, limits, reaches, self.longest, self.places,
+            self.open_slots.numpy(), self.open_frames.numpy(),
         )  # fmt: skip
         if not count:
             return None
+        assert self.predictions is not None
         frames = self.frames.index_select(0, self.open_frames[:count])
         predictions = self.predictions.index_select(0, self.open_slots[:count])
         return self.join(frames, predictions).float().contiguous()
@@ -122,14 +169,15 @@ class Search:
     def step(self, logits: Tensor, limits: np.ndarray, most_symbols: int, merges_prefixes: bool = False) -> None:
         """Extend the hypotheses before the limits."""
         settings = self.settings
-        links, labels, moves = self.trace.room(self.num_beams + 1 if merges_prefixes else 1)
+        trace = self.trace.room(self.num_beams + 1 if merges_prefixes else 1)
         aes = settings.strategy == "aes"
         arrays = (
             *self.automaton, logits.numpy(), self.places, limits, self.lengths, self.durations, self.model.blank_id,
             self.model.vocab_size, self.vocab_size, self.weights, self.num_lms, self.totals,
             aes, merges_prefixes, settings.blank_aware, settings.late, settings.log_sum, most_symbols,
             self.num_beams + (settings.aes_beta if aes else 0), settings.aes_gamma,
-            *self.beam.arrays(), *self.new.numpy(), self.new_counts, links, labels, moves,
+            -1 if self.confidence is None else MEASURES.index(self.confidence), np.float32(ALPHA),
+            *self.beam.arrays(), *self.new.numpy(), self.new_counts, *trace,
         )  # fmt: skip
         used = in_threads(
             lambda first, last: loops.search_rows(first, last, *arrays), self.batch_size, logits.shape[1] * self.num_beams * 8
@@ -142,25 +190,29 @@ class Search:
             self._keep(targets, predictions, state)
 
     def alsd(self) -> None:
-        while (logits := self.logits(self.lengths)) is not None:
+        while (logits := self.logits(self.lengths, self.reaches)) is not None:
             self.step(logits, self.lengths, self.settings.max_symbols)
 
     def aes(self) -> None:
         for time in range(int(self.lengths.max(initial=0))):
             limits = np.minimum(self.lengths, time + 1)
             for turn in range(self.settings.aes_steps):
-                logits = self.logits(limits)
+                logits = self.logits(limits, self.none_reach)
                 if logits is None:
                     break
                 self.step(logits, limits, ANY_NUMBER, merges_prefixes=turn == 0)
-            logits = self.logits(limits)
+            logits = self.logits(limits, self.none_reach)
             if logits is not None:  # none but the blank is left
                 self.step(logits, limits, 0)
+
+    def steps(self) -> list[np.ndarray]:
+        """Links, labels and moves (int32) of all steps, and confidences (float32) `[S, B, K]`."""
+        return self.trace.steps(self.confidence, self.model.vocab_size)
 
     def found(self) -> BeamHypotheses:
         beam = self.beam
         tensors = [torch.from_numpy(array) for array in (beam.scores, beam.acoustic_scores, beam.lm_scores, beam.lm_states)]
-        return hypotheses(tensors, self.trace.arrays(), torch.from_numpy(beam.bad_frames))
+        return hypotheses(tensors, self.steps(), torch.from_numpy(beam.bad_frames))
 
 
 def beam_search(
@@ -172,10 +224,10 @@ def beam_search(
     weights: Tensor,
     vocab_size: int,
     settings: BeamSettings,
+    confidence: str | None = None,
 ) -> BeamHypotheses:
-    search = Search(model, frames, lengths, automaton, states, weights, vocab_size, settings)
-    if settings.strategy == "alsd":
-        search.alsd()
-    else:
-        search.aes()
+    has_lines = bool((weights != 0).any()) or bool(settings.ilm_weight)
+    search = Search(model, frames, len(frames), automaton, states.shape[1], vocab_size, settings, confidence, has_lines)
+    search.begin(torch.arange(len(frames), device=CPU), states, weights)
+    search.run_on(frames, lengths, torch.zeros_like(lengths))
     return search.found()

@@ -5,19 +5,25 @@ from __future__ import annotations
 import numpy as np
 
 from ...automaton.cpu import borrowed_automaton, compiled, score_one, step_one
-from ..cpu_networks import INFINITY, exp, magnitude_of, normaliser_of, number_of, order_of, summing
+from ..cpu_networks import INFINITY, exp, magnitude_of, normaliser_of, number_of, order_of, sum_for_confidence, summing
 from . import STILL
 
 NEGLIGIBLE = 40.0  # a summand less likely than another by this power of e is lost in double precision
 
 
 @compiled
-def collect(scores, times, slots, limits, longest, places, open_slots, open_frames):
+def collect(scores, times, slots, limits, reaches, longest, places, open_slots, open_frames):
+    """Number the hypotheses that go on: those before the limits, unless one of the row may get beyond (see `Search.run`)."""
     count = 0
     for row in range(scores.shape[0]):
+        latest = -1
+        for k in range(scores.shape[1]):
+            if scores[row, k] > -np.inf:
+                latest = max(latest, times[row, k])
+        waits = latest + reaches[row] > limits[row]
         for k in range(scores.shape[1]):
             places[row, k] = -1
-            if scores[row, k] > -np.inf and times[row, k] < limits[row]:
+            if scores[row, k] > -np.inf and times[row, k] < limits[row] and not waits:
                 places[row, k] = count
                 open_slots[count] = row * 2 * scores.shape[1] + slots[row, k]
                 open_frames[count] = row * longest + times[row, k]
@@ -41,11 +47,11 @@ def packed(new, counts):
 @compiled
 def first_lines(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    lm_states, weights, num_lms, vocab_size, slots_of_row, lines,
+    rows, lm_states, weights, num_lms, vocab_size, slots_of_row, lines,
 ):  # fmt: skip
     one, chain = np.empty(max(vocab_size, 1), dtype=np.float32), np.empty(16, dtype=np.int32)
     if lines.shape[0]:
-        for row in range(lm_states.shape[0]):
+        for row in rows:
             chain = _fill_line(
                 arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
                 lm_states, row, 0, weights, num_lms, vocab_size, one, chain, lines, row * slots_of_row,
@@ -116,6 +122,16 @@ def _log_sums(logits, at, classes, blank):
 
 
 @compiled
+def _sum_for_confidence(logits, at, classes, log_sum, measure, alpha):
+    best = 0
+    if measure == 0:
+        for label in range(1, classes):
+            if logits[at, label] > logits[at, best]:
+                best = label
+    return sum_for_confidence(logits, at, classes, np.float32(log_sum), best, measure, alpha)
+
+
+@compiled
 def _insert(ranks, entries, size, most, rank, entry):
     """Put an entry in a list that is sorted, the highest rank first, and holds `most`; returns its new size."""
     if size == most:
@@ -134,9 +150,10 @@ def _insert(ranks, entries, size, most, rank, entry):
 def search_rows(
     first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     logits, places, limits, lengths, durations, blank, classes, vocab_size, weights, num_lms, totals,
-    aes, merges_prefixes, blank_aware, late, log_sum, most_symbols, most_extensions, gamma,
+    aes, merges_prefixes, blank_aware, late, log_sum, most_symbols, most_extensions, gamma, measure, alpha,
     all_scores, all_acoustic, all_times, all_symbols, all_sizes, all_last, all_hashes, all_parent_hashes, all_slots,
-    all_lm_states, all_lm_scores, lines, bad_frames, new_sources, new_tokens, new_targets, new_counts, links, labels, moves,
+    all_lm_states, all_lm_scores, lines, bad_frames, new_sources, new_tokens, new_targets, new_counts,
+    links, labels, moves, sums,
 ):  # fmt: skip
     """Take one step with each row; returns the number of steps that the longest trace of it has."""
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
@@ -230,6 +247,10 @@ def search_rows(
                             depths[k] = depths[j] + 1
                             deepest = max(deepest, depths[k])
                             links[depths[k] - 1, row, k], labels[depths[k] - 1, row, k] = j, token
+                            if measure >= 0:
+                                sums[depths[k] - 1, row, k] = _sum_for_confidence(
+                                    logits, places[row, j], classes, log_sums[j], measure, alpha
+                                )
                         if log_sum:
                             scores[k] = _add(scores[k], score)
                             acoustic[k] = _add(acoustic[k], acoustic[j] + gain)
@@ -386,6 +407,10 @@ def search_rows(
             elif label >= 0:
                 all_symbols[row, place] = 0 if c_moves[i] > 0 else of_int[1, k] + 1
                 all_sizes[row, place] = of_int[2, k] + 1
+                if measure >= 0:
+                    sums[at_step, row, place] = _sum_for_confidence(
+                        logits, places[row, k], classes, log_sums[k], measure, alpha
+                    )
                 all_last[row, place], all_hashes[row, place] = label, c_hashes[i]
                 all_parent_hashes[row, place] = of_int[4, k]
                 if label < scored:

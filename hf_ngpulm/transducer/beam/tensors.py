@@ -11,10 +11,12 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
+from ...confidence import frame_confidence
 from ..graphs import Kept, Repeated, Work, grown, overwrite, recall
 from ..model import State, TransducerModel
 from . import FIRST_HASH, STILL, BeamHypotheses, BeamSettings
@@ -60,24 +62,32 @@ class Said(NamedTuple):
         log_probs: float32 `[B, K, V]`, of the model.
         fused: float32 `[B, K, V]`, with the language models.
         duration_log_probs: float32 `[B, K, D]`; empty for an RNN-T.
+        confidences: float32 `[B, K]`, of the model; 0 if not asked for.
     """
 
     is_open: Tensor
     log_probs: Tensor
     fused: Tensor
     duration_log_probs: Tensor
+    confidences: Tensor
 
 
 class Step(NamedTuple):
-    """What a step did with each place in the beam, int64 `[B, K]`: where it was before, its label, frames moved on."""
+    """What a step did with each place in the beam, int64 `[B, K]`: where it was before, its label, frames moved on; and the
+    confidence in its token, float32 `[B, K]`.
+    """
 
     links: Tensor
     labels: Tensor
     moves: Tensor
+    confidences: Tensor
 
 
 class Search:
-    """A search in buffers, for batches of up to `rows` rows and `longest` frames: `load` one, `run`, see what it `found`."""
+    """A search in buffers, for batches of up to `rows` rows and `longest` frames: `load` one, `run`, see what it `found`.
+
+    Searches that go on when more frames come `read` another tensor, `begin` in some rows, and `run_on`, again and again.
+    """
 
     def __init__(
         self,
@@ -89,14 +99,16 @@ class Search:
         num_automata: int,
         vocab_size: int,
         settings: BeamSettings,
+        confidence: str | None = None,
         engine: str = "auto",
         capture: Callable[[Work], Work] | None = None,
     ) -> None:
-        self.model, self.settings, self.engine = model, settings, engine
+        self.model, self.settings, self.confidence, self.engine = model, settings, confidence, engine
         self.automaton, self.vocab_size = list(automaton), vocab_size
         device = self.device = frames.device
         num_beams = settings.num_beams
         self.lengths = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.reaches = torch.zeros_like(self.lengths)
         self.frames = frames.new_zeros((rows, longest, frames.shape[2]))
         self.weights = torch.zeros((rows, num_automata), device=device)
         self.totals = torch.zeros(rows, device=device)
@@ -108,8 +120,10 @@ class Search:
         self.beam = self.first(torch.zeros((rows, num_automata), dtype=torch.int32, device=device))
         each = 1 if settings.strategy == "alsd" else num_beams + settings.aes_steps
         self.trace = torch.zeros((3, STEPS * each, rows, num_beams), dtype=torch.int32, device=device)
+        self.confidences = torch.zeros(self.trace.shape[1:], device=device)
+        self.capture = capture
         self.block = Repeated(self.alsd if settings.strategy == "alsd" else self.aes, capture)
-        self.traced: list[Tensor] = []
+        self.traced: list[tuple[Tensor, Tensor]] = []
 
     def first(self, states: Tensor) -> Beam:
         num_beams, device = self.settings.num_beams, self.device
@@ -136,34 +150,86 @@ class Search:
         all_states = torch.zeros((self.lengths.numel(), states.shape[1]), dtype=torch.int32, device=self.device)
         all_states[:size] = states
         self.put(self.first(all_states))
-        self.time.zero_()
-        self.traced = [self.trace[:, :0]]
+        self.forget()
         self.size, self.longest = size, longest
+
+    def begin(self, rows: Tensor, states: Tensor, weights: Tensor) -> None:
+        """Begin anew in some rows, int64 `[N]`, with automata in states `[N, M]` and their weights `[N, M]`."""
+        num_beams = self.settings.num_beams
+        self.weights[rows] = weights
+        self.totals[rows] = weights[:, : self.settings.num_lms].sum(1) - self.settings.ilm_weight
+        new = self.first(states)
+        for name in set(Beam._fields) - {"predictions", "state"}:
+            getattr(self.beam, name)[rows] = getattr(new, name)
+        places = (rows[:, None] * num_beams + torch.arange(num_beams, device=self.device)).flatten()
+        for buffer, part in zip((self.beam.predictions, *self.beam.state), (new.predictions, *new.state)):
+            buffer[places] = part
+
+    def read(self, frames: Tensor) -> None:
+        """Take the frames from another tensor, `[rows, T, D]`, from now on."""
+        self.frames = frames
+        beam = Beam._make([*(part.clone() for part in self.beam[:-1]), tuple(part.clone() for part in self.beam.state)])
+        self.block = Repeated(self.alsd if self.settings.strategy == "alsd" else self.aes, self.capture)
+        self.block.record(self.device)
+        self.put(beam)
+
+    def run_on(self, frames: Tensor, lengths: Tensor, reaches: Tensor) -> None:
+        """Go on as far as the frames reach.
+
+        Args:
+            frames: the tensor that the search reads; times of hypotheses count from its first ones.
+            lengths: int64 `[B]`, frames of each row.
+            reaches: int64 `[B]`, the farthest that a step of ALSD may lead where more frames may come, 0 where none will. A
+                step that may lead beyond the last frame waits, since where it leads to depends on what comes.
+        """
+        assert frames is self.frames
+        self.lengths.copy_(lengths)
+        self.reaches.copy_(reaches)
+        self.longest = int(lengths.max()) if len(lengths) else 0
+        self.forget()
+        self.run()
+
+    def shift(self, frames: Tensor) -> None:
+        """Have times count from later frames, by so many in each row, int64 `[B]`."""
+        self.beam.times.sub_(frames.to(self.device)[:, None])
+
+    def forget(self) -> None:
+        """What the steps so far did."""
+        self.time.zero_()
+        self.traced = []
 
     def put(self, beam: Beam) -> None:
         overwrite(tuple(self.beam[:-1]), tuple(beam[:-1]))
         overwrite(self.beam.state, beam.state)
 
     def run(self) -> None:
+        """Take the rows, none of which has more frames than `longest`, as far as their frames reach."""
         if self.settings.strategy == "aes":
             for _ in range(0, self.longest, STEPS):
-                self.block()
-                self.traced.append(self.trace.clone())
+                self.run_block()
             return
         while True:
-            self.block()
-            self.traced.append(self.trace.clone())
+            self.run_block()
             if not bool(self.is_open):
                 return
+
+    def run_block(self) -> None:
+        self.block()
+        self.traced.append((self.trace.clone(), self.confidences.clone()))
 
     def alsd(self) -> None:
         """A block of steps."""
         beam, trace = self.beam, []
         for _ in range(STEPS):
-            beam, steps = self.step(beam, self.lengths, self.settings.max_symbols)
+            beam, steps = self.step(beam, self.limits(beam), self.settings.max_symbols)
             trace += steps
-        self.is_open.copy_(((beam.scores > -torch.inf) & (beam.times < self.lengths[:, None])).any())
+        self.is_open.copy_(((beam.scores > -torch.inf) & (beam.times < self.limits(beam)[:, None])).any())
         self.keep(beam, trace)
+
+    def limits(self, beam: Beam) -> Tensor:
+        """The frames before which hypotheses go on, int64 `[B]`: none in rows that wait for more."""
+        latest = torch.where(beam.scores > -torch.inf, beam.times, 0).amax(1)
+        return torch.where(latest + self.reaches > self.lengths, 0, self.lengths)
 
     def aes(self) -> None:
         """A block of frames."""
@@ -180,14 +246,19 @@ class Search:
 
     def keep(self, beam: Beam, trace: list[Step]) -> None:
         self.put(beam)
-        for buffer, steps in zip(self.trace, zip(*trace)):
+        for buffer, steps in zip((*self.trace, self.confidences), zip(*trace)):
             buffer.copy_(torch.stack(steps))
 
     def found(self) -> BeamHypotheses:
         beam, size = self.beam, self.size
         tensors = [tensor[:size].cpu() for tensor in (beam.scores, beam.acoustic_scores, beam.lm_scores, beam.lm_states)]
-        trace = torch.cat(self.traced, 1)[:, :, :size].cpu().numpy()
-        return hypotheses(tensors, list(trace), beam.bad_frames[:size].cpu())
+        return hypotheses(tensors, [array[:, :size] for array in self.steps()], beam.bad_frames[:size].cpu())
+
+    def steps(self) -> list[np.ndarray]:
+        """Links, labels and moves (int32) of all steps, and confidences (float32) `[S, B, K]`."""
+        none = (self.trace[:, :0], self.confidences[:0])
+        traces, confidences = zip(none, *self.traced)
+        return [*torch.cat(traces, 1).cpu().numpy(), torch.cat(confidences).cpu().numpy()]
 
     def ask(self, beam: Beam, limits: Tensor) -> tuple[Said, Beam]:
         """Run the joint network; a row whose outputs can't be normalised ends here."""
@@ -209,6 +280,9 @@ class Search:
         is_open = is_open & ~broken.any(1)[:, None]
         log_probs = torch.where(is_open[..., None], token_logits - normalisers[..., None], 0.0)
         added = self.added(beam)
+        confidences = torch.zeros_like(normalisers)
+        if self.confidence is not None:
+            confidences = frame_confidence(token_logits, self.confidence)
         of_blank = log_probs[..., model.blank_id]
         fused = log_probs + added
         if settings.blank_aware:
@@ -220,7 +294,7 @@ class Search:
             of_blank = of_blank + torch.where((totals != 0) & (of_blank > -torch.inf), totals * of_blank, 0.0)
         fused = torch.where(log_probs > -torch.inf, fused, -torch.inf)  # not a NaN, if the others are impossible too
         fused[..., model.blank_id] = of_blank
-        return Said(is_open, log_probs, fused, duration_log_probs), beam
+        return Said(is_open, log_probs, fused, duration_log_probs, confidences), beam
 
     def added(self, beam: Beam) -> Tensor:
         """What language models add to the scores of the classes, `[B, K, V]`."""
@@ -326,7 +400,8 @@ class Search:
             beam.bad_frames,
             state,
         )
-        return beam, [*steps, Step(parents, labels, moves)]
+        confidences = torch.where(gets_token, said.confidences.gather(1, parents), 0.0)
+        return beam, [*steps, Step(parents, labels, moves, confidences)]
 
     def merged(
         self, hashes: Tensor, sizes: Tensor, times: Tensor, scores: Tensor, acoustic: Tensor
@@ -388,7 +463,8 @@ class Search:
         for depth in range(1, num_beams):
             moved = depths == depth
             links = torch.where(moved, parents, self.places)
-            steps.append(Step(links, torch.where(moved, tokens, STILL), torch.zeros_like(links)))
+            confidences = said.confidences.gather(1, links)
+            steps.append(Step(links, torch.where(moved, tokens, STILL), torch.zeros_like(links), confidences))
         return beam._replace(scores=scores, acoustic_scores=acoustic), steps
 
     def predicted(self, beam: Beam, parents: Tensor, labels: Tensor, gets_token: Tensor) -> tuple[Tensor, State]:
@@ -421,17 +497,18 @@ def beam_search(
     weights: Tensor,
     vocab_size: int,
     settings: BeamSettings,
+    confidence: str | None = None,
     engine: str = "auto",
     kept: Kept | None = None,
 ) -> BeamHypotheses:
     rows, longest = grown(frames.shape[0], 1), grown(frames.shape[1], 64)
     key = (
-        "beam", rows, longest, states.shape[1], vocab_size, settings, engine, frames.shape[2], frames.dtype, frames.device,
-        id(model),
+        "beam", rows, longest, states.shape[1], vocab_size, settings, confidence, engine, frames.shape[2], frames.dtype,
+        frames.device, id(model),
     )  # fmt: skip
     search: Search = recall(
         kept, key, (*(automaton if states.shape[1] else ()), *model.parameters()),
-        lambda: Search(model, frames, rows, longest, automaton, states.shape[1], vocab_size, settings, engine),
+        lambda: Search(model, frames, rows, longest, automaton, states.shape[1], vocab_size, settings, confidence, engine),
     )  # fmt: skip
     search.load(frames, lengths, states, weights)
     search.run()

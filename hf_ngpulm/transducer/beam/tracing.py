@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from ...automaton.cpu import compiled
+from ...confidence import confidence_of_sums
 from . import STILL, BeamHypotheses
 
 
 class Trace:
-    """For each step, row and place in the beam: the place before the step, the label, and the frames moved on.
+    """For each step, row and place in the beam: the place before the step, the label, the frames moved on, and what the
+    confidence in a token is made of (see `hf_ngpulm.confidence.confidence_of_sums`).
 
     Room grows by doubling. What nobody writes means that a hypothesis stays where it is.
     """
@@ -21,29 +23,37 @@ class Trace:
     def __init__(self, batch_size: int, num_beams: int) -> None:
         self._size = 0
         self._shape = (batch_size, num_beams)
-        self._links, self._labels, self._moves = self._blocks(64)
+        self._arrays = self._blocks(64)
 
-    def _blocks(self, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _blocks(self, steps: int) -> list[np.ndarray]:
         shape = (steps, *self._shape)
         links = np.ascontiguousarray(np.broadcast_to(np.arange(self._shape[1], dtype=np.int32), shape))
-        return links, np.full(shape, STILL, dtype=np.int32), np.zeros(shape, dtype=np.int32)
+        labels, moves = np.full(shape, STILL, dtype=np.int32), np.zeros(shape, dtype=np.int32)
+        return [links, labels, moves, np.zeros(shape, dtype=np.float32)]
 
-    def room(self, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Links, labels and moves `[S, B, K]` of the next steps; at least so many."""
-        while self._size + steps > len(self._links):
-            blocks = self._blocks(len(self._links))
-            self._links, self._labels, self._moves = (
-                np.concatenate((old, new)) for old, new in zip((self._links, self._labels, self._moves), blocks)
-            )
-        return self._links[self._size :], self._labels[self._size :], self._moves[self._size :]
+    def room(self, steps: int) -> list[np.ndarray]:
+        """Links, labels, moves and sums `[S, B, K]` of the next steps; at least so many."""
+        while self._size + steps > len(self._arrays[0]):
+            blocks = self._blocks(len(self._arrays[0]))
+            self._arrays = [np.concatenate((old, new)) for old, new in zip(self._arrays, blocks)]
+        return [array[self._size :] for array in self._arrays]
 
     def used(self, steps: int) -> None:
         """So many of them are taken."""
         self._size += steps
 
-    def arrays(self) -> list[np.ndarray]:
-        """Those that are taken."""
-        return [array[: self._size] for array in (self._links, self._labels, self._moves)]
+    def steps(self, confidence: str | None, classes: int) -> list[np.ndarray]:
+        """Links, labels, moves and, by this measure, confidences of the steps that are taken."""
+        *arrays, sums = (array[: self._size] for array in self._arrays)
+        if confidence is not None:
+            sums = confidence_of_sums(torch.from_numpy(sums), confidence, classes).numpy()
+        return [*arrays, sums]
+
+    def clear(self) -> None:
+        """Forget the steps."""
+        for array, new in zip(self._arrays, self._blocks(self._size)):
+            array[: self._size] = new
+        self._size = 0
 
 
 def hypotheses(tensors: Sequence[Tensor], trace: Sequence[np.ndarray], bad_frames: Tensor) -> BeamHypotheses:
@@ -51,13 +61,14 @@ def hypotheses(tensors: Sequence[Tensor], trace: Sequence[np.ndarray], bad_frame
 
     Args:
         tensors: the fields of `BeamHypotheses` up to `lm_states`.
-        trace: links, labels and moves, int32 `[S, B, K]`.
+        trace: links, labels, moves (int32) and confidences (float32) `[S, B, K]`.
     """
-    links, labels, moves = trace
+    links, labels, moves, confidences = trace
     counts = np.zeros(links.shape[1:], dtype=np.int64)
     _count(links, labels, counts)
-    out = [np.zeros((*counts.shape, counts.max(initial=0)), dtype=np.int64) for _ in range(3)]
-    _follow(links, labels, moves, counts, *out)
+    shape = (*counts.shape, counts.max(initial=0))
+    out = [*(np.zeros(shape, dtype=np.int64) for _ in range(3)), np.zeros(shape, dtype=np.float32)]
+    _follow(links, labels, moves, confidences, counts, *out)
     return BeamHypotheses._make([*tensors, *(torch.from_numpy(array) for array in (counts, *out)), bad_frames])
 
 
@@ -72,7 +83,7 @@ def _count(links, labels, counts):
 
 
 @compiled
-def _follow(links, labels, moves, counts, out_labels, out_frames, out_moves):
+def _follow(links, labels, moves, confidences, counts, out_labels, out_frames, out_moves, out_confidences):
     for row in range(counts.shape[0]):
         for k in range(counts.shape[1]):
             place, at = k, counts[row, k]
@@ -80,6 +91,7 @@ def _follow(links, labels, moves, counts, out_labels, out_frames, out_moves):
                 if labels[step, row, place] != STILL:
                     at -= 1
                     out_labels[row, k, at], out_moves[row, k, at] = labels[step, row, place], moves[step, row, place]
+                    out_confidences[row, k, at] = confidences[step, row, place]
                 place = links[step, row, place]
             frame = 0
             for i in range(counts[row, k]):

@@ -1,0 +1,6 @@
+"""Online decoding: many streams in one batch."""
+
+from .decoder import StreamingDecoder
+from .partials import Partial
+
+__all__ = ["Partial", "StreamingDecoder"]

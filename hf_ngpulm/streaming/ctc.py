@@ -1,0 +1,195 @@
+"""Streams of CTC models."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..confidence import frame_confidence
+from ..ctc import CTCDecoder, beam
+from ..ctc.stream import label_frames, prefix_scores, unscored
+from ..fusion import RowModels
+from .history import History
+from .slots import Found, Slots
+
+
+class CTCSlots(Slots):
+    """What greedy search and beams have in common."""
+
+    def __init__(self, decoder: CTCDecoder, models: RowModels) -> None:
+        super().__init__(models, History(len(models.states), decoder.num_beams, goes_on=True))
+        self.decoder = decoder
+        self.classes: int | None = None
+        # Of the confidences of all frames of a slot's utterance.
+        self.sums = np.zeros(len(models.states))
+
+    def begin(self, slot: int) -> None:
+        super().begin(slot)
+        self.sums[slot] = 0.0
+
+    def refusal(self, chunk: Tensor) -> str | None:
+        if chunk.dim() != 2 or not chunk.dtype.is_floating_point or (self.classes or chunk.shape[1]) != chunk.shape[1]:
+            of_width = "C" if self.classes is None else str(self.classes)
+            return f"should be logits, floating point of the shape [T, {of_width}], got {chunk.dtype} {tuple(chunk.shape)}"
+        if self.decoder.blank_id >= chunk.shape[1]:
+            return f"has only {chunk.shape[1]} classes, but the blank has the id {self.decoder.blank_id}"
+        return None
+
+    def step(self, slots: np.ndarray, chunks: Sequence[Tensor]) -> np.ndarray:
+        self.classes = chunks[0].shape[1]
+        lengths = np.array([len(chunk) for chunk in chunks], dtype=np.int32)
+        logits = torch.nn.utils.rnn.pad_sequence([chunk.detach() for chunk in chunks], batch_first=True)
+        # All slots in their order are taken as they are, without copies.
+        everything = np.array_equal(slots, np.arange(len(self.frames)))
+        rows = slice(None) if everything else torch.from_numpy(slots).to(logits.device)
+        models = self.models if everything else self.models.of(rows)
+        confidences = np.zeros(logits.shape[:2], dtype=np.float32)
+        if self.decoder.confidence is not None:
+            confidences = frame_confidence(logits, self.decoder.confidence).cpu().numpy()
+        bad_frames = self.search(slots, rows, models, logits, torch.from_numpy(lengths).to(logits.device), confidences)
+        self.frames[slots] += np.where(bad_frames < 0, lengths, 0)
+        return np.where(bad_frames < 0, -1, self.frames[slots] + bad_frames)
+
+    @abstractmethod
+    def search(
+        self,
+        slots: np.ndarray,
+        rows: Tensor | slice,
+        models: RowModels,
+        logits: Tensor,
+        lengths: Tensor,
+        confidences: np.ndarray,
+    ) -> np.ndarray:
+        """Decode chunks `[N, T, C]`; returns the first bad frame of each, else -1. Slots with one stay as they were."""
+
+
+class GreedySlots(CTCSlots):
+    def __init__(self, decoder: CTCDecoder, models: RowModels) -> None:
+        super().__init__(decoder, models)
+        slots, device = len(models.states), models.states.device
+        self.states = models.states.clone()
+        self.before = torch.full((slots, 2), decoder.blank_id, dtype=torch.int32, device=device)
+        self.acoustic_scores = torch.zeros(slots, dtype=torch.float64, device=device)
+        self.lm_scores = torch.zeros(models.states.shape, dtype=torch.float64, device=device)
+        self.last = np.full(slots, decoder.blank_id, dtype=np.int64)
+
+    def begin(self, slot: int) -> None:
+        super().begin(slot)
+        self.states[slot] = self.models.states[slot]
+        self.before[slot] = self.last[slot] = self.decoder.blank_id
+        self.acoustic_scores[slot] = 0.0
+        self.lm_scores[slot] = 0.0
+
+    def search(
+        self,
+        slots: np.ndarray,
+        rows: Tensor | slice,
+        models: RowModels,
+        logits: Tensor,
+        lengths: Tensor,
+        confidences: np.ndarray,
+    ) -> np.ndarray:
+        result = label_frames(self.decoder, models, self.states[rows], self.before[rows], logits, lengths)
+        bad_frames = result.bad_frames.cpu().numpy()
+        good = bad_frames < 0
+        labels = result.labels.cpu().numpy()
+        if not good.all():
+            slots, labels, confidences = slots[good], labels[good], confidences[good]
+            which = torch.from_numpy(np.flatnonzero(good)).to(logits.device)
+            result = type(result)(*(part[which] for part in result))
+            rows, lengths = torch.from_numpy(slots).to(logits.device), lengths[which]
+        self.states[rows], self.before[rows] = result.states, result.before
+        self.acoustic_scores[rows] += result.acoustic_scores
+        self.lm_scores[rows] += result.lm_scores
+        self.history.label(
+            slots, labels, lengths.cpu().numpy(), self.frames, self.last, self.sums, confidences, self.decoder.blank_id
+        )
+        return bad_frames
+
+    def live(self) -> np.ndarray:
+        return np.ones((len(self.frames), 1), dtype=np.bool_)
+
+    def goes_on(self, slots: np.ndarray) -> np.ndarray:
+        return self.last[slots] != self.decoder.blank_id
+
+    def scores(self) -> Tensor:
+        return self.acoustic_scores + (self.models.weights * self.lm_scores).sum(1)
+
+    def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.zeros(len(slots), dtype=np.int64), self.scores().cpu().numpy()[slots]
+
+    def finish(self, slot: int) -> list[Found]:
+        row = slice(slot, slot + 1)
+        ended = self.models.of(row).at_end(
+            self.scores()[row, None], self.lm_scores[row, None], self.states[row, None], False, self.decoder.engine
+        )
+        score, lm_score, phrase_score = (float(values) for values in ended)
+        return [Found(0, score, float(self.acoustic_scores[slot]), lm_score, phrase_score)]
+
+
+class BeamSlots(CTCSlots):
+    def __init__(self, decoder: CTCDecoder, models: RowModels) -> None:
+        super().__init__(decoder, models)
+        self.state = beam.initial_state(decoder.num_beams, models.states)
+
+    def begin(self, slot: int) -> None:
+        super().begin(slot)
+        first = beam.initial_state(self.decoder.num_beams, self.models.states[slot : slot + 1])
+        for part, new in zip(self.state, first):
+            part[slot] = new[0]
+
+    def search(
+        self,
+        slots: np.ndarray,
+        rows: Tensor | slice,
+        models: RowModels,
+        logits: Tensor,
+        lengths: Tensor,
+        confidences: np.ndarray,
+    ) -> np.ndarray:
+        decoder = self.decoder
+        state, frames = beam.ctc_beam(
+            list(models.tensors), beam.BeamState(*(part[rows] for part in self.state)), logits, lengths, models.weights,
+            decoder.token_bonuses(models.lm_weights), unscored(models), decoder.blank_id, models.vocab_size,
+            decoder.beam_threshold, decoder.blank_threshold, decoder.engine,
+        )  # fmt: skip
+        bad_frames = frames.bad_frames.cpu().numpy()
+        good = bad_frames < 0
+        links, labels = frames.links.cpu().numpy(), frames.labels.cpu().numpy()
+        if not good.all():
+            slots, links, labels, confidences = slots[good], links[good], labels[good], confidences[good]
+            which = torch.from_numpy(np.flatnonzero(good)).to(logits.device)
+            state = beam.BeamState(*(part[which] for part in state))
+            rows, lengths = torch.from_numpy(slots).to(logits.device), lengths[which]
+        if isinstance(rows, slice):
+            self.state = state
+        else:
+            for part, new in zip(self.state, state):
+                part[rows] = new
+        self.history.follow_frames(
+            slots, links, labels, lengths.cpu().numpy(), self.frames, self.sums, confidences, self.live()
+        )
+        return bad_frames
+
+    def live(self) -> np.ndarray:
+        return (torch.maximum(self.state.blank_scores, self.state.token_scores) > -torch.inf).cpu().numpy()
+
+    def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        scores = prefix_scores(self.state)[1].cpu().numpy()[slots]
+        places = scores.argmax(1)
+        return places, scores[np.arange(len(slots)), places]
+
+    def finish(self, slot: int) -> list[Found]:
+        row = slice(slot, slot + 1)
+        state = beam.BeamState(*(part[row] for part in self.state))
+        acoustic, scores = prefix_scores(state)
+        scores, of_lms, of_phrases = self.models.of(row).at_end(
+            scores, state.lm_scores, state.lm_states, self.decoder.score_eos, self.decoder.engine
+        )
+        scores, places = scores.topk(self.decoder.num_return_sequences, dim=1)
+        columns = (places, scores, *(values.gather(1, places) for values in (acoustic, of_lms, of_phrases)))
+        return [Found(*values) for values in zip(*(column[0].tolist() for column in columns)) if values[1] > -torch.inf]
