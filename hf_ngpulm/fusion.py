@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .arguments import check_number, check_weight
 from .automaton import BackoffAutomaton
-from .automaton.pool import AutomatonPool
+from .automaton.pool import AutomatonPool, Place
 from .automaton.tensors import AutomatonTensors
 from .boosting import Booster
 from .boosting.contexts import Contexts, is_per_row
@@ -68,6 +68,11 @@ class RowModels(NamedTuple):
             lm_scores[..., self.num_lms :] += finals[..., self.num_lms :]
         return scores, lm_scores[..., : self.num_lms].sum(2), lm_scores[..., self.num_lms :].sum(2)
 
+    def widened(self) -> RowModels:
+        """The same with phrases, of which no row has any."""
+        states, weights, present = (widened(part) for part in (self.states, self.weights, self.present))
+        return self._replace(states=states, weights=weights, present=present)
+
     def of(self, rows: Tensor | slice) -> RowModels:
         """Some of the rows."""
         return self._replace(states=self.states[rows], weights=self.weights[rows], present=self.present[rows])
@@ -89,6 +94,11 @@ class RowModels(NamedTuple):
         if not score_eos:
             scores[..., : self.num_lms] = 0.0
         return scores
+
+
+def widened(values: Tensor, shift: int = 0) -> Tensor:
+    """`[..., M]` -> `[..., M + 1]`: what there is of language models, larger by `shift`, and nothing of phrases."""
+    return torch.cat([values + shift if shift else values, values.new_zeros((*values.shape[:-1], 1))], -1)
 
 
 def no_models(batch_size: int, device: torch.device) -> RowModels:
@@ -210,12 +220,27 @@ class Fusion:
         one.weight = check_number(lm_weight, "lm_weight")
         return one.rows(1, device)
 
-    def hold(self) -> None:
-        """Keep the phrases of all rows in the pools, for searches that go on using them."""
-        if self.phrases is not None:
-            for booster in self.contexts.of_rows(self.phrases, 1):
-                if booster is not None:
-                    self.held[booster.fingerprint] += 1
+    def hold(self, phrases: Any, times: int = 1) -> None:
+        """Keep some phrases in the pools, for searches that go on using them; or, with -1 for `times`, no longer."""
+        booster = self.contexts.booster(phrases)
+        if booster is not None:
+            self.held[booster.fingerprint] += times
+
+    def context(self, phrases: Any, device: torch.device) -> tuple[Place, AutomatonPool]:
+        """Where some phrases lie, and in what pool."""
+        booster = self.contexts.booster(phrases)
+        assert booster is not None
+        pool = self._pool(device, [booster])
+        return pool.places[_key(booster)], pool
+
+    def in_pool(self, models: RowModels, device: torch.device) -> tuple[RowModels, int]:
+        """The same rows with automata that lie in the pool, and how much larger the numbers of their states are there."""
+        _, pool = self.context([], device)
+        shift = 0
+        if models.num_lms and models.tensors.arc_offsets is self.models[0].arc_offsets:
+            shift = pool.places[_key(self.models[0])].states[0]
+        states = models.states + shift
+        return models._replace(tensors=pool.tensors, vocab_size=pool.vocab_size, states=states), shift
 
     def select(self, rows: Sequence[int]) -> Fusion:
         """The same for a batch of some of the rows, in this order; the pools are shared.

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..automaton.pool import Place
 from ..confidence import frame_confidence
 from ..ctc import CTCDecoder, beam
 from ..ctc.stream import label_frames, prefix_scores, unscored
-from ..fusion import RowModels
+from ..fusion import RowModels, widened
 from .history import History
-from .slots import Found, Slots
+from .slots import Found, Slots, given_back, new_states
 
 
 class CTCSlots(Slots):
@@ -77,6 +78,15 @@ class GreedySlots(CTCSlots):
         self.lm_scores = torch.zeros(models.states.shape, dtype=torch.float64, device=device)
         self.last = np.full(slots, decoder.blank_id, dtype=np.int64)
 
+    def widen(self, models: RowModels, shift: int) -> None:
+        super().widen(models, shift)
+        self.states, self.lm_scores = widened(self.states, shift), widened(self.lm_scores)
+
+    def switch(self, slot: int, place: Place, weight: float, is_empty: np.ndarray) -> None:
+        self.lm_scores[slot, -1] += given_back(self.models, slot, self.states[slot, None], self.decoder.engine)[0]
+        self.states[slot, -1] = new_states(place, is_empty)[0]
+        super().switch(slot, place, weight, is_empty)
+
     def begin(self, slot: int) -> None:
         super().begin(slot)
         self.states[slot] = self.models.states[slot]
@@ -135,6 +145,19 @@ class BeamSlots(CTCSlots):
     def __init__(self, decoder: CTCDecoder, models: RowModels) -> None:
         super().__init__(decoder, models)
         self.state = beam.initial_state(decoder.num_beams, models.states)
+
+    def widen(self, models: RowModels, shift: int) -> None:
+        super().widen(models, shift)
+        states, scores = widened(self.state.lm_states, shift), widened(self.state.lm_scores)
+        self.state = self.state._replace(lm_states=states, lm_scores=scores)
+
+    def switch(self, slot: int, place: Place, weight: float, is_empty: np.ndarray) -> None:
+        state = self.state
+        back = given_back(self.models, slot, state.lm_states[slot], self.decoder.engine)
+        state.lm_scores[slot, :, -1] += back
+        state.fused[slot] += self.models.weights[slot, -1] * back
+        state.lm_states[slot, :, -1] = new_states(place, is_empty).to(state.lm_states.device)
+        super().switch(slot, place, weight, is_empty)
 
     def begin(self, slot: int) -> None:
         super().begin(slot)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..arguments import refuse_idle, whole
+from ..arguments import check_number, refuse_idle, whole
 from ..boosting.contexts import is_per_row
 from ..ctc import CTCDecoder
 from ..errors import StreamError
@@ -22,6 +22,7 @@ from .partials import Partial, Spoken, Transcript
 from .slots import Slots
 
 DECODERS_LM: Any = object()  # where None means none
+DECODERS_PHRASES: Any = object()
 MOST_STREAMS = 1 << 16
 
 
@@ -75,7 +76,9 @@ class StreamingDecoder:
             raise ValueError(
                 "phrases, or their weights, are listed for the rows of a batch, which streams aren't; pass one for all"
             )
-        self._fusion.hold()
+        self._phrases: dict[int, Any] = {}  # of open streams
+        if self._fusion.phrases is not None:
+            self._fusion.hold(self._fusion.phrases)
         weights = [] if isinstance(decoder, CTCDecoder) else list(decoder.model.parameters())
         known = [*(weight.device for weight in weights), *(lm.device for lm in self._fusion.models)]
         self.device = torch.device(device if device is not None else known[0] if known else "cpu")
@@ -98,12 +101,22 @@ class StreamingDecoder:
         return len(self._slot_of)
 
     @torch.inference_mode()
-    def open(self, lm: NGramLM | None = DECODERS_LM, lm_weight: float | None = None) -> int:
+    def open(
+        self,
+        lm: NGramLM | None = DECODERS_LM,
+        lm_weight: float | None = None,
+        phrases: Any = DECODERS_PHRASES,
+        phrase_weight: float | None = None,
+    ) -> int:
         """Open a stream.
 
         Args:
             lm: one of the decoder's language models, None for none; needed where the decoder has a list of them.
             lm_weight: its weight, if not the decoder's.
+            phrases: what shall be recognised in it: a `PhraseBooster`, or what one is made of; None for nothing. By default
+                the decoder's phrases.
+            phrase_weight: what their bonuses are multiplied with, if not by the decoder's weight; also those of all phrases
+                that the stream switches to.
 
         Returns:
             The stream's number, which no other stream ever has.
@@ -111,6 +124,10 @@ class StreamingDecoder:
         Raises:
             ValueError: as many streams as there may be are open, or an LM that the decoder doesn't have.
         """
+        if phrase_weight is not None:
+            phrase_weight = check_number(phrase_weight, "phrase_weight")
+        if phrases is not DECODERS_PHRASES:
+            self._fusion.contexts.booster(phrases)  # to tell of mistakes before a stream is open
         models = self._models(lm, lm_weight)
         if not self._free:
             raise ValueError(
@@ -120,9 +137,78 @@ class StreamingDecoder:
         sid, slot = self._opened, self._free.pop()
         self._opened += 1
         self._slot_of[sid] = slot
+        if phrases is not DECODERS_PHRASES or phrase_weight is not None:
+            given = self._fusion.phrases if phrases is DECODERS_PHRASES else phrases
+            self._widen()
+            models, _ = self._fusion.in_pool(models, self.device)
+            self._slots.place(slot, models if self._fusion.phrases is not None else models.widened())
+            self._begin(sid)
+            self._follow(sid, given, self._phrase_weight(phrase_weight))
+            self._slots.begin(slot)
+            return sid
+        if self._is_wide and self._fusion.phrases is None:
+            models = self._fusion.in_pool(models, self.device)[0].widened()
         self._slots.place(slot, models)
         self._begin(sid)
         return sid
+
+    @torch.inference_mode()
+    def set_context(self, sid: int, phrases: Any) -> None:
+        """Have a stream go on with other phrases, also in mid-utterance.
+
+        Matches in progress of the old phrases are given up and give back what they have got; those of the new ones begin with
+        the next token. Other streams aren't disturbed, and phrases that streams have had before are switched to at once.
+
+        Args:
+            sid: the stream.
+            phrases: a `PhraseBooster`, or what one is made of; None for nothing.
+
+        Raises:
+            StreamError: the stream isn't open.
+            ValueError: see `PhraseBooster`; the stream then goes on with its old phrases.
+        """
+        if sid not in self._slot_of:
+            raise StreamError({sid: "it isn't open"})
+        self._fusion.contexts.booster(phrases)
+        self._widen()
+        slot = self._slot_of[sid]
+        has = bool(self._slots.models.present[slot, -1])
+        weight = float(self._slots.models.weights[slot, -1]) if has else self._phrase_weight(None)
+        self._follow(sid, phrases, weight)
+
+    def _phrase_weight(self, weight: float | None) -> float:
+        own = self._fusion.phrase_weight
+        assert not isinstance(own, Tensor)  # the constructor sees to that
+        return own if weight is None else weight
+
+    @property
+    def _is_wide(self) -> bool:
+        """Whether there is room for phrases."""
+        models = self._slots.models
+        return models.states.shape[1] > models.num_lms
+
+    def _widen(self) -> None:
+        if not self._is_wide:
+            models, shift = self._fusion.in_pool(self._slots.models, self.device)
+            self._slots.widen(models.widened(), shift)
+
+    def _follow(self, sid: int, phrases: Any, weight: float) -> None:
+        """Have a stream follow some phrases from now on."""
+        slot, phrases = self._slot_of[sid], [] if phrases is None else phrases
+        place, pool = self._fusion.context(phrases, self.device)
+        self._fusion.hold(phrases)
+        if pool.tensors is not self._slots.models.tensors:
+            self._slots.use(pool.tensors)
+        history = self._slots.history
+        every = np.arange(history.sizes.shape[1])
+        is_empty = (history.tails_of(np.full_like(every, slot), every)[0] == 0) & (len(self._transcripts[sid].ids) == 0)
+        self._slots.switch(slot, place, weight, is_empty)
+        self._release(sid)
+        self._phrases[sid] = phrases
+
+    def _release(self, sid: int) -> None:
+        if sid in self._phrases:
+            self._fusion.hold(self._phrases.pop(sid), -1)
 
     def _models(self, lm: NGramLM | None, lm_weight: float | None) -> RowModels:
         """What a stream is fused with."""
@@ -247,13 +333,14 @@ class StreamingDecoder:
             StreamError: the stream isn't open.
         """
         hypotheses = self._end(sid)
+        self._release(sid)
         self._free.append(self._slot_of.pop(sid))
         del self._transcripts[sid]
         return hypotheses
 
     @torch.inference_mode()
     def reset(self, sid: int) -> list[Hypothesis]:
-        """End the utterance of a stream, as `close` does, and begin a new one in it, with the same language model.
+        """End the utterance of a stream, as `close` does, and begin a new one in it, with the same language model and phrases.
 
         Frames and times count anew.
         """

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..automaton.pool import Place
+from ..automaton.tensors import AutomatonTensors
 from ..fusion import RowModels
 
 if TYPE_CHECKING:
@@ -44,6 +46,31 @@ class Slots(ABC):
         """Have a slot fused with what one row is fused with."""
         for name in ("states", "weights", "present"):
             getattr(self.models, name)[slot] = getattr(models, name)[0]
+
+    def use(self, tensors: AutomatonTensors) -> None:
+        """Go on with automata that lie in other tensors, at the same places."""
+        self.models = self.models._replace(tensors=tensors)
+
+    def widen(self, models: RowModels, shift: int) -> None:
+        """Have room for phrases, too.
+
+        Args:
+            models: as before, with phrases, of which no row has any.
+            shift: how much larger the numbers of the language models' states are now.
+        """
+        self.models = models
+
+    def switch(self, slot: int, place: Place, weight: float, is_empty: np.ndarray) -> None:
+        """Have the utterance of a slot go on with other phrases.
+
+        Matches in progress are given up; those of the new phrases begin with the next token.
+
+        Args:
+            place: of the phrases in the pool.
+            weight: of the phrases.
+            is_empty: bool `[K]`, the hypotheses without a token, for which the utterance has yet to begin.
+        """
+        self.models.states[slot, -1], self.models.weights[slot, -1], self.models.present[slot, -1] = place.start, weight, True
 
     def begin(self, slot: int) -> None:
         """Begin an utterance."""
@@ -82,6 +109,17 @@ class Slots(ABC):
     def is_broken(self, slot: int) -> bool:
         """Whether the slot's utterance can't go on, since the model's outputs were broken."""
         return False
+
+
+def given_back(models: RowModels, slot: int, lm_states: Tensor, engine: str) -> Tensor:
+    """What the phrases in progress give back, unweighted: float32 `[K]` for hypotheses of a slot, whose states are `[K, M]`."""
+    rows = models.of(slice(slot, slot + 1))
+    return rows.final_scores(lm_states[None].to(models.states.device), False, engine)[0, :, -1]
+
+
+def new_states(place: Place, is_empty: np.ndarray) -> Tensor:
+    """The states in which hypotheses go on with other phrases, int32 `[K]`."""
+    return torch.from_numpy(np.where(is_empty, place.start, place.root).astype(np.int32))
 
 
 def broken_frames(frames: Tensor, lengths: np.ndarray) -> np.ndarray:

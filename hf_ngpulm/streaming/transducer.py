@@ -11,7 +11,9 @@ from torch import Tensor
 
 from ..automaton.cpu import CPU
 from ..automaton.ops import engine_name
-from ..fusion import RowModels
+from ..automaton.pool import Place
+from ..automaton.tensors import AutomatonTensors
+from ..fusion import RowModels, widened
 from ..transducer import TransducerDecoder
 from ..transducer.beam import cpu as beam_cpu
 from ..transducer.beam import tensors as beam_tensors
@@ -21,7 +23,7 @@ from ..transducer.looping import Looping
 from ..transducer.networks import TransducerNetworks
 from ..transducer.rows import Rows, Rules
 from .history import History
-from .slots import Found, Slots, broken_frames
+from .slots import Found, Slots, broken_frames, given_back, new_states
 
 LEAST_ROOM = 16  # frames
 
@@ -224,6 +226,31 @@ class GreedySlots(TransducerSlots):
     def bad_frames(self) -> np.ndarray:
         return self.bad
 
+    def use(self, tensors: AutomatonTensors) -> None:
+        super().use(tensors)
+        if self.looping is not None:
+            self.looping.automaton = tensors
+            self.looping.read(self.waiting)
+
+    def widen(self, models: RowModels, shift: int) -> None:
+        super().widen(models, shift)
+        self.rules = self.rules._replace(vocab_size=models.vocab_size)
+        rows = self.rows
+        self.rows = rows._replace(
+            lm_states=widened(rows.lm_states, shift), lm_scores=widened(rows.lm_scores), weights=widened(rows.weights)
+        )
+        if self.looping is not None:
+            self.looping.rules, self.looping.rows = self.rules, self.rows
+        self.use(models.tensors)
+
+    def switch(self, slot: int, place: Place, weight: float, is_empty: np.ndarray) -> None:
+        if self.begun[slot]:
+            rows = self.rows
+            rows.lm_scores[slot, -1] += given_back(self.models, slot, rows.lm_states[slot, None], self.search.engine)[0]
+            rows.lm_states[slot, -1] = new_states(place, is_empty)[0]
+            rows.weights[slot, -1] = weight
+        super().switch(slot, place, weight, is_empty)
+
     def live(self) -> np.ndarray:
         return np.ones((len(self.held), 1), dtype=np.bool_)
 
@@ -290,6 +317,21 @@ class BeamSlots(TransducerSlots):
 
     def bad_frames(self) -> np.ndarray:
         return self.bad
+
+    def use(self, tensors: AutomatonTensors) -> None:
+        super().use(tensors)
+        self.beams.use(tensors)
+
+    def widen(self, models: RowModels, shift: int) -> None:
+        super().widen(models, shift)
+        self.beams.widen(models.tensors, models.vocab_size, models.num_lms, shift)
+
+    def switch(self, slot: int, place: Place, weight: float, is_empty: np.ndarray) -> None:
+        if self.begun[slot]:
+            beam = self.beams.beam
+            back = given_back(self.models, slot, torch.from_numpy(_array(beam.lm_states)[slot]), self.search.engine)
+            self.beams.switch(slot, new_states(place, is_empty), back, weight)
+        super().switch(slot, place, weight, is_empty)
 
     def live(self) -> np.ndarray:
         return _array(self.beams.beam.scores) > -np.inf

@@ -127,9 +127,48 @@ class Search:
         for part, new in zip(self.state, state):
             part.index_copy_(0, slots, new)
         if self.settings.ilm_weight:
-            scores = self.model.internal_lm(predictions)
-            scores[:, self.model.blank_id] = 0.0
-            torch.from_numpy(self.beam.lines).index_add_(0, slots, scores, alpha=-self.settings.ilm_weight)
+            self._subtract_ilm(slots, predictions)
+
+    def _subtract_ilm(self, slots: Tensor, predictions: Tensor) -> None:
+        scores = self.model.internal_lm(predictions)
+        scores[:, self.model.blank_id] = 0.0
+        torch.from_numpy(self.beam.lines).index_add_(0, slots, scores, alpha=-self.settings.ilm_weight)
+
+    def use(self, tensors: AutomatonTensors) -> None:
+        """Go on with automata that lie in other tensors, at the same places."""
+        self.automaton = arrays_of(tensors)
+
+    def widen(self, tensors: AutomatonTensors, vocab_size: int, num_lms: int, shift: int) -> None:
+        """Have one automaton more, which no row has yet; the states of the others are larger by `shift`."""
+
+        def wider(values: np.ndarray) -> np.ndarray:
+            return np.concatenate([values, np.zeros((*values.shape[:-1], 1), values.dtype)], -1)
+
+        beam = self.beam
+        beam.lm_states, beam.lm_scores = wider(beam.lm_states + np.int32(shift)), wider(beam.lm_scores)
+        self.weights = wider(self.weights)
+        self.vocab_size, self.num_lms = vocab_size, num_lms
+        self.settings = self.settings._replace(num_lms=num_lms)
+        if not len(beam.lines):
+            beam.lines = np.zeros((2 * self.batch_size * self.num_beams, self.model.vocab_size), dtype=np.float32)
+        self.use(tensors)
+
+    def switch(self, row: int, states: Tensor, scores: Tensor, weight: float) -> None:
+        """Have the hypotheses of a row follow other phrases: their states and what the old ones give back, `[K]`."""
+        beam = self.beam
+        beam.lm_scores[row, :, -1] += scores.numpy()
+        beam.scores[row] += self.weights[row, -1] * scores.numpy()
+        beam.lm_states[row, :, -1] = states.numpy()
+        self.weights[row, -1] = weight
+        arrays = (
+            *self.automaton, row, beam.scores, beam.slots, beam.lm_states, self.weights, self.num_lms, self.vocab_size,
+            2 * self.num_beams, beam.lines,
+        )  # fmt: skip
+        loops.lines_of_row(*arrays)
+        if self.settings.ilm_weight:
+            assert self.predictions is not None
+            slots = np.unique(beam.slots[row][beam.scores[row] > -np.inf]) + row * 2 * self.num_beams
+            self._subtract_ilm(torch.from_numpy(slots), self.predictions[torch.from_numpy(slots)])
 
     def run_on(self, frames: Tensor, lengths: Tensor, reaches: Tensor) -> None:
         """Go on as far as the frames reach.

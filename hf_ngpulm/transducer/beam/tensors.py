@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
 from ...confidence import frame_confidence
+from ...fusion import widened
 from ..graphs import Kept, Repeated, Work, grown, overwrite, recall
 from ..model import State, TransducerModel
 from . import FIRST_HASH, STILL, BeamHypotheses, BeamSettings
@@ -172,6 +173,27 @@ class Search:
         self.block = Repeated(self.alsd if self.settings.strategy == "alsd" else self.aes, self.capture)
         self.block.record(self.device)
         self.put(beam)
+
+    def use(self, tensors: AutomatonTensors) -> None:
+        """Go on with automata that lie in other tensors, at the same places."""
+        self.automaton = list(tensors)
+        self.read(self.frames)
+
+    def widen(self, tensors: AutomatonTensors, vocab_size: int, num_lms: int, shift: int) -> None:
+        """Have one automaton more, which no row has yet; the states of the others are larger by `shift`."""
+        beam = self.beam
+        self.beam = beam._replace(lm_states=widened(beam.lm_states, shift), lm_scores=widened(beam.lm_scores))
+        self.weights = widened(self.weights)
+        self.vocab_size, self.settings = vocab_size, self.settings._replace(num_lms=num_lms)
+        self.use(tensors)
+
+    def switch(self, row: int, states: Tensor, scores: Tensor, weight: float) -> None:
+        """Have the hypotheses of a row follow other phrases: their states and what the old ones give back, `[K]`."""
+        beam, scores = self.beam, scores.to(self.device)
+        beam.lm_scores[row, :, -1] += scores
+        beam.scores[row] += self.weights[row, -1] * scores
+        beam.lm_states[row, :, -1] = states.to(self.device)
+        self.weights[row, -1] = weight
 
     def run_on(self, frames: Tensor, lengths: Tensor, reaches: Tensor) -> None:
         """Go on as far as the frames reach.
