@@ -27,7 +27,7 @@ class Trace:
 
     def _blocks(self, steps: int) -> list[np.ndarray]:
         shape = (steps, *self._shape)
-        links = np.ascontiguousarray(np.broadcast_to(np.arange(self._shape[1], dtype=np.int32), shape))
+        links = np.broadcast_to(np.arange(self._shape[1], dtype=np.int32), shape).copy()
         labels, moves = np.full(shape, STILL, dtype=np.int32), np.zeros(shape, dtype=np.int32)
         return [links, labels, moves, np.zeros(shape, dtype=np.float32)]
 
