@@ -39,6 +39,7 @@ from aed_random import NAMES, Subject, subject_of, texts
 from kenlm_rescoring import KenLMRescoring
 
 from hf_ngpulm import NGramLM, NGramLogitsProcessor
+from hf_ngpulm.generation import seq2seq_generate
 from hf_ngpulm.language_model import load_language_model
 
 WEIGHTS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
@@ -52,7 +53,7 @@ LEAST_TURNS = 2
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=NAMES, help="default: all; on a CPU all but the largest two")
-    parser.add_argument("--ways", nargs="+", default=["processor", "KenLM"], help="beside stock")
+    parser.add_argument("--ways", nargs="+", default=["processor", "strategy", "KenLM"], help="beside stock")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--most-rows", type=int, help="batch x beams at most; default: any, on a CPU by the model's size")
@@ -85,6 +86,9 @@ def ways_of(subject: Subject, lm: NGramLM, names: list[str]) -> dict[str, dict[s
     if "processor" in names:
         processor = Timed(NGramLogitsProcessor(lm, WEIGHT, model=subject.model, start=subject.start))
         ways["processor"] = {"logits_processor": [processor]}
+    if "strategy" in names:
+        settings = {"lm": lm, "lm_weight": WEIGHT} | ({} if subject.start is None else {"start": subject.start})
+        ways["strategy"] = {"custom_generate": seq2seq_generate, **settings}
     if "KenLM" in names and importlib.util.find_spec("kenlm"):
         classes, ends = subject.model.get_output_embeddings().weight.shape[0], {subject.model.generation_config.eos_token_id}
         ways["KenLM"] = {"logits_processor": [Timed(KenLMRescoring(lm, WEIGHT, classes, ends, subject.prompt_tokens))]}

@@ -2,6 +2,7 @@
 
     python benchmarks/contexts.py --model MODEL [MODEL ...] --manifest clips.jsonl     # CTC models and transducers
     python benchmarks/contexts.py                                                      # the bundled CTC model and clips
+    python benchmarks/contexts.py --random                                             # random outputs of a CTC model, no audio
 
 A manifest has a line {"audio": path, "text": transcript} per clip. The encoder runs beforehand; the time is that of decoding,
 clips sorted by length, in batches, and beside it that of the whole model (the encoder's time, in batches of the same size,
@@ -30,9 +31,12 @@ import speech
 
 from hf_ngpulm import CTCDecoder, PhraseBooster, TransducerDecoder
 from hf_ngpulm.language_model import load_language_model
+from hf_ngpulm.vocabulary import tokenizer_of
 
 BATCH_SIZES = (32, 128)
 BEAM = 6
+SEARCHES: dict[str, dict[str, Any]] = {"greedy": {}, f"beam {BEAM}": {"num_beams": BEAM}}
+FRAMES = 125  # of random logits: 10 s of audio at 80 ms a frame
 SIZES = (10, 200, 1000, 10_000)  # phrases of a context
 PER_ROW = 200
 BY_TURNS = 256
@@ -44,23 +48,26 @@ def main() -> None:
     speech.add_arguments(parser, "contexts")
     parser.set_defaults(model=None, lm=None)
     parser.add_argument("--models", nargs="+", default=[], help="several models, CTC or transducers")
+    parser.add_argument("--random", action="store_true", help="random logits instead of a model's")
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=list(BATCH_SIZES))
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     results: list[dict[str, Any]] = []
     with torch.inference_mode():
-        for name in args.models or [args.model or str(speech.DEMO / "model")]:
+        if args.random:
+            results += random_logits(args)
+        for name in [] if args.random else args.models or [args.model or str(speech.DEMO / "model")]:
             results += measured(name, args)
     names = list(results[0]["throughput"])
-    rows = [
-        [r["model"], r["decoder"], r["batch_size"], f"{r['ms_per_clip']:.2f}", *(f"{r[kind][name]:.2f}" for name in names)]
-        for kind in ("throughput", "whole_model")
-        for r in results
-    ]
-    half = len(results)
-    for title, part in (("decoding alone", rows[:half]), ("whole model", rows[half:])):
-        print(f"\nthroughput by that without phrases, {title}")
-        print(measure.table(["model", "decoder", "batch", "ms a clip", *names], part))
+    for kind, title in (("throughput", "decoding alone"), ("whole_model", "whole model")):
+        rows = [
+            [r["model"], r["decoder"], r["batch_size"], f"{r['ms_per_clip']:.2f}", *(f"{r[kind][name]:.2f}" for name in names)]
+            for r in results
+            if kind in r
+        ]
+        if rows:
+            print(f"\nthroughput by that without phrases, {title}")
+            print(measure.table(["model", "decoder", "batch", "ms a clip", *names], rows))
     times = build_times(args)
     print("\nmilliseconds to make a booster:", ", ".join(f"{size} phrases {1e3 * s:.1f}" for size, s in times.items()))
     print("results in", measure.save(args.name, {"decoders": results, "seconds_to_make": times}, args.out))
@@ -123,7 +130,7 @@ def measured(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
         words = words_of(args.manifest)
         encoder = measure.by_turns({"": lambda: speech.seconds_of(encode, args.device)}, 2)[""]
         clips_in_all = sum(len(numbers) for numbers, *_ in batches)
-        for search, settings in {"greedy": {}, f"beam {BEAM}": {"num_beams": BEAM}}.items():
+        for search, settings in SEARCHES.items():
             fusion = {} if lm is None else {"lm": lm, "lm_weight": LM_WEIGHT}
             decoder: Any
             if is_ctc:
@@ -133,19 +140,48 @@ def measured(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
                 decoder = TransducerDecoder(model, processor, **fusion, **settings)
                 call = decoder.decode
             medians = measure.by_turns(ways(call, batches, processor, words, args.device), args.repeats)
-            plain = medians["none"]
-            row = {"model": label, "decoder": search + (" + LM" if fusion else ""), "batch_size": size}
-            row["ms_per_clip"] = 1e3 * plain / clips_in_all
-            row["throughput"] = {way: plain / seconds for way, seconds in medians.items()}
-            row["whole_model"] = {way: (encoder + plain) / (encoder + seconds) for way, seconds in medians.items()}
-            row["seconds"], row["encoder_seconds"] = medians, encoder
-            found.append(row)
+            name_of_search = search + (" + LM" if fusion else "")
+            found.append(row_of(label, name_of_search, size, clips_in_all, medians, encoder))
     return found
+
+
+def random_logits(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Rows of the table for logits of which one stands out at each frame, mostly the blank's; with the bundled LM."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(speech.DEMO / "model")
+    lm = load_language_model(str(speech.DEMO / "lm.arpa.gz"), tokenizer, args.device)
+    words = words_of(speech.DEMO / "clips.jsonl")
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for size in args.batch_sizes:
+        logits = torch.randn(size, FRAMES, lm.vocab_size + 1, generator=generator)
+        said = torch.randint(lm.vocab_size, (size, FRAMES, 1), generator=generator)
+        said = torch.where(torch.rand(said.shape, generator=generator) < 0.75, tokenizer.pad_token_id, said)
+        logits = logits.scatter_add_(2, said, torch.full(said.shape, 10.0)).to(args.device)
+        batches = [(list(range(size)), logits, torch.full((size,), FRAMES, device=args.device))] * 2
+        for search, settings in SEARCHES.items():
+            decoder = CTCDecoder(tokenizer, lm, LM_WEIGHT, **settings)
+            medians = measure.by_turns(ways(decoder, batches, tokenizer, words, args.device), args.repeats)
+            found.append(row_of("random", search + " + LM", size, 2 * size, medians, None))
+    return found
+
+
+def row_of(
+    model: str, decoder: str, batch_size: int, clips: int, medians: dict[str, float], encoder: float | None
+) -> dict[str, Any]:
+    plain = medians["none"]
+    row: dict[str, Any] = {"model": model, "decoder": decoder, "batch_size": batch_size, "ms_per_clip": 1e3 * plain / clips}
+    row["throughput"] = {way: plain / seconds for way, seconds in medians.items()}
+    if encoder is not None:
+        row["whole_model"] = {way: (encoder + plain) / (encoder + seconds) for way, seconds in medians.items()}
+    row["seconds"], row["encoder_seconds"] = medians, encoder
+    return row
 
 
 def ways(call: Any, batches: Any, processor: Any, words: list[str], device: str) -> dict[str, Callable[[], float]]:
     """What is timed: each gives the seconds that it took to decode all clips."""
-    tokenizer = processor.tokenizer
+    tokenizer = tokenizer_of(processor)
     rows = max(len(numbers) for numbers, *_ in batches)
     own = [PhraseBooster(phrases(words, PER_ROW, row), tokenizer) for row in range(rows)]
     many = [PhraseBooster(phrases(words, PER_ROW, 1000 + n), tokenizer) for n in range(BY_TURNS)]
