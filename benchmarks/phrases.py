@@ -3,11 +3,11 @@
     python benchmarks/phrases.py --models CTC RNNT TDT CANARY --manifest clips.jsonl --distractors names.txt
 
 A manifest has a line {"audio": path, "text": transcript, "entities": [names in it]} per clip; the other file a name per line
-that is in no clip. Decoders have no language model (with --lm one of these token ids those with it come on top). "own": each clip
-with a context of its own entities. "among 200": these among 200 distractors. "distractors": each clip with all of the distractors
-and nothing else. The weight is chosen on the even clips (the first one is even): the one with the lowest entity error rate of
-those at which the distractors make the word error rate no more than 2% worse; figures are those of the odd clips. Entities are
-the clip's own in all columns (see hf_ngpulm.evaluation).
+that is in no clip. Decoders have no language model (with --lm one of these token ids those with it come on top). "own": each
+clip with a context of its own entities. "among 200": these among 200 distractors. "distractors": each clip with all of the
+distractors and nothing else. The weight is chosen on the even clips (the first one is even): the one with the lowest entity
+error rate of those at which the distractors make the word error rate no more than 2% worse; figures are those of the odd
+clips. Entities are the clip's own in all columns (see hf_ngpulm.evaluation).
 """
 
 from __future__ import annotations
