@@ -10,6 +10,8 @@ comes on top). Phrases are made up of the words of the transcripts, so that matc
 row has a context of its own. "256 by turns": so many contexts, which rows take by turns, another one in each pass over the
 clips. "new": contexts that have never been seen, of which boosters are made on the way. Throughput is given as a multiple of
 that without phrases, which comes twice, the second time for the noise. By turns, medians.
+
+Streams take chunks of 8 frames, each with its own context, which is switched never, with each utterance, or with each chunk.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import argparse
 import random
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,7 @@ sys.path.insert(0, str(measure.ROOT))
 import encoded
 import speech
 
-from hf_ngpulm import CTCDecoder, PhraseBooster, TransducerDecoder
+from hf_ngpulm import CTCDecoder, PhraseBooster, StreamingDecoder, TransducerDecoder
 from hf_ngpulm.language_model import load_language_model
 from hf_ngpulm.vocabulary import tokenizer_of
 
@@ -39,6 +42,7 @@ SEARCHES: dict[str, dict[str, Any]] = {"greedy": {}, f"beam {BEAM}": {"num_beams
 FRAMES = 125  # of random logits: 10 s of audio at 80 ms a frame
 SIZES = (10, 200, 1000, 10_000)  # phrases of a context
 PER_ROW = 200
+STREAMS, CHUNK = 32, 8  # frames
 BY_TURNS = 256
 LM_WEIGHT = 0.9
 
@@ -68,6 +72,12 @@ def main() -> None:
         if rows:
             print(f"\nthroughput by that without phrases, {title}")
             print(measure.table(["model", "decoder", "batch", "ms a clip", *names], rows))
+    streamed = [r for r in results if "switching" in r]
+    if streamed:
+        print(f"\nthroughput of {STREAMS} streams by that with contexts that are never switched, whole model")
+        names = list(streamed[0]["switching"])
+        rows = [[r["model"], r["decoder"], *(f"{r['switching'][name]:.3f}" for name in names)] for r in streamed]
+        print(measure.table(["model", "decoder", *names], rows))
     times = build_times(args)
     print("\nmilliseconds to make a booster:", ", ".join(f"{size} phrases {1e3 * s:.1f}" for size, s in times.items()))
     print("results in", measure.save(args.name, {"decoders": results, "seconds_to_make": times}, args.out))
@@ -140,9 +150,55 @@ def measured(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
                 decoder = TransducerDecoder(model, processor, **fusion, **settings)
                 call = decoder.decode
             medians = measure.by_turns(ways(call, batches, processor, words, args.device), args.repeats)
+            contexts = [PhraseBooster(phrases(words, PER_ROW, 1000 + n), processor.tokenizer) for n in range(BY_TURNS // 4)]
+            clips_of = [frames[i, : lengths[i]] for _, frames, lengths in batches for i in range(len(lengths))]
+            switched = measure.by_turns(switching(clips_of, decoder, contexts, args.device), args.repeats)
             name_of_search = search + (" + LM" if fusion else "")
-            found.append(row_of(label, name_of_search, size, clips_in_all, medians, encoder))
+            row = row_of(label, name_of_search, size, clips_in_all, medians, encoder)
+            never = encoder + switched["never"]
+            row["switching"] = {how: never / (encoder + seconds) for how, seconds in switched.items()}
+            row["switching_seconds"] = switched
+            found.append(row)
     return found
+
+
+def switching(rows: list[torch.Tensor], decoder: Any, own: list[PhraseBooster], device: str) -> dict[str, Callable[[], float]]:
+    """Seconds that streams take for all clips, `[T, ...]` each, by how often contexts are switched."""
+    streams = StreamingDecoder(decoder, max_streams=STREAMS)
+    shares = [rows[n::STREAMS] for n in range(min(STREAMS, len(rows)))]
+    passes = [0]
+
+    def run(how: str) -> float:
+        begin = speech.now(device)
+        passes[0] += 1
+        sids = [streams.open(**({} if how.startswith("none") else {"phrases": own[n]})) for n in range(len(shares))]
+        at = [(0, 0)] * len(shares)  # clip, frame
+        turn = passes[0]
+        while True:
+            chunks, others = {}, {}
+            for n, (clip, frame) in enumerate(at):
+                if clip < len(shares[n]):
+                    if frame and how == "every chunk":
+                        others[sids[n]] = own[(n + turn) % len(own)]
+                    chunks[sids[n]] = shares[n][clip][frame : frame + CHUNK]
+            if not chunks:
+                break
+            turn += 1
+            streams.set_contexts(others)
+            streams.step(chunks)
+            for n, (clip, frame) in enumerate(at):
+                if clip < len(shares[n]):
+                    at[n] = (clip, frame + CHUNK)
+                    if frame + CHUNK >= len(shares[n][clip]):
+                        streams.reset(sids[n])
+                        if how in ("every utterance", "every chunk"):
+                            streams.set_context(sids[n], own[(n + turn) % len(own)])
+                        at[n] = (clip + 1, 0)
+        for sid in sids:
+            streams.close(sid)
+        return speech.now(device) - begin
+
+    return {how: partial(run, how) for how in ("none", "never", "every utterance", "every chunk", "never again")}
 
 
 def random_logits(args: argparse.Namespace) -> list[dict[str, Any]]:

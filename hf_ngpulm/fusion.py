@@ -226,16 +226,16 @@ class Fusion:
         if booster is not None:
             self.held[booster.fingerprint] += times
 
-    def context(self, phrases: Any, device: torch.device) -> tuple[Place, AutomatonPool]:
+    def places(self, contexts: Sequence[Any], device: torch.device) -> tuple[list[Place], AutomatonPool]:
         """Where some phrases lie, and in what pool."""
-        booster = self.contexts.booster(phrases)
-        assert booster is not None
-        pool = self._pool(device, [booster])
-        return pool.places[_key(booster)], pool
+        boosters = [self.contexts.booster(phrases) for phrases in contexts]
+        known = [booster for booster in boosters if booster is not None]
+        pool = self._pool(device, known)
+        return [pool.places[_key(booster)] for booster in known], pool
 
     def in_pool(self, models: RowModels, device: torch.device) -> tuple[RowModels, int]:
         """The same rows with automata that lie in the pool, and how much larger the numbers of their states are there."""
-        _, pool = self.context([], device)
+        _, pool = self.places([[]], device)
         shift = 0
         if models.num_lms and models.tensors.arc_offsets is self.models[0].arc_offsets:
             shift = pool.places[_key(self.models[0])].states[0]

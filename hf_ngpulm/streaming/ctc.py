@@ -9,13 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..automaton.pool import Place
 from ..confidence import frame_confidence
 from ..ctc import CTCDecoder, beam
 from ..ctc.stream import label_frames, prefix_scores, unscored
 from ..fusion import RowModels, widened
 from .history import History
-from .slots import Found, Slots, given_back, new_states
+from .slots import Found, Slots, Switch, given_back
 
 
 class CTCSlots(Slots):
@@ -82,10 +81,11 @@ class GreedySlots(CTCSlots):
         super().widen(models, shift)
         self.states, self.lm_scores = widened(self.states, shift), widened(self.lm_scores)
 
-    def switch(self, slot: int, place: Place, weight: float, is_empty: np.ndarray) -> None:
-        self.lm_scores[slot, -1] += given_back(self.models, slot, self.states[slot, None], self.decoder.engine)[0]
-        self.states[slot, -1] = new_states(place, is_empty)[0]
-        super().switch(slot, place, weight, is_empty)
+    def switch(self, slots: np.ndarray, contexts: Switch) -> None:
+        rows = torch.from_numpy(slots).to(self.states.device)
+        self.lm_scores[rows, -1] += given_back(self.models, rows, self.states[rows, None], self.decoder.engine)[:, 0]
+        self.states[rows, -1] = contexts.states[:, 0].to(self.states.device)
+        super().switch(slots, contexts)
 
     def begin(self, slot: int) -> None:
         super().begin(slot)
@@ -151,13 +151,13 @@ class BeamSlots(CTCSlots):
         states, scores = widened(self.state.lm_states, shift), widened(self.state.lm_scores)
         self.state = self.state._replace(lm_states=states, lm_scores=scores)
 
-    def switch(self, slot: int, place: Place, weight: float, is_empty: np.ndarray) -> None:
-        state = self.state
-        back = given_back(self.models, slot, state.lm_states[slot], self.decoder.engine)
-        state.lm_scores[slot, :, -1] += back
-        state.fused[slot] += self.models.weights[slot, -1] * back
-        state.lm_states[slot, :, -1] = new_states(place, is_empty).to(state.lm_states.device)
-        super().switch(slot, place, weight, is_empty)
+    def switch(self, slots: np.ndarray, contexts: Switch) -> None:
+        state, rows = self.state, torch.from_numpy(slots).to(self.state.fused.device)
+        back = given_back(self.models, rows, state.lm_states[rows], self.decoder.engine)
+        state.lm_scores[rows, :, -1] += back
+        state.fused[rows] += self.models.weights[rows, -1:] * back
+        state.lm_states[rows, :, -1] = contexts.states.to(state.lm_states.device)
+        super().switch(slots, contexts)
 
     def begin(self, slot: int) -> None:
         super().begin(slot)

@@ -19,7 +19,7 @@ from ..hypotheses import Hypothesis
 from ..language_model import NGramLM
 from ..transducer import TransducerDecoder
 from .partials import Partial, Spoken, Transcript
-from .slots import Slots
+from .slots import Slots, Switch
 
 DECODERS_LM: Any = object()  # where None means none
 DECODERS_PHRASES: Any = object()
@@ -143,7 +143,7 @@ class StreamingDecoder:
             models, _ = self._fusion.in_pool(models, self.device)
             self._slots.place(slot, models if self._fusion.phrases is not None else models.widened())
             self._begin(sid)
-            self._follow(sid, given, self._phrase_weight(phrase_weight))
+            self._follow([sid], [given], torch.tensor([self._phrase_weight(phrase_weight)]))
             self._slots.begin(slot)
             return sid
         if self._is_wide and self._fusion.phrases is None:
@@ -152,29 +152,35 @@ class StreamingDecoder:
         self._begin(sid)
         return sid
 
-    @torch.inference_mode()
     def set_context(self, sid: int, phrases: Any) -> None:
-        """Have a stream go on with other phrases, also in mid-utterance.
+        """Have a stream go on with other phrases, also in mid-utterance; see `set_contexts`."""
+        self.set_contexts({sid: phrases})
+
+    @torch.inference_mode()
+    def set_contexts(self, contexts: Mapping[int, Any]) -> None:
+        """Have streams go on with other phrases, also in mid-utterance.
 
         Matches in progress of the old phrases are given up and give back what they have got; those of the new ones begin with
         the next token. Other streams aren't disturbed, and phrases that streams have had before are switched to at once.
 
         Args:
-            sid: the stream.
-            phrases: a `PhraseBooster`, or what one is made of; None for nothing.
+            contexts: by stream: a `PhraseBooster`, or what one is made of; None for nothing.
 
         Raises:
-            StreamError: the stream isn't open.
-            ValueError: see `PhraseBooster`; the stream then goes on with its old phrases.
+            StreamError: some of the streams aren't open; all streams then go on with their old phrases.
+            ValueError: see `PhraseBooster`; the same holds.
         """
-        if sid not in self._slot_of:
-            raise StreamError({sid: "it isn't open"})
-        self._fusion.contexts.booster(phrases)
-        self._widen()
-        slot = self._slot_of[sid]
-        has = bool(self._slots.models.present[slot, -1])
-        weight = float(self._slots.models.weights[slot, -1]) if has else self._phrase_weight(None)
-        self._follow(sid, phrases, weight)
+        unknown = {sid: "it isn't open" for sid in contexts if sid not in self._slot_of}
+        if unknown:
+            raise StreamError(unknown)
+        for phrases in contexts.values():
+            self._fusion.contexts.booster(phrases)
+        if contexts:
+            self._widen()
+            models, sids = self._slots.models, list(contexts)
+            slots = torch.tensor([self._slot_of[sid] for sid in sids])
+            weights = models.weights[slots, -1].masked_fill(~models.present[slots, -1], self._phrase_weight(None))
+            self._follow(sids, list(contexts.values()), weights)
 
     def _phrase_weight(self, weight: float | None) -> float:
         own = self._fusion.phrase_weight
@@ -192,19 +198,22 @@ class StreamingDecoder:
             models, shift = self._fusion.in_pool(self._slots.models, self.device)
             self._slots.widen(models.widened(), shift)
 
-    def _follow(self, sid: int, phrases: Any, weight: float) -> None:
-        """Have a stream follow some phrases from now on."""
-        slot, phrases = self._slot_of[sid], [] if phrases is None else phrases
-        place, pool = self._fusion.context(phrases, self.device)
-        self._fusion.hold(phrases)
+    def _follow(self, sids: list[int], contexts: list[Any], weights: Tensor) -> None:
+        """Have streams follow some phrases from now on."""
+        contexts = [[] if phrases is None else phrases for phrases in contexts]
+        for phrases in contexts:
+            self._fusion.hold(phrases)
+        places, pool = self._fusion.places(contexts, self.device)
         if pool.tensors is not self._slots.models.tensors:
             self._slots.use(pool.tensors)
-        history = self._slots.history
-        every = np.arange(history.sizes.shape[1])
-        is_empty = (history.tails_of(np.full_like(every, slot), every)[0] == 0) & (len(self._transcripts[sid].ids) == 0)
-        self._slots.switch(slot, place, weight, is_empty)
-        self._release(sid)
-        self._phrases[sid] = phrases
+        slots = np.array([self._slot_of[sid] for sid in sids])
+        no_tokens = np.array([not self._transcripts[sid].ids for sid in sids])
+        is_empty = (self._slots.history.sizes[slots] == 0) & no_tokens[:, None]
+        starts, roots = np.array([(place.start, place.root) for place in places], dtype=np.int32).T
+        self._slots.switch(slots, Switch(starts, roots, weights, is_empty))
+        for sid, phrases in zip(sids, contexts):
+            self._release(sid)
+            self._phrases[sid] = phrases
 
     def _release(self, sid: int) -> None:
         if sid in self._phrases:

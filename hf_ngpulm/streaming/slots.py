@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..automaton.pool import Place
 from ..automaton.tensors import AutomatonTensors
 from ..fusion import RowModels
 
@@ -26,6 +25,30 @@ class Found(NamedTuple):
     acoustic_score: float
     lm_score: float
     phrase_score: float
+
+
+class Switch(NamedTuple):
+    """Phrases that the utterances of `N` slots go on with.
+
+    Args:
+        starts, roots: int32 `[N]`, their states at the beginning of a transcript, and without context.
+        weights: float32 `[N]`.
+        is_empty: bool `[N, K]`, the hypotheses without a token, for which the utterance has yet to begin.
+    """
+
+    starts: np.ndarray
+    roots: np.ndarray
+    weights: Tensor
+    is_empty: np.ndarray
+
+    @property
+    def states(self) -> Tensor:
+        """In which hypotheses go on, int32 `[N, K]`."""
+        return torch.from_numpy(np.where(self.is_empty, self.starts[:, None], self.roots[:, None]))
+
+    def of(self, which: np.ndarray) -> Switch:
+        """Some of them."""
+        return Switch(self.starts[which], self.roots[which], self.weights[torch.from_numpy(which)], self.is_empty[which])
 
 
 class Slots(ABC):
@@ -60,17 +83,15 @@ class Slots(ABC):
         """
         self.models = models
 
-    def switch(self, slot: int, place: Place, weight: float, is_empty: np.ndarray) -> None:
-        """Have the utterance of a slot go on with other phrases.
+    def switch(self, slots: np.ndarray, contexts: Switch) -> None:
+        """Have the utterances of some slots, int64 `[N]`, go on with other phrases.
 
         Matches in progress are given up; those of the new phrases begin with the next token.
-
-        Args:
-            place: of the phrases in the pool.
-            weight: of the phrases.
-            is_empty: bool `[K]`, the hypotheses without a token, for which the utterance has yet to begin.
         """
-        self.models.states[slot, -1], self.models.weights[slot, -1], self.models.present[slot, -1] = place.start, weight, True
+        rows, models = torch.from_numpy(slots), self.models
+        models.states[rows, -1] = torch.from_numpy(contexts.starts).to(models.states.device)
+        models.weights[rows, -1] = contexts.weights.to(models.weights.device)
+        models.present[rows, -1] = True
 
     def begin(self, slot: int) -> None:
         """Begin an utterance."""
@@ -111,15 +132,16 @@ class Slots(ABC):
         return False
 
 
-def given_back(models: RowModels, slot: int, lm_states: Tensor, engine: str) -> Tensor:
-    """What the phrases in progress give back, unweighted: float32 `[K]` for hypotheses of a slot, whose states are `[K, M]`."""
-    rows = models.of(slice(slot, slot + 1))
-    return rows.final_scores(lm_states[None].to(models.states.device), False, engine)[0, :, -1]
+def given_back(models: RowModels, rows: Tensor, lm_states: Tensor, engine: str) -> Tensor:
+    """What the phrases in progress of some rows, int64 `[N]`, give back, unweighted: float32 `[N, K]`.
 
-
-def new_states(place: Place, is_empty: np.ndarray) -> Tensor:
-    """The states in which hypotheses go on with other phrases, int32 `[K]`."""
-    return torch.from_numpy(np.where(is_empty, place.start, place.root).astype(np.int32))
+    Args:
+        lm_states: of their hypotheses, `[N, K, M]`.
+    """
+    states = lm_states[..., -1].to(models.states.device, copy=True).flatten()
+    ends = torch.full_like(states, models.vocab_size)
+    scores, _ = torch.ops.hf_ngpulm.step(list(models.tensors), states, ends, models.vocab_size + 1, engine)
+    return scores.view(lm_states.shape[:2]).masked_fill_(~models.present[rows, -1:], 0.0)
 
 
 def broken_frames(frames: Tensor, lengths: np.ndarray) -> np.ndarray:

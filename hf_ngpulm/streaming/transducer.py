@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ..automaton.cpu import CPU
 from ..automaton.ops import engine_name
-from ..automaton.pool import Place
 from ..automaton.tensors import AutomatonTensors
 from ..fusion import RowModels, widened
 from ..transducer import TransducerDecoder
@@ -23,7 +22,7 @@ from ..transducer.looping import Looping
 from ..transducer.networks import TransducerNetworks
 from ..transducer.rows import Rows, Rules
 from .history import History
-from .slots import Found, Slots, broken_frames, given_back, new_states
+from .slots import Found, Slots, Switch, broken_frames, given_back
 
 LEAST_ROOM = 16  # frames
 
@@ -243,13 +242,15 @@ class GreedySlots(TransducerSlots):
             self.looping.rules, self.looping.rows = self.rules, self.rows
         self.use(models.tensors)
 
-    def switch(self, slot: int, place: Place, weight: float, is_empty: np.ndarray) -> None:
-        if self.begun[slot]:
-            rows = self.rows
-            rows.lm_scores[slot, -1] += given_back(self.models, slot, rows.lm_states[slot, None], self.search.engine)[0]
-            rows.lm_states[slot, -1] = new_states(place, is_empty)[0]
-            rows.weights[slot, -1] = weight
-        super().switch(slot, place, weight, is_empty)
+    def switch(self, slots: np.ndarray, contexts: Switch) -> None:
+        begun = np.flatnonzero(self.begun[slots])
+        if len(begun):
+            rows, of_rows = torch.from_numpy(slots[begun]).to(self.waiting.device), contexts.of(begun)
+            states, scores, weights = self.rows.lm_states, self.rows.lm_scores, self.rows.weights
+            scores[rows, -1] += given_back(self.models, rows, states[rows, None], self.search.engine)[:, 0]
+            states[rows, -1] = of_rows.states[:, 0].to(states.device)
+            weights[rows, -1] = of_rows.weights.to(weights.device)
+        super().switch(slots, contexts)
 
     def live(self) -> np.ndarray:
         return np.ones((len(self.held), 1), dtype=np.bool_)
@@ -326,12 +327,14 @@ class BeamSlots(TransducerSlots):
         super().widen(models, shift)
         self.beams.widen(models.tensors, models.vocab_size, models.num_lms, shift)
 
-    def switch(self, slot: int, place: Place, weight: float, is_empty: np.ndarray) -> None:
-        if self.begun[slot]:
-            beam = self.beams.beam
-            back = given_back(self.models, slot, torch.from_numpy(_array(beam.lm_states)[slot]), self.search.engine)
-            self.beams.switch(slot, new_states(place, is_empty), back, weight)
-        super().switch(slot, place, weight, is_empty)
+    def switch(self, slots: np.ndarray, contexts: Switch) -> None:
+        begun = np.flatnonzero(self.begun[slots])
+        if len(begun):
+            rows, of_rows = slots[begun], contexts.of(begun)
+            lm_states = torch.from_numpy(_array(self.beams.beam.lm_states)[rows])
+            back = given_back(self.models, torch.from_numpy(rows).to(self.waiting.device), lm_states, self.search.engine)
+            self.beams.switch(torch.from_numpy(rows), of_rows.states, back, of_rows.weights)
+        super().switch(slots, contexts)
 
     def live(self) -> np.ndarray:
         return _array(self.beams.beam.scores) > -np.inf

@@ -153,22 +153,28 @@ class Search:
             beam.lines = np.zeros((2 * self.batch_size * self.num_beams, self.model.vocab_size), dtype=np.float32)
         self.use(tensors)
 
-    def switch(self, row: int, states: Tensor, scores: Tensor, weight: float) -> None:
-        """Have the hypotheses of a row follow other phrases: their states and what the old ones give back, `[K]`."""
-        beam = self.beam
-        beam.lm_scores[row, :, -1] += scores.numpy()
-        beam.scores[row] += self.weights[row, -1] * scores.numpy()
-        beam.lm_states[row, :, -1] = states.numpy()
-        self.weights[row, -1] = weight
+    def switch(self, rows: Tensor, states: Tensor, scores: Tensor, weights: Tensor) -> None:
+        """Have the hypotheses of some rows, int64 `[N]`, follow other phrases.
+
+        Args:
+            states, scores: `[N, K]`, where they begin, and what the old ones give back, unweighted.
+            weights: of the new ones, `[N]`.
+        """
+        beam, numbers = self.beam, rows.numpy()
+        beam.lm_scores[numbers, :, -1] += scores.numpy()
+        beam.scores[numbers] += self.weights[numbers, -1:] * scores.numpy()
+        beam.lm_states[numbers, :, -1] = states.numpy()
+        self.weights[numbers, -1] = weights.numpy()
         arrays = (
-            *self.automaton, row, beam.scores, beam.slots, beam.lm_states, self.weights, self.num_lms, self.vocab_size,
+            *self.automaton, numbers, beam.scores, beam.slots, beam.lm_states, self.weights, self.num_lms, self.vocab_size,
             2 * self.num_beams, beam.lines,
         )  # fmt: skip
-        loops.lines_of_row(*arrays)
+        loops.lines_of_rows(*arrays)
         if self.settings.ilm_weight:
             assert self.predictions is not None
-            slots = np.unique(beam.slots[row][beam.scores[row] > -np.inf]) + row * 2 * self.num_beams
-            self._subtract_ilm(torch.from_numpy(slots), self.predictions[torch.from_numpy(slots)])
+            slots = beam.slots[numbers] + numbers[:, None] * 2 * self.num_beams
+            kept = torch.from_numpy(np.unique(slots[beam.scores[numbers] > -np.inf]))
+            self._subtract_ilm(kept, self.predictions[kept])
 
     def run_on(self, frames: Tensor, lengths: Tensor, reaches: Tensor) -> None:
         """Go on as far as the frames reach.

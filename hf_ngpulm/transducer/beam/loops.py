@@ -59,18 +59,20 @@ def first_lines(
 
 
 @compiled
-def lines_of_row(
+def lines_of_rows(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    row, scores, slots, lm_states, weights, num_lms, vocab_size, slots_of_row, lines,
+    rows, scores, slots, lm_states, weights, num_lms, vocab_size, slots_of_row, lines,
 ):  # fmt: skip
-    """The lines of all hypotheses of a row anew."""
+    """The lines of all hypotheses of some rows anew."""
     one, chain = np.empty(max(vocab_size, 1), dtype=np.float32), np.empty(16, dtype=np.int32)
-    for place in range(scores.shape[1]):
-        if scores[row, place] > -np.inf:
-            chain = _fill_line(
-                arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-                lm_states, row, place, weights, num_lms, vocab_size, one, chain, lines, row * slots_of_row + slots[row, place],
-            )  # fmt: skip
+    for row in rows:
+        for place in range(scores.shape[1]):
+            if scores[row, place] > -np.inf:
+                chain = _fill_line(
+                    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+                    lm_states, row, place, weights, num_lms, vocab_size, one, chain, lines,
+                    row * slots_of_row + slots[row, place],
+                )  # fmt: skip
 
 
 @compiled

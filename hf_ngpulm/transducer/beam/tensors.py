@@ -187,13 +187,18 @@ class Search:
         self.vocab_size, self.settings = vocab_size, self.settings._replace(num_lms=num_lms)
         self.use(tensors)
 
-    def switch(self, row: int, states: Tensor, scores: Tensor, weight: float) -> None:
-        """Have the hypotheses of a row follow other phrases: their states and what the old ones give back, `[K]`."""
-        beam, scores = self.beam, scores.to(self.device)
-        beam.lm_scores[row, :, -1] += scores
-        beam.scores[row] += self.weights[row, -1] * scores
-        beam.lm_states[row, :, -1] = states.to(self.device)
-        self.weights[row, -1] = weight
+    def switch(self, rows: Tensor, states: Tensor, scores: Tensor, weights: Tensor) -> None:
+        """Have the hypotheses of some rows, int64 `[N]`, follow other phrases.
+
+        Args:
+            states, scores: `[N, K]`, where they begin, and what the old ones give back, unweighted.
+            weights: of the new ones, `[N]`.
+        """
+        beam, rows, scores = self.beam, rows.to(self.device), scores.to(self.device)
+        beam.lm_scores[rows, :, -1] += scores
+        beam.scores[rows] += self.weights[rows, -1:] * scores
+        beam.lm_states[rows, :, -1] = states.to(self.device)
+        self.weights[rows, -1] = weights.to(self.device)
 
     def run_on(self, frames: Tensor, lengths: Tensor, reaches: Tensor) -> None:
         """Go on as far as the frames reach.
