@@ -86,7 +86,8 @@ class BufferedEncoder(StreamEncoder):
         return max(0, self.audio[sid].received - self.done[sid] * self.stride)
 
     def encode(self, sids: Sequence[int]) -> list[Tensor]:
-        windows, cuts = [], []
+        windows: list[np.ndarray] = []
+        cuts: list[tuple[int, int | None]] = []
         for sid in sids:
             audio, done = self.audio[sid], self.done[sid]
             first, end = max(0, done - self.left), self._window_end(done)
@@ -95,9 +96,9 @@ class BufferedEncoder(StreamEncoder):
             cuts.append((done - first, None if is_last else done - first + self.chunk))
         frames = self._frames(windows)
         chunks = [of_window[begin:end] for of_window, (begin, end) in zip(frames, cuts)]
-        for sid, chunk, (begin, end) in zip(sids, chunks, cuts):
-            if end is not None and len(chunk) != end - begin:
-                raise RuntimeError(f"{type(self.model).__name__} made {len(chunk)} frames where {end - begin} were due")
+        for sid, chunk, (_, whole) in zip(sids, chunks, cuts):
+            if whole is not None and len(chunk) != self.chunk:
+                raise RuntimeError(f"{type(self.model).__name__} made {len(chunk)} frames where {self.chunk} were due")
             self.done[sid] += len(chunk)
             self.audio[sid].forget((self.done[sid] - self.left) * self.stride)
         return chunks
@@ -123,7 +124,6 @@ class BufferedEncoder(StreamEncoder):
 
     def _frames_of_batch(self, windows: list[np.ndarray]) -> list[Tensor]:
         inputs = extract(self.extractor, windows)
-        # The shortest windows of some models have no frame at all.
         features = inputs[self.model.main_input_name].to(self.model.device, self.model.dtype)
         mask = inputs.get("attention_mask")
         frames, lengths = self.encode_batch(features, None if mask is None else mask.to(self.model.device))
@@ -154,7 +154,7 @@ class BufferedEncoder(StreamEncoder):
         lengths = frame_lengths(self.model, torch.tensor([size]))
         if lengths is None:
             raise ValueError(
-                f"{type(self.model).__name__} can't tell how many frames it makes (it has no _get_feat_extract_output_lengths); "
-                "it can't be cut in chunks"
+                f"{type(self.model).__name__} can't tell how many frames it makes (it has no "
+                "_get_feat_extract_output_lengths); it can't be cut in chunks"
             )
         return int(lengths[0])

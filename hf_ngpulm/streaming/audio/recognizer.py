@@ -33,16 +33,15 @@ class StreamingRecognizer:
         recognizer.end(sid)  # no more audio; steps go on with what is left
         hypotheses = recognizer.close(sid)
 
-    CTC models, and transducers with an encoder that hears whole recordings (Parakeet), are *buffered*: each chunk is encoded with
-    some audio before and behind it. The result is that of offline recognition where this context covers the recording;
-    otherwise it is a little worse, the more so the shorter chunk and right context are. Nemotron is *cache-aware*: its encoder
-    remembers, every frame is made once, and the result is that of the whole recording with the same look-ahead. In both ways a
-    frame doesn't depend on how the audio was cut, nor (up to rounding) on what other streams do; what decoding makes of frames is
-    `StreamingDecoder`'s affair.
+    CTC models, and transducers with an encoder that hears whole recordings (Parakeet), are *buffered*: each chunk is encoded
+    with some audio before and behind it. The result is that of offline recognition where this context covers the recording;
+    elsewhere it differs by what the encoder doesn't hear. Nemotron is *cache-aware*: its encoder remembers, every frame is made
+    once, and the result is that of the whole recording with the same look-ahead. In both ways a frame depends neither on how the
+    audio came nor (but for rounding) on what other streams do; what decoding makes of frames is `StreamingDecoder`'s affair.
 
-    What a stream keeps is bounded: the buffered window, or the layers' memory (for Nemotron 0.6b about 14 MB in float32, allocated
-    for `max_streams` with the first chunk), audio that waits to be decoded, and the transcript of its utterance, which grows until
-    `reset` begins a new one.
+    What a stream keeps is bounded: the buffered window, or the layers' memory (for Nemotron 0.6b about 14 MB in float32,
+    allocated for `max_streams` with the first chunk), audio that waits to be decoded, and the transcript of its utterance, which
+    grows until `reset` begins a new one.
 
     Not safe for use by several threads at a time.
 
@@ -53,8 +52,8 @@ class StreamingRecognizer:
         chunk_seconds: buffered models: audio that is decoded at a time (default 1.28), rounded to whole frames.
         left_seconds, right_seconds: audio that the encoder hears before a chunk (default 4.0) and behind it (default 1.28). A
             transcript lags behind the audio by up to the chunk and the right context.
-        num_lookahead_tokens: cache-aware models: frames that the first frame of a chunk hears ahead; by default what the processor
-            says, else the model's config. The lag is one frame more.
+        num_lookahead_tokens: cache-aware models: frames that the first frame of a chunk hears ahead; by default what the
+            processor says, else the model's config. The lag is one frame more.
         language: the language that is spoken, for models that are told it (Nemotron 3.5).
         endpoint_seconds, endpoint_frames: as for `StreamingDecoder`.
         max_waiting_seconds: audio that may wait in a stream for a step.
@@ -144,7 +143,7 @@ class StreamingRecognizer:
         return sid
 
     def set_context(self, sid: int, **settings: Any) -> None:
-        """Give a stream other phrases, as `StreamingDecoder.set_context`; also in mid-utterance. It counts from the next step on."""
+        """Give a stream other phrases from the next step on, as `StreamingDecoder.set_context`; also in mid-utterance."""
         self._check_open(sid)
         self.decoder.set_context(sid, **settings)
 
@@ -169,7 +168,9 @@ class StreamingRecognizer:
         elif problem is None and not np.isfinite(samples).all():
             problem = "the audio holds NaN or infinity"
         elif problem is None and self.waiting_seconds(sid) + len(samples) / self.sampling_rate > self.max_waiting_seconds:
-            problem = f"more than {self.max_waiting_seconds:g} s of audio wait to be decoded; call step() until it returns nothing"
+            problem = (
+                f"more than {self.max_waiting_seconds:g} s of audio wait to be decoded; call step() until it returns nothing"
+            )
         if problem is not None:
             raise StreamError({sid: problem})
         audio.append(samples)
