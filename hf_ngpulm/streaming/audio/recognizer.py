@@ -36,12 +36,12 @@ class StreamingRecognizer:
     CTC models, and transducers with an encoder that hears whole recordings (Parakeet), are *buffered*: each chunk is encoded
     with some audio before and behind it. The result is that of offline recognition where this context covers the recording;
     elsewhere it differs by what the encoder doesn't hear. Nemotron is *cache-aware*: its encoder remembers, every frame is made
-    once, and the result is that of the whole recording with the same look-ahead. In both ways a frame depends neither on how the
-    audio came nor (but for rounding) on what other streams do; what decoding makes of frames is `StreamingDecoder`'s affair.
+    once, and the result is that of the whole recording with the same look-ahead. In both ways a frame depends neither on how
+    the audio came nor (but for rounding) on what other streams do; the search goes on as in `StreamingDecoder`.
 
     What a stream keeps is bounded: the buffered window, or the layers' memory (for Nemotron 0.6b about 14 MB in float32,
-    allocated for `max_streams` with the first chunk), audio that waits to be decoded, and the transcript of its utterance, which
-    grows until `reset` begins a new one.
+    allocated for `max_streams` with the first chunk), audio that waits to be decoded, and the transcript of its utterance,
+    which grows until `reset` begins a new one.
 
     Not safe for use by several threads at a time.
 
@@ -233,7 +233,7 @@ class StreamingRecognizer:
         """Decode what is left of a stream, and close it.
 
         Returns:
-            Hypotheses of its (last) utterance, the best one first; none if it couldn't go on.
+            Hypotheses of its (last) utterance, the best one first; if it couldn't go on, of what was said before.
 
         Raises:
             StreamError: it isn't open, or what the model says to the rest is broken; it is closed then, too.
