@@ -44,11 +44,12 @@ def make_app(
 
     `/stream` is a websocket. A client says hello, as JSON: `{"type": "hello", "sample_rate": 48000, "encoding": "int16",
     "phrases": ["Anna Smith", ["Bob", 2.0]]}`; `encoding` may be `"float32"`, and `phrases`, `phrase_weight` and `lm_weight`
-    (for a server with a language model) may be left out. It is told `{"type": "ready"}`, sends audio as binary messages (PCM,
-    one channel, little-endian) and, at any time, `{"type": "set_context", "phrases": [...]}`, which counts from the next chunk
-    on. It is sent `{"type": "partial", "text", "stable", "end"}` as it speaks, `{"type": "final", "text", "words"}` for each
-    utterance; after its `{"type": "end"}` the rest, and `{"type": "done"}`. A client that breaks the rules is closed with a
-    reason (1008, 1009).
+    (for a server with a language model) may be left out. It is told `{"type": "ready", "unwritable"}` (phrases that the model
+    can't write, and what in them), sends audio as binary messages (PCM, one channel, little-endian) and, at any time,
+    `{"type": "set_context", "phrases": [...]}`, which counts from the next chunk on and is answered `{"type": "context",
+    "unwritable"}`. It is sent `{"type": "partial", "text", "stable", "end"}` as it speaks, `{"type": "final", "text", "words"}`
+    for each utterance; after its `{"type": "end"}` the rest, and `{"type": "done"}`. A client that breaks the rules is closed
+    with a reason (1008, 1009).
 
     `/` is a page with a microphone, `/health` tells how many clients there are.
 

@@ -73,9 +73,6 @@ class Connection:
         resample = Resampler(hello.sample_rate, recognizer.sampling_rate)
         self.session = Session(hello.settings, self._deliver_from_thread)
         self.engine.enter(self.session)
-        self._deliver(
-            {"type": "ready", "chunk_seconds": recognizer.chunk_seconds, "latency_seconds": recognizer.latency_seconds}
-        )
         most = self.limits.buffered_seconds * recognizer.sampling_rate
         while True:
             message = await self._receive(None if self._ended else self.limits.idle_seconds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -23,8 +24,9 @@ class Session:
 
     Args:
         settings: for `StreamingRecognizer.open`.
-        deliver: called by the decoding thread with what the stream says: a dictionary with the type `partial`, `final`, `done`
-            or `failed` (with `code` and `reason`; nothing follows these two), or `room` when audio has been decoded.
+        deliver: called by the decoding thread with what the stream says: a dictionary with the type `ready`, `context`,
+            `partial`, `final`, `done` or `failed` (with `code` and `reason`; nothing follows these two), or `room` when audio
+            has been decoded.
 
     Attributes:
         backlog: samples that wait to be decoded.
@@ -66,6 +68,8 @@ class Engine:
         self._thread = threading.Thread(target=self._run, name="hf-ngpulm-decoding", daemon=True)
 
     def start(self) -> None:
+        # Clients are told of their phrases; what is warned of once would be kept.
+        warnings.filterwarnings("ignore", message="the tokenizer can't write")
         self._thread.start()
 
     def stop(self) -> None:
@@ -153,6 +157,9 @@ class Engine:
                 self._listen(session, *said)
             except ValueError as error:
                 self._fail(session, 1008, str(error))
+            except Exception:
+                log.exception("a client's stream is closed")
+                self._fail(session, 1011, "the server failed")
         partials: dict[int, Partial]
         try:
             partials = self.recognizer.step()
@@ -172,12 +179,19 @@ class Engine:
         if session.sid is None:
             session.sid = self.recognizer.open(**session.settings)
             self._streams[session.sid] = session
+            recognizer = self.recognizer
+            lengths = {"chunk_seconds": recognizer.chunk_seconds, "latency_seconds": recognizer.latency_seconds}
+            session.deliver({"type": "ready", **lengths, "unwritable": self._unwritable(session.settings)})
         if context is not None:
             self.recognizer.set_context(session.sid, **context)
+            session.deliver({"type": "context", "unwritable": self._unwritable(context)})
         if pieces:
             self.recognizer.push(session.sid, np.concatenate(pieces))
         if ended:
             self.recognizer.end(session.sid)
+
+    def _unwritable(self, settings: dict[str, Any]) -> dict[str, str]:
+        return self.recognizer.unwritable(settings["phrases"]) if settings.get("phrases") else {}
 
     def _tell(self, sid: int, partial: Partial) -> None:
         session, recognizer = self._streams[sid], self.recognizer

@@ -116,6 +116,7 @@ class StreamingRecognizer:
         else:
             decoder = TransducerDecoder(model, processor, **decoding)
         self.frame_seconds = decoder.frame_seconds
+        self._fusion = decoder.fusion if isinstance(decoder, CTCDecoder) else decoder.search.fusion
         self.decoder = StreamingDecoder(decoder, max_streams, endpoint_frames, endpoint_seconds, model.device)
         self._begins: dict[int, int] = {}  # frames of each stream before its utterance
         self._frames: dict[int, int] = {}  # of each stream
@@ -146,6 +147,11 @@ class StreamingRecognizer:
         """Give a stream other phrases from the next step on, as `StreamingDecoder.set_context`; also in mid-utterance."""
         self._check_open(sid)
         self.decoder.set_context(sid, **settings)
+
+    def unwritable(self, phrases: Any) -> dict[str, str]:
+        """Those of some phrases that the model's tokenizer can't write, and what in them it doesn't know."""
+        booster = self._fusion.contexts.booster(phrases)
+        return {} if booster is None else booster.left_out
 
     def push(self, sid: int, samples: np.ndarray | Tensor) -> None:
         """Add audio to a stream.

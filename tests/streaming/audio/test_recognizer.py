@@ -176,6 +176,13 @@ def test_an_endpoint_begins_a_new_utterance(demo):
     assert len(audio) / 16000 - 1 < utterances[1][0] + last_word.end <= len(audio) / 16000 + 0.08
 
 
+def test_phrases_that_cannot_be_written_are_named(demo):
+    recognizer = StreamingRecognizer(demo.model, demo.processor, 1, **CUT)
+    with pytest.warns(UserWarning, match="can't write 1 of 2"):
+        assert recognizer.unwritable(["lighthouse", "日本"]) == {"日本": "日本"}
+    assert recognizer.unwritable(None) == {}
+
+
 def test_what_is_refused(demo):
     recognizer = StreamingRecognizer(demo.model, demo.processor, 2, max_waiting_seconds=2.0, **CUT)
     sid = recognizer.open()
