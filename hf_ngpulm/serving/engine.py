@@ -183,7 +183,7 @@ class Engine:
             lengths = {"chunk_seconds": recognizer.chunk_seconds, "latency_seconds": recognizer.latency_seconds}
             session.deliver({"type": "ready", **lengths, "unwritable": self._unwritable(session.settings)})
         if context is not None:
-            self.recognizer.set_context(session.sid, **context)
+            self.recognizer.set_context(session.sid, context["phrases"])
             session.deliver({"type": "context", "unwritable": self._unwritable(context)})
         if pieces:
             self.recognizer.push(session.sid, np.concatenate(pieces))

@@ -57,7 +57,7 @@ def hello(message: dict[str, Any], limits: Limits) -> Hello:
 
 def set_context(message: dict[str, Any], limits: Limits) -> dict[str, Any]:
     """Settings for `StreamingRecognizer.set_context`."""
-    _only(message, {"type", "phrases", "phrase_weight"})
+    _only(message, {"type", "phrases"})
     if "phrases" not in message:
         raise ProtocolError("set_context should have phrases, null for none")
     return {"phrases": None, **context(message, limits)}
@@ -71,8 +71,6 @@ def context(message: dict[str, Any], limits: Limits) -> dict[str, Any]:
     elif message.get("phrases") not in (None, []):
         raise ProtocolError("phrases should be a list")
     if "phrase_weight" in message:
-        if "phrases" not in settings:
-            raise ProtocolError("phrase_weight without phrases")
         settings["phrase_weight"] = _weight("phrase_weight", message["phrase_weight"], -MOST_WEIGHT)
     return settings
 

@@ -34,6 +34,8 @@ def test_stream_prints_utterances_and_json_what_grows(capsys, monkeypatch):
     assert len(partials) >= 4 and all(event["type"] == "partial" for event in partials)
     assert partials[0]["end"] == 0.64 and partials[-1]["text"] == final["text"]
     assert [word["text"] for word in final["words"]] == final["text"].split() and final["type"] == "final"
+    assert run(["stream", MODEL, CLIP, "--no-wait", "--phrases", "coal lie house", "--phrase-weight", "20", *CUT]) == 0
+    assert "coal" in capsys.readouterr().out and "coal" not in final["text"]
     monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
     assert run(["stream", MODEL, CLIP, "--no-wait", *CUT]) == 0
     shown = capsys.readouterr().out

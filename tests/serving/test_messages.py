@@ -25,14 +25,16 @@ def test_hello():
     assert said.encoding == np.dtype("<f4")
     assert said.settings == {"phrases": ["anna", ("bob", -2.0)], "phrase_weight": 0.5, "lm_weight": 1.0}
     assert hello(phrases=[]).settings == hello(phrases=None).settings == {}
+    assert hello(phrase_weight=2).settings == {"phrase_weight": 2.0}  # for phrases that come later
 
 
 def test_set_context():
     for phrases in (None, []):
         assert messages.set_context({"type": "set_context", "phrases": phrases}, LIMITS) == {"phrases": None}
     assert messages.set_context({"type": "set_context", "phrases": ["a"]}, LIMITS) == {"phrases": ["a"]}
-    with pytest.raises(ProtocolError, match="should have phrases"):
-        messages.set_context({"type": "set_context"}, LIMITS)
+    for message, reason in (({}, "should have phrases"), ({"phrases": [], "phrase_weight": 1}, "unknown in set_context")):
+        with pytest.raises(ProtocolError, match=reason):
+            messages.set_context({"type": "set_context", **message}, LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,6 @@ def test_text_that_is_no_message(text):
         ({"phrases": [["anna", "1"]]}, "weight should be a number"),
         ({"phrases": [["anna", 1e9]]}, "weight should be a number from -100 to 100"),
         ({"phrases": ["anna"], "phrase_weight": None}, "phrase_weight"),
-        ({"phrase_weight": 1.0}, "without phrases"),
         ({"lm_weight": -1}, "lm_weight should be a number from 0"),
         ({"lm_weight": True}, "lm_weight"),
         ({"path": "/etc/passwd"}, "unknown in hello: path"),

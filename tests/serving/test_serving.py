@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import json
 import math
 import random
@@ -26,13 +25,12 @@ from hf_ngpulm.audio import read_audio
 from hf_ngpulm.bundled import bundled
 from hf_ngpulm.serving import Limits, make_app
 from hf_ngpulm.serving.app import local_hosts
-from hf_ngpulm.streaming import StreamingDecoder, StreamingRecognizer
+from hf_ngpulm.streaming import StreamingRecognizer
 from hf_ngpulm.streaming.audio.resampling import Resampler
 
 DEMO = bundled("examples/demo")
 CUT = {"chunk_seconds": 1.28, "left_seconds": 1.28, "right_seconds": 0.32}
-TAKES_PHRASES = "phrases" in inspect.signature(StreamingDecoder.open).parameters
-LISTS = [None, ["lighthouse", "half speed"], [["coast guard", 2.0]]] if TAKES_PHRASES else [None]
+LISTS = [None, ["lighthouse", "half speed"], [["coast guard", 2.0], "weather"]]
 QUICK = Limits(clients=8, hello_seconds=0.4, idle_seconds=0.6, heartbeat_seconds=5.0, send_seconds=1.0)
 
 
@@ -154,6 +152,38 @@ def test_a_client_is_sent_partials_and_its_transcript(demo):
                 == alone(demo.recognizer(1), heard, {"lm_weight": 0.0})
                 != alone(demo.recognizer(1), heard, {})
             )
+
+    asyncio.run(talk())
+
+
+def test_phrases_of_a_client_also_in_mid_utterance(demo):
+    """A clip said twice: its phrases are the client's from the first, then none are. Others have none all the while."""
+
+    async def talk():
+        recognizer = demo.recognizer(2)
+        async with serving(recognizer, Limits(clients=2)) as server:
+            audio = np.concatenate([demo.clips[0], demo.clips[0]])
+            name, half = "the coal lie house", len(demo.clips[0])
+            async with server.session.ws_connect(f"{server.at}/stream") as ws:
+                await ws.send_json({**HELLO, "phrases": [[name, 20.0], "日本"]})
+                ready = await ws.receive_json()
+                assert ready["type"] == "ready" and ready["unwritable"] == {"日本": "日本"}
+                other = asyncio.create_task(speak(server, audio, 16000, "float32", {}))
+                await ws.send_bytes(audio[:half].tobytes())
+                partial: dict = {"end": 0.0}
+                while partial["end"] < 1.3:
+                    partial = await ws.receive_json()
+                await ws.send_json({"type": "set_context", "phrases": None})
+                while (event := await ws.receive_json())["type"] != "context":
+                    pass
+                assert event["unwritable"] == {}
+                await ws.send_bytes(audio[half:].tobytes())
+                await ws.send_json({"type": "end"})
+                boosted = transcript([json.loads(message.data) async for message in ws])
+            plain = transcript(await other)
+            assert plain == alone(demo.recognizer(1), audio, {})
+            everywhere = alone(demo.recognizer(1), audio, {"phrases": [(name, 20.0)]})
+            assert everywhere.count("coal") > boosted.count("coal") >= 1 and "coal" not in plain, (plain, boosted, everywhere)
 
     asyncio.run(talk())
 

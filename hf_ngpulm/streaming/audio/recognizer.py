@@ -130,7 +130,7 @@ class StreamingRecognizer:
         """Open a stream.
 
         Args:
-            settings: for this stream alone, as for `StreamingDecoder.open`: phrases, phrase_weight, lm, lm_weight.
+            settings: for this stream alone, as for `StreamingDecoder.open`: phrases, phrase_weight, lm and lm_weight.
 
         Returns:
             The stream's number, which no other stream ever has.
@@ -143,10 +143,10 @@ class StreamingRecognizer:
         self._begins[sid] = self._frames[sid] = 0
         return sid
 
-    def set_context(self, sid: int, **settings: Any) -> None:
+    def set_context(self, sid: int, phrases: Any) -> None:
         """Give a stream other phrases from the next step on, as `StreamingDecoder.set_context`; also in mid-utterance."""
         self._check_open(sid)
-        self.decoder.set_context(sid, **settings)
+        self.decoder.set_context(sid, phrases)
 
     def unwritable(self, phrases: Any) -> dict[str, str]:
         """Those of some phrases that the model's tokenizer can't write, and what in them it doesn't know."""

@@ -176,6 +176,28 @@ def test_an_endpoint_begins_a_new_utterance(demo):
     assert len(audio) / 16000 - 1 < utterances[1][0] + last_word.end <= len(audio) / 16000 + 0.08
 
 
+def test_phrases_of_each_stream(demo):
+    """Those of a stream are as the decoder's own would be; it may switch them, but the decoder's search tells what then."""
+    contexts = [["coal lie house"], None, [("coast god", 3.0), "lighthouse"]]
+    recognizer = StreamingRecognizer(demo.model, demo.processor, 3, lm=demo.lm, lm_weight=1.0, **COVERING)
+    sids = [recognizer.open(phrases=phrases, phrase_weight=4.0) for phrases in contexts]
+    for sid in sids:
+        recognizer.push(sid, demo.clips[0])
+    for sid, phrases in zip(sids, contexts):
+        decoder = CTCDecoder(demo.processor.tokenizer, lm=demo.lm, lm_weight=1.0, phrases=phrases, phrase_weight=4.0)
+        ((theirs,),) = offline(decoder, demo.model, demo.processor, demo.clips[:1])
+        (ours,) = recognizer.close(sid)
+        assert ours.text == theirs.text and ours.phrase_score == pytest.approx(theirs.phrase_score)
+    sids = [recognizer.open(phrases=contexts[0], phrase_weight=4.0) for _ in range(2)]
+    recognizer.set_context(sids[1], None)
+    for sid in sids:
+        recognizer.push(sid, demo.clips[0])
+    boosted, plain = (recognizer.close(sid)[0].text for sid in sids)
+    assert boosted != plain == said(recognizer, demo.clips[:1])[0][0].text
+    with pytest.raises(StreamError, match="isn't open"):
+        recognizer.set_context(sids[0], None)
+
+
 def test_phrases_that_cannot_be_written_are_named(demo):
     recognizer = StreamingRecognizer(demo.model, demo.processor, 1, **CUT)
     with pytest.warns(UserWarning, match="can't write 1 of 2"):
