@@ -177,18 +177,18 @@ def test_an_endpoint_begins_a_new_utterance(demo):
 
 
 def test_phrases_of_each_stream(demo):
-    """Those of a stream are as the decoder's own would be; it may switch them, but the decoder's search tells what then."""
+    """Those of a stream count as the decoder's own would; it may be given others."""
     contexts = [["coal lie house"], None, [("coast god", 3.0), "lighthouse"]]
     recognizer = StreamingRecognizer(demo.model, demo.processor, 3, lm=demo.lm, lm_weight=1.0, **COVERING)
-    sids = [recognizer.open(phrases=phrases, phrase_weight=4.0) for phrases in contexts]
+    sids = [recognizer.open(phrases=phrases, phrase_weight=20.0) for phrases in contexts]
     for sid in sids:
         recognizer.push(sid, demo.clips[0])
     for sid, phrases in zip(sids, contexts):
-        decoder = CTCDecoder(demo.processor.tokenizer, lm=demo.lm, lm_weight=1.0, phrases=phrases, phrase_weight=4.0)
+        decoder = CTCDecoder(demo.processor.tokenizer, lm=demo.lm, lm_weight=1.0, phrases=phrases, phrase_weight=20.0)
         ((theirs,),) = offline(decoder, demo.model, demo.processor, demo.clips[:1])
         (ours,) = recognizer.close(sid)
         assert ours.text == theirs.text and ours.phrase_score == pytest.approx(theirs.phrase_score)
-    sids = [recognizer.open(phrases=contexts[0], phrase_weight=4.0) for _ in range(2)]
+    sids = [recognizer.open(phrases=contexts[0], phrase_weight=20.0) for _ in range(2)]
     recognizer.set_context(sids[1], None)
     for sid in sids:
         recognizer.push(sid, demo.clips[0])
