@@ -1,0 +1,102 @@
+"""hf-ngpulm serve"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .models import JsonOption
+from .streaming_models import (
+    ChunkOption,
+    DeviceOption,
+    EndpointOption,
+    LanguageOption,
+    LeftOption,
+    LMOption,
+    LMWeightOption,
+    LookaheadOption,
+    ModelArgument,
+    NumBeamsOption,
+    RightOption,
+    StrategyOption,
+    load_streaming,
+)
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+
+def serve(
+    model: ModelArgument,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: one that is free.")] = 8765,
+    lm: LMOption = None,
+    lm_weight: LMWeightOption = None,
+    num_beams: NumBeamsOption = None,
+    strategy: StrategyOption = None,
+    chunk: ChunkOption = None,
+    left: LeftOption = None,
+    right: RightOption = None,
+    lookahead: LookaheadOption = None,
+    language: LanguageOption = None,
+    endpoint: EndpointOption = 1.0,
+    max_clients: Annotated[int, typer.Option("--max-clients", min=1, help="Clients at the same time.")] = 64,
+    max_phrases: Annotated[int, typer.Option("--max-phrases", min=1, help="Phrases of a client.")] = 1000,
+    max_message: Annotated[int, typer.Option("--max-message", min=1024, help="Bytes of a client's message.")] = 262_144,
+    idle: Annotated[float, typer.Option("--idle", min=0.1, help="Seconds after which a silent client is closed.")] = 60.0,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option("--origin", help="Origin whose pages may connect, besides the server's own; * for all; several times."),
+    ] = None,
+    tick: Annotated[
+        float, typer.Option("--tick", min=0.001, max=10, help="Seconds that clients' chunks wait to be decoded together.")
+    ] = 0.08,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Serve a websocket (/stream) that turns clients' audio into text, a page with a microphone (/), and /health.
+
+    All clients are decoded as one batch, each with its own phrases. Listens on this machine alone unless --host says otherwise;
+    there are no passwords and no encryption: put a reverse proxy in front of it.
+
+    hf-ngpulm serve nvidia/parakeet-tdt-0.6b-v3 --lm org/my-lm --port 8765
+    """
+    from ..serving import Limits, make_app
+    from ..serving.app import local_hosts
+
+    limits = Limits(clients=max_clients, phrases=max_phrases, message_bytes=max_message, idle_seconds=idle)
+    recognizer = load_streaming(
+        model, device, endpoint, lm=lm, lm_weight=lm_weight, num_beams=num_beams, strategy=strategy, chunk_seconds=chunk,
+        left_seconds=left, right_seconds=right, num_lookahead_tokens=lookahead, language=language, max_streams=max_clients,
+    )  # fmt: skip
+    app = make_app(recognizer, limits, origin or (), tick, None if origin else local_hosts(host))
+    asyncio.run(_serve(app, host, port, limits.shutdown_seconds, as_json))
+
+
+async def _serve(app: web.Application, host: str, port: int, shutdown_seconds: float, as_json: bool) -> None:
+    from aiohttp import web
+
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=shutdown_seconds)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+        told, loop = asyncio.Event(), asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                loop.add_signal_handler(number, told.set)
+            except NotImplementedError:  # Windows: Ctrl-C ends the loop itself
+                break
+        address, bound = runner.addresses[0][:2]
+        at = f"[{address}]:{bound}" if ":" in address else f"{address}:{bound}"
+        if as_json:
+            print(json.dumps({"page": f"http://{at}/", "stream": f"ws://{at}/stream"}), flush=True)
+        else:
+            print(f"http://{at}/ (websocket: ws://{at}/stream); Ctrl-C to stop", file=sys.stderr, flush=True)
+        await told.wait()
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,165 @@
+"""The server: a websocket for audio, a page with a microphone, and a word on its health."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Collection
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from aiohttp import WSCloseCode, web
+
+from ..streaming import StreamingRecognizer
+from .connection import Connection
+from .engine import Engine
+from .limits import Limits
+
+PAGE = Path(__file__).parent / "page"
+_PAGES = {
+    "/": ("index.html", "text/html"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/worklet.js": ("worklet.js", "text/javascript"),
+}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+# Little is kept on the way to a client that doesn't read, so that it is soon noticed.
+_SEND_BUFFER = 32 * 1024
+
+
+def make_app(
+    recognizer: StreamingRecognizer,
+    limits: Limits | None = None,
+    origins: Collection[str] = (),
+    tick: float = 0.08,
+    hosts: Collection[str] | None = None,
+) -> web.Application:
+    """An aiohttp application that recognises the speech of many clients as one batch.
+
+    `/stream` is a websocket. A client says hello, as JSON: `{"type": "hello", "sample_rate": 48000, "encoding": "int16",
+    "phrases": ["Anna Smith", ["Bob", 2.0]]}`; `encoding` may be `"float32"`, and `phrases`, `phrase_weight` and `lm_weight`
+    (for a server with a language model) may be left out. It is told `{"type": "ready", "unwritable"}` (phrases that the model
+    can't write, and what in them), sends audio as binary messages (PCM, one channel, little-endian) and, at any time,
+    `{"type": "set_context", "phrases": [...]}`, which counts from the next chunk on and is answered `{"type": "context",
+    "unwritable"}`. It is sent `{"type": "partial", "text", "stable", "end"}` as it speaks, `{"type": "final", "text", "words"}`
+    for each utterance; after its `{"type": "end"}` the rest, and `{"type": "done"}`. A client that breaks the rules is closed
+    with a reason (1008, 1009).
+
+    `/` is a page with a microphone, `/health` tells how many clients there are.
+
+    What clients send never becomes a path or a command. There are no passwords and no encryption, and no guard against many
+    slow HTTP requests: let others in through a reverse proxy that has them.
+
+    Args:
+        recognizer: for `limits.clients` streams at least; the server's alone from now on.
+        limits: see `Limits`.
+        origins: origins (`https://example.org`) whose pages may connect, besides the server's own; `"*"` for all. Clients
+            other than browsers send no origin, and may.
+        tick: seconds that chunks wait for each other to share a batch.
+        hosts: names by which the server may be called, if not by any; a guard against pages that have their own name lead to
+            this machine (DNS rebinding). `local_hosts` gives those of this machine.
+
+    Raises:
+        ValueError: a recogniser for fewer streams than there may be clients.
+    """
+    limits = limits or Limits()
+    if recognizer.decoder.max_streams < limits.clients:
+        raise ValueError(
+            f"the recogniser takes {recognizer.decoder.max_streams} streams, the limit is {limits.clients} clients; make it "
+            f"with max_streams={limits.clients}"
+        )
+    engine = Engine(recognizer, tick, limits.utterance_seconds)
+    connections: dict[web.WebSocketResponse, Connection] = {}
+    shutting_down = False
+
+    async def stream(request: web.Request) -> web.WebSocketResponse:
+        _check_origin(request, origins)
+        ws = web.WebSocketResponse(
+            heartbeat=limits.heartbeat_seconds, max_msg_size=limits.message_bytes, compress=False, timeout=limits.send_seconds
+        )
+        transport = request.transport
+        if transport is not None:
+            connected = transport.get_extra_info("socket")
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        await ws.prepare(request)
+        if shutting_down or len(connections) >= limits.clients:
+            why = b"the server is shutting down" if shutting_down else b"the server is full; try again later"
+            await ws.close(code=WSCloseCode.TRY_AGAIN_LATER, message=why)
+            return ws
+        connection = Connection(ws, engine, limits, transport)
+        connections[ws] = connection
+        try:
+            await connection.run()
+        finally:
+            del connections[ws]
+        return ws
+
+    async def page(request: web.Request) -> web.Response:
+        name, kind = _PAGES[request.path]
+        return web.Response(text=(PAGE / name).read_text(encoding="utf-8"), content_type=kind, headers=_HEADERS)
+
+    async def health(_: web.Request) -> web.Response:
+        facts = {"status": "ok" if engine.sound else "broken", "clients": len(connections), "max_clients": limits.clients}
+        return web.json_response(facts, status=200 if engine.sound else 503)
+
+    @web.middleware
+    async def check_host(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if hosts is not None and _name(request.host) not in hosts:
+            raise web.HTTPForbidden(text=f"this server isn't called {request.host!r}\n")
+        return await handler(request)
+
+    async def start(_: web.Application) -> None:
+        engine.start()
+
+    async def end(_: web.Application) -> None:
+        nonlocal shutting_down
+        shutting_down = True
+        for connection in connections.values():
+            connection.shut_down()
+        deadline = asyncio.get_running_loop().time() + limits.shutdown_seconds
+        while connections and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.02)
+        for ws in list(connections):
+            await ws.close(code=WSCloseCode.GOING_AWAY, message=b"the server is shutting down")
+
+    async def stop(_: web.Application) -> None:
+        await asyncio.to_thread(engine.stop)
+
+    app = web.Application(middlewares=[check_host])
+    app.router.add_get("/stream", stream)
+    app.router.add_get("/health", health)
+    for path in _PAGES:
+        app.router.add_get(path, page)
+    app.on_startup.append(start)
+    app.on_shutdown.append(end)
+    app.on_cleanup.append(stop)
+    return app
+
+
+def local_hosts(host: str) -> set[str] | None:
+    """The names of a server that listens on some address, if only this machine reaches it; else None, for any."""
+    try:
+        is_local = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_local = host == "localhost"
+    return {"localhost", "127.0.0.1", "::1", host} if is_local else None
+
+
+def _check_origin(request: web.Request, origins: Collection[str]) -> None:
+    """Browsers say whose page connects: only the server's own may, and those that are named."""
+    origin = request.headers.get("Origin")
+    if origin is None or "*" in origins or origin in origins:
+        return
+    if urlsplit(origin).netloc.lower() != request.host.lower():
+        raise web.HTTPForbidden(text=f"pages of {origin} may not connect\n")
+
+
+def _name(host: str) -> str:
+    """A host without its port."""
+    return urlsplit(f"//{host}").hostname or ""

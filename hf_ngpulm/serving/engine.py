@@ -1,0 +1,240 @@
+"""The thread that decodes for all clients."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..errors import StreamError
+from ..streaming import Partial, StreamingRecognizer
+from ..streaming.audio.events import final_event, partial_event
+
+log = logging.getLogger(__name__)
+
+
+class Session:
+    """A client's stream, between its connection and the decoding thread.
+
+    Args:
+        settings: for `StreamingRecognizer.open`.
+        deliver: called by the decoding thread with what the stream says: a dictionary with the type `ready`, `context`,
+            `partial`, `final`, `done` or `failed` (with `code` and `reason`; nothing follows these two), or `room` when audio
+            has been decoded.
+
+    Attributes:
+        backlog: samples that wait to be decoded.
+    """
+
+    def __init__(self, settings: dict[str, Any], deliver: Callable[[dict[str, Any]], None]) -> None:
+        self.settings = settings
+        self.deliver = deliver
+        self.backlog = 0
+        # Left for the decoding thread, under the engine's lock.
+        self.pieces: deque[np.ndarray] = deque()
+        self.context: dict[str, Any] | None = None
+        self.ended = False
+        # The decoding thread's own.
+        self.sid: int | None = None
+
+
+class Engine:
+    """One recogniser for all clients, driven by one thread.
+
+    A step takes the next chunk of every client that has one. Between steps the thread waits for a tick, so that chunks that
+    come at about the same time share a batch; while clients have more than one chunk waiting, it doesn't.
+
+    Args:
+        recognizer: nobody else's, from now on.
+        tick: seconds.
+        utterance_seconds: see `Limits`.
+    """
+
+    def __init__(self, recognizer: StreamingRecognizer, tick: float = 0.08, utterance_seconds: float = 300.0) -> None:
+        self.recognizer = recognizer
+        self.tick = tick
+        self.utterance_frames = utterance_seconds / (recognizer.frame_seconds or 0.01)
+        self.sound = True  # False when streams couldn't be freed after an error
+        self._sessions: list[Session] = []  # of the connections, under the lock
+        self._streams: dict[int, Session] = {}  # open ones, the decoding thread's own
+        self._changed = threading.Condition()
+        self._is_new = self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="hf-ngpulm-decoding", daemon=True)
+
+    def start(self) -> None:
+        # Clients are told of their phrases; what is warned of once would be kept.
+        warnings.filterwarnings("ignore", message="the tokenizer can't write")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, and close all streams."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._thread.join()
+
+    # What connections say; any thread may.
+
+    def enter(self, session: Session) -> None:
+        with self._changed:
+            self._sessions.append(session)
+            self._wake()
+
+    def leave(self, session: Session) -> None:
+        """Free a session's stream, whether it has ended or not."""
+        with self._changed:
+            if session in self._sessions:
+                self._sessions.remove(session)
+            self._wake()
+
+    def push(self, session: Session, samples: np.ndarray) -> None:
+        """Audio at the recogniser's rate, float32 `[N]`."""
+        with self._changed:
+            session.pieces.append(samples)
+            session.backlog += len(samples)
+            self._wake()
+
+    def set_context(self, session: Session, settings: dict[str, Any]) -> None:
+        """Only the last one before a step is made."""
+        with self._changed:
+            session.context = settings
+            self._wake()
+
+    def end(self, session: Session) -> None:
+        with self._changed:
+            session.ended = True
+            self._wake()
+
+    def _wake(self) -> None:
+        self._is_new = True
+        self._changed.notify()
+
+    # The decoding thread.
+
+    def _run(self) -> None:
+        busy = False
+        while True:
+            begin = time.monotonic()
+            with self._changed:
+                while not (busy or self._is_new or self._stopping):
+                    self._changed.wait()
+                if self._stopping:
+                    break
+                self._is_new = False
+                sessions = [(session, self._taken(session)) for session in self._sessions]
+            try:
+                busy = self._round(sessions)
+            except Exception:
+                log.exception("decoding failed; all streams of this step are closed")
+                busy = False
+                for session in list(self._streams.values()):
+                    self._fail(session, 1011, "decoding failed")
+            if not busy:
+                time.sleep(max(0.0, begin + self.tick - time.monotonic()))
+        for session in list(self._streams.values()):
+            self._free(session)
+
+    def _taken(self, session: Session) -> tuple[list[np.ndarray], dict[str, Any] | None, bool]:
+        taken = list(session.pieces), session.context, session.ended
+        session.pieces.clear()
+        session.context = None
+        return taken
+
+    def _round(self, sessions: list[tuple[Session, Any]]) -> bool:
+        """Take in what clients said, decode one chunk of each; whether there is more to decode."""
+        present = {id(session) for session, _ in sessions}
+        for session in list(self._streams.values()):
+            if id(session) not in present:
+                self._free(session)
+        for session, said in sessions:
+            try:
+                self._listen(session, *said)
+            except ValueError as error:
+                self._fail(session, 1008, str(error))
+            except Exception:
+                log.exception("a client's stream is closed")
+                self._fail(session, 1011, "the server failed")
+        partials: dict[int, Partial]
+        try:
+            partials = self.recognizer.step()
+        except StreamError as error:
+            partials = error.partials
+            for sid in error.problems:
+                self._fail(self._streams[sid], 1008, "the audio can't be decoded: the model's outputs for it are broken")
+        for sid, partial in partials.items():
+            self._tell(sid, partial)
+        ready = set(self.recognizer.ready())
+        for session, (_, _, ended) in sessions:
+            if ended and session.sid is not None and session.sid not in ready:
+                self._finish(session)
+        return bool(ready)
+
+    def _listen(self, session: Session, pieces: list[np.ndarray], context: dict[str, Any] | None, ended: bool) -> None:
+        if session.sid is None:
+            session.sid = self.recognizer.open(**session.settings)
+            self._streams[session.sid] = session
+            recognizer = self.recognizer
+            lengths = {"chunk_seconds": recognizer.chunk_seconds, "latency_seconds": recognizer.latency_seconds}
+            session.deliver({"type": "ready", **lengths, "unwritable": self._unwritable(session.settings)})
+        if context is not None:
+            self.recognizer.set_context(session.sid, context["phrases"])
+            session.deliver({"type": "context", "unwritable": self._unwritable(context)})
+        if pieces:
+            self.recognizer.push(session.sid, np.concatenate(pieces))
+        if ended:
+            self.recognizer.end(session.sid)
+
+    def _unwritable(self, settings: dict[str, Any]) -> dict[str, str]:
+        return self.recognizer.unwritable(settings["phrases"]) if settings.get("phrases") else {}
+
+    def _tell(self, sid: int, partial: Partial) -> None:
+        session, recognizer = self._streams[sid], self.recognizer
+        session.deliver(partial_event(recognizer, sid, partial))
+        if partial.endpoint or partial.frames >= self.utterance_frames:
+            begin = recognizer.utterance_begin(sid)
+            self._deliver_final(session, recognizer.reset(sid), begin)
+        with self._changed:
+            session.backlog = sum(map(len, session.pieces)) + self.recognizer.encoder.waiting(sid)
+        session.deliver({"type": "room"})
+
+    def _finish(self, session: Session) -> None:
+        sid = session.sid
+        assert sid is not None
+        begin = self.recognizer.utterance_begin(sid)
+        self._forget(session)
+        self._deliver_final(session, self.recognizer.close(sid), begin)
+        session.deliver({"type": "done"})
+
+    def _deliver_final(self, session: Session, hypotheses: list[Any], begin: float) -> None:
+        final = final_event(hypotheses, begin)
+        if final is not None:
+            session.deliver(final)
+
+    def _fail(self, session: Session, code: int, reason: str) -> None:
+        self._free(session)
+        session.deliver({"type": "failed", "code": code, "reason": reason})
+
+    def _free(self, session: Session) -> None:
+        sid = session.sid
+        self._forget(session)
+        if sid is not None:
+            try:
+                self.recognizer.discard(sid)
+            except Exception:
+                log.exception("a stream couldn't be freed")
+                self.sound = False
+
+    def _forget(self, session: Session) -> None:
+        """Have nothing more to do with a session; its connection leaves later."""
+        if session.sid is not None:
+            del self._streams[session.sid]
+        with self._changed:
+            session.sid = None
+            if session in self._sessions:
+                self._sessions.remove(session)

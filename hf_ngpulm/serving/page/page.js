@@ -1,0 +1,83 @@
+const $ = (id) => document.getElementById(id);
+let session = null; // what is running: the socket, the audio and the microphone
+
+function phrases() {
+  return $("phrases").value.split("\n").map((line) => line.trim()).filter(Boolean);
+}
+
+function tell(state) {
+  $("state").textContent = state;
+}
+
+function show(event) {
+  const stable = event.text.startsWith(event.stable) ? event.stable : "";
+  $("stable").textContent = stable;
+  $("unstable").textContent = event.text.slice(stable.length);
+}
+
+function keep(text) {
+  const line = document.createElement("p");
+  line.textContent = text;
+  $("text").insertBefore(line, $("current"));
+  show({ text: "", stable: "" });
+}
+
+async function start() {
+  const microphone = await navigator.mediaDevices.getUserMedia({ audio: { channelCount: 1 } });
+  const audio = new AudioContext();
+  await audio.audioWorklet.addModule("worklet.js");
+  const source = audio.createMediaStreamSource(microphone);
+  const pieces = new AudioWorkletNode(audio, "pieces", { numberOfOutputs: 0, channelCount: 1, channelCountMode: "explicit" });
+  const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/stream`);
+  session = { microphone, audio, pieces, socket };
+  socket.onopen = () => {
+    const rate = Math.round(audio.sampleRate);
+    socket.send(JSON.stringify({ type: "hello", sample_rate: rate, encoding: "int16", phrases: phrases() }));
+    source.connect(pieces);
+    tell("listening");
+  };
+  pieces.port.onmessage = ({ data }) => {
+    if (socket.readyState !== WebSocket.OPEN) return;
+    socket.send(data === "end" ? JSON.stringify({ type: "end" }) : data);
+  };
+  socket.onmessage = ({ data }) => {
+    const event = JSON.parse(data);
+    if (event.type === "partial") show(event);
+    else if (event.type === "final") keep(event.text);
+  };
+  socket.onclose = ({ code, reason }) => {
+    stop();
+    session = null;
+    $("microphone").setAttribute("aria-pressed", "false");
+    tell(code === 1000 ? "" : reason || "the connection was lost");
+  };
+}
+
+function stop() {
+  session?.microphone.getTracks().forEach((track) => track.stop());
+  if (session?.audio.state !== "closed") session?.audio.close();
+}
+
+$("microphone").onclick = async () => {
+  if (session) {
+    session.pieces.port.postMessage("end");
+    session.microphone.getTracks().forEach((track) => track.stop());
+    tell("finishing");
+    return;
+  }
+  $("microphone").setAttribute("aria-pressed", "true");
+  try {
+    await start();
+  } catch (error) {
+    stop();
+    session = null;
+    $("microphone").setAttribute("aria-pressed", "false");
+    tell(`no microphone: ${error.message}`);
+  }
+};
+
+$("phrases").onchange = () => {
+  if (session?.socket.readyState === WebSocket.OPEN) {
+    session.socket.send(JSON.stringify({ type: "set_context", phrases: phrases() }));
+  }
+};

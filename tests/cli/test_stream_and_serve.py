@@ -1,0 +1,134 @@
+"""hf-ngpulm stream and serve: what they print, and users' mistakes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import soundfile
+
+from hf_ngpulm.audio import read_audio
+from hf_ngpulm.bundled import bundled
+from hf_ngpulm.cli.app import run
+from hf_ngpulm.cli.streaming_models import read_phrases
+from hf_ngpulm.streaming.audio import sources
+from hf_ngpulm.streaming.audio.sources import file_pieces
+
+DEMO = bundled("examples/demo")
+MODEL, CLIP, LM = str(DEMO / "model"), str(DEMO / "clips" / "00.flac"), str(DEMO / "lm.arpa.gz")
+CUT = ["--chunk", "0.64", "--right", "0.32"]
+
+
+def test_stream_prints_utterances_and_json_what_grows(capsys, monkeypatch):
+    assert run(["stream", MODEL, CLIP, "--no-wait", "--lm", LM, "--lm-weight", "1", "--num-beams", "8"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("set a course for the old")
+    assert run(["stream", MODEL, CLIP, "--no-wait", "--json", *CUT]) == 0
+    *partials, final = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert len(partials) >= 4 and all(event["type"] == "partial" for event in partials)
+    assert partials[0]["end"] == 0.64 and partials[-1]["text"] == final["text"]
+    assert [word["text"] for word in final["words"]] == final["text"].split() and final["type"] == "final"
+    assert run(["stream", MODEL, CLIP, "--no-wait", "--phrases", "coal lie house", "--phrase-weight", "20", *CUT]) == 0
+    assert "coal" in capsys.readouterr().out and "coal" not in final["text"]
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    assert run(["stream", MODEL, CLIP, "--no-wait", *CUT]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("\x1b[1m") >= 4 and final["text"] in shown  # what can no longer change is bold
+
+
+def test_silence_between_utterances_gives_a_line_for_each(capsys, tmp_path):
+    samples = read_audio(CLIP, 16000)
+    quiet = 1e-3 * np.random.default_rng(0).standard_normal(40000)
+    soundfile.write(tmp_path / "two.wav", np.concatenate([samples, quiet, samples]), 16000)
+    assert run(["stream", MODEL, str(tmp_path / "two.wav"), "--no-wait", *CUT, "--endpoint", "0.8"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert run(["stream", MODEL, str(tmp_path / "two.wav"), "--no-wait", *CUT, "--endpoint", "0"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_files_are_read_in_pieces(tmp_path, monkeypatch):
+    """Resampled and mixed as a whole; in real time a piece comes when a microphone would have heard it."""
+    times = np.arange(44100) / 44100
+    stereo = np.stack([0.2 * np.sin(2 * np.pi * 440 * times), 0.1 * np.sin(2 * np.pi * 1000 * times)], 1)
+    soundfile.write(tmp_path / "stereo.wav", stereo, 44100)
+    whole = read_audio(tmp_path / "stereo.wav", 16000)
+    pieces = list(file_pieces(tmp_path / "stereo.wav", 16000))
+    assert len(pieces) == 11 and len(np.concatenate(pieces)) == len(whole)
+    np.testing.assert_allclose(np.concatenate(pieces), whole, atol=2e-3)
+    now, slept = [0.0], []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(sources.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(sources.time, "sleep", sleep)
+    for _ in file_pieces(tmp_path / "stereo.wav", 16000, seconds=0.25, in_real_time=True):
+        now[0] += 0.05  # what decoding takes
+    assert slept == pytest.approx([0.25, 0.2, 0.2, 0.2])
+
+
+def test_phrases_are_texts_or_files_of_them(tmp_path):
+    (tmp_path / "names.txt").write_text("anna smith\n\n  bob \n", encoding="utf-8")
+    assert read_phrases(["coast guard", str(tmp_path / "names.txt")]) == ["coast guard", "anna smith", "bob"]
+    assert read_phrases(None) == []
+    (tmp_path / "none.txt").write_text("\n")
+    with pytest.raises(ValueError, match="holds no phrases"):
+        read_phrases([str(tmp_path / "none.txt")])
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ([], "give an audio file, or --microphone"),
+        ([CLIP, "--microphone"], "give one"),
+        (["--microphone", "--no-wait"], "--no-wait is for files"),
+        ([CLIP, "--lm-weight", "1"], "--lm-weight without --lm"),
+        ([CLIP, "--phrase-weight", "1"], "--phrase-weight without --phrases"),
+        ([CLIP, "--lookahead", "1"], "num_lookahead_tokens"),
+        (["nowhere.flac", "--no-wait"], "no such audio file"),
+        ([LM, "--no-wait"], "can't be read as audio"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, message, capsys):
+    assert run(["stream", MODEL, *arguments]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and message in printed.err and printed.err.count("\n") == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_serve_until_it_is_told_to_stop():
+    aiohttp = pytest.importorskip("aiohttp")
+    command = [sys.executable, "-m", "hf_ngpulm.cli", "serve", MODEL, "--port", "0", "--json", "--max-clients", "2", *CUT]
+    server = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+
+    async def talk(at):
+        async with aiohttp.ClientSession() as session, session.ws_connect(at) as ws:
+            await ws.send_json({"type": "hello", "sample_rate": 16000, "encoding": "float32"})
+            await ws.send_bytes(read_audio(CLIP, 16000).tobytes())
+            await ws.send_json({"type": "end"})
+            return [json.loads(message.data) async for message in ws]
+
+    try:
+        at = json.loads(server.stdout.readline())["stream"]
+        events = asyncio.run(talk(at))
+        assert events[-1]["type"] == "done" and "course" in events[-2]["text"]
+        server.send_signal(signal.SIGTERM)
+        _, errors = server.communicate(timeout=30)
+        assert (server.returncode, errors) == (0, "")
+    finally:
+        server.kill()
+
+
+def test_serve_on_an_address_that_is_taken(capsys):
+    pytest.importorskip("aiohttp")
+    assert run(["serve", MODEL, "--host", "256.0.0.1", "--port", "0", "--max-clients", "1"]) == 2
+    assert capsys.readouterr().err.startswith("hf-ngpulm: error: ")

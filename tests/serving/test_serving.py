@@ -1,0 +1,448 @@
+"""The server with real clients: what they are sent, and what becomes of those that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import random
+import socket
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCTC, AutoProcessor
+
+pytest.importorskip("aiohttp")
+import soxr
+from aiohttp import ClientSession, WSMsgType, web
+
+from hf_ngpulm import NGramLM
+from hf_ngpulm.audio import read_audio
+from hf_ngpulm.bundled import bundled
+from hf_ngpulm.serving import Limits, make_app
+from hf_ngpulm.serving.app import local_hosts
+from hf_ngpulm.streaming import StreamingRecognizer
+from hf_ngpulm.streaming.audio.resampling import Resampler
+
+DEMO = bundled("examples/demo")
+CUT = {"chunk_seconds": 1.28, "left_seconds": 1.28, "right_seconds": 0.32}
+LISTS = [None, ["lighthouse", "half speed"], [["coast guard", 2.0], "weather"]]
+QUICK = Limits(clients=8, hello_seconds=0.4, idle_seconds=0.6, heartbeat_seconds=5.0, send_seconds=1.0)
+
+
+@pytest.fixture(scope="module")
+def demo():
+    processor = AutoProcessor.from_pretrained(DEMO / "model")
+    model = AutoModelForCTC.from_pretrained(DEMO / "model", dtype=torch.float32).eval()
+    lm = NGramLM.from_arpa(DEMO / "lm.arpa.gz", processor.tokenizer, units="id")
+
+    def recognizer(streams, **settings):
+        return StreamingRecognizer(model, processor, streams, lm=lm, lm_weight=0.9, **CUT, **settings)
+
+    clips = [read_audio(DEMO / "clips" / f"{number:02}.flac", 16000) for number in range(16)]
+    return SimpleNamespace(recognizer=recognizer, clips=clips)
+
+
+@contextlib.asynccontextmanager
+async def serving(recognizer, limits, **settings):
+    """The address of a server, and its application; when it stops no stream is left."""
+    app = make_app(recognizer, limits, **settings)
+    runner = web.AppRunner(app, shutdown_timeout=limits.shutdown_seconds)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        async with ClientSession() as session:
+            yield SimpleNamespace(at=f"http://127.0.0.1:{runner.addresses[0][1]}", session=session, runner=runner)
+    finally:
+        await runner.cleanup()
+    assert len(recognizer) == 0
+
+
+async def nobody(server):
+    """Until all clients are gone."""
+    while True:
+        async with server.session.get(f"{server.at}/health") as response:
+            assert response.status == 200
+            if not (await response.json())["clients"]:
+                return
+        await asyncio.sleep(0.02)
+
+
+def vanish(ws):
+    connection = ws._response.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+
+
+def encoded(samples, rate, encoding):
+    """A clip as a client sends it, and as the server hears it."""
+    sent = soxr.resample(samples, 16000, rate) if rate != 16000 else samples
+    data = (np.clip(sent, -1, 1) * 32767).astype("<i2") if encoding == "int16" else sent.astype("<f4")
+    heard = data.astype(np.float32) / 32768 if encoding == "int16" else data
+    resample = Resampler(rate, 16000)
+    return data, np.concatenate([resample(heard), resample(heard[:0], last=True)])
+
+
+def alone(recognizer, heard, context):
+    """What one stream says, without a server."""
+    sid = recognizer.open(**context)
+    for at in range(0, len(heard), 16000):
+        recognizer.push(sid, heard[at : at + 16000])
+        while recognizer.step():
+            pass
+    return recognizer.close(sid)[0].text
+
+
+async def speak(server, data, rate, encoding, context, pause=0.0, seed=0, seconds=0.4):
+    """A client that behaves: everything it is sent."""
+    generator, events = random.Random(seed), []
+    async with server.session.ws_connect(f"{server.at}/stream", max_msg_size=0) as ws:
+        await ws.send_json({"type": "hello", "sample_rate": rate, "encoding": encoding, **context})
+
+        async def listen():
+            async for message in ws:
+                events.append(json.loads(message.data))
+
+        listening, at = asyncio.create_task(listen()), 0
+        while at < len(data):
+            end = at + generator.randrange(1, int(2 * seconds * rate))
+            await ws.send_bytes(data[at:end].tobytes())
+            await asyncio.sleep((min(end, len(data)) - at) / rate * pause)
+            at = end
+        await ws.send_json({"type": "end"})
+        await listening
+        assert ws.close_code == 1000, (ws.close_code, events[-1:])
+    assert events[0]["type"] == "ready" and events[-1]["type"] == "done"
+    return events
+
+
+def transcript(events):
+    return " ".join(event["text"] for event in events if event["type"] == "final")
+
+
+async def refused(ws):
+    """The code and the reason with which the server closes."""
+    message = await ws.receive(timeout=20)
+    while message.type == WSMsgType.TEXT:
+        message = await ws.receive(timeout=20)
+    assert message.type == WSMsgType.CLOSE, message
+    return message.data, message.extra
+
+
+def test_a_client_is_sent_partials_and_its_transcript(demo):
+    async def talk():
+        async with serving(demo.recognizer(2), Limits(clients=2)) as server:
+            data, heard = encoded(demo.clips[0], 48000, "int16")
+            events = await speak(server, data, 48000, "int16", {}, pause=0.1)
+            assert transcript(events) == alone(demo.recognizer(1), heard, {})
+            partials = [event for event in events if event["type"] == "partial"]
+            assert partials and all(event["text"].startswith(event["stable"]) for event in partials)
+            words = events[-2]["words"]
+            assert [word["text"] for word in words] == events[-2]["text"].split()
+            assert 0 <= words[0]["start"] < words[-1]["end"] <= len(heard) / 16000 + 0.1
+            # The LM's weight is the client's own.
+            events = await speak(server, data, 48000, "int16", {"lm_weight": 0})
+            assert (
+                transcript(events)
+                == alone(demo.recognizer(1), heard, {"lm_weight": 0.0})
+                != alone(demo.recognizer(1), heard, {})
+            )
+
+    asyncio.run(talk())
+
+
+def test_phrases_of_a_client_also_in_mid_utterance(demo):
+    """A clip said twice: its phrases are the client's from the first, then none are. Others have none all the while."""
+
+    async def talk():
+        recognizer = demo.recognizer(2)
+        async with serving(recognizer, Limits(clients=2)) as server:
+            audio = np.concatenate([demo.clips[0], demo.clips[0]])
+            name, half = "the coal lie house", len(demo.clips[0])
+            async with server.session.ws_connect(f"{server.at}/stream") as ws:
+                await ws.send_json({**HELLO, "phrases": [[name, 20.0], "日本"]})
+                ready = await ws.receive_json()
+                assert ready["type"] == "ready" and ready["unwritable"] == {"日本": "日本"}
+                other = asyncio.create_task(speak(server, audio, 16000, "float32", {}))
+                await ws.send_bytes(audio[:half].tobytes())
+                partial: dict = {"end": 0.0}
+                while partial["end"] < 1.3:
+                    partial = await ws.receive_json()
+                await ws.send_json({"type": "set_context", "phrases": None})
+                while (event := await ws.receive_json())["type"] != "context":
+                    pass
+                assert event["unwritable"] == {}
+                await ws.send_bytes(audio[half:].tobytes())
+                await ws.send_json({"type": "end"})
+                boosted = transcript([json.loads(message.data) async for message in ws])
+            plain = transcript(await other)
+            assert plain == alone(demo.recognizer(1), audio, {})
+            everywhere = alone(demo.recognizer(1), audio, {"phrases": [(name, 20.0)]})
+            assert everywhere.count("coal") > boosted.count("coal") >= 1 and "coal" not in plain, (plain, boosted, everywhere)
+
+    asyncio.run(talk())
+
+
+def test_utterances_end_where_nothing_is_said(demo):
+    async def talk():
+        async with serving(demo.recognizer(1, endpoint_seconds=0.6), Limits(clients=1)) as server:
+            quiet = 1e-3 * np.random.default_rng(0).standard_normal(40000).astype(np.float32)
+            audio = np.concatenate([demo.clips[0], quiet, demo.clips[1]])
+            finals = [event for event in await speak(server, audio, 16000, "float32", {}) if event["type"] == "final"]
+            assert len(finals) == 2
+            assert finals[0]["words"][-1]["end"] < len(demo.clips[0]) / 16000 + 0.3 < finals[1]["words"][-1]["start"]
+        async with serving(demo.recognizer(1), Limits(clients=1, utterance_seconds=2.0)) as server:
+            finals = [event for event in await speak(server, demo.clips[0], 16000, "float32", {}) if event["type"] == "final"]
+            assert len(finals) > 1  # cut, however long it goes on
+
+    asyncio.run(talk())
+
+
+HELLO = {"type": "hello", "sample_rate": 16000, "encoding": "float32"}
+
+
+@pytest.mark.parametrize(
+    "sent, code, reason",
+    [
+        ([], 1008, "nothing was said for 0.4 s"),
+        ([HELLO], 1008, "nothing was said for 0.6 s"),
+        (["garbage"], 1008, "JSON object"),
+        ([b"\0\1"], 1008, "first message"),
+        ([{"type": "set_context", "phrases": []}], 1008, "first message"),
+        ([{**HELLO, "sample_rate": 1}], 1008, "sample_rate"),
+        ([{**HELLO, "phrases": ["x" * 101]}], 1008, "at most 100"),
+        ([HELLO, HELLO], 1008, "unknown type: hello"),
+        ([HELLO, b"abc"], 1008, "4-byte samples"),
+        ([HELLO, np.array([0, math.nan], dtype="<f4").tobytes()], 1008, "NaN"),
+        ([HELLO, np.full(40000, 1e30, dtype="<f4").tobytes()], 1008, "the model's outputs for it are broken"),
+        ([HELLO, "{" * 9], 1008, "JSON object"),
+        ([HELLO, {"type": "set_context", "phrases": ["x"] * 1001}], 1008, "at most 1000"),
+        ([HELLO, {"type": "end"}, b"abcd"], 1008, "after the end"),
+        ([HELLO, bytes(300_000)], 1009, ""),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_clients_that_break_the_rules_are_closed_with_a_reason(demo, sent, code, reason):
+    async def talk():
+        async with serving(demo.recognizer(8), QUICK, tick=0.3 if "end" in str(sent) else 0.02) as server:
+            async with server.session.ws_connect(f"{server.at}/stream") as ws:
+                for message in sent:
+                    if isinstance(message, dict):
+                        await ws.send_json(message)
+                    elif isinstance(message, bytes):
+                        await ws.send_bytes(message)
+                    else:
+                        await ws.send_str(message)
+                found, why = await refused(ws)
+            assert found == code and reason in (why or "")
+            await asyncio.wait_for(nobody(server), 5)
+
+    asyncio.run(talk())
+
+
+def test_a_full_server_says_so_and_has_room_again(demo):
+    async def talk():
+        async with serving(demo.recognizer(2), Limits(clients=2)) as server:
+            for _ in range(2):
+                first, second = [await server.session.ws_connect(f"{server.at}/stream") for _ in range(2)]
+                await first.send_json(HELLO)
+                await first.receive()
+                async with server.session.ws_connect(f"{server.at}/stream") as third:
+                    assert await refused(third) == (1013, "the server is full; try again later")
+                vanish(first)
+                await second.close()
+                await asyncio.wait_for(nobody(server), 5)
+
+    asyncio.run(talk())
+
+
+def test_a_client_that_sends_faster_than_it_is_decoded_is_read_slowly(demo):
+    """Ten times what may wait, sent at once: all of it is decoded, little of it is held."""
+    recognizer, waited = demo.recognizer(1), []
+    push = recognizer.push
+    recognizer.push = lambda sid, samples: (push(sid, samples), waited.append(recognizer.waiting_seconds(sid)))[0]
+
+    async def talk():
+        async with serving(recognizer, Limits(clients=1, buffered_seconds=3.0)) as server:
+            audio = np.concatenate(demo.clips[:8])
+            events = await speak(server, audio, 16000, "float32", {}, seconds=0.2)
+            assert transcript(events) == alone(demo.recognizer(1), audio, {})
+            assert len(audio) / 16000 > 20 and max(waited) < 3.0 + 2 * recognizer.latency_seconds
+
+    asyncio.run(talk())
+
+
+def test_a_server_that_stops_gives_its_clients_what_they_said(demo):
+    async def talk():
+        async with serving(demo.recognizer(2), Limits(clients=2)) as server:
+            ws = await server.session.ws_connect(f"{server.at}/stream")
+            await ws.send_json(HELLO)
+            await ws.send_bytes(demo.clips[0].tobytes())
+            silent = await server.session.ws_connect(f"{server.at}/stream")
+            assert (await ws.receive_json())["type"] == "ready"
+            while (await ws.receive_json())["type"] != "partial":
+                pass
+            stopping = asyncio.create_task(server.runner.cleanup())
+            events = []
+            while (message := await ws.receive()).type == WSMsgType.TEXT:
+                events.append(json.loads(message.data))
+            assert (message.data, message.extra) == (1001, "the server is shutting down")
+            assert transcript(events) == alone(demo.recognizer(1), demo.clips[0], {})
+            assert (await refused(silent))[0] == 1001
+            await stopping
+
+    asyncio.run(talk())
+
+
+def test_pages_and_who_may_connect(demo):
+    async def talk():
+        settings = {"origins": ["https://friend.example"], "hosts": local_hosts("127.0.0.1")}
+        async with serving(demo.recognizer(8), QUICK, **settings) as server:
+            for path, kind in (("/", "text/html"), ("/page.js", "text/javascript"), ("/worklet.js", "text/javascript")):
+                async with server.session.get(server.at + path) as response:
+                    assert (response.status, response.content_type) == (200, kind)
+                    assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+                    text = await response.text()
+                    assert "http" not in text.replace("https:", "")  # nothing of it lies elsewhere
+            for origin, status in (
+                (None, 101), (server.at, 101), ("https://friend.example", 101), ("https://friend.example.org", 403),
+                ("null", 403), ("http://127.0.0.1:1", 403),
+            ):  # fmt: skip
+                headers = {} if origin is None else {"Origin": origin}
+                if status == 101:
+                    async with server.session.ws_connect(f"{server.at}/stream", headers=headers):
+                        pass
+                else:
+                    async with server.session.get(f"{server.at}/stream", headers=headers) as response:
+                        assert response.status == status
+            async with server.session.get(server.at, headers={"Host": "evil.example"}) as response:
+                assert response.status == 403
+            async with server.session.get(f"{server.at}/../../etc/passwd") as response:
+                assert response.status == 404
+
+    asyncio.run(talk())
+    assert local_hosts("0.0.0.0") is None and local_hosts("example.org") is None and "localhost" in local_hosts("::1")
+
+
+def test_an_error_that_nobody_expected_ends_its_streams_alone(demo, caplog):
+    recognizer = demo.recognizer(2)
+    step, broken = recognizer.step, [True]
+
+    def once():
+        if recognizer.ready() and broken.pop() if broken else False:
+            raise RuntimeError("out of memory")
+        return step()
+
+    recognizer.step = once
+
+    async def talk():
+        async with serving(recognizer, Limits(clients=2)) as server:
+            async with server.session.ws_connect(f"{server.at}/stream") as ws:
+                await ws.send_json(HELLO)
+                await ws.send_bytes(demo.clips[0].tobytes())
+                assert await refused(ws) == (1011, "decoding failed")
+            events = await speak(server, demo.clips[1], 16000, "float32", {})
+            assert transcript(events) == alone(demo.recognizer(1), demo.clips[1], {})
+
+    asyncio.run(talk())
+    assert "out of memory" in caplog.text
+
+
+async def misbehave(server, kind, audio, times):
+    """Vanishes, sends garbage, stalls, says NaN; again and again, until it is cancelled. What becomes of it, others test."""
+    while True:
+        with contextlib.suppress(Exception):
+            ws = await server.session.ws_connect(f"{server.at}/stream", autoping=False)
+            times[kind] += 1
+            if kind != "silent":
+                await ws.send_json(HELLO)
+            if kind == "silent":
+                await refused(ws)
+            elif kind == "vanish":
+                await ws.send_bytes(audio[:30000].tobytes())
+                await asyncio.sleep(0.1)
+                vanish(ws)
+            elif kind == "garbage":
+                await ws.send_bytes(random.Random(0).randbytes(4000))
+                await ws.send_str("{" * 1000)
+                await refused(ws)
+            elif kind == "nan":
+                await ws.send_bytes(audio[:20000].tobytes())
+                await ws.send_bytes(np.full(1000, math.nan, dtype="<f4").tobytes())
+                await refused(ws)
+            elif kind == "loud":
+                await ws.send_bytes((audio[:40000] * np.float32(1e30)).tobytes())
+                await refused(ws)
+            elif kind == "half":  # a websocket frame that never ends
+                with socket.create_connection(("127.0.0.1", int(server.at.rsplit(":", 1)[1]))) as raw:
+                    raw.sendall(b"GET /stream HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n")
+                    await asyncio.sleep(1.0)
+            else:  # stalls: sends, and reads nothing
+                for at in range(0, 40000, 4000):
+                    await ws.send_bytes(audio[at : at + 4000].tobytes())
+                    await asyncio.sleep(0.05)
+                await asyncio.sleep(2.0)
+                await ws.close()
+
+
+BAD = ["vanish", "vanish", "garbage", "nan", "loud", "stall", "stall", "half", "silent", "garbage"]
+
+
+def load(demo, clients, seconds, pause):
+    """Each of many clients says its own clips in its own way; ten others misbehave all the while."""
+    # Those that misbehave come again before the server has noticed that they are gone.
+    places = clients + 2 * len(BAD)
+    limits = Limits(
+        clients=places, hello_seconds=1.0, idle_seconds=60.0, heartbeat_seconds=10.0, send_seconds=5.0, shutdown_seconds=10.0
+    )
+    formats = [(16000, "float32"), (16000, "int16"), (48000, "int16"), (8000, "float32"), (44100, "int16")]
+    said, expected, single = [], [], demo.recognizer(1)
+    known: dict = {}
+    for number in range(clients - len(BAD)):
+        first, rate_and_encoding, phrases = number % 16, formats[number % 5], LISTS[number % len(LISTS)]
+        key = first % 4, rate_and_encoding, str(phrases)
+        context = {} if phrases is None else {"phrases": phrases}
+        if key not in known:
+            clips = [demo.clips[(first % 4 + more) % 16] for more in range(16)]
+            samples = np.concatenate(clips * (int(seconds) // 30 + 1))[: int(seconds * 16000)]
+            data, heard = encoded(samples, *rate_and_encoding)
+            own = {
+                name: [tuple(phrase) if isinstance(phrase, list) else phrase for phrase in value]
+                for name, value in context.items()
+            }
+            known[key] = data, alone(single, heard, own)
+        data, text = known[key]
+        said.append((data, *rate_and_encoding, context))
+        expected.append(text)
+
+    async def talk():
+        async with serving(demo.recognizer(places), limits) as server:
+            times: Counter[str] = Counter()
+            bad = [asyncio.create_task(misbehave(server, kind, demo.clips[0], times)) for kind in BAD]
+            await asyncio.sleep(0.2)
+            good = [speak(server, *client, pause=pause, seed=number) for number, client in enumerate(said)]
+            found = await asyncio.gather(*good)
+            assert not any(task.done() for task in bad) and min(times[kind] for kind in BAD) > 0 and times["garbage"] > 3
+            for task in bad:
+                task.cancel()
+            await asyncio.gather(*bad, return_exceptions=True)
+            return [transcript(events) for events in found]
+
+    found = asyncio.run(talk())
+    wrong = [number for number, (ours, theirs) in enumerate(zip(found, expected)) if ours != theirs]
+    assert not wrong, [(found[number], expected[number]) for number in wrong[:2]]
+    assert all(len(text.split()) > 3 for text in found)
+
+
+def test_many_clients_of_which_some_misbehave(demo):
+    load(demo, 64, 3.0, 0.5)
+
+
+@pytest.mark.slow
+def test_many_clients_for_a_minute(demo):
+    load(demo, 64, 60.0, 1.0)
