@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .models import JsonOption
+from .phrases import PhrasesOption, PhraseWeightOption, read_phrases
 from .streaming_models import (
     ChunkOption,
     DeviceOption,
@@ -21,12 +22,9 @@ from .streaming_models import (
     LookaheadOption,
     ModelArgument,
     NumBeamsOption,
-    PhrasesOption,
-    PhraseWeightOption,
     RightOption,
     StrategyOption,
     load_streaming,
-    read_phrases,
 )
 
 if TYPE_CHECKING:

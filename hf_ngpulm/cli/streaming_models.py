@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,11 +29,6 @@ LookaheadOption = Annotated[
     int | None, typer.Option("--lookahead", min=0, help="For Nemotron, in place of these three: frames of look-ahead.")
 ]
 LanguageOption = Annotated[str | None, typer.Option("--language", help="For Nemotron 3.5: the language that is spoken.")]
-PhrasesOption = Annotated[
-    list[str] | None,
-    typer.Option("--phrases", help="A file of phrases, one a line, or a phrase itself; may be given several times."),
-]
-PhraseWeightOption = Annotated[float | None, typer.Option("--phrase-weight", help="Weight of the phrases [default: 1].")]
 EndpointOption = Annotated[
     float, typer.Option("--endpoint", min=0, help="Seconds of silence after which an utterance has ended; 0: never.")
 ]
@@ -59,18 +52,3 @@ def load_streaming(model: str, device: str | None, endpoint: float, **settings: 
     elif "lm_weight" in given:
         raise ValueError("--lm-weight without --lm; give the language model, too")
     return StreamingRecognizer(asr.model, AutoProcessor.from_pretrained(model), endpoint_seconds=endpoint or None, **given)
-
-
-def read_phrases(given: Sequence[str] | None) -> list[str]:
-    """Phrases of files, one a line (empty lines are left out), and phrases themselves."""
-    phrases: list[str] = []
-    for text in given or []:
-        if os.path.isfile(text):
-            with open(text, encoding="utf-8") as file:
-                found = [line.strip() for line in file if line.strip()]
-            if not found:
-                raise ValueError(f"{text}: holds no phrases (one a line)")
-            phrases += found
-        else:
-            phrases.append(text)
-    return phrases

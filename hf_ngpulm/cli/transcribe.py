@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from .models import JsonOption, load_recogniser
+from .phrases import PhrasesOption, PhraseWeightOption, read_phrases
 
 
 def transcribe(
@@ -17,6 +18,8 @@ def transcribe(
     model: Annotated[str, typer.Option("--model", "-m", help="Folder or Hub id of the ASR model.")],
     lm: Annotated[str | None, typer.Option("--lm", help="Language model: folder, Hub id, ARPA or .nemo file.")] = None,
     lm_weight: Annotated[float | None, typer.Option("--lm-weight", help="Weight of the language model [default: 0.5].")] = None,
+    phrases: PhrasesOption = None,
+    phrase_weight: PhraseWeightOption = None,
     num_beams: Annotated[
         int | None, typer.Option("--num-beams", min=1, help="Beam of the search; 1, the default, searches greedily.")
     ] = None,
@@ -33,9 +36,10 @@ def transcribe(
     device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1 ...; a GPU if there is one.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Transcribe audio files, with a language model if one is given.
+    """Transcribe audio files, with a language model, or phrases that shall be recognised, if some are given.
 
     hf-ngpulm transcribe *.flac --model nvidia/parakeet-ctc-0.6b --lm org/my-lm --lm-weight 1.0 --num-beams 8
+    hf-ngpulm transcribe call.flac --model nvidia/parakeet-tdt-0.6b-v3 --phrases names.txt --phrases "Anna Kowalska"
     """
     import torch
 
@@ -45,7 +49,7 @@ def transcribe(
         raise ValueError(f"--timestamps must be word or char, got {timestamps!r}")
     given = {
         "lm": lm, "lm_weight": lm_weight, "num_beams": num_beams, "strategy": strategy, "beta": beta,
-        "num_return_sequences": n_best,
+        "num_return_sequences": n_best, "phrases": read_phrases(phrases) or None, "phrase_weight": phrase_weight,
     }  # fmt: skip
     settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if timestamps and lm is None:

@@ -168,6 +168,18 @@ def test_transcribe_with_a_beam_and_times(saved, capsys):
     assert len(printed) > len(CLIPS) and printed[0].startswith(CLIPS[0]) and printed[1].split()[2] in printed[0]
 
 
+def test_transcribe_with_phrases(capsys, tmp_path):
+    (tmp_path / "names.txt").write_text("starboard side\n\nkeep the green\n")
+    command = ["transcribe", *CLIPS, "-m", MODEL, "--device", "cpu", "--json"]
+    assert run(command) == 0
+    plain = [line["text"] for line in lines(capsys)]
+    assert run([*command, "--phrases", str(tmp_path / "names.txt"), "--phrases", "lighthouse", "--phrase-weight", "3"]) == 0
+    boosted = [line["text"] for line in lines(capsys)]
+    assert sum("starboard" in text or "keep the green" in text for text in boosted) > sum(
+        "starboard" in text or "keep the green" in text for text in plain
+    )
+
+
 def test_transcribe_resamples_and_mixes(capsys, tmp_path):
     samples, rate = soundfile.read(CLIPS[0], dtype="float32")
     import numpy as np
@@ -232,6 +244,7 @@ def test_demo(capsys):
         (["score", ARPA, "nothing.txt", "--tokenizer", MODEL], "nothing.txt"),
         (["transcribe", CLIPS[0], "-m", MODEL, "--lm", ARPA, "--lm-weight", "nan"], "lm_weight"),
         (["transcribe", CLIPS[0], "-m", MODEL, "--lm-weight", "0.3"], "without lm="),
+        (["transcribe", CLIPS[0], "-m", MODEL, "--phrase-weight", "0.3"], "without phrases="),
         (["transcribe", CLIPS[0], "-m", MODEL, "--n-best", "3"], "num_beams"),
         (["transcribe", CLIPS[0], "-m", MODEL, "--strategy", "alsd"], "strategy: no settings for ParakeetForCTC"),
         (["transcribe", CLIPS[0], "-m", MODEL, "--timestamps", "sentence"], "word or char"),

@@ -16,7 +16,7 @@ import soundfile
 from hf_ngpulm.audio import read_audio
 from hf_ngpulm.bundled import bundled
 from hf_ngpulm.cli.app import run
-from hf_ngpulm.cli.streaming_models import read_phrases
+from hf_ngpulm.cli.phrases import read_phrases
 from hf_ngpulm.streaming.audio import sources
 from hf_ngpulm.streaming.audio.sources import file_pieces
 
