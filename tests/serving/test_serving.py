@@ -25,6 +25,7 @@ from hf_ngpulm.audio import read_audio
 from hf_ngpulm.bundled import bundled
 from hf_ngpulm.serving import Limits, make_app
 from hf_ngpulm.serving.app import local_hosts
+from hf_ngpulm.serving.connection import Connection
 from hf_ngpulm.streaming import StreamingRecognizer
 from hf_ngpulm.streaming.audio.resampling import Resampler
 
@@ -259,6 +260,60 @@ def test_a_full_server_says_so_and_has_room_again(demo):
                 await asyncio.wait_for(nobody(server), 5)
 
     asyncio.run(talk())
+
+
+def test_a_client_that_is_gone_without_a_word_is_noticed(demo):
+    """One answers pings, since it reads; the other doesn't."""
+
+    async def talk():
+        async with serving(demo.recognizer(2), Limits(clients=2, heartbeat_seconds=0.4)) as server:
+            gone = await server.session.ws_connect(f"{server.at}/stream", autoping=False)
+            await gone.send_json(HELLO)
+            there = await server.session.ws_connect(f"{server.at}/stream")
+            await there.send_json(HELLO)
+            assert (await there.receive_json())["type"] == "ready"
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(there.receive(), 1.5)
+            async with server.session.get(f"{server.at}/health") as response:
+                assert (await response.json())["clients"] == 1
+            await there.close()
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("stalls", [True, False])
+def test_a_client_that_takes_nothing_is_dropped(demo, stalls):
+    """What is sent to it doesn't leave; or (it is slow) more has been said than is kept for it."""
+    aborted, entered, left = [], [], []
+
+    class Socket:
+        async def receive(self):
+            if not entered:
+                return SimpleNamespace(type=WSMsgType.TEXT, data=json.dumps(HELLO))
+            await asyncio.sleep(60)
+
+        async def send_json(self, event):
+            await asyncio.sleep(60)
+
+    async def talk():
+        limits = Limits(send_seconds=0.1 if stalls else 60.0, unsent=3)
+        engine = SimpleNamespace(
+            recognizer=SimpleNamespace(sampling_rate=16000), enter=entered.append, leave=left.append, push=None
+        )
+        transport = SimpleNamespace(abort=lambda: aborted.append(True))
+        connection = Connection(Socket(), engine, limits, transport)
+        running = asyncio.create_task(connection.run())
+        while not entered:
+            await asyncio.sleep(0.01)
+        for _ in range(1 if stalls else 6):
+            entered[0].deliver({"type": "final", "text": "", "words": []})
+        await asyncio.wait({running}, timeout=0.5)
+        assert aborted
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(talk())
+    assert left == entered
 
 
 def test_a_client_that_sends_faster_than_it_is_decoded_is_read_slowly(demo):
