@@ -18,8 +18,8 @@ from .boosting import Booster
 from .boosting.contexts import Contexts, is_per_row
 from .language_model import NGramLM
 
-# Contexts that stay in a pool after their batch.
-KEPT_CONTEXTS = 1024
+# Contexts that stay in a pool after their batch, and how many arcs they may have in all.
+KEPT_CONTEXTS, KEPT_ARCS = 1024, 1 << 24
 
 
 class RowModels(NamedTuple):
@@ -279,17 +279,25 @@ class Fusion:
                 self._pools[device] = pool
             for model in self.models:  # copies: the caller's stay where they are
                 pool.add(_key(model), model)
+        before = len(pool.places)
         for booster in boosters:
             key = _key(booster)
             pool.add(key, booster)
             pool.places[key] = pool.places.pop(key)  # the last one used stands last
-        spare = len(pool.places) - len(self.models) - KEPT_CONTEXTS
-        if spare > 0:
-            needed = {_key(booster) for booster in boosters}
-            idle = [key for key in pool.places if isinstance(key, str) and key not in needed and not self.held[key]]
-            for key in idle[:spare]:
-                pool.drop(key)
+        if len(pool.places) > before:
+            self._make_room(pool, {_key(booster) for booster in boosters})
         return pool
+
+    def _make_room(self, pool: AutomatonPool, needed: set[str | int]) -> None:
+        """Drop the contexts that have been out of use for longest, if there are too many."""
+        sizes = {key: place.arcs[1] for key, place in pool.places.items() if isinstance(key, str)}
+        count, arcs = len(sizes), sum(sizes.values())
+        for key, size in sizes.items():
+            if count <= KEPT_CONTEXTS and arcs <= KEPT_ARCS:
+                break
+            if key not in needed and not self.held[key]:
+                pool.drop(key)
+                count, arcs = count - 1, arcs - size
 
 
 def _key(model: BackoffAutomaton) -> str | int:

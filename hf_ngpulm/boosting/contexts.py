@@ -12,7 +12,8 @@ from .phrases import Booster, Phrases, checked_phrases
 
 # One context: a booster, phrases to make one of, or None for a row without.
 Context: TypeAlias = Booster | Phrases | None
-KEPT = 1024
+# Boosters that are kept, and what they may take in all.
+KEPT, MOST_BYTES = 1024, 1 << 28
 
 
 class Contexts:
@@ -28,6 +29,7 @@ class Contexts:
         self.vocab_size = vocab_size
         self._accepted: WeakSet[Booster] = WeakSet()
         self._kept: OrderedDict[Any, Booster] = OrderedDict()
+        self._bytes = 0
 
     def booster(self, context: Context) -> Booster | None:
         """The booster of one context.
@@ -57,8 +59,9 @@ class Contexts:
             self._kept.move_to_end(key)
         else:
             self._kept[key] = PhraseBooster(key, self.tokenizer, vocab_size=self.vocab_size)
-            if len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
+            self._bytes += self._kept[key].nbytes
+            while len(self._kept) > 1 and (len(self._kept) > KEPT or self._bytes > MOST_BYTES):
+                self._bytes -= self._kept.popitem(last=False)[1].nbytes
         return self._kept[key]
 
     def of_rows(self, phrases: Any, batch_size: int) -> list[Booster | None]:

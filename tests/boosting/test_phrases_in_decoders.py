@@ -7,6 +7,7 @@ import torch
 from toys import Toy
 from transformers import AutoTokenizer
 
+import hf_ngpulm.boosting.contexts as contexts_module
 import hf_ngpulm.fusion as fusion_module
 from hf_ngpulm import CTCDecoder, NGramLM, PhraseBooster, TokenizerMismatchError, TransducerDecoder
 from hf_ngpulm.bundled import bundled
@@ -157,6 +158,30 @@ def test_contexts_that_nobody_uses_make_room(tokenizer, monkeypatch):
         fusion.rows(1, cpu, [("x", 1.0 + number)])
     pool = fusion._pools[cpu]
     assert len(pool.places) == 8 and held.fingerprint in pool.places
+
+
+def test_large_contexts_make_room_sooner(tokenizer, monkeypatch):
+    monkeypatch.setattr(fusion_module, "KEPT_ARCS", 3000)
+    fusion = Fusion(tokenizer=tokenizer)
+    cpu = torch.device("cpu")
+    for number in range(12):
+        rows = fusion.rows(1, cpu, [f"{'abcdefghijkl'[number]}ye {word}" for word in ("york", "to", "day")])
+    (pool,) = fusion._pools.values()
+    assert 1 < len(pool.places) <= 8 and sum(place.arcs[1] for place in pool.places.values()) <= 3000
+    assert int(rows.states[0, 0]) == list(pool.places.values())[-1].start
+
+
+def test_boosters_are_kept_within_bounds(tokenizer, monkeypatch):
+    contexts = contexts_module.Contexts(tokenizer)
+    first = contexts.booster(["anna"])
+    assert contexts.booster(["anna"]) is first
+    monkeypatch.setattr(contexts_module, "MOST_BYTES", 2 * first.nbytes)
+    second = contexts.booster(["bob"])
+    assert contexts.booster(["bob"]) is second
+    for name in ("carl", "dora", "emil"):
+        contexts.booster([name])
+    assert contexts.booster(["anna"]) is not first
+    assert sum(booster.nbytes for booster in contexts._kept.values()) == contexts._bytes <= 2 * first.nbytes + 20_000
 
 
 def test_what_is_refused(tokenizer, lm):
