@@ -84,6 +84,18 @@ def test_each_row_has_its_own_context(tokenizer, lm, with_lm):
     assert boosted  # otherwise this says nothing
 
 
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_sixty_four_contexts_in_one_batch(tokenizer, lm, num_beams):
+    words = ["a", "the", "to", "what", "is", "in", "of", "and", "for", "day", "call", "new", "old", "on", "off", "up"]
+    contexts = [[words[n % 16], f"{words[n // 4]} {words[n % 7]}", (words[-1 - n % 16], 1.0 + n / 16)] for n in range(64)]
+    decoder = CTCDecoder(tokenizer, lm, 0.4, phrase_weight=2.0, num_beams=num_beams)
+    frames, lengths = frames_of(64, 16, 257, seed=4)
+    together = decoder(frames, lengths, contexts)
+    assert sum(best.phrase_score > 0 for (best,) in together) > 16
+    for row in range(64):
+        close(together[row][0], decoder(frames[row : row + 1], lengths[row : row + 1], [contexts[row]])[0][0])
+
+
 def test_scores_are_the_sum_of_their_parts(tokenizer, lm):
     frames, lengths = frames_of(3, 24, 257)
     (best,), *_ = CTCDecoder(tokenizer, lm, 0.4, phrases=["a", "the", "to", "what"], phrase_weight=1.5)(frames, lengths)
