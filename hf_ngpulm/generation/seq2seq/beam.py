@@ -18,11 +18,12 @@ from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteriaList
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria
 
-from ...automaton.cpu import CPU
 from .candidates import best_tokens
 from .checks import probabilities, refuse_impossible
 from .model import Decoder
 from .states import Scoring
+
+CPU = torch.device("cpu")  # not the default device, whatever that is
 
 OUT = -1.0e9  # added to scores of what is out of the question, as Transformers does
 LAST_ONLY = (EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria)  # these look at the last token and at the length
