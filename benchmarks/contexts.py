@@ -150,14 +150,15 @@ def measured(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
                 decoder = TransducerDecoder(model, processor, **fusion, **settings)
                 call = decoder.decode
             medians = measure.by_turns(ways(call, batches, processor, words, args.device), args.repeats)
-            contexts = [PhraseBooster(phrases(words, PER_ROW, 1000 + n), processor.tokenizer) for n in range(BY_TURNS // 4)]
-            clips_of = [frames[i, : lengths[i]] for _, frames, lengths in batches for i in range(len(lengths))]
-            switched = measure.by_turns(switching(clips_of, decoder, contexts, args.device), args.repeats)
             name_of_search = search + (" + LM" if fusion else "")
             row = row_of(label, name_of_search, size, clips_in_all, medians, encoder)
-            never = encoder + switched["never"]
-            row["switching"] = {how: never / (encoder + seconds) for how, seconds in switched.items()}
-            row["switching_seconds"] = switched
+            if size == args.batch_sizes[0]:
+                contexts = [PhraseBooster(phrases(words, PER_ROW, 1000 + n), processor.tokenizer) for n in range(BY_TURNS // 4)]
+                clips_of = [frames[i, : lengths[i]] for _, frames, lengths in batches for i in range(len(lengths))]
+                switched = measure.by_turns(switching(clips_of, decoder, contexts, args.device), args.repeats)
+                never = encoder + switched["never"]
+                row["switching"] = {how: never / (encoder + seconds) for how, seconds in switched.items()}
+                row["switching_seconds"] = switched
             found.append(row)
     return found
 
@@ -178,7 +179,7 @@ def switching(rows: list[torch.Tensor], decoder: Any, own: list[PhraseBooster], 
             chunks, others = {}, {}
             for n, (clip, frame) in enumerate(at):
                 if clip < len(shares[n]):
-                    if frame and how == "every chunk":
+                    if how == "every chunk" or (how == "every utterance" and not frame):
                         others[sids[n]] = own[(n + turn) % len(own)]
                     chunks[sids[n]] = shares[n][clip][frame : frame + CHUNK]
             if not chunks:
@@ -191,8 +192,6 @@ def switching(rows: list[torch.Tensor], decoder: Any, own: list[PhraseBooster], 
                     at[n] = (clip, frame + CHUNK)
                     if frame + CHUNK >= len(shares[n][clip]):
                         streams.reset(sids[n])
-                        if how in ("every utterance", "every chunk"):
-                            streams.set_context(sids[n], own[(n + turn) % len(own)])
                         at[n] = (clip + 1, 0)
         for sid in sids:
             streams.close(sid)
