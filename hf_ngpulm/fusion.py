@@ -264,10 +264,13 @@ class Fusion:
         return changed
 
     def _take_phrases(self, phrases: Any, phrase_weight: float | Tensor) -> None:
-        self.phrases = phrases
         self.phrase_weight = check_weight(phrase_weight, "phrase_weight")
-        if phrases is not None:  # to tell of mistakes before there is audio
-            self.contexts.of_rows(phrases, len(phrases) if is_per_row(phrases) else 1)
+        # Boosters are made before there is audio, to tell of mistakes; and phrases may be any iterable, which is read once.
+        self.phrases: Any = None
+        if is_per_row(phrases):
+            self.phrases = self.contexts.of_rows(phrases, len(phrases))
+        elif phrases is not None:
+            self.phrases = self.contexts.booster(phrases)
 
     def _pool(self, device: torch.device, boosters: Sequence[Booster]) -> AutomatonPool:
         """The pool of a device, with all language models and some boosters in it."""

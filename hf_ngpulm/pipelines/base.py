@@ -94,6 +94,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         kwargs |= self.__dict__.pop("_held", {})
         given = {name: kwargs.pop(name) for name in self.settings if name in kwargs}
+        if isinstance(given.get("phrases"), Iterator):  # it can be read once, and there may be many calls
+            given["phrases"] = list(given["phrases"])
         foreign = sorted(kwargs.keys() & OF_SOME_DECODER)
         if foreign:
             raise ValueError(f"{', '.join(foreign)}: no settings for {type(self.model).__name__}; leave them out")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import check_number, refuse_idle, whole
+from ..boosting import Booster
 from ..boosting.contexts import is_per_row
 from ..ctc import CTCDecoder
 from ..errors import StreamError
@@ -127,7 +128,7 @@ class StreamingDecoder:
         if phrase_weight is not None:
             phrase_weight = check_number(phrase_weight, "phrase_weight")
         if phrases is not DECODERS_PHRASES:
-            self._fusion.contexts.booster(phrases)  # to tell of mistakes before a stream is open
+            phrases = self._fusion.contexts.booster(phrases)  # to tell of mistakes before a stream is open
         models = self._models(lm, lm_weight)
         if not self._free:
             raise ValueError(
@@ -173,14 +174,13 @@ class StreamingDecoder:
         unknown = {sid: "it isn't open" for sid in contexts if sid not in self._slot_of}
         if unknown:
             raise StreamError(unknown)
-        for phrases in contexts.values():
-            self._fusion.contexts.booster(phrases)
+        boosters = [self._fusion.contexts.booster(phrases) for phrases in contexts.values()]
         if contexts:
             self._widen()
             models, sids = self._slots.models, list(contexts)
             slots = torch.tensor([self._slot_of[sid] for sid in sids])
             weights = models.weights[slots, -1].masked_fill(~models.present[slots, -1], self._phrase_weight(None))
-            self._follow(sids, list(contexts.values()), weights)
+            self._follow(sids, boosters, weights)
 
     def _phrase_weight(self, weight: float | None) -> float:
         own = self._fusion.phrase_weight
@@ -198,9 +198,9 @@ class StreamingDecoder:
             models, shift = self._fusion.in_pool(self._slots.models, self.device)
             self._slots.widen(models.widened(), shift)
 
-    def _follow(self, sids: list[int], contexts: list[Any], weights: Tensor) -> None:
+    def _follow(self, sids: list[int], boosters: list[Booster | None], weights: Tensor) -> None:
         """Have streams follow some phrases from now on."""
-        contexts = [[] if phrases is None else phrases for phrases in contexts]
+        contexts: list[Any] = [[] if booster is None else booster for booster in boosters]
         for phrases in contexts:
             self._fusion.hold(phrases)
         places, pool = self._fusion.places(contexts, self.device)

@@ -150,6 +150,14 @@ def test_a_booster_for_all_is_a_context_for_each(tokenizer, lm):
         assert decode(one, frames, lengths) == decode(listed, frames, lengths)
 
 
+def test_phrases_may_be_any_iterable(tokenizer, lm):
+    frames, lengths = frames_of(2, 16, 257)
+    expected = CTCDecoder(tokenizer, phrases=["a", "the", "to"], phrase_weight=3.0)(frames, lengths)
+    decoder = CTCDecoder(tokenizer, phrases=(word for word in ("a", "the", "to")), phrase_weight=3.0)
+    assert decoder(frames, lengths) == expected == decoder(frames, lengths)
+    assert decoder(frames, lengths, (word for word in ("a", "the", "to"))) == expected
+
+
 def test_contexts_are_kept_by_content_and_others_stay(tokenizer, lm):
     fusion = Fusion(lm, tokenizer=tokenizer)
     cpu = torch.device("cpu")

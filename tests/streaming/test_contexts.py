@@ -242,6 +242,16 @@ def test_phrases_are_held_as_long_as_streams_need_them(tokenizer, lm):
     assert held[booster.fingerprint] == 0
 
 
+def test_phrases_of_streams_may_be_any_iterable(tokenizer, lm):
+    decoder, size = make("ctc beam", tokenizer, lm)
+    frames = frames_of(1, 10, size, 3)[0]
+    streams = StreamingDecoder(decoder, max_streams=1)
+    sid = streams.open(phrases=iter(["zebra"]))
+    streams.set_context(sid, iter(CONTEXTS[0]))
+    streams.step({sid: frames})
+    same(streams.close(sid), offline(decoder, frames, CONTEXTS[0]))
+
+
 def test_what_is_refused(tokenizer, lm):
     decoder, size = make("ctc greedy", tokenizer, lm)
     streams = StreamingDecoder(decoder, max_streams=1)
