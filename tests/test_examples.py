@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
         ("transcribe_with_lm.py", "with LM:"),
         ("query_lm.py", "after 'call the'"),
         ("train_lm.py", "pruned to "),
+        ("boost_phrases.py", "green buoy"),
         ("stream.py", "final: "),
     ],
 )
