@@ -56,6 +56,7 @@ def main() -> None:
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=list(BATCH_SIZES))
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    times = build_times(args)  # before there are models, among whose objects Python looks for garbage
     results: list[dict[str, Any]] = []
     with torch.inference_mode():
         if args.random:
@@ -78,7 +79,6 @@ def main() -> None:
         names = list(streamed[0]["switching"])
         rows = [[r["model"], r["decoder"], *(f"{r['switching'][name]:.3f}" for name in names)] for r in streamed]
         print(measure.table(["model", "decoder", *names], rows))
-    times = build_times(args)
     print("\nmilliseconds to make a booster:", ", ".join(f"{size} phrases {1e3 * s:.1f}" for size, s in times.items()))
     print("results in", measure.save(args.name, {"decoders": results, "seconds_to_make": times}, args.out))
 

@@ -162,7 +162,8 @@ class StreamingDecoder:
         """Have streams go on with other phrases, also in mid-utterance.
 
         Matches in progress of the old phrases are given up and give back what they have got; those of the new ones begin with
-        the next token. Other streams aren't disturbed, and phrases that streams have had before are switched to at once.
+        the next token (where a delimiter stands between words, behind the next one). Other streams aren't disturbed, and
+        phrases that streams have had before are switched to at once.
 
         Args:
             contexts: by stream: a `PhraseBooster`, or what one is made of; None for nothing.
