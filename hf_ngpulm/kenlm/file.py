@@ -1,0 +1,180 @@
+"""KenLM's binary files, opened."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..errors import NGramFormatError
+from ..ngrams.table import NGramTable
+from ..ngrams.units import units_to_ids
+from ..vocabulary import Vocabulary
+from .header import Header, read_header
+from .to_table import table_from_levels
+from .trie import TrieLayout, read_levels, trie_layout
+from .vocabulary import KenLMVocabulary, read_probing, read_sorted
+
+if TYPE_CHECKING:
+    from .probing import ProbingModel
+
+_BOS, _EOS = "<s>", "</s>"
+
+
+def read_binary(path: str | os.PathLike[str]) -> KenLMFile:
+    """Open a binary file that KenLM's `build_binary` made.
+
+    Every size in the file is held to the file's own size before anything is read by it, and the vocabulary is checked; n-grams
+    are read by `KenLMFile.table` and `KenLMFile.model`.
+
+    Raises:
+        NGramFormatError: not such a file, a damaged one, or one of a version or type that isn't supported.
+        OSError: the file can't be opened.
+    """
+    if os.path.isdir(path):
+        raise NGramFormatError(f"{os.fspath(path)}: a folder, not a KenLM binary file")
+    if os.path.getsize(path) == 0:
+        raise NGramFormatError(f"{os.fspath(path)}: the file is empty")
+    # Copied on writing: nobody writes, but torch takes no tensors that can't be written to.
+    data = np.memmap(path, dtype=np.uint8, mode="c").view(np.ndarray)
+    try:
+        return KenLMFile(path, data)
+    except NGramFormatError as error:
+        raise NGramFormatError(f"{os.fspath(path)}: {error}") from None
+
+
+class KenLMFile:
+    """A KenLM binary file: see `read_binary`.
+
+    Word ids are KenLM's: 0 is `<unk>`, the others are in the order of the file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], data: np.ndarray) -> None:
+        self.path = os.fspath(path)
+        self._data = data
+        self._header = header = read_header(data)
+        self._layout: TrieLayout | None = None
+        if header.model_type == "probing":
+            # Imported here: only probing models need numba or Triton.
+            from .probing.tables import probing_layout, vocabulary_size
+
+            words_end = header.size + vocabulary_size(header)
+            self._probing_layout = probing_layout(header, words_end)
+            self._search_end = self._probing_layout.end
+        else:
+            words_end = header.size + 8 * (1 + header.counts[0])  # their number, and a hash for each (<unk>'s place stays empty)
+            self._layout = trie_layout(header, data, words_end)
+            self._search_end = self._layout.end
+        self._check_size()
+        read = read_probing if header.model_type == "probing" else read_sorted
+        self._vocabulary = read(data[header.size : words_end], header.counts[0])
+
+    def _check_size(self) -> None:
+        size, end = self._data.size, self._search_end
+        if size < end:
+            raise NGramFormatError(f"the file is cut short: by its header it should have {end} bytes, it has {size}")
+        if not self._header.has_words and size > end:
+            raise NGramFormatError(f"by its header the file should have {end} bytes and no word strings, it has {size} bytes")
+
+    @property
+    def header(self) -> Header:
+        return self._header
+
+    @property
+    def model_type(self) -> str:
+        """KenLM's name: probing, trie, quant_trie, array_trie or quant_array_trie."""
+        return self._header.model_type
+
+    @property
+    def order(self) -> int:
+        return self._header.order
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """N-grams of each order, as the header gives them."""
+        return self._header.counts
+
+    @property
+    def num_words(self) -> int:
+        """Words of the vocabulary, `<s>`, `</s>` and `<unk>` included."""
+        return len(self._vocabulary)
+
+    @property
+    def has_words(self) -> bool:
+        """Whether the file holds the words themselves, and not their hashes alone."""
+        return self._header.has_words
+
+    @property
+    def quantised_bits(self) -> tuple[int, int] | None:
+        """Bits of a log-probability and of a backoff, None where they are whole floats."""
+        if self._layout is None or not self._layout.quantised:
+            return None
+        return self._layout.log_prob_bits, self._layout.backoff_bits
+
+    @cached_property
+    def vocabulary(self) -> list[str]:
+        """The words by their ids, `<s>`, `</s>` and `<unk>` included."""
+        if not self._header.has_words:
+            raise NGramFormatError(
+                f"{self.path}: the file holds no word strings, only their hashes; build it anew without build_binary's option -v"
+            )
+        try:
+            return self._vocabulary.read_strings(self._data[self._search_end :])
+        except NGramFormatError as error:
+            raise NGramFormatError(f"{self.path}: {error}") from None
+
+    @property
+    def words(self) -> list[str]:
+        """The words without `<s>`, `</s>` and `<unk>`: what the token ids 0, 1, ... of `table()` stand for."""
+        return [word for word in self.vocabulary[1:] if word not in (_BOS, _EOS)]
+
+    def word_ids(self, words: list[str]) -> np.ndarray:
+        """Ids of words, int64 `[N]`; 0, that of `<unk>`, for those that the model doesn't know."""
+        return self._vocabulary.ids(words)
+
+    def table(self, vocabulary: Vocabulary | None = None, units: str = "auto") -> NGramTable:
+        """The n-grams of a trie.
+
+        Args:
+            vocabulary: the ids that the model's words stand for, if they are the tokens of an ASR model; without it the token
+                ids are the places of the words in `words`.
+            units: with a vocabulary, how the words write its tokens, see `hf_ngpulm.ngrams.units`.
+
+        Raises:
+            NGramFormatError: a probing model, a file without word strings, words that don't fit the vocabulary, or a damaged file.
+        """
+        if self._layout is None:
+            raise NGramFormatError(
+                f"{self.path}: the n-grams of a probing model can't be listed, since it holds their hashes alone. Query it "
+                "(KenLMFile.model), or read the ARPA file that it was built from, or a binary of the type trie (build_binary trie)"
+            )
+        words = self.words
+        try:
+            ids = range(len(words)) if vocabulary is None else units_to_ids(words, units, vocabulary)[1]
+            vocab_size = len(words) if vocabulary is None else vocabulary.size
+            specials = {_BOS: vocab_size, _EOS: vocab_size + 1}
+            ordinary = iter(ids)
+            token_ids = [vocab_size + 2]
+            token_ids += [specials[word] if word in specials else next(ordinary) for word in self.vocabulary[1:]]
+            levels = read_levels(self._layout, self._data)
+            return table_from_levels(levels, np.array(token_ids, dtype=np.int64), vocab_size)
+        except NGramFormatError as error:
+            raise NGramFormatError(f"{self.path}: {error}") from None
+
+    def model(self) -> ProbingModel:
+        """The hash tables of a probing model, to be queried word by word.
+
+        Raises:
+            NGramFormatError: a trie, or a damaged file.
+        """
+        if self._layout is not None:
+            raise NGramFormatError(f"{self.path}: a {self.model_type}, not a probing model; its n-grams are read by KenLMFile.table")
+        from .probing import ProbingModel
+        from .probing.tables import read_tables
+
+        try:
+            return ProbingModel(read_tables(self._probing_layout, self._data, self.num_words), self._vocabulary)
+        except NGramFormatError as error:
+            raise NGramFormatError(f"{self.path}: {error}") from None
