@@ -107,7 +107,7 @@ def read_header(data: np.ndarray) -> Header:
         # Every n-gram takes more than a bit: from here on, computing with counts can neither overflow nor exhaust memory.
         if count > 8 * data.size:
             raise NGramFormatError(f"the header says {count} {n}-grams, in a file of {data.size} bytes")
-    if counts[0] < 1 or counts[0] >= 2**32 - 1:
+    if not 1 <= counts[0] < 2**31 - 8:  # word ids are 32 bits wide, with sign, here
         raise NGramFormatError(f"the header says {counts[0]} 1-grams")
     return Header(model_type, counts, multiplier, bool(has_words), _multiple_of_8(end + 8 * order))
 

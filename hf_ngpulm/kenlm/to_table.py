@@ -31,7 +31,7 @@ def table_from_levels(levels: Sequence[TrieLevel], token_ids: np.ndarray, vocab_
         NGramFormatError: a context that isn't an n-gram of its own, or a weight that is no log-probability or backoff.
     """
     levels = _without_empty_orders(levels)
-    suffix_rows = steps_for(torch.device("cpu"), "cpu").suffix_rows
+    suffix_rows = steps_for(torch.device("cpu")).suffix_rows
     num_ids = vocab_size + NUM_SPECIAL
     last_tokens = token_ids
     # Of each node of the order below: the node of its n-gram without the last word, and its row in the table.
@@ -79,7 +79,7 @@ def _find_prefixes(suffix_rows, below: TrieOrder, nodes: TrieOrder, prefixes: to
     It is the child, by the n-gram's first word, of the parent's prefix. Estimation asks the mirror image of that (there n-grams
     lie by their first word), and its compiled loop answers both.
     """
-    found = suffix_rows(below, nodes, prefixes, num_ids).to(torch.int64)
+    found = suffix_rows(below, nodes, prefixes, num_ids)
     inside = found.clamp(max=max(len(below.tokens) - 1, 0))
     there = (found == inside) & (below.tokens[inside] == nodes.tokens) if len(below.tokens) else found < 0
     if prefixes is not None:

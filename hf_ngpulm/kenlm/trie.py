@@ -31,7 +31,7 @@ _SLACK = 8  # bytes behind each packed order, so that 64 bits can be read wherev
 class TrieLevel(NamedTuple):
     """The nodes of one order, `N` n-grams sorted by their last word, then the word before it, and so on."""
 
-    words: np.ndarray  # int64 [N], first word of each n-gram
+    words: np.ndarray  # int32 [N], first word of each n-gram
     log_probs: np.ndarray  # float32 [N], log10
     backoffs: np.ndarray  # float32 [N], log10; empty in the highest order
     children: np.ndarray  # int64 [N + 1]: those of node i are children[i] .. children[i + 1] - 1; empty in the highest order
@@ -130,7 +130,7 @@ def read_levels(layout: TrieLayout, data: np.ndarray) -> list[TrieLevel]:
     stored = data[layout.unigrams : layout.blocks[0].begin][: _UNIGRAM.itemsize * (counts[0] + 1)].view(_UNIGRAM)
     children = _check_pointers(stored["next"], 1, counts[1])
     unigrams = stored[:-1]
-    words = np.arange(counts[0], dtype=np.int64)
+    words = np.arange(counts[0], dtype=np.int32)
     levels = [TrieLevel(words, unigrams["log_prob"].copy(), unigrams["backoff"].copy(), children)]
     for n in range(2, order + 1):
         block, count = layout.blocks[n - 2], counts[n - 1]
@@ -148,7 +148,7 @@ def read_levels(layout: TrieLayout, data: np.ndarray) -> list[TrieLevel]:
                 upper = data[array : array + 8 * entries].view("<u8")
                 pointers |= (np.searchsorted(upper, np.arange(count + 1, dtype=np.uint64), "right") - 1) << block.pointer_bits
             children = _check_pointers(pointers, n, counts[n])
-        levels.append(TrieLevel(words, log_probs, backoffs, children))
+        levels.append(TrieLevel(words.astype(np.int32), log_probs, backoffs, children))
     return levels
 
 

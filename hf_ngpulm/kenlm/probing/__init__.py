@@ -1,0 +1,6 @@
+"""Models that KenLM stores as hash tables (its type `probing`), queried as they are: no n-gram of them can be listed."""
+
+from .model import ProbingModel
+from .tables import ProbingStates
+
+__all__ = ["ProbingModel", "ProbingStates"]
