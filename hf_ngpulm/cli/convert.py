@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .models import LMArgument, TokenizerOption, UnitsOption, VocabSizeOption, load
+from .models import LMArgument, TokenizerOption, UnitsOption, VocabSizeOption, is_word_binary, load
 
 ARPA_NAME = re.compile(r"\.arpa(\.gz|\.bz2|\.xz)?$")
 
@@ -26,9 +26,10 @@ def convert(
         int | None, typer.Option("--max-ngrams", help="Prune by relative entropy to at most so many n-grams.")
     ] = None,
 ) -> None:
-    """Convert a language model: ARPA, NeMo, or saved -> saved or ARPA.
+    """Convert a language model: ARPA, NeMo, KenLM binary, or saved -> saved or ARPA.
 
     hf-ngpulm convert lm.arpa.gz my-lm --tokenizer nvidia/parakeet-ctc-0.6b
+    hf-ngpulm convert words.bin words.arpa.gz
     """
     kind = to or ("arpa" if ARPA_NAME.search(target) else "safetensors")
     if kind not in ("arpa", "safetensors"):
@@ -37,6 +38,9 @@ def convert(
         raise ValueError(f"{target}: NeMo archives can be read, not written; write an ARPA file with --out-units nemo")
     if out_units is not None and kind != "arpa":
         raise ValueError(f"--out-units {out_units} is for ARPA files, but {target} will be a folder; add --to arpa")
+    if is_word_binary(source, tokenizer, vocab_size, units):
+        _convert_words(source, target, kind, out_units, max_ngrams)
+        return
     lm = load(source, tokenizer, vocab_size, units)
     if max_ngrams is not None:
         lm = lm.prune(max_ngrams)
@@ -45,3 +49,25 @@ def convert(
     else:
         lm.save_pretrained(target)
     print(f"{target}: order {lm.order}, {sum(lm.num_ngrams):,} n-grams, {lm.vocab_size:,} token ids")
+
+
+def _convert_words(source: str, target: str, kind: str, out_units: str | None, max_ngrams: int | None) -> None:
+    """Write the n-grams of a KenLM binary with its own words."""
+    from ..kenlm import read_binary
+    from ..ngrams import write_arpa
+
+    if kind != "arpa":
+        raise ValueError(
+            f"{source}: a KenLM binary of words becomes an ARPA file (give a target that ends in .arpa); for a model of the "
+            "token ids that its words stand for, add --tokenizer or --vocab-size"
+        )
+    if out_units is not None:
+        raise ValueError(f"--out-units {out_units} is for token ids; the words of a KenLM binary are written as they are")
+    file = read_binary(source)
+    table = file.table()
+    if max_ngrams is not None:
+        from ..pruning import prune_table
+
+        table = prune_table(table, max_ngrams)
+    write_arpa(table, target, "piece", file.words)
+    print(f"{target}: order {table.order}, {sum(table.num_ngrams):,} n-grams, {file.num_words:,} words")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+from typing import Any
 
-from .models import JsonOption, LMArgument, TokenizerOption, UnitsOption, VocabSizeOption, load
+from .models import JsonOption, LMArgument, TokenizerOption, UnitsOption, VocabSizeOption, is_word_binary, load
 
 
 def info(
@@ -18,6 +20,23 @@ def info(
 
     hf-ngpulm info org/my-lm
     """
+    if is_word_binary(lm, tokenizer, vocab_size, units):
+        facts, rows = _kenlm_facts(lm)
+    else:
+        facts, rows = _facts(lm, tokenizer, vocab_size, units)
+    if as_json:
+        print(json.dumps({"lm": lm, **facts}))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, title=lm)
+    for name, value in rows.items():
+        table.add_row(name, value)
+    Console().print(table)
+
+
+def _facts(lm: str, tokenizer: str | None, vocab_size: int | None, units: str) -> tuple[dict[str, Any], dict[str, str]]:
     model = load(lm, tokenizer, vocab_size, units)
     total = sum(model.num_ngrams)
     facts = {
@@ -33,13 +52,6 @@ def info(
         "tokenizer_fingerprint": model.config.tokenizer_fingerprint,
         "training": None if model.config.training is None else model.config.training.to_dict(),
     }
-    if as_json:
-        print(json.dumps({"lm": lm, **facts}))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(show_header=False, title=lm)
     rows = {
         "order": str(model.order),
         "n-grams": f"{total:,}  ({' + '.join(f'{count:,}' for count in model.num_ngrams)})",
@@ -50,6 +62,34 @@ def info(
         "fingerprint": model.config.tokenizer_fingerprint or "none: it fits any tokenizer of that size",
         **dict(model.config.training.lines() if model.config.training is not None else ()),
     }
-    for name, value in rows.items():
-        table.add_row(name, value)
-    Console().print(table)
+    return facts, rows
+
+
+def _kenlm_facts(path: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """What a KenLM binary says of itself; its n-grams aren't read."""
+    from ..kenlm import read_binary
+
+    file = read_binary(path)
+    total, size = sum(file.counts), os.path.getsize(path)
+    facts = {
+        "kenlm": file.model_type,
+        "order": file.order,
+        "num_ngrams": list(file.counts),
+        "num_words": file.num_words,
+        "has_words": file.has_words,
+        "quantised_bits": file.quantised_bits,
+        "nbytes": size,
+    }
+    values = "whole floats"
+    if file.quantised_bits is not None:
+        values = f"log-probabilities in {file.quantised_bits[0]} bits, backoffs in {file.quantised_bits[1]}"
+    words = ", ".join(file.words[:5]) + ", ..." if file.has_words else "their hashes alone (build_binary -v)"
+    rows = {
+        "file": f"KenLM binary, {file.model_type}",
+        "order": str(file.order),
+        "n-grams": f"{total:,}  ({' + '.join(f'{count:,}' for count in file.counts)})",
+        "values": values,
+        "vocabulary": f"{file.num_words:,} words: {words}",
+        "size": f"{size:,} bytes, {size / total:.1f} per n-gram",
+    }
+    return facts, rows

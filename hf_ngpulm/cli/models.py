@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from ..language_model import NGramLM
 
 LMArgument = Annotated[
-    str, typer.Argument(metavar="LM", help="A saved folder, a Hub repo id, an ARPA file (also compressed) or a .nemo file.")
+    str,
+    typer.Argument(
+        metavar="LM", help="A saved folder, a Hub repo id, an ARPA file (also compressed), a .nemo file or a KenLM binary."
+    ),
 ]
 TokenizerOption = Annotated[
     str | None, typer.Option("--tokenizer", help="Folder or Hub id of the ASR model whose token ids the LM is over.")
@@ -30,16 +33,37 @@ def load_tokenizer(name: str | None):
     return AutoTokenizer.from_pretrained(name)
 
 
+def is_word_binary(source: str, tokenizer: str | None, vocab_size: int | None, units: str) -> bool:
+    """Whether a KenLM binary was given, to be taken with the words that it is over and not as a model of token ids."""
+    from ..kenlm import is_kenlm_binary
+
+    if not is_kenlm_binary(source) or tokenizer is not None or vocab_size is not None:
+        return False
+    if units != "auto":
+        raise ValueError(f"--units {units} says how words stand for token ids; give --tokenizer or --vocab-size with it")
+    return True
+
+
 def load(source: str, tokenizer: str | None = None, vocab_size: int | None = None, units: str = "auto") -> NGramLM:
     """Load whatever a command was given."""
+    from ..kenlm import is_kenlm_binary, read_binary
     from ..language_model import NGramLM, load_language_model
+    from ..vocabulary import Vocabulary
 
     if os.path.isfile(source) and not source.endswith(".nemo"):
+        if is_word_binary(source, tokenizer, vocab_size, units):
+            raise ValueError(
+                f"{source}: a KenLM binary doesn't say which token ids its words are; add --tokenizer (the ASR model's) or "
+                "--vocab-size if they are tokens. A word-level one can be shown (info) or made an ARPA file (convert)"
+            )
         if tokenizer is None and vocab_size is None:
             raise ValueError(
                 f"{source}: an ARPA file doesn't say which token ids its units are; add --tokenizer (the ASR model's), "
                 "or --vocab-size if its units are decimal ids or NeMo's characters"
             )
+        if is_kenlm_binary(source):
+            vocabulary = Vocabulary.of(load_tokenizer(tokenizer), vocab_size)
+            return NGramLM.from_table(read_binary(source).table(vocabulary, units), vocabulary)
         return NGramLM.from_arpa(source, load_tokenizer(tokenizer), vocab_size, units)
     return load_language_model(source, load_tokenizer(tokenizer))
 

@@ -15,7 +15,7 @@ from ..vocabulary import Vocabulary
 from .header import Header, read_header
 from .to_table import table_from_levels
 from .trie import TrieLayout, read_levels, trie_layout
-from .vocabulary import KenLMVocabulary, read_probing, read_sorted
+from .vocabulary import read_probing, read_sorted
 
 if TYPE_CHECKING:
     from .probing import ProbingModel
@@ -64,7 +64,9 @@ class KenLMFile:
             self._probing_layout = probing_layout(header, words_end)
             self._search_end = self._probing_layout.end
         else:
-            words_end = header.size + 8 * (1 + header.counts[0])  # their number, and a hash for each (<unk>'s place stays empty)
+            words_end = header.size + 8 * (
+                1 + header.counts[0]
+            )  # their number, and a hash for each (<unk>'s place stays empty)
             self._layout = trie_layout(header, data, words_end)
             self._search_end = self._layout.end
         self._check_size()
@@ -118,7 +120,7 @@ class KenLMFile:
         """The words by their ids, `<s>`, `</s>` and `<unk>` included."""
         if not self._header.has_words:
             raise NGramFormatError(
-                f"{self.path}: the file holds no word strings, only their hashes; build it anew without build_binary's option -v"
+                f"{self.path}: the file holds no word strings, only their hashes; build it anew without build_binary's -v"
             )
         try:
             return self._vocabulary.read_strings(self._data[self._search_end :])
@@ -143,12 +145,12 @@ class KenLMFile:
             units: with a vocabulary, how the words write its tokens, see `hf_ngpulm.ngrams.units`.
 
         Raises:
-            NGramFormatError: a probing model, a file without word strings, words that don't fit the vocabulary, or a damaged file.
+            NGramFormatError: a probing model, a file without word strings or with others than the vocabulary's, a damaged file.
         """
         if self._layout is None:
             raise NGramFormatError(
                 f"{self.path}: the n-grams of a probing model can't be listed, since it holds their hashes alone. Query it "
-                "(KenLMFile.model), or read the ARPA file that it was built from, or a binary of the type trie (build_binary trie)"
+                "(KenLMFile.model), or read the ARPA file that it was built from, or a trie (build_binary trie)"
             )
         words = self.words
         try:
@@ -170,7 +172,9 @@ class KenLMFile:
             NGramFormatError: a trie, or a damaged file.
         """
         if self._layout is not None:
-            raise NGramFormatError(f"{self.path}: a {self.model_type}, not a probing model; its n-grams are read by KenLMFile.table")
+            raise NGramFormatError(
+                f"{self.path}: a {self.model_type}, not a probing model; its n-grams are read by KenLMFile.table"
+            )
         from .probing import ProbingModel
         from .probing.tables import read_tables
 

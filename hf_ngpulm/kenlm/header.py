@@ -125,17 +125,18 @@ def _complaint(start: bytes, size: int) -> str:
     version = start[len(MAGIC) : _MAGIC_BYTES].split(b"\n")[0].strip()
     if version != str(VERSION).encode() and len(start) >= _MAGIC_BYTES:
         return (
-            f"a KenLM binary of format version {version.decode('ascii', 'replace')[:8]!r}, this reader knows version {VERSION}. "
-            "Build it anew from the ARPA file with a current build_binary"
+            f"a KenLM binary of format version {version.decode('ascii', 'replace')[:8]!r}, this reader knows version "
+            f"{VERSION}. Build it anew from the ARPA file with a current build_binary"
         )
     if len(start) < len(_SANITY):
         return f"the file is cut short: {size} bytes end within its header"
     if start[_MAGIC_BYTES:] == struct.pack(">" + _TEST_FORMAT, *_TEST_VALUES):
-        return "a KenLM binary of a machine with big-endian byte order. Build it anew from the ARPA file on this kind of machine"
+        return (
+            "a KenLM binary of a machine with big-endian byte order. Build it anew from the ARPA file on this kind of machine"
+        )
     if start[_MAGIC_BYTES:].startswith(struct.pack("<fffIIQ", *_TEST_VALUES[:5], 1)):  # without padding before the last
         return "a KenLM binary of a 32-bit machine, in a format of its own. Build it anew from the ARPA file"
     return (
         "a KenLM binary whose test values aren't those of this format: a damaged file, or one of a machine with other "
         "sizes of numbers. Build it anew from the ARPA file"
     )
-

@@ -80,6 +80,12 @@ def trie_layout(header: Header, data: np.ndarray, begin: int) -> TrieLayout:
             raise NGramFormatError(
                 f"values quantised to {log_prob_bits} and {backoff_bits} bits, both should be from 1 to {_MOST_QUANTISED_BITS}"
             )
+        if backoff_bits == 1 and order > 2:
+            # The two zeros take both codes. What build_binary writes for other backoffs spills into the field beside.
+            raise NGramFormatError(
+                "backoffs quantised to 1 bit, in which KenLM can't store any but 0, and damages the log-probabilities. "
+                "Build the binary anew with 2 bits or more (build_binary -b)"
+            )
         at += 8 + 4 * ((order - 1) << log_prob_bits) + 4 * ((order - 2) << backoff_bits)
     unigrams = at
     at += _UNIGRAM.itemsize * (counts[0] + 2)
@@ -124,7 +130,7 @@ def read_levels(layout: TrieLayout, data: np.ndarray) -> list[TrieLevel]:
     """Unpack a trie that lies within the file.
 
     Raises:
-        NGramFormatError: nodes out of order, words out of range, or pointers that don't divide the next order among its parents.
+        NGramFormatError: nodes out of order, words out of range, or pointers that don't divide the next order among them.
     """
     counts, order = layout.counts, len(layout.counts)
     stored = data[layout.unigrams : layout.blocks[0].begin][: _UNIGRAM.itemsize * (counts[0] + 1)].view(_UNIGRAM)
@@ -207,7 +213,9 @@ def _check_words(words: np.ndarray, parents: np.ndarray, n: int, num_words: int)
         return
     if int(words.max()) >= num_words:
         at = int(words.argmax())
-        raise NGramFormatError(f"word {words[at]} in {n}-gram {at} is outside the vocabulary of {num_words} words: a damaged file")
+        raise NGramFormatError(
+            f"word {words[at]} in {n}-gram {at} is outside the vocabulary of {num_words} words: a damaged file"
+        )
     descends = words[1:] <= words[:-1]
     begins = parents[1:-1]
     descends[begins[(begins > 0) & (begins < words.size)] - 1] = False

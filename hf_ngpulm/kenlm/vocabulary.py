@@ -1,7 +1,7 @@
 """KenLM's vocabularies: words as 64-bit hashes, and the word strings at the end of the file.
 
-Word ids begin with 0 for `<unk>`, which is in no hash table. A trie's vocabulary is the ascending hashes of the words 1, 2, ...;
-that of probing models is a hash table with linear probing from hashes to ids. After KenLM's `lm/vocab.cc`.
+Word ids begin with 0 for `<unk>`, which is in no hash table. A trie's vocabulary is the ascending hashes of the words 1, 2,
+...; that of probing models is a hash table with linear probing from hashes to ids. After KenLM's `lm/vocab.cc`.
 """
 
 from __future__ import annotations
@@ -92,14 +92,18 @@ class KenLMVocabulary:
         except UnicodeDecodeError as error:
             at = int(np.searchsorted(ends, error.start))
             word = text[starts[at] : ends[at]][:40]
-            raise NGramFormatError(f"word {at}, {word!r}, isn't UTF-8 text. Convert the ARPA file to UTF-8, and build it anew") from None
+            raise NGramFormatError(
+                f"word {at}, {word!r}, isn't UTF-8 text. Convert the ARPA file to UTF-8, and build it anew"
+            ) from None
 
 
 def read_sorted(data: np.ndarray, num_words: int) -> KenLMVocabulary:
     """The vocabulary of a trie: a 64-bit count, and the hashes of the words but for `<unk>` in ascending order."""
     stored = int(data[:8].view("<u8")[0])
     if stored != num_words - 1:
-        raise NGramFormatError(f"the vocabulary holds {stored} words beside {UNKNOWN}, by the header it should be {num_words - 1}")
+        raise NGramFormatError(
+            f"the vocabulary holds {stored} words beside {UNKNOWN}, by the header it should be {num_words - 1}"
+        )
     hashes = data[8 : 8 * num_words].view("<u8")
     descents = np.flatnonzero(hashes[1:] <= hashes[:-1])
     if descents.size:

@@ -120,7 +120,10 @@ class _Text:
         if data.size == 0:
             raise NGramFormatError(f"{path}: the file is empty; an ARPA file begins with a line \\data\\")
         if bytes(data[:8]) == b"mmap lm ":
-            raise NGramFormatError(f"{path}: a KenLM binary, not an ARPA file; give the ARPA file that it was built from")
+            raise NGramFormatError(
+                f"{path}: a KenLM binary, not an ARPA file; hf_ngpulm.kenlm.read_binary reads it (not compressed), and "
+                "hf-ngpulm convert lm.bin lm.arpa makes an ARPA file of it"
+            )
         newlines = np.flatnonzero(data == ord("\n"))
         self.starts = np.concatenate([[0], newlines + 1])
         if self.starts[-1] == data.size:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,8 +24,10 @@ def score(tables: ProbingTables, states: ProbingStates, words: Tensor, num_words
     arrays = [tensor.contiguous().numpy() for tensor in (*tables[1:], *states, words)]
     out = [tensor.numpy() for tensor in (scores, *following)]
 
+    score_rows: Any = _score_rows
+
     def run(first: int, last: int) -> None:
-        _score_rows(first, last, entries, entries.view(np.float32), *arrays, num_words, *out)
+        score_rows(first, last, entries, entries.view(np.float32), *arrays, num_words, *out)
 
     in_threads(run, words.shape[0], _ELEMENTS_PER_ROW)
     return scores, following
@@ -31,8 +35,8 @@ def score(tables: ProbingTables, states: ProbingStates, words: Tensor, num_words
 
 @compiled
 def _score_rows(
-    first, last, entries, weights, begins, buckets, probes, words, backoffs, lengths, new, num_words, scores, new_words, new_backoffs,
-    new_lengths,
+    first, last, entries, weights, begins, buckets, probes, words, backoffs, lengths, new, num_words,
+    scores, new_words, new_backoffs, new_lengths,
 ):  # fmt: skip
     width = words.shape[1]
     for row in range(first, last):

@@ -100,8 +100,8 @@ class ProbingModel:
 
 _library = torch.library.Library("hf_ngpulm", "FRAGMENT")
 _library.define(
-    "kenlm_score(Tensor[] tables, Tensor context_words, Tensor backoffs, Tensor lengths, Tensor words, int num_words, str engine)"
-    " -> (Tensor, Tensor, Tensor, Tensor)"
+    "kenlm_score(Tensor[] tables, Tensor context_words, Tensor backoffs, Tensor lengths, Tensor words, int num_words,"
+    " str engine) -> (Tensor, Tensor, Tensor, Tensor)"
 )
 
 

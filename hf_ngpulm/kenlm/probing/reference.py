@@ -15,8 +15,8 @@ LN10 = math.log(10.0)
 def score(tables: ProbingTables, states: ProbingStates, words: Tensor, num_words: int) -> tuple[Tensor, ProbingStates]:
     """Natural log of p(word | context), float32 `[B]`, and the context after the word, for words `[B]`.
 
-    KenLM's own way: the n-gram is lengthened to the left, from the word alone, as long as there are such n-grams; contexts longer
-    than the one found add their backoffs. Of the new context only what some n-gram may need is kept.
+    KenLM's own way: the n-gram is lengthened to the left, from the word alone, as long as there are such n-grams; contexts
+    longer than the one found add their backoffs. Of the new context only what some n-gram may need is kept.
     """
     width = states.words.shape[1]
     inside = (words >= 0) & (words < num_words)

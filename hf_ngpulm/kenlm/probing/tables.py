@@ -44,7 +44,7 @@ class ProbingTables(NamedTuple):
 
 
 class ProbingStates(NamedTuple):
-    """The contexts of `B` rows in a model of order `n`: the last words that can matter, and what backing off from them costs."""
+    """The contexts of `B` rows in a model of order `n`: the last words that can matter, and what backing off costs."""
 
     words: Tensor  # int32 [B, n - 1], the last word first; 0 behind the context's length
     backoffs: Tensor  # float32 [B, n - 1], log10: of the last word, the last two, ...; 0 behind the context's length
@@ -146,5 +146,7 @@ def _longest_way(keys: np.ndarray, n: int, count: int, exact: bool) -> int:
         used += int(len(here) - empty.sum())
         longest = max(longest, int(np.where(empty, 0, at - own).max()))
     if used < count or (exact and used > count):
-        raise NGramFormatError(f"the hash table of the {n}-grams holds {used}, by the header it should be {count}: a damaged file")
+        raise NGramFormatError(
+            f"the hash table of the {n}-grams holds {used}, by the header it should be {count}: a damaged file"
+        )
     return longest
