@@ -8,7 +8,6 @@ of types), 20 bytes of parameters, and a 64-bit count per order, padded to a mul
 
 from __future__ import annotations
 
-import math
 import os
 import struct
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ _PARAMETERS = struct.Struct("<B3xfIB3xI")
 MODEL_TYPES = ("probing", "rest_probing", "trie", "quant_trie", "array_trie", "quant_array_trie")
 _SEARCH_VERSIONS = {"probing": 0, "trie": 1, "quant_trie": 1, "array_trie": 1, "quant_array_trie": 1}
 MAX_ORDER = 64
+_MOST_BUCKETS_PER_ENTRY = 1000000
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,10 @@ def read_header(data: np.ndarray) -> Header:
         raise NGramFormatError(f"the order should be from 2 to {MAX_ORDER}, the header says {order}")
     if has_words > 1:
         raise NGramFormatError(f"whether there are word strings should be 0 or 1 in the header, it is {has_words}")
-    if model_type == "probing" and not (math.isfinite(multiplier) and multiplier >= 1):
-        raise NGramFormatError(f"the probing multiplier should be at least 1, the header says {multiplier:g}")
+    if model_type == "probing" and not 1 <= multiplier <= _MOST_BUCKETS_PER_ENTRY:
+        raise NGramFormatError(
+            f"the probing multiplier should be from 1 to {_MOST_BUCKETS_PER_ENTRY}, the header says {multiplier:g}"
+        )
     if data.size < end + 8 * order:
         raise NGramFormatError(f"the file is cut short: {data.size} bytes end within its header")
     counts = struct.unpack(f"<{order}Q", bytes(data[end : end + 8 * order]))
