@@ -30,7 +30,7 @@ def unpack(name: str, folder: Path) -> Path:
 
 def arpa_of(name: str) -> Path:
     """The ARPA file that a binary was built from."""
-    order, *rest = name.split("_")
+    order = name.split("_")[0]
     changes = [change for change in ("no_unk", "gaps") if name.endswith(change)]
     return DATA / ("_".join([order, *changes]) + ".arpa.gz")
 

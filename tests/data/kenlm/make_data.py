@@ -27,7 +27,7 @@ BINARIES = {
     "o2_probing": (2, None, ["probing"]),
     "o3_probing": (3, None, ["probing"]),
     "o6_probing": (6, None, ["-p", "2.7", "probing"]),
-    "o4_probing_tight": (4, None, ["-p", "1.01", "probing"]),
+    "o4_probing_tight": (4, None, ["-p", "1.15", "probing"]),
     "o3_trie_no_words": (3, None, ["-v", "trie"]),
     "o3_probing_no_words": (3, None, ["-v", "probing"]),
     "o3_trie_no_unk": (3, "no_unk", ["-u", "-7", "trie"]),
