@@ -31,7 +31,7 @@ def unpack(name: str, folder: Path) -> Path:
 def arpa_of(name: str) -> Path:
     """The ARPA file that a binary was built from."""
     order = name.split("_")[0]
-    changes = [change for change in ("no_unk", "gaps") if name.endswith(change)]
+    changes = [change for change in ("no_unk", "gaps", "ids") if name.endswith(change)]
     return DATA / ("_".join([order, *changes]) + ".arpa.gz")
 
 

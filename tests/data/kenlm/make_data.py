@@ -30,6 +30,7 @@ BINARIES = {
     "o4_probing_tight": (4, None, ["-p", "1.15", "probing"]),
     "o3_trie_no_words": (3, None, ["-v", "trie"]),
     "o3_probing_no_words": (3, None, ["-v", "probing"]),
+    "o3_trie_ids": (3, "ids", ["trie"]),
     "o3_trie_no_unk": (3, "no_unk", ["-u", "-7", "trie"]),
     "o3_probing_no_unk": (3, "no_unk", ["-u", "-7", "probing"]),
     "o4_trie_gaps": (4, "gaps", ["trie"]),
@@ -72,6 +73,15 @@ def sections(arpa: str) -> dict[int, list[list[str]]]:
 def without_unk(arpa: str) -> str:
     rows = sections(arpa)
     rows[1] = [row for row in rows[1] if row[1] != "<unk>"]
+    return written(rows)
+
+
+def with_ids(arpa: str) -> str:
+    """With decimal ids for words, as for models over the tokens of a tokenizer."""
+    rows = sections(arpa)
+    ids = {row[1]: str(i) for i, row in enumerate(rows[1])} | {word: word for word in ("<s>", "</s>", "<unk>")}
+    for row in (row for n in rows for row in rows[n]):
+        row[1] = " ".join(ids[word] for word in row[1].split())
     return written(rows)
 
 
@@ -126,6 +136,7 @@ def main(bin_folder: Path) -> None:
             done = subprocess.run(command, input=plain.encode(), capture_output=True, check=True)
             arpas[order, None] = done.stdout.decode()
         arpas[3, "no_unk"] = without_unk(arpas[3, None])
+        arpas[3, "ids"] = with_ids(arpas[3, None])
         arpas[4, "gaps"] = with_gaps(arpas[4, None], rng)
         for (order, change), arpa in arpas.items():
             Path(folder, f"{order}{change or ''}.arpa").write_text(arpa)
