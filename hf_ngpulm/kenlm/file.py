@@ -13,7 +13,7 @@ from ..ngrams.table import NGramTable
 from ..ngrams.units import units_to_ids
 from ..vocabulary import Vocabulary
 from .header import Header, read_header
-from .to_table import table_from_levels
+from .to_table import Ngrams, ngrams_of_levels, table_from_ngrams
 from .trie import TrieLayout, read_levels, trie_layout
 from .vocabulary import read_probing, read_sorted
 
@@ -137,7 +137,7 @@ class KenLMFile:
         return self._vocabulary.ids(words)
 
     def table(self, vocabulary: Vocabulary | None = None, units: str = "auto") -> NGramTable:
-        """The n-grams of a trie.
+        """The n-grams of the model: those of a trie, or of a probing model of moderate size, found out from their hashes.
 
         Args:
             vocabulary: the ids that the model's words stand for, if they are the tokens of an ASR model; without it the token
@@ -145,13 +145,9 @@ class KenLMFile:
             units: with a vocabulary, how the words write its tokens, see `hf_ngpulm.ngrams.units`.
 
         Raises:
-            NGramFormatError: a probing model, a file without word strings or with others than the vocabulary's, a damaged file.
+            NGramFormatError: a file without word strings, words that aren't units of the vocabulary, a probing model that is too
+                large (see `probing.listing`), or a damaged file.
         """
-        if self._layout is None:
-            raise NGramFormatError(
-                f"{self.path}: the n-grams of a probing model can't be listed, since it holds their hashes alone. Query it "
-                "(KenLMFile.model), or read the ARPA file that it was built from, or a trie (build_binary trie)"
-            )
         words = self.words
         try:
             ids = range(len(words)) if vocabulary is None else units_to_ids(words, units, vocabulary)[1]
@@ -160,10 +156,17 @@ class KenLMFile:
             ordinary = iter(ids)
             token_ids = [vocab_size + 2]
             token_ids += [specials[word] if word in specials else next(ordinary) for word in self.vocabulary[1:]]
-            levels = read_levels(self._layout, self._data)
-            return table_from_levels(levels, np.array(token_ids, dtype=np.int64), vocab_size)
+            return table_from_ngrams(self._ngrams(), np.array(token_ids, dtype=np.int64), vocab_size)
         except NGramFormatError as error:
             raise NGramFormatError(f"{self.path}: {error}") from None
+
+    def _ngrams(self) -> list[Ngrams]:
+        if self._layout is not None:
+            return ngrams_of_levels(read_levels(self._layout, self._data))
+        from .probing.listing import list_ngrams
+        from .probing.tables import read_tables
+
+        return list_ngrams(read_tables(self._probing_layout, self._data, self.num_words), self.num_words)
 
     def model(self) -> ProbingModel:
         """The hash tables of a probing model, to be queried word by word.

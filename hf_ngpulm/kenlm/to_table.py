@@ -1,8 +1,9 @@
-"""From KenLM's tries, which begin with the last word, to tables, which begin with the first."""
+"""From KenLM's n-grams, by their last word first in tries and in any order in hash tables, to tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,62 +16,70 @@ from ..ngrams.table import NUM_SPECIAL, NGramOrder, NGramTable, one_thread
 from .trie import TrieLevel
 
 
-@one_thread()
-def table_from_levels(levels: Sequence[TrieLevel], token_ids: np.ndarray, vocab_size: int) -> NGramTable:
-    """The table of a trie's n-grams.
+class Ngrams(NamedTuple):
+    """The n-grams of one order, in any order."""
 
-    N-grams that KenLM put in to make the trie whole (the suffixes that pruning had left out) stay: their log-probabilities
-    are those that backing off gives.
+    prefixes: np.ndarray  # int [N], index of the n-gram without its last word in the order below (0 for unigrams)
+    last_words: np.ndarray  # int [N], word ids
+    log_probs: np.ndarray  # float32 [N], log10
+    backoffs: np.ndarray  # float32 [N], log10; empty in the highest order
+
+
+@one_thread()
+def table_from_ngrams(orders: Sequence[Ngrams], token_ids: np.ndarray, vocab_size: int) -> NGramTable:
+    """The table of a model's n-grams.
+
+    N-grams that KenLM put in to make its data structures whole (the suffixes that pruning had left out) stay: their
+    log-probabilities are those that backing off gives.
 
     Args:
-        levels: the nodes of each order, see `trie`.
+        orders: the n-grams, lowest order first.
         token_ids: int64 `[W]`, the id in the table of each word of the vocabulary; all different.
         vocab_size: token ids of the table.
 
     Raises:
-        NGramFormatError: a context that isn't an n-gram of its own, or a weight that is no log-probability or backoff.
+        NGramFormatError: a weight that is no log-probability or backoff.
     """
-    levels = _without_empty_orders(levels)
-    suffix_rows = steps_for(torch.device("cpu")).suffix_rows
+    # Without a highest order that is empty, unless backing off from it costs something (as for ARPA files).
+    while len(orders) > 1 and len(orders[-1].last_words) == 0 and not orders[-2].backoffs.any():
+        orders = orders[:-1]
     num_ids = vocab_size + NUM_SPECIAL
-    last_tokens = token_ids
-    # Of each node of the order below: the node of its n-gram without the last word, and its row in the table.
-    prefixes: torch.Tensor | None = None
-    rows = torch.empty(0, dtype=torch.int64)
-    below: TrieOrder | None = None
-    orders = []
-    for n, level in enumerate(levels, start=1):
-        if n == 1:
-            nodes = TrieOrder(torch.zeros(len(level.words), dtype=torch.int64), torch.from_numpy(level.words), torch.empty(0))
-            prefix_rows = torch.zeros(len(level.words), dtype=torch.int64)
-        else:
-            assert below is not None
-            parents = np.repeat(np.arange(len(below.tokens)), np.diff(levels[n - 2].children))
-            last_tokens = last_tokens[parents]
-            nodes = TrieOrder(torch.from_numpy(parents), torch.from_numpy(level.words), torch.empty(0))
-            prefixes = _find_prefixes(suffix_rows, below, nodes, prefixes, num_ids, n)
-            prefix_rows = rows[prefixes]
-        keys, by_key = torch.sort(prefix_rows * num_ids + torch.from_numpy(last_tokens))
+    rows = torch.zeros(1, dtype=torch.int64)  # of the order below, in the table
+    made = []
+    for n, order in enumerate(orders, start=1):
+        keys, by_key = torch.sort(
+            rows[torch.from_numpy(order.prefixes)] * num_ids + torch.from_numpy(token_ids[order.last_words])
+        )
         rows = torch.empty_like(by_key)
         rows[by_key] = torch.arange(len(by_key))
-        highest = n == len(levels)
-        orders.append(
-            NGramOrder(
-                prefixes=keys // num_ids,
-                tokens=(keys % num_ids).to(torch.int32),
-                log_probs=torch.from_numpy(_log_probs(level.log_probs, n))[by_key],
-                backoffs=torch.zeros(len(keys)) if highest else torch.from_numpy(_backoffs(level.backoffs, n))[by_key],
-            )
-        )
+        log_probs = torch.from_numpy(_log_probs(order.log_probs, n))[by_key]
+        backoffs = torch.zeros(len(keys))
+        if n < len(orders):
+            backoffs = torch.from_numpy(_backoffs(order.backoffs, n))[by_key]
+        made.append(NGramOrder(keys // num_ids, (keys % num_ids).to(torch.int32), log_probs, backoffs))
+    return NGramTable(vocab_size, tuple(made))
+
+
+@one_thread()
+def ngrams_of_levels(levels: Sequence[TrieLevel]) -> list[Ngrams]:
+    """The n-grams of a trie's nodes.
+
+    Raises:
+        NGramFormatError: a context that isn't an n-gram of its own.
+    """
+    suffix_rows = steps_for(torch.device("cpu")).suffix_rows
+    num_ids = len(levels[0].words) + 1
+    words = levels[0].words
+    orders = [Ngrams(np.zeros(len(words), dtype=np.int64), words, levels[0].log_probs, levels[0].backoffs)]
+    below = TrieOrder(torch.zeros(len(words), dtype=torch.int64), torch.from_numpy(words), torch.empty(0))
+    prefixes: torch.Tensor | None = None
+    for n, level in enumerate(levels[1:], start=2):
+        parents = np.repeat(np.arange(len(below.tokens)), np.diff(levels[n - 2].children))
+        nodes = TrieOrder(torch.from_numpy(parents), torch.from_numpy(level.words), torch.empty(0))
+        prefixes = _find_prefixes(suffix_rows, below, nodes, prefixes, num_ids, n)
+        orders.append(Ngrams(prefixes.numpy(), orders[-1].last_words[parents], level.log_probs, level.backoffs))
         below = nodes
-    return NGramTable(vocab_size, tuple(orders))
-
-
-def _without_empty_orders(levels: Sequence[TrieLevel]) -> Sequence[TrieLevel]:
-    """Without a highest order that is empty, unless backing off from it costs something (as for ARPA files)."""
-    while len(levels) > 1 and len(levels[-1].words) == 0 and not levels[-2].backoffs.any():
-        levels = levels[:-1]
-    return levels
+    return orders
 
 
 def _find_prefixes(suffix_rows, below: TrieOrder, nodes: TrieOrder, prefixes: torch.Tensor | None, num_ids: int, n: int):
