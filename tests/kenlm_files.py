@@ -13,7 +13,7 @@ DATA = Path(__file__).parent / "data" / "kenlm"
 LN10 = np.log(10.0)
 _NAMES = sorted(path.name.removesuffix(".bin.gz") for path in DATA.glob("*.bin.gz"))
 PROBING = [name for name in _NAMES if "probing" in name]
-TRIES = [name for name in _NAMES if name not in PROBING and "no_words" not in name and "1_bit" not in name]
+WITH_TABLE = [name for name in _NAMES if "no_words" not in name and "1_bit" not in name]
 
 
 @cache

@@ -145,8 +145,8 @@ class KenLMFile:
             units: with a vocabulary, how the words write its tokens, see `hf_ngpulm.ngrams.units`.
 
         Raises:
-            NGramFormatError: a file without word strings, words that aren't units of the vocabulary, a probing model that is too
-                large (see `probing.listing`), or a damaged file.
+            NGramFormatError: a file without word strings, words that aren't units of the vocabulary, a probing model that is
+                too large (see `probing.listing`), or a damaged file.
         """
         words = self.words
         try:

@@ -29,14 +29,15 @@ def test_info(name, tmp_path, capsys):
     assert (file.words[0] in shown) if file.has_words else ("-v" in shown)
 
 
-def test_a_trie_becomes_an_arpa_file(tmp_path, capsys):
-    path, arpa = kenlm_files.unpack("o4_quant", tmp_path), tmp_path / "words.arpa.gz"
+@pytest.mark.parametrize("name", ["o4_quant", "o4_probing_tight"])
+def test_a_binary_becomes_an_arpa_file(name, tmp_path, capsys):
+    path, arpa = kenlm_files.unpack(name, tmp_path), tmp_path / "words.arpa.gz"
     assert run(["convert", str(path), str(arpa)]) == 0
     assert "order 4" in capsys.readouterr().out
     words = read_binary(path).words
     table = read_arpa(arpa, Vocabulary(len(words), tuple(words)), "piece")
     model = kenlm_files.DictionaryModel(table, words)
-    for sentence, expected in zip(kenlm_files.sentences(), kenlm_files.scores("o4_quant")):
+    for sentence, expected in zip(kenlm_files.sentences(), kenlm_files.scores(name)):
         assert model.score(sentence) == pytest.approx(expected.tolist(), abs=1e-5)
 
 
@@ -60,7 +61,6 @@ def test_a_binary_over_token_ids_becomes_a_model(tmp_path, capsys):
 @pytest.mark.parametrize(
     "name, arguments, expected",
     [
-        ("o3_probing", ["convert", "{}", "out.arpa"], "a probing model can't be listed"),
         ("o3_trie_no_words", ["convert", "{}", "out.arpa"], "without build_binary's -v"),
         ("o3_trie", ["convert", "{}", "folder"], "becomes an ARPA file"),
         ("o3_trie", ["convert", "{}", "out.arpa", "--out-units", "id"], "--out-units id is for token ids"),

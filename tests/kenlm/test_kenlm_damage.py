@@ -32,8 +32,8 @@ def read_all(content, tmp_path):
         states = model.initial_states(32)
         for _ in range(4):
             scores, states = model.score(states, torch.randint(-1, model.num_words, (32,)))
-            assert torch.isfinite(scores).all() and (scores <= 1e30).all()
-    else:
+            assert torch.isfinite(scores).all()
+    if file.model_type != "probing" or file.has_words:
         table = file.table()
         rows = [(table.rows(n), order.log_probs, order.backoffs) for n, order in enumerate(table.orders, start=1)]
         again = NGramTable.from_rows(table.vocab_size, rows)

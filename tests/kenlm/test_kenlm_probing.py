@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hf_ngpulm.errors import NGramFormatError
 from hf_ngpulm.kenlm import read_binary
-from hf_ngpulm.kenlm.probing import ProbingModel, ProbingStates
+from hf_ngpulm.kenlm.probing import ProbingModel, ProbingStates, listing
 from hf_ngpulm.kenlm.probing.tables import ProbingTables
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -187,8 +187,26 @@ def test_damaged_tables_are_refused(change, expected, tmp_path):
 def test_what_a_file_can_not_do(tmp_path):
     with pytest.raises(NGramFormatError, match=r"not a probing model.*KenLMFile\.table"):
         read_binary(kenlm_files.unpack("o3_trie", tmp_path)).model()
-    with pytest.raises(NGramFormatError, match=r"can't be listed.*build_binary trie"):
-        read_binary(kenlm_files.unpack("o3_probing", tmp_path)).table()
+
+
+@pytest.mark.parametrize("limit, work", [("MOST_BIGRAM_TRIALS", "words times"), ("MOST_PAIRS", "pairs of overlapping 2-grams")])
+def test_models_too_large_to_be_listed(limit, work, tmp_path, monkeypatch):
+    file = read_binary(kenlm_files.unpack("o3_probing", tmp_path))
+    assert file.table().order == 3
+    monkeypatch.setattr(listing, limit, 300)
+    with pytest.raises(NGramFormatError, match=f"can't be listed.*{work}.*KenLMFile.model.*build_binary trie"):
+        file.table()
+
+
+def test_n_grams_that_are_not_made_of_words_are_refused(tmp_path):
+    def swap(table):
+        """A key becomes one that no words make, in the same bucket."""
+        at = np.flatnonzero(table["key"])[3]
+        table["key"][at] += np.uint64(len(table))
+
+    (tmp_path / "lm.bin").write_bytes(damaged(swap))
+    with pytest.raises(NGramFormatError, match="2-grams in the hash table, of which"):
+        read_binary(tmp_path / "lm.bin").table()
 
 
 def test_wrong_arguments(models):

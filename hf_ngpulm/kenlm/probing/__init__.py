@@ -1,4 +1,4 @@
-"""Models that KenLM stores as hash tables (its type `probing`), queried as they are: no n-gram of them can be listed."""
+"""Models that KenLM stores as hash tables (its type `probing`), queried as they are, or listed."""
 
 from .model import ProbingModel
 from .tables import ProbingStates

@@ -21,10 +21,10 @@ from ..to_table import Ngrams
 from .cpu import _find
 from .tables import KEY_FACTOR, LONGEST_WORDS, MIDDLE_WORDS, WORD_FACTOR, ProbingTables
 
-# Words that may be tried as the first of bigrams, times bigrams: a core tries several billions a second.
+# Both of these take a core some minutes: words that may be tried as the first of bigrams, times bigrams (2 to 5 billion a
+# second); and pairs of overlapping n-grams of one order (about 60 million a second).
 MOST_BIGRAM_TRIALS = 10**12
-# Pairs of overlapping n-grams that may be tried: a core tries tens of millions a second, where most fail.
-MOST_PAIRS = 10**11
+MOST_PAIRS = 10**10
 _KEY_FACTOR, _WORD_FACTOR = np.uint64(KEY_FACTOR), np.uint64(WORD_FACTOR + 2**64)
 _INVERSE = np.uint64(pow(KEY_FACTOR, -1, 2**64))
 _KEYS_PER_BLOCK = 1024

@@ -1,4 +1,4 @@
-"""KenLM's tries become tables with KenLM's own scores."""
+"""KenLM's tries, and probing models by way of their hashes, become tables with KenLM's own scores."""
 
 import kenlm_files
 import numpy as np
@@ -27,7 +27,7 @@ def assert_same_ngrams(found: NGramTable, expected: NGramTable, atol=0.0):
         torch.testing.assert_close(ours.backoffs, theirs.backoffs, atol=atol, rtol=1e-7)
 
 
-@pytest.mark.parametrize("name", kenlm_files.TRIES)
+@pytest.mark.parametrize("name", kenlm_files.WITH_TABLE)
 def test_scores_are_kenlms(name, tmp_path):
     file = opened(name, tmp_path)
     model = kenlm_files.DictionaryModel(file.table(), file.words)
@@ -35,7 +35,7 @@ def test_scores_are_kenlms(name, tmp_path):
         np.testing.assert_allclose(model.score(words), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in kenlm_files.TRIES if "quant" not in name and "gaps" not in name])
+@pytest.mark.parametrize("name", [name for name in kenlm_files.WITH_TABLE if "quant" not in name and "gaps" not in name])
 def test_the_table_is_that_of_the_arpa_file(name, tmp_path):
     file = opened(name, tmp_path)
     table = file.table()
@@ -45,10 +45,10 @@ def test_the_table_is_that_of_the_arpa_file(name, tmp_path):
         assert float(table.orders[0].log_probs[-1]) == pytest.approx(-7 * np.log(10)) and table.orders[0].backoffs[-1] == 0
     else:
         assert_same_ngrams(table, expected, atol=1e-6)
-    assert file.counts == table.num_ngrams and file.num_words == len(file.words) + 3
+    assert file.counts[1:] == table.num_ngrams[1:] and file.num_words == len(table.orders[0]) == len(file.words) + 3
 
 
-@pytest.mark.parametrize("name", ["o4_trie_gaps", "o4_quant_array_gaps"])
+@pytest.mark.parametrize("name", ["o4_trie_gaps", "o4_quant_array_gaps", "o4_probing_gaps"])
 def test_suffixes_that_pruning_left_out_are_there(name, tmp_path):
     file = opened(name, tmp_path)
     vocabulary = Vocabulary(len(file.words), tuple(file.words))
@@ -70,7 +70,7 @@ def test_quantised_values_are_the_tables_own(tmp_path):
     assert len(file.table().orders[0].log_probs.unique()) > 8  # unigrams are never quantised
 
 
-@pytest.mark.parametrize("name", ["o3_trie", "o4_quant_array"])
+@pytest.mark.parametrize("name", ["o3_trie", "o4_quant_array", "o3_probing"])
 def test_there_and_back_through_an_arpa_file(name, tmp_path):
     file = opened(name, tmp_path)
     write_arpa(file.table(), tmp_path / "lm.arpa", "piece", file.words)
