@@ -57,8 +57,7 @@ def _score_kernel(
     matched = zeros + 1
     key = word
     looking = inside & (bits >= 0)
-    i = 0
-    while i < width:
+    for i in range(width):
         looking = looking & (i < length)
         context_word = tl.load(context_words + starts + i, mask=looking, other=0).to(tl.int64)
         key = (key * KEY_FACTOR) ^ ((context_word + 1) * WORD_FACTOR)
@@ -88,9 +87,7 @@ def _score_kernel(
         tl.store(new_backoffs + starts + i + 1, backoff.to(tl.float32, bitcast=True), mask=extending)
         new_length = tl.where(extending & (backoff != -2147483648), i + 2, new_length)
         looking = found & (bits >= 0)
-        i += 1
-    i = 0
-    while i < width:
+    for i in range(width):
         given_word = tl.load(context_words + starts + i, mask=there, other=0)
         given_backoff = tl.load(backoffs + starts + i, mask=there, other=0.0)
         log_prob += tl.where((i >= matched - 1) & (i < length), given_backoff, 0.0)
@@ -100,7 +97,6 @@ def _score_kernel(
         # The backoffs of a kept context have been written above.
         written = inside & (i < new_length)
         tl.store(new_backoffs + starts + i, tl.where(inside, 0.0, given_backoff), mask=there & (written == 0))
-        i += 1
     tl.store(scores + rows, tl.where(inside, log_prob * LN10, 0.0), mask=there)
     tl.store(new_lengths + rows, tl.where(inside, new_length, given_length), mask=there)
 
