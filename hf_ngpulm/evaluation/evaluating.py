@@ -103,13 +103,17 @@ def evaluate(
     about = _about(recogniser, recordings, settings, entities_as_phrases, batch_size)
     run = _Run(recogniser, recordings, batch_size, report or (lambda message: None), progress)
     parts = None if output is None else Parts(output, about, rank)
-    if parts is not None and parts.output.exists():
-        parts.check(_saved_settings(parts), parts.output)
-        return None if rank else _with_warnings(read_results(parts.output, clean), recogniser)
-    records = run.of_share(parts, rank, size) if parts is not None else run.of(batches(recordings, batch_size, run.longest))
+    records: dict[int, dict[str, Any]] | None
+    if parts is None:
+        records = run.of(batches(recordings, batch_size, run.longest))
+    elif parts.output.exists():
+        records = _saved(parts) if rank == 0 else None
+        run.resumed = True
+    else:
+        records = run.of_share(parts, rank, size)
     if records is None:
         return None
-    if all("problem" in record for record in records.values()):
+    if all(record.get("problem") for record in records.values()):
         raise ValueError(f"{recordings.source}: none of {len(recordings)} recordings can be read: {records[0]['problem']}")
     utterances = [_utterance(recordings[number], records[number]) for number in range(len(recordings))]
     scores = Scores.of(utterances, clean)
@@ -326,13 +330,21 @@ def _about(
     }
 
 
-def _saved_settings(parts: Parts) -> dict[str, Any]:
+def _saved(parts: Parts) -> dict[int, dict[str, Any]]:
+    """Records of a run that has been finished; transcripts and normalisation may have changed since."""
     path = summary_path(parts.output)
     if not path.exists():
         raise ValueError(
             f"{parts.output}: is there, but without {path.name}, so no result of an evaluation; name another output"
         )
-    return read_results(parts.output).settings
+    saved = read_results(parts.output)
+    parts.check(saved.settings, parts.output)
+    if len(saved.utterances) != parts.settings["recordings"]:
+        raise ValueError(
+            f"{parts.output}: has {len(saved.utterances)} lines for {parts.settings['recordings']} recordings; "
+            "somebody has changed it: remove the file to begin anew"
+        )
+    return {number: vars(utterance) for number, utterance in enumerate(saved.utterances)}
 
 
 def _utterance(recording: Recording, record: dict[str, Any]) -> Utterance:

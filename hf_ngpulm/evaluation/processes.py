@@ -27,12 +27,12 @@ class WorkerLostError(RuntimeError):
 
 
 def rank_and_size() -> tuple[int, int]:
-    """This process's number, and how many there are.
+    """This process's number, and how many there are, as torchrun, accelerate or MPI says.
 
     Raises:
         ValueError: RANK and WORLD_SIZE that make no sense.
     """
-    rank, size = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    rank, size = _first_of("RANK", "0"), _first_of("WORLD_SIZE", "1")
     if not (rank.isdecimal() and size.isdecimal() and int(rank) < int(size)):
         raise ValueError(f"RANK should be a number below WORLD_SIZE, got RANK={rank!r} and WORLD_SIZE={size!r}")
     return int(rank), int(size)
@@ -40,8 +40,20 @@ def rank_and_size() -> tuple[int, int]:
 
 def local_rank() -> int:
     """This process's number among those of its machine, which is that of its GPU."""
-    rank = os.environ.get("LOCAL_RANK", "0")
+    rank = _first_of("LOCAL_RANK", "0")
     return int(rank) if rank.isdecimal() else 0
+
+
+# What accelerate looks at for processes on CPUs, in its order.
+_NAMES = {
+    "RANK": ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK"),
+    "WORLD_SIZE": ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"),
+    "LOCAL_RANK": ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK"),
+}
+
+
+def _first_of(name: str, default: str) -> str:
+    return next((os.environ[variable] for variable in _NAMES[name] if variable in os.environ), default)
 
 
 class Signs:
