@@ -16,7 +16,6 @@ import transformers
 from speech_models import whisper_parts
 from tiny_transducers import demo_transducer
 
-import hf_ngpulm  # noqa: F401: registers the pipelines
 from hf_ngpulm import NGramLM
 from hf_ngpulm.audio import read_audio
 from hf_ngpulm.bundled import bundled

@@ -211,7 +211,7 @@ def test_nothing_and_damage(tmp_path):
     half = whole[: len(whole) // 2]
     spoilt = whole[: len(whole) // 2] + bytes(3000) + whole[len(whole) // 2 + 3000 :]
     for content in (half, spoilt, b"", b"RIFF", b"no audio at all"):
-        with pytest.raises(ValueError, match="clip: .*audio"):
+        with pytest.raises(ValueError, match=r"clip: .*audio"):
             load_audio(Recording("clip", content), 16000)
         assert Recording("clip", content).seconds != 0
     mp3 = io.BytesIO()
