@@ -8,6 +8,8 @@ from typing import IO, Any
 import numpy as np
 
 FRAMES_AT_ONCE = 1 << 20  # read, mixed and resampled together: an hour of stereo takes little more than its mono samples
+SLACK = 64  # samples by which a resampler's count may differ from the exact one
+LONGEST = 24  # hours; a header that says more is taken for damaged, before so much memory is asked for
 LEAST_READ = 0.95  # of the frames that a header promises (which it only estimates for MP3); a file with fewer is cut short
 
 
@@ -59,7 +61,6 @@ def decode_audio(
         name = name or str(source)
         if not os.path.exists(source):
             raise FileNotFoundError(f"{source}: no such audio file")
-    pieces: list[np.ndarray] = []
     try:
         with soundfile.SoundFile(source) as file:
             rate = file.samplerate
@@ -72,25 +73,36 @@ def decode_audio(
                     + ("" if duration is None else f" that takes {duration:g} s")
                 )
             wanted = min(wanted, file.frames - begin)
+            if wanted > LONGEST * 3600 * rate:
+                raise ValueError(
+                    f"{name}: says it lasts {wanted / rate / 3600:.0f} h; damaged, or to be cut ({LONGEST} h at most)"
+                )
             if begin:
                 file.seek(begin)
             stream = _resampling(rate, sampling_rate)
-            read = 0
+            # Filled piece by piece: putting pieces together at the end would take twice the memory.
+            samples = np.empty(-(-wanted * sampling_rate // rate) + SLACK, dtype=np.float32)
+            read = done = 0
             while read < wanted:
                 block = file.read(min(FRAMES_AT_ONCE, wanted - read), dtype="float32", always_2d=True)
                 if not len(block):
                     break
                 read += len(block)
                 mono = np.ascontiguousarray(block.mean(axis=1), dtype=np.float32)
-                pieces.append(mono if stream is None else stream.resample_chunk(mono))
+                done = _append(samples, done, mono if stream is None else stream.resample_chunk(mono), name)
             if read < LEAST_READ * wanted:
                 raise ValueError(f"{name}: is damaged: it ends after {read} of {wanted} samples")
             if stream is not None:
-                pieces.append(stream.resample_chunk(np.zeros(0, dtype=np.float32), last=True))
+                done = _append(samples, done, stream.resample_chunk(np.zeros(0, dtype=np.float32), last=True), name)
     except (soundfile.SoundFileError, OSError) as error:
         raise ValueError(f"{name}: can't be read as audio: {error}") from None
-    samples = np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.float32)
-    return checked_samples(samples, name or "audio")
+    return samples[:done]
+
+
+def _append(samples: np.ndarray, done: int, piece: np.ndarray, name: str | None) -> int:
+    """Put a piece behind what is there; how much is there then."""
+    samples[done : done + len(piece)] = checked_samples(piece, name or "audio")
+    return done + len(piece)
 
 
 def checked_samples(samples: np.ndarray, name: str) -> np.ndarray:

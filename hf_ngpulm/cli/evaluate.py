@@ -86,14 +86,14 @@ def evaluate(
 
     hf-ngpulm evaluate nvidia/parakeet-ctc-0.6b test.jsonl --lm org/my-lm --lm-weight 1.0 --num-beams 8 --baseline
 
-    Under `accelerate launch -m hf_ngpulm.cli evaluate ... --output results.jsonl` processes share the recordings. A run that
-    was killed goes on where it was when the same command is given again. The exit status is 3 if some audio could not be
-    read, 1 if another process died.
+    Under `accelerate launch --num_processes N -m hf_ngpulm.cli evaluate ... --output results.jsonl` (on CPUs with --multi_gpu,
+    too) processes share the recordings. A run that was killed goes on where it was when the same command is given again. The
+    exit status is 3 if some audio could not be read, 1 if another process died.
     """
     import torch
 
     from ..evaluation import evaluating, read_recordings
-    from ..evaluation.processes import WorkerLostError, rank_and_size
+    from ..evaluation.processes import WorkerLostError, launched_alone, rank_and_size
     from ..evaluation.results import read_results
     from ..progress import Bars
 
@@ -103,6 +103,8 @@ def evaluate(
     if compare is not None:
         earlier = read_results(compare, normalisation)
     rank, size = rank_and_size()
+    if launched_alone():
+        _report("accelerate has started one process only; on CPUs, or one GPU, give accelerate launch --multi_gpu, too")
     if not resume:
         if size > 1:
             raise ValueError("--no-resume is for one process, as others may have begun; remove what is in --output by hand")

@@ -38,6 +38,13 @@ def rank_and_size() -> tuple[int, int]:
     return int(rank), int(size)
 
 
+def launched_alone() -> bool:
+    """Whether `accelerate launch --num_processes N` has started a single process: without a GPU it needs --multi_gpu, too."""
+    return "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ and rank_and_size() == (0, 1) and not any(
+        name in os.environ for name in _NAMES["WORLD_SIZE"]
+    )  # fmt: skip
+
+
 def local_rank() -> int:
     """This process's number among those of its machine, which is that of its GPU."""
     rank = _first_of("LOCAL_RANK", "0")

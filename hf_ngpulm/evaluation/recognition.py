@@ -126,7 +126,8 @@ class Recogniser:
 
     def _pieces(self, audio: np.ndarray, **chunks: Any) -> Iterator[dict[str, Any]]:
         least = round(SHORTEST * self.sampling_rate)
-        audio = np.pad(audio, (0, max(least - len(audio), 0)))
+        if len(audio) < least:
+            audio = np.pad(audio, (0, least - len(audio)))
         yield from self.pipeline.preprocess(audio, **chunks, ngram_decoder=self.decoder)
 
     def _collated(self, pieces: list[dict[str, Any]]) -> dict[str, Any]:
