@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from . import convert, demo, info, interpolate, score, serve, stream, train, transcribe
+from . import convert, demo, evaluate, info, interpolate, score, serve, stream, train, transcribe
 
 app = typer.Typer(
     name="hf-ngpulm",
@@ -27,6 +27,7 @@ app.command()(interpolate.interpolate)
 app.command()(info.info)
 app.command()(score.score)
 app.command()(transcribe.transcribe)
+app.command()(evaluate.evaluate)
 app.command()(stream.stream)
 app.command()(serve.serve)
 

@@ -6,35 +6,62 @@ when they are first used.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from .counts import ErrorCounts, character_errors, word_errors
 from .entities import EntityErrors, EntityMatches, entity_errors
+from .recordings import Recording, Recordings, load_audio, read_recordings
 from .significance import Comparison, Interval, bootstrap, paired_significance
 
 if TYPE_CHECKING:
+    from .evaluating import evaluate
     from .metrics import CER, WER, EntityWER
+    from .parts import SettingsMismatchError
+    from .processes import WorkerLostError
+    from .results import Clock, Compared, Evaluation, Scores, Utterance, read_results
 
 __all__ = [
     "CER",
     "WER",
+    "Clock",
+    "Compared",
     "Comparison",
     "EntityErrors",
     "EntityMatches",
     "EntityWER",
     "ErrorCounts",
+    "Evaluation",
     "Interval",
+    "Recording",
+    "Recordings",
+    "Scores",
+    "SettingsMismatchError",
+    "Utterance",
+    "WorkerLostError",
     "bootstrap",
     "character_errors",
     "entity_errors",
+    "evaluate",
+    "load_audio",
     "paired_significance",
+    "read_recordings",
+    "read_results",
     "word_errors",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("CER", "WER", "EntityWER"):
-        from . import metrics
+# What needs more than numpy and jiwer is imported when it is asked for.
+_ELSEWHERE = {
+    **dict.fromkeys(("CER", "WER", "EntityWER"), "metrics"),
+    **dict.fromkeys(("Clock", "Compared", "Evaluation", "Scores", "Utterance", "read_results"), "results"),
+    "SettingsMismatchError": "parts",
+    "WorkerLostError": "processes",
+    "evaluate": "evaluating",
+}
 
-        return getattr(metrics, name)
+
+def __getattr__(name: str) -> Any:
+    if name in _ELSEWHERE:
+        return getattr(importlib.import_module(f".{_ELSEWHERE[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -118,3 +119,14 @@ def _bare(piece: str) -> str:
     for mark in WORD_MARKS:
         piece = piece.replace(mark, "")
     return piece
+
+
+def unwritable_letters(texts: Iterable[str], tokenizer: Any) -> tuple[float, list[str]]:
+    """Share of the letters in some texts that no piece of a tokenizer has, and which these are, the commonest first."""
+    pieces = list(tokenizer.get_vocab())
+    if _is_byte_level(pieces) or "<0x00>" in pieces:  # bytes write anything
+        return 0.0, []
+    written = set("".join(pieces))
+    found = Counter(character for text in texts for character in text if character.isalpha())
+    strange = [(letter, count) for letter, count in found.most_common() if letter not in written]
+    return sum(count for _, count in strange) / max(sum(found.values()), 1), [letter for letter, _ in strange]

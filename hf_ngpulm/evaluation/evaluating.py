@@ -1,0 +1,368 @@
+"""`evaluate`: a recogniser on recordings with transcripts, in one process or several, begun or begun anew."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ..language_model import NGramLM
+from ..texts.agreement import unwritable_letters
+from ..texts.normalisation import normaliser
+from .counts import Normalisation
+from .loading import Loader, batches, shares
+from .parts import Parts, digest_of, fingerprint_of
+from .processes import Signs, Watch, local_rank, rank_and_size
+from .recognition import Recogniser
+from .recordings import Recording, Recordings, read_recordings
+from .results import Clock, Evaluation, Scores, Utterance, read_results, summary_path
+
+FORMAT = 1  # of what is kept of an evaluation; results of another one are no part of this
+SHOWN = 8
+FOREIGN = 0.02  # share of letters that the model can't write above which that is told of
+Report = Callable[[str], None]
+
+
+def evaluate(
+    model: Any,
+    data: str | os.PathLike[str] | Sequence[Recording],
+    *,
+    batch_size: int = 16,
+    chunk_seconds: float = 40.0,
+    entities_as_phrases: bool = False,
+    normalise: Normalisation = None,
+    device: str | None = None,
+    dtype: Any = None,
+    output: str | os.PathLike[str] | None = None,
+    report: Report | None = None,
+    progress: Callable[[int], Any] | None = None,
+    **settings: Any,
+) -> Evaluation | None:
+    """Have a model transcribe recordings, and compare with their transcripts.
+
+    Error rates, their confidence intervals, speed, and what became of each recording are in the result. It doesn't depend on
+    the number of processes, nor on where an earlier run was ended: recordings are put into the same batches always.
+
+    *Long audio.* Recordings of more than `chunk_seconds` are encoded in chunks that overlap by a third, as in pipelines with
+    `chunk_length_s`, and for CTC models and transducers decoded in one go over the frames of all chunks; memory then holds the
+    samples of one recording, the features of a few batches of chunks, and one recording's frames. Encoder-decoders get parts
+    of at most so many seconds, cut where it is quiet, and their texts are put together.
+
+    *Several processes* (`accelerate launch`): each takes its share of the batches and appends what it finds to a file of its
+    own in `OUTPUT.parts`, which all must see; the first waits for the others, puts all together and takes the parts away.
+    After a kill, the same call in any number of processes does what is missing.
+
+    Args:
+        model: a pipeline of Transformers ("automatic-speech-recognition") made after hf_ngpulm was imported, or the folder or
+            Hub id of a model.
+        data: what `read_recordings` takes or returns, or recordings.
+        batch_size: recordings, or chunks of a long one, that the model is given at once.
+        chunk_seconds: length from which recordings are cut.
+        entities_as_phrases: boost the entities of each recording while it is recognised, beside `phrases` that all have.
+        normalise: what is done to transcripts and hypotheses before they are compared, as in `word_errors`.
+        device, dtype: for a model that is loaded here; the GPU of this process if there is one, float32 on a CPU.
+        output: file for results (see `Evaluation.save`); what is already there, of the same settings, isn't done again.
+        report: takes messages about recordings that can't be read and other doubts, a line each.
+        progress: called with the number of recordings that this process has done.
+        settings: `lm`, `lm_weight`, `phrases`, `phrase_weight`, `num_beams`, `strategy`, `beta`, `ilm_weight` and whatever else
+            the pipeline of the model's family takes, in place of the pipeline's own.
+
+    Returns:
+        The result; None in other processes than the first.
+
+    Raises:
+        ValueError: no recording has a transcript, or none can be read; settings the model's pipeline refuses; several processes
+            without `output`.
+        SettingsMismatchError: there are results in `output` already, of other settings.
+        WorkerLostError: another process died or failed; what was found is kept.
+    """
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f"batch_size should be a whole number above 0, got {batch_size!r}")
+    if not 1 <= chunk_seconds < float("inf"):
+        raise ValueError(f"chunk_seconds should be 1 or more, got {chunk_seconds!r}")
+    rank, size = rank_and_size()
+    if size > 1 and output is None:
+        raise ValueError(f"{size} processes put their results together in a file: give output=... (--output)")
+    recordings = _recordings(data)
+    if not any(recording.text is not None for recording in recordings):
+        raise ValueError(f"{recordings.source}: none of {len(recordings)} recordings has a transcript to compare with")
+    if entities_as_phrases and not any(recording.entities for recording in recordings):
+        raise ValueError(f"{recordings.source}: no recording has entities that could be boosted")
+    normaliser(normalise)  # an unknown name is found before hours of work
+    if isinstance(model, str | os.PathLike):
+        if entities_as_phrases:
+            settings.setdefault("phrases", [])
+        model, settings = _loaded(os.fspath(model), device, dtype, settings), {}
+    clean = normaliser(normalise, getattr(model, "tokenizer", None))
+    recogniser = _recogniser(model, recordings, settings, entities_as_phrases, chunk_seconds)
+    about = _about(recogniser, recordings, settings, entities_as_phrases, batch_size)
+    run = _Run(recogniser, recordings, batch_size, report or (lambda message: None), progress)
+    parts = None if output is None else Parts(output, about, rank)
+    records: dict[int, dict[str, Any]] | None
+    if parts is None:
+        records = run.of(batches(recordings, batch_size, run.longest))
+    elif parts.output.exists():
+        records = _saved(parts) if rank == 0 else None
+        run.resumed = True
+    else:
+        records = run.of_share(parts, rank, size)
+    if records is None:
+        return None
+    if all(record.get("problem") for record in records.values()):
+        raise ValueError(f"{recordings.source}: none of {len(recordings)} recordings can be read: {records[0]['problem']}")
+    utterances = [_utterance(recordings[number], records[number]) for number in range(len(recordings))]
+    scores = Scores.of(utterances, clean)
+    clock = None if run.resumed or size > 1 else run.clock()
+    evaluation = Evaluation(tuple(utterances), scores, about, recogniser.measured, clean, clock)
+    evaluation = _with_warnings(evaluation, recogniser)
+    if parts is not None:
+        evaluation.save(parts.output)
+        parts.remove()
+    return evaluation
+
+
+class _Run:
+    """The work of one process."""
+
+    def __init__(
+        self,
+        recogniser: Recogniser,
+        recordings: Recordings,
+        batch_size: int,
+        report: Report,
+        progress: Callable[[int], Any] | None,
+    ) -> None:
+        self.recogniser, self.recordings, self.batch_size = recogniser, recordings, batch_size
+        self.report, self.progress = report, progress
+        self.longest = recogniser.chunk_seconds
+        self.begin = time.perf_counter()
+        self.warm_up: float | None = None
+        self.waiting = 0.0
+        self.resumed = False
+
+    def of_share(self, parts: Parts, rank: int, size: int) -> dict[int, dict[str, Any]] | None:
+        """Records of all recordings, those of this process's batches and those of files; None but in the first process."""
+        parts.folder.mkdir(parents=True, exist_ok=True)
+        watch = Watch(parts.folder, size) if rank == 0 else None
+        found: dict[int, dict[str, Any]] = {}
+
+        def look() -> bool:
+            for record in parts.found():
+                found.setdefault(record["number"], record)
+            return len(found) == len(self.recordings)
+
+        look()
+        self.resumed = bool(found)
+        if parts.output.exists():  # the first process has put all together in the meantime
+            with contextlib.suppress(OSError):
+                parts.folder.rmdir()
+            return None
+        done = set(found)
+        every = enumerate(batches(self.recordings, self.batch_size, self.longest))
+        mine = (numbers for i, numbers in every if i % size == rank and not done.issuperset(numbers))
+        try:
+            if rank:
+                with Signs(parts.folder, rank):
+                    self.of(mine, parts)
+                return None
+            self.of(mine, parts)
+        finally:
+            parts.close()
+        assert watch is not None
+        watch.wait(look, "What was found is kept: run the same command again to do the rest")
+        return found
+
+    def of(self, chosen: Iterator[list[int]], parts: Parts | None = None) -> dict[int, dict[str, Any]]:
+        """Recognise batches; write their records into a file, or return them."""
+        found: dict[int, dict[str, Any]] = {}
+        pending: list[dict[str, Any]] = []
+        spent = [0.0, 0.0]
+        with Loader(self.recordings, chosen, self.recogniser, self.batch_size) as loader:
+            asked = time.perf_counter()
+            for item in loader:
+                self.waiting += time.perf_counter() - asked
+                heard: Sequence[Any] = [None] * len(item.numbers)
+                if item.step is not None:
+                    if self.warm_up is None:
+                        self.warm_up = self.recogniser.warm_up(item.step) + _scoring_loaded()
+                    before = self.recogniser.model_seconds, self.recogniser.decoder_seconds
+                    heard = self.recogniser(item.step)
+                    now = self.recogniser.model_seconds, self.recogniser.decoder_seconds
+                    spent = [sum_ + new - old for sum_, new, old in zip(spent, now, before)]
+                if item.numbers:
+                    pending += self._records(item, heard, spent if item.step is not None else [0.0, 0.0])
+                    spent = [0.0, 0.0] if item.step is not None else spent
+                if item.ends_batch:
+                    if parts is not None:
+                        parts.write(pending)
+                    found |= {record["number"]: record for record in pending}
+                    pending = []
+                    if self.progress is not None:
+                        self.progress(len(found))
+                asked = time.perf_counter()
+        return found
+
+    def clock(self) -> Clock:
+        """Where the time went until now."""
+        warm_up = self.warm_up or 0.0
+        wall = time.perf_counter() - self.begin - warm_up
+        return Clock(wall, self.recogniser.model_seconds, self.recogniser.decoder_seconds, self.waiting, warm_up)
+
+    def _records(self, item: Any, heard: Sequence[Any], spent: Sequence[float]) -> Iterator[dict[str, Any]]:
+        of_model, of_decoder = (shares(seconds, item.seconds) for seconds in spent)
+        for i, number in enumerate(item.numbers):
+            record: dict[str, Any] = {"number": number, "id": self.recordings[number].id}
+            if item.problem is not None:
+                self.report(f"{item.problem}; skipped")
+                yield record | {"problem": item.problem}
+                continue
+            yield record | {
+                "hypothesis": heard[i].text if heard[i] is not None else "",
+                "score": heard[i].score if heard[i] is not None else None,
+                "audio_seconds": item.seconds[i],
+                "model_seconds": of_model[i],
+                "decoder_seconds": of_decoder[i],
+            }
+
+
+def _scoring_loaded() -> float:
+    """Have compiled code for scoring loaded; the seconds that took."""
+    begin = time.perf_counter()
+    Scores.of([Utterance("", "a", "a", entities=("a",))], None)
+    return time.perf_counter() - begin
+
+
+def _recordings(data: Any) -> Recordings:
+    if isinstance(data, Recordings):
+        return data
+    if isinstance(data, str | os.PathLike):
+        return read_recordings(data)
+    rows = list(data)
+    if not rows or not all(isinstance(row, Recording) for row in rows):
+        raise ValueError(f"data should be recordings, or what read_recordings takes, got {str(rows)[:60]}")
+    return Recordings("data", rows, fingerprint_of({"recordings": [[row.id, row.offset, row.duration] for row in rows]}))
+
+
+def _loaded(name: str, device: str | None, dtype: Any, settings: dict[str, Any]) -> Any:
+    import transformers
+
+    from ..pipelines import register
+
+    register()
+    device, kind = device_and_dtype(device, dtype)
+    return transformers.pipeline("automatic-speech-recognition", model=name, device=device, **kind, **settings)
+
+
+def device_and_dtype(device: str | None, dtype: Any) -> tuple[str, dict[str, Any]]:
+    """Where to load a model, and what to tell the pipeline of its numbers.
+
+    Args:
+        device: None is the GPU of this process if there is one.
+        dtype: a torch dtype or its name; None is float32 on a CPU, else what the model was saved in.
+
+    Raises:
+        ValueError: a name of no floating-point dtype.
+    """
+    if device is None:
+        device = f"cuda:{local_rank() % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
+    if isinstance(dtype, str):
+        named = getattr(torch, dtype, None)
+        if not isinstance(named, torch.dtype) or not named.is_floating_point:
+            raise ValueError(f"dtype should be float32, float16 or bfloat16, got {dtype!r}")
+        dtype = named
+    if dtype is None:
+        # Half precision, in which many models are saved, is slow and coarse on a CPU.
+        return device, {"dtype": torch.float32} if device == "cpu" else {"dtype": "auto"}
+    return device, {"dtype": dtype}
+
+
+def _recogniser(
+    pipeline: Any, recordings: Recordings, settings: dict[str, Any], entities_as_phrases: bool, chunk_seconds: float
+) -> Recogniser:
+    for name in ("lm", "lm_weight", "beta", "phrase_weight"):
+        if isinstance(settings.get(name), list | tuple):
+            raise ValueError(f"{name} should be one for all recordings, got a list of {len(settings[name])}")
+    phrases = None
+    if entities_as_phrases:
+        common = settings.get("phrases", (getattr(pipeline, "_ngram_settings", None) or {}).get("phrases")) or []
+        if not isinstance(common, list | tuple):
+            raise ValueError(f"phrases beside entities_as_phrases should be a list of texts, got {type(common).__name__}")
+        settings = {**settings, "phrases": []}
+
+        def phrases(number: int) -> list[Any]:
+            return [*common, *recordings[number].entities]
+
+    return Recogniser(pipeline, settings, phrases, chunk_seconds)
+
+
+def _about(
+    recogniser: Recogniser, recordings: Recordings, settings: dict[str, Any], entities_as_phrases: bool, batch_size: int
+) -> dict[str, Any]:
+    """What the results depend on, as JSON knows it."""
+    pipeline = recogniser.pipeline
+    effective = {**(pipeline._ngram_settings or {}), **settings}
+    about: dict[str, Any] = {
+        "format": FORMAT,
+        "model": f"{type(pipeline.model).__name__} {digest_of(pipeline.model.named_parameters())}",
+    }
+    for name, value in {**recogniser.forward_settings, **effective}.items():
+        if value is None:
+            continue
+        if isinstance(value, NGramLM):
+            value = f"order {value.order} {digest_of(value.named_buffers())}"
+        elif name == "phrases":
+            texts = value if isinstance(value, list | tuple) else list(getattr(value, "phrases", [repr(value)]))
+            value = f"{len(texts)} phrases {fingerprint_of({'phrases': [str(text) for text in texts]})}"
+        about[name] = value if isinstance(value, str | int | float | bool) else str(value)
+    return about | {
+        "entities_as_phrases": entities_as_phrases,
+        "data": recordings.fingerprint,
+        "recordings": len(recordings),
+        "batch_size": batch_size,
+        "chunk_seconds": recogniser.chunk_seconds,
+        "dtype": str(pipeline.model.dtype),
+        "device": pipeline.device.type,
+    }
+
+
+def _saved(parts: Parts) -> dict[int, dict[str, Any]]:
+    """Records of a run that has been finished; transcripts and normalisation may have changed since."""
+    path = summary_path(parts.output)
+    if not path.exists():
+        raise ValueError(
+            f"{parts.output}: is there, but without {path.name}, so no result of an evaluation; name another output"
+        )
+    saved = read_results(parts.output)
+    parts.check(saved.settings, parts.output)
+    if len(saved.utterances) != parts.settings["recordings"]:
+        raise ValueError(
+            f"{parts.output}: has {len(saved.utterances)} lines for {parts.settings['recordings']} recordings; "
+            "somebody has changed it: remove the file to begin anew"
+        )
+    return {number: vars(utterance) for number, utterance in enumerate(saved.utterances)}
+
+
+def _utterance(recording: Recording, record: dict[str, Any]) -> Utterance:
+    return Utterance(
+        recording.id, recording.text, record.get("hypothesis"), record.get("score"), record.get("audio_seconds", 0.0),
+        record.get("model_seconds", 0.0), record.get("decoder_seconds", 0.0), recording.entities, record.get("problem"),
+    )  # fmt: skip
+
+
+def _with_warnings(found: Evaluation, recogniser: Recogniser) -> Evaluation:
+    clean = normaliser(found.normalise)
+    texts = (clean(utterance.reference or "") for utterance in found.scored)
+    share, letters = unwritable_letters(texts, recogniser.pipeline.tokenizer)
+    if share <= FOREIGN:
+        return found
+    shown = " ".join(letters[:SHOWN]) + (" ..." if len(letters) > SHOWN else "")
+    warning = (
+        f"{share:.0%} of the letters in the transcripts ({shown}) are none that the model's tokenizer can write: "
+        "another script, or letters that want normalisation (of case, for one)?"
+    )
+    return replace(found, warnings=(warning,))

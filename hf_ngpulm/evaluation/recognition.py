@@ -1,0 +1,257 @@
+"""What evaluation has a pipeline do: features, the model, and the search, each where it can be timed.
+
+Features are made by whoever loads audio (see `hf_ngpulm.evaluation.loading`), in another thread than the model runs in. CTC
+models and transducers always decode with this project's decoders, also without a language model: the search is then timed by
+itself, and what a row says doesn't depend on the rows beside it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers.pipelines.base import pad_collate_fn
+
+from ..pipelines import CTCNGramPipeline, Seq2SeqNGramPipeline, TransducerNGramPipeline
+
+SHORTEST = 0.1  # seconds; shorter audio, of which some models make no frame, is padded with silence to this
+QUIET, HOP = 0.1, 0.01  # seconds: of the window in which it should be quiet where audio is cut, and steps in which it is sought
+MEASURED = {
+    CTCNGramPipeline: "search over the model's outputs, with texts",
+    TransducerNGramPipeline: "prediction and joint networks with the search, and texts",
+    Seq2SeqNGramPipeline: "all of generate but the encoder: the decoder's network with the search",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the model is given at once.
+
+    Args:
+        inputs: of the model, `[B, T, ...]`.
+        numbers: of the recordings that the rows are of; the same one for all if `chunked`.
+        chunked: whether the rows are chunks of one recording.
+        ends: whether nothing of these recordings follows.
+    """
+
+    inputs: dict[str, Any]
+    numbers: tuple[int, ...]
+    chunked: bool = False
+    ends: bool = True
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A transcript, and its score (natural log), if the decoder tells one."""
+
+    text: str
+    score: float | None
+
+
+class Recogniser:
+    """A pipeline, taken apart.
+
+    Args:
+        pipeline: of a class of `hf_ngpulm.pipelines`.
+        settings: in place of the pipeline's own: `lm`, `lm_weight`, `num_beams` ...
+        phrases: of a recording, by its number, if each has phrases of its own.
+        chunk_seconds: longer recordings are cut into chunks of so many seconds.
+
+    Raises:
+        ValueError: a pipeline of another class; settings that it refuses.
+    """
+
+    def __init__(
+        self,
+        pipeline: Any,
+        settings: dict[str, Any],
+        phrases: Callable[[int], Sequence[Any]] | None = None,
+        chunk_seconds: float = 40.0,
+    ) -> None:
+        family = next((kind for kind in MEASURED if isinstance(pipeline, kind)), None)
+        if family is None:
+            raise ValueError(
+                f"{type(pipeline).__name__} with {type(pipeline.model).__name__}: can evaluate pipelines of CTC models, "
+                "transducers and encoder-decoders; import hf_ngpulm before making the pipeline"
+            )
+        self.pipeline, self.family = pipeline, family
+        self.measured = MEASURED[family]
+        self.phrases = phrases
+        self.phrase_weight = settings.get("phrase_weight", (pipeline._ngram_settings or {}).get("phrase_weight", 1.0))
+        forward = {**pipeline._forward_params, **pipeline._sanitize_parameters(**settings)[1]}
+        if forward.get("ngram_decoder") is None and family is not Seq2SeqNGramPipeline:
+            forward |= pipeline._sanitize_parameters(**settings, num_beams=1)[1]
+        self.decoder = forward.pop("ngram_decoder", None)
+        self.forward_settings = forward
+        self.sampling_rate = int(pipeline.feature_extractor.sampling_rate)
+        window = getattr(pipeline.feature_extractor, "chunk_length", None)  # Whisper's, in seconds
+        self.chunk_seconds = min(chunk_seconds, float(window)) if window and family is Seq2SeqNGramPipeline else chunk_seconds
+        self._collate = pad_collate_fn(pipeline.tokenizer, pipeline.feature_extractor)
+        self._frames: list[Tensor] = []  # of the chunks so far
+        self._texts: list[str] = []
+        self.model_seconds = self.decoder_seconds = 0.0
+
+    # What the loading thread calls
+
+    def is_long(self, samples: int) -> bool:
+        """Whether audio of so many samples is cut."""
+        return samples > self.chunk_seconds * self.sampling_rate
+
+    def step_of(self, audios: Sequence[np.ndarray], numbers: Sequence[int]) -> Step:
+        """The step of some whole recordings."""
+        return Step(self._collated([piece for audio in audios for piece in self._pieces(audio)]), tuple(numbers))
+
+    def steps_of_long(self, audio: np.ndarray, number: int, batch_size: int) -> Iterator[Step]:
+        """The steps of a recording that is cut; its features are made as they are asked for."""
+        pieces: Iterator[dict[str, Any]]
+        if self.family is Seq2SeqNGramPipeline:
+            pieces = (
+                piece for part in cut_where_quiet(audio, self.chunk_seconds, self.sampling_rate) for piece in self._pieces(part)
+            )
+        else:
+            pieces = self._pieces(audio, chunk_length_s=self.chunk_seconds)
+        waiting: list[dict[str, Any]] = []
+        following = next(pieces, None)
+        while following is not None:
+            waiting.append(following)
+            following = next(pieces, None)
+            if len(waiting) == batch_size or following is None:
+                yield Step(self._collated(waiting), (number,) * len(waiting), chunked=True, ends=following is None)
+                waiting = []
+
+    def _pieces(self, audio: np.ndarray, **chunks: Any) -> Iterator[dict[str, Any]]:
+        least = round(SHORTEST * self.sampling_rate)
+        if len(audio) < least:
+            audio = np.pad(audio, (0, least - len(audio)))
+        yield from self.pipeline.preprocess(audio, **chunks, ngram_decoder=self.decoder)
+
+    def _collated(self, pieces: list[dict[str, Any]]) -> dict[str, Any]:
+        return self._collate(pieces)
+
+    # What runs the model
+
+    def __call__(self, step: Step) -> list[Heard]:
+        """Run a step; transcripts of its recordings, none before a recording's last chunk.
+
+        `model_seconds` and `decoder_seconds` grow by what that took: the first is all from features to texts.
+        """
+        begin = self._now()
+        decoder = self._decoder_for(step)
+        with self._timed():
+            out = self.pipeline.forward(dict(step.inputs), ngram_decoder=decoder, **self.forward_settings)
+            heard = self._heard_in_chunks(out, step, decoder) if step.chunked else self._heard(out)
+        self.model_seconds += self._now() - begin
+        return heard
+
+    def warm_up(self, step: Step) -> float:
+        """Run a step for nothing but to have code compiled and memory taken; the seconds it took, which don't count."""
+        begin, before = self._now(), (self.model_seconds, self.decoder_seconds)
+        self(Step(step.inputs, step.numbers, step.chunked, ends=True))
+        self.model_seconds, self.decoder_seconds = before
+        return self._now() - begin
+
+    def _decoder_for(self, step: Step) -> Any:
+        if self.phrases is None or self.decoder is None:
+            return self.decoder
+        numbers = step.numbers[:1] if step.chunked and self.family is not Seq2SeqNGramPipeline else step.numbers
+        begin = self._now()
+        decoder = self.decoder.with_phrases([list(self.phrases(number)) or None for number in numbers], self.phrase_weight)
+        self.decoder_seconds += self._now() - begin
+        return decoder
+
+    def _heard(self, out: dict[str, Any]) -> list[Heard]:
+        if self.family is not Seq2SeqNGramPipeline:
+            return [Heard(n_best[0].text, float(n_best[0].score)) for n_best in out["hypotheses"]]
+        return [Heard(self.pipeline.postprocess([{"tokens": row[None]}])["text"], None) for row in out["tokens"]]
+
+    def _heard_in_chunks(self, out: dict[str, Any], step: Step, decoder: Any) -> list[Heard]:
+        if self.family is Seq2SeqNGramPipeline:
+            self._texts += [heard.text.strip() for heard in self._heard(out)]
+            if not step.ends:
+                return []
+            text, self._texts = " ".join(filter(None, self._texts)), []
+            return [Heard(text, None)]
+        for row, (total, left, right) in enumerate(out["stride"]):
+            self._frames.append(out["frames"][row : row + 1, left : total - right].clone())
+        if not step.ends:
+            return []
+        frames, self._frames = torch.cat(self._frames, dim=1).to(self.pipeline.device), []
+        with torch.inference_mode():
+            ((best, *_),) = self.pipeline._decode(decoder, frames, None)
+        return [Heard(best.text, float(best.score))]
+
+    # Clocks
+
+    def _now(self) -> float:
+        if self.pipeline.device.type == "cuda":
+            torch.cuda.synchronize(self.pipeline.device)
+        return time.perf_counter()
+
+    def _timed(self) -> _Clocks:
+        return _Clocks(self)
+
+
+class _Clocks:
+    """While it is entered, the decoder's time is taken.
+
+    For CTC models and transducers that is the time in the pipeline's `_decode`; for encoder-decoders all time but that in the
+    encoder's forward pass.
+    """
+
+    def __init__(self, recogniser: Recogniser) -> None:
+        self.recogniser = recogniser
+        self.in_encoder = 0.0
+        self.hooks: list[Any] = []
+
+    def __enter__(self) -> None:
+        recogniser, pipeline = self.recogniser, self.recogniser.pipeline
+        self.begin = recogniser._now()
+        if recogniser.family is Seq2SeqNGramPipeline:
+            encoder = pipeline.model.get_encoder()
+            self.hooks = [
+                encoder.register_forward_pre_hook(lambda *_: self._count(-1)),
+                encoder.register_forward_hook(lambda *_: self._count(1)),
+            ]
+        else:
+            decode = type(pipeline)._decode
+
+            def timed(*args: Any) -> Any:
+                begin = recogniser._now()
+                hypotheses = decode(pipeline, *args)
+                recogniser.decoder_seconds += recogniser._now() - begin
+                return hypotheses
+
+            pipeline._decode = timed
+
+    def _count(self, sign: int) -> None:
+        self.in_encoder += sign * self.recogniser._now()
+
+    def __exit__(self, *error: Any) -> None:
+        if self.hooks:
+            for hook in self.hooks:
+                hook.remove()
+            self.recogniser.decoder_seconds += self.recogniser._now() - self.begin - self.in_encoder
+        else:
+            del self.recogniser.pipeline._decode
+
+
+def cut_where_quiet(audio: np.ndarray, seconds: float, sampling_rate: int) -> Iterator[np.ndarray]:
+    """Parts of audio of at most so many seconds, for models that hear no more at once.
+
+    Each is cut where the last sixth of what it may have is quietest, so that few words are cut in two.
+    """
+    longest, window, hop = (round(length * sampling_rate) for length in (seconds, QUIET, HOP))
+    while len(audio) > longest:
+        first = longest - longest // 6
+        energy = np.concatenate([[0.0], np.cumsum(np.square(audio[first:longest], dtype=np.float64))])
+        starts = np.arange(0, max(len(energy) - window, 1), hop)
+        quietest = starts[np.argmin(energy[np.minimum(starts + window, len(energy) - 1)] - energy[starts])]
+        cut = first + int(quietest) + window // 2
+        yield audio[:cut]
+        audio = audio[cut:]
+    yield audio

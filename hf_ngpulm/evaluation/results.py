@@ -1,0 +1,331 @@
+"""What an evaluation has found, by utterance and in all."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..files import write_beside
+from ..texts.normalisation import normaliser
+from .counts import ErrorCounts, Normalisation, character_errors, word_errors
+from .entities import EntityErrors, entity_errors
+from .significance import Comparison, Interval, bootstrap, paired_significance
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """A recording and what was recognised.
+
+    Args:
+        id: of the recording.
+        reference: its transcript, None if there is none.
+        hypothesis: what was recognised; None if the audio couldn't be read.
+        score: of the hypothesis (natural log), if the decoder tells one.
+        audio_seconds: how long it is.
+        model_seconds, decoder_seconds: its share, by length, of what its batch took from features to text, and of the part of
+            that in the decoder.
+        entities: phrases in it that matter.
+        problem: why the audio couldn't be read.
+    """
+
+    id: str
+    reference: str | None
+    hypothesis: str | None
+    score: float | None = None
+    audio_seconds: float = 0.0
+    model_seconds: float = 0.0
+    decoder_seconds: float = 0.0
+    entities: tuple[str, ...] = ()
+    problem: str | None = None
+
+    @property
+    def scored(self) -> bool:
+        """Whether it takes part in error rates."""
+        return self.reference is not None and self.hypothesis is not None
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Errors of those utterances that have both texts, in their order.
+
+    Args:
+        words, characters: their `rate` is WER and CER.
+        entities: None if the data have none.
+    """
+
+    words: ErrorCounts
+    characters: ErrorCounts
+    entities: EntityErrors | None
+
+    @classmethod
+    def of(cls, utterances: Sequence[Utterance], normalise: Normalisation) -> Scores:
+        """Compare texts."""
+        scored = [utterance for utterance in utterances if utterance.scored]
+        texts = _texts(scored)
+        clean = normaliser(normalise)
+        # What normalisation leaves nothing of can't be found in a text.
+        lists = [tuple(phrase for phrase in utterance.entities if clean(phrase)) for utterance in scored]
+        entities = entity_errors(*texts, lists, normalise) if any(lists) else None
+        return cls(word_errors(*texts, normalise), character_errors(*texts, normalise), entities)
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Where the time of this process went, in seconds.
+
+    Args:
+        wall: all, from the first header read to the last text scored; without warm-up.
+        model: of that, from features to text; `decoder` is a part of it.
+        decoder: in the decoder.
+        waiting: in which the model waited for audio and features, which another thread reads and makes.
+        warm_up: what running the first step a time before took, which counts nowhere.
+    """
+
+    wall: float
+    model: float
+    decoder: float
+    waiting: float
+    warm_up: float
+
+    @property
+    def outside(self) -> float:
+        """Share of the wall time that is neither the model's nor the decoder's."""
+        return 1 - self.model / self.wall if self.wall else math.nan
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Result of `evaluate`.
+
+    Args:
+        utterances: in the order of the data.
+        scores: their errors.
+        settings: what they depend on.
+        measured: what the decoder's time is of, which differs between families.
+        normalise: what is done to texts before they are compared.
+        clock: where the time went; None if results of an earlier run, or of another process, are among these.
+        warnings: what makes the figures doubtful.
+    """
+
+    utterances: tuple[Utterance, ...]
+    scores: Scores
+    settings: dict[str, Any]
+    measured: str
+    normalise: Normalisation = None
+    clock: Clock | None = None
+    warnings: tuple[str, ...] = ()
+
+    @cached_property
+    def scored(self) -> tuple[Utterance, ...]:
+        """Those with a transcript and a hypothesis."""
+        return tuple(utterance for utterance in self.utterances if utterance.scored)
+
+    @property
+    def unreadable(self) -> tuple[Utterance, ...]:
+        """Those whose audio couldn't be read."""
+        return tuple(utterance for utterance in self.utterances if utterance.problem is not None)
+
+    @property
+    def without_transcript(self) -> int:
+        """How many were recognised but have no transcript, and are in no error rate."""
+        return sum(utterance.reference is None and utterance.problem is None for utterance in self.utterances)
+
+    @property
+    def without_audio(self) -> int:
+        """How many last 0 s; their hypothesis is empty."""
+        return sum(utterance.problem is None and utterance.audio_seconds == 0 for utterance in self.utterances)
+
+    @property
+    def audio_seconds(self) -> float:
+        return math.fsum(utterance.audio_seconds for utterance in self.utterances)
+
+    @property
+    def rtfx(self) -> float:
+        """Seconds of audio per second of the model with its decoder, from features to text, in one process; after warm-up."""
+        return _ratio(self.audio_seconds, math.fsum(utterance.model_seconds for utterance in self.utterances))
+
+    @property
+    def rtfx_decoder(self) -> float:
+        """Seconds of audio per second of the decoder alone; `measured` says what that is."""
+        return _ratio(self.audio_seconds, math.fsum(utterance.decoder_seconds for utterance in self.utterances))
+
+    def interval(self, of: str = "wer", level: float = 0.95) -> Interval | None:
+        """The bootstrap confidence interval of "wer", "cer" or "entity_wer"; None if there is no such rate."""
+        scores = self.scores
+        counts = {"wer": scores.words, "cer": scores.characters}
+        if scores.entities is not None:
+            counts["entity_wer"] = scores.entities.entities
+        return bootstrap(counts[of], level) if of in counts and counts[of].length else None
+
+    def compare(self, other: Evaluation, level: float = 0.95) -> Compared:
+        """Paired significance of the difference in WER to another run on the same data.
+
+        Raises:
+            ValueError: data that have no scored utterance in common, or other transcripts.
+        """
+        theirs = {utterance.id: utterance for utterance in other.scored}
+        common = [utterance for utterance in self.scored if utterance.id in theirs]
+        if not common:
+            raise ValueError("the two runs have no utterance in common; compare runs on the same data")
+        for utterance in common:
+            if utterance.reference != theirs[utterance.id].reference:
+                raise ValueError(
+                    f"the two runs have different transcripts of {utterance.id}: {utterance.reference!r} and "
+                    f"{theirs[utterance.id].reference!r}; compare runs on the same data"
+                )
+        alone = len(self.scored) + len(theirs) - 2 * len(common)
+        ours = word_errors(*_texts(common), self.normalise)
+        of_other = word_errors(*_texts([theirs[utterance.id] for utterance in common]), self.normalise)
+        return Compared(ours.rate, of_other.rate, paired_significance(ours, of_other, level), len(common), alone)
+
+    def summary(self, level: float = 0.95) -> dict[str, Any]:
+        """The figures as JSON knows them; rates in percent, None where there is none."""
+        words, entities = self.scores.words, self.scores.entities
+        told: dict[str, Any] = {
+            "utterances": len(self.utterances),
+            "scored": len(self.scored),
+            "without_transcript": self.without_transcript,
+            "without_audio": self.without_audio,
+            "unreadable": [utterance.id for utterance in self.unreadable],
+            "audio_seconds": round(self.audio_seconds, 3),
+            "words": words.length,
+            "substitutions": words.substitutions,
+            "deletions": words.deletions,
+            "insertions": words.insertions,
+            "confidence": level,
+        }
+        rates = {"wer": words.rate, "cer": self.scores.characters.rate} | (
+            {"entity_wer": entities.entity_wer} if entities else {}
+        )
+        for name, rate in rates.items():
+            interval = self.interval(name, level)
+            told[name] = _percent(rate)
+            told[f"{name}_interval"] = None if interval is None else [_percent(interval.low), _percent(interval.high)]
+        if entities:
+            told["other_wer"] = _percent(entities.other_wer)
+            told["entity_words"] = entities.entities.length
+            for name in ("precision", "recall", "f1"):
+                told[f"entity_{name}"] = _percent(getattr(entities.matches, name))
+        told |= {"rtfx": _number(self.rtfx), "rtfx_decoder": _number(self.rtfx_decoder), "decoder_measured": self.measured}
+        if self.clock is not None:
+            told["seconds"] = {name: round(value, 4) for name, value in vars(self.clock).items()}
+        return told | {"warnings": list(self.warnings)}
+
+    def save(self, path: str | os.PathLike[str], level: float = 0.95) -> None:
+        """Write a line of JSON for each utterance, and beside it, as NAME.summary.json, settings and figures."""
+        entities = self.scores.entities
+        counts = dict(zip((id(utterance) for utterance in self.scored), range(len(self.scored))))
+        with write_beside(summary_path(path)) as beside:
+            about = {"settings": self.settings, "figures": self.summary(level)}
+            beside.write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        with write_beside(path) as beside, open(beside, "w", encoding="utf-8") as file:
+            for utterance in self.utterances:
+                line: dict[str, Any] = {
+                    "id": utterance.id,
+                    "reference": utterance.reference,
+                    "hypothesis": utterance.hypothesis,
+                    "score": utterance.score,
+                    "audio_seconds": utterance.audio_seconds,
+                    "model_seconds": utterance.model_seconds,
+                    "decode_seconds": utterance.decoder_seconds,
+                }
+                if utterance.problem is not None:
+                    line["problem"] = utterance.problem
+                if utterance.entities:
+                    line["entities"] = list(utterance.entities)
+                number = counts.get(id(utterance))
+                if number is not None:
+                    of_words = self.scores.words.utterances[number]
+                    line |= {name: getattr(of_words, name) for name in ("substitutions", "deletions", "insertions")}
+                    line["words"] = of_words.length
+                    if entities is not None:
+                        line["entity_errors"] = entities.entities.utterances[number].errors
+                        line["entity_words"] = entities.entities.utterances[number].length
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two runs on the same data.
+
+    Args:
+        wer, other_wer: on the utterances that both have scored.
+        comparison: of the difference.
+        utterances: that both have scored.
+        alone: that only one has; they are left out.
+    """
+
+    wer: float
+    other_wer: float
+    comparison: Comparison
+    utterances: int
+    alone: int
+
+    def summary(self) -> dict[str, Any]:
+        """The figures as JSON knows them; rates in percent."""
+        found = self.comparison
+        return {
+            "wer": _percent(self.wer),
+            "other_wer": _percent(self.other_wer),
+            "difference": _percent(found.difference),
+            "difference_interval": [_percent(found.low), _percent(found.high)],
+            "confidence": found.level,
+            "p_value": found.p_value,
+            "utterances": self.utterances,
+            "left_out": self.alone,
+        }
+
+
+def read_results(path: str | os.PathLike[str], normalise: Normalisation = None) -> Evaluation:
+    """An evaluation that was saved.
+
+    Raises:
+        ValueError: the file doesn't hold one; names the line.
+    """
+    path = Path(path)
+    utterances = []
+    about: dict[str, Any] = {}
+    if summary_path(path).exists():
+        about = json.loads(summary_path(path).read_text(encoding="utf-8"))
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                told = json.loads(line)
+                utterance = Utterance(
+                    str(told["id"]), told["reference"], told["hypothesis"], told.get("score"), told.get("audio_seconds", 0.0),
+                    told.get("model_seconds", 0.0), told.get("decode_seconds", 0.0), tuple(told.get("entities", ())),
+                    told.get("problem"),
+                )  # fmt: skip
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"{path}, line {number}: not a result of hf-ngpulm evaluate ({error!r})") from None
+            utterances.append(utterance)
+    measured = about.get("figures", {}).get("decoder_measured", "")
+    scores = Scores.of(utterances, normalise)
+    return Evaluation(tuple(utterances), scores, about.get("settings", {}), measured, normalise)
+
+
+def summary_path(path: str | os.PathLike[str]) -> Path:
+    """Where the settings and figures of results lie."""
+    return Path(path).with_suffix(".summary.json")
+
+
+def _texts(utterances: Sequence[Utterance]) -> tuple[list[str], list[str]]:
+    return [utterance.reference or "" for utterance in utterances], [utterance.hypothesis or "" for utterance in utterances]
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else math.nan
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _percent(value: float) -> float | None:
+    return None if math.isnan(value) else 100 * value

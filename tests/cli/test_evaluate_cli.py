@@ -1,0 +1,115 @@
+"""hf-ngpulm evaluate: figures, comparisons, exit statuses, and users' mistakes."""
+
+import json
+
+import pytest
+import soundfile
+
+from hf_ngpulm.bundled import bundled
+from hf_ngpulm.cli.app import run
+
+DEMO = bundled("examples/demo")
+MODEL, CLIPS, ARPA = str(DEMO / "model"), str(DEMO / "clips.jsonl"), str(DEMO / "lm.arpa.gz")
+
+
+def lines(capsys):
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_with_baseline_and_comparison(tmp_path, capsys):
+    greedy, beam = str(tmp_path / "greedy.jsonl"), str(tmp_path / "beam.jsonl")
+    command = ["evaluate", MODEL, CLIPS, "--device", "cpu", "--lm", ARPA]
+    assert run([*command, "--lm-weight", "0.9", "--output", greedy, "--json"]) == 0
+    (alone,) = lines(capsys)
+    options = ["--lm-weight", "1.0", "--num-beams", "8", "--baseline", "--compare", greedy, "--output", beam]
+    assert run([*command, *options, "--json"]) == 0
+    with_lm, without, to_baseline, to_greedy = lines(capsys)
+    assert with_lm["wer"] < alone["wer"] < without["wer"] and with_lm["words"] == 133
+    assert to_baseline["difference"] == pytest.approx(with_lm["wer"] - without["wer"]) and to_baseline["p_value"] < 0.01
+    assert to_greedy["compared_with"] == greedy and to_greedy["other_wer"] == pytest.approx(alone["wer"])
+    assert with_lm["rtfx_decoder"] > with_lm["rtfx"] > 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "beam.baseline.jsonl", "beam.baseline.summary.json", "beam.jsonl", "beam.summary.json", "greedy.jsonl",
+        "greedy.summary.json",
+    ]  # fmt: skip
+    # Again, as a table: nothing is done anew, so that the figures of the first time stand.
+    assert run([*command, *options]) == 0
+    shown = capsys.readouterr().out
+    assert f"{with_lm['wer']:.2f}" in shown and f"{without['wer']:.2f}" in shown and "Against baseline: WER -" in shown
+    assert run([*command, *options, "--no-resume"]) == 2
+    assert "beam.jsonl exists" in capsys.readouterr().err
+    assert run([*command, "--lm-weight", "0.8", "--output", greedy]) == 2
+    assert "lm_weight is 0.9 there and 0.8 here" in capsys.readouterr().err
+
+
+def test_phrases_from_entities_and_a_file(tmp_path, capsys):
+    clips = [json.loads(line) for line in (DEMO / "clips.jsonl").read_text().splitlines()][:6]
+    rows = [{"audio": str(DEMO / c["audio"]), "text": c["text"], "names": [" ".join(c["text"].split()[-2:])]} for c in clips]
+    (tmp_path / "m.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "phrases.txt").write_text("something else\nnobody said\n")
+    command = ["evaluate", MODEL, str(tmp_path / "m.jsonl"), "--device", "cpu", "--entities-field", "names", "--json"]
+    options = ["--phrases", "from-entities", "--phrases", str(tmp_path / "phrases.txt"), "--phrase-weight", "2"]
+    assert run([*command, *options, "--num-beams", "4", "--baseline"]) == 0
+    boosted, plain, _ = lines(capsys)
+    assert boosted["entity_words"] == 12 and boosted["entity_recall"] > plain["entity_recall"]
+    assert run(["evaluate", MODEL, CLIPS, "--phrases", "from-entities"]) == 2
+    assert "no recording has entities" in capsys.readouterr().err
+
+
+def test_exit_status_says_that_audio_was_skipped(tmp_path, capsys):
+    audio, rate = soundfile.read(DEMO / "clips" / "00.flac")
+    for name in ("a", "b", "c"):
+        soundfile.write(tmp_path / f"{name}.wav", audio, rate)
+        (tmp_path / f"{name}.txt").write_text("set a course for the old lighthouse and go half speed")
+    (tmp_path / "b.wav").write_bytes(b"RIFF....WAVE broken")
+    (tmp_path / "c.txt").unlink()
+    command = ["evaluate", MODEL, str(tmp_path), "--device", "cpu"]
+    assert run([*command, "--json"]) == 3
+    out, err = capsys.readouterr()
+    figures = json.loads(out)
+    assert figures["unreadable"] == ["b.wav"] and figures["scored"] == figures["without_transcript"] == 1
+    assert "b.wav: can't be read as audio" in err and "1 of 3 recordings could not be read" in err
+    assert run(command) == 3
+    table = capsys.readouterr().out
+    assert "unreadable, skipped" in table and "without transcript" in table
+
+
+def test_transcripts_that_cannot_be_written(tmp_path, capsys):
+    row = {"audio": str(DEMO / "clips" / "00.flac"), "text": "SET A COURSE"}
+    (tmp_path / "m.jsonl").write_text(json.dumps(row))
+    assert run(["evaluate", MODEL, str(tmp_path / "m.jsonl"), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["wer"] >= 100 and "100% of the letters" in err and "normalisation" in err
+    for normalise in ("basic", "english", "lower"):
+        assert run(["evaluate", MODEL, str(tmp_path / "m.jsonl"), "--json", "--normalise", normalise]) == 0
+        out, err = capsys.readouterr()
+        assert json.loads(out)["substitutions"] == 0 and not err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--baseline"], "--baseline is the same without"),
+        (["--lm-weight", "0.5"], "lm_weight given without lm="),
+        (["--strategy", "alsd"], "strategy"),
+        (["--beta", "1"], "beta"),
+        (["--confidence", "95"], "--confidence should lie between 0 and 1"),
+        (["--normalise", "klingon"], "normalise should be"),
+        (["--dtype", "int8"], "dtype should be float32"),
+        (["--compare", "/no/such.jsonl"], "/no/such.jsonl"),
+        (["--split", "test"], "no split"),
+        (["--text-field", "words"], "no field 'words'"),
+        (["--no-resume"], "--no-resume without --output"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, message, capsys):
+    assert run(["evaluate", MODEL, CLIPS, *arguments]) == 2
+    _, err = capsys.readouterr()
+    assert message in err and len(err.splitlines()) == 1
+
+
+def test_no_data(tmp_path, capsys):
+    assert run(["evaluate", MODEL, str(tmp_path / "gone.jsonl")]) == 2
+    assert "no such file" in capsys.readouterr().err
+    assert run(["evaluate", MODEL, str(tmp_path)]) == 2
+    assert "holds no recordings" in capsys.readouterr().err
