@@ -18,7 +18,7 @@ import soundfile
 import torch
 import transformers
 import yaml
-from speech_models import whisper_parts
+from speech_models import configured, randomised, whisper_parts
 from tiny_transducers import demo_transducer
 
 from hf_ngpulm import NGramLM
@@ -60,9 +60,15 @@ def make_repos(folder: Path) -> dict[str, Path]:
 
     (folder / "whisper").mkdir()
     parts = whisper_parts(folder / "whisper" / "vocabulary.json")
-    parts["model"].generation_config.max_new_tokens = 9
-    parts["model"].save_pretrained(folder / "whisper")
-    transformers.WhisperProcessor(parts["feature_extractor"], parts["tokenizer"]).save_pretrained(folder / "whisper")
+    parts["model"].config.max_source_positions = 1500  # windows of 30 s, as those who read the pages have
+    model = randomised(transformers.WhisperForConditionalGeneration(parts["model"].config))
+    model.generation_config = parts["model"].generation_config
+    # Of the timestamps only the first one: at any other a new window would begin, and there would be hundreds.
+    configured(model, suppress_tokens=[*range(29, 40), *range(41, 91)])
+    configured(model, max_new_tokens=9, _from_model_config=False)  # else what there is of it is left behind
+    model.save_pretrained(folder / "whisper")
+    extractor = transformers.WhisperFeatureExtractor(feature_size=8)
+    transformers.WhisperProcessor(extractor, parts["tokenizer"]).save_pretrained(folder / "whisper")
     repos[WHISPER] = folder / "whisper"
     repos[WAV2VEC2] = _wav2vec2(folder / "wav2vec2")
 
@@ -99,7 +105,7 @@ def make_files(folder: Path, repos: dict[str, Path]) -> None:
     clips = [soundfile.read(DEMO / "clips" / f"{number:02}.flac", dtype="float32")[0] for number in range(3)]
     for name, samples in (("audio", clips[0]), ("talk", clips[1][:RATE]), ("call", clips[2][: 2 * RATE])):
         soundfile.write(folder / f"{name}.flac", samples, RATE)
-    soundfile.write(folder / "long.flac", np.concatenate(clips), RATE)
+    soundfile.write(folder / "lecture.wav", np.concatenate(4 * clips), RATE)
     texts = sentences()
     for name, part in (("transcripts", texts[:300]), ("books", texts[300:600]), ("dev", texts[600:650])):
         (folder / f"{name}.txt").write_text("\n".join(part) + "\n", encoding="utf-8")
