@@ -60,10 +60,16 @@ def _command(name: str, function: Callable[..., None]) -> str:
             options.append((shown + (f" `{value}`" if value else ""), help_text, "required" if needed else _default(default)))
     if options:
         usage.append("[OPTIONS]")
-    parts = [f"## hf-ngpulm {name}", "```text\n" + " ".join(usage) + "\n```", *_told(function.__doc__ or "", f"hf-ngpulm {name} ")]
+    parts = [
+        f"## hf-ngpulm {name}",
+        "```text\n" + " ".join(usage) + "\n```",
+        *_told(function.__doc__ or "", f"hf-ngpulm {name} "),
+    ]
     for heading, rows in (("Argument", arguments), ("Option", options)):
         if rows:
-            parts.append("\n".join([f"| {heading} | | Default |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]))
+            parts.append(
+                "\n".join([f"| {heading} | | Default |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)])
+            )
     return "\n\n".join(parts)
 
 
