@@ -489,6 +489,7 @@ class NGramLM(
 
     @property
     def order(self) -> int:
+        """Length of the longest n-grams."""
         return self.config.order
 
     @property
