@@ -4,7 +4,7 @@ BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format bench gpu clean
+.PHONY: help setup demo test test-all lint format docs bench gpu clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | while IFS="$$(printf '\t')" read -r t d; do printf '  %-10s %s\n' "$$t" "$$d"; done
@@ -29,6 +29,9 @@ lint: setup  ## ruff and mypy
 format: setup  ## let ruff rewrite the sources
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+docs: setup  ## the documentation as a site, in build/site; offline after the set-up
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: setup  ## time the language-model queries
 	$(BIN)/python benchmarks/lm_queries.py

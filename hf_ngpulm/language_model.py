@@ -285,7 +285,7 @@ class NGramLM(
         texts: Iterable[Any] | None = None,
         tokenizer: Any = None,
     ) -> tuple[NGramLM, list[float]]:
-        """The same, and the weights that were used."""
+        """Mix models as `interpolate` does: the mixture, and the weights that were used."""
         from .interpolation import fit_weights, interpolate
 
         models = list(models)
@@ -489,6 +489,7 @@ class NGramLM(
 
     @property
     def order(self) -> int:
+        """Length of the longest n-grams."""
         return self.config.order
 
     @property

@@ -96,18 +96,22 @@ class BackoffAutomaton(nn.Module):
 
     @property
     def tensors(self) -> AutomatonTensors:
+        """What it consists of."""
         return AutomatonTensors(*(getattr(self, name) for name in AutomatonTensors._fields))
 
     @property
     def device(self) -> torch.device:
+        """Where the tensors are."""
         return self.roots.device
 
     @property
     def num_states(self) -> int:
+        """States of all packed automata together."""
         return self.tensors.num_states
 
     @property
     def num_arcs(self) -> int:
+        """Arcs of all packed automata together."""
         return self.tensors.num_arcs
 
     @property

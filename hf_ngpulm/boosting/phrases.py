@@ -19,6 +19,7 @@ from .spelling import Speller, Spelling
 MOST_TOKENS = 500
 
 Phrases = Iterable["str | tuple[str, float]"] | Mapping[str, float]
+"""Texts, pairs of a text and a weight, or a mapping from texts to weights."""
 
 
 class Written(NamedTuple):

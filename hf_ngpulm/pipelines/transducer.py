@@ -33,8 +33,8 @@ class TransducerNGramPipeline(NGramPipeline):
         strategy: "greedy", "alsd" (beam search, the default with `num_beams`) or "aes" (beam search for RNN-T).
         num_return_sequences: above 1, results have a list `hypotheses` of so many transcripts with their scores.
         confidence: a measure (see `hf_ngpulm.confidence`); the chunks that `return_timestamps` gives then have a `confidence`.
-        max_symbols, ilm_weight, blank_scoring, pruning, merging, length_normalization, score_eos, aes_steps, aes_beta,
-            aes_gamma, engine: as for `hf_ngpulm.TransducerDecoder`.
+        max_symbols, ilm_weight, blank_scoring, pruning, merging, length_normalization: as for `hf_ngpulm.TransducerDecoder`.
+        score_eos, aes_steps, aes_beta, aes_gamma, engine: the same.
 
     `return_timestamps="word"` or `"char"` gives times from the frames at which tokens were emitted ("char": single tokens).
 

@@ -94,6 +94,7 @@ class TransducerDecoder:
 
     @property
     def num_return_sequences(self) -> int:
+        """Hypotheses that are returned for each row at most."""
         return self.search.num_return_sequences
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> TransducerDecoder:

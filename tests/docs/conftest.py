@@ -1,0 +1,65 @@
+"""A Hub's cache with stand-ins for all models that the pages name, and a folder with the files that they read."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import huggingface_hub
+import pytest
+import transformers
+from huggingface_hub import constants
+
+from hf_ngpulm.audio import read_audio
+
+NEEDED = ("ParakeetForTDT", "ParakeetForRNNT", "AutoModelForTDT")
+
+
+@pytest.fixture(scope="session")
+def repos(tmp_path_factory):
+    import stand_ins
+
+    missing = [name for name in NEEDED if not hasattr(transformers, name)]
+    if missing:
+        pytest.skip(f"Transformers without {missing[0]}")
+    return stand_ins.make_repos(tmp_path_factory.mktemp("repos"))
+
+
+@pytest.fixture
+def reader(repos, tmp_path, monkeypatch):
+    """A reader's machine: a folder to work in, a cache that has all models, and no network.
+
+    What is pushed to the Hub is put into the cache. Pipelines read audio files without ffmpeg.
+    """
+    import stand_ins
+    from transformers.pipelines import automatic_speech_recognition
+
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    for repo_id, folder in repos.items():
+        stand_ins.put(cache, repo_id, folder)
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def upload(self, *, repo_id, folder_path, **settings):
+        pushed = tmp_path / "pushed" / repo_id
+        shutil.copytree(folder_path, pushed, dirs_exist_ok=True)
+        stand_ins.put(cache, repo_id, pushed)
+        return SimpleNamespace(oid=stand_ins.COMMIT)
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", lambda self, repo_id, **_: SimpleNamespace(repo_id=repo_id))
+    monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", upload)
+
+    def decoded(data: bytes, rate: int):
+        file = tmp_path / "recording"
+        file.write_bytes(data)
+        return read_audio(file, rate)
+
+    monkeypatch.setattr(automatic_speech_recognition, "ffmpeg_read", decoded)
+    monkeypatch.chdir(work)
+    stand_ins.make_files(Path(work), repos)
+    return work

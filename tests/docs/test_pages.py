@@ -1,0 +1,158 @@
+"""Every code block of the README and of the pages of docs/ runs as it is written.
+
+Python blocks of a page run in their order, in one namespace; shell blocks between them, through the command line's own entry.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import io
+import re
+import runpy
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from documents import Block, blocks_of, commands_of
+
+from hf_ngpulm.cli.app import app, run
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCKS = {page: blocks_of(page) for page in PAGES}
+# Why a block may be left out, and how many are.
+REASONS = {
+    "installs": 8,
+    "make": 5,
+    "needs a GPU": 3,
+    "needs a microphone": 2,
+    "runs until it is stopped": 2,
+    "needs several processes": 1,
+    "another project's": 8,
+    "shown in the README": 1,
+}
+# `tests/test_examples.py` runs them.
+EXAMPLES = [path.name for path in (ROOT / "examples").glob("*.py")]
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if BLOCKS[page]], ids=name_of)
+def test_blocks_run(page, reader, capsys):
+    names: dict = {}
+    for block in BLOCKS[page]:
+        if block.given is not None:
+            names |= given(block)
+        if block.not_run is not None or block.language not in ("python", "shell"):
+            continue
+        try:
+            if block.language == "python":
+                run_python(block, names)
+            else:
+                for command in commands_of(block):
+                    run_command(command)
+        except Exception as error:
+            output = capsys.readouterr()
+            error.add_note(
+                f"in {name_of(block.page)}, the block from line {block.line}:\n{block.code}\n{output.out}{output.err}"
+            )
+            raise
+
+
+def given(block: Block) -> dict:
+    from stand_ins import GIVEN
+
+    return {name: value for kind in block.given.split(", ") for name, value in GIVEN[kind]().items()}
+
+
+def run_python(block: Block, names: dict) -> None:
+    code = block.code if torch.cuda.is_available() else block.code.replace('"cuda"', '"cpu"')
+    # The file's name and line in a traceback are those of the page.
+    exec(compile("\n" * (block.line - 1) + code, str(block.page), "exec"), names)
+
+
+def run_command(command: str) -> None:
+    said = None
+    if match := re.fullmatch(r'echo "(.*)" \| (hf-ngpulm .*)', command):
+        said, command = match[1] + "\n", match[2]
+    program, *arguments = words_of(command)
+    if program == "hf-ngpulm":
+        with pytest.MonkeyPatch.context() as patch:
+            if said is not None:
+                patch.setattr(sys, "stdin", io.StringIO(said))
+            status = run(arguments)
+        assert status == 0, f"{command!r} ended with the status {status}"
+    elif program == "python" and Path(arguments[0]).name in EXAMPLES:
+        with contextlib.chdir(ROOT) if hasattr(contextlib, "chdir") else contextlib.nullcontext():
+            runpy.run_path(str(ROOT / arguments[0]), run_name="__main__")
+    else:
+        raise AssertionError(f"{command!r} is no command that the tests can run; mark the block: <!-- not run: why -->")
+
+
+def words_of(command: str) -> list[str]:
+    """As a shell takes it apart, with the files that patterns stand for."""
+    words = []
+    for word in shlex.split(command):
+        words += (sorted(glob.glob(word)) if re.search(r"[*?]", word) else []) or [word]
+    return words
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if BLOCKS[page]], ids=name_of)
+def test_blocks_that_are_not_run_are_read(page):
+    """Python compiles, and options of the command line exist."""
+    for block in BLOCKS[page]:
+        if block.not_run is None or block.not_run == "another project's":
+            continue
+        if block.language == "python":
+            compile(block.code, str(block), "exec")
+        elif block.language == "shell":
+            for command in commands_of(block):
+                if "hf-ngpulm " in command and not command.startswith("pip "):
+                    check_options(shlex.split(command[command.index("hf-ngpulm ") :])[1:])
+
+
+def check_options(arguments: list[str]) -> None:
+    group = typer.main.get_command(app)
+    with group.make_context("hf-ngpulm", list(arguments), resilient_parsing=True) as context:
+        name, command, rest = group.resolve_command(context, list(arguments))
+        command.make_context(name, rest, parent=context)
+
+
+def test_few_blocks_are_not_run_and_all_say_why():
+    left_out = [block for blocks in BLOCKS.values() for block in blocks if block.not_run is not None]
+    strange = {str(block): block.not_run for block in left_out if block.not_run not in REASONS}
+    assert not strange, f"reasons should be of {list(REASONS)}"
+    for reason, most in REASONS.items():
+        found = [str(block) for block in left_out if block.not_run == reason]
+        assert len(found) <= most, f"{len(found)} blocks aren't run ({reason}): {found}"
+    every = [block for blocks in BLOCKS.values() for block in blocks if block.language in ("python", "shell")]
+    assert len(left_out) < len(every) / 3
+
+
+def test_mistakes_on_a_page_fail(tmp_path):
+    """The reader of pages sees blocks of all kinds, and what is said of them."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        "Text\n\n```python\nx = 1\n```\n\n- item\n\n    not code\n\n<!-- given: whisper -->\n<!-- not run: make -->\n"
+        "```console\nmake \\\n  gpu  # slow\n\nls\n```\n\nText:\n\n    hf-ngpulm demo\n\n<!-- not run: make -->\nText\n\n"
+        '=== "Tab"\n\n    ```python\n    y = x\n    ```\n'
+    )
+    first, second, third, fourth = blocks_of(page)
+    assert (first.language, first.code, first.line, first.not_run) == ("python", "x = 1", 4, None)
+    assert (second.language, second.not_run, second.given) == ("shell", "make", "whisper")
+    assert list(commands_of(second)) == ["make    gpu", "ls"]
+    assert (third.code, third.not_run, fourth.code) == ("hf-ngpulm demo", None, "y = x")
+    names: dict = {}
+    run_python(first, names)
+    run_python(fourth, names)
+    assert names["y"] == 1
+    with pytest.raises(AssertionError, match="mark the block"):
+        run_command("ls")
+    with pytest.raises(Exception, match="no-such-option"):
+        check_options(["demo", "--no-such-option"])
