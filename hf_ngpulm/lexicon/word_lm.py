@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ..automaton.convert import MISSING_LOG_PROB, automaton_from_table
-from ..backoffs import keep
 from ..ngrams.table import NGramOrder, NGramTable
 
 
@@ -106,18 +105,17 @@ def _with_words(table: NGramTable, words: np.ndarray) -> tuple[NGramTable, np.nd
     size = len(words) + 1
     new_ids[table.vocab_size :] = [size, size + 1, size + 2]
     known, numbers = torch.from_numpy(is_known), torch.from_numpy(new_ids.astype(np.int32))
-    kept: list[Tensor] = []
+    orders: list[NGramOrder] = []
+    rows: Tensor | None = None  # new row of each n-gram of the order below, -1 for those that are left out
     for order in table.orders:
         tokens = order.tokens.to(torch.int64)
+        prefixes = order.prefixes if rows is None else rows[order.prefixes]
         mask = known[tokens]
-        if kept:
-            mask &= kept[-1][order.prefixes] & (tokens != table.unk)
-        kept.append(mask)
-    table = keep(table, kept)
-    orders = [
-        NGramOrder(order.prefixes, numbers[order.tokens.to(torch.int64)], order.log_probs, order.backoffs)
-        for order in table.orders
-    ]
+        if rows is not None:
+            mask &= (prefixes >= 0) & (tokens != table.unk)
+        orders.append(NGramOrder(prefixes[mask], numbers[tokens[mask]], order.log_probs[mask], order.backoffs[mask]))
+        rows = torch.where(mask, torch.cumsum(mask, 0) - 1, -1)
+    # Orders without n-grams stay: backing off from them may cost something.
     return NGramTable(size, tuple(orders)), new_ids
 
 

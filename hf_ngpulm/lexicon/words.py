@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ..automaton import BackoffAutomaton
 from ..automaton.automaton import MAX_CONTEXT_LENGTH
 from ..config import NGramLMConfig
 from ..ngrams.table import NGramTable, one_thread
@@ -82,20 +83,11 @@ def compose(
         raise ValueError(f"unk_token_cost should be a finite number of at least 0, got {unk_token_cost}")
     spelled = make_lexicon(words, tokenizer, lexicon, vocab_size, case)
     _tell(spelled, len(words), given=lexicon is not None)
-    form_of, offsets, tokens = sorted_spellings(spelled.offsets, spelled.tokens)
-    trie = build_trie(offsets, tokens)
-    lm = form_lm(table, spelled.words, form_of, trie.num_forms)
-    unknown = FORBIDDEN if closed_vocabulary else lm.unknown + unk_score_offset
-    # What a state depends on may lie further back than `order - 1` words of the lexicon where words are cut at delimiters (the
-    # end of a long unknown one may look like a known one), or where the context decides which of two words of the same spelling
-    # it was.
-    is_local = spelled.boundaries.delimiter is None and len(form_of) == trie.num_forms
-    context_length = (table.order + 1) * (trie.longest + 1) if is_local else MAX_CONTEXT_LENGTH
-    automaton = compose_automaton(lm, trie, spelled.boundaries, unknown, -cost, context_length)
+    automaton, num_spellings = compose_spelled(table, spelled, None if closed_vocabulary else unk_score_offset, cost)
     summary = WordSummary(
         num_words=len(words),
         num_spelled=spelled.num_words,
-        num_spellings=trie.num_forms,
+        num_spellings=num_spellings,
         case="keep" if case == "auto" else case,
         closed_vocabulary=closed_vocabulary,
         unk_score_offset=float(unk_score_offset),
@@ -116,12 +108,27 @@ def compose(
         words=summary,
     )
     unused = np.ones(vocabulary.size, dtype=bool)
-    unused[tokens] = False
+    unused[spelled.tokens] = False
     in_no_word = torch.from_numpy(np.flatnonzero(unused).astype(np.int32))
     made = NGramLM(
         config, automaton.tensors, automaton.roots, automaton.starts, in_no_word, vocabulary.pieces, engine
     )
     return made if device is None else made.to(device)
+
+
+def compose_spelled(
+    table: NGramTable, lexicon: Lexicon, unk_score_offset: float | None, unk_token_cost: float
+) -> tuple[BackoffAutomaton, int]:
+    """The automaton, and the number of different spellings. Arguments as for `compose`; without an offset the vocabulary is closed."""
+    form_of, offsets, tokens = sorted_spellings(lexicon.offsets, lexicon.tokens)
+    trie = build_trie(offsets, tokens)
+    lm = form_lm(table, lexicon.words, form_of, trie.num_forms)
+    unknown = FORBIDDEN if unk_score_offset is None else lm.unknown + unk_score_offset
+    # What a state depends on may lie further back than `order` words of the lexicon where words are cut at delimiters (the end of
+    # a long unknown one may look like a known one), or where the context decides which of two words of the same spelling it was.
+    is_local = lexicon.boundaries.delimiter is None and len(form_of) == trie.num_forms
+    context_length = (table.order + 1) * (trie.longest + 1) if is_local else MAX_CONTEXT_LENGTH
+    return compose_automaton(lm, trie, lexicon.boundaries, unknown, -unk_token_cost, context_length), trie.num_forms
 
 
 def _tell(lexicon: Lexicon, num_words: int, given: bool) -> None:
