@@ -56,6 +56,11 @@ class NGramLMConfig:
         """Tokens that a state depends on at most."""
         return self.order - 1 if self.words is None else self.words.context_length
 
+    def lines(self) -> list[tuple[str, str]]:
+        """Names and values for tables: what the model's words and its training were."""
+        words = [] if self.words is None else self.words.lines()
+        return words + ([] if self.training is None else self.training.lines(self.unit))
+
     def to_dict(self) -> dict[str, Any]:
         values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
         return {**values, "unit": self.unit}

@@ -149,8 +149,8 @@ class NGramLM(
             tokenizer: the ASR model's tokenizer, a processor that holds it, or the name of a repo that has it.
             vocab_size: number of token ids, where there is no tokenizer (or to score more ids than its ordinary pieces).
             units: how the file writes tokens: "piece" (`▁the`), "id" (`17`), "nemo" (one character, code point = id + 100),
-                "char" (single characters), "word" (whole words, which are spelled in tokens: see `hf_ngpulm.lexicon`) or "auto",
-                which detects it.
+                "char" (single characters), "word" (whole words, which are then spelled in tokens, see `hf_ngpulm.lexicon`) or
+                "auto", which detects it.
             missing_unigrams: score of token ids without a unigram: "share" divides the probability of `<unk>` evenly among
                 them, "unk" gives the whole of it to each (as KenLM scores unknown words), a number is taken as it is.
             device: where the tensors go.
@@ -196,7 +196,7 @@ class NGramLM(
         texts: Iterable[Any],
         tokenizer: Any = None,
         vocab_size: int | None = None,
-        order: int = 6,
+        order: int | None = None,
         prune: Sequence[int] = (),
         max_ngrams: int | None = None,
         normalise: Any = None,
@@ -213,6 +213,8 @@ class NGramLM(
         workers: int | None = None,
         accelerator: Any = None,
         progress: bool = False,
+        unit: str = "token",
+        **of_words: Any,
     ) -> NGramLM:
         """Train a model: interpolated modified Kneser-Ney (Chen and Goodman 1998), the same as KenLM's `lmplz` makes.
 
@@ -221,7 +223,7 @@ class NGramLM(
                 never held in memory.
             tokenizer: the ASR model's tokenizer, a processor that holds it, or the name of a repo that has it.
             vocab_size: number of token ids, where there is no tokenizer.
-            order: length of the longest n-grams, 1 to 12.
+            order: length of the longest n-grams, 1 to 12; 6 if left out, 3 for words.
             prune: n-grams that occur at most so often are dropped, one threshold for each order from 1 up, of which the first
                 must be 0 and the last goes for the orders that follow: `(0, 0, 1)` drops 3-grams and longer that occur once.
             max_ngrams: drop n-grams of the finished model by relative entropy (Stolcke 1998) until at most so many are left.
@@ -243,6 +245,8 @@ class NGramLM(
             accelerator: an `accelerate.Accelerator`, if several processes count together. Each must be given all texts, takes
                 its share of them, and gets the whole model.
             progress: whether to show progress bars.
+            unit: what n-grams are of: "token", or "word": words between blanks are counted, and then spelled in tokens.
+            of_words: for words: `lexicon`, `case` and so on, as for `from_arpa`.
 
         Raises:
             ValueError: no text, token ids outside the vocabulary, bad thresholds; says what would be right.
@@ -252,7 +256,8 @@ class NGramLM(
 
         return train(
             texts, tokenizer, vocab_size, order, prune, max_ngrams, normalise, field, limit_vocabulary, discount_fallback,
-            missing_unigrams, valid, outputs, device, engine, memory, folder, workers, accelerator, Bars(progress),
+            missing_unigrams, valid, outputs, device, engine, memory, folder, workers, accelerator, Bars(progress), unit,
+            **of_words,
         ).lm  # fmt: skip
 
     @classmethod
@@ -454,20 +459,22 @@ class NGramLM(
             tokenizer=f"`{config.tokenizer_id}`" if config.tokenizer_id else "not known: built from bare token ids",
             fingerprint=config.tokenizer_fingerprint or "none",
             vocab_size=f"{config.vocab_size:,}",
-            num_ngrams=f"{total:,} of {config.unit}s (" + ", ".join(f"{count:,}" for count in config.num_ngrams) + " of orders 1 and up)",
+            num_ngrams=f"{total:,} of {config.unit}s ("
+            + ", ".join(f"{count:,}" for count in config.num_ngrams)
+            + " of orders 1 and up)",
             num_states=f"{self.num_states:,}",
             num_arcs=f"{self.num_arcs:,}",
             nbytes=f"{self.nbytes:,}",
             bytes_per_ngram=f"{self.nbytes / total:.1f}",
             num_missing=f"{self.unk_tokens.numel():,}",
-            missing_unigrams="they occur in unknown words only" if config.words else {
+            missing_unigrams="they occur in unknown words only"
+            if config.words
+            else {
                 "share": "they share the probability of `<unk>`",
                 "unk": "each has the probability of `<unk>`",
             }.get(str(config.missing_unigrams), f"each has the log-probability {config.missing_unigrams}"),
             unit=config.unit,
-            training="".join(
-                f"| {name} | {value} |\n" for part in (config.words, config.training) if part is not None for name, value in part.lines()
-            ),
+            training="".join(f"| {name} | {value} |\n" for name, value in config.lines()),
         )
 
     def to_table(self) -> NGramTable:
@@ -475,8 +482,9 @@ class NGramLM(
         config = self.config
         if config.words is not None:
             raise ValueError(
-                "this model is a word-level one composed with a lexicon: its n-grams are of words and can't be had back from its "
-                "automaton over tokens. Prune, interpolate or convert the word-level model (ARPA), and compose the result"
+                "this model is a word-level one composed with a lexicon: its n-grams are of words and can't be had back "
+                "from its automaton over tokens. Prune, interpolate or convert the word-level model (ARPA), and compose the "
+                "result"
             )
         return table_from_automaton(
             self, list(config.states_per_depth), self.unk_tokens, config.unk_log_prob, config.bos_log_prob

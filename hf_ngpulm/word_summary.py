@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -49,12 +48,12 @@ class WordSummary:
             raise NGramFormatError(f"{where}: words should be an object, is {type(values).__name__}")
         found: dict[str, Any] = {}
         for entry in fields(cls):
-            value = values.get(entry.name)
+            value: Any = values.get(entry.name)
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             good = {
                 "case": value in CASES,
                 "closed_vocabulary": isinstance(value, bool),
-                "unk_score_offset": is_number and abs(value) < 1e300 and not math.isnan(value),
+                "unk_score_offset": is_number and abs(value) < 1e300,
                 "unk_token_cost": is_number and 0 <= value < 1e300,
             }.get(entry.name, isinstance(value, int) and is_number and 0 <= value < 2**31)
             if not good:

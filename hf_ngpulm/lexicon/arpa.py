@@ -43,7 +43,7 @@ def lm_from_arpa(
     if units != "word" and not is_detected:
         if of_words:
             raise ValueError(
-                f"{', '.join(of_words)} have a meaning for words only, but {path} has the units of tokens; units=\"word\" takes "
+                f'{", ".join(of_words)} have a meaning for words only, but {path} has the units of tokens; units="word" takes '
                 "them for words"
             )
         return NGramLM.from_table(file.table(vocabulary, units), vocabulary, missing_unigrams, device, engine)

@@ -1,41 +1,46 @@
 """A word-level LM, composed with a lexicon into a backoff automaton over tokens.
 
-The words that an LM state h has n-grams for, spelled in tokens, form a trie. Node (h, x), prefix x under state h, is a state of
-the automaton, and backs off to (h', x), the same prefix under the state that h backs off to (or under the first one further on
-that has the prefix; the root has all of them). The last token of a word leads to (g, empty), where g is the state behind the word
-in h. Weights are pushed towards the start: with
+The words that an LM state h has n-grams for, spelled in tokens, form a trie. Node (h, x), prefix x under state h, is a state
+of the automaton, and backs off to (h', x), the same prefix under the state that h backs off to (or under the first one
+further on that has the prefix; the root has all of them). The last token of a word leads to (g, empty), where g is the state
+behind the word in h. Weights are pushed towards the start: with
 
     mass(h, x) = sum of p(w | h) over all words w, known to h or not, whose spellings begin with x;    mass(h, empty) = 1
 
-an arc weighs the quotient of the masses at its ends, a word's last arc p(w | h) / mass(h, x), and backing off from (h, x) weighs
-b(h) * mass(h', x) / mass(h, x). Whatever way a path takes, these cancel out but for the probabilities of its words: the sum over a
-path is the LM's own log-probability, however well the masses are known. Where every word has one spelling of its own, the scores
-are those of the LM's true marginal over tokens, and those of a prefix sum to one. Masses come from short contexts to long ones,
+an arc weighs the quotient of the masses at its ends, a word's last arc p(w | h) / mass(h, x), and backing off from (h, x)
+weighs b(h) * mass(h', x) / mass(h, x). Whatever way a path takes, these cancel out but for the probabilities of its words:
+the sum over a path is the LM's own log-probability, however well the masses are known. Where every word has one spelling of
+its own, the scores are those of the LM's true marginal over tokens, and those of a prefix sum to one. Masses come from short
+contexts to long ones,
 
     mass(h, x) = sum over h's own words of p(w | h) + b(h) * (mass(h', x) - sum over h's own words of p(w | h'))
 
-in double precision. The bracket is a difference of what may be nearly equal numbers: below 1e-12 of the first it counts as none,
-as it does below zero, which models that don't sum to one give. So a mass is never less than that of h's own words, nor zero.
+in double precision. The bracket is a difference of what may be nearly equal numbers: below 1e-12 of the first it counts as
+none, as it does below zero, which models that don't sum to one give. So a mass is never less than that of h's own words, nor
+zero.
 
-**Where words end.** With a *delimiter* (`|`, vocabularies of characters) it is the last token of each spelling, and no spelling is
-another's prefix. An utterance's last word may lack it: `</s>` at a node before a delimiter scores p(w | h) * p(</s> | g). A
-delimiter where no word has begun says nothing: it scores as a token of an unknown word does, and leaves the state as it is.
+**Where words end.** With a *delimiter* (`|`, vocabularies of characters) it is the last token of each spelling, and no
+spelling is another's prefix. An utterance's last word may lack it: `</s>` at a node before a delimiter scores p(w | h) *
+p(</s> | g). A delimiter where no word has begun says nothing: it scores as a token of an unknown word does, and leaves the
+state as it is.
 
-With a *mark* at the start of words (`▁`, `Ġ`) a word ends when the next one starts, or at `</s>`; and `▁a` may go on to `▁ab`. A
-token with a mark can't go on with a word, one without can't begin one. A word that no other begins with leads to (g, empty) by its
-last token: nothing else can follow. Where x is a word w and goes on to others, (h, x) has to back off to (h', x) for what goes on,
-by one weight, and for a next word to (g, empty), by another; but a state has one backoff. If h has no n-gram with w, both come to
-the same: (h', x) knows g, and p(w | h) is b(h) * p(w | h'). If it has one, (h, x) backs off to (g, empty), which weighs
-p(w | h) / mass(h, x), and has arcs for *all* tokens that words go on with, whichever context knows these words. (Arcs for all
-beginnings of next words would be several times as many.)
+With a *mark* at the start of words (`▁`, `Ġ`) a word ends when the next one starts, or at `</s>`; and `▁a` may go on to
+`▁ab`. A token with a mark can't go on with a word, one without can't begin one. A word that no other begins with leads to (g,
+empty) by its last token: nothing else can follow. Where x is a word w and goes on to others, (h, x) has to back off to (h',
+x) for what goes on, by one weight, and for a next word to (g, empty), by another; but a state has one backoff. If h has no
+n-gram with w, both come to the same: (h', x) knows g, and p(w | h) is b(h) * p(w | h'). If it has one, (h, x) backs off to
+(g, empty), which weighs p(w | h) / mass(h, x), and has arcs for *all* tokens that words go on with, whichever context knows
+these words. (Arcs for all beginnings of next words would be several times as many.)
 
-**Unknown words.** One of n tokens (its delimiter not among them) scores log p(<unk> | h) + offset - n * cost, and leads to the
-state behind <unk>. n-grams that end in <unk> are left out, so p(<unk> | h) is that of backing off to the unigram, whatever the
-context, and so one state serves all unknown words. A word that the trie loses on its way backs off from (root, x) to that state,
-for a weight that gives back what its prefix has scored. With marks, a token without one that no word goes on with begins an unknown
-word of its own if what stands before it is a word (the word has been said, and its score stays); otherwise the whole is unknown.
+**Unknown words.** One of n tokens (its delimiter not among them) scores log p(<unk> | h) + offset - n * cost, and leads to
+the state behind <unk>. n-grams that end in <unk> are left out, so p(<unk> | h) is that of backing off to the unigram,
+whatever the context, and so one state serves all unknown words. A word that the trie loses on its way backs off from (root,
+x) to that state, for a weight that gives back what its prefix has scored. With marks, a token without one that no word goes
+on with begins an unknown word of its own if what stands before it is a word (the word has been said, and its score stays);
+otherwise the whole is unknown.
 
-States: the LM's own, in their order, are (h, empty); then the unknown word; then the prefixes, by LM state and place in the trie.
+States: the LM's own, in their order, are (h, empty); then the unknown word; then the prefixes, by LM state and place in the
+trie.
 """
 
 from __future__ import annotations
@@ -98,7 +103,8 @@ def compose_automaton(
     )  # fmt: skip
     assert broken < 0, f"state {broken} has another number of arcs than were counted"
     tensors = AutomatonTensors(
-        torch.from_numpy(arc_offsets.astype(np.int32)), *map(torch.from_numpy, (arc_tokens, arc_weights, arc_targets)),
+        torch.from_numpy(arc_offsets.astype(np.int32)), torch.from_numpy(arc_tokens), torch.from_numpy(arc_weights),
+        torch.from_numpy(arc_targets),
         torch.from_numpy(backoff_states), torch.from_numpy(backoff_weights),
     )  # fmt: skip
     start = torch.tensor([lm.start], dtype=torch.int32)

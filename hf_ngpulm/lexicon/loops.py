@@ -76,8 +76,8 @@ def weigh(
     offsets, forms, log_probs, targets, backoff_states, backoff_weights,
     path_offsets, path_nodes, first_place, num_nodes, longest,
 ):  # fmt: skip
-    """The node at each place, the log of the probability of all words that go through it, and the arc of the LM for the word that
-    ends there, -1 if the LM state has none of its own."""
+    """The node at each place, the log of the probability of all words that go through it, and the arc of the LM for the word
+    that ends there, -1 if the LM state has none of its own."""
     num_states = offsets.size - 1
     size = first_place[num_states]
     nodes = np.empty(size, dtype=np.int32)
@@ -334,9 +334,7 @@ def fill(
             elif state == 0:  # the word is none that is known: what has been scored of it is given back
                 weight, target = unknown + depths[node] * unknown_token, np.int64(num_states)
             else:
-                weight, lower = find_place(
-                    first_place, nodes, backoff_states, backoff_weights, backoff_states[state], node
-                )
+                weight, lower = find_place(first_place, nodes, backoff_states, backoff_weights, backoff_states[state], node)
                 weight, target = weight + backoff_weights[state] + mass[lower], num_states + lower
             all_backoff_states[own] = target
             all_backoff_weights[own] = weight - mass[place]

@@ -97,7 +97,7 @@ def make_lexicon(
     if source is not None:
         given = source if isinstance(source, Mapping) else dict.fromkeys(source, ())
         if not given:
-            raise NGramFormatError("the lexicon is empty: it should have at least one word; lexicon=None spells all of the LM's")
+            raise NGramFormatError("the lexicon is empty: it should have a word at least; lexicon=None spells all of the LM's")
         chosen = [n for n, word in enumerate(words) if word in given or written[n] in given]
         known = {word for n in chosen for word in (words[n], written[n])}
         unknown = tuple(word for word in given if word not in known)
@@ -147,8 +147,8 @@ def boundaries_of(speller: Speller) -> Boundaries:
     """
     if not speller.has_words:
         raise NGramFormatError(
-            f"the tokenizer {tokenizer_name(speller.tokenizer)!r} doesn't say where words end: it has no pieces that begin with "
-            "▁ or Ġ, and no word delimiter; use an LM over its tokens"
+            f"the tokenizer {tokenizer_name(speller.tokenizer)!r} doesn't say where words end: it has no pieces that begin "
+            "with ▁ or Ġ, and no word delimiter; use an LM over its tokens"
         )
     pieces = speller.vocabulary.pieces or ()
     marked = [speller.mark is not None and piece is not None and piece.startswith(speller.mark) for piece in pieces]
@@ -188,7 +188,7 @@ def read_lexicon_file(path: str | os.PathLike[str]) -> dict[str, list[list[str]]
             continue
         word, _, spelling = line.partition("\t")
         if not word.strip() or not spelling.split():
-            raise NGramFormatError(f"{path}, line {number}: expected a word, a tab and the pieces of its spelling, got {line[:60]!r}")
+            raise NGramFormatError(f"{path}, line {number}: expected a word, a tab and its pieces, got {line[:60]!r}")
         entries.setdefault(word.strip(), []).append(spelling.split())
     if not entries:
         raise NGramFormatError(f"{path}: the lexicon is empty; it should have a line for each spelling of a word")
@@ -203,12 +203,14 @@ def _ways(entry: Any) -> list[Any]:
 
 
 def _ids(spelling: Sequence[Any], speller: Speller) -> list[int]:
+    pieces = speller.vocabulary.pieces or ()
+    by_piece = speller.ids if speller.delimiter is None else {**speller.ids, str(pieces[speller.delimiter]): speller.delimiter}
     ids = []
     for token in spelling:
         if isinstance(token, str):
-            if token not in speller.ids and (speller.delimiter is None or token != (speller.vocabulary.pieces or ())[speller.delimiter]):
+            if token not in by_piece:
                 raise BadSpelling(f"has {token!r}, which is no piece of the tokenizer")
-            ids.append(speller.ids[token] if token in speller.ids else speller.delimiter)
+            ids.append(by_piece[token])
         elif not 0 <= int(token) < speller.vocabulary.size:
             raise BadSpelling(f"has the id {token}, which is outside the vocabulary 0..{speller.vocabulary.size - 1}")
         else:
@@ -216,9 +218,7 @@ def _ids(spelling: Sequence[Any], speller: Speller) -> list[int]:
     return ids
 
 
-def _spelled(
-    texts: Sequence[tuple[int, str]], speller: Speller, boundaries: Boundaries
-) -> list[tuple[int, tuple[int, ...]]]:
+def _spelled(texts: Sequence[tuple[int, str]], speller: Speller, boundaries: Boundaries) -> list[tuple[int, tuple[int, ...]]]:
     """The tokenizer's spellings, of those texts that it can write as one word."""
     blank = " " if speller.mark == "Ġ" else ""
     found = []

@@ -93,8 +93,10 @@ def _walk(offsets, tokens):
                 shared += 1
         following = 0  # tokens that the next spelling shares
         if form + 1 < num_forms:
-            while first + following < last and last + following < offsets[form + 2] and (
-                tokens[first + following] == tokens[last + following]
+            while (
+                first + following < last
+                and last + following < offsets[form + 2]
+                and (tokens[first + following] == tokens[last + following])
             ):
                 following += 1
         for at in range(first + shared, last):

@@ -15,7 +15,7 @@ from ..ngrams.table import NGramOrder, NGramTable
 class FormLM(NamedTuple):
     """p(form | LM state) of a lexicon's different spellings, `0 .. F - 1`. `S` states; state 0 is the root, which has them all.
 
-    Words with the same spelling are one form, with the sum of their probabilities; the LM goes on as after the likeliest of them.
+    Words with the same spelling are one form, with the sum of their probabilities; the LM goes on as after the likeliest.
     """
 
     offsets: np.ndarray  # int64 [S + 1]: the arcs of state s
@@ -38,8 +38,8 @@ def form_lm(table: NGramTable, word_of: np.ndarray, form_of: np.ndarray, num_for
     """Build it.
 
     Args:
-        table: n-grams of words. Those with a word that has no spelling are left out: no text in tokens can meet them. So are those
-            that end in `<unk>`: an unknown word has p(<unk>) by backing off to the unigram.
+        table: n-grams of words. Those with a word that has no spelling are left out: no text in tokens can meet them. So are
+            those that end in `<unk>`: an unknown word has p(<unk>) by backing off to the unigram.
         word_of, form_of: pairs of a word and a form that spells it, `[P]`.
         num_forms: F.
     """

@@ -53,8 +53,8 @@ def compose(
         tokenizer: of the ASR model, a processor that holds it, or the name of a repo that has it.
         lexicon, vocab_size, case: see `hf_ngpulm.lexicon.spellings.make_lexicon`.
         closed_vocabulary: whether unknown words are forbidden: each scores -1e4 (and `unk_token_cost`), not minus infinity.
-        unk_score_offset: natural log, added to log p(<unk>) for each unknown word. (pyctcdecode adds its own, of the same default,
-            to log10 p: its -10 is -23.03 here.)
+        unk_score_offset: natural log, added to log p(<unk>) for each unknown word. (pyctcdecode adds its own, of the same
+            default, to log10 p: its -10 is -23.03 here.)
         unk_token_cost: natural log, what each token of an unknown word costs; that of a uniform choice by default, log V.
         device, engine: as for `NGramLM.from_arpa`.
 
@@ -110,22 +110,20 @@ def compose(
     unused = np.ones(vocabulary.size, dtype=bool)
     unused[spelled.tokens] = False
     in_no_word = torch.from_numpy(np.flatnonzero(unused).astype(np.int32))
-    made = NGramLM(
-        config, automaton.tensors, automaton.roots, automaton.starts, in_no_word, vocabulary.pieces, engine
-    )
+    made = NGramLM(config, automaton.tensors, automaton.roots, automaton.starts, in_no_word, vocabulary.pieces, engine)
     return made if device is None else made.to(device)
 
 
 def compose_spelled(
     table: NGramTable, lexicon: Lexicon, unk_score_offset: float | None, unk_token_cost: float
 ) -> tuple[BackoffAutomaton, int]:
-    """The automaton, and the number of different spellings. Arguments as for `compose`; without an offset the vocabulary is closed."""
+    """The automaton, and the number of different spellings. Arguments as for `compose`; no offset closes the vocabulary."""
     form_of, offsets, tokens = sorted_spellings(lexicon.offsets, lexicon.tokens)
     trie = build_trie(offsets, tokens)
     lm = form_lm(table, lexicon.words, form_of, trie.num_forms)
     unknown = FORBIDDEN if unk_score_offset is None else lm.unknown + unk_score_offset
-    # What a state depends on may lie further back than `order` words of the lexicon where words are cut at delimiters (the end of
-    # a long unknown one may look like a known one), or where the context decides which of two words of the same spelling it was.
+    # What a state depends on may lie further back than `order` words of the lexicon where words are cut at delimiters (the end
+    # of a long unknown one may look like a known one), or where the context decides which word of one spelling it was.
     is_local = lexicon.boundaries.delimiter is None and len(form_of) == trie.num_forms
     context_length = (table.order + 1) * (trie.longest + 1) if is_local else MAX_CONTEXT_LENGTH
     return compose_automaton(lm, trie, lexicon.boundaries, unknown, -unk_token_cost, context_length), trie.num_forms
@@ -134,7 +132,10 @@ def compose_spelled(
 def _tell(lexicon: Lexicon, num_words: int, given: bool) -> None:
     """Say which words are left out."""
     for left_out, why in (
-        (lexicon.unspelled, "aren't in the lexicon or can't be spelled" if given else "can't be written by the tokenizer as one word"),
+        (
+            lexicon.unspelled,
+            "aren't in the lexicon" if given else "can't be written by the tokenizer as one word",
+        ),
         (lexicon.unknown, "of the lexicon aren't in the language model"),
     ):
         if left_out:

@@ -101,7 +101,7 @@ def test_states_behind_long_texts(path, data):
 @given(st.data())
 @slow_to_draw
 def test_scores_of_a_beginning_sum_to_one(path, data):
-    """Where the words' do: a model of one n-gram order whose words all have a spelling, with next to nothing for unknown words."""
+    """Where the words' do: a model of unigrams whose words all have a spelling, and next to nothing for unknown words."""
     weights = data.draw(st.lists(st.integers(1, 9), min_size=2, max_size=6))
     probabilities = [weight / sum(weights) for weight in weights]
     rows = zip([math.log10(p) for p in probabilities], ["</s>", *(str(n) for n in range(len(weights) - 1))])
@@ -160,5 +160,7 @@ def test_a_word_that_begins_another(path, delimiter):
     if delimiter is not None:
         assert score(0, *end, 0, 1) == score(0, *end, 0, 1, *end)
     unknown = (-0.3 - 0.9) + (-10.0 - 3.0) / math.log(10) - 0.8
-    assert score(0, 1, 2, *end) == pytest.approx((-0.3 - 0.6 - 0.4 - 0.9) - 11 / math.log(10) - 0.8 if not end else unknown, abs=1e-5)
+    assert score(0, 1, 2, *end) == pytest.approx(
+        (-0.3 - 0.6 - 0.4 - 0.9) - 11 / math.log(10) - 0.8 if not end else unknown, abs=1e-5
+    )
     assert score(2, 3, 3, *end) == pytest.approx(unknown, abs=1e-5)
