@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from arpa_models import BruteForce
@@ -49,9 +50,7 @@ def every_transcript(logits):
     for path in itertools.product([0, 4, 5, 6, 7, 8], repeat=len(log_probs)):
         score = math.fsum(float(log_probs[t, label]) for t, label in enumerate(path))
         labels = tuple(label for label, _ in itertools.groupby(path) if label)
-        found[labels] = torch.logaddexp(
-            torch.tensor(found.get(labels, -math.inf), dtype=torch.float64), torch.tensor(score)
-        ).item()
+        found[labels] = float(np.logaddexp(found.get(labels, -math.inf), score))
     return found
 
 
@@ -90,13 +89,17 @@ def test_words_and_tokens_together_in_ctc(letters, words, tokens, engine):
             fused = WEIGHT * weighed(h, [(lm, 0.6), (tokens, 0.3)])
             assert h.score == pytest.approx(h.acoustic_score + fused + BETA * len(h.token_ids), abs=1e-2)
     weights = torch.tensor([0.6, 0.3, 0.9, 0.0])
-    each = [CTCDecoder(letters, together, float(weight), **settings)(logits[i : i + 1])[0] for i, weight in enumerate(weights)]
-    assert CTCDecoder(letters, together, weights, **settings)(logits) == each
+    each = [CTCDecoder(letters, together, float(w), **settings)(logits[i : i + 1])[0] for i, w in enumerate(weights)]
+    assert_same(CTCDecoder(letters, together, weights, **settings)(logits), each)
     alone = CTCDecoder(letters, [together, lm, None, LogLinear([tokens], [0.5])], WEIGHT, **settings)(logits)
-    assert alone[0] == found[0]
-    assert alone[1] == CTCDecoder(letters, lm, WEIGHT, **settings)(logits[1:2])[0]
-    half = CTCDecoder(letters, tokens, 0.5 * WEIGHT, **settings)(logits[3:])[0]
-    assert [(h.token_ids, pytest.approx(h.score, abs=1e-4)) for h in half] == [(h.token_ids, h.score) for h in alone[3]]
+    half = CTCDecoder(letters, tokens, 0.5 * WEIGHT, **settings)(logits[3:])
+    assert_same([alone[0], alone[1], alone[3]], [found[0], *CTCDecoder(letters, lm, WEIGHT, **settings)(logits[1:2]), *half])
+
+
+def assert_same(found, expected):
+    for ours, theirs in zip(found, expected, strict=True):
+        assert [h.token_ids for h in ours] == [h.token_ids for h in theirs]
+        assert [h.score for h in ours] == pytest.approx([h.score for h in theirs], abs=1e-4)
 
 
 def test_the_same_model_twice_is_the_model(letters, words):
@@ -118,10 +121,10 @@ def test_words_and_tokens_together_in_transducers(letters, words, tokens, strate
     once = TransducerDecoder(model, letters, lm=lm, lm_weight=0.8, **settings)(inputs, mask)
     twice = TransducerDecoder(model, letters, lm=LogLinear([lm, lm], [0.5, 0.3]), lm_weight=1.0, **settings)(inputs, mask)
     assert [h[0].token_ids for h in twice] == [h[0].token_ids for h in once]
-    together = TransducerDecoder(model, letters, lm=LogLinear([lm, tokens], [0.6, 0.4]), lm_weight=1.0, **settings)(
-        inputs, mask
-    )
-    alone = TransducerDecoder(model, letters, lm=LogLinear([lm, tokens], [1.0, 0.0]), lm_weight=0.8, **settings)(inputs, mask)
+    both = LogLinear([lm, tokens], [0.6, 0.4])
+    together = TransducerDecoder(model, letters, lm=both, lm_weight=1.0, **settings)(inputs, mask)
+    words_only = LogLinear([lm, tokens], [1.0, 0.0])
+    alone = TransducerDecoder(model, letters, lm=words_only, lm_weight=0.8, **settings)(inputs, mask)
     assert [h[0].token_ids for h in alone] == [h[0].token_ids for h in once]
     for (h,) in together:
         row = torch.tensor([h.token_ids], dtype=torch.int64).view(1, -1)
@@ -136,7 +139,7 @@ def test_words_and_tokens_together_in_streams(letters, words, tokens):
     sid = stream.open()
     for first in range(0, 24, 7):
         stream.step({sid: logits[0, first : first + 7]})
-    assert stream.close(sid).text == decoder(logits)[0][0].text
+    assert stream.close(sid)[0].text == decoder(logits)[0][0].text
 
 
 @pytest.mark.parametrize(
