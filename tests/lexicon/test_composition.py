@@ -11,7 +11,9 @@ from two_level import Spelled, TwoLevel, spellings
 from hf_ngpulm.lexicon.words import compose_spelled
 from hf_ngpulm.ngrams.arpa import ArpaFile
 
-slow_to_draw = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+slow_to_draw = settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 offsets = st.sampled_from([-10.0, 0.0, -2.5, None])
 costs = st.sampled_from([0.0, 1.5, math.log(5)])
 
