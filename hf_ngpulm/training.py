@@ -97,7 +97,9 @@ def train(
             )
             texts, words = of_texts.blocks(), of_texts.words
         elif of_words:
-            raise ValueError(f"{', '.join(of_words)} have a meaning with unit='word' only")
+            from .lexicon.words import refuse_options
+
+            refuse_options(of_words, "unit is 'token'; pass unit='word' too")
         counted_size = vocabulary.size if words is None else len(words)
         allowed = None if limit_vocabulary is None else _allowed(limit_vocabulary, vocabulary.size)
         sentences = _Sentences(texts, tokenizer, counted_size, normalise, field, workers, accelerator)

@@ -12,7 +12,7 @@ from ..errors import NGramFormatError
 from ..ngrams.arpa import ArpaFile
 from ..ngrams.units import are_word_level
 from ..vocabulary import Vocabulary
-from .words import compose
+from .words import compose, refuse_options
 
 if TYPE_CHECKING:
     from ..language_model import NGramLM
@@ -41,11 +41,7 @@ def lm_from_arpa(
     file = ArpaFile(path)
     is_detected = units == "auto" and are_word_level(file.words, vocabulary)
     if units != "word" and not is_detected:
-        if of_words:
-            raise ValueError(
-                f'{", ".join(of_words)} have a meaning for words only, but {path} has the units of tokens; units="word" takes '
-                "them for words"
-            )
+        refuse_options(of_words, f"{path} has the units of tokens; units='word' takes them for words")
         return NGramLM.from_table(file.table(vocabulary, units), vocabulary, missing_unigrams, device, engine)
     if missing_unigrams != "share":
         raise ValueError(

@@ -37,7 +37,8 @@ the state behind <unk>. n-grams that end in <unk> are left out, so p(<unk> | h) 
 whatever the context, and so one state serves all unknown words. A word that the trie loses on its way backs off from (root,
 x) to that state, for a weight that gives back what its prefix has scored. With marks, a token without one that no word goes
 on with begins an unknown word of its own if what stands before it is a word (the word has been said, and its score stays);
-otherwise the whole is unknown.
+otherwise the whole is unknown. So is a text's first word where it is written without a mark, as tokenizers of byte-level
+vocabularies may do; speech recognisers put one there.
 
 States: the LM's own, in their order, are (h, empty); then the unknown word; then the prefixes, by LM state and place in the
 trie.

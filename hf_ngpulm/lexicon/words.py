@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 # What an unknown word scores where there may be none: finite, so that no engine computes with infinities, and far below any
 # path that keeps to the lexicon. A search none of whose hypotheses keeps to it still returns its best one.
 FORBIDDEN = -1e4
+OPTIONS = ("lexicon", "case", "closed_vocabulary", "unk_score_offset", "unk_token_cost")
 
 
 @one_thread()
@@ -127,6 +128,19 @@ def compose_spelled(
     is_local = lexicon.boundaries.delimiter is None and len(form_of) == trie.num_forms
     context_length = (table.order + 1) * (trie.longest + 1) if is_local else MAX_CONTEXT_LENGTH
     return compose_automaton(lm, trie, lexicon.boundaries, unknown, -unk_token_cost, context_length), trie.num_forms
+
+
+def refuse_options(options: Iterable[str], why: str) -> None:
+    """Refuse what is said of words where there are none.
+
+    Raises:
+        TypeError: an option that there is none of.
+        ValueError: one that nothing would come of; says why.
+    """
+    for name in options:
+        if name not in OPTIONS:
+            raise TypeError(f"there is no argument {name!r}")
+        raise ValueError(f"{name} says something of words, but {why}")
 
 
 def _tell(lexicon: Lexicon, num_words: int, given: bool) -> None:

@@ -40,7 +40,7 @@ def test_train_convert_and_info(trained, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--units", "id", "--closed-vocabulary"], "closed_vocabulary have a meaning for words only"),
+        (["--units", "id", "--closed-vocabulary"], "closed_vocabulary says something of words"),
         (["--unit", "word", "--case", "title"], "case must be one of"),
     ],
 )

@@ -124,7 +124,7 @@ def test_what_words_can_not_do(arpa, tmp_path):
         ({"lexicon": {}}, "the lexicon is empty"),
         ({"lexicon": ["zzz"]}, r"no word of the lexicon \(such as 'zzz'\) is among the LM's"),
         ({"missing_unigrams": "unk"}, "missing_unigrams='unk' is for tokens"),
-        ({"units": "id", "case": "lower"}, "case have a meaning for words only"),
+        ({"units": "id", "case": "lower"}, "case says something of words, but .* has the units of tokens"),
     ],
 )
 def test_what_is_refused(arpa, arguments, message):
@@ -138,7 +138,7 @@ def test_what_is_refused(arpa, arguments, message):
     [
         ({"unit": "piece"}, "unit must be 'token' or 'word', got 'piece'"),
         ({"unit": "word", "limit_vocabulary": [5]}, "limit_vocabulary have a meaning for models of tokens only"),
-        ({"case": "lower"}, "case have a meaning with unit='word' only"),
+        ({"case": "lower"}, "case says something of words, but unit is 'token'; pass unit='word' too"),
         ({"unit": "word", "texts": ["a <unk> b"]}, "'<unk>' as a word"),
         ({"unit": "word", "texts": [[5, 6]]}, "trained on strings"),
         ({"unit": "word", "texts": ["", " "]}, "at least one word"),
