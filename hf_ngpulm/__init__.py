@@ -9,6 +9,7 @@ from .errors import InvalidLogitsError, NGramFormatError, StreamError, Tokenizer
 from .generation import NGramLogitsProcessor
 from .hypotheses import Hypothesis
 from .language_model import NGramLM
+from .log_linear import LogLinear
 from .pipelines import CTCNGramPipeline, Seq2SeqNGramPipeline, TransducerNGramPipeline, register
 from .streaming import Partial, StreamingDecoder
 from .transducer import TransducerDecoder
@@ -21,6 +22,7 @@ __all__ = [
     "CTCNGramPipeline",
     "Hypothesis",
     "InvalidLogitsError",
+    "LogLinear",
     "NGramFormatError",
     "NGramLM",
     "NGramLogitsProcessor",

@@ -8,6 +8,7 @@ from typing import Any
 
 from .errors import NGramFormatError
 from .training_summary import TrainingSummary
+from .word_summary import WordSummary
 
 MODEL_TYPE = "ngram_lm"
 FORMAT_VERSION = 1
@@ -21,13 +22,14 @@ class NGramLMConfig:
         vocab_size: number of token ids that are scored.
         order: longest n-gram.
         num_ngrams: n-grams of each order.
-        states_per_depth: states whose contexts have 0, 1, ... tokens.
+        states_per_depth: states whose contexts have 0, 1, ... tokens; nothing where n-grams are of words.
         unk_log_prob: natural log-probability of `<unk>`, None if the model had none.
         bos_log_prob: what its file says of `<s>`, None if it had none.
         missing_unigrams: how token ids without a unigram score: "share", "unk" or a natural log-probability.
         tokenizer_id: name or path of the tokenizer that the token ids come from.
         tokenizer_fingerprint: SHA-256 of its first `vocab_size` pieces.
         training: how it was trained, where it was trained here.
+        words: of a word-level model, composed with a lexicon; then n-grams, order, `<unk>` and `<s>` are those of words.
     """
 
     vocab_size: int
@@ -40,11 +42,28 @@ class NGramLMConfig:
     tokenizer_id: str | None = None
     tokenizer_fingerprint: str | None = None
     training: TrainingSummary | None = None
+    words: WordSummary | None = None
     model_type: str = field(default=MODEL_TYPE)
     format_version: int = field(default=FORMAT_VERSION)
 
+    @property
+    def unit(self) -> str:
+        """What the n-grams are of: "token" or "word"."""
+        return "token" if self.words is None else "word"
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that a state depends on at most."""
+        return self.order - 1 if self.words is None else self.words.context_length
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Names and values for tables: what the model's words and its training were."""
+        words = [] if self.words is None else self.words.lines()
+        return words + ([] if self.training is None else self.training.lines(self.unit))
+
     def to_dict(self) -> dict[str, Any]:
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {**values, "unit": self.unit}
 
     @classmethod
     def from_dict(cls, values: Any, where: str) -> NGramLMConfig:
@@ -72,10 +91,13 @@ class NGramLMConfig:
                 _is_count(values.get(name)) and values[name] > 0,
                 f"{name} should be a positive integer, is {values.get(name)!r}",
             )
-        for name in ("num_ngrams", "states_per_depth"):
+        if values.get("words") is not None:
+            values["words"] = WordSummary.from_dict(values["words"], where)
+        depths = values["order"] if values.get("words") is None else 0
+        for name, size in (("num_ngrams", values["order"]), ("states_per_depth", depths)):
             value = values.get(name)
-            good = isinstance(value, list) and len(value) == values["order"] and all(_is_count(count) for count in value)
-            require(good, f"{name} should be {values['order']} counts, is {str(value)[:80]}")
+            good = isinstance(value, list) and len(value) == size and all(_is_count(count) for count in value)
+            require(good, f"{name} should be {size} counts, is {str(value)[:80]}")
             values[name] = tuple(value)
         for name in ("unk_log_prob", "bos_log_prob"):
             value = values.get(name)

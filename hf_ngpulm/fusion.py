@@ -17,6 +17,7 @@ from .automaton.tensors import AutomatonTensors
 from .boosting import Booster
 from .boosting.contexts import Contexts, is_per_row
 from .language_model import NGramLM
+from .log_linear import LogLinear, parts_of
 
 # Contexts that stay in a pool after their batch, and how many arcs they may have in all.
 KEPT_CONTEXTS, KEPT_ARCS = 1024, 1 << 24
@@ -123,7 +124,7 @@ class Fusion:
     Automata that share a batch lie in a pool, where they stay: a batch with the same ones again costs nothing.
 
     Args:
-        lm: a model, a sequence with one (or None) per row, or None.
+        lm: a model, several as `LogLinear`, a sequence with one of these (or None) per row, or None.
         lm_weight: a number, or a tensor `[B]` with one per row.
         phrases: a `PhraseBooster` or phrases to make one of, a sequence with one (or None) per row, or None.
         phrase_weight: a number, or a tensor `[B]`.
@@ -136,15 +137,17 @@ class Fusion:
 
     def __init__(
         self,
-        lm: NGramLM | Sequence[NGramLM | None] | None = None,
+        lm: NGramLM | LogLinear | Sequence[NGramLM | LogLinear | None] | None = None,
         lm_weight: float | Tensor = 0.5,
         phrases: Any = None,
         phrase_weight: float | Tensor = 1.0,
         tokenizer: Any = None,
     ) -> None:
         self.per_row = list(lm) if isinstance(lm, Sequence) else None
-        models: Any = [lm] if self.per_row is None else self.per_row
-        self.models: list[NGramLM] = list({id(model): model for model in models if model is not None}.values())
+        self.of_all: NGramLM | LogLinear | None = None if isinstance(lm, Sequence) else lm
+        every = [parts_of(row) for row in ([lm] if self.per_row is None else self.per_row)]
+        self.num_lms = max(map(len, every), default=0)  # of the row that has most
+        self.models: list[NGramLM] = list({id(model): model for parts in every for model, _ in parts}.values())
         if not self.models and lm is not None:
             raise ValueError("lm is an empty list, or one of None only; pass a language model, or lm=None")
         for model in self.models:
@@ -174,28 +177,31 @@ class Fusion:
         boosters = None if phrases is None else self.contexts.of_rows(phrases, batch_size)
         if not self.models and boosters is None:
             return no_models(batch_size, device)
-        models: list[Any] = [self.models[0]] * batch_size if self.models else []
+        models: list[Any] = [self.of_all] * batch_size
         if self.per_row is not None:
             if len(self.per_row) != batch_size:
                 raise ValueError(f"lm lists {len(self.per_row)} language models, the batch has {batch_size} rows")
             models = self.per_row
         columns, weights = [], []
         if self.models:
-            columns.append(models)
-            weights.append(_weights(self.weight, "lm_weight", batch_size, device))
+            lm_weights = _weights(self.weight, "lm_weight", batch_size, device)
+            every_part = [(*parts_of(row), *[(None, 0.0)] * (self.num_lms - len(parts_of(row)))) for row in models]
+            for parts in zip(*every_part):
+                columns.append([model for model, _ in parts])
+                weights.append(lm_weights * torch.tensor([factor for _, factor in parts], device=device))
         if boosters is not None:
             columns.append(boosters)
             weights.append(_weights(self.phrase_weight, "phrase_weight", batch_size, device))
-        every = [[column[row] for column in columns] for row in range(batch_size)]
-        present = torch.tensor([[model is not None for model in row] for row in every], dtype=torch.bool, device=device)
+        automata = [[column[row] for column in columns] for row in range(batch_size)]
+        present = torch.tensor([[model is not None for model in row] for row in automata], dtype=torch.bool, device=device)
         present = present.view(batch_size, len(columns))
-        only = self.models[0] if len(self.models) == 1 and boosters is None else None
+        only = self.models[0] if len(self.models) == 1 and len(columns) == 1 else None
         if only is not None and only.device == device:
             states = only.starts[:1].expand(batch_size)[:, None]
             tensors, vocab_size = only.tensors, only.vocab_size
         else:
             pool = self._pool(device, [booster for booster in boosters or () if booster is not None])
-            starts = [[0 if model is None else pool.places[_key(model)].start for model in row] for row in every]
+            starts = [[0 if model is None else pool.places[_key(model)].start for model in row] for row in automata]
             states = torch.tensor(starts, dtype=torch.int32, device=device).view(batch_size, len(columns))
             tensors, vocab_size = pool.tensors, pool.vocab_size
         return RowModels(
@@ -204,17 +210,19 @@ class Fusion:
             states.contiguous(),
             torch.where(present, torch.stack(weights, 1), 0.0),
             present,
-            1 if self.models else 0,
+            self.num_lms,
         )
 
-    def row(self, model: NGramLM | None, lm_weight: float, device: torch.device) -> RowModels:
+    def row(self, model: NGramLM | LogLinear | None, lm_weight: float, device: torch.device) -> RowModels:
         """One row with one of the models, or None, its weight, and the phrases of all rows.
 
         Raises:
             ValueError: another model, or a weight that isn't a finite number.
         """
-        if model is not None and all(other is not model for other in self.models):
-            raise ValueError(f"this lm isn't among the decoder's {len(self.models)}; make the decoder with it too: lm=[...]")
+        rows = [self.of_all] if self.per_row is None else self.per_row
+        known = {id(other): other for other in rows if other is not None}.values()
+        if model is not None and all(other is not model for other in known):
+            raise ValueError(f"this lm isn't among the decoder's {len(known)}; make the decoder with it too: lm=[...]")
         one = copy.copy(self)
         one.per_row = [model] if self.models else None
         one.weight = check_number(lm_weight, "lm_weight")

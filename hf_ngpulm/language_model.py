@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from huggingface_hub import ModelHubMixin, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HFValidationError
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -29,12 +28,10 @@ from .config import NGramLMConfig
 from .errors import NGramFormatError, TokenizerMismatchError
 from .files import write_beside
 from .ngrams.table import NGramTable
+from .saved import CONFIG_FILE, TENSORS, WEIGHTS_FILE, load_saved
 from .vocabulary import Vocabulary, check_tokenizer, tokenizer_of
 
-CONFIG_FILE = "config.json"
-WEIGHTS_FILE = "model.safetensors"
 CARD_FILE = "README.md"
-TENSORS = (*AutomatonTensors._fields, "roots", "starts", "unk_tokens")
 
 
 @dataclass(frozen=True)
@@ -100,7 +97,7 @@ class NGramLM(
         pieces: Sequence[str | None] | None = None,
         engine: str = "auto",
     ) -> None:
-        super().__init__(tensors, config.vocab_size, config.order - 1, roots, starts, engine)
+        super().__init__(tensors, config.vocab_size, config.context_length, roots, starts, engine)
         self.register_buffer("unk_tokens", unk_tokens)
         self.config = config
         self.pieces = None if pieces is None else tuple(pieces)
@@ -143,27 +140,30 @@ class NGramLM(
         missing_unigrams: str | float = "share",
         device: str | torch.device | None = None,
         engine: str = "auto",
+        **of_words: Any,
     ) -> NGramLM:
-        """Read an ARPA file (plain, .gz, .bz2 or .xz).
+        """Read an ARPA file (plain, .gz, .bz2 or .xz), or what KenLM's `build_binary` made of one.
 
         Args:
             path: the file.
             tokenizer: the ASR model's tokenizer, a processor that holds it, or the name of a repo that has it.
             vocab_size: number of token ids, where there is no tokenizer (or to score more ids than its ordinary pieces).
             units: how the file writes tokens: "piece" (`▁the`), "id" (`17`), "nemo" (one character, code point = id + 100),
-                "char" (single characters) or "auto", which detects it.
+                "char" (single characters), "word" (whole words, which are then spelled in tokens, see `hf_ngpulm.lexicon`) or
+                "auto", which detects it.
             missing_unigrams: score of token ids without a unigram: "share" divides the probability of `<unk>` evenly among
                 them, "unk" gives the whole of it to each (as KenLM scores unknown words), a number is taken as it is.
             device: where the tensors go.
             engine: "auto" (by device), "reference", "cpu" or "gpu".
+            of_words: for whole words: `lexicon`, `case`, `closed_vocabulary`, `unk_score_offset` and `unk_token_cost`, see
+                `hf_ngpulm.lexicon.compose`.
 
         Raises:
             NGramFormatError: the file is damaged, or its units aren't this tokenizer's.
         """
-        from .ngrams import read_arpa
+        from .lexicon.arpa import lm_from_arpa
 
-        vocabulary = Vocabulary.of(tokenizer, vocab_size)
-        return cls.from_table(read_arpa(path, vocabulary, units), vocabulary, missing_unigrams, device, engine)
+        return lm_from_arpa(path, tokenizer, vocab_size, units, missing_unigrams, device, engine, of_words)
 
     @classmethod
     def from_nemo(
@@ -196,7 +196,7 @@ class NGramLM(
         texts: Iterable[Any],
         tokenizer: Any = None,
         vocab_size: int | None = None,
-        order: int = 6,
+        order: int | None = None,
         prune: Sequence[int] = (),
         max_ngrams: int | None = None,
         normalise: Any = None,
@@ -213,6 +213,8 @@ class NGramLM(
         workers: int | None = None,
         accelerator: Any = None,
         progress: bool = False,
+        unit: str = "token",
+        **of_words: Any,
     ) -> NGramLM:
         """Train a model: interpolated modified Kneser-Ney (Chen and Goodman 1998), the same as KenLM's `lmplz` makes.
 
@@ -221,7 +223,7 @@ class NGramLM(
                 never held in memory.
             tokenizer: the ASR model's tokenizer, a processor that holds it, or the name of a repo that has it.
             vocab_size: number of token ids, where there is no tokenizer.
-            order: length of the longest n-grams, 1 to 12.
+            order: length of the longest n-grams, 1 to 12; 6 if left out, 3 for words.
             prune: n-grams that occur at most so often are dropped, one threshold for each order from 1 up, of which the first
                 must be 0 and the last goes for the orders that follow: `(0, 0, 1)` drops 3-grams and longer that occur once.
             max_ngrams: drop n-grams of the finished model by relative entropy (Stolcke 1998) until at most so many are left.
@@ -243,6 +245,8 @@ class NGramLM(
             accelerator: an `accelerate.Accelerator`, if several processes count together. Each must be given all texts, takes
                 its share of them, and gets the whole model.
             progress: whether to show progress bars.
+            unit: what n-grams are of: "token", or "word": words between blanks are counted, and then spelled in tokens.
+            of_words: for words: `lexicon`, `case` and so on, as for `from_arpa`.
 
         Raises:
             ValueError: no text, token ids outside the vocabulary, bad thresholds; says what would be right.
@@ -252,7 +256,8 @@ class NGramLM(
 
         return train(
             texts, tokenizer, vocab_size, order, prune, max_ngrams, normalise, field, limit_vocabulary, discount_fallback,
-            missing_unigrams, valid, outputs, device, engine, memory, folder, workers, accelerator, Bars(progress),
+            missing_unigrams, valid, outputs, device, engine, memory, folder, workers, accelerator, Bars(progress), unit,
+            **of_words,
         ).lm  # fmt: skip
 
     @classmethod
@@ -399,7 +404,7 @@ class NGramLM(
                     raise
                 raise NGramFormatError(f"{where} isn't an n-gram language model: the repo has no {file}") from None
             found.append(Path(path))
-        lm = _load(cls, found[0], found[1], where, engine)
+        lm = load_saved(cls, found[0], found[1], where, engine)
         return lm if device is None else lm.to(device)
 
     # -- written to
@@ -454,22 +459,33 @@ class NGramLM(
             tokenizer=f"`{config.tokenizer_id}`" if config.tokenizer_id else "not known: built from bare token ids",
             fingerprint=config.tokenizer_fingerprint or "none",
             vocab_size=f"{config.vocab_size:,}",
-            num_ngrams=f"{total:,} (" + ", ".join(f"{count:,}" for count in config.num_ngrams) + " of orders 1 and up)",
+            num_ngrams=f"{total:,} of {config.unit}s ("
+            + ", ".join(f"{count:,}" for count in config.num_ngrams)
+            + " of orders 1 and up)",
             num_states=f"{self.num_states:,}",
             num_arcs=f"{self.num_arcs:,}",
             nbytes=f"{self.nbytes:,}",
             bytes_per_ngram=f"{self.nbytes / total:.1f}",
             num_missing=f"{self.unk_tokens.numel():,}",
-            missing_unigrams={
+            missing_unigrams="they occur in unknown words only"
+            if config.words
+            else {
                 "share": "they share the probability of `<unk>`",
                 "unk": "each has the probability of `<unk>`",
             }.get(str(config.missing_unigrams), f"each has the log-probability {config.missing_unigrams}"),
-            training="".join(f"| {name} | {value} |\n" for name, value in config.training.lines()) if config.training else "",
+            unit=config.unit,
+            training="".join(f"| {name} | {value} |\n" for name, value in config.lines()),
         )
 
     def to_table(self) -> NGramTable:
         """The n-grams that the model consists of, on the CPU."""
         config = self.config
+        if config.words is not None:
+            raise ValueError(
+                "this model is a word-level one composed with a lexicon: its n-grams are of words and can't be had back "
+                "from its automaton over tokens. Prune, interpolate or convert the word-level model (ARPA), and compose the "
+                "result"
+            )
         return table_from_automaton(
             self, list(config.states_per_depth), self.unk_tokens, config.unk_log_prob, config.bos_log_prob
         )
@@ -584,56 +600,10 @@ def _perplexity(log_prob: float, count: int) -> float:
         return math.inf
 
 
-def _load(cls: type[NGramLM], config_path: Path, weights_path: Path, where: str, engine: str) -> NGramLM:
-    try:
-        values = json.loads(config_path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or numbers of thousands of digits
-        raise NGramFormatError(f"{where}: {CONFIG_FILE} isn't JSON: {error}") from None
-    config = NGramLMConfig.from_dict(values, f"{where}/{CONFIG_FILE}")
-    try:
-        with safe_open(weights_path, framework="pt") as file:
-            names = set(file.keys())
-            if names != set(TENSORS):
-                odd = sorted(names ^ set(TENSORS))
-                raise NGramFormatError(f"{where}: {WEIGHTS_FILE} should hold {len(TENSORS)} tensors; missing or unknown: {odd}")
-            tensors = {name: file.get_tensor(name) for name in TENSORS}
-            pieces = _pieces((file.metadata() or {}).get("pieces"), config, where)
-    except SafetensorError as error:
-        raise NGramFormatError(f"{where}: {WEIGHTS_FILE} isn't a safetensors file or is cut short: {error}") from None
-    roots, starts, unk_tokens = (tensors.pop(name) for name in ("roots", "starts", "unk_tokens"))
-    try:
-        lm = cls(config, AutomatonTensors(**tensors), roots, starts, unk_tokens, pieces, engine)
-        lm.validate()
-        inside = unk_tokens.numel() == 0 or (int(unk_tokens[0]) >= 0 and int(unk_tokens[-1]) < config.vocab_size)
-        if not inside or not bool((unk_tokens[1:] > unk_tokens[:-1]).all()):
-            raise NGramFormatError(f"unk_tokens should ascend within 0..{config.vocab_size - 1}")
-        if sum(config.states_per_depth) != lm.num_states:
-            raise NGramFormatError(f"states_per_depth counts {sum(config.states_per_depth)} states, there are {lm.num_states}")
-    except NGramFormatError as error:
-        raise NGramFormatError(f"{where}: {error}") from None
-    return lm
-
-
-def _pieces(encoded: str | None, config: NGramLMConfig, where: str) -> list[str | None] | None:
-    if encoded is None:
-        return None
-    try:
-        pieces = json.loads(encoded)
-    except (ValueError, RecursionError):
-        pieces = None
-    if (
-        not isinstance(pieces, list)
-        or len(pieces) != config.vocab_size
-        or not all(isinstance(piece, str | None) for piece in pieces)
-    ):
-        raise NGramFormatError(f"{where}: the metadata of {WEIGHTS_FILE} should list {config.vocab_size} pieces, but doesn't")
-    return pieces
-
-
 def load_language_model(
     source: str | os.PathLike[str], tokenizer: Any = None, device: str | torch.device | None = None
 ) -> NGramLM:
-    """Load a model from whatever names one: a Hub repo or folder, an ARPA file, or a NeMo checkpoint.
+    """Load a model from whatever names one: a Hub repo or folder, an ARPA file, a KenLM binary, or a NeMo checkpoint.
 
     Raises:
         NGramFormatError: it isn't a language model, or a broken one.
@@ -643,7 +613,7 @@ def load_language_model(
         if str(source).endswith(".nemo"):
             return NGramLM.from_nemo(source, tokenizer, device=device)
         return NGramLM.from_arpa(source, tokenizer, device=device)
-    if not os.path.isdir(source) and re.search(r"\.(nemo|arpa(\.\w+)?)$", os.fspath(source)):
+    if not os.path.isdir(source) and re.search(r"\.(nemo|bin|binary|arpa(\.\w+)?)$", os.fspath(source)):
         raise FileNotFoundError(f"{source}: no such file")
     return NGramLM.from_pretrained(source, device=device)
 

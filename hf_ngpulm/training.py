@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -16,6 +17,7 @@ from .language_model import NGramLM, Perplexity
 from .ngrams.counting import DEFAULT_MEMORY, NGramCounter, parse_bytes
 from .ngrams.gathering import gather_counts
 from .ngrams.kneser_ney import DISCOUNT_FALLBACK, estimate, thresholds_of
+from .ngrams.table import NGramTable
 from .progress import Bars
 from .pruning import prune_table
 from .texts import TextReport, encode_texts, mismatches, normaliser
@@ -27,6 +29,8 @@ logger = logging.getLogger(__name__)
 SENTENCES_PER_BATCH = 4096
 STYLE_SAMPLE = 10_000  # sentences whose style is compared with the recogniser's
 SHOWN = 12  # unknown characters that a warning names
+_COLUMNS = ("prefixes", "tokens", "log_probs", "backoffs")
+DEFAULT_ORDERS = {"token": 6, "word": 3}
 
 
 @dataclass(frozen=True)
@@ -38,19 +42,21 @@ class Training:
         report: what the tokenizer made of the texts; None for texts given as token ids.
         perplexity: of the validation texts, None if there were none.
         warnings: what looks wrong with the text, and the remedy.
+        of_words: the n-grams of words that the model was composed of, and the words; None for a model of tokens.
     """
 
     lm: NGramLM
     report: TextReport | None
     perplexity: Perplexity | None
     warnings: tuple[str, ...]
+    of_words: tuple[NGramTable, list[str]] | None = None
 
 
 def train(
     texts: Iterable[Any],
     tokenizer: Any = None,
     vocab_size: int | None = None,
-    order: int = 6,
+    order: int | None = None,
     prune: Sequence[int] = (),
     max_ngrams: int | None = None,
     normalise: Any = None,
@@ -67,17 +73,37 @@ def train(
     workers: int | None = None,
     accelerator: Any = None,
     bars: Bars | None = None,
+    unit: str = "token",
+    **of_words: Any,
 ) -> Training:
     """Train a language model. Arguments as for `NGramLM.train`; `bars` show the progress.
 
     `texts` may also be pairs of arrays, as `read_ids` gives them: token ids `[L]` and lengths `[S]` of many sentences.
     """
+    if unit not in DEFAULT_ORDERS:
+        raise ValueError(f"unit must be 'token' or 'word', got {unit!r}")
+    order = DEFAULT_ORDERS[unit] if order is None else order
     vocabulary = Vocabulary.of(tokenizer, vocab_size)
     thresholds = thresholds_of(prune, order)
-    allowed = None if limit_vocabulary is None else _allowed(limit_vocabulary, vocabulary.size)
     bars = bars or Bars()
-    sentences = _Sentences(texts, tokenizer, vocabulary.size, normalise, field, workers, accelerator)
-    with NGramCounter(vocabulary.size, order, device or "cpu", parse_bytes(memory), folder) as counter:
+    words: list[str] | None = None
+    with ExitStack() as files:
+        if unit == "word":
+            given = {"limit_vocabulary": limit_vocabulary, "outputs": outputs}
+            _refuse_for_words(tokenizer, missing_unigrams, [name for name, value in given.items() if value is not None])
+            clean = normaliser(normalise, tokenizer_of(tokenizer))
+            of_texts = files.enter_context(
+                _word_texts(bars.over(texts, "reading", _size(texts), lambda _: 1), field, clean, folder)
+            )
+            texts, words = of_texts.blocks(), of_texts.words
+        elif of_words:
+            from .lexicon.words import refuse_options
+
+            refuse_options(of_words, "unit is 'token'; pass unit='word' too")
+        counted_size = vocabulary.size if words is None else len(words)
+        allowed = None if limit_vocabulary is None else _allowed(limit_vocabulary, vocabulary.size)
+        sentences = _Sentences(texts, tokenizer, counted_size, normalise, field, workers, accelerator)
+        counter = files.enter_context(NGramCounter(counted_size, order, device or "cpu", parse_bytes(memory), folder))
         for token_ids, lengths, first in bars.over(sentences, "counting", _size(texts), lambda batch: len(batch[1])):
             counter.add(token_ids, lengths, first)
         with bars.stage("merging"):
@@ -92,7 +118,10 @@ def train(
         with bars.stage("pruning"):
             table = prune_table(table, max_ngrams)
     with bars.stage("building"):
-        lm = NGramLM.from_table(table, vocabulary, missing_unigrams, device, engine)
+        if words is None:
+            lm = NGramLM.from_table(table, vocabulary, missing_unigrams, device, engine)
+        else:
+            lm = _composed(table, words, tokenizer, vocab_size, device, engine, of_words)
     perplexity = None
     if valid is not None:
         with bars.stage("validating"):
@@ -115,7 +144,41 @@ def train(
     lm.config = replace(lm.config, training=summary)
     for warning in warnings:
         logger.warning("%s", warning)
-    return Training(lm, sentences.report, perplexity, tuple(warnings))
+    return Training(lm, sentences.report, perplexity, tuple(warnings), None if words is None else (table, words))
+
+
+def _refuse_for_words(tokenizer: Any, missing_unigrams: str | float, given: Sequence[str]) -> None:
+    if tokenizer is None:
+        raise ValueError("a model of words needs the ASR model's tokenizer to spell them: pass tokenizer=...")
+    if missing_unigrams != "share":
+        given = [*given, "missing_unigrams"]
+    if given:
+        raise ValueError(f"{', '.join(given)} have a meaning for models of tokens only, not with unit='word'")
+
+
+def _word_texts(texts: Iterable[Any], field: str, clean: Any, folder: str | Path | None) -> Any:
+    from .lexicon.texts import WordTexts
+
+    if isinstance(texts, str | bytes):
+        raise ValueError(f"texts should be a list of sentences, got the single text {texts[:40]!r}; put it into a list")
+    return WordTexts(_rows(texts, field), clean, folder)
+
+
+def _composed(
+    table: NGramTable,
+    words: list[str],
+    tokenizer: Any,
+    vocab_size: int | None,
+    device: Any,
+    engine: str,
+    of_words: dict[str, Any],
+) -> NGramLM:
+    from .lexicon import compose
+
+    on_cpu = NGramTable(
+        table.vocab_size, tuple(type(order)(*(getattr(order, name).cpu() for name in _COLUMNS)) for order in table.orders)
+    )
+    return compose(on_cpu, words, tokenizer, vocab_size=vocab_size, device=device, engine=engine, **of_words)
 
 
 class _Sentences:

@@ -68,11 +68,11 @@ class TrainingSummary:
             found[entry.name] = _as_tuples(value)
         return cls(**found)
 
-    def lines(self) -> list[tuple[str, str]]:
-        """Names and values for tables, of what there is to say."""
+    def lines(self, unit: str = "token") -> list[tuple[str, str]]:
+        """Names and values for tables, of what there is to say. `unit` is what was counted."""
         dropped = self.num_unknown and f", {self.num_unknown:,} of them unknown"
         rows = [
-            ("text", f"{self.num_sentences:,} sentences, {self.num_tokens:,} tokens{dropped or ''}"),
+            ("text", f"{self.num_sentences:,} sentences, {self.num_tokens:,} {unit}s{dropped or ''}"),
             ("n-grams in the text", ", ".join(f"{count:,}" for count in self.num_counted)),
             ("pruning", self._pruning()),
             ("discounts", "; ".join(" ".join(f"{value:.3f}" for value in order) for order in self.discounts)),

@@ -106,7 +106,7 @@ class Speller:
         if not forms:
             return
         blank = " " if self.mark == "Ġ" else ""
-        for (phrase, form), tokens, missing in zip(forms, *self._encode([blank + form for _, form in forms])):
+        for (phrase, form), tokens, missing in zip(forms, *self.encode([blank + form for _, form in forms])):
             if missing or not tokens:
                 unknown.setdefault(phrase, missing or form)
                 continue
@@ -127,12 +127,12 @@ class Speller:
                 spellings += [Spelling(phrase, tuple(each), length, 0, bounded, False) for each in others]
         if self.mark == "Ġ":  # a transcript may begin without a blank
             known = [(phrase, form) for phrase, form in forms if phrase in found]
-            for (phrase, form), tokens, missing in zip(known, *self._encode([form for _, form in known])):
+            for (phrase, form), tokens, missing in zip(known, *self.encode([form for _, form in known])):
                 if tokens and not missing:
                     bounded = whole_words and not _UNSPACED.match(form[-1])
                     found[phrase].append(Spelling(phrase, tuple(tokens), len(tokens), 0, bounded, True))
 
-    def _encode(self, texts: list[str]) -> tuple[list[list[int]], list[str]]:
+    def encode(self, texts: list[str]) -> tuple[list[list[int]], list[str]]:
         """Token ids of each text, and what in it the tokenizer can't write."""
         if not texts:
             return [], []

@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from .models import LMArgument, TokenizerOption, UnitsOption, VocabSizeOption, is_word_binary, load
+from .models import (
+    CaseOption,
+    ClosedOption,
+    LexiconOption,
+    LMArgument,
+    TokenizerOption,
+    UnitsOption,
+    UnkOffsetOption,
+    VocabSizeOption,
+    is_word_binary,
+    load,
+    of_words,
+)
 
 ARPA_NAME = re.compile(r"\.arpa(\.gz|\.bz2|\.xz)?$")
 
@@ -25,11 +37,17 @@ def convert(
     max_ngrams: Annotated[
         int | None, typer.Option("--max-ngrams", help="Prune by relative entropy to at most so many n-grams.")
     ] = None,
+    lexicon: LexiconOption = None,
+    case: CaseOption = None,
+    closed_vocabulary: ClosedOption = False,
+    unk_score_offset: UnkOffsetOption = None,
 ) -> None:
     """Convert a language model: ARPA, NeMo, KenLM binary, or saved -> saved or ARPA.
 
     hf-ngpulm convert lm.arpa.gz my-lm --tokenizer nvidia/parakeet-ctc-0.6b
     hf-ngpulm convert words.bin words.arpa.gz
+
+    hf-ngpulm convert words.arpa my-lm --tokenizer facebook/wav2vec2-base-960h --unit word --case upper
     """
     kind = to or ("arpa" if ARPA_NAME.search(target) else "safetensors")
     if kind not in ("arpa", "safetensors"):
@@ -38,17 +56,20 @@ def convert(
         raise ValueError(f"{target}: NeMo archives can be read, not written; write an ARPA file with --out-units nemo")
     if out_units is not None and kind != "arpa":
         raise ValueError(f"--out-units {out_units} is for ARPA files, but {target} will be a folder; add --to arpa")
+    options = of_words(lexicon, case, closed_vocabulary, unk_score_offset)
     if is_word_binary(source, tokenizer, vocab_size, units):
+        if options:
+            raise ValueError(f"{', '.join(options)}: words are spelled in tokens with --tokenizer; add it")
         _convert_words(source, target, kind, out_units, max_ngrams)
         return
-    lm = load(source, tokenizer, vocab_size, units)
+    lm = load(source, tokenizer, vocab_size, units, **options)
     if max_ngrams is not None:
         lm = lm.prune(max_ngrams)
     if kind == "arpa":
         lm.to_arpa(target, out_units)
     else:
         lm.save_pretrained(target)
-    print(f"{target}: order {lm.order}, {sum(lm.num_ngrams):,} n-grams, {lm.vocab_size:,} token ids")
+    print(f"{target}: order {lm.order}, {sum(lm.num_ngrams):,} n-grams of {lm.config.unit}s, {lm.vocab_size:,} token ids")
 
 
 def _convert_words(source: str, target: str, kind: str, out_units: str | None, max_ngrams: int | None) -> None:
@@ -58,8 +79,8 @@ def _convert_words(source: str, target: str, kind: str, out_units: str | None, m
 
     if kind != "arpa":
         raise ValueError(
-            f"{source}: a KenLM binary of words becomes an ARPA file (give a target that ends in .arpa); for a model of the "
-            "token ids that its words stand for, add --tokenizer or --vocab-size"
+            f"{source}: a KenLM binary of words becomes an ARPA file (give a target that ends in .arpa); for a model of token "
+            "ids, add the ASR model's --tokenizer"
         )
     if out_units is not None:
         raise ValueError(f"--out-units {out_units} is for token ids; the words of a KenLM binary are written as they are")

@@ -50,17 +50,20 @@ def _facts(lm: str, tokenizer: str | None, vocab_size: int | None, units: str) -
         "missing_unigrams": model.unk_tokens.numel(),
         "tokenizer_id": model.config.tokenizer_id,
         "tokenizer_fingerprint": model.config.tokenizer_fingerprint,
+        "unit": model.config.unit,
+        "words": None if model.config.words is None else model.config.words.to_dict(),
         "training": None if model.config.training is None else model.config.training.to_dict(),
     }
     rows = {
         "order": str(model.order),
-        "n-grams": f"{total:,}  ({' + '.join(f'{count:,}' for count in model.num_ngrams)})",
+        "n-grams": f"{total:,} of {model.config.unit}s  ({' + '.join(f'{count:,}' for count in model.num_ngrams)})",
         "states, arcs": f"{model.num_states:,}, {model.num_arcs:,}",
         "memory": f"{model.nbytes:,} bytes, {model.nbytes / total:.1f} per n-gram",
-        "token ids": f"{model.vocab_size:,}, of which {model.unk_tokens.numel():,} have no unigram",
+        "token ids": f"{model.vocab_size:,}, of which {model.unk_tokens.numel():,} have "
+        + ("no unigram" if model.config.words is None else "no place in a word"),
         "tokenizer": model.config.tokenizer_id or "not known",
         "fingerprint": model.config.tokenizer_fingerprint or "none: it fits any tokenizer of that size",
-        **dict(model.config.training.lines() if model.config.training is not None else ()),
+        **dict(model.config.lines()),
     }
     return facts, rows
 

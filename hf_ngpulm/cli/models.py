@@ -20,7 +20,24 @@ TokenizerOption = Annotated[
     str | None, typer.Option("--tokenizer", help="Folder or Hub id of the ASR model whose token ids the LM is over.")
 ]
 VocabSizeOption = Annotated[int | None, typer.Option("--vocab-size", help="Number of token ids, where there is no tokenizer.")]
-UnitsOption = Annotated[str, typer.Option("--units", help="How an ARPA file writes tokens: auto, piece, id, nemo or char.")]
+UnitsOption = Annotated[
+    str,
+    typer.Option(
+        "--units", "--unit", help="How an ARPA file writes tokens: auto, piece, id, nemo, char, or word (whole words)."
+    ),
+]
+LexiconOption = Annotated[
+    str | None,
+    typer.Option("--lexicon", help="For words: a file with a word, a tab and the pieces of its spelling a line."),
+]
+CaseOption = Annotated[
+    str | None, typer.Option("--case", help="For words: lower or upper, to spell them so; keep, to take them as they are.")
+]
+ClosedOption = Annotated[bool, typer.Option("--closed-vocabulary", help="For words: forbid unknown ones.")]
+UnkOffsetOption = Annotated[
+    float | None,
+    typer.Option("--unk-score-offset", help="For words: what unknown ones score beside <unk>, natural log; -10."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 
 
@@ -31,6 +48,12 @@ def load_tokenizer(name: str | None):
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(name)
+
+
+def of_words(lexicon: str | None, case: str | None, closed: bool, unk_score_offset: float | None) -> dict[str, Any]:
+    """What was said of words, as arguments of `NGramLM.from_arpa` and `NGramLM.train`."""
+    given = {"lexicon": lexicon, "case": case, "closed_vocabulary": closed or None, "unk_score_offset": unk_score_offset}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def is_word_binary(source: str, tokenizer: str | None, vocab_size: int | None, units: str) -> bool:
@@ -44,11 +67,11 @@ def is_word_binary(source: str, tokenizer: str | None, vocab_size: int | None, u
     return True
 
 
-def load(source: str, tokenizer: str | None = None, vocab_size: int | None = None, units: str = "auto") -> NGramLM:
+def load(
+    source: str, tokenizer: str | None = None, vocab_size: int | None = None, units: str = "auto", **of_words: Any
+) -> NGramLM:
     """Load whatever a command was given."""
-    from ..kenlm import is_kenlm_binary, read_binary
     from ..language_model import NGramLM, load_language_model
-    from ..vocabulary import Vocabulary
 
     if os.path.isfile(source) and not source.endswith(".nemo"):
         if is_word_binary(source, tokenizer, vocab_size, units):
@@ -61,10 +84,9 @@ def load(source: str, tokenizer: str | None = None, vocab_size: int | None = Non
                 f"{source}: an ARPA file doesn't say which token ids its units are; add --tokenizer (the ASR model's), "
                 "or --vocab-size if its units are decimal ids or NeMo's characters"
             )
-        if is_kenlm_binary(source):
-            vocabulary = Vocabulary.of(load_tokenizer(tokenizer), vocab_size)
-            return NGramLM.from_table(read_binary(source).table(vocabulary, units), vocabulary)
-        return NGramLM.from_arpa(source, load_tokenizer(tokenizer), vocab_size, units)
+        return NGramLM.from_arpa(source, load_tokenizer(tokenizer), vocab_size, units, **of_words)
+    if of_words:
+        raise ValueError(f"{source}: {', '.join(of_words)} have a meaning for word-level ARPA files and KenLM binaries only")
     return load_language_model(source, load_tokenizer(tokenizer))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .models import JsonOption, load_tokenizer
+from .models import CaseOption, ClosedOption, JsonOption, LexiconOption, UnkOffsetOption, load_tokenizer, of_words
 
 if TYPE_CHECKING:
     from ..training import Training
@@ -34,7 +34,14 @@ def train(
     vocab_size: Annotated[
         int | None, typer.Option("--vocab-size", help="Number of token ids: the input is lines of decimal ids, not text.")
     ] = None,
-    order: Annotated[int, typer.Option("--order", "-n", help="Length of the longest n-grams, 1 to 12.")] = 6,
+    order: Annotated[
+        int | None, typer.Option("--order", "-n", help="Length of the longest n-grams, 1 to 12; by default 6, and 3 for words.")
+    ] = None,
+    unit: Annotated[str, typer.Option("--unit", help="What n-grams are of: token or word.")] = "token",
+    lexicon: LexiconOption = None,
+    case: CaseOption = None,
+    closed_vocabulary: ClosedOption = False,
+    unk_score_offset: UnkOffsetOption = None,
     prune: Annotated[
         str, typer.Option("--prune", help="Drop n-grams that occur at most so often: a number for each order, as '0 0 1'.")
     ] = "0",
@@ -102,6 +109,8 @@ def train(
         workers=workers,
         accelerator=accelerator,
         bars=bars,
+        unit=unit,
+        **of_words(lexicon, case, closed_vocabulary, unk_score_offset),
     )
     if not leads:
         return
@@ -109,7 +118,7 @@ def train(
         training.lm.save_pretrained(output)
         bar.update()
         if arpa is not None:
-            training.lm.to_arpa(arpa)
+            _write_arpa(training, arpa)
     _show(training, output, time.perf_counter() - begin, as_json)
 
 
@@ -123,6 +132,16 @@ def _validation(inputs: list[str], field: str | None, split: str, are_ids: bool)
     for ids, lengths in read_ids(inputs):
         for end, size in zip(lengths.cumsum().tolist(), lengths.tolist()):
             yield ids[end - size : end].tolist()
+
+
+def _write_arpa(training: Training, path: str) -> None:
+    if training.of_words is None:
+        training.lm.to_arpa(path)
+        return
+    from ..ngrams import write_arpa
+
+    table, words = training.of_words
+    write_arpa(table, path, "piece", words)
 
 
 def _thresholds(text: str) -> tuple[int, ...]:
@@ -167,8 +186,8 @@ def _show(training: Training, output: str, seconds: float, as_json: bool) -> Non
     facts_table = Table(show_header=False)
     total = sum(lm.num_ngrams)
     for name, value in [
-        *((name, value) for name, value in summary.lines() if name in ("text", "pruning", "validation perplexity")),
-        ("n-grams", f"{total:,}"),
+        *((name, value) for name, value in lm.config.lines() if name in ("words", "text", "pruning", "validation perplexity")),
+        ("n-grams", f"{total:,} of {lm.config.unit}s"),
         ("memory", f"{lm.nbytes:,} bytes, {lm.nbytes / total:.1f} per n-gram"),
     ]:
         facts_table.add_row(name, value)

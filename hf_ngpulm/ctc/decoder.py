@@ -17,6 +17,7 @@ from ..errors import InvalidLogitsError
 from ..fusion import Fusion, select_rows
 from ..hypotheses import Hypothesis
 from ..language_model import NGramLM
+from ..log_linear import LogLinear
 from ..vocabulary import tokenizer_of
 from ..words import WordSplitter
 from . import greedy
@@ -32,7 +33,8 @@ class CTCDecoder:
 
     Args:
         tokenizer_or_processor: the ASR model's tokenizer, or a processor that has it.
-        lm: a language model for all rows, or a list with one (or None) per row; None decodes without.
+        lm: a language model for all rows, several as `LogLinear`, or a list with one of these (or None) per row; None decodes
+            without.
         lm_weight: weight of the LM's log-probabilities, one number or a tensor `[B]` with one per row.
         phrases: phrases that shall be recognised, for all rows: a `PhraseBooster`, or what one is made of; or a list with such
             a context (or None) per row.
@@ -64,7 +66,7 @@ class CTCDecoder:
     def __init__(
         self,
         tokenizer_or_processor: Any,
-        lm: NGramLM | Sequence[NGramLM | None] | None = None,
+        lm: NGramLM | LogLinear | Sequence[NGramLM | LogLinear | None] | None = None,
         lm_weight: float | Tensor = 0.5,
         phrases: Any = None,
         phrase_weight: float | Tensor = 1.0,

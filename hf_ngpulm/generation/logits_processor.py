@@ -83,6 +83,8 @@ class NGramLogitsProcessor(LogitsProcessor):
         if lm is None and phrases is None:
             raise ValueError("there is neither a language model nor phrases: pass lm or phrases=")
         self.fusion = Fusion(lm, weight, phrases, phrase_weight, tokenizer)
+        if self.fusion.num_lms > 1:
+            raise ValueError("`generate` takes one language model for each recording, not several as LogLinear")
         self.weighted = one_of("unscored", unscored, CHOICES) == "lm_weighted"
         if lm is not None and self.weighted and float(torch.as_tensor(self.fusion.weight).min()) <= -1:
             raise ValueError(f"unscored='lm_weighted' takes weights above -1, got {weight}")

@@ -160,6 +160,10 @@ class KenLMFile:
         except NGramFormatError as error:
             raise NGramFormatError(f"{self.path}: {error}") from None
 
+    def word_table(self) -> NGramTable:
+        """The n-grams, of words: id `i` is `words[i]`."""
+        return self.table()
+
     def _ngrams(self) -> list[Ngrams]:
         if self._layout is not None:
             return ngrams_of_levels(read_levels(self._layout, self._data))

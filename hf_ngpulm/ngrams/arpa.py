@@ -16,6 +16,7 @@ import math
 import os
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -64,41 +65,68 @@ def read_arpa(path: str | os.PathLike[str], vocabulary: Vocabulary, units: str =
         NGramFormatError: the file isn't an ARPA file, is cut short or damaged, or doesn't fit the vocabulary.
         OSError: the file can't be opened or read.
     """
-    text = _Text(Path(path))
-    sections = text.sections()
-    unigrams = _Columns(text, sections[0])
-    words = unigrams.words.to_pylist()
-    special = {"bos": vocabulary.size, "eos": vocabulary.size + 1, "unk": vocabulary.size + 2}
-    ordinary = [word for word in words if word not in _SPECIAL_WORDS]
-    try:
-        _, ordinary_ids = units_to_ids(ordinary, units, vocabulary)
-    except NGramFormatError as error:
-        raise NGramFormatError(f"{path}: {error}") from None
-    ids = iter(ordinary_ids)
-    id_of_word = np.array(
-        [special[_SPECIAL_WORDS[word]] if word in _SPECIAL_WORDS else next(ids) for word in words], dtype=np.int32
-    )
+    return ArpaFile(path).table(vocabulary, units)
 
-    import pyarrow as pa
 
-    known_words = pa.array(words, type=pa.large_string())
-    rows = []
-    for section in sections:
-        columns = unigrams if section.n == 1 else _Columns(text, section, known_words)
-        rows.append(
-            (
-                torch.from_numpy(id_of_word[columns.word_rows].reshape(-1, section.n)),
-                torch.from_numpy((columns.log_probs * LN10).astype(np.float32)),
-                torch.from_numpy((columns.backoffs * LN10).astype(np.float32)),
-            )
+class ArpaFile:
+    """An ARPA file of which the header and the unigrams have been read, so that it may still be decided what its words are.
+
+    Args:
+        path: as for `read_arpa`, whose errors it raises.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = path
+        self._text = _Text(Path(path))
+        self._sections = self._text.sections()
+        self._unigrams = _Columns(self._text, self._sections[0])
+        self._all_words = self._unigrams.words.to_pylist()
+        self.words = [word for word in self._all_words if word not in _SPECIAL_WORDS]
+
+    def table(self, vocabulary: Vocabulary, units: str) -> NGramTable:
+        """The n-grams, of tokens. Arguments as for `read_arpa`."""
+        try:
+            _, ids = units_to_ids(self.words, units, vocabulary)
+        except NGramFormatError as error:
+            raise NGramFormatError(f"{self.path}: {error}") from None
+        return self._table(ids, vocabulary.size)
+
+    def word_table(self) -> NGramTable:
+        """The n-grams, of words: id `i` is `words[i]`."""
+        if len(set(self.words)) < len(self.words):
+            double = Counter(self.words).most_common(1)[0][0]
+            raise NGramFormatError(f"{self.path}: {double!r} occurs more than once among the 1-grams")
+        if not self.words:
+            raise NGramFormatError(f"{self.path}: the file has no words among its 1-grams")
+        return self._table(list(range(len(self.words))), len(self.words))
+
+    def _table(self, ordinary_ids: list[int], vocab_size: int) -> NGramTable:
+        import pyarrow as pa
+
+        special = {"bos": vocab_size, "eos": vocab_size + 1, "unk": vocab_size + 2}
+        ids = iter(ordinary_ids)
+        id_of_word = np.array(
+            [special[_SPECIAL_WORDS[word]] if word in _SPECIAL_WORDS else next(ids) for word in self._all_words],
+            dtype=np.int32,
         )
-    del text, unigrams, columns
-    while len(rows) > 1 and rows[-1][0].shape[0] == 0 and not rows[-2][2].any():
-        rows.pop()  # an empty highest order counts only where backing off from it costs something
-    try:
-        return NGramTable.from_rows(vocabulary.size, rows)
-    except NGramFormatError as error:
-        raise NGramFormatError(f"{path}: {error}") from None
+        known_words = pa.array(self._all_words, type=pa.large_string())
+        rows = []
+        for section in self._sections:
+            columns = self._unigrams if section.n == 1 else _Columns(self._text, section, known_words)
+            rows.append(
+                (
+                    torch.from_numpy(id_of_word[columns.word_rows].reshape(-1, section.n)),
+                    torch.from_numpy((columns.log_probs * LN10).astype(np.float32)),
+                    torch.from_numpy((columns.backoffs * LN10).astype(np.float32)),
+                )
+            )
+            del columns
+        while len(rows) > 1 and rows[-1][0].shape[0] == 0 and not rows[-2][2].any():
+            rows.pop()  # an empty highest order counts only where backing off from it costs something
+        try:
+            return NGramTable.from_rows(vocab_size, rows)
+        except NGramFormatError as error:
+            raise NGramFormatError(f"{self.path}: {error}") from None
 
 
 class _Section(NamedTuple):

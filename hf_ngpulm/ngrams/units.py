@@ -53,6 +53,18 @@ def units_to_ids(words: Sequence[str], units: str, vocabulary: Vocabulary) -> tu
     raise NGramFormatError(_complaint(words, units, vocabulary, misses))
 
 
+def are_word_level(words: Sequence[str], vocabulary: Vocabulary) -> bool:
+    """Whether the unigrams of a file are whole words, which aren't units of the vocabulary however they are read."""
+    if vocabulary.pieces is None:
+        return False
+    for candidate in UNITS:
+        read = _reader(candidate, vocabulary)
+        strange = [word for word in words if read is not None and read(word) < 0]
+        if not strange or not _are_whole_words(words, strange):
+            return False
+    return True
+
+
 def _reader(units: str, vocabulary: Vocabulary) -> Callable[[str], int] | None:
     """A function from a word to its id, -1 where it has none; None for units that need a tokenizer, without one."""
     if units == "id":
@@ -106,8 +118,9 @@ def _complaint(words: Sequence[str], units: str, vocabulary: Vocabulary, misses:
     if vocabulary.pieces is not None and _are_whole_words(words, strange):
         return (
             f"this is a word-level language model (units such as {shown}), but token-level units were expected: "
-            f"{expected}. The way out: train one of the text it was made of, with the ASR model's tokenizer: "
-            "`hf-ngpulm train TEXT --tokenizer ASR_MODEL --output my-lm`, or NGramLM.train(texts, tokenizer=...)"
+            f'{expected}. The ways out: units="word" (--unit word) spells its words in tokens; or train one of the text it was '
+            "made of, with the ASR model's tokenizer: `hf-ngpulm train TEXT --tokenizer ASR_MODEL --output my-lm`, or "
+            "NGramLM.train(texts, tokenizer=...)"
         )
     if len(strange) <= total // 2:
         return (

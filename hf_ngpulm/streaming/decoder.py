@@ -18,6 +18,7 @@ from ..errors import StreamError
 from ..fusion import Fusion, RowModels
 from ..hypotheses import Hypothesis
 from ..language_model import NGramLM
+from ..log_linear import LogLinear
 from ..transducer import TransducerDecoder
 from .partials import Partial, Spoken, Transcript
 from .slots import Slots, Switch
@@ -104,7 +105,7 @@ class StreamingDecoder:
     @torch.inference_mode()
     def open(
         self,
-        lm: NGramLM | None = DECODERS_LM,
+        lm: NGramLM | LogLinear | None = DECODERS_LM,
         lm_weight: float | None = None,
         phrases: Any = DECODERS_PHRASES,
         phrase_weight: float | None = None,
@@ -220,7 +221,7 @@ class StreamingDecoder:
         if sid in self._phrases:
             self._fusion.hold(self._phrases.pop(sid), -1)
 
-    def _models(self, lm: NGramLM | None, lm_weight: float | None) -> RowModels:
+    def _models(self, lm: NGramLM | LogLinear | None, lm_weight: float | None) -> RowModels:
         """What a stream is fused with."""
         fusion = self._fusion
         if not fusion.models:
@@ -234,7 +235,7 @@ class StreamingDecoder:
                     f"the decoder has {len(fusion.models)} language models in a list; say which one this stream has: "
                     "open(lm=...), None for none"
                 )
-            lm = fusion.models[0]
+            lm = fusion.of_all
         if lm_weight is None:
             if isinstance(fusion.weight, Tensor):
                 raise ValueError("the decoder has a weight for each row, not for streams; pass open(lm_weight=...)")

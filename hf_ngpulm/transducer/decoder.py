@@ -13,6 +13,7 @@ from ..arguments import one_of
 from ..confidence import MEASURES
 from ..hypotheses import Hypothesis
 from ..language_model import NGramLM
+from ..log_linear import LogLinear
 from ..vocabulary import tokenizer_of
 from ..words import WordSplitter
 from .model import TransducerModel, TransformersTransducer
@@ -71,7 +72,7 @@ class TransducerDecoder:
         self,
         model: Any,
         tokenizer_or_processor: Any,
-        lm: NGramLM | Sequence[NGramLM | None] | None = None,
+        lm: NGramLM | LogLinear | Sequence[NGramLM | LogLinear | None] | None = None,
         lm_weight: float | Tensor = 0.5,
         phrases: Any = None,
         phrase_weight: float | Tensor = 1.0,

@@ -15,6 +15,7 @@ from ..batches import checked_lengths
 from ..errors import InvalidLogitsError
 from ..fusion import Fusion, RowModels
 from ..language_model import NGramLM
+from ..log_linear import LogLinear
 from .beam import BeamSettings, beam_search
 from .graphs import Kept
 from .greedy import greedy
@@ -54,7 +55,7 @@ class TransducerSearch:
     def __init__(
         self,
         model: TransducerModel,
-        lm: NGramLM | Sequence[NGramLM | None] | None = None,
+        lm: NGramLM | LogLinear | Sequence[NGramLM | LogLinear | None] | None = None,
         lm_weight: float | Tensor = 0.5,
         phrases: Any = None,
         phrase_weight: float | Tensor = 1.0,

@@ -1,0 +1,264 @@
+"""How the words of an LM are written in the tokens of a speech recogniser."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..boosting.spelling import Speller, speller_of
+from ..errors import NGramFormatError
+from ..vocabulary import tokenizer_name
+
+CASES = ("auto", "keep", "lower", "upper")
+LexiconSource = Mapping[str, Any] | Iterable[str] | str | os.PathLike[str] | None
+WORDS_PER_BATCH = 1 << 14
+SAMPLE = 2000  # words whose case is compared with what the tokenizer writes
+SHOWN = 5  # words that messages name
+# A word in the wrong case takes at least so many times the tokens, where a tokenizer can write it at all.
+LONGER = 1.5
+
+
+class Boundaries(NamedTuple):
+    """Where words end in a vocabulary of `V` tokens: behind a delimiter, or before a token with a mark.
+
+    Args:
+        begins_word: bool `[V]`, tokens with the mark; none where there is a delimiter.
+        delimiter: its id, or None.
+    """
+
+    begins_word: np.ndarray
+    delimiter: int | None
+
+
+class BadSpelling(ValueError):
+    """What is wrong with a spelling."""
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """Spellings of words.
+
+    Args:
+        boundaries: of words.
+        words: int64 `[P]`, the number of the word that each spelling belongs to.
+        offsets: int64 `[P + 1]`, where each begins in `tokens`.
+        tokens: int32.
+        unspelled: words that have none, because the tokenizer can't write them or the given lexicon lacks them.
+        unknown: words of the given lexicon that the LM doesn't know; they stay unknown.
+    """
+
+    boundaries: Boundaries
+    words: np.ndarray
+    offsets: np.ndarray
+    tokens: np.ndarray
+    unspelled: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+    @property
+    def num_words(self) -> int:
+        """Words that have a spelling."""
+        return len(np.unique(self.words))
+
+
+def make_lexicon(
+    words: Sequence[str], tokenizer: Any, source: LexiconSource = None, vocab_size: int | None = None, case: str = "auto"
+) -> Lexicon:
+    """Spell the words of an LM.
+
+    Args:
+        words: of the LM, each once.
+        tokenizer: of the speech recogniser. It spells words that nothing else is said of.
+        source: which words there are, and how they are spelled: None (all, by the tokenizer); words, of which the others become
+            unknown; a dictionary from words to a spelling or several (text for the tokenizer, or a list of token ids or of
+            pieces); or a file with a word, a tab and the pieces of a spelling in each line, as flashlight has it.
+        vocab_size: token ids that the recogniser's LMs score, if not those of the tokenizer.
+        case: "lower" or "upper" changes the LM's words before they are spelled; "keep" doesn't; "auto" doesn't either, but
+            refuses words in a case that the tokenizer doesn't write.
+
+    Raises:
+        NGramFormatError: no word can be spelled, or only in another case; a lexicon that is empty, or can't be read.
+    """
+    if case not in CASES:
+        raise ValueError(f"case must be one of {CASES}, got {case!r}")
+    speller = speller_of(tokenizer, vocab_size)
+    boundaries = boundaries_of(speller)
+    change: Callable[[str], str] = {"lower": str.lower, "upper": str.upper}.get(case, str)
+    written = [change(word) for word in words]
+    if isinstance(source, str | os.PathLike):
+        source = read_lexicon_file(source)
+    given: Mapping[str, Any] | None = None
+    unknown: tuple[str, ...] = ()
+    chosen = list(range(len(words)))
+    if source is not None:
+        given = source if isinstance(source, Mapping) else dict.fromkeys(source, ())
+        if not given:
+            raise NGramFormatError("the lexicon is empty: it should have a word at least; lexicon=None spells all of the LM's")
+        chosen = [n for n, word in enumerate(words) if word in given or written[n] in given]
+        known = {word for n in chosen for word in (words[n], written[n])}
+        unknown = tuple(word for word in given if word not in known)
+        if not chosen:
+            shown = _shown(list(given)), _shown(words)
+            raise NGramFormatError(f"no word of the lexicon (such as {shown[0]}) is among the LM's (such as {shown[1]})")
+    by_tokenizer: list[tuple[int, str]] = []
+    pairs: list[tuple[int, tuple[int, ...]]] = []
+    for n in chosen:
+        entry = None if given is None else given[words[n]] if words[n] in given else given[written[n]]
+        for spelling in [written[n]] if entry is None or (not isinstance(entry, str) and not len(entry)) else _ways(entry):
+            if isinstance(spelling, str):
+                by_tokenizer.append((n, spelling))
+                continue
+            try:
+                pairs.append((n, bounded(_ids(spelling, speller), boundaries)))
+            except BadSpelling as problem:
+                raise NGramFormatError(f"the spelling {list(spelling)} of {words[n]!r} in the lexicon {problem}") from None
+    spelled = _spelled(by_tokenizer, speller, boundaries)
+    if case == "auto" and by_tokenizer:
+        _check_case(by_tokenizer, spelled, speller, boundaries)
+    pairs = list(dict.fromkeys([*pairs, *spelled]))
+    has_spelling = {n for n, _ in pairs}
+    unspelled = tuple(word for n, word in enumerate(words) if n not in has_spelling)
+    if not pairs:
+        raise NGramFormatError(
+            f"the tokenizer {tokenizer_name(speller.tokenizer)!r} can't write any of the LM's {len(words)} words, such as "
+            f"{_shown(words)}; is this the tokenizer of the ASR model?"
+        )
+    pairs.sort(key=lambda pair: pair[0])
+    lengths = [len(spelling) for _, spelling in pairs]
+    return Lexicon(
+        boundaries,
+        np.array([n for n, _ in pairs], dtype=np.int64),
+        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        np.array([token for _, spelling in pairs for token in spelling], dtype=np.int32),
+        unspelled,
+        unknown,
+    )
+
+
+def boundaries_of(speller: Speller) -> Boundaries:
+    """Where words end in a tokenizer's vocabulary.
+
+    Raises:
+        NGramFormatError: it has neither a mark of where words begin nor a delimiter between them.
+    """
+    if not speller.has_words:
+        raise NGramFormatError(
+            f"the tokenizer {tokenizer_name(speller.tokenizer)!r} doesn't say where words end: it has no pieces that begin "
+            "with ▁ or Ġ, and no word delimiter; use an LM over its tokens"
+        )
+    pieces = speller.vocabulary.pieces or ()
+    marked = [speller.mark is not None and piece is not None and piece.startswith(speller.mark) for piece in pieces]
+    return Boundaries(np.array(marked, dtype=bool), speller.delimiter)
+
+
+def bounded(tokens: Sequence[int], boundaries: Boundaries) -> tuple[int, ...]:
+    """A spelling with the delimiter at its end, if there is one in the vocabulary.
+
+    Raises:
+        BadSpelling: it isn't one word.
+    """
+    delimiter = boundaries.delimiter
+    if delimiter is None:
+        if not tokens or not boundaries.begins_word[tokens[0]] or boundaries.begins_word[list(tokens[1:])].any():
+            raise BadSpelling("should begin with a piece that has the mark of words' beginnings (▁, Ġ), and have no other such")
+        return tuple(tokens)
+    letters = tuple(tokens[:-1] if tokens and tokens[-1] == delimiter else tokens)
+    if not letters or delimiter in letters:
+        raise BadSpelling("should have at least one token, and the delimiter of words at its end only")
+    return (*letters, delimiter)
+
+
+def read_lexicon_file(path: str | os.PathLike[str]) -> dict[str, list[list[str]]]:
+    """Words and their spellings, in pieces, out of a file with `word<TAB>piece piece ...` in each line.
+
+    Raises:
+        NGramFormatError: a line without a tab or spelling, or a file that isn't UTF-8.
+    """
+    entries: dict[str, list[list[str]]] = {}
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise NGramFormatError(f"{path}: not UTF-8 text: {error}") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        word, _, spelling = line.partition("\t")
+        if not word.strip() or not spelling.split():
+            raise NGramFormatError(f"{path}, line {number}: expected a word, a tab and its pieces, got {line[:60]!r}")
+        entries.setdefault(word.strip(), []).append(spelling.split())
+    if not entries:
+        raise NGramFormatError(f"{path}: the lexicon is empty; it should have a line for each spelling of a word")
+    return entries
+
+
+def _ways(entry: Any) -> list[Any]:
+    """The spellings of an entry: one, or a list of several."""
+    if isinstance(entry, str) or isinstance(entry[0], int | np.integer):
+        return [entry]
+    return list(entry)
+
+
+def _ids(spelling: Sequence[Any], speller: Speller) -> list[int]:
+    pieces = speller.vocabulary.pieces or ()
+    by_piece = speller.ids if speller.delimiter is None else {**speller.ids, str(pieces[speller.delimiter]): speller.delimiter}
+    ids = []
+    for token in spelling:
+        if isinstance(token, str):
+            if token not in by_piece:
+                raise BadSpelling(f"has {token!r}, which is no piece of the tokenizer")
+            ids.append(by_piece[token])
+        elif not 0 <= int(token) < speller.vocabulary.size:
+            raise BadSpelling(f"has the id {token}, which is outside the vocabulary 0..{speller.vocabulary.size - 1}")
+        else:
+            ids.append(int(token))
+    return ids
+
+
+def _spelled(texts: Sequence[tuple[int, str]], speller: Speller, boundaries: Boundaries) -> list[tuple[int, tuple[int, ...]]]:
+    """The tokenizer's spellings, of those texts that it can write as one word."""
+    blank = " " if speller.mark == "Ġ" else ""
+    found = []
+    for first in range(0, len(texts), WORDS_PER_BATCH):
+        batch = texts[first : first + WORDS_PER_BATCH]
+        for (n, _), tokens, missing in zip(batch, *speller.encode([blank + text for _, text in batch])):
+            if missing:
+                continue
+            try:
+                found.append((n, bounded(tokens, boundaries)))
+            except BadSpelling:
+                continue
+    return found
+
+
+def _check_case(
+    texts: Sequence[tuple[int, str]],
+    spelled: Sequence[tuple[int, tuple[int, ...]]],
+    speller: Speller,
+    boundaries: Boundaries,
+) -> None:
+    """Refuse words that the tokenizer writes only, or much shorter, in another case."""
+    lengths = {n: len(tokens) for n, tokens in spelled}
+    step = max(1, len(texts) // SAMPLE)
+    sample = [(n, text) for n, text in texts[::step] if text.lower() != text.upper()]
+    for name, change in (("lower", str.lower), ("upper", str.upper)):
+        other = [(n, change(text)) for n, text in sample if change(text) != text]
+        if len(other) <= len(sample) / 2:
+            continue
+        changed = {n: len(tokens) for n, tokens in _spelled(other, speller, boundaries)}
+        better = [n for n, _ in other if n in changed and (n not in lengths or lengths[n] >= LONGER * changed[n])]
+        if len(better) > len(other) / 2:
+            here = "capitals" if name == "lower" else "small letters"
+            there = "small letters" if name == "lower" else "capitals"
+            raise NGramFormatError(
+                f"the LM's words are in {here} ({_shown([text for _, text in texts])}), which the tokenizer "
+                f"{tokenizer_name(speller.tokenizer)!r} can't write, or only letter by letter; it writes {there}. Pass "
+                f'case="{name}" (--case {name}) to spell the words so, or case="keep" to take them as they are'
+            )
+
+
+def _shown(words: Sequence[str]) -> str:
+    return ", ".join(map(repr, words[:SHOWN]))

@@ -1,0 +1,159 @@
+"""A table of n-grams of words -> a language model over tokens."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..automaton import BackoffAutomaton
+from ..automaton.automaton import MAX_CONTEXT_LENGTH
+from ..config import NGramLMConfig
+from ..ngrams.table import NGramTable, one_thread
+from ..vocabulary import Vocabulary, tokenizer_of
+from ..word_summary import WordSummary
+from .composition import compose_automaton
+from .spellings import SHOWN, Lexicon, LexiconSource, make_lexicon
+from .trie import build_trie, sorted_spellings
+from .word_lm import form_lm
+
+if TYPE_CHECKING:
+    from ..language_model import NGramLM
+
+logger = logging.getLogger(__name__)
+
+# What an unknown word scores where there may be none: finite, so that no engine computes with infinities, and far below any
+# path that keeps to the lexicon. A search none of whose hypotheses keeps to it still returns its best one.
+FORBIDDEN = -1e4
+OPTIONS = ("lexicon", "case", "closed_vocabulary", "unk_score_offset", "unk_token_cost")
+
+
+@one_thread()
+def compose(
+    table: NGramTable,
+    words: Sequence[str],
+    tokenizer: Any,
+    lexicon: LexiconSource = None,
+    vocab_size: int | None = None,
+    case: str = "auto",
+    closed_vocabulary: bool = False,
+    unk_score_offset: float = -10.0,
+    unk_token_cost: float | None = None,
+    device: str | torch.device | None = None,
+    engine: str = "auto",
+) -> NGramLM:
+    """Make a language model over tokens of one over words, see `hf_ngpulm.lexicon.composition`.
+
+    Args:
+        table: n-grams of words, `vocab_size` of them.
+        words: what the ids of the table stand for.
+        tokenizer: of the ASR model, a processor that holds it, or the name of a repo that has it.
+        lexicon, vocab_size, case: see `hf_ngpulm.lexicon.spellings.make_lexicon`.
+        closed_vocabulary: whether unknown words are forbidden: each scores -1e4 (and `unk_token_cost`), not minus infinity.
+        unk_score_offset: natural log, added to log p(<unk>) for each unknown word. (pyctcdecode adds its own, of the same
+            default, to log10 p: its -10 is -23.03 here.)
+        unk_token_cost: natural log, what each token of an unknown word costs; that of a uniform choice by default, log V.
+        device, engine: as for `NGramLM.from_arpa`.
+
+    Raises:
+        NGramFormatError: no word can be spelled, or only in another case; a bad lexicon; more states than can be addressed.
+        ValueError: the offset or the cost isn't a finite number.
+    """
+    from ..language_model import NGramLM
+
+    if len(words) != table.vocab_size:
+        raise ValueError(f"words should name the {table.vocab_size} ids of the table, got {len(words)}")
+    if isinstance(tokenizer, str):
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer)
+    tokenizer = tokenizer_of(tokenizer)
+    if tokenizer is None:
+        raise ValueError("a word-level language model needs the ASR model's tokenizer to spell its words: pass tokenizer=...")
+    vocabulary = Vocabulary.of(tokenizer, vocab_size)
+    cost = math.log(vocabulary.size) if unk_token_cost is None else float(unk_token_cost)
+    if not math.isfinite(unk_score_offset):
+        raise ValueError(
+            f"unk_score_offset should be a finite number, got {unk_score_offset}; closed_vocabulary=True forbids unknown words"
+        )
+    if not (math.isfinite(cost) and cost >= 0):
+        raise ValueError(f"unk_token_cost should be a finite number of at least 0, got {unk_token_cost}")
+    spelled = make_lexicon(words, tokenizer, lexicon, vocab_size, case)
+    _tell(spelled, len(words), given=lexicon is not None)
+    automaton, num_spellings = compose_spelled(table, spelled, None if closed_vocabulary else unk_score_offset, cost)
+    summary = WordSummary(
+        num_words=len(words),
+        num_spelled=spelled.num_words,
+        num_spellings=num_spellings,
+        case="keep" if case == "auto" else case,
+        closed_vocabulary=closed_vocabulary,
+        unk_score_offset=float(unk_score_offset),
+        unk_token_cost=cost,
+        context_length=automaton.context_length,
+    )
+    special = {token: table.row_of_unigram(token) for token in (table.unk, table.bos)}
+    log_probs = {token: None if row is None else float(table.orders[0].log_probs[row]) for token, row in special.items()}
+    config = NGramLMConfig(
+        vocab_size=vocabulary.size,
+        order=table.order,
+        num_ngrams=table.num_ngrams,
+        states_per_depth=(),
+        unk_log_prob=log_probs[table.unk],
+        bos_log_prob=log_probs[table.bos],
+        tokenizer_id=vocabulary.tokenizer_id,
+        tokenizer_fingerprint=vocabulary.fingerprint,
+        words=summary,
+    )
+    unused = np.ones(vocabulary.size, dtype=bool)
+    unused[spelled.tokens] = False
+    in_no_word = torch.from_numpy(np.flatnonzero(unused).astype(np.int32))
+    made = NGramLM(config, automaton.tensors, automaton.roots, automaton.starts, in_no_word, vocabulary.pieces, engine)
+    return made if device is None else made.to(device)
+
+
+def compose_spelled(
+    table: NGramTable, lexicon: Lexicon, unk_score_offset: float | None, unk_token_cost: float
+) -> tuple[BackoffAutomaton, int]:
+    """The automaton, and the number of different spellings. Arguments as for `compose`; no offset closes the vocabulary."""
+    form_of, offsets, tokens = sorted_spellings(lexicon.offsets, lexicon.tokens)
+    trie = build_trie(offsets, tokens)
+    lm = form_lm(table, lexicon.words, form_of, trie.num_forms)
+    unknown = FORBIDDEN if unk_score_offset is None else lm.unknown + unk_score_offset
+    # What a state depends on may lie further back than `order` words of the lexicon where words are cut at delimiters (the end
+    # of a long unknown one may look like a known one), or where the context decides which word of one spelling it was.
+    is_local = lexicon.boundaries.delimiter is None and len(form_of) == trie.num_forms
+    context_length = (table.order + 1) * (trie.longest + 1) if is_local else MAX_CONTEXT_LENGTH
+    return compose_automaton(lm, trie, lexicon.boundaries, unknown, -unk_token_cost, context_length), trie.num_forms
+
+
+def refuse_options(options: Iterable[str], why: str) -> None:
+    """Refuse what is said of words where there are none.
+
+    Raises:
+        TypeError: an option that there is none of.
+        ValueError: one that nothing would come of; says why.
+    """
+    for name in options:
+        if name not in OPTIONS:
+            raise TypeError(f"there is no argument {name!r}")
+        raise ValueError(f"{name} says something of words, but {why}")
+
+
+def _tell(lexicon: Lexicon, num_words: int, given: bool) -> None:
+    """Say which words are left out."""
+    for left_out, why in (
+        (
+            lexicon.unspelled,
+            "aren't in the lexicon" if given else "can't be written by the tokenizer as one word",
+        ),
+        (lexicon.unknown, "of the lexicon aren't in the language model"),
+    ):
+        if left_out:
+            shown = ", ".join(map(repr, left_out[:SHOWN]))
+            capitals = sum(word != word.lower() for word in left_out) > len(left_out) / 2
+            hint = ' (most have capitals: case="lower" writes them small)' if capitals and not given else ""
+            logger.warning("%s words %s, such as %s%s; they stay unknown", f"{len(left_out):,}", why, shown, hint)

@@ -1,0 +1,75 @@
+"""What a saved language model says of the words that it was composed of."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from .errors import NGramFormatError
+
+CASES = ("keep", "lower", "upper")
+
+
+@dataclass(frozen=True)
+class WordSummary:
+    """A word-level model in token form. Stored in `config.json`.
+
+    Args:
+        num_words: of the word-level model.
+        num_spelled: how many of them the lexicon spells; the others stay unknown.
+        num_spellings: different spellings.
+        case: what was done to words before they were spelled: "keep", "lower" or "upper".
+        closed_vocabulary: whether unknown words are forbidden.
+        unk_score_offset: natural log, added to `<unk>` for each unknown word, where they aren't.
+        unk_token_cost: natural log, what each token of an unknown word costs.
+        context_length: tokens that a state depends on at most.
+    """
+
+    num_words: int
+    num_spelled: int
+    num_spellings: int
+    case: str
+    closed_vocabulary: bool
+    unk_score_offset: float
+    unk_token_cost: float
+    context_length: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Any, where: str) -> WordSummary:
+        """Read a summary from a config, refusing what isn't one.
+
+        Raises:
+            NGramFormatError: says which entry is wrong.
+        """
+        if not isinstance(values, dict):
+            raise NGramFormatError(f"{where}: words should be an object, is {type(values).__name__}")
+        found: dict[str, Any] = {}
+        for entry in fields(cls):
+            value: Any = values.get(entry.name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            good = {
+                "case": value in CASES,
+                "closed_vocabulary": isinstance(value, bool),
+                "unk_score_offset": is_number and abs(value) < 1e300,
+                "unk_token_cost": is_number and 0 <= value < 1e300,
+            }.get(entry.name, isinstance(value, int) and is_number and 0 <= value < 2**31)
+            if not good:
+                raise NGramFormatError(f"{where}: words.{entry.name} can't be {str(value)[:80]!r}")
+            found[entry.name] = value
+        return cls(**found)
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Names and values for tables."""
+        left_out = self.num_words - self.num_spelled
+        unknown = (
+            "forbidden"
+            if self.closed_vocabulary
+            else f"`<unk>` {self.unk_score_offset:+g}, and {-self.unk_token_cost:.3g} for each token (natural logs)"
+        )
+        return [
+            ("words", f"{self.num_words:,}, of which {left_out:,} have no spelling; {self.num_spellings:,} spellings"),
+            ("unknown words", unknown),
+        ]
