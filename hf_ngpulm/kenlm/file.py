@@ -57,7 +57,7 @@ class KenLMFile:
         self._header = header = read_header(data)
         self._layout: TrieLayout | None = None
         if header.model_type == "probing":
-            # Imported here: only probing models need numba or Triton.
+            # Imported here: tries need none of it.
             from .probing.tables import probing_layout, vocabulary_size
 
             words_end = header.size + vocabulary_size(header)
