@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -89,9 +90,9 @@ def evaluate(
     if size > 1 and output is None:
         raise ValueError(f"{size} processes put their results together in a file: give output=... (--output)")
     recordings = _recordings(data)
-    if not any(recording.text is not None for recording in recordings):
+    if not any(recordings.described(number).text is not None for number in range(len(recordings))):
         raise ValueError(f"{recordings.source}: none of {len(recordings)} recordings has a transcript to compare with")
-    if entities_as_phrases and not any(recording.entities for recording in recordings):
+    if entities_as_phrases and not any(recordings.described(number).entities for number in range(len(recordings))):
         raise ValueError(f"{recordings.source}: no recording has entities that could be boosted")
     normaliser(normalise)  # an unknown name is found before hours of work
     if isinstance(model, str | os.PathLike):
@@ -115,7 +116,7 @@ def evaluate(
         return None
     if all(record.get("problem") for record in records.values()):
         raise ValueError(f"{recordings.source}: none of {len(recordings)} recordings can be read: {records[0]['problem']}")
-    utterances = [_utterance(recordings[number], records[number]) for number in range(len(recordings))]
+    utterances = [_utterance(recordings.described(number), records[number]) for number in range(len(recordings))]
     scores = Scores.of(utterances, clean)
     clock = None if run.resumed or size > 1 else run.clock()
     evaluation = Evaluation(tuple(utterances), scores, about, recogniser.measured, clean, clock)
@@ -216,7 +217,7 @@ class _Run:
     def _records(self, item: Any, heard: Sequence[Any], spent: Sequence[float]) -> Iterator[dict[str, Any]]:
         of_model, of_decoder = (shares(seconds, item.seconds) for seconds in spent)
         for i, number in enumerate(item.numbers):
-            record: dict[str, Any] = {"number": number, "id": self.recordings[number].id}
+            record: dict[str, Any] = {"number": number, "id": self.recordings.described(number).id}
             if item.problem is not None:
                 self.report(f"{item.problem}; skipped")
                 yield record | {"problem": item.problem}
@@ -245,7 +246,10 @@ def _recordings(data: Any) -> Recordings:
     rows = list(data)
     if not rows or not all(isinstance(row, Recording) for row in rows):
         raise ValueError(f"data should be recordings, or what read_recordings takes, got {str(rows)[:60]}")
-    return Recordings("data", rows, fingerprint_of({"recordings": [[row.id, row.offset, row.duration] for row in rows]}))
+    told = [
+        [row.id, row.offset, row.duration, str(row.audio) if isinstance(row.audio, Path) else len(row.audio)] for row in rows
+    ]
+    return Recordings("data", rows, fingerprint_of({"recordings": told}))
 
 
 def _loaded(name: str, device: str | None, dtype: Any, settings: dict[str, Any]) -> Any:
@@ -295,7 +299,7 @@ def _recogniser(
         settings = {**settings, "phrases": []}
 
         def phrases(number: int) -> list[Any]:
-            return [*common, *recordings[number].entities]
+            return [*common, *recordings.described(number).entities]
 
     return Recogniser(pipeline, settings, phrases, chunk_seconds)
 

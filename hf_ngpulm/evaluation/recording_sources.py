@@ -297,7 +297,13 @@ def _dataset(name: str, fields: Fields, split: str | None, config: str | None, l
         content, rate = _content(row[column], where, path if path.is_dir() else path.parent)
         return Recording(names[number], content, rate, _text(row, fields, where), _entities(row, fields, where))
 
-    return Recordings(name, rows, fingerprint, made)
+    texts = rows.remove_columns([column])
+
+    def described(number: int) -> Recording:
+        row, where = texts[number] if texts.column_names else {}, f"{name}, row {number}"
+        return Recording(names[number], b"", None, _text(row, fields, where), _entities(row, fields, where))
+
+    return Recordings(name, rows, fingerprint, made, described)
 
 
 def _split_of(rows: Any, name: str, split: str | None) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
@@ -60,11 +60,19 @@ class Recordings(Sequence[Recording]):
         rows: recordings, or anything with a length whose items `made` turns into recordings.
         made: of a number and a row; the rows are recordings if left out.
         fingerprint: says which recordings these are; other data have another one.
+        described: of a number, the recording without its audio, where reading that takes time.
     """
 
-    def __init__(self, source: str, rows: Any, fingerprint: str, made: Any = None) -> None:
+    def __init__(
+        self,
+        source: str,
+        rows: Any,
+        fingerprint: str,
+        made: Callable[[int, Any], Recording] | None = None,
+        described: Callable[[int], Recording] | None = None,
+    ) -> None:
         self.source, self.fingerprint = source, fingerprint
-        self._rows, self._made = rows, made
+        self._rows, self._made, self._described = rows, made, described
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -81,6 +89,10 @@ class Recordings(Sequence[Recording]):
         number %= len(self)
         row = self._rows[number]
         return row if self._made is None else self._made(number, row)
+
+    def described(self, number: int) -> Recording:
+        """A recording's id, transcript and entities; its audio may be missing."""
+        return self[number] if self._described is None else self._described(number)
 
     def __iter__(self) -> Iterator[Recording]:
         return (self[i] for i in range(len(self)))

@@ -112,6 +112,9 @@ def test_datasets(folder):
     data = data.cast_column("audio", datasets.Audio())
     data.save_to_disk(folder / "saved")
     holds(read_recordings(folder / "saved"))
+    for recording, whole in zip(map(read_recordings(folder / "saved").described, range(3)), read_recordings(folder / "saved")):
+        assert (recording.id, recording.text, recording.entities) == (whole.id, whole.text, whole.entities)
+        assert whole.audio and not recording.audio
     assert read_recordings(folder / "saved").fingerprint == read_recordings(folder / "saved").fingerprint
     assert len(read_recordings(folder / "saved", limit=1)) == 1
     datasets.DatasetDict({"test": data, "train": data.select([0])}).save_to_disk(folder / "splits")
