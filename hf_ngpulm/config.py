@@ -8,6 +8,7 @@ from typing import Any
 
 from .errors import NGramFormatError
 from .training_summary import TrainingSummary
+from .tuned import TunedDecoding, decoding_from
 
 MODEL_TYPE = "ngram_lm"
 FORMAT_VERSION = 1
@@ -28,6 +29,7 @@ class NGramLMConfig:
         tokenizer_id: name or path of the tokenizer that the token ids come from.
         tokenizer_fingerprint: SHA-256 of its first `vocab_size` pieces.
         training: how it was trained, where it was trained here.
+        decoding: settings that were found best for speech recognisers, newest last (see `hf_ngpulm.tuned`).
     """
 
     vocab_size: int
@@ -40,11 +42,14 @@ class NGramLMConfig:
     tokenizer_id: str | None = None
     tokenizer_fingerprint: str | None = None
     training: TrainingSummary | None = None
+    decoding: tuple[TunedDecoding, ...] = ()
     model_type: str = field(default=MODEL_TYPE)
     format_version: int = field(default=FORMAT_VERSION)
 
     def to_dict(self) -> dict[str, Any]:
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        del values["decoding"]
+        return values | ({"decoding": [entry.to_dict() for entry in self.decoding]} if self.decoding else {})
 
     @classmethod
     def from_dict(cls, values: Any, where: str) -> NGramLMConfig:
@@ -89,6 +94,8 @@ class NGramLMConfig:
             require(isinstance(values.get(name), str | None), f"{name} should be text or null, is {values.get(name)!r}")
         if values.get("training") is not None:
             values["training"] = TrainingSummary.from_dict(values["training"], where)
+        if "decoding" in values:
+            values["decoding"] = decoding_from(values["decoding"], where)
         return cls(**values)
 
 

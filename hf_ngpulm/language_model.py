@@ -29,6 +29,7 @@ from .config import NGramLMConfig
 from .errors import NGramFormatError, TokenizerMismatchError
 from .files import write_beside
 from .ngrams.table import NGramTable
+from .tuned import TunedDecoding, remembered
 from .vocabulary import Vocabulary, check_tokenizer, tokenizer_of
 
 CONFIG_FILE = "config.json"
@@ -466,6 +467,16 @@ class NGramLM(
             }.get(str(config.missing_unigrams), f"each has the log-probability {config.missing_unigrams}"),
             training="".join(f"| {name} | {value} |\n" for name, value in config.training.lines()) if config.training else "",
         )
+
+    def remember(self, tuned: TunedDecoding) -> None:
+        """Keep settings that were found best for a speech recogniser, in place of earlier ones for it and the same search.
+
+        They are in `config.json` when the model is saved, and pipelines for that recogniser go by them (see `hf_ngpulm.tuned`).
+
+        Raises:
+            NGramFormatError: settings that there aren't, or that can't be.
+        """
+        self.config = replace(self.config, decoding=remembered(self.config.decoding, tuned))
 
     def to_table(self) -> NGramTable:
         """The n-grams that the model consists of, on the CPU."""

@@ -38,6 +38,16 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     settings = ("lm", "lm_weight", "phrases", "phrase_weight", "prompt_context", "unscored", "score_eos", "engine")
     of_an_lm = frozenset(("lm_weight", "unscored", "score_eos"))
 
+    def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
+        self._search = _beams_in(kwargs)
+        super().__init__(model, *args, **kwargs)
+
+    def _search_given(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        return _beams_in(kwargs)
+
+    def _of_generation(self, tuned: dict[str, Any]) -> dict[str, Any]:
+        return {"num_beams": tuned.pop("num_beams")} if "num_beams" in tuned else {}
+
     def _make_decoder(self, settings: dict[str, Any]) -> NGramLogitsProcessor:
         settings = dict(settings)
         weight = {"weight": settings.pop("lm_weight")} if "lm_weight" in settings else {}
@@ -64,3 +74,14 @@ class Seq2SeqNGramPipeline(NGramPipeline):
 
     def postprocess(self, model_outputs: Sequence[dict[str, Any]], ngram_decoder: Any = None, **kwargs: Any) -> dict[str, Any]:
         return AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
+
+
+def _beams_in(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The number of beams that `generate` is asked for, if any."""
+    config = kwargs.get("generation_config")
+    found = [
+        kwargs.get("num_beams"),
+        (kwargs.get("generate_kwargs") or {}).get("num_beams"),
+        getattr(config, "num_beams", None),
+    ]
+    return next(({"num_beams": beams} for beams in found if beams is not None), {})
