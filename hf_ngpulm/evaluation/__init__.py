@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .counts import ErrorCounts, character_errors, word_errors
 from .entities import EntityErrors, EntityMatches, entity_errors
+from .recordings import Recording, Recordings, load_audio, read_recordings
 from .significance import Comparison, Interval, bootstrap, paired_significance
 
 if TYPE_CHECKING:
@@ -24,10 +25,14 @@ __all__ = [
     "EntityWER",
     "ErrorCounts",
     "Interval",
+    "Recording",
+    "Recordings",
     "bootstrap",
     "character_errors",
     "entity_errors",
+    "load_audio",
     "paired_significance",
+    "read_recordings",
     "word_errors",
 ]
 

@@ -124,7 +124,7 @@ def _texts_of(name: str, field: str | None, split: str, progress: Progress | Non
     elif kind.endswith((".csv", ".tsv")):
         yield from _csv(name, field, "\t" if kind.endswith(".tsv") else ",", progress)
     else:
-        for _, line in _lines(name, progress):
+        for _, line in numbered_lines(name, progress):
             yield line
 
 
@@ -173,7 +173,7 @@ def _opened(name: str, progress: Progress | None) -> Iterator[IO[bytes]]:
             raise ValueError(f"{name}: the compressed file is damaged: {error}") from None
 
 
-def _lines(name: str, progress: Progress | None) -> Iterator[tuple[int, str]]:
+def numbered_lines(name: str, progress: Progress | None) -> Iterator[tuple[int, str]]:
     """Numbered lines that aren't blank."""
     with _opened(name, progress) as file:
         for number, raw in enumerate(file, start=1):
@@ -189,7 +189,7 @@ def _lines(name: str, progress: Progress | None) -> Iterator[tuple[int, str]]:
 
 def _json_rows(name: str, field: str | None, progress: Progress | None) -> Iterator[str]:
     array: list[str] | None = None
-    for number, line in _lines(name, progress):
+    for number, line in numbered_lines(name, progress):
         if array is None and number == 1 and line.lstrip().startswith("["):
             array = []
         if array is not None:
@@ -212,13 +212,15 @@ def _json_rows(name: str, field: str | None, progress: Progress | None) -> Itera
 def _field_of(row: Any, field: str | None, where: str) -> str:
     if not isinstance(row, dict):
         raise ValueError(f"{where}: expected an object with the text in a field, got {str(row)[:60]!r}")
-    text = row[_choose(list(row), field, where)]
+    text = row[choose_field(list(row), field, where)]
     if not isinstance(text, str):
-        raise ValueError(f"{where}: the field {field or _choose(list(row), field, where)!r} isn't text, but {str(text)[:60]!r}")
+        raise ValueError(
+            f"{where}: the field {field or choose_field(list(row), field, where)!r} isn't text, but {str(text)[:60]!r}"
+        )
     return text
 
 
-def _choose(names: list[str], field: str | None, where: str) -> str:
+def choose_field(names: list[str], field: str | None, where: str) -> str:
     """The field with the text."""
     for candidate in FIELDS if field is None else (field,):
         if candidate in names:
@@ -235,7 +237,7 @@ def _parquet(name: str, field: str | None, progress: Progress | None) -> Iterato
 
     try:
         file = pq.ParquetFile(name)
-        column = _choose(file.schema_arrow.names, field, name)
+        column = choose_field(file.schema_arrow.names, field, name)
         for batch in file.iter_batches(ROWS_PER_BATCH, columns=[column]):
             yield from _column(batch.column(0), column, name)
     except pa.ArrowInvalid as error:
@@ -254,7 +256,7 @@ def _csv(name: str, field: str | None, delimiter: str, progress: Progress | None
             as_text = csv.ConvertOptions(column_types={f: pa.string() for f in (FIELDS if field is None else (field,))})
             parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
             reader = csv.open_csv(file, parse_options=parse, convert_options=as_text)
-            column = _choose(reader.schema.names, field, name)
+            column = choose_field(reader.schema.names, field, name)
             for batch in reader:
                 yield from _column(batch.column(reader.schema.names.index(column)), column, name)
         except pa.ArrowInvalid as error:
@@ -287,6 +289,6 @@ def _dataset(name: str, field: str | None, split: str) -> Iterator[str]:
         rows = datasets.load_dataset(repo, config or None, split=split, streaming=True)
     columns = rows.column_names
     if columns is not None:
-        rows = rows.select_columns([_choose(list(columns), field, name)])  # leaves the audio undecoded
+        rows = rows.select_columns([choose_field(list(columns), field, name)])  # leaves the audio undecoded
     for number, row in enumerate(rows, start=1):
         yield _field_of(row, field, f"{name}, row {number}")
