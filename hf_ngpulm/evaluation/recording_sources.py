@@ -227,8 +227,8 @@ def _recordings_beside(folder: Path, files: list[Path], fields: Fields) -> Itera
     for file in files:
         if file.name.endswith(".trans.txt"):  # LibriSpeech: "1089-134686-0000 HE HOPED THERE WOULD BE STEW" a line
             for _, line in numbered_lines(str(file), None):
-                name, _, text = line.strip().partition(" ")
-                transcripts[file.parent / name] = text.strip()
+                name, _, said = line.strip().partition(" ")
+                transcripts[file.parent / name] = said.strip()
     for file in files:
         if not _is_audio(file):
             continue
@@ -278,15 +278,15 @@ def _dataset(name: str, fields: Fields, split: str | None, config: str | None, l
     columns = rows.column_names
     audio = fields.audio
     if audio is None:
-        of_audio = [column for column, feature in rows.features.items() if isinstance(feature, datasets.Audio)]
-        audio = next((column for column in (*of_audio, *AUDIO_FIELDS) if column in columns), None)
-    if audio not in columns:
+        of_audio = [name for name, feature in rows.features.items() if isinstance(feature, datasets.Audio)]
+        audio = next((name for name in (*of_audio, *AUDIO_FIELDS) if name in columns), None)
+    if audio is None or audio not in columns:
         raise ValueError(f"{name}: no column with audio ({audio or 'audio_field'}); there are {', '.join(columns)}")
     if isinstance(rows.features[audio], datasets.Audio):
         rows = rows.cast_column(audio, datasets.Audio(decode=False))  # decoding would need torchcodec
     if fields.text is not None or any(field in columns for field in FIELDS):
         choose_field(list(columns), fields.text, name)
-    taken: set[str] = set()
+    column, taken = audio, set[str]()
     names = [
         _unique(str(i if given is None else given), taken)
         for i, given in enumerate(rows["id"] if "id" in columns else range(len(rows)))
@@ -294,7 +294,7 @@ def _dataset(name: str, fields: Fields, split: str | None, config: str | None, l
 
     def made(number: int, row: dict[str, Any]) -> Recording:
         where = f"{name}, row {number}"
-        content, rate = _content(row[audio], where, path if path.is_dir() else path.parent)
+        content, rate = _content(row[column], where, path if path.is_dir() else path.parent)
         return Recording(names[number], content, rate, _text(row, fields, where), _entities(row, fields, where))
 
     return Recordings(name, rows, fingerprint, made)
