@@ -12,6 +12,7 @@ from .counts import ErrorCounts, character_errors, word_errors
 from .entities import EntityErrors, EntityMatches, entity_errors
 from .recordings import Recording, Recordings, load_audio, read_recordings
 from .significance import Comparison, Interval, bootstrap, paired_significance
+from .tuning import TuningPoint, TuningResult, tune_weights
 
 if TYPE_CHECKING:
     from .metrics import CER, WER, EntityWER
@@ -27,12 +28,15 @@ __all__ = [
     "Interval",
     "Recording",
     "Recordings",
+    "TuningPoint",
+    "TuningResult",
     "bootstrap",
     "character_errors",
     "entity_errors",
     "load_audio",
     "paired_significance",
     "read_recordings",
+    "tune_weights",
     "word_errors",
 ]
 
