@@ -54,7 +54,7 @@ class ModelIdentity:
         Raises:
             ValueError: it isn't one.
         """
-        config = getattr(model, "config", None)
+        config: Any = getattr(model, "config", None)
         if not isinstance(model, torch.nn.Module) or not hasattr(config, "model_type"):
             raise ValueError(f"a speech recognition model of Transformers is needed, got {type(model).__name__}")
         name = str(getattr(model, "name_or_path", "") or getattr(config, "_name_or_path", "") or type(model).__name__)
@@ -116,11 +116,10 @@ class TunedDecoding:
                 raise NGramFormatError(f"{where}: {message}")
 
         require(isinstance(values, dict), f"decoding should list objects, has {str(values)[:80]!r}")
-        names = [values.get(name) for name in ("model", "model_type", "model_fingerprint")]
-        for name, value in zip(("model", "model_type", "model_fingerprint"), names):
-            require(
-                isinstance(value, str) and 0 < len(value) <= 512, f"decoding: {name} should be a name, is {str(value)[:80]!r}"
-            )
+        named = {name: values.get(name) for name in ("model", "model_type", "model_fingerprint")}
+        for name, value in named.items():
+            good = isinstance(value, str) and 0 < len(value) <= 512
+            require(good, f"decoding: {name} should be a name, is {str(value)[:80]!r}")
         settings, measured = values.get("settings"), values.get("measured", {})
         require(isinstance(settings, dict), f"decoding: settings should be an object, is {str(settings)[:80]!r}")
         require("lm_weight" in settings, "decoding: settings should have a lm_weight")
@@ -130,10 +129,9 @@ class TunedDecoding:
             require(right(value), f"decoding: {name} should be {what}, is {str(value)[:80]!r}")
         require(isinstance(measured, dict) and len(measured) <= 16, "decoding: measured should be an object")
         for name, value in measured.items():
-            require(
-                _is_finite(value) or (isinstance(value, str) and len(value) < 80), f"decoding: measured.{name[:80]} is wrong"
-            )
-        return cls(ModelIdentity(*names), dict(settings), dict(measured))
+            good = _is_finite(value) or (isinstance(value, str) and len(value) <= 80)
+            require(good, f"decoding: measured.{name[:80]} should be a number or a word, is {str(value)[:80]!r}")
+        return cls(ModelIdentity(*named.values()), dict(settings), dict(measured))
 
 
 def decoding_from(values: Any, where: str) -> tuple[TunedDecoding, ...]:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from . import convert, demo, info, interpolate, score, serve, stream, train, transcribe
+from . import convert, demo, info, interpolate, score, serve, stream, train, transcribe, tune
 
 app = typer.Typer(
     name="hf-ngpulm",
@@ -27,6 +27,7 @@ app.command()(interpolate.interpolate)
 app.command()(info.info)
 app.command()(score.score)
 app.command()(transcribe.transcribe)
+app.command()(tune.tune)
 app.command()(stream.stream)
 app.command()(serve.serve)
 
@@ -67,7 +68,7 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ModuleNotFoundError as error:
-        if error.name not in ("accelerate", "aiohttp", "datasets", "jiwer", "sounddevice", "soundfile", "soxr"):
+        if error.name not in ("accelerate", "aiohttp", "datasets", "jiwer", "matplotlib", "sounddevice", "soundfile", "soxr"):
             raise
         return _complain(f"this command needs {error.name}: pip install 'hf-ngpulm[all]'")
     except (ValueError, OSError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from .models import JsonOption, LMArgument, TokenizerOption, UnitsOption, VocabSizeOption, load
 
@@ -20,7 +21,7 @@ def info(
     """
     model = load(lm, tokenizer, vocab_size, units)
     total = sum(model.num_ngrams)
-    facts = {
+    facts: dict[str, Any] = {
         "order": model.order,
         "vocab_size": model.vocab_size,
         "num_ngrams": list(model.num_ngrams),
@@ -33,6 +34,8 @@ def info(
         "tokenizer_fingerprint": model.config.tokenizer_fingerprint,
         "training": None if model.config.training is None else model.config.training.to_dict(),
     }
+    if model.config.decoding:
+        facts["decoding"] = [entry.to_dict() for entry in model.config.decoding]
     if as_json:
         print(json.dumps({"lm": lm, **facts}))
         return
@@ -50,6 +53,8 @@ def info(
         "fingerprint": model.config.tokenizer_fingerprint or "none: it fits any tokenizer of that size",
         **dict(model.config.training.lines() if model.config.training is not None else ()),
     }
+    for entry in model.config.decoding:
+        rows[f"tuned for {entry.model.name}"] = ", ".join(f"{name}={value}" for name, value in entry.settings.items())
     for name, value in rows.items():
         table.add_row(name, value)
     Console().print(table)

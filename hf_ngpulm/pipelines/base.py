@@ -119,8 +119,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             if constructing:
                 self._ngram_settings = settings
             tuned = self._tuned(settings, {**self._search, **search})
-            decoder = self._ngram_decoder({**tuned, **settings}, given)
             forward |= self._of_generation(tuned)
+            decoder = self._ngram_decoder({**tuned, **settings}, given)
             for parameters in (preprocess, forward, postprocess):
                 parameters["ngram_decoder"] = decoder
             idle = self.of_an_lm if settings.get("lm") is None else frozenset()

@@ -46,7 +46,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         return _beams_in(kwargs)
 
     def _of_generation(self, tuned: dict[str, Any]) -> dict[str, Any]:
-        return {"num_beams": tuned.pop("num_beams")} if "num_beams" in tuned else {}
+        return {"tuned_beams": tuned.pop("num_beams", None)}
 
     def _make_decoder(self, settings: dict[str, Any]) -> NGramLogitsProcessor:
         settings = dict(settings)
@@ -59,8 +59,12 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         for piece in self._pieces(inputs, *args, **kwargs):
             yield self._turned(piece)
 
-    def _forward(self, model_inputs: dict[str, Any], ngram_decoder: Any = None, **kwargs: Any) -> dict[str, Any]:
+    def _forward(
+        self, model_inputs: dict[str, Any], ngram_decoder: Any = None, tuned_beams: int | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
         recordings = numbers_in(self._turned(model_inputs))
+        if tuned_beams is not None:
+            kwargs["num_beams"] = tuned_beams
         if ngram_decoder is not None:
             processor = of_recordings(ngram_decoder, recordings)
             kwargs["logits_processor"] = [*(kwargs.get("logits_processor") or ()), processor]
@@ -79,9 +83,6 @@ class Seq2SeqNGramPipeline(NGramPipeline):
 def _beams_in(kwargs: dict[str, Any]) -> dict[str, Any]:
     """The number of beams that `generate` is asked for, if any."""
     config = kwargs.get("generation_config")
-    found = [
-        kwargs.get("num_beams"),
-        (kwargs.get("generate_kwargs") or {}).get("num_beams"),
-        getattr(config, "num_beams", None),
-    ]
+    within = (kwargs.get("generate_kwargs") or {}).get("num_beams")
+    found = [kwargs.get("num_beams"), within, getattr(config, "num_beams", None)]
     return next(({"num_beams": beams} for beams in found if beams is not None), {})

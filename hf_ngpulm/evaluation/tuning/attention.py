@@ -120,6 +120,8 @@ class AttentionSweep(Sweep):
     def _num_beams(self) -> int:
         pipeline, given = self.pipeline, dict(self.pipeline._forward_params)
         given.pop("ngram_decoder")
+        if (tuned := given.pop("tuned_beams", None)) is not None:
+            return tuned
         if hasattr(pipeline, "_prepare_generate_kwargs"):
             found = pipeline._prepare_generate_kwargs(given)
             found = getattr(found.get("generation_config"), "num_beams", None) or found.get("num_beams")

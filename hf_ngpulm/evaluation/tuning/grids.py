@@ -19,7 +19,7 @@ JOINT, CYCLES = 2, 2
 Setting = tuple[float, ...]
 
 
-def grid_values(name: str, values: str | Iterable[float]) -> tuple[float, ...]:
+def grid_values(name: str, values: str | float | Iterable[float]) -> tuple[float, ...]:
     """The values of a grid, ascending.
 
     Args:
@@ -139,11 +139,10 @@ class GridSearch:
             best = best_with(setting for axis in beyond for setting in self._around(best, known, {axis: beyond[axis]}))
         at_edge = [self.names[axis] for axis in self.swept if self._beyond(axis, best, known)]
         for _ in range(self.refine):
-            between = {axis: _between(best[axis], _on(axis, known)) for axis in self.swept}
-            if self.joint:
-                best = best_with(_combined(best, {axis: [best[axis], *values] for axis, values in between.items()}))
-            else:
-                best = best_with(_with(best, {axis: value}) for axis, values in between.items() for value in values)
+            # Of two weights in all combinations, of more one after the other.
+            for axes in [self.swept] if self.joint else [[axis] for axis in self.swept]:
+                between = {axis: [best[axis], *_between(best[axis], _on(axis, known))] for axis in axes}
+                best = best_with(_combined(best, between))
         return best, at_edge
 
     def _beyond(self, axis: int, best: Setting, known: Iterable[Setting]) -> list[float]:

@@ -147,7 +147,11 @@ def tune_weights(
         points=tuple(tried[setting] for setting in sorted(tried)),
         baseline=baseline,
         search=sweep.search(),
-        fixed={name: float(value) for name, value in standing.items() if name in without and name not in grids and value},
+        fixed={
+            name: float(value)
+            for name, value in standing.items()
+            if name in without and name not in grids and (value or name == "lm_weight")
+        },
         model=identity,
         utterances=len(numbers),
         held_out=outside[0] if others else None,
