@@ -84,11 +84,11 @@ def _name_of(by: str) -> str:
 
 
 def _lines(result: TuningResult, points: list[TuningPoint], second: str) -> list[float]:
-    """The values of the second weight that get a line: those closest to the best that more than one point has."""
+    """The values of the second weight that get a line: the best, and those that most points have, the closest to it first."""
     best = result.best.setting[second]
     values = [point.setting[second] for point in points]
-    several = {value for value in values if values.count(value) > 1} | {best}
-    return sorted(sorted(several, key=lambda value: abs(value - best))[: len(STYLES)])
+    by_worth = sorted(set(values), key=lambda value: (value != best, -values.count(value), abs(value - best)))
+    return sorted(by_worth[: len(STYLES)])
 
 
 def _line(panel: Any, points: list[TuningPoint], name: str, rate: Rate, style: dict[str, Any], label: str) -> None:
@@ -98,7 +98,7 @@ def _line(panel: Any, points: list[TuningPoint], name: str, rate: Rate, style: d
 
 
 def _finish(panel: Any, result: TuningResult, name: str, rate: Rate, label: str) -> None:
-    panel.axhline(100 * rate(result.baseline), color="0.75", linewidth=1, zorder=0)
+    panel.axhline(100 * rate(result.baseline), color="0.75", linewidth=1, zorder=0, label="without LM and phrases")
     panel.plot(result.best.setting[name], 100 * rate(result.best), marker="*", markersize=14, color="black", fillstyle="none")
     panel.set_xlabel(NAMES[name])
     panel.set_ylabel(label)
