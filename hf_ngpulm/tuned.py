@@ -147,12 +147,11 @@ def remembered(entries: tuple[TunedDecoding, ...], new: TunedDecoding) -> tuple[
     return (*(entry for entry in entries if not checked.replaces(entry)), checked)[-MOST_ENTRIES:]
 
 
-def tuned_for(entries: tuple[TunedDecoding, ...], model: Any, given: Mapping[str, Any]) -> TunedDecoding | None:
+def tuned_for(entries: tuple[TunedDecoding, ...], model: ModelIdentity, given: Mapping[str, Any]) -> TunedDecoding | None:
     """The newest settings for a model that suit what is given; None if there are none, or a weight of the LM is given."""
-    if not entries or "lm_weight" in given:
+    if "lm_weight" in given:
         return None
-    identity = ModelIdentity.of(model)
-    suiting = [entry for entry in entries if entry.model.is_same(identity) and entry.suits(given)]
+    suiting = [entry for entry in entries if entry.model.is_same(model) and entry.suits(given)]
     return suiting[-1] if suiting else None
 
 

@@ -165,7 +165,7 @@ def test_entries_are_kept_and_replaced(lm, tmp_path):
         ({}, 0.6), ({"num_beams": 1}, 0.6), ({"num_beams": 5}, 0.7), ({"strategy": "alsd"}, 0.7), ({"strategy": "aes"}, None),
         ({"strategy": "greedy"}, 0.6), ({"lm_weight": 1.0}, None), ({"num_beams": 3, "strategy": "alsd"}, 0.7),
     ):  # fmt: skip
-        found = tuned_for(again, model, given)
+        found = tuned_for(again, ModelIdentity.of(model), given)
         assert (None if found is None else found.settings["lm_weight"]) == weight, given
     assert "decoding" not in NGramLM.train([[0, 1]], vocab_size=3, order=1, discount_fallback=(0.5, 1, 1.5)).config.to_dict()
 

@@ -21,7 +21,7 @@ from transformers.pipelines.automatic_speech_recognition import rescale_stride
 
 from ..hypotheses import Hypothesis
 from ..language_model import NGramLM, configured_lm, load_language_model
-from ..tuned import TunedDecoding, tuned_for
+from ..tuned import ModelIdentity, TunedDecoding, tuned_for
 from .per_item import RECORDING, Numbered, Recordings, listed_values, numbered, numbers_in
 
 # What the decoder of some family takes: the stock pipeline would swallow the name of any setting.
@@ -139,14 +139,18 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     def _tuned(self, settings: dict[str, Any], search: dict[str, Any]) -> dict[str, Any]:
         """Settings that the language model's config has for this model and this search, and that aren't given."""
         lm, given = settings.get("lm"), {**search, **settings}
-        if not isinstance(lm, NGramLM):
+        if not isinstance(lm, NGramLM) or not lm.config.decoding:
             return {}
-        found = tuned_for(lm.config.decoding, self.model, given)
+        found = tuned_for(lm.config.decoding, self._identity, given)
         if found is None:
             return {}
         fitting = {name: value for name, value in found.settings.items() if name not in given}
         _tell(found, fitting)
         return fitting
+
+    @cached_property
+    def _identity(self) -> ModelIdentity:
+        return ModelIdentity.of(self.model)
 
     def _loaded(self, lm: Any) -> Any:
         """A language model, or a list of them, of which some may be files or ids; each of these is read once."""

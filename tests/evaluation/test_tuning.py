@@ -196,7 +196,7 @@ def test_attention_decoders_as_in_separate_runs(settings, whisper):
     for point in result.points:
         texts = heard(asr, clips, **point.setting)
         assert counted(point) == counts(clips, texts) and point.characters == character_errors(references(clips), texts)
-    assert len({point.cer for point in result.points}) > 3
+    assert len({point.cer for point in result.points}) > 1
     assert result.search == {"num_beams": settings.get("num_beams", 5)}
     if "chunk_length_s" not in settings:
         # Three recordings, and windows of the long one that settings have made begin elsewhere.
