@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from speech_models import whisper_parts
-from tiny_transducers import demo_transducer
+from speech_models import whisper, whisper_parts
+from tiny_transducers import FAMILIES, demo_transducer
 from transformers import AutoModelForCTC, AutoProcessor, pipeline
 
 from hf_ngpulm import NGramFormatError, NGramLM
@@ -45,6 +45,8 @@ KINDS = {
 @pytest.fixture(scope="module", params=list(KINDS))
 def kind(request, tmp_path_factory):
     """What a pipeline is made of, an LM in a folder, settings for a beam and greedy ones, and what generation needs."""
+    if request.param == "tdt" and "ParakeetForTDT" not in dict(FAMILIES):
+        pytest.skip("this version of Transformers has no TDT")
     make, beam, greedy = KINDS[request.param]
     path = tmp_path_factory.mktemp(request.param)
     parts = make(path)
@@ -57,7 +59,7 @@ def kind(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def audios():
-    return [soundfile.read(DEMO / "clips" / f"{i:02}.flac", dtype="float32")[0][:16000] for i in range(3)]
+    return [soundfile.read(DEMO / "clips" / f"{i:02}.flac", dtype="float32")[0][:16000] for i in range(2)]
 
 
 def tuned(model, settings, **changes):
@@ -152,7 +154,7 @@ def lm(tmp_path_factory):
 
 
 def test_entries_are_kept_and_replaced(lm, tmp_path):
-    model = demo_transducer("ParakeetForRNNT")["model"]
+    model = whisper().model
     first = tuned(model, {"lm_weight": 0.5, "num_beams": 1, "strategy": "greedy"})
     second = tuned(model, {"lm_weight": 0.7, "num_beams": 4, "strategy": "alsd", "length_normalization": False})
     for entry in (first, second, replace(first, settings={**first.settings, "lm_weight": 0.6})):
