@@ -6,16 +6,17 @@ when they are first used.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from .counts import ErrorCounts, character_errors, word_errors
 from .entities import EntityErrors, EntityMatches, entity_errors
 from .recordings import Recording, Recordings, load_audio, read_recordings
 from .significance import Comparison, Interval, bootstrap, paired_significance
-from .tuning import TuningPoint, TuningResult, tune_weights
 
 if TYPE_CHECKING:
     from .metrics import CER, WER, EntityWER
+    from .tuning import TuningPoint, TuningResult, tune_weights
 
 __all__ = [
     "CER",
@@ -41,9 +42,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("CER", "WER", "EntityWER"):
-        from . import metrics
+# What needs more than numpy and jiwer is imported when it is asked for.
+_ELSEWHERE = {
+    **dict.fromkeys(("CER", "WER", "EntityWER"), "metrics"),
+    **dict.fromkeys(("TuningPoint", "TuningResult", "tune_weights"), "tuning"),
+}
 
-        return getattr(metrics, name)
+
+def __getattr__(name: str) -> Any:
+    if name in _ELSEWHERE:
+        return getattr(importlib.import_module(f".{_ELSEWHERE[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
