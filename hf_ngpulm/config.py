@@ -8,6 +8,7 @@ from typing import Any
 
 from .errors import NGramFormatError
 from .training_summary import TrainingSummary
+from .tuned import TunedDecoding, decoding_from
 from .word_summary import WordSummary
 
 MODEL_TYPE = "ngram_lm"
@@ -30,6 +31,7 @@ class NGramLMConfig:
         tokenizer_fingerprint: SHA-256 of its first `vocab_size` pieces.
         training: how it was trained, where it was trained here.
         words: of a word-level model, composed with a lexicon; then n-grams, order, `<unk>` and `<s>` are those of words.
+        decoding: settings that were found best for speech recognisers, newest last (see `hf_ngpulm.tuned`).
     """
 
     vocab_size: int
@@ -43,6 +45,7 @@ class NGramLMConfig:
     tokenizer_fingerprint: str | None = None
     training: TrainingSummary | None = None
     words: WordSummary | None = None
+    decoding: tuple[TunedDecoding, ...] = ()
     model_type: str = field(default=MODEL_TYPE)
     format_version: int = field(default=FORMAT_VERSION)
 
@@ -63,7 +66,9 @@ class NGramLMConfig:
 
     def to_dict(self) -> dict[str, Any]:
         values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-        return {**values, "unit": self.unit}
+        del values["decoding"]
+        values["unit"] = self.unit
+        return values | ({"decoding": [entry.to_dict() for entry in self.decoding]} if self.decoding else {})
 
     @classmethod
     def from_dict(cls, values: Any, where: str) -> NGramLMConfig:
@@ -111,6 +116,8 @@ class NGramLMConfig:
             require(isinstance(values.get(name), str | None), f"{name} should be text or null, is {values.get(name)!r}")
         if values.get("training") is not None:
             values["training"] = TrainingSummary.from_dict(values["training"], where)
+        if "decoding" in values:
+            values["decoding"] = decoding_from(values["decoding"], where)
         return cls(**values)
 
 

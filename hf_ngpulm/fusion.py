@@ -271,6 +271,15 @@ class Fusion:
         changed._take_phrases(phrases, phrase_weight)
         return changed
 
+    def with_weights(self, lm_weight: float | Tensor | None = None, phrase_weight: float | Tensor | None = None) -> Fusion:
+        """The same with other weights; None leaves one as it is."""
+        changed = copy.copy(self)
+        if lm_weight is not None:
+            changed.weight = check_weight(lm_weight, "lm_weight")
+        if phrase_weight is not None:
+            changed.phrase_weight = check_weight(phrase_weight, "phrase_weight")
+        return changed
+
     def _take_phrases(self, phrases: Any, phrase_weight: float | Tensor) -> None:
         self.phrase_weight = check_weight(phrase_weight, "phrase_weight")
         # Boosters are made before there is audio, to tell of mistakes; and phrases may be any iterable, which is read once.

@@ -29,6 +29,7 @@ from .errors import NGramFormatError, TokenizerMismatchError
 from .files import write_beside
 from .ngrams.table import NGramTable
 from .saved import CONFIG_FILE, TENSORS, WEIGHTS_FILE, load_saved
+from .tuned import TunedDecoding, remembered
 from .vocabulary import Vocabulary, check_tokenizer, tokenizer_of
 
 CARD_FILE = "README.md"
@@ -476,6 +477,16 @@ class NGramLM(
             unit=config.unit,
             training="".join(f"| {name} | {value} |\n" for name, value in config.lines()),
         )
+
+    def remember(self, tuned: TunedDecoding) -> None:
+        """Keep settings that were found best for a speech recogniser, in place of earlier ones for it and the same search.
+
+        They are in `config.json` when the model is saved, and pipelines for that recogniser go by them (see `hf_ngpulm.tuned`).
+
+        Raises:
+            NGramFormatError: settings that there aren't, or that can't be.
+        """
+        self.config = replace(self.config, decoding=remembered(self.config.decoding, tuned))
 
     def to_table(self) -> NGramTable:
         """The n-grams that the model consists of, on the CPU."""

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from . import convert, demo, evaluate, info, interpolate, score, serve, stream, train, transcribe
+from . import convert, demo, evaluate, info, interpolate, score, serve, stream, train, transcribe, tune
 
 app = typer.Typer(
     name="hf-ngpulm",
@@ -28,6 +28,7 @@ app.command()(info.info)
 app.command()(score.score)
 app.command()(transcribe.transcribe)
 app.command()(evaluate.evaluate)
+app.command()(tune.tune)
 app.command()(stream.stream)
 app.command()(serve.serve)
 
@@ -68,7 +69,7 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ModuleNotFoundError as error:
-        if error.name not in ("accelerate", "aiohttp", "datasets", "jiwer", "sounddevice", "soundfile", "soxr"):
+        if error.name not in ("accelerate", "aiohttp", "datasets", "jiwer", "matplotlib", "sounddevice", "soundfile", "soxr"):
             raise
         return _complain(f"this command needs {error.name}: pip install 'hf-ngpulm[all]'")
     except (ValueError, OSError) as error:

@@ -39,7 +39,7 @@ def info(
 def _facts(lm: str, tokenizer: str | None, vocab_size: int | None, units: str) -> tuple[dict[str, Any], dict[str, str]]:
     model = load(lm, tokenizer, vocab_size, units)
     total = sum(model.num_ngrams)
-    facts = {
+    facts: dict[str, Any] = {
         "order": model.order,
         "vocab_size": model.vocab_size,
         "num_ngrams": list(model.num_ngrams),
@@ -54,6 +54,8 @@ def _facts(lm: str, tokenizer: str | None, vocab_size: int | None, units: str) -
         "words": None if model.config.words is None else model.config.words.to_dict(),
         "training": None if model.config.training is None else model.config.training.to_dict(),
     }
+    if model.config.decoding:
+        facts["decoding"] = [entry.to_dict() for entry in model.config.decoding]
     rows = {
         "order": str(model.order),
         "n-grams": f"{total:,} of {model.config.unit}s  ({' + '.join(f'{count:,}' for count in model.num_ngrams)})",
@@ -65,6 +67,8 @@ def _facts(lm: str, tokenizer: str | None, vocab_size: int | None, units: str) -
         "fingerprint": model.config.tokenizer_fingerprint or "none: it fits any tokenizer of that size",
         **dict(model.config.lines()),
     }
+    for entry in model.config.decoding:
+        rows[f"tuned for {entry.model.name}"] = ", ".join(f"{name}={value}" for name, value in entry.settings.items())
     return facts, rows
 
 

@@ -144,6 +144,20 @@ class CTCDecoder:
         selected.fusion = self.fusion.with_phrases(phrases, phrase_weight)
         return selected
 
+    def with_weights(
+        self,
+        lm_weight: float | Tensor | None = None,
+        phrase_weight: float | Tensor | None = None,
+        beta: float | Tensor | None = None,
+    ) -> CTCDecoder:
+        """The same with other weights, numbers or tensors `[B]`; None leaves one as it is."""
+        if self.num_beams == 1:
+            refuse_idle({"beta": beta}, "without a beam to act on: make the decoder with num_beams=8, or so")
+        selected = copy.copy(self)
+        selected.fusion = self.fusion.with_weights(lm_weight, phrase_weight)
+        selected.beta = self.beta if beta is None else check_weight(beta, "beta")
+        return selected
+
     def select(self, rows: Sequence[int]) -> CTCDecoder:
         """The same decoder for a batch of some of the rows that LMs, phrases, weights and `beta` list, in this order."""
         selected = copy.copy(self)

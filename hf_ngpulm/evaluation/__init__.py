@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .parts import SettingsMismatchError
     from .processes import WorkerLostError
     from .results import Clock, Compared, Evaluation, Scores, Utterance, read_results
+    from .tuning import TuningPoint, TuningResult, tune_weights
 
 __all__ = [
     "CER",
@@ -37,6 +38,8 @@ __all__ = [
     "Recordings",
     "Scores",
     "SettingsMismatchError",
+    "TuningPoint",
+    "TuningResult",
     "Utterance",
     "WorkerLostError",
     "bootstrap",
@@ -47,6 +50,7 @@ __all__ = [
     "paired_significance",
     "read_recordings",
     "read_results",
+    "tune_weights",
     "word_errors",
 ]
 
@@ -58,6 +62,7 @@ _ELSEWHERE = {
     "SettingsMismatchError": "parts",
     "WorkerLostError": "processes",
     "evaluate": "evaluating",
+    **dict.fromkeys(("TuningPoint", "TuningResult", "tune_weights"), "tuning"),
 }
 
 

@@ -86,8 +86,7 @@ class NGramLogitsProcessor(LogitsProcessor):
         if self.fusion.num_lms > 1:
             raise ValueError("`generate` takes one language model for each recording, not several as LogLinear")
         self.weighted = one_of("unscored", unscored, CHOICES) == "lm_weighted"
-        if lm is not None and self.weighted and float(torch.as_tensor(self.fusion.weight).min()) <= -1:
-            raise ValueError(f"unscored='lm_weighted' takes weights above -1, got {weight}")
+        self._check_weight()
         self.in_place = in_place
         self.engine = check_engine(engine)
         self.window: Window | None = None  # of a long recording, while Whisper decodes it
@@ -130,6 +129,16 @@ class NGramLogitsProcessor(LogitsProcessor):
         changed.window = changed._parts = None
         changed._roles = []
         changed._known = changed._automata()
+        return changed
+
+    def with_weights(
+        self, weight: float | Tensor | None = None, phrase_weight: float | Tensor | None = None
+    ) -> NGramLogitsProcessor:
+        """The same with other weights, numbers or tensors with one per recording; None leaves one as it is."""
+        changed = copy.copy(self)
+        changed.fusion = self.fusion.with_weights(weight, phrase_weight)
+        changed.window = changed._parts = None
+        changed._check_weight()
         return changed
 
     def select(self, recordings: Sequence[int]) -> NGramLogitsProcessor:
@@ -212,6 +221,11 @@ class NGramLogitsProcessor(LogitsProcessor):
                 parts.append(Part(rows, roles, self.weighted and column < every.num_lms))
             self._parts = (key, parts)
         return self._parts[1]
+
+    def _check_weight(self) -> None:
+        weight = self.fusion.weight
+        if self.fusion.models and self.weighted and float(torch.as_tensor(weight).min()) <= -1:
+            raise ValueError(f"unscored='lm_weighted' takes weights above -1, got {weight}")
 
     def _automata(self) -> list[Any]:
         """All language models and boosters, each once."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
@@ -19,6 +21,7 @@ from transformers.pipelines.automatic_speech_recognition import rescale_stride
 
 from ..hypotheses import Hypothesis
 from ..language_model import NGramLM, configured_lm, load_language_model
+from ..tuned import ModelIdentity, TunedDecoding, tuned_for
 from .per_item import RECORDING, Numbered, Recordings, listed_values, numbered, numbers_in
 
 # What the decoder of some family takes: the stock pipeline would swallow the name of any setting.
@@ -50,6 +53,8 @@ OF_SOME_DECODER = frozenset(
     ]
 )
 NO_PHRASES: list[str] = []
+logger = logging.getLogger(__name__)
+_told: set[tuple[str, str]] = set()  # for which models it was said that settings are their tuned ones
 TRANSDUCERS = ("parakeet_tdt", "parakeet_rnnt", "nemotron_asr_streaming", "nemotron3_5_asr")
 
 
@@ -59,6 +64,10 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     Made for a model of a family without a class here it is the stock pipeline, which refuses an LM. A language model named in
     the model's generation config (`ngram_lm`, `ngram_lm_weight`) is used where none is given; `lm=None` goes without. Settings
     may be lists with a value for each recording (see `hf_ngpulm.pipelines.per_item`).
+
+    Where there is one `lm` and no `lm_weight`, settings that were tuned for the model with that LM and are kept in the LM's
+    config hold: weights, and the search that they are for (see `hf_ngpulm.tuned`). What is given goes before them; an
+    `lm_weight` before all of them.
     """
 
     # Settings that a family's decoder takes; any of the reasons is cause enough to decode here.
@@ -94,13 +103,14 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         kwargs |= self.__dict__.pop("_held", {})
         given = {name: kwargs.pop(name) for name in self.settings if name in kwargs}
+        search = self._search_given(kwargs)
         if isinstance(given.get("phrases"), Iterator):  # it can be read once, and there may be many calls
             given["phrases"] = list(given["phrases"])
         foreign = sorted(kwargs.keys() & OF_SOME_DECODER)
         if foreign:
             raise ValueError(f"{', '.join(foreign)}: no settings for {type(self.model).__name__}; leave them out")
         preprocess, forward, postprocess = super()._sanitize_parameters(**kwargs)
-        if given:
+        if given or (search and self._ngram_settings):
             constructing = not hasattr(self, "_forward_params")
             settings = {**(self._ngram_settings or {}), **given}
             lists = listed_values(settings)
@@ -108,13 +118,39 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             settings |= {"lm": self._loaded(settings["lm"])} if "lm" in settings else {}
             if constructing:
                 self._ngram_settings = settings
-            decoder = self._ngram_decoder(settings, given)
+            tuned = self._tuned(settings, {**self._search, **search})
+            forward |= self._of_generation(tuned)
+            decoder = self._ngram_decoder({**tuned, **settings}, given)
             for parameters in (preprocess, forward, postprocess):
                 parameters["ngram_decoder"] = decoder
             idle = self.of_an_lm if settings.get("lm") is None else frozenset()
             idle |= {"phrase_weight"} if settings.get("phrases") is None else frozenset()
             preprocess["per_item"] = {name: len(values) for name, values in lists.items() if name not in idle}
         return preprocess, forward, postprocess
+
+    def _search_given(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """What a call is told of the search apart from `settings`; `_search` is what the pipeline was."""
+        return {}
+
+    def _of_generation(self, tuned: dict[str, Any]) -> dict[str, Any]:
+        """Of tuned settings those that are for `generate`; taken out."""
+        return {}
+
+    def _tuned(self, settings: dict[str, Any], search: dict[str, Any]) -> dict[str, Any]:
+        """Settings that the language model's config has for this model and this search, and that aren't given."""
+        lm, given = settings.get("lm"), {**search, **settings}
+        if not isinstance(lm, NGramLM) or not lm.config.decoding:
+            return {}
+        found = tuned_for(lm.config.decoding, self._identity, given)
+        if found is None:
+            return {}
+        fitting = {name: value for name, value in found.settings.items() if name not in given}
+        _tell(found, fitting)
+        return fitting
+
+    @cached_property
+    def _identity(self) -> ModelIdentity:
+        return ModelIdentity.of(self.model)
 
     def _loaded(self, lm: Any) -> Any:
         """A language model, or a list of them, of which some may be files or ids; each of these is read once."""
@@ -170,6 +206,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
 
     # A pipeline without any of the settings never gets to `_ngram_decoder`.
     _ngram_settings: dict[str, Any] | None = None
+    _search: Mapping[str, Any] = MappingProxyType({})
     _last_made: tuple[dict[str, Any] | None, Any] = (None, None)
 
     if TYPE_CHECKING:  # what the class of a family adds
@@ -202,6 +239,23 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         extract = cast(Any, self.feature_extractor)
         tone = np.sin(np.arange(samples)).astype(np.float32)
         return extract(tone, sampling_rate=extract.sampling_rate, return_tensors="pt")[self.model.main_input_name].shape[1]
+
+    def frames(self, inputs: Iterable[Any], batch_size: int = 1) -> Iterator[Tensor]:
+        """What the decoder is given for each recording, for those who decode it many times; for CTC models and transducers.
+
+        Args:
+            inputs: recordings as a call takes them.
+            batch_size: those that the model is given at once, as for a call. (Most models feel the padding of a batch.)
+
+        Returns:
+            For each recording `[T, ...]`, on the CPU, in the precision of the model: logits, or an encoder's projected frames.
+        """
+        itself = {"ngram_decoder": FramesThemselves()}
+        params = ({**given, **itself} for given in (self._preprocess_params, self._forward_params, self._postprocess_params))
+        preprocess, forward, postprocess = params
+        preprocess.pop("per_item", None)
+        for result in self.get_iterator((audio for audio in inputs), 0, batch_size, preprocess, forward, postprocess):
+            yield result["frames"]
 
     def get_iterator(
         self, inputs: Any, num_workers: int, batch_size: int, preprocess_params: dict[str, Any], *params: dict[str, Any]
@@ -273,6 +327,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             hypotheses = model_outputs[0]["hypotheses"]
         if isinstance(hypotheses[0], list):  # a batch of one, which the stock pipeline doesn't take apart
             (hypotheses,) = hypotheses
+        if isinstance(ngram_decoder, FramesThemselves):
+            return {"frames": hypotheses[0]}
         timestamps = kwargs.get("return_timestamps")
         with_confidence = ngram_decoder.confidence is not None
         result = _shown(hypotheses[0], timestamps, with_confidence)
@@ -282,6 +338,24 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             for name in output.keys() - {"is_last", "hypotheses", "frames", "stride", RECORDING}:
                 result.setdefault(name, []).append(output[name])
         return result
+
+
+class FramesThemselves:
+    """Where a decoder is expected: gives back the frames of each row."""
+
+    def __call__(self, frames: Tensor, lengths: Tensor | None) -> list[list[Tensor]]:
+        ends = [frames.shape[1]] * len(frames) if lengths is None else lengths.tolist()
+        return [[row[:end].clone()] for row, end in zip(frames, ends)]
+
+    decode = __call__
+
+
+def _tell(tuned: TunedDecoding, fitting: dict[str, Any]) -> None:
+    """Say once for each model and settings that what wasn't given has been tuned."""
+    shown = ", ".join(f"{name}={value}" for name, value in fitting.items() if name != "phrase_weight")
+    if (tuned.model.fingerprint, shown) not in _told:
+        _told.add((tuned.model.fingerprint, shown))
+        logger.warning("decoding with %s, as the language model's config was tuned for %s", shown, tuned.model.name)
 
 
 def _same(a: Any, b: Any) -> bool:

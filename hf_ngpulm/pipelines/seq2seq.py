@@ -24,7 +24,8 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     Args:
         lm: an `NGramLM`; the id of a Hub repo or a folder with one; or an ARPA (`.arpa`, `.arpa.gz`) or NeMo (`.nemo`) file.
             None decodes without. A list has one, or None, for each recording of the call.
-        lm_weight: weight of the LM's log-probabilities (default 0.2); a list or a tensor has one for each recording.
+        lm_weight: weight of the LM's log-probabilities; a list or a tensor has one for each recording. By default what was
+            tuned for the model and stands in the LM's config, with the rest of what was tuned; or else 0.2.
         phrases: phrases that shall be recognised: a list of texts, or of pairs of a text and a weight, or a
             `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
         phrase_weight: what their bonuses are multiplied with (default 1); a list or a tensor has one for each recording.
@@ -38,6 +39,16 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     settings = ("lm", "lm_weight", "phrases", "phrase_weight", "prompt_context", "unscored", "score_eos", "engine")
     of_an_lm = frozenset(("lm_weight", "unscored", "score_eos"))
 
+    def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
+        self._search = _beams_in(kwargs)
+        super().__init__(model, *args, **kwargs)
+
+    def _search_given(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        return _beams_in(kwargs)
+
+    def _of_generation(self, tuned: dict[str, Any]) -> dict[str, Any]:
+        return {"tuned_beams": tuned.pop("num_beams", None)}
+
     def _make_decoder(self, settings: dict[str, Any]) -> NGramLogitsProcessor:
         settings = dict(settings)
         weight = {"weight": settings.pop("lm_weight")} if "lm_weight" in settings else {}
@@ -49,8 +60,12 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         for piece in self._pieces(inputs, *args, **kwargs):
             yield self._turned(piece)
 
-    def _forward(self, model_inputs: dict[str, Any], ngram_decoder: Any = None, **kwargs: Any) -> dict[str, Any]:
+    def _forward(
+        self, model_inputs: dict[str, Any], ngram_decoder: Any = None, tuned_beams: int | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
         recordings = numbers_in(self._turned(model_inputs))
+        if tuned_beams is not None:
+            kwargs["num_beams"] = tuned_beams
         if ngram_decoder is not None:
             processor = of_recordings(ngram_decoder, recordings)
             kwargs["logits_processor"] = [*(kwargs.get("logits_processor") or ()), processor]
@@ -64,3 +79,11 @@ class Seq2SeqNGramPipeline(NGramPipeline):
 
     def postprocess(self, model_outputs: Sequence[dict[str, Any]], ngram_decoder: Any = None, **kwargs: Any) -> dict[str, Any]:
         return AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
+
+
+def _beams_in(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The number of beams that `generate` is asked for, if any."""
+    config = kwargs.get("generation_config")
+    within = (kwargs.get("generate_kwargs") or {}).get("num_beams")
+    found = [kwargs.get("num_beams"), within, getattr(config, "num_beams", None)]
+    return next(({"num_beams": beams} for beams in found if beams is not None), {})

@@ -25,7 +25,8 @@ class TransducerNGramPipeline(NGramPipeline):
     Args:
         lm: an `NGramLM`; the id of a Hub repo or a folder with one; or an ARPA (`.arpa`, `.arpa.gz`) or NeMo (`.nemo`) file.
             None decodes without. A list has one, or None, for each recording of the call.
-        lm_weight: weight of the LM's log-probabilities (default 0.5); a list or a tensor has one for each recording.
+        lm_weight: weight of the LM's log-probabilities; a list or a tensor has one for each recording. By default what was
+            tuned for the model and stands in the LM's config, with the rest of what was tuned; or else 0.5.
         phrases: phrases that shall be recognised: a list of texts, or of pairs of a text and a weight, or a
             `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
         phrase_weight: what their bonuses are multiplied with (default 1); a list or a tensor has one for each recording.

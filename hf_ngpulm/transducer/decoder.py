@@ -104,6 +104,17 @@ class TransducerDecoder:
         selected.search = self.search.with_phrases(phrases, phrase_weight)
         return selected
 
+    def with_weights(
+        self,
+        lm_weight: float | Tensor | None = None,
+        phrase_weight: float | Tensor | None = None,
+        ilm_weight: float | None = None,
+    ) -> TransducerDecoder:
+        """The same with other weights, numbers or (but for `ilm_weight`) tensors `[B]`; None leaves one as it is."""
+        selected = copy.copy(self)
+        selected.search = self.search.with_weights(lm_weight, phrase_weight, ilm_weight)
+        return selected
+
     def select(self, rows: Sequence[int]) -> TransducerDecoder:
         """The same decoder for a batch of some of the rows that LMs, phrases and weights list, in this order."""
         selected = copy.copy(self)

@@ -119,6 +119,19 @@ class TransducerSearch:
         selected.fusion = self.fusion.with_phrases(phrases, phrase_weight)
         return selected
 
+    def with_weights(
+        self,
+        lm_weight: float | Tensor | None = None,
+        phrase_weight: float | Tensor | None = None,
+        ilm_weight: float | None = None,
+    ) -> TransducerSearch:
+        """The same with other weights; None leaves one as it is."""
+        selected = copy.copy(self)
+        selected.fusion = self.fusion.with_weights(lm_weight, phrase_weight)
+        if ilm_weight is not None:
+            selected.settings = self.settings._replace(ilm_weight=check_number(ilm_weight, "ilm_weight"))
+        return selected
+
     def select(self, rows: Sequence[int]) -> TransducerSearch:
         """The same search for a batch of some of the rows that LMs, phrases and weights list, in this order."""
         selected = copy.copy(self)

@@ -1,0 +1,219 @@
+"""Sweeps of decoders with attention: each setting generates anew, but the encoder has heard everything before."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...pipelines import Seq2SeqNGramPipeline
+from .outputs import KeptTensors
+from .sweeps import Settings, Sweep
+from .utterances import Utterance
+
+# Sequences that are generated at once: rows times beams.
+MOST_SEQUENCES = 256
+
+
+class AttentionSweep(Sweep):
+    """Of a pipeline for encoder-decoders.
+
+    A recording is preprocessed and encoded by itself, so that what comes out is what the pipeline says of it alone. A batch has
+    the recordings whose features are of the same shape (Whisper's all are), with all their settings.
+    """
+
+    weights = ("lm_weight", "phrase_weight")
+    lm_grid = "0:1:0.1"
+
+    def __init__(self, kept: KeptTensors, batch_size: int, pipeline: Seq2SeqNGramPipeline) -> None:
+        super().__init__(kept, batch_size)
+        self.pipeline: Any = pipeline
+        self.processor = pipeline._forward_params["ngram_decoder"]
+        self.encoder = _RememberingEncoder(pipeline.model, kept)
+        self._pieces: list[list[dict[str, Any]]] = []
+
+    @property
+    def fusion(self) -> Any:
+        return self.processor.fusion
+
+    @property
+    def model(self) -> Any:
+        return self.pipeline.model
+
+    def search(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"num_beams": self._num_beams()}
+        settings = self.pipeline._ngram_settings or {}
+        usual = {"unscored": "lm_weighted", "score_eos": True, "prompt_context": False}
+        return found | {name: settings[name] for name, value in usual.items() if settings.get(name, value) != value}
+
+    def standing(self) -> dict[str, Any]:
+        return {"lm_weight": self.fusion.weight, "phrase_weight": self.fusion.phrase_weight}
+
+    def hold(self, utterances: Iterable[Utterance]) -> Iterator[Utterance]:
+        rate = self.pipeline.feature_extractor.sampling_rate
+        params = {name: value for name, value in self.pipeline._preprocess_params.items() if name != "per_item"}
+        for utterance in utterances:
+            samples = utterance.samples(rate)
+            recording = {"raw": samples, "sampling_rate": rate}
+            pieces = list(self.pipeline.preprocess(recording, **params)) if len(samples) else []
+            self._pieces.append([{name: self._held(value) for name, value in piece.items()} for piece in pieces])
+            yield utterance
+
+    def _held(self, value: Any) -> Any:
+        return _Held(self.kept.add(value), tuple(value.shape)) if isinstance(value, Tensor) else value
+
+    def decode(self, numbers: Sequence[int], settings: Sequence[Settings]) -> Iterator[tuple[int, int, str]]:
+        waiting: dict[tuple[int, int], list[Any]] = {}  # what came out for the pieces of a row, as far as it has
+        rows = []
+        for number in numbers:
+            pieces = self._pieces[number]
+            for i in range(len(settings)):
+                if pieces:
+                    waiting[number, i] = [None] * len(pieces)
+                else:  # nothing to hear
+                    yield number, i, ""
+            rows += [(number, i, place) for place in range(len(pieces)) for i in range(len(settings))]
+        rows.sort(key=lambda row: (self._shapes(row[0], row[2]), row[0], row[2]))
+        most = max(MOST_SEQUENCES // self._num_beams(), 1)
+        while rows:
+            shapes, count = self._shapes(rows[0][0], rows[0][2]), 1
+            while count < min(len(rows), most) and self._shapes(rows[count][0], rows[count][2]) == shapes:
+                count += 1
+            batch, rows = rows[:count], rows[count:]
+            for (number, i, place), output in zip(batch, self._outputs(batch, settings)):
+                waiting[number, i][place] = output
+                if all(found is not None for found in waiting[number, i]):
+                    outputs = waiting.pop((number, i))
+                    yield number, i, self.pipeline.postprocess(outputs, **self.pipeline._postprocess_params)["text"]
+
+    def _shapes(self, number: int, place: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        piece = self._pieces[number][place]
+        return tuple((name, value.shape) for name, value in sorted(piece.items()) if isinstance(value, _Held))
+
+    def _outputs(self, rows: list[tuple[int, int, int]], settings: Sequence[Settings]) -> list[dict[str, Any]]:
+        """What the pipeline's model says to a batch of pieces, row by row."""
+        pieces = [self._pieces[number][place] for number, _, place in rows]
+        read: dict[int, Tensor] = {}
+        inputs: dict[str, Any] = {}
+        for name, value in pieces[0].items():
+            if isinstance(value, _Held):
+                for piece in pieces:
+                    number = piece[name].number
+                    read[number] = self.kept[number] if number not in read else read[number]
+                inputs[name] = torch.cat([read[piece[name].number] for piece in pieces])
+            else:
+                inputs[name] = [piece[name] for piece in pieces]
+        weights = {
+            ("weight" if name == "lm_weight" else name): torch.tensor([settings[i][name] for _, i, _ in rows])
+            for name in settings[0]
+        }
+        processor = self.processor.select([number for number, _, _ in rows]).with_weights(**weights)
+        params = {**self.pipeline._forward_params, "ngram_decoder": processor}
+        with self.encoder.in_place():
+            outputs = self.pipeline.forward(inputs, **params)
+        return [_of_row(outputs, row, len(rows)) for row in range(len(rows))]
+
+    def _num_beams(self) -> int:
+        pipeline, given = self.pipeline, dict(self.pipeline._forward_params)
+        given.pop("ngram_decoder")
+        if (tuned := given.pop("tuned_beams", None)) is not None:
+            return tuned
+        if hasattr(pipeline, "_prepare_generate_kwargs"):
+            found = pipeline._prepare_generate_kwargs(given)
+            found = getattr(found.get("generation_config"), "num_beams", None) or found.get("num_beams")
+            return found or pipeline.model.generation_config.num_beams or 1
+        return given.get("num_beams") or pipeline.generation_config.num_beams or 1  # before version 5
+
+
+class _Held:
+    """A tensor that is kept."""
+
+    def __init__(self, number: int, shape: tuple[int, ...]) -> None:
+        self.number, self.shape = number, shape
+
+
+def _of_row(outputs: dict[str, Any], row: int, rows: int) -> dict[str, Any]:
+    """One row of what a pipeline's forward pass gave for a batch."""
+    found = {}
+    for name, value in outputs.items():
+        if isinstance(value, Tensor) and len(value) == rows:
+            found[name] = value[row : row + 1]
+        else:
+            found[name] = value[row] if isinstance(value, list | tuple) and len(value) == rows else value
+    return found
+
+
+class _RememberingEncoder:
+    """A model's encoder, which isn't run again for what it has heard.
+
+    Each row of its inputs is compared with what came before, by contents: whoever asks for whatever part of a recording (the
+    detection of a language, a window of a long one, a second try) gets what the encoder would say. Rows are encoded one by one,
+    so that what is kept doesn't depend on the batch that they first came in.
+    """
+
+    def __init__(self, model: Any, kept: KeptTensors) -> None:
+        self.kept = kept
+        self.encoder = model.get_encoder() if getattr(model.config, "is_encoder_decoder", False) else None
+        self._known: dict[bytes, Any] = {}
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """While the model generates, its encoder remembers."""
+        if self.encoder is None:
+            yield
+            return
+        own = self.encoder.forward
+        shadowed = "forward" in vars(self.encoder)  # a hook of someone else's
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return self._remembered(own, args, kwargs)
+
+        self.encoder.forward = forward
+        try:
+            yield
+        finally:
+            if shadowed:
+                self.encoder.forward = own
+            else:
+                del self.encoder.forward
+
+    def _remembered(self, encode: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+        tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+        others = {name: value for name, value in given.items() if not isinstance(value, Tensor)}
+        rows = {len(value) if value.dim() else -1 for value in tensors.values()}
+        plain = all(isinstance(value, str | int | float | None) for value in others.values())
+        if len(rows) != 1 or -1 in rows or not plain:
+            return encode(*args, **kwargs)
+        found: list[dict[Any, Tensor]] = []
+        kind: Any = None
+        for row in range(rows.pop()):
+            inputs = {name: value[row : row + 1] for name, value in tensors.items()}
+            if row and all(torch.equal(value, tensors[name][row - 1 : row]) for name, value in inputs.items()):
+                found.append(found[-1])  # another setting for the same
+                continue
+            key = _digest(inputs, others)
+            if key not in self._known:
+                each = {**inputs, **others}
+                output = encode(*(each[place] for place in range(len(args))), **{name: each[name] for name in kwargs})
+                parts = dict(output.items()) if hasattr(output, "items") else None
+                if parts is None or not all(isinstance(part, Tensor) and len(part) == 1 for part in parts.values()):
+                    return encode(*args, **kwargs)  # it says more than that: nothing is known of what to keep
+                self._known[key] = (type(output), {name: self.kept.add(part) for name, part in parts.items()})
+            kind, numbers = self._known[key]
+            device = next(iter(tensors.values())).device
+            found.append({name: self.kept[number].to(device) for name, number in numbers.items()})
+        return kind(**{name: torch.cat([parts[name] for parts in found]) for name in found[0]})
+
+
+def _digest(tensors: dict[Any, Tensor], others: dict[Any, Any]) -> bytes:
+    digest = hashlib.blake2b(repr(sorted(others.items(), key=str)).encode(), digest_size=16)
+    for name, value in sorted(tensors.items(), key=lambda pair: str(pair[0])):
+        value = value.detach().cpu().contiguous()
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.flatten().view(torch.uint8).numpy().data)
+    return digest.digest()

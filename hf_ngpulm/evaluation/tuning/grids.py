@@ -1,0 +1,191 @@
+"""Which weights are tried: a coarse grid first, beyond its edge if the best lies there, then finer around the best."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from numbers import Real
+from typing import Any
+
+from ...tuned import SETTINGS
+
+MOST_VALUES = 1000
+# Values beyond an edge that are tried at a time, and how often.
+BEYOND, EXTENSIONS = 2, 3
+# Up to so many weights are tried in all combinations; more of them one after another, over and over.
+JOINT, CYCLES = 2, 2
+
+Setting = tuple[float, ...]
+
+
+def grid_values(name: str, values: str | float | Iterable[float]) -> tuple[float, ...]:
+    """The values of a grid, ascending.
+
+    Args:
+        name: of the weight, such as "lm_weight".
+        values: numbers; or a text: "0:2:0.1" (from, to, step), "0.2,0.5,1", or both, such as "0:1:0.5,2".
+
+    Raises:
+        ValueError: no grid, values that aren't finite, or weights below 0 (but for `beta`): says which and what would be right.
+    """
+    example = 'such as "0:2:0.1" (from, to, step), "0.2,0.5,1", or numbers'
+    if isinstance(values, str):
+        found = [number for part in values.replace(",", " ").split() for number in _parsed(name, part, example)]
+    elif isinstance(values, Iterable):
+        found = list(values)
+    else:
+        found = [values]
+    if not found:
+        raise ValueError(f"the grid of {name} is empty: {values!r}; give one {example}")
+    for value in found:
+        what, right = SETTINGS[name]
+        if isinstance(value, bool) or not isinstance(value, Real) or not right(float(value)):
+            raise ValueError(f"{name} should be {what}, got {value!r} in its grid")
+    if len(found) > MOST_VALUES:
+        raise ValueError(f"the grid of {name} has {len(found)} values, more than {MOST_VALUES}; take a larger step")
+    return tuple(sorted({_rounded(float(value)) for value in found}))
+
+
+def _parsed(name: str, part: str, example: str) -> list[float]:
+    try:
+        numbers = [float(number) for number in part.split(":")]
+    except ValueError:
+        numbers = []
+    if len(numbers) == 1:
+        return numbers
+    if len(numbers) != 3 or not all(map(math.isfinite, numbers)):
+        raise ValueError(f"the grid of {name} can't be read: {part!r}; write it {example}")
+    first, last, step = numbers
+    if step <= 0 or last < first:
+        raise ValueError(f"the grid of {name} should go up, from, to, step, with a step above 0; got {part!r}")
+    count = math.floor((last - first) / step + 1e-6) + 1
+    if count > MOST_VALUES:
+        raise ValueError(f"the grid {part!r} of {name} has {count} values, more than {MOST_VALUES}; take a larger step")
+    return [first + i * step for i in range(count)]
+
+
+def _rounded(value: float) -> float:
+    return round(value, 9) + 0.0  # no -0.0
+
+
+class GridSearch:
+    """The search for the best setting.
+
+    Args:
+        grids: of each weight the values to begin with; a single value stays as it is.
+        start: where one weight after another is swept, what the others have at first.
+        refine: how often the distance between values is halved around the best.
+        extend: whether to go on beyond the edge of a grid that the best lies at.
+    """
+
+    def __init__(
+        self, grids: Mapping[str, tuple[float, ...]], start: Mapping[str, Any], refine: int = 2, extend: bool = True
+    ) -> None:
+        self.names = tuple(grids)
+        self.grids = tuple(grids.values())
+        self.swept = [axis for axis, values in enumerate(self.grids) if len(values) > 1]
+        self.refine, self.extend = refine, extend
+        # Of each grid the value closest to where the decoder stands, or else the one in the middle.
+        self.start = tuple(
+            values[len(values) // 2] if start.get(name) is None else min(values, key=lambda value: abs(value - start[name]))
+            for name, values in grids.items()
+        )
+
+    @property
+    def joint(self) -> bool:
+        return len(self.swept) <= JOINT
+
+    @property
+    def most_settings(self) -> int:
+        """How many settings are tried at most."""
+        axes = len(self.swept)
+        sizes = [len(self.grids[axis]) for axis in self.swept]
+        if self.joint:
+            coarse, around = math.prod(sizes), 3**axes - 1
+            beyond = EXTENSIONS * axes * BEYOND * 3 ** max(axes - 1, 0)
+        else:
+            coarse, around, beyond = CYCLES * sum(sizes), 2 * axes, EXTENSIONS * axes * BEYOND
+        return coarse + self.refine * around + (beyond if self.extend else 0)
+
+    def run(self, errors: Callable[[list[Setting]], list[int]]) -> tuple[Setting, list[str]]:
+        """Find the best setting.
+
+        Args:
+            errors: how many errors there are with each of some settings. No setting is asked for twice.
+
+        Returns:
+            The setting with the fewest errors, of several that with the lowest weights; and the names of weights that are
+            still at an edge of what was tried.
+        """
+        known: dict[Setting, int] = {}
+
+        def best_with(settings: Iterable[Setting]) -> Setting:
+            new = [setting for setting in dict.fromkeys(settings) if setting not in known]
+            if new:
+                known.update(zip(new, errors(new), strict=True))
+            return min(known, key=lambda setting: (known[setting], setting))
+
+        if self.joint:
+            best = best_with(itertools.product(*self.grids))
+        else:
+            best = self.start
+            for _, axis in itertools.product(range(CYCLES), self.swept):
+                best = best_with(_with(best, {axis: value}) for value in self.grids[axis])
+        for _ in range(EXTENSIONS if self.extend else 0):
+            beyond = {axis: values for axis in self.swept if (values := self._beyond(axis, best, known))}
+            if not beyond:
+                break
+            best = best_with(setting for axis in beyond for setting in self._around(best, known, {axis: beyond[axis]}))
+        at_edge = [self.names[axis] for axis in self.swept if self._beyond(axis, best, known)]
+        for _ in range(self.refine):
+            # Of two weights in all combinations, of more one after the other.
+            for axes in [self.swept] if self.joint else [[axis] for axis in self.swept]:
+                between = {axis: [best[axis], *_between(best[axis], _on(axis, known))] for axis in axes}
+                best = best_with(_combined(best, between))
+        return best, at_edge
+
+    def _beyond(self, axis: int, best: Setting, known: Iterable[Setting]) -> list[float]:
+        """Values beyond the edge that the best lies at, if it does."""
+        values = _on(axis, known)
+        if best[axis] == values[-1]:
+            step = values[-1] - values[-2]
+        elif best[axis] == values[0]:
+            step = values[0] - values[1]
+        else:
+            return []
+        found = [_rounded(best[axis] + i * step) for i in range(1, BEYOND + 1)]
+        # Weights don't fall below 0, but from 0.5 in steps of 1 they fall to 0.
+        floor = 0.0 if not SETTINGS[self.names[axis]][1](-1.0) else -math.inf
+        found = [max(value, floor) for value in found if value > floor or best[axis] > floor]
+        return [value for value in dict.fromkeys(found) if SETTINGS[self.names[axis]][1](value)]
+
+    def _around(self, best: Setting, known: Iterable[Setting], values: dict[int, list[float]]) -> Iterable[Setting]:
+        """Some values of some weights, with the best of the others, or, of two weights, those next to it as well."""
+        if self.joint:
+            others = {axis: _next_to(best[axis], _on(axis, known)) for axis in self.swept if axis not in values}
+            return _combined(best, values | others)
+        return _combined(best, values)
+
+
+def _with(setting: Setting, values: Mapping[int, float]) -> Setting:
+    return tuple(values.get(axis, value) for axis, value in enumerate(setting))
+
+
+def _combined(setting: Setting, values: Mapping[int, list[float]]) -> Iterable[Setting]:
+    return (_with(setting, dict(zip(values, chosen))) for chosen in itertools.product(*values.values()))
+
+
+def _on(axis: int, settings: Iterable[Setting]) -> list[float]:
+    """The values of a weight that were tried."""
+    return sorted({setting[axis] for setting in settings})
+
+
+def _next_to(value: float, values: list[float]) -> list[float]:
+    place = values.index(value)
+    return values[max(place - 1, 0) : place + 2]
+
+
+def _between(value: float, values: list[float]) -> list[float]:
+    """Halfway to the values on both sides."""
+    return [_rounded((value + other) / 2) for other in _next_to(value, values) if other != value]

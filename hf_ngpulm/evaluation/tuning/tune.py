@@ -1,0 +1,261 @@
+"""`tune_weights`: the weights with which a recogniser makes the fewest errors."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from tqdm import tqdm
+
+from ...arguments import one_of, whole
+from ...boosting.contexts import is_per_row
+from ...ctc import CTCDecoder
+from ...pipelines import CTCNGramPipeline, NGramPipeline, Seq2SeqNGramPipeline
+from ...transducer import TransducerDecoder
+from ...tuned import ModelIdentity
+from ..counts import Normalisation
+from ..significance import bootstrap
+from .attention import AttentionSweep
+from .frames import CTCSweep, TransducerSweep
+from .grids import GridSearch, Setting, grid_values
+from .outputs import KeptTensors
+from .results import MEASURES, Scorer, TuningPoint, TuningResult
+from .sweeps import Settings, Sweep
+from .utterances import Utterance
+
+logger = logging.getLogger(__name__)
+
+Grid = str | float | Iterable[float] | None
+
+
+def tune_weights(
+    decoder: Any,
+    dataset: Iterable[Any],
+    lm_weights: Grid = None,
+    betas: Grid = None,
+    phrase_weights: Grid = None,
+    ilm_weights: Grid = None,
+    *,
+    by: str = "wer",
+    normalise: Normalisation = None,
+    refine: int = 2,
+    extend: bool = True,
+    held_out: float = 0.0,
+    least_words: int = 500,
+    level: float = 0.95,
+    model: Any = None,
+    batch_size: int = 1,
+    memory: int | str = "2G",
+    folder: str | os.PathLike[str] | None = None,
+    progress: bool = False,
+) -> TuningResult:
+    """Find the weights of the language model, of phrases, of a length bonus and of the internal LM with the fewest errors.
+
+    The model runs once over the recordings. What it says is kept, and decoded with all settings of a grid at once: a batch has
+    an utterance once for each setting, with weights of its own. (Decoders with attention generate anew for each setting: of
+    them the encoder's outputs are kept. Settings with the same `ilm_weight`, which is one for a batch, are decoded together.)
+    Results are those of separate runs with each setting.
+
+    First comes the coarse grid, of one or two weights in all combinations, of more by sweeping one after the other, twice; then
+    values beyond its edge if the best lies there; then values between the best and those next to it, `refine` times. Errors are
+    compared as counts; of settings with equally many the one with the lowest weights is chosen.
+
+    Args:
+        decoder: a speech recognition pipeline of any family with `lm=` or `phrases=`, which is tuned for its model; or a
+            `CTCDecoder` or `TransducerDecoder`, for a dataset that has the model's outputs. Its other settings stay.
+        dataset: utterances: mappings with "text", and "audio" (a path, bytes of a file, samples with a "sampling_rate", or
+            what `datasets` makes of a column of audio), or `Recording`s; in place of audio "logits" `[T, C]` for CTC or
+            "encoder_hidden_states" `[T, D]` (projected) for transducers will do. "entities", a list of phrases, if their error
+            rate is asked for. Any iterable; it is read once. Those without a transcript are left out.
+        lm_weights, betas, phrase_weights, ilm_weights: the coarse grids: numbers, or a text such as "0:2:0.2" (from, to, step).
+            Weights that have none stay what the decoder has. If none has one, the weight of the LM is tuned (or of phrases,
+            where there is no LM).
+        by: "wer", "cer" or "entity_wer".
+        normalise: what is done to transcripts before they are compared, as in `word_errors`.
+        refine: how often the steps are halved around the best.
+        extend: whether to go on beyond the grid's edge.
+        held_out: share of the utterances (every second one for 0.5) that have no part in the choice, and on which the result is
+            reported as well.
+        least_words: with fewer words (of entities, with "entity_wer") there is a warning that the choice isn't reliable.
+        level: of the confidence interval.
+        model: which model it is, where a decoder doesn't know; for `TuningResult.tuned`.
+        batch_size: recordings that CTC models and transducers are given at once, as in a call of the pipeline.
+        memory: what kept outputs may take; the rest goes to a temporary file in `folder`. It changes nothing else.
+        progress: whether to show progress on standard error, beginning with the number of settings to try.
+
+    Raises:
+        ValueError: no utterances or no transcripts, grids that can't be, weights that there is nothing for (a bonus in greedy
+            search, an internal LM in a CTC model), or something in the dataset that can't be read.
+        TokenizerMismatchError: the LM was made for another tokenizer.
+    """
+    one_of("by", by, MEASURES)
+    whole("refine", refine, 10, least=0)
+    whole("batch_size", batch_size)
+    if not 0 <= held_out < 1:
+        raise ValueError(f"held_out should be a share of the utterances, 0 or more and below 1, got {held_out!r}")
+    if not 0 < level < 1:
+        raise ValueError(f"level should lie between 0 and 1, as in 0.95, got {level!r}")
+    asked = {"lm_weight": lm_weights, "phrase_weight": phrase_weights, "ilm_weight": ilm_weights, "beta": betas}
+    grids = {name: grid_values(name, grid) for name, grid in asked.items() if grid is not None}
+    with KeptTensors(memory, folder) as kept:
+        sweep = _sweep_of(decoder, kept, batch_size)
+        if not grids:
+            name, grid = ("lm_weight", sweep.lm_grid) if sweep.fusion.models else ("phrase_weight", sweep.phrase_grid)
+            grids = {name: grid_values(name, grid)}
+        sweep.check(grids)
+        model = sweep.model if model is None else model
+        identity = None if model is None else ModelIdentity.of(model)
+        standing = {name: value for name, value in sweep.standing().items() if isinstance(value, float | int)}
+        search = GridSearch(grids, standing, refine, extend)
+        most = search.most_settings + 1
+        if progress:
+            tqdm.write(f"at most {most} settings of {', '.join(search.names)} will be tried", file=sys.stderr)
+        held = _hold(sweep, dataset, progress)
+        scorer = held.scorer(by, normalise)
+        numbers, others = _parts(len(held.texts), held_out)
+        tried: dict[Setting, TuningPoint] = {}
+        with tqdm(desc="settings", total=most, disable=not progress, unit="") as bar:
+
+            def errors(settings: Sequence[Setting]) -> list[int]:
+                found = _points(sweep, scorer, numbers, [dict(zip(search.names, setting)) for setting in settings])
+                tried.update(zip(settings, found))
+                bar.update(len(settings))
+                return [point.counts(by).errors for point in found]
+
+            without = _nothing_added(sweep)
+            (baseline,) = _points(sweep, scorer, numbers, [without])
+            bar.update()
+            if not baseline.counts(by).length:
+                raise ValueError(
+                    f"nothing to choose by {by}: the transcripts of {len(numbers)} utterances have no words for it"
+                )
+            best, at_edge = search.run(errors)
+        chosen = tried[best]
+        outside = [_points(sweep, scorer, others, [setting])[0] for setting in (chosen.setting, without) if others]
+    warnings = [*held.warnings, *_doubts(chosen, by, least_words, at_edge, extend)]
+    for warning in warnings:
+        logger.warning("%s", warning)
+    return TuningResult(
+        by=by,
+        best=chosen,
+        interval=bootstrap(chosen.counts(by), level),
+        points=tuple(tried[setting] for setting in sorted(tried)),
+        baseline=baseline,
+        search=sweep.search(),
+        fixed={
+            name: float(value)
+            for name, value in standing.items()
+            if name in without and name not in grids and (value or name == "lm_weight")
+        },
+        model=identity,
+        utterances=len(numbers),
+        held_out=outside[0] if others else None,
+        held_out_baseline=outside[1] if others else None,
+        warnings=tuple(warnings),
+    )
+
+
+def _sweep_of(decoder: Any, kept: KeptTensors, batch_size: int) -> Sweep:
+    if isinstance(decoder, CTCDecoder):
+        return CTCSweep(kept, batch_size, decoder)
+    if isinstance(decoder, TransducerDecoder):
+        return TransducerSweep(kept, batch_size, decoder)
+    if not isinstance(decoder, NGramPipeline):
+        raise ValueError(
+            "tune_weights takes a speech recognition pipeline with lm= or phrases=, a CTCDecoder or a TransducerDecoder; "
+            f"got {type(decoder).__name__}"
+        )
+    made = decoder._forward_params.get("ngram_decoder")
+    if made is None:
+        raise ValueError("the pipeline has neither a language model nor phrases to weigh: make it with lm= or phrases=")
+    if isinstance(decoder, Seq2SeqNGramPipeline):
+        return AttentionSweep(kept, batch_size, decoder)
+    kind = CTCSweep if isinstance(decoder, CTCNGramPipeline) else TransducerSweep
+    return kind(kept, batch_size, made, decoder)
+
+
+class _Held(NamedTuple):
+    """Transcripts and entities of the utterances that are held, and what is odd about the dataset."""
+
+    texts: list[str]
+    entities: list[tuple[str, ...]]
+    warnings: list[str]
+
+    def scorer(self, by: str, normalise: Normalisation) -> Scorer:
+        entities = self.entities if any(self.entities) else None
+        if by == "entity_wer" and entities is None:
+            raise ValueError("by='entity_wer' needs entities, but no utterance has any: give the dataset \"entities\"")
+        return Scorer(self.texts, entities, normalise)
+
+
+def _hold(sweep: Sweep, dataset: Iterable[Any], progress: bool) -> _Held:
+    """Run the model over a dataset."""
+    if isinstance(dataset, str | bytes | Mapping) or not isinstance(dataset, Iterable):
+        raise ValueError(f"dataset should be utterances, got {dataset!r}; see hf_ngpulm.evaluation.read_recordings")
+    held = _Held([], [], [])
+    left_out = 0
+
+    def utterances() -> Iterator[Utterance]:
+        nonlocal left_out
+        for number, item in enumerate(dataset):
+            utterance = Utterance.of(number, item)
+            if utterance.text is None:
+                left_out += 1
+            else:
+                yield utterance
+
+    total = len(dataset) if isinstance(dataset, Sized) else None
+    with tqdm(desc="recordings", total=total, disable=not progress, unit="") as bar:
+        for utterance in sweep.hold(utterances()):
+            held.texts.append(utterance.text or "")
+            held.entities.append(utterance.entities)
+            bar.update()
+    if not held.texts:
+        what = f'none of the {left_out} utterances has a transcript: give each "text"'
+        raise ValueError(what if left_out else "the dataset is empty: there is nothing to tune on")
+    if left_out:
+        held.warnings.append(f"{left_out} of {left_out + len(held.texts)} utterances have no transcript and are left out")
+    listed = {"lm": sweep.fusion.per_row, "phrases": sweep.fusion.phrases if is_per_row(sweep.fusion.phrases) else None}
+    listed |= {name: value for name, value in sweep.standing().items() if isinstance(value, Tensor)}
+    for name, values in listed.items():
+        if values is not None and len(values) != len(held.texts):
+            raise ValueError(f"{name} lists {len(values)} values, one per utterance, but there are {len(held.texts)}")
+    return held
+
+
+def _parts(count: int, held_out: float) -> tuple[list[int], list[int]]:
+    """Numbers of the utterances to choose by, and of those that are held out, spread evenly."""
+    others = [number for number in range(count) if math.floor((number + 1) * held_out) > math.floor(number * held_out)]
+    numbers = sorted(set(range(count)) - set(others))
+    if held_out and not (numbers and others):
+        raise ValueError(f"{count} utterances can't be divided: held_out={held_out:g} leaves one part empty")
+    return numbers, others
+
+
+def _points(sweep: Sweep, scorer: Scorer, numbers: Sequence[int], settings: Sequence[Settings]) -> list[TuningPoint]:
+    """How good the transcripts of some utterances are with each of some settings."""
+    texts: list[dict[int, str]] = [{} for _ in settings]
+    for number, i, text in sweep.decode(numbers, settings):
+        texts[i][number] = text
+    return [scorer.point(setting, numbers, [heard[i] for i in numbers]) for setting, heard in zip(settings, texts)]
+
+
+def _nothing_added(sweep: Sweep) -> Settings:
+    """The setting without language models and phrases, and what goes with them."""
+    has = {"lm_weight": bool(sweep.fusion.models), "phrase_weight": sweep.fusion.phrases is not None}
+    return {name: 0.0 for name in sweep.standing() if has.get(name, True)}
+
+
+def _doubts(best: TuningPoint, by: str, least_words: int, at_edge: Sequence[str], extend: bool) -> Iterator[str]:
+    """What makes a choice doubtful."""
+    words, what = (best.counts(by).length, "words of entities") if by == "entity_wer" else (best.words.length, "words")
+    if words < least_words:
+        yield f"only {words} {what}: the choice isn't reliable; take {least_words} or more"
+    for name in at_edge:
+        where = "what was tried" if extend else "its grid"
+        yield f"the best {name}, {best.setting[name]:g}, lies at the edge of {where}: widen the grid"
