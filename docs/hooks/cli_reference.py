@@ -34,7 +34,10 @@ def parameters(function: Callable[..., None]) -> list[tuple[str, Any, Any, Any]]
     hints = typing.get_type_hints(function, include_extras=True)
     found = []
     for name, parameter in inspect.signature(function).parameters.items():
-        kind, told = typing.get_args(hints[name])[:2]
+        hint = hints[name]
+        if typing.get_origin(hint) is typing.Union:  # what Python 3.10 makes of a default that is None
+            hint = typing.get_args(hint)[0]
+        kind, told = typing.get_args(hint)[:2]
         found.append((name, kind, told, parameter.default))
     return found
 

@@ -5,7 +5,6 @@ Python blocks of a page run in their order, in one namespace; shell blocks betwe
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import io
 import re
@@ -59,10 +58,8 @@ def test_blocks_run(page, reader, capsys):
                     run_command(command)
         except Exception as error:
             output = capsys.readouterr()
-            error.add_note(
-                f"in {name_of(block.page)}, the block from line {block.line}:\n{block.code}\n{output.out}{output.err}"
-            )
-            raise
+            where = f"{name_of(block.page)}, the block from line {block.line}"
+            raise AssertionError(f"{error!r} in {where}:\n{block.code}\n{output.out}{output.err}") from error
 
 
 def given(block: Block) -> dict:
@@ -89,8 +86,7 @@ def run_command(command: str) -> None:
             status = run(arguments)
         assert status == 0, f"{command!r} ended with the status {status}"
     elif program == "python" and Path(arguments[0]).name in EXAMPLES:
-        with contextlib.chdir(ROOT) if hasattr(contextlib, "chdir") else contextlib.nullcontext():
-            runpy.run_path(str(ROOT / arguments[0]), run_name="__main__")
+        runpy.run_path(str(ROOT / arguments[0]), run_name="__main__")
     else:
         raise AssertionError(f"{command!r} is no command that the tests can run; mark the block: <!-- not run: why -->")
 
