@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 
-def plain(frames: Tensor, predictions: Tensor, weight: Tensor, bias: Tensor, tokens: Tensor, num_classes: int) -> tuple[Tensor, ...]:
+def plain(
+    frames: Tensor, predictions: Tensor, weight: Tensor, bias: Tensor, tokens: Tensor, num_classes: int
+) -> tuple[Tensor, ...]:
     """What `joint_log_probs` computes, at once."""
     logits = torch.relu(frames[:, :, None] + predictions[:, None]) @ weight.T + bias
     classes = logits[..., :num_classes].log_softmax(-1)
@@ -84,7 +86,8 @@ def joint_log_probs(
         tokens: labels, `[B, U]`.
 
     Returns:
-        Of the blank `[B, T, U + 1]`, of the labels `[B, T, U]`; and the other outputs as they are, `[B, T, U + 1, C - num_classes]`.
+        Of the blank `[B, T, U + 1]`, of the labels `[B, T, U]`; and the other outputs as they are,
+        `[B, T, U + 1, C - num_classes]`.
     """
     with torch.autocast("cpu", enabled=False):
         return _Joint.apply(frames.float(), predictions.float(), weight, bias, tokens, num_classes)

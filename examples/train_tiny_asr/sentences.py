@@ -3,8 +3,9 @@
     python sentences.py --number 20000 --seed 1 > sentences.txt
 
 Which words are common comes from `wordfreq`, which part of speech they are from the lexicon that `textblob` brings, which ones
-not to say from `better_profanity`. The sentences mean nothing, but words stand where words of their kind stand, rare ones are rare, and there are many: a recogniser learns
-how English sounds and is spelled, and next to nothing of what is said in any one domain.
+not to say from `better_profanity`. The sentences mean nothing, but words stand where words of their kind stand, rare ones are
+rare, and there are many: a recogniser learns how English sounds and is spelled, and next to nothing of what is said in any one
+domain.
 """
 
 from __future__ import annotations
@@ -29,30 +30,49 @@ GRAMMAR = {
         it {be} {adjective} to {verb} {np} | {pronoun} {modal} {verb} {np} | {np} {modal} {adverb} {verb} {np}
     """,
     "np": """
-        the {noun} | the {noun} | a {noun} | the {adjective} {noun} | {possessive} {noun} | {possessive} {adjective} {noun} | {nouns}
-        {adjective} {nouns} | the {nouns} | {number} {nouns} | this {noun} | these {nouns} | the {noun} of the {noun} | {name}
+        the {noun} | the {noun} | a {noun} | the {adjective} {noun} | {possessive} {noun}
+        {possessive} {adjective} {noun} | {nouns}
+        {adjective} {nouns} | the {nouns} | {number} {nouns} | this {noun} | these {nouns} | the {noun} of the {noun}
+        {name}
         the {noun} {noun} | some {nouns} | every {noun} | another {noun} | no {noun} | the {noun} of {name} | most {nouns}
     """,
     "vp": """
-        {past} {np} | {past} {np} | {past} | {adverb} {past} {np} | had {participle} {np} | was {gerund} {np} | were {gerund}
-        {past} to {verb} | {past} that {pronoun} {modal} {verb} | {past} {pp} | {past} {np} {adverb} | {present} {np} | {present} {adverb}
-        {modal} {verb} {np} | {modal} not {verb} | has {participle} {np} | did not {verb} {np} | {past} and {past} {np} | is {gerund} {np}
+        {past} {np} | {past} {np} | {past} | {adverb} {past} {np} | had {participle} {np} | was {gerund} {np}
+        were {gerund}
+        {past} to {verb} | {past} that {pronoun} {modal} {verb} | {past} {pp} | {past} {np} {adverb} | {present} {np}
+        {present} {adverb}
+        {modal} {verb} {np} | {modal} not {verb} | has {participle} {np} | did not {verb} {np}
+        {past} and {past} {np} | is {gerund} {np}
     """,
     "pp": "{preposition} {np} | {preposition} {np} | {preposition} {np} {preposition} {np} | {when}",
-    "opening": "{when} | {preposition} {np} | however | then | for example | in fact | of course | as a result | {adverb} | after {gerund} {np}",
-    "closing": "{when} | {pp} | as {pronoun} {past} | without {gerund} {np} | while {gerund} | again | too | instead | at least {number} times",
-    "question": """
-        what {be} the {noun} of {np} | why did {np} {verb} {np} | who {past} {np} | where {be} the {noun} | when did {pronoun} {verb}
-        how many {nouns} {be} {participle} | do you {verb} {np} | is the {noun} {adjective} | which {noun} {past} | can you {verb} {np}
+    "opening": """
+        {when} | {preposition} {np} | however | then | for example | in fact | of course | as a result | {adverb}
+        after {gerund} {np}
     """,
-    "remark": "{verb} {np} | {verb} {np} {pp} | please {verb} {np} | let us {verb} {np} | do not {verb} {np} | {adverb} {verb} {np}",
+    "closing": """
+        {when} | {pp} | as {pronoun} {past} | without {gerund} {np} | while {gerund} | again | too | instead
+        at least {number} times
+    """,
+    "question": """
+        what {be} the {noun} of {np} | why did {np} {verb} {np} | who {past} {np} | where {be} the {noun}
+        when did {pronoun} {verb}
+        how many {nouns} {be} {participle} | do you {verb} {np} | is the {noun} {adjective} | which {noun} {past}
+        can you {verb} {np}
+    """,
+    "remark": """
+        {verb} {np} | {verb} {np} {pp} | please {verb} {np} | let us {verb} {np} | do not {verb} {np}
+        {adverb} {verb} {np}
+    """,
     "fragment": """
-        {np} {preposition} {np} | {number} {nouns} {preposition} {np} | {name} {name} {preposition} {np} | {adjective} and {adjective}
+        {np} {preposition} {np} | {number} {nouns} {preposition} {np} | {name} {name} {preposition} {np}
+        {adjective} and {adjective}
         {noun} {noun} {noun} | {noun} {number} | {gerund} {nouns} | {number} {number} {number} | {name} {number} {name}
     """,
     "when": """
-        in the {noun} | on {day} | in {month} | last year | this morning | tonight | at {number} | in {month} {year} | {number} years ago | yesterday
-        tomorrow | at {hour} {minute} | {number} days later | by {day} {daytime} | before {day} | since {year} | at the end of {month}
+        in the {noun} | on {day} | in {month} | last year | this morning | tonight | at {number} | in {month} {year}
+        {number} years ago | yesterday
+        tomorrow | at {hour} {minute} | {number} days later | by {day} {daytime} | before {day} | since {year}
+        at the end of {month}
     """,
     "daytime": "morning | afternoon | evening | night",
     "day": "monday | tuesday | wednesday | thursday | friday | saturday | sunday",
@@ -60,15 +80,23 @@ GRAMMAR = {
     "year": "nineteen {two_digits} | twenty {two_digits} | eighteen {two_digits} | two thousand and {one}",
     "hour": "{one} | ten | eleven | twelve",
     "minute": "o'clock | thirty | fifteen | forty five | {two_digits}",
-    "number": "{one} | {one} | {two_digits} | {one} hundred | {one} hundred and {two_digits} | {one} thousand | {two_digits} thousand | zero | {one} million",
+    "number": """
+        {one} | {one} | {two_digits} | {one} hundred | {one} hundred and {two_digits} | {one} thousand
+        {two_digits} thousand | zero | {one} million
+    """,
     "be": "is | are | was | were | will be | has been | had been",
     "modal": "will | would | can | could | should | may | might | must",
     "pronoun": "he | she | it | they | we | i | you | someone | everyone | nobody",
     "possessive": "his | her | its | their | our | my | your",
-    "link": "and | but | because | although | when | while | if | so | where | until | before | after | as | since | which means that",
+    "link": """
+        and | but | because | although | when | while | if | so | where | until | before | after | as | since
+        which means that
+    """,
     "preposition": """
-        in | on | at | by | with | from | to | for | of | about | under | over | between | through | against | during | near | behind
-        across | towards | into | without | within | around | above | below | beside | inside | outside | along | up | down | off
+        in | on | at | by | with | from | to | for | of | about | under | over | between | through | against | during
+        near | behind
+        across | towards | into | without | within | around | above | below | beside | inside | outside | along | up
+        down | off
     """,
 }  # fmt: skip
 
@@ -117,7 +145,9 @@ class Writer:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.words = words_by_kind()
-        self.rules = {name: [rule.strip() for rule in re.split(r"[|\n]", text) if rule.strip()] for name, text in GRAMMAR.items()}
+        self.rules = {
+            name: [rule.strip() for rule in re.split(r"[|\n]", text) if rule.strip()] for name, text in GRAMMAR.items()
+        }
 
     def sentence(self) -> str:
         return re.sub(r"\ba(?= [aeiou])", "an", self._expand("{sentence}"))

@@ -41,10 +41,23 @@ def random_voice(random: Random) -> Voice:
 
 def speak(text: str, voice: Voice, peak: float = 0.5) -> np.ndarray:
     """Mono samples at 16 kHz, int16 `[samples]`, without the silence at the end that espeak-ng adds."""
-    command = ["espeak-ng", "-v", f"{voice.accent}+{voice.variant}", "-s", str(voice.speed), "-p", str(voice.pitch), "--stdout", "--", text]
+    command = [
+        "espeak-ng",
+        "-v",
+        f"{voice.accent}+{voice.variant}",
+        "-s",
+        str(voice.speed),
+        "-p",
+        str(voice.pitch),
+        "--stdout",
+        "--",
+        text,
+    ]
     wave = subprocess.run(command, capture_output=True, check=True).stdout
     # The length in the header of a piped file is not to be trusted.
-    samples, rate = soundfile.read(io.BytesIO(wave[44:]), format="RAW", samplerate=22_050, channels=1, subtype="PCM_16", dtype="float32")
+    samples, rate = soundfile.read(
+        io.BytesIO(wave[44:]), format="RAW", samplerate=22_050, channels=1, subtype="PCM_16", dtype="float32"
+    )
     samples = soxr.resample(samples, rate, SAMPLING_RATE)
     loud = np.flatnonzero(np.abs(samples) > 0.005 * np.abs(samples).max())
     samples = samples[: loud[-1] + SAMPLING_RATE // 10] if loud.size else samples
@@ -58,7 +71,11 @@ def speak_all(sentences: list[str], folder: Path, seed: int, workers: int) -> No
     voices = Random(seed)
     voice_of = [random_voice(voices) for _ in sentences]
     end = done[-1]["end"] if done else 0
-    with (folder / "samples.raw").open("r+b" if done else "wb") as audio, index.open("a") as lines, ThreadPoolExecutor(workers) as pool:
+    with (
+        (folder / "samples.raw").open("r+b" if done else "wb") as audio,
+        index.open("a") as lines,
+        ThreadPoolExecutor(workers) as pool,
+    ):
         audio.truncate(2 * end)
         audio.seek(2 * end)
         for first in range(len(done), len(sentences), 500):
@@ -72,7 +89,10 @@ def speak_all(sentences: list[str], folder: Path, seed: int, workers: int) -> No
                 lines.write(json.dumps(line) + "\n")
             audio.flush()
             lines.flush()
-            print(f"{min(first + 500, len(sentences)):,} of {len(sentences):,} sentences, {end / SAMPLING_RATE / 3600:.1f} h", flush=True)
+            print(
+                f"{min(first + 500, len(sentences)):,} of {len(sentences):,} sentences, {end / SAMPLING_RATE / 3600:.1f} h",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

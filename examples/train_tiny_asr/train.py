@@ -123,7 +123,9 @@ def main() -> None:
             if number < done:
                 continue
             of_batch = np.random.default_rng([arguments.seed, epoch, number])
-            inputs = extractor([speech.audio(index, of_batch) for index in batch], sampling_rate=SAMPLING_RATE, return_tensors="pt")
+            inputs = extractor(
+                [speech.audio(index, of_batch) for index in batch], sampling_rate=SAMPLING_RATE, return_tensors="pt"
+            )
             tokens = [torch.tensor(speech.tokens[index]) for index in batch]
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate(step, arguments.steps, arguments.peak)

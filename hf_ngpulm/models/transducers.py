@@ -12,6 +12,8 @@ from transformers.activations import ACT2FN
 from transformers.utils import ModelOutput
 
 from ..transducer.losses import transducer_loss
+from ..transducer.model import State, TransducerModel, TransformersTransducer
+from ..transducer.search import TransducerSearch
 from .configuration import HatConfig, StatelessTransducerConfig
 
 
@@ -32,7 +34,7 @@ class TransducerOutput(ModelOutput):  # type: ignore[no-any-unimported]
 
 @dataclass
 class TransducerGenerateOutput(ModelOutput):  # type: ignore[no-any-unimported]
-    """What `generate` returns: `sequences`, token ids `[B, U]`, padded with the blank."""
+    """What `generate` returns: `sequences`, token ids `[B, U]` (`[B * num_return_sequences, U]`), padded with the blank."""
 
     sequences: Tensor | None = None
 
@@ -53,7 +55,8 @@ class LstmPrediction(nn.Module):
 
 
 class StatelessPrediction(nn.Module):
-    """A prediction network that sees the last tokens only (Ghodsi et al. 2020, "RNN-transducer with stateless prediction network").
+    """A prediction network that sees the last tokens only (Ghodsi et al., "RNN-transducer with stateless prediction network",
+    ICASSP 2020).
 
     The tokens' embeddings are weighted by their place, channel by channel, and summed.
     """
@@ -132,8 +135,15 @@ class _Transducer(PreTrainedModel):  # type: ignore[no-any-unimported]
     def get_audio_features(self, input_features: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
         """What the encoder returns, and `pooler_output`: its frames as the joint network takes them, `[B, T, D]`."""
         outputs = self.encoder(input_features=input_features, attention_mask=attention_mask, **kwargs)
+        if attention_mask is not None and getattr(outputs, "attention_mask", None) is None:
+            # Encoders of Transformers before 5 don't say which of their frames are no padding.
+            outputs.attention_mask = self.encoder._get_output_attention_mask(attention_mask, outputs.last_hidden_state.shape[1])
         outputs.pooler_output = self.encoder_projector(outputs.last_hidden_state)
         return outputs
+
+    def as_transducer(self, frame_seconds: float | None = None) -> TransducerModel:
+        """The same for the decoders of this package."""
+        return TransformersTransducer(self, frame_seconds)
 
     def forward(
         self, input_features: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **kwargs: Any
@@ -163,17 +173,23 @@ class _Transducer(PreTrainedModel):  # type: ignore[no-any-unimported]
         loss = (losses / num_labels.clamp(min=1)).mean().to(logits.dtype)
         return TransducerOutput(loss=loss, logits=logits, last_hidden_state=outputs.last_hidden_state)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def generate(
-        self, input_features: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
+        self, input_features: Tensor, attention_mask: Tensor | None = None, **settings: Any
     ) -> TransducerGenerateOutput:
-        """Greedy search, or with `lm=`, `num_beams=` ... what `hf_ngpulm.TransducerDecoder` takes; token ids `[B, U]`."""
-        from ..transducer import TransducerDecoder
+        """Decode: greedily, or as the settings say.
 
-        hypotheses = TransducerDecoder(self, None, confidence=None, **kwargs)(input_features, attention_mask)
-        best = [torch.tensor(nbest[0].token_ids, dtype=torch.int64, device=input_features.device) for nbest in hypotheses]
-        padding = self.config.blank_token_id
-        return TransducerGenerateOutput(sequences=nn.utils.rnn.pad_sequence(best, batch_first=True, padding_value=padding))
+        Args:
+            input_features, attention_mask: of the feature extractor.
+            settings: `lm`, `lm_weight`, `phrases`, `num_beams` and others that `hf_ngpulm.TransducerDecoder` takes.
+        """
+        model = self.as_transducer()
+        paths = TransducerSearch(model, **settings).search(*model.encode(input_features, attention_mask))
+        counts = paths.counts.clamp(min=0).flatten().tolist()
+        found = [labels[:count] for labels, count in zip(paths.labels.flatten(0, 1), counts, strict=True)]
+        tokens = [labels[labels != model.blank_id] for labels in found]
+        padded = nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=model.blank_id)
+        return TransducerGenerateOutput(sequences=padded.to(input_features.device))
 
 
 class HatForASR(_Transducer):
@@ -197,9 +213,30 @@ class StatelessTransducerForASR(_Transducer):
     def __init__(self, config: StatelessTransducerConfig) -> None:
         super().__init__(config, StatelessPrediction(config), SumJoint(config))
 
+    def as_transducer(self, frame_seconds: float | None = None) -> TransducerModel:
+        return _Stateless(self, frame_seconds)
+
+
+class _Stateless(TransformersTransducer):
+    """A `StatelessTransducerForASR` for the decoders: the state is the last tokens, `[B, context_size - 1]`."""
+
+    def start(self, batch_size: int, like: Tensor) -> tuple[Tensor, State]:
+        blanks = torch.full((batch_size,), self.blank_id, device=like.device)
+        return self.predict(blanks, (blanks[:, None].expand(-1, self.model.decoder.context_size - 1),))
+
+    def predict(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        seen = torch.cat([state[0], tokens[:, None]], dim=1)
+        return self.model.decoder.of_contexts(seen)[:, -1], (seen[:, 1:],)
+
+    def networks(self) -> None:
+        return None
+
 
 def blank_and_labels(logits: Tensor, tokens: Tensor, blank_id: int) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the blank `[B, T, U + 1]` and of each next label `[B, T, U]`: logits `[B, T, U + 1, V]`, tokens `[B, U]`."""
+    """Log-probabilities of the blank, `[B, T, U + 1]`, and of each next label, `[B, T, U]`.
+
+    From logits `[B, T, U + 1, V]` and the labels `[B, U]`.
+    """
     logits = logits.float()
     total = logits.logsumexp(dim=-1)
     index = tokens[:, None, :, None].expand(-1, logits.shape[1], -1, -1)

@@ -90,8 +90,10 @@ def _along_labels(before: Tensor, labels: Tensor) -> Tensor:
 def _check(blank: Tensor, labels: Tensor, num_frames: Tensor, num_labels: Tensor) -> None:
     batch_size, frames, places = blank.shape
     if labels.shape != (batch_size, frames, places - 1):
-        raise ValueError(f"labels should be [B, T, U] beside blanks [B, T, U + 1] {tuple(blank.shape)}; got {tuple(labels.shape)}")
-    if batch_size and not (1 <= int(num_frames.min()) and int(num_frames.max()) <= frames):
+        raise ValueError(
+            f"labels should be [B, T, U] beside blanks [B, T, U + 1] {tuple(blank.shape)}; got {tuple(labels.shape)}"
+        )
+    if batch_size and not (int(num_frames.min()) >= 1 and int(num_frames.max()) <= frames):
         raise ValueError(f"rows have {num_frames.tolist()} frames, should have from 1 to {frames}")
-    if batch_size and not (0 <= int(num_labels.min()) and int(num_labels.max()) < places):
+    if batch_size and not (int(num_labels.min()) >= 0 and int(num_labels.max()) < places):
         raise ValueError(f"rows have {num_labels.tolist()} labels, should have from 0 to {places - 1}")
