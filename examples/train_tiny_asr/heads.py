@@ -25,8 +25,8 @@ TRANSDUCERS = ("rnnt", "tdt", "hat", "stateless")
 DURATIONS = (0, 1, 2, 3, 4)
 ENCODER = {
     "model_type": "parakeet_encoder", "hidden_size": SIZE, "num_hidden_layers": 5, "num_attention_heads": 4,
-    "intermediate_size": 480,    "num_mel_bins": 80, "subsampling_conv_channels": 32, "dropout": 0.05, "attention_dropout": 0.0, "activation_dropout": 0.0,
-    "layerdrop": 0.0, "max_position_embeddings": 2000,
+    "intermediate_size": 480, "num_mel_bins": 80, "subsampling_conv_channels": 32, "dropout": 0.05,
+    "attention_dropout": 0.0, "activation_dropout": 0.0, "layerdrop": 0.0, "max_position_embeddings": 2000,
 }  # fmt: skip
 TRANSDUCER = {"decoder_hidden_size": SIZE, "encoder_config": ENCODER}
 
@@ -35,8 +35,8 @@ def models() -> dict[str, nn.Module]:
     """A model of each kind with new weights."""
     canary = {
         "vocab_size": PIECES + 4, "hidden_size": SIZE, "intermediate_size": 2 * SIZE, "num_hidden_layers": 2,
-        "num_attention_heads": 4,        "num_key_value_heads": 4, "head_dim": SIZE // 4, "max_position_embeddings": 256, "attention_dropout": 0.0,
-        "bos_token_id": PIECES, "eos_token_id": PIECES + 1, "pad_token_id": PIECES + 2,
+        "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": SIZE // 4, "max_position_embeddings": 256,
+        "attention_dropout": 0.0, "bos_token_id": PIECES, "eos_token_id": PIECES + 1, "pad_token_id": PIECES + 2,
     }  # fmt: skip
     return {
         "ctc": ParakeetForCTC(
@@ -50,7 +50,7 @@ def models() -> dict[str, nn.Module]:
         "tdt": ParakeetForTDT(
             ParakeetTDTConfig(
                 vocab_size=PIECES + 2, blank_token_id=PIECES + 1, pad_token_id=PIECES, num_decoder_layers=1,
-                durations=DURATIONS,                **TRANSDUCER,
+                durations=DURATIONS, **TRANSDUCER,
             )
         ),
         "hat": HatForASR(HatConfig(vocab_size=PIECES + 1, blank_token_id=PIECES, pad_token_id=PIECES, **TRANSDUCER)),

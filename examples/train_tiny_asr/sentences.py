@@ -102,8 +102,8 @@ GRAMMAR = {
 
 # Which tags of the lexicon are of which kind.
 KINDS = {
-    "noun": "NN", "nouns": "NNS", "verb": "VB", "past": "VBD", "present": "VBZ", "gerund": "VBG", "participle": "VBN", "adjective": "JJ",
-    "adverb": "RB", "name": "NNP",
+    "noun": "NN", "nouns": "NNS", "verb": "VB", "past": "VBD", "present": "VBZ", "gerund": "VBG", "participle": "VBN",
+    "adjective": "JJ", "adverb": "RB", "name": "NNP",
 }  # fmt: skip
 
 Weighted = tuple[list[str], list[float]]

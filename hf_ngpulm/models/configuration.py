@@ -46,7 +46,7 @@ class _TransducerConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
         self.max_symbols_per_step = max_symbols_per_step
         self.encoder_config = encoder_config
         kwargs.setdefault("is_encoder_decoder", True)
-        super().__init__(pad_token_id=pad_token_id, **kwargs)
+        super().__init__(**{"pad_token_id": pad_token_id, **kwargs})
 
 
 class HatConfig(_TransducerConfig):

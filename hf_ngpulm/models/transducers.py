@@ -116,7 +116,7 @@ class _Transducer(PreTrainedModel):  # type: ignore[no-any-unimported]
     main_input_name = "input_features"
     input_modalities = "audio"
 
-    encoder: nn.Module
+    encoder: Any
     decoder: nn.Module
     joint: nn.Module
 
