@@ -1,6 +1,7 @@
 """Make the bundled speech: three sets of clips of other domains than what the models in ../models were trained on.
 
-    python make_speech.py            (needs espeak-ng, soundfile, soxr)
+    python make_speech.py                      (needs espeak-ng, soundfile, soxr)
+    python make_speech.py --tuning folder      other sentences of the same kinds, to tune weights on
 
 harbour     what people say on the bridge of a launch; `text.txt` is text of that domain for a language model
 callsigns   a controller talking to aeroplanes; the entities are callsigns, `others.txt` has callsigns that aren't heard
@@ -13,6 +14,7 @@ seeds give the same texts and, with the same espeak-ng, the same clips.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Iterator
@@ -143,9 +145,8 @@ def filled(template: str, entities: Iterator[str], random: Random) -> tuple[str,
     return template, chosen
 
 
-def make(name: str, sentences: list[tuple[str, list[str]]], seed: int) -> None:
+def make(folder: Path, sentences: list[tuple[str, list[str]]], seed: int) -> None:
     """Speak sentences, each in a voice of its own, and add noise."""
-    folder = HERE / name
     (folder / "clips").mkdir(parents=True, exist_ok=True)
     voices, noises = Random(seed), np.random.default_rng(seed)
     lines = []
@@ -162,17 +163,38 @@ def make(name: str, sentences: list[tuple[str, list[str]]], seed: int) -> None:
     (folder / "clips.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+def clips_with_entities(name: str, seed: int, number: int) -> tuple[list[tuple[str, list[str]]], list[str]]:
+    """Sentences with their entities, and other entities of the kind."""
+    templates, source = (ORDERS, callsigns) if name == "callsigns" else (ERRANDS, people)
+    random = Random(seed)
+    entities = source(random)
+    chosen = listed(templates)
+    sentences = [filled(chosen[index % len(chosen)], entities, random) for index in range(number)]
+    return sentences, [next(entities) for _ in range(300)]
+
+
 def main() -> None:
-    sentences = (HERE / "harbour_sentences.txt").read_text().splitlines()
-    make("harbour", [(text, []) for text in sentences], seed=7)
-    (HERE / "harbour" / "text.txt").write_text("".join(f"{text}\n" for text in harbour_text(6000, 7, sentences)))
-    for name, templates, source, seed in (("callsigns", ORDERS, callsigns, 11), ("contacts", ERRANDS, people, 13)):
-        random = Random(seed)
-        entities = source(random)
-        templates = listed(templates)
-        chosen = [filled(templates[index % len(templates)], entities, random) for index in range(40)]
-        make(name, chosen, seed)
-        (HERE / name / "others.txt").write_text("".join(f"{next(entities)}\n" for _ in range(300)))
+    parser = argparse.ArgumentParser(description="Make the bundled speech, or speech to tune on.")
+    parser.add_argument("--tuning", type=Path, metavar="FOLDER", help="make clips to tune on there")
+    tuning = parser.parse_args().tuning
+    written = (HERE / "harbour_sentences.txt").read_text().splitlines()
+    text = harbour_text(6000, 7, written)
+    if tuning is not None:
+        # Neither in the text nor among the bundled clips.
+        known = set(text)
+        unseen = [sentence for sentence in harbour_text(3000, 8, written) if sentence not in known]
+        make(tuning / "harbour", [(sentence, []) for sentence in unseen[:120]], seed=8)
+        for name, seed in (("callsigns", 12), ("contacts", 14)):
+            sentences, others = clips_with_entities(name, seed, 60)
+            make(tuning / name, sentences, seed)
+            (tuning / name / "others.txt").write_text("".join(f"{entity}\n" for entity in others))
+        return
+    make(HERE / "harbour", [(sentence, []) for sentence in written], seed=7)
+    (HERE / "harbour" / "text.txt").write_text("".join(f"{sentence}\n" for sentence in text))
+    for name, seed in (("callsigns", 11), ("contacts", 13)):
+        sentences, others = clips_with_entities(name, seed, 40)
+        make(HERE / name, sentences, seed)
+        (HERE / name / "others.txt").write_text("".join(f"{entity}\n" for entity in others))
 
 
 if __name__ == "__main__":
