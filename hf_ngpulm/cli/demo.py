@@ -87,7 +87,7 @@ def _read(folder: Path) -> Clips:
 
     lines = [json.loads(line) for line in (folder / "clips.jsonl").read_text(encoding="utf-8").splitlines()]
     rate = 16_000
-    audio = [{"raw": read_audio(folder / line["audio"], rate), "sampling_rate": rate} for line in lines]
+    audio: list[dict[str, Any]] = [{"raw": read_audio(folder / line["audio"], rate), "sampling_rate": rate} for line in lines]
     seconds = sum(len(recording["raw"]) for recording in audio) / rate
     return Clips(folder.name, [line["text"] for line in lines], [line["entities"] for line in lines], audio, seconds)
 
