@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,84 +12,156 @@ import typer
 from .models import JsonOption, load_recogniser
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.text import Text
+
+MODELS = {
+    "ctc": "CTC", "rnnt": "RNN-T", "tdt": "TDT", "hat": "HAT", "stateless": "stateless RNN-T", "canary": "attention (Canary)"
+}  # fmt: skip
+PHRASE_SETS = ("callsigns", "contacts")
+BATCH_SIZE = 16
+
+
+@dataclass
+class Clips:
+    """A set of clips, and what was recognised in it by `(model, search)`."""
+
+    name: str
+    references: list[str]
+    entities: list[list[str]]
+    audio: list[dict[str, Any]]
+    seconds: float
+    texts: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    rtfx: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def recognise(self, asr: Any, model: str, search: str, **settings: Any) -> None:
+        asr([dict(recording) for recording in self.audio[:1]], **settings)  # warm-up: compiled loops are loaded
+        begin = time.perf_counter()
+        outputs = asr([dict(recording) for recording in self.audio], batch_size=BATCH_SIZE, **settings)
+        self.rtfx[model, search] = self.seconds / (time.perf_counter() - begin)
+        self.texts[model, search] = [output["text"].strip() for output in outputs]
 
 
 def demo(
-    lm_weight: Annotated[float, typer.Option("--lm-weight", help="Weight of the language model in greedy search.")] = 0.9,
-    beam_weight: Annotated[float, typer.Option("--beam-weight", help="Its weight in beam search.")] = 1.0,
-    num_beams: Annotated[int, typer.Option("--num-beams", min=2, help="Beam of the search.")] = 8,
+    model: Annotated[list[str] | None, typer.Option("--model", help=f"Only these models: {', '.join(MODELS)}.")] = None,
+    clips: Annotated[int, typer.Option("--clips", min=0, help="Transcripts to show of each set.")] = 3,
     as_json: JsonOption = False,
 ) -> None:
-    """Transcribe the bundled clips without a language model, with one, and with a beam; compare. Works offline."""
-    import jiwer
+    """Small models of every kind transcribe bundled clips: alone, with a language model, a beam, phrases. Works offline."""
     import torch
 
-    from ..audio import read_audio
     from ..bundled import bundled
     from ..language_model import NGramLM
 
-    folder = bundled("examples/demo")
-    asr = load_recogniser(str(folder / "model"), "cpu", dtype=torch.float32)
-    lm = NGramLM.from_arpa(folder / "lm.arpa.gz", asr.tokenizer, units="id")
-    clips = [json.loads(line) for line in (folder / "clips.jsonl").read_text(encoding="utf-8").splitlines()]
-    references = [clip["text"] for clip in clips]
-    rate = asr.feature_extractor.sampling_rate
-    audio: list[dict[str, Any]] = [{"raw": read_audio(folder / clip["audio"], rate), "sampling_rate": rate} for clip in clips]
-    duration = sum(len(recording["raw"]) for recording in audio) / rate
-
-    outputs: dict[str, list[str]] = {}
-    speeds: dict[str, float] = {}
-    searches: dict[str, dict[str, Any]] = {
-        "without LM": {},
-        "with LM": {"lm": lm, "lm_weight": lm_weight},
-        "with beam": {"lm": lm, "lm_weight": beam_weight, "num_beams": num_beams},
-    }
-    for name, settings in searches.items():
-        asr([dict(recording) for recording in audio[:1]], **settings)  # warm-up: compiled loops are loaded
-        begin = time.perf_counter()
-        outputs[name] = [out["text"] for out in asr([dict(recording) for recording in audio], batch_size=8, **settings)]
-        speeds[name] = duration / (time.perf_counter() - begin)
-    wers = {name: 100 * jiwer.wer(references, texts) for name, texts in outputs.items()}
-
+    chosen = list(dict.fromkeys(model or MODELS))
+    unknown = [name for name in chosen if name not in MODELS]
+    if unknown:
+        raise ValueError(f"--model {unknown[0]}: there is no such model; there are {', '.join(MODELS)}")
+    speech = bundled("examples/speech")
+    lm = NGramLM.from_pretrained(speech / "harbour" / "lm")
+    sets = {name: _read(speech / name) for name in ("harbour", *PHRASE_SETS)}
+    for name in chosen:
+        asr = load_recogniser(str(bundled("examples/models") / name), "cpu", dtype=torch.float32)
+        harbour = sets["harbour"]
+        alone = {"num_beams": 1} if name == "canary" else {}
+        harbour.recognise(asr, name, "alone", **alone)
+        harbour.recognise(asr, name, "LM", lm=lm, **alone)
+        harbour.recognise(asr, name, "LM, beam", lm=lm, num_beams=8 if name == "ctc" else 5)
+        for of_set in PHRASE_SETS:
+            phrases = _phrases(speech / of_set, sets[of_set])
+            sets[of_set].recognise(asr, name, "alone", **alone)
+            sets[of_set].recognise(asr, name, "phrases", phrases=phrases, phrase_weight=PHRASE_WEIGHTS[name], **alone)
     if as_json:
-        for i, clip in enumerate(clips):
-            line = {"audio": clip["audio"], "reference": references[i]}
-            print(json.dumps({**line, **{name.replace(" ", "_").lower(): texts[i] for name, texts in outputs.items()}}))
-        summary: dict[str, Any] = {"lm_weight": lm_weight, "beam_weight": beam_weight, "num_beams": num_beams}
-        for name in outputs:
-            key = name.replace(" ", "_").lower()
-            summary |= {f"wer_{key}": wers[name], f"rtfx_{key}": speeds[name]}
-        print(json.dumps(summary))
-        return
+        _print_json(chosen, sets)
+    else:
+        _print_tables(chosen, sets, lm, clips)
 
+
+# Found best for the first half of the clips (benchmarks/bundled.py).
+PHRASE_WEIGHTS = {"ctc": 1.5, "rnnt": 1.25, "tdt": 1.25, "hat": 1.25, "stateless": 1.25, "canary": 0.75}
+
+
+def _read(folder: Path) -> Clips:
+    from ..audio import read_audio
+
+    lines = [json.loads(line) for line in (folder / "clips.jsonl").read_text(encoding="utf-8").splitlines()]
+    rate = 16_000
+    audio: list[dict[str, Any]] = [{"raw": read_audio(folder / line["audio"], rate), "sampling_rate": rate} for line in lines]
+    seconds = sum(len(recording["raw"]) for recording in audio) / rate
+    return Clips(folder.name, [line["text"] for line in lines], [line["entities"] for line in lines], audio, seconds)
+
+
+def _phrases(folder: Path, clips: Clips) -> list[str]:
+    """All entities of the clips, and as many others."""
+    here = list(dict.fromkeys(entity for entities in clips.entities for entity in entities))
+    return here + (folder / "others.txt").read_text(encoding="utf-8").splitlines()[: len(here)]
+
+
+def _rates(clips: Clips, key: tuple[str, str]) -> dict[str, float]:
+    from ..evaluation import entity_errors, word_errors
+
+    rates = {"wer": 100 * word_errors(clips.references, clips.texts[key]).rate, "rtfx": clips.rtfx[key]}
+    if any(clips.entities):
+        rates["entity_wer"] = 100 * entity_errors(clips.references, clips.texts[key], clips.entities).entity_wer
+    return rates
+
+
+def _print_json(models: list[str], sets: dict[str, Clips]) -> None:
+    for name, clips in sets.items():
+        for key, texts in clips.texts.items():
+            transcripts = [{"reference": a, "text": b} for a, b in zip(clips.references, texts, strict=True)]
+            line = {"set": name, "model": key[0], "search": key[1], **_rates(clips, key), "transcripts": transcripts}
+            print(json.dumps(line))
+
+
+def _print_tables(models: list[str], sets: dict[str, Clips], lm: Any, shown: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
     console = Console(highlight=False)
-    for i, clip in enumerate(clips):
-        console.print(f"[dim]{clip['audio']}[/dim]")
-        console.print(f"  {'reference':>10}  {references[i]}", soft_wrap=True)
-        for name, texts in outputs.items():
-            console.print(f"  {name:>10}  ", _marked(references[i], texts[i]), sep="", soft_wrap=True)
-    table = Table(title=f"{len(clips)} clips, {duration:.0f} s of audio")
-    for heading in ("", "word error rate", "x real time"):
-        table.add_column(heading, justify="left" if heading == "" else "right")
-    for name in outputs:
-        table.add_row(name, f"{wers[name]:.1f}%", f"{speeds[name]:.0f}")
+    for clips in sets.values():
+        for number in range(min(shown, len(clips.references))):
+            console.print(f"[dim]{clips.name}/{number:02d}[/dim]  {clips.references[number]}", soft_wrap=True)
+            for (model, search), texts in clips.texts.items():
+                if model == models[0]:
+                    marked = _marked(clips.references[number], texts[number])
+                    console.print(f"  {MODELS[model] + ', ' + search:>24}  ", marked, sep="", soft_wrap=True)
+    harbour = sets["harbour"]
+    table = Table(title=f"Orders on a launch: {len(harbour.audio)} clips. Word error rate (times real time)")
+    table.add_column("")
+    for heading in ("alone", "with LM", "with LM and beam"):
+        table.add_column(heading, justify="right")
+    for model in models:
+        rates = [_rates(harbour, (model, search)) for search in ("alone", "LM", "LM, beam")]
+        first = rates[0]["wer"]
+        cells = [f"{rates[0]['wer']:.1f}% ({rates[0]['rtfx']:.0f})"]
+        cells += [f"{rate['wer']:.1f}% {_change(first, rate['wer'])} ({rate['rtfx']:.0f})" for rate in rates[1:]]
+        table.add_row(MODELS[model], *cells)
     console.print(table)
     console.print(
-        f"The LM: order {lm.order}, {sum(lm.num_ngrams):,} n-grams of the clips' domain, {lm.nbytes / 1e6:.1f} MB. "
-        f"Word error rate {_change(wers['without LM'], wers['with LM'])}, "
-        f"with a beam of {num_beams} {_change(wers['without LM'], wers['with beam'])} "
-        f"(weights {lm_weight:g} and {beam_weight:g}).",
+        f"The LM: order {lm.order}, {sum(lm.num_ngrams):,} n-grams, {lm.nbytes / 1e6:.1f} MB, trained on text of that domain; "
+        "the weights are in its config.",
         soft_wrap=True,
     )
+    table = Table(title="Phrases, without an LM: word error rate in entities (in all words)")
+    table.add_column("")
+    for of_set in PHRASE_SETS:
+        table.add_column(of_set, justify="right")
+        table.add_column("with phrases", justify="right")
+    for model in models:
+        cells = []
+        for of_set in PHRASE_SETS:
+            alone, boosted = (_rates(sets[of_set], (model, search)) for search in ("alone", "phrases"))
+            cells.append(f"{alone['entity_wer']:.1f}% ({alone['wer']:.1f}%)")
+            change = _change(alone["entity_wer"], boosted["entity_wer"])
+            cells.append(f"{boosted['entity_wer']:.1f}% {change} ({boosted['wer']:.1f}%)")
+        table.add_row(MODELS[model], *cells)
+    console.print(table)
 
 
 def _change(before: float, after: float) -> str:
-    percent = 100 * (after - before) / before if before else 0.0
-    return f"{'down' if percent < 0 else 'up'} {abs(percent):.0f}% relative"
+    return f"{100 * (after - before) / before:+.0f}%" if before else ""
 
 
 def _marked(reference: str, hypothesis: str) -> Text:

@@ -110,8 +110,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         if foreign:
             raise ValueError(f"{', '.join(foreign)}: no settings for {type(self.model).__name__}; leave them out")
         preprocess, forward, postprocess = super()._sanitize_parameters(**kwargs)
-        if given or (search and self._ngram_settings):
-            constructing = not hasattr(self, "_forward_params")
+        constructing = not hasattr(self, "_forward_params")
+        if given or (search and self._ngram_settings) or (constructing and self._decodes_always):
             settings = {**(self._ngram_settings or {}), **given}
             lists = listed_values(settings)
             settings |= lists
@@ -173,7 +173,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             if given.get("phrase_weight") is not None:
                 raise ValueError("phrase_weight given without phrases=; pass the phrases too")
             settings, given = ({k: v for k, v in part.items() if k != "phrase_weight"} for part in (settings, given))
-        if settings.get("lm") is None:
+        if settings.get("lm") is None and not (self._decodes_always and not given.keys() & self.of_an_lm):
             others = " or ".join(f"{name}=" for name in self.reasons if name != "confidence")
             for idle, missing in (
                 (given.keys() & self.of_an_lm, "lm=; pass the language model"),
@@ -182,7 +182,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
                 if idle:
                     raise ValueError(f"{', '.join(sorted(idle))} given without {missing} too")
             settings = {name: value for name, value in settings.items() if name not in self.of_an_lm}
-        if not reasons:
+        if not reasons and not self._decodes_always:
             return None
         if self.type == "ctc_with_lm" or type(self) is NGramPipeline:
             kind = "a pyctcdecode decoder" if self.type == "ctc_with_lm" else type(self.model).__name__
@@ -195,6 +195,11 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         if not settings.keys() & {"lm", *self.reasons} - {"phrases"}:
             settings["phrases"] = NO_PHRASES  # what there is to decode for
         return self._made(settings).with_phrases(*phrases)
+
+    @property
+    def _decodes_always(self) -> bool:
+        """Whether the stock pipeline can't decode this model: it is one of this package, or another's that says how."""
+        return hasattr(self.model, "as_transducer")
 
     def _made(self, settings: dict[str, Any]) -> Any:
         """A decoder; the last one if the settings are those of the last one, so that what it knows of phrases stays."""
@@ -389,7 +394,7 @@ def is_seq2seq(model: Any) -> bool:
 
 
 def is_transducer(model: Any) -> bool:
-    return getattr(getattr(model, "config", None), "model_type", None) in TRANSDUCERS
+    return hasattr(model, "as_transducer") or getattr(getattr(model, "config", None), "model_type", None) in TRANSDUCERS
 
 
 def frame_lengths(model: Any, input_lengths: Tensor) -> Tensor | None:

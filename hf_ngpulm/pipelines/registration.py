@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from transformers.pipelines import PIPELINE_REGISTRY
 
+from ..models import registration as models
 from .base import NGramPipeline
 
 TASK = "automatic-speech-recognition"
 
 
 def register() -> None:
-    """Put the class in the place of the stock one, of which it is a subclass; the task's models stay as they are."""
+    """Put the class in the place of the stock one, of which it is a subclass; models of this package are found too."""
+    models.register()
+    stock = PIPELINE_REGISTRY.supported_tasks[TASK]
+    classes = tuple(
+        dict.fromkeys((*stock["pt"], models.AUTO))
+    )  # the stock task loads TDT models, but no RNN-T by its auto class
     # `register_pipeline` does the same but warns that the task is there already, which is just what is meant.
-    PIPELINE_REGISTRY.supported_tasks[TASK] = {**PIPELINE_REGISTRY.supported_tasks[TASK], "impl": NGramPipeline}
+    PIPELINE_REGISTRY.supported_tasks[TASK] = {**stock, "pt": classes, "impl": NGramPipeline}

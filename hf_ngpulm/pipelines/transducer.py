@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from ..hypotheses import Hypothesis
-from ..transducer import TransducerDecoder, TransformersTransducer
+from ..transducer import TransducerDecoder, transducer_of
 from .base import NGramPipeline
 
 _FOR_THE_ENCODER = ("prompt_ids", "num_lookahead_tokens")
@@ -67,7 +67,7 @@ class TransducerNGramPipeline(NGramPipeline):
             )
         attention_mask = model_inputs.pop("attention_mask", None)
         features = model_inputs.pop(self.model.main_input_name)
-        return TransformersTransducer(self.model).encode(features, attention_mask, **for_encoder)
+        return transducer_of(self.model).encode(features, attention_mask, **for_encoder)
 
     def _decode(self, decoder: TransducerDecoder, frames: Tensor, lengths: Tensor | None) -> list[list[Hypothesis]]:
         return decoder.decode(frames, lengths)

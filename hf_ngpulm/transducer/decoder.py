@@ -16,7 +16,7 @@ from ..language_model import NGramLM
 from ..log_linear import LogLinear
 from ..vocabulary import tokenizer_of
 from ..words import WordSplitter
-from .model import TransducerModel, TransformersTransducer
+from .model import transducer_of
 from .search import TransducerSearch
 
 CPU = torch.device("cpu")  # not the default device, whatever that is
@@ -86,7 +86,7 @@ class TransducerDecoder:
             raise ValueError(f"frame_seconds should be above 0, got {frame_seconds!r}")
         if confidence is not None:
             one_of("confidence", confidence, MEASURES)
-        self.model = model if isinstance(model, TransducerModel) else TransformersTransducer(model, frame_seconds)
+        self.model = transducer_of(model, frame_seconds)
         self.tokenizer = tokenizer_of(tokenizer_or_processor)
         self.frame_seconds = self.model.frame_seconds if frame_seconds is None else frame_seconds
         self.confidence = confidence

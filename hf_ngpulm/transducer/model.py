@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -90,6 +90,26 @@ class TransducerModel(ABC):
     def networks(self) -> TransducerNetworks | None:
         """The weights behind `start`, `predict` and `join`, for engines that run them as a whole; None if they are others'."""
         return None
+
+
+def transducer_of(model: Any, frame_seconds: float | None = None) -> TransducerModel:
+    """How a model is decoded.
+
+    A `TransducerModel` says it itself, other models may have a method `as_transducer(frame_seconds)` that gives one, and
+    all others are taken for models of Transformers.
+
+    Args:
+        model: the model.
+        frame_seconds: how long a frame of the encoder's output is, if that is known.
+
+    Raises:
+        ValueError: it isn't a transducer that is known here.
+    """
+    if isinstance(model, TransducerModel):
+        return model
+    if hasattr(model, "as_transducer"):
+        return cast(TransducerModel, model.as_transducer(frame_seconds))
+    return TransformersTransducer(model, frame_seconds)
 
 
 class TransformersTransducer(TransducerModel):

@@ -13,7 +13,7 @@ from ...ctc import CTCDecoder
 from ...errors import StreamError
 from ...hypotheses import Hypothesis
 from ...pipelines.base import frame_lengths, is_ctc, is_transducer
-from ...transducer import TransducerDecoder, TransformersTransducer
+from ...transducer import TransducerDecoder, transducer_of
 from ..decoder import StreamingDecoder
 from ..partials import Partial
 from .buffered import BufferedEncoder, Encode
@@ -269,7 +269,7 @@ class StreamingRecognizer:
 def _encode(model: Any) -> Encode:
     """The part of a model that makes what its decoder takes."""
     if is_transducer(model):
-        return TransformersTransducer(model).encode
+        return transducer_of(model).encode
 
     def logits(features: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         out = model(**{model.main_input_name: features}, attention_mask=mask).logits

@@ -1,0 +1,81 @@
+"""Configurations of the transducers in this package."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import CONFIG_MAPPING, PretrainedConfig
+
+
+class _TransducerConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
+    """What both have in common.
+
+    Args:
+        vocab_size: token classes, the blank included.
+        blank_token_id: class of the blank; it is also what the prediction network reads before the first token.
+        decoder_hidden_size: width of the prediction network and of the joint network.
+        hidden_act: activation of the joint network.
+        max_symbols_per_step: tokens that may be emitted at one frame.
+        pad_token_id: what labels are padded with.
+        encoder_config: configuration of the encoder (or its dict), any whose model gives `last_hidden_state` and
+            `attention_mask`; by default a `ParakeetEncoder`.
+    """
+
+    is_composition = True
+
+    def __init__(
+        self,
+        vocab_size: int = 1025,
+        blank_token_id: int = 1024,
+        decoder_hidden_size: int = 640,
+        hidden_act: str = "relu",
+        max_symbols_per_step: int = 10,
+        pad_token_id: int = 1024,
+        encoder_config: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        if not 0 <= blank_token_id < vocab_size:
+            raise ValueError(f"blank_token_id={blank_token_id} is outside the {vocab_size} token classes")
+        if encoder_config is None or isinstance(encoder_config, dict):
+            settings = dict(encoder_config or {})
+            encoder_config = CONFIG_MAPPING[settings.pop("model_type", "parakeet_encoder")](**settings)
+        self.vocab_size = vocab_size
+        self.blank_token_id = blank_token_id
+        self.decoder_hidden_size = decoder_hidden_size
+        self.hidden_act = hidden_act
+        self.max_symbols_per_step = max_symbols_per_step
+        self.encoder_config = encoder_config
+        kwargs.setdefault("is_encoder_decoder", True)
+        super().__init__(**{"pad_token_id": pad_token_id, **kwargs})
+
+
+class HatConfig(_TransducerConfig):
+    """Configuration of a `HatForASR`: as the common ones, the blank being the last class, and
+
+    Args:
+        num_decoder_layers: LSTM layers of the prediction network.
+    """
+
+    model_type = "hat_transducer"
+
+    def __init__(self, num_decoder_layers: int = 1, **kwargs: Any) -> None:
+        self.num_decoder_layers = num_decoder_layers
+        super().__init__(**kwargs)
+        if self.blank_token_id != self.vocab_size - 1:
+            raise ValueError(f"blank_token_id={self.blank_token_id}: a HAT's blank is the last class, {self.vocab_size - 1}")
+
+
+class StatelessTransducerConfig(_TransducerConfig):
+    """Configuration of a `StatelessTransducerForASR`: as the common ones, and
+
+    Args:
+        context_size: tokens that the prediction network sees.
+    """
+
+    model_type = "stateless_transducer"
+
+    def __init__(self, context_size: int = 2, **kwargs: Any) -> None:
+        if context_size < 1:
+            raise ValueError(f"context_size={context_size}: the prediction network should see at least one token")
+        self.context_size = context_size
+        super().__init__(**kwargs)

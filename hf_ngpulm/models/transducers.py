@@ -1,0 +1,244 @@
+"""Two transducers as models of Transformers: HAT, and one whose prediction network has no state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, PreTrainedModel
+from transformers.activations import ACT2FN
+from transformers.utils import ModelOutput
+
+from ..transducer.losses import transducer_loss
+from ..transducer.model import State, TransducerModel, TransformersTransducer
+from ..transducer.search import TransducerSearch
+from .configuration import HatConfig, StatelessTransducerConfig
+
+
+@dataclass
+class TransducerOutput(ModelOutput):  # type: ignore[no-any-unimported]
+    """What a transducer here returns.
+
+    Attributes:
+        loss: mean over the rows of minus the labels' log-probability, per label.
+        logits: of the joint network, `[B, T, U + 1, V]`; without labels the encoder's frames only.
+        last_hidden_state: of the encoder, `[B, T, D]`.
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    last_hidden_state: Tensor | None = None
+
+
+@dataclass
+class TransducerGenerateOutput(ModelOutput):  # type: ignore[no-any-unimported]
+    """What `generate` returns: `sequences`, token ids `[B, U]` (`[B * num_return_sequences, U]`), padded with the blank."""
+
+    sequences: Tensor | None = None
+
+
+class LstmPrediction(nn.Module):
+    """The prediction network of an RNN-T."""
+
+    def __init__(self, config: HatConfig) -> None:
+        super().__init__()
+        size = config.decoder_hidden_size
+        self.embedding = nn.Embedding(config.vocab_size, size)
+        self.lstm = nn.LSTM(size, size, config.num_decoder_layers, batch_first=True)
+        self.decoder_projector = nn.Linear(size, size)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """`[B, U]` -> `[B, U, D]`: from the beginning."""
+        return self.decoder_projector(self.lstm(self.embedding(input_ids))[0])
+
+
+class StatelessPrediction(nn.Module):
+    """A prediction network that sees the last tokens only (Ghodsi et al., "RNN-transducer with stateless prediction network",
+    ICASSP 2020).
+
+    The tokens' embeddings are weighted by their place, channel by channel, and summed.
+    """
+
+    def __init__(self, config: StatelessTransducerConfig) -> None:
+        super().__init__()
+        size = config.decoder_hidden_size
+        self.context_size, self.blank_token_id = config.context_size, config.blank_token_id
+        self.embedding = nn.Embedding(config.vocab_size, size)
+        self.convolution = nn.Conv1d(size, size, config.context_size, groups=size)
+        self.activation = nn.ReLU()
+        self.decoder_projector = nn.Linear(size, size)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """`[B, U]` -> `[B, U, D]`: from the beginning, before which there are blanks."""
+        return self.of_contexts(nn.functional.pad(input_ids, (self.context_size - 1, 0), value=self.blank_token_id))
+
+    def of_contexts(self, tokens: Tensor) -> Tensor:
+        """`[B, context_size - 1 + U]` -> `[B, U, D]`."""
+        mixed = self.convolution(self.embedding(tokens).transpose(1, 2)).transpose(1, 2)
+        return self.decoder_projector(self.activation(mixed))
+
+
+class SumJoint(nn.Module):
+    """The joint network of an RNN-T: the sum of both sides, an activation, a linear layer."""
+
+    def __init__(self, config: StatelessTransducerConfig | HatConfig) -> None:
+        super().__init__()
+        self.activation = ACT2FN[config.hidden_act]
+        self.head = nn.Linear(config.decoder_hidden_size, config.vocab_size)
+
+    def forward(self, encoder_hidden_states: Tensor, decoder_hidden_states: Tensor) -> Tensor:
+        return self.head(self.activation(encoder_hidden_states + decoder_hidden_states))
+
+
+class HatJoint(nn.Module):
+    """The joint network of a HAT: the blank is decided by itself, the labels share what is left (equations 4 to 6).
+
+    Its outputs are log-probabilities; the labels', normalised by themselves, are the label distribution.
+    """
+
+    def __init__(self, config: HatConfig) -> None:
+        super().__init__()
+        self.activation = ACT2FN[config.hidden_act]
+        self.head = nn.Linear(config.decoder_hidden_size, config.vocab_size - 1)
+        self.blank_head = nn.Linear(config.decoder_hidden_size, 1)
+
+    def forward(self, encoder_hidden_states: Tensor, decoder_hidden_states: Tensor) -> Tensor:
+        hidden = self.activation(encoder_hidden_states + decoder_hidden_states)
+        blank = self.blank_head(hidden)
+        labels = torch.log_softmax(self.head(hidden), dim=-1) + nn.functional.logsigmoid(-blank)
+        return torch.cat([labels, nn.functional.logsigmoid(blank)], dim=-1)
+
+
+class _Transducer(PreTrainedModel):  # type: ignore[no-any-unimported]
+    base_model_prefix = "encoder"
+    main_input_name = "input_features"
+    input_modalities = "audio"
+
+    encoder: Any
+    decoder: nn.Module
+    joint: nn.Module
+
+    def __init__(self, config: Any, decoder: nn.Module, joint: nn.Module) -> None:
+        super().__init__(config)
+        self.encoder = AutoModel.from_config(config.encoder_config)
+        self.encoder_projector = nn.Linear(config.encoder_config.hidden_size, config.decoder_hidden_size)
+        self.decoder, self.joint = decoder, joint
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        # PyTorch's own initial values, with which transducers train; the encoder initialises itself.
+        if isinstance(module, (nn.Linear, nn.Conv1d, nn.LSTM, nn.Embedding)):
+            module.reset_parameters()
+
+    def get_audio_features(self, input_features: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
+        """What the encoder returns, and `pooler_output`: its frames as the joint network takes them, `[B, T, D]`."""
+        outputs = self.encoder(input_features=input_features, attention_mask=attention_mask, **kwargs)
+        if attention_mask is not None and getattr(outputs, "attention_mask", None) is None:
+            # Encoders of Transformers before 5 don't say which of their frames are no padding.
+            outputs.attention_mask = self.encoder._get_output_attention_mask(attention_mask, outputs.last_hidden_state.shape[1])
+        outputs.pooler_output = self.encoder_projector(outputs.last_hidden_state)
+        return outputs
+
+    def as_transducer(self, frame_seconds: float | None = None) -> TransducerModel:
+        """The same for the decoders of this package."""
+        return TransformersTransducer(self, frame_seconds)
+
+    def forward(
+        self, input_features: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **kwargs: Any
+    ) -> TransducerOutput:
+        """Scores of all classes at every frame after every number of the labels, and the loss.
+
+        Args:
+            input_features: of the feature extractor.
+            attention_mask: which of them are no padding.
+            labels: token ids, padded with `pad_token_id` or -100: `[B, U]`.
+        """
+        outputs = self.get_audio_features(input_features, attention_mask, **kwargs)
+        if labels is None:
+            return TransducerOutput(last_hidden_state=outputs.last_hidden_state)
+        blank = self.config.blank_token_id
+        is_label = (labels != -100) & (labels != self.config.pad_token_id) & (labels != blank)
+        tokens = torch.where(is_label, labels, blank)
+        frames = outputs.pooler_output
+        logits = self.joint(frames[:, :, None], self.decoder(nn.functional.pad(tokens, (1, 0), value=blank))[:, None])
+        lengths = (
+            torch.full(frames.shape[:1], frames.shape[1], device=frames.device)
+            if outputs.attention_mask is None
+            else outputs.attention_mask.sum(-1)
+        )
+        num_labels = is_label.sum(-1)
+        losses = transducer_loss(*blank_and_labels(logits, tokens, blank), lengths, num_labels)
+        loss = (losses / num_labels.clamp(min=1)).mean().to(logits.dtype)
+        return TransducerOutput(loss=loss, logits=logits, last_hidden_state=outputs.last_hidden_state)
+
+    @torch.inference_mode()
+    def generate(
+        self, input_features: Tensor, attention_mask: Tensor | None = None, **settings: Any
+    ) -> TransducerGenerateOutput:
+        """Decode: greedily, or as the settings say.
+
+        Args:
+            input_features, attention_mask: of the feature extractor.
+            settings: `lm`, `lm_weight`, `phrases`, `num_beams` and others that `hf_ngpulm.TransducerDecoder` takes.
+        """
+        model = self.as_transducer()
+        paths = TransducerSearch(model, **settings).search(*model.encode(input_features, attention_mask))
+        counts = paths.counts.clamp(min=0).flatten().tolist()
+        found = [labels[:count] for labels, count in zip(paths.labels.flatten(0, 1), counts, strict=True)]
+        tokens = [labels[labels != model.blank_id] for labels in found]
+        padded = nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=model.blank_id)
+        return TransducerGenerateOutput(sequences=padded.to(input_features.device))
+
+
+class HatForASR(_Transducer):
+    """Hybrid autoregressive transducer (Variani et al. 2020, arXiv 2003.07705) with an LSTM as its prediction network.
+
+    The blank has a probability of its own (a sigmoid), labels a distribution of their own. The label distribution with the
+    encoder's part left out is a language model, the internal one (section 4 there), which `ilm_weight=` subtracts.
+    """
+
+    config_class = HatConfig
+
+    def __init__(self, config: HatConfig) -> None:
+        super().__init__(config, LstmPrediction(config), HatJoint(config))
+
+
+class StatelessTransducerForASR(_Transducer):
+    """An RNN-T whose prediction network sees the last `context_size` tokens only."""
+
+    config_class = StatelessTransducerConfig
+
+    def __init__(self, config: StatelessTransducerConfig) -> None:
+        super().__init__(config, StatelessPrediction(config), SumJoint(config))
+
+    def as_transducer(self, frame_seconds: float | None = None) -> TransducerModel:
+        return _Stateless(self, frame_seconds)
+
+
+class _Stateless(TransformersTransducer):
+    """A `StatelessTransducerForASR` for the decoders: the state is the last tokens, `[B, context_size - 1]`."""
+
+    def start(self, batch_size: int, like: Tensor) -> tuple[Tensor, State]:
+        blanks = torch.full((batch_size,), self.blank_id, device=like.device)
+        return self.predict(blanks, (blanks[:, None].expand(-1, self.model.decoder.context_size - 1),))
+
+    def predict(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        seen = torch.cat([state[0], tokens[:, None]], dim=1)
+        return self.model.decoder.of_contexts(seen)[:, -1], (seen[:, 1:],)
+
+    def networks(self) -> None:
+        return None
+
+
+def blank_and_labels(logits: Tensor, tokens: Tensor, blank_id: int) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of the blank, `[B, T, U + 1]`, and of each next label, `[B, T, U]`.
+
+    From logits `[B, T, U + 1, V]` and the labels `[B, U]`.
+    """
+    logits = logits.float()
+    total = logits.logsumexp(dim=-1)
+    index = tokens[:, None, :, None].expand(-1, logits.shape[1], -1, -1)
+    labels = logits[:, :, :-1].gather(-1, index)[..., 0] - total[:, :, :-1]
+    return logits[..., blank_id] - total, labels
