@@ -99,6 +99,7 @@ def tune(folder: Path, names: list[str]) -> None:
             )
             others[f"{name}, {of_set}"] = result.best.setting
     lm.save_pretrained(LM)
+    lm.to_arpa(SPEECH / "harbour" / "lm.arpa.gz", units="id")
     measure.save("bundled_weights", {"weights": others})
 
 

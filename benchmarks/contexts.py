@@ -61,7 +61,7 @@ def main() -> None:
     with torch.inference_mode():
         if args.random:
             results += random_logits(args)
-        for name in [] if args.random else args.models or [args.model or str(speech.DEMO / "model")]:
+        for name in [] if args.random else args.models or [args.model or str(speech.MODEL)]:
             results += measured(name, args)
     names = list(results[0]["throughput"])
     for kind, title in (("throughput", "decoding alone"), ("whole_model", "whole model")):
@@ -86,7 +86,7 @@ def main() -> None:
 def tokenizer_and_words(args: argparse.Namespace) -> tuple[Any, list[str]]:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained((args.models or [args.model or str(speech.DEMO / "model")])[0])
+    tokenizer = AutoTokenizer.from_pretrained((args.models or [args.model or str(speech.MODEL)])[0])
     return tokenizer, words_of(args.manifest)
 
 
@@ -204,7 +204,7 @@ def random_logits(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Rows of the table for logits of which one stands out at each frame, mostly the blank's; with the bundled LM."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(speech.DEMO / "model")
+    tokenizer = AutoTokenizer.from_pretrained(speech.MODEL)
     lm = load_language_model(str(speech.DEMO / "lm.arpa.gz"), tokenizer, args.device)
     words = words_of(speech.DEMO / "clips.jsonl")
     generator = torch.Generator().manual_seed(0)

@@ -16,7 +16,8 @@ import torch
 from hf_ngpulm.language_model import load_language_model
 from hf_ngpulm.pipelines.base import frame_lengths
 
-DEMO = measure.ROOT / "examples" / "demo"
+DEMO = measure.ROOT / "examples" / "speech" / "harbour"
+MODEL = measure.ROOT / "examples" / "models" / "ctc"
 
 
 @dataclass
@@ -68,7 +69,7 @@ class Outputs:
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    parser.add_argument("--model", default=str(DEMO / "model"))
+    parser.add_argument("--model", default=str(MODEL))
     parser.add_argument("--manifest", type=Path, default=DEMO / "clips.jsonl")
     parser.add_argument("--lm", default=str(DEMO / "lm.arpa.gz"))
     parser.add_argument("--batch-size", type=int, default=16)

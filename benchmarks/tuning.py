@@ -18,12 +18,13 @@ from transformers import pipeline
 import hf_ngpulm  # noqa: F401  # registers the pipelines
 from hf_ngpulm.evaluation import load_audio, read_recordings, tune_weights, word_errors
 
-DEMO = measure.ROOT / "examples" / "demo"
+DEMO = measure.ROOT / "examples" / "speech" / "harbour"
+MODEL = measure.ROOT / "examples" / "models" / "ctc"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", nargs="+", default=[str(DEMO / "model")])
+    parser.add_argument("--model", nargs="+", default=[str(MODEL)])
     parser.add_argument("--manifest", default=str(DEMO / "clips.jsonl"))
     parser.add_argument("--lm", default=str(DEMO / "lm.arpa.gz"))
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 8])

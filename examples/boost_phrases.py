@@ -12,7 +12,7 @@ from transformers import pipeline
 import hf_ngpulm  # noqa: F401  (registers the pipeline class that takes phrases=)
 
 demo = Path(__file__).parent / "demo"
-asr = pipeline("automatic-speech-recognition", model=str(demo / "model"), dtype=torch.float32, num_beams=8)
+asr = pipeline("automatic-speech-recognition", model=str(bundled("examples/models/ctc")), dtype=torch.float32, num_beams=8)
 clips = sorted((demo / "clips").glob("0[0-3].flac"))
 audio = [{"raw": samples, "sampling_rate": rate} for samples, rate in (soundfile.read(path, dtype="float32") for path in clips)]
 phrases = [

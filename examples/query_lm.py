@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from hf_ngpulm import NGramLM
 
 demo = Path(__file__).parent / "demo"
-tokenizer = AutoTokenizer.from_pretrained(demo / "model")
+tokenizer = AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
 lm = NGramLM.from_arpa(demo / "lm.arpa.gz", tokenizer=tokenizer)
 print(f"order {lm.order}, {sum(lm.num_ngrams)} n-grams, {lm.nbytes} bytes")
 

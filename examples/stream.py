@@ -12,8 +12,8 @@ from transformers import AutoModelForCTC, AutoProcessor
 from hf_ngpulm import CTCDecoder, NGramLM, StreamingDecoder
 
 demo = Path(__file__).parent / "demo"
-processor = AutoProcessor.from_pretrained(demo / "model")
-model = AutoModelForCTC.from_pretrained(demo / "model", dtype=torch.float32).eval()
+processor = AutoProcessor.from_pretrained(bundled("examples/models/ctc"))
+model = AutoModelForCTC.from_pretrained(bundled("examples/models/ctc"), dtype=torch.float32).eval()
 lm = NGramLM.from_arpa(demo / "lm.arpa.gz", tokenizer=processor.tokenizer)
 decoder = CTCDecoder(processor, lm=lm, lm_weight=1.0, num_beams=8, frame_seconds=0.08)
 

@@ -8,9 +8,9 @@ from transformers import AutoTokenizer
 from hf_ngpulm import NGramLM
 from hf_ngpulm.bundled import bundled
 
-demo = bundled("examples/demo")
-tokenizer = AutoTokenizer.from_pretrained(demo / "model")
-sentences = (demo / "domain_text.txt").read_text(encoding="utf-8").splitlines()
+demo = bundled("examples/speech/harbour")
+tokenizer = AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
+sentences = (demo / "text.txt").read_text(encoding="utf-8").splitlines()
 held_out, texts = sentences[::10], [text for i, text in enumerate(sentences) if i % 10]
 
 # Any iterable of sentences will do: a list, a generator over files, a column of a datasets.Dataset.

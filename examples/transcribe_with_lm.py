@@ -14,7 +14,7 @@ import hf_ngpulm  # noqa: F401  (registers the pipeline class that takes lm=)
 demo = Path(__file__).parent / "demo"
 asr = pipeline(
     "automatic-speech-recognition",
-    model=str(demo / "model"),
+    model=str(bundled("examples/models/ctc")),
     dtype=torch.float32,
     lm=str(demo / "lm.arpa.gz"),  # also: a Hub repo ("org/my-lm"), a saved folder, a .nemo file, or an NGramLM
     lm_weight=0.9,

@@ -8,7 +8,7 @@ _PACKAGE = Path(__file__).parent
 
 
 def bundled(name: str) -> Path:
-    """Path of a bundled file or folder, given as in the source tree (`examples/demo`, `model_cards/ngram_lm.md`)."""
+    """Path of a bundled file or folder, given as in the source tree (`examples/models`, `model_cards/ngram_lm.md`)."""
     for root in (_PACKAGE / "_bundled", _PACKAGE.parent):
         if (root / name).exists():
             return root / name

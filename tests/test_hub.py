@@ -13,7 +13,7 @@ from hub_server import HubServer
 from hf_ngpulm import NGramLM
 from hf_ngpulm.bundled import bundled
 
-DEMO = bundled("examples/demo")
+DEMO = bundled("examples/speech/harbour")
 # What every script starts with. `failure` tells what comes of a faulty call: the error's classes, and its message.
 PRELUDE = """
 import hashlib, json, sys, torch
@@ -47,7 +47,7 @@ def saved(tmp_path_factory):
     small = "\\data\\\nngram 1=3\n\n\\1-grams:\n-1\t</s>\n-0.5\t0\n-0.6\t1\n\n\\end\\\n"
     (folder / "small.arpa").write_text(small)
     NGramLM.from_arpa(folder / "small.arpa", vocab_size=2).save_pretrained(folder / "small")
-    NGramLM.from_arpa(DEMO / "lm.arpa.gz", str(DEMO / "model")).save_pretrained(folder / "demo")
+    NGramLM.from_arpa(DEMO / "lm.arpa.gz", str(bundled("examples/models/ctc"))).save_pretrained(folder / "demo")
     return folder
 
 
@@ -154,7 +154,7 @@ from transformers import pipeline
 import soundfile
 audio, _ = soundfile.read({str(DEMO / "clips" / "00.flac")!r}, dtype="float32")
 asr = pipeline(
-    "automatic-speech-recognition", model={str(DEMO / "model")!r}, dtype=torch.float32, lm="alice/lm", lm_weight=0.9
+    "automatic-speech-recognition", model={str(bundled("examples/models/ctc"))!r}, dtype=torch.float32, lm="alice/lm", lm_weight=0.9
 )
 print(json.dumps(dict(
     text=asr(audio.copy())["text"],

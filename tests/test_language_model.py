@@ -22,8 +22,8 @@ from hf_ngpulm import language_model as module
 from hf_ngpulm.bundled import bundled
 from hf_ngpulm.language_model import NGramLMConfig, load_language_model
 
-MODEL = bundled("examples/demo/model")
-ARPA = bundled("examples/demo/lm.arpa.gz")
+MODEL = bundled("examples/models/ctc")
+ARPA = bundled("examples/speech/harbour/lm.arpa.gz")
 NEMO = Path(__file__).parent / "data" / "nemo" / "tiny.nemo"
 LN10 = math.log(10.0)
 

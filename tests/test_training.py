@@ -22,12 +22,12 @@ from hf_ngpulm.texts import read_ids
 from hf_ngpulm.training import train
 
 DATA = Path(__file__).parent / "data" / "lmplz"
-TEXTS = (bundled("examples/demo") / "domain_text.txt").read_text().splitlines()[:1500]
+TEXTS = (bundled("examples/speech/harbour") / "text.txt").read_text().splitlines()[:1500]
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return AutoTokenizer.from_pretrained(bundled("examples/demo/model"))
+    return AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
 
 
 def same(first, second):

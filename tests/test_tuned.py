@@ -17,13 +17,13 @@ from hf_ngpulm import NGramFormatError, NGramLM
 from hf_ngpulm.bundled import bundled
 from hf_ngpulm.tuned import SETTINGS, ModelIdentity, TunedDecoding, tuned_for
 
-DEMO = bundled("examples/demo")
+DEMO = bundled("examples/speech/harbour")
 TASK = "automatic-speech-recognition"
 
 
 def ctc_parts(tmp_path):
-    processor = AutoProcessor.from_pretrained(DEMO / "model")
-    model = AutoModelForCTC.from_pretrained(DEMO / "model", dtype=torch.float32)
+    processor = AutoProcessor.from_pretrained(bundled("examples/models/ctc"))
+    model = AutoModelForCTC.from_pretrained(bundled("examples/models/ctc"), dtype=torch.float32)
     return {"model": model, "tokenizer": processor.tokenizer, "feature_extractor": processor.feature_extractor}
 
 
@@ -50,7 +50,7 @@ def kind(request, tmp_path_factory):
     make, beam, greedy = KINDS[request.param]
     path = tmp_path_factory.mktemp(request.param)
     parts = make(path)
-    texts = (DEMO / "domain_text.txt").read_text().splitlines()[:300]
+    texts = (DEMO / "text.txt").read_text().splitlines()[:300]
     lm = NGramLM.train([text.lower() for text in texts], tokenizer=parts["tokenizer"], order=3)
     lm.save_pretrained(path / "lm")
     more = {"max_new_tokens": 9} if request.param == "whisper" else {}

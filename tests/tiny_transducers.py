@@ -50,7 +50,7 @@ def tiny_model(name, extra, layers, seed):
 
 def demo_transducer(name):
     """What a pipeline is made of: the demo's tokenizer and features, and a tiny model that says something."""
-    processor = transformers.AutoProcessor.from_pretrained(bundled("examples/demo") / "model")
+    processor = transformers.AutoProcessor.from_pretrained(bundled("examples/models/ctc"))
     blank = 257
     family = getattr(transformers, name)
     encoder = {

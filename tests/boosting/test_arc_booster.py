@@ -18,7 +18,7 @@ WORDS = [*sorted({word for line in TEXT for word in line.split()}), "zebra", "mi
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return AutoTokenizer.from_pretrained(bundled("examples/demo/model"))
+    return AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_what_it_refuses(tokenizer, lm):
         ArcBooster([""], lm, tokenizer)
     with pytest.warns(UserWarning, match="can't write"):
         assert ArcBooster(["東京"], lm, tokenizer).left_out
-    changed = AutoTokenizer.from_pretrained(bundled("examples/demo/model"))
+    changed = AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
     other = NGramLM.train([[1, 2, 3]], vocab_size=3000, order=2)
     with pytest.raises(TokenizerMismatchError):
         ArcBooster(["a"], other, changed)

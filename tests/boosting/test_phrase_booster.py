@@ -22,7 +22,7 @@ TEXT = ["new york is not new jersey", "anna banana and ann", "york duke wear wha
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return AutoTokenizer.from_pretrained(bundled("examples/demo/model"))
+    return AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
 
 
 @pytest.fixture(scope="module")

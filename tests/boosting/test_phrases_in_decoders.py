@@ -21,12 +21,12 @@ CONTEXTS = [
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return AutoTokenizer.from_pretrained(bundled("examples/demo/model"))
+    return AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
 
 
 @pytest.fixture(scope="module")
 def lm(tokenizer):
-    return NGramLM.from_arpa(bundled("examples/demo/lm.arpa.gz"), tokenizer, units="id")
+    return NGramLM.from_arpa(bundled("examples/speech/harbour/lm.arpa.gz"), tokenizer, units="id")
 
 
 def frames_of(batch_size, length, size, seed=0):
@@ -219,7 +219,7 @@ def test_what_is_refused(tokenizer, lm):
         CTCDecoder(tokenizer, phrases="new york")
     with pytest.raises(ValueError, match="vocab_size=256"):
         CTCDecoder(tokenizer, lm, phrases=PhraseBooster(["a"], tokenizer, vocab_size=200))
-    letters = AutoTokenizer.from_pretrained(bundled("examples/demo/model"))
+    letters = AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
     letters.add_tokens(["zzz"])
     other = PhraseBooster(["a"], letters, vocab_size=258)
     with pytest.raises((TokenizerMismatchError, ValueError)):

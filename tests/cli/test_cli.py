@@ -16,8 +16,8 @@ from hf_ngpulm import NGramLM
 from hf_ngpulm.bundled import bundled
 from hf_ngpulm.cli.app import run
 
-DEMO = bundled("examples/demo")
-MODEL, ARPA = str(DEMO / "model"), str(DEMO / "lm.arpa.gz")
+DEMO = bundled("examples/speech/harbour")
+MODEL, ARPA = str(bundled("examples/models/ctc")), str(DEMO / "lm.arpa.gz")
 CLIPS = [str(DEMO / "clips" / f"{i:02}.flac") for i in range(3)]
 
 
@@ -69,7 +69,7 @@ def test_score_reads_files_and_standard_input(saved, capsys, tmp_path, monkeypat
 
 
 def test_train(tmp_path, capsys):
-    texts = (DEMO / "domain_text.txt").read_text().splitlines()[:600]
+    texts = (DEMO / "text.txt").read_text().splitlines()[:600]
     (tmp_path / "a.txt").write_text("\n".join(texts[:300]))
     (tmp_path / "b.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts[300:]))
     out, arpa = str(tmp_path / "lm"), str(tmp_path / "lm.arpa.gz")
@@ -114,7 +114,7 @@ def test_train_on_ids(tmp_path, capsys):
 
 
 def test_interpolate_and_prune(tmp_path, capsys):
-    texts = (DEMO / "domain_text.txt").read_text().splitlines()
+    texts = (DEMO / "text.txt").read_text().splitlines()
     for name, part in (("a", texts[:200]), ("b", texts[200:400])):
         NGramLM.train(part, tokenizer=bundled_tokenizer(), order=3).save_pretrained(tmp_path / name)
     (tmp_path / "valid.txt").write_text("\n".join(texts[150:250]))

@@ -10,8 +10,8 @@ from hf_ngpulm import NGramLM
 from hf_ngpulm.bundled import bundled
 from hf_ngpulm.cli.app import run
 
-DEMO = bundled("examples/demo")
-MODEL, ARPA, CLIPS = str(DEMO / "model"), str(DEMO / "lm.arpa.gz"), str(DEMO / "clips.jsonl")
+DEMO = bundled("examples/speech/harbour")
+MODEL, ARPA, CLIPS = str(bundled("examples/models/ctc")), str(DEMO / "lm.arpa.gz"), str(DEMO / "clips.jsonl")
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import soundfile
 from hf_ngpulm.bundled import bundled
 from hf_ngpulm.cli.app import run
 
-DEMO = bundled("examples/demo")
-MODEL, CLIPS, ARPA = str(DEMO / "model"), str(DEMO / "clips.jsonl"), str(DEMO / "lm.arpa.gz")
+DEMO = bundled("examples/speech/harbour")
+MODEL, CLIPS, ARPA = str(bundled("examples/models/ctc")), str(DEMO / "clips.jsonl"), str(DEMO / "lm.arpa.gz")
 
 
 def lines(capsys):

@@ -20,8 +20,8 @@ from hf_ngpulm.cli.phrases import read_phrases
 from hf_ngpulm.streaming.audio import sources
 from hf_ngpulm.streaming.audio.sources import file_pieces
 
-DEMO = bundled("examples/demo")
-MODEL, CLIP, LM = str(DEMO / "model"), str(DEMO / "clips" / "00.flac"), str(DEMO / "lm.arpa.gz")
+DEMO = bundled("examples/speech/harbour")
+MODEL, CLIP, LM = str(bundled("examples/models/ctc")), str(DEMO / "clips" / "00.flac"), str(DEMO / "lm.arpa.gz")
 CUT = ["--chunk", "0.64", "--right", "0.32"]
 
 

@@ -83,12 +83,12 @@ def test_a_beam_that_covers_everything_is_brute_force(engine, data):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return AutoTokenizer.from_pretrained(bundled("examples/demo/model"))
+    return AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
 
 
 @pytest.fixture(scope="module")
 def lm(tokenizer):
-    return NGramLM.from_arpa(bundled("examples/demo/lm.arpa.gz"), tokenizer, units="id")
+    return NGramLM.from_arpa(bundled("examples/speech/harbour/lm.arpa.gz"), tokenizer, units="id")
 
 
 def some_logits(batch_size=5, frames=60, seed=0):

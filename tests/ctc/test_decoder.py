@@ -19,12 +19,12 @@ BLANK = 256
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return AutoTokenizer.from_pretrained(bundled("examples/demo/model"))
+    return AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
 
 
 @pytest.fixture(scope="module")
 def lm(tokenizer):
-    return NGramLM.from_arpa(bundled("examples/demo/lm.arpa.gz"), tokenizer, units="id")
+    return NGramLM.from_arpa(bundled("examples/speech/harbour/lm.arpa.gz"), tokenizer, units="id")
 
 
 def unigrams(vocab_size, favourite):
@@ -124,7 +124,7 @@ def test_settings_that_need_care(tokenizer, lm):
     moved = frames(5, 260, 7, 7, classes=261)
     assert CTCDecoder(tokenizer, lm, 0.0, blank_id=260)(moved)[0][0].token_ids == [5, 7]
     assert CTCDecoder(tokenizer, blank_id=260)(moved)[0][0].token_frames == [0, 2]
-    bare = AutoTokenizer.from_pretrained(bundled("examples/demo/model"))
+    bare = AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
     bare.pad_token = None
     with pytest.raises(ValueError, match="blank_id"):
         CTCDecoder(bare)

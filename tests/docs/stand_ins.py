@@ -24,7 +24,7 @@ from tiny_transducers import demo_transducer
 from hf_ngpulm import NGramLM
 from hf_ngpulm.bundled import bundled
 
-DEMO = bundled("examples/demo")
+DEMO = bundled("examples/speech/harbour")
 COMMIT = "0" * 40
 CTC, TDT, RNNT = "nvidia/parakeet-ctc-0.6b", "nvidia/parakeet-tdt-0.6b-v3", "nvidia/parakeet-rnnt-0.6b"
 WHISPER, WAV2VEC2 = "openai/whisper-tiny", "facebook/wav2vec2-base-960h"
@@ -33,7 +33,7 @@ RATE = 16000
 
 
 def sentences() -> list[str]:
-    return (DEMO / "domain_text.txt").read_text(encoding="utf-8").splitlines()
+    return (DEMO / "text.txt").read_text(encoding="utf-8").splitlines()
 
 
 def put(cache: Path, repo_id: str, folder: Path) -> None:
@@ -50,13 +50,13 @@ def put(cache: Path, repo_id: str, folder: Path) -> None:
 def make_repos(folder: Path) -> dict[str, Path]:
     """Folders of all models that the pages name, by their ids."""
     torch.manual_seed(0)
-    repos = {CTC: DEMO / "model"}
+    repos = {CTC: bundled("examples/models/ctc")}
     for repo_id, name in ((TDT, "ParakeetForTDT"), (RNNT, "ParakeetForRNNT")):
         parts = demo_transducer(name)
         repos[repo_id] = folder / name
         parts["model"].save_pretrained(repos[repo_id])
         for file in ("tokenizer.json", "tokenizer_config.json", "processor_config.json"):
-            shutil.copy(DEMO / "model" / file, repos[repo_id])
+            shutil.copy(bundled("examples/models/ctc") / file, repos[repo_id])
 
     (folder / "whisper").mkdir()
     parts = whisper_parts(folder / "whisper" / "vocabulary.json")
@@ -74,7 +74,7 @@ def make_repos(folder: Path) -> dict[str, Path]:
 
     texts, characters = sentences()[:500], transformers.AutoTokenizer.from_pretrained(repos[WAV2VEC2])
     for repo_id, lm in (
-        (LM, NGramLM.from_arpa(DEMO / "lm.arpa.gz", str(DEMO / "model"))),
+        (LM, NGramLM.from_arpa(DEMO / "lm.arpa.gz", str(bundled("examples/models/ctc")))),
         (WHISPER_LM, NGramLM.train(texts, parts["tokenizer"], order=3)),
         (WAV2VEC2_LM, NGramLM.train([text.upper() for text in texts], characters, order=4, workers=1)),
     ):

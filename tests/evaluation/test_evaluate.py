@@ -24,14 +24,14 @@ from hf_ngpulm.evaluation.loading import BATCHES_PER_WINDOW, Loader, batches
 from hf_ngpulm.evaluation.parts import Parts
 from hf_ngpulm.evaluation.recognition import Recogniser, cut_where_quiet
 
-DEMO = bundled("examples/demo")
+DEMO = bundled("examples/speech/harbour")
 MANIFEST = DEMO / "clips.jsonl"
 TASK = "automatic-speech-recognition"
 
 
 @pytest.fixture(scope="module")
 def asr():
-    return transformers.pipeline(TASK, model=str(DEMO / "model"), dtype=torch.float32, device="cpu")
+    return transformers.pipeline(TASK, model=str(bundled("examples/models/ctc")), dtype=torch.float32, device="cpu")
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from hf_ngpulm.evaluation import read_results
 from hf_ngpulm.evaluation.parts import Parts
 from hf_ngpulm.evaluation.processes import Signs, Watch, WorkerLostError, rank_and_size, sign_path
 
-DEMO = bundled("examples/demo")
-MODEL = str(DEMO / "model")
+DEMO = bundled("examples/speech/harbour")
+MODEL = str(bundled("examples/models/ctc"))
 OPTIONS = ["--batch-size", "2", "--device", "cpu", "--json"]
 PROGRAM = "import sys; from hf_ngpulm.cli.app import run; sys.exit(run(sys.argv[1:]))"
 

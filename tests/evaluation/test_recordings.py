@@ -13,7 +13,7 @@ import soxr
 from hf_ngpulm.bundled import bundled
 from hf_ngpulm.evaluation import Recording, load_audio, read_recordings
 
-DEMO = bundled("examples/demo")
+DEMO = bundled("examples/speech/harbour")
 CLIPS = [json.loads(line) for line in (DEMO / "clips.jsonl").read_text().splitlines()][:3]
 SAMPLES = [soundfile.read(DEMO / clip["audio"], dtype="float32")[0] for clip in CLIPS]
 TEXTS = [clip["text"] for clip in CLIPS]

@@ -20,7 +20,7 @@ from hf_ngpulm.evaluation import Recording, character_errors, tune_weights
 from hf_ngpulm.evaluation.tuning.outputs import KeptTensors
 from hf_ngpulm.tuned import ModelIdentity
 
-DEMO = bundled("examples/demo")
+DEMO = bundled("examples/speech/harbour")
 TASK = "automatic-speech-recognition"
 FEW = {"refine": 0, "extend": False}
 
@@ -40,7 +40,7 @@ def clips():
 def asr():
     """A trained CTC model, with a beam."""
     lm = str(DEMO / "lm.arpa.gz")
-    return pipeline(TASK, model=str(DEMO / "model"), dtype=torch.float32, lm=lm, lm_weight=0.5, num_beams=4)
+    return pipeline(TASK, model=str(bundled("examples/models/ctc")), dtype=torch.float32, lm=lm, lm_weight=0.5, num_beams=4)
 
 
 @pytest.fixture(scope="module")

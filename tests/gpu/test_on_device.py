@@ -211,8 +211,8 @@ def test_beam_ctc_goes_on_where_it_stopped():
 def test_nan_logits_are_reported():
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(bundled("examples/demo/model"))
-    lm = NGramLM.from_arpa(bundled("examples/demo/lm.arpa.gz"), tokenizer, units="id", device="cuda")
+    tokenizer = AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
+    lm = NGramLM.from_arpa(bundled("examples/speech/harbour/lm.arpa.gz"), tokenizer, units="id", device="cuda")
     logits = torch.randn(2, 9, 257, device="cuda")
     logits[1, 4, 7] = float("nan")
     with pytest.raises(ValueError, match=r"row 1 .* frame 4"):
@@ -223,7 +223,7 @@ def test_nan_logits_are_reported():
 def test_a_model_may_move_between_calls():
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(bundled("examples/demo/model"))
+    tokenizer = AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
     lm = random_lm(256, 3, 500, seed=6)
     logits = torch.randn(3, 20, 257, generator=torch.Generator().manual_seed(0))
     decoder = CTCDecoder(tokenizer, lm, 0.5)

@@ -24,4 +24,4 @@ def letters(tmp_path_factory):
 @pytest.fixture(scope="session")
 def pieces():
     """A vocabulary of pieces with marks."""
-    return AutoTokenizer.from_pretrained(bundled("examples/demo/model"))
+    return AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))

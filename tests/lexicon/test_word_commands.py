@@ -8,7 +8,7 @@ from hf_ngpulm import LogLinear, NGramLM
 from hf_ngpulm.bundled import bundled
 from hf_ngpulm.cli.app import run
 
-MODEL = str(bundled("examples/demo/model"))
+MODEL = str(bundled("examples/models/ctc"))
 TEXTS = ["call the coast guard", "set a course", "call the guard", "set the course for the coast"]
 
 
@@ -62,8 +62,8 @@ def test_words_and_tokens_together_in_a_pipeline(trained):
 
     words = NGramLM.from_pretrained(trained / "lm")
     asr = pipeline("automatic-speech-recognition", model=MODEL, lm=words, lm_weight=0.5, num_beams=4)
-    tokens = NGramLM.from_arpa(bundled("examples/demo/lm.arpa.gz"), tokenizer=asr.tokenizer)
-    audio = [soundfile.read(bundled(f"examples/demo/clips/{i:02}.flac"), dtype="float32")[0] for i in range(2)]
+    tokens = NGramLM.from_arpa(bundled("examples/speech/harbour/lm.arpa.gz"), tokenizer=asr.tokenizer)
+    audio = [soundfile.read(bundled(f"examples/speech/harbour/clips/{i:02}.flac"), dtype="float32")[0] for i in range(2)]
     both = asr(audio, lm=LogLinear([words, tokens], [0.0, 1.0]), lm_weight=0.5, batch_size=2)
     assert both == asr(audio, lm=tokens, lm_weight=0.5, batch_size=2)
     each = asr(audio, lm=[LogLinear([words, tokens], [0.0, 1.0]), words], lm_weight=0.5, batch_size=2)

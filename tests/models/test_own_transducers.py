@@ -110,7 +110,7 @@ def test_saved_it_comes_back_by_the_auto_classes(model, inputs, tmp_path):
 
 @pytest.mark.parametrize("settings", [{}, {"num_beams": 3}, {"return_timestamps": "word"}])
 def test_the_pipeline_decodes_it(model, settings):
-    processor = transformers.AutoProcessor.from_pretrained(bundled("examples/demo") / "model")
+    processor = transformers.AutoProcessor.from_pretrained(bundled("examples/models/ctc"))
     parts = {"tokenizer": processor.tokenizer, "feature_extractor": processor.feature_extractor}
     asr = transformers.pipeline("automatic-speech-recognition", model=model, **parts)
     assert isinstance(asr, hf_ngpulm.TransducerNGramPipeline)

@@ -25,7 +25,7 @@ from hf_ngpulm import CTCDecoder, CTCNGramPipeline, NGramLM, TokenizerMismatchEr
 from hf_ngpulm.bundled import bundled
 from hf_ngpulm.pipelines.base import frame_lengths
 
-DEMO = bundled("examples/demo")
+DEMO = bundled("examples/speech/harbour")
 ARPA = DEMO / "lm.arpa.gz"
 WEIGHT = 0.9
 TASK = "automatic-speech-recognition"
@@ -47,7 +47,7 @@ def audios(clips):
 @pytest.fixture(scope="module")
 def plain():
     """Made without any of the package's settings."""
-    return pipeline(TASK, model=str(DEMO / "model"), dtype=torch.float32)
+    return pipeline(TASK, model=str(bundled("examples/models/ctc")), dtype=torch.float32)
 
 
 @pytest.fixture(scope="module")
@@ -434,7 +434,7 @@ def test_lm_of_another_tokenizer(plain, with_lm, wav2vec2, lm, characters, audio
     ("settings", "error", "message"),
     [
         ({"lm": "no/such/folder"}, FileNotFoundError, "neither a folder nor"),
-        ({"lm": str(DEMO / "model")}, ValueError, "not an n-gram language model"),
+        ({"lm": str(bundled("examples/models/ctc"))}, ValueError, "not an n-gram language model"),
         ({"lm_weight": math.nan}, ValueError, "lm_weight"),
         ({"repeats": "never"}, ValueError, "repeats must be one of"),
         ({"num_beams": 0}, ValueError, "num_beams should be"),

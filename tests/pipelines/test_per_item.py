@@ -19,7 +19,7 @@ from hf_ngpulm.automaton.pool import AutomatonPool
 from hf_ngpulm.bundled import bundled
 from hf_ngpulm.pipelines.per_item import PER_ITEM, RECORDING, Numbered, Recordings, listed_values, numbered, numbers_in
 
-DEMO = bundled("examples/demo")
+DEMO = bundled("examples/speech/harbour")
 TASK = "automatic-speech-recognition"
 
 
@@ -115,8 +115,8 @@ def demo_lms(tokenizer):
 
 
 def ctc():
-    processor = AutoProcessor.from_pretrained(DEMO / "model")
-    model = transformers.AutoModelForCTC.from_pretrained(DEMO / "model", dtype=torch.float32)
+    processor = AutoProcessor.from_pretrained(bundled("examples/models/ctc"))
+    model = transformers.AutoModelForCTC.from_pretrained(bundled("examples/models/ctc"), dtype=torch.float32)
     parts = {"model": model, "tokenizer": processor.tokenizer, "feature_extractor": processor.feature_extractor}
     return Case(parts, demo_lms(processor.tokenizer), [0.9, 2.5, 0.0, 1.5, 0.3], demo_audios(), {"chunk_length_s": 1.6})
 

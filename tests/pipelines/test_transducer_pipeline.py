@@ -14,7 +14,7 @@ from hf_ngpulm import CTCNGramPipeline, NGramLM, TokenizerMismatchError, Transdu
 from hf_ngpulm.bundled import bundled
 from hf_ngpulm.pipelines.base import OF_SOME_DECODER
 
-DEMO = bundled("examples/demo")
+DEMO = bundled("examples/speech/harbour")
 TASK = "automatic-speech-recognition"
 
 

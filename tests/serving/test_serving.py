@@ -29,7 +29,7 @@ from hf_ngpulm.serving.connection import Connection
 from hf_ngpulm.streaming import StreamingRecognizer
 from hf_ngpulm.streaming.audio.resampling import Resampler
 
-DEMO = bundled("examples/demo")
+DEMO = bundled("examples/speech/harbour")
 CUT = {"chunk_seconds": 1.28, "left_seconds": 1.28, "right_seconds": 0.32}
 LISTS = [None, ["lighthouse", "half speed"], [["coast guard", 2.0], "weather"]]
 QUICK = Limits(clients=8, hello_seconds=0.4, idle_seconds=0.6, heartbeat_seconds=5.0, send_seconds=1.0)
@@ -37,8 +37,8 @@ QUICK = Limits(clients=8, hello_seconds=0.4, idle_seconds=0.6, heartbeat_seconds
 
 @pytest.fixture(scope="module")
 def demo():
-    processor = AutoProcessor.from_pretrained(DEMO / "model")
-    model = AutoModelForCTC.from_pretrained(DEMO / "model", dtype=torch.float32).eval()
+    processor = AutoProcessor.from_pretrained(bundled("examples/models/ctc"))
+    model = AutoModelForCTC.from_pretrained(bundled("examples/models/ctc"), dtype=torch.float32).eval()
     lm = NGramLM.from_arpa(DEMO / "lm.arpa.gz", processor.tokenizer, units="id")
 
     def recognizer(streams, **settings):

@@ -243,7 +243,7 @@ def test_what_a_stream_holds_does_not_grow(name):
 
 def test_texts_are_those_of_all_tokens():
     """Read word by word, of a tokenizer whose words bring their spaces, and with tokens that break the pattern."""
-    tokenizer = AutoProcessor.from_pretrained(bundled("examples/demo") / "model").tokenizer
+    tokenizer = AutoProcessor.from_pretrained(bundled("examples/models/ctc")).tokenizer
     splitter = WordSplitter(tokenizer)
     read: list[int] = []
     splitter.text = lambda ids: (read.append(len(ids)), WordSplitter.text(splitter, ids))[1]  # type: ignore[method-assign]
@@ -319,8 +319,8 @@ def test_graphs_are_made_of_what_streams_read(strategy, monkeypatch):
 @pytest.mark.parametrize("with_lm", [False, True])
 def test_phrases_of_all_streams(with_lm):
     """Unfinished phrases give back what they got at the end of a stream, and not in between."""
-    tokenizer = AutoProcessor.from_pretrained(bundled("examples/demo") / "model").tokenizer
-    lm = {"lm": NGramLM.from_arpa(bundled("examples/demo/lm.arpa.gz"), tokenizer, units="id"), "lm_weight": 0.4}
+    tokenizer = AutoProcessor.from_pretrained(bundled("examples/models/ctc")).tokenizer
+    lm = {"lm": NGramLM.from_arpa(bundled("examples/speech/harbour/lm.arpa.gz"), tokenizer, units="id"), "lm_weight": 0.4}
     settings = {**(lm if with_lm else {}), "phrases": ["call anna", ("what", 3.0), "a"], "phrase_weight": 2.0}
     generator = torch.Generator().manual_seed(3)
     rnnt, tdt = Toy(257, 256, seed=1, blank_bias=3.0), Toy(257, 256, (0, 1, 2), seed=2, blank_bias=3.0)

@@ -16,7 +16,7 @@ DIGITS = ["set an alarm for 7", "call 911 now", "play track 3"] * 5
 
 @pytest.fixture(scope="module")
 def lower():
-    return AutoTokenizer.from_pretrained(bundled("examples/demo/model"))
+    return AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
 
 
 @pytest.fixture(scope="module")

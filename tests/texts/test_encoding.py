@@ -15,7 +15,7 @@ from hf_ngpulm.texts import TextReport, encode_texts, encoding
 
 @pytest.fixture(scope="module")
 def demo():
-    return AutoTokenizer.from_pretrained(bundled("examples/demo/model"))
+    return AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
 
 
 @pytest.fixture

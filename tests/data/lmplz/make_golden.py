@@ -3,7 +3,7 @@
     python make_golden.py path/to/lmplz
 
 Needs KenLM's lmplz and its Python module, both built for order 10 or more (for the module:
-`MAX_ORDER=10 pip install --no-binary kenlm kenlm`), and transformers for the tokenizer of examples/demo.
+`MAX_ORDER=10 pip install --no-binary kenlm kenlm`), and transformers for the tokenizer of examples/models.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 import kenlm
 
 HERE = Path(__file__).parent
-DEMO = HERE.parents[2] / "examples" / "demo"
+EXAMPLES = HERE.parents[2] / "examples"
 VOCABULARY = 256
 SENTENCES = 1500
 CONTEXTS_PER_KIND = 15
@@ -38,8 +38,8 @@ def demo_lines() -> list[list[int]]:
     """The first sentences of the demo's text as token ids."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(DEMO / "model")
-    texts = (DEMO / "domain_text.txt").read_text().splitlines()[:SENTENCES]
+    tokenizer = AutoTokenizer.from_pretrained(EXAMPLES / "models" / "ctc")
+    texts = (EXAMPLES / "speech" / "harbour" / "text.txt").read_text().splitlines()[:SENTENCES]
     return tokenizer(texts, add_special_tokens=False).input_ids
 
 

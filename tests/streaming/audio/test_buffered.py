@@ -15,7 +15,7 @@ from hf_ngpulm.bundled import bundled
 from hf_ngpulm.streaming.audio.buffered import BufferedEncoder
 from hf_ngpulm.streaming.audio.recognizer import _encode
 
-DEMO = bundled("examples/demo")
+DEMO = bundled("examples/speech/harbour")
 
 
 class Sums:
@@ -116,9 +116,9 @@ def wav2vec2(mask):
 
 
 def parakeet():
-    return AutoModelForCTC.from_pretrained(DEMO / "model", dtype=torch.float32).eval(), AutoProcessor.from_pretrained(
-        DEMO / "model"
-    ).feature_extractor
+    return AutoModelForCTC.from_pretrained(
+        bundled("examples/models/ctc"), dtype=torch.float32
+    ).eval(), AutoProcessor.from_pretrained(bundled("examples/models/ctc")).feature_extractor
 
 
 @torch.inference_mode()

@@ -19,17 +19,17 @@ from hf_ngpulm.bundled import bundled
 from hf_ngpulm.streaming import StreamingRecognizer
 from hf_ngpulm.streaming.audio.recognizer import _encode
 
-DEMO = bundled("examples/demo")
+DEMO = bundled("examples/speech/harbour")
 COVERING = {"chunk_seconds": 0.64, "left_seconds": 30, "right_seconds": 30}
 CUT = {"chunk_seconds": 0.64, "left_seconds": 1.28, "right_seconds": 0.32}
 
 
 @pytest.fixture(scope="module")
 def demo():
-    processor = AutoProcessor.from_pretrained(DEMO / "model")
+    processor = AutoProcessor.from_pretrained(bundled("examples/models/ctc"))
     return SimpleNamespace(
         processor=processor,
-        model=AutoModelForCTC.from_pretrained(DEMO / "model", dtype=torch.float32).eval(),
+        model=AutoModelForCTC.from_pretrained(bundled("examples/models/ctc"), dtype=torch.float32).eval(),
         lm=NGramLM.from_arpa(DEMO / "lm.arpa.gz", processor.tokenizer, units="id"),
         clips=[read_audio(DEMO / "clips" / f"{number:02}.flac", 16000) for number in range(4)],
     )
