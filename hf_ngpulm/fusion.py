@@ -186,9 +186,10 @@ class Fusion:
         if self.models:
             lm_weights = _weights(self.weight, "lm_weight", batch_size, device)
             every_part = [(*parts_of(row), *[(None, 0.0)] * (self.num_lms - len(parts_of(row)))) for row in models]
-            for parts in zip(*every_part):
-                columns.append([model for model, _ in parts])
-                weights.append(lm_weights * torch.tensor([factor for _, factor in parts], device=device))
+            for place in range(self.num_lms):
+                columns.append([parts[place][0] for parts in every_part])
+                factors = torch.tensor([parts[place][1] for parts in every_part], dtype=torch.float32, device=device)
+                weights.append(lm_weights * factors)
         if boosters is not None:
             columns.append(boosters)
             weights.append(_weights(self.phrase_weight, "phrase_weight", batch_size, device))
