@@ -11,9 +11,10 @@ from transformers import pipeline
 
 import hf_ngpulm  # noqa: F401  (registers the pipeline class that takes phrases=)
 
-demo = Path(__file__).parent / "demo"
-asr = pipeline("automatic-speech-recognition", model=str(bundled("examples/models/ctc")), dtype=torch.float32, num_beams=8)
-clips = sorted((demo / "clips").glob("0[0-3].flac"))
+examples = Path(__file__).parent
+speech = examples / "speech" / "harbour"
+asr = pipeline("automatic-speech-recognition", model=str(examples / "models" / "ctc"), dtype=torch.float32, num_beams=8)
+clips = sorted((speech / "clips").glob("0[0-3].flac"))
 audio = [{"raw": samples, "sampling_rate": rate} for samples, rate in (soundfile.read(path, dtype="float32") for path in clips)]
 phrases = [
     ["lighthouse", "half speed"],

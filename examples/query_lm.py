@@ -11,9 +11,10 @@ from transformers import AutoTokenizer
 
 from hf_ngpulm import NGramLM
 
-demo = Path(__file__).parent / "demo"
-tokenizer = AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
-lm = NGramLM.from_arpa(demo / "lm.arpa.gz", tokenizer=tokenizer)
+examples = Path(__file__).parent
+speech = examples / "speech" / "harbour"
+tokenizer = AutoTokenizer.from_pretrained(examples / "models" / "ctc")
+lm = NGramLM.from_arpa(speech / "lm.arpa.gz", tokenizer=tokenizer)
 print(f"order {lm.order}, {sum(lm.num_ngrams)} n-grams, {lm.nbytes} bytes")
 
 states = lm.initial_states(batch_size=2)  # behind <s>

@@ -11,15 +11,16 @@ from transformers import AutoModelForCTC, AutoProcessor
 
 from hf_ngpulm import CTCDecoder, NGramLM, StreamingDecoder
 
-demo = Path(__file__).parent / "demo"
-processor = AutoProcessor.from_pretrained(bundled("examples/models/ctc"))
-model = AutoModelForCTC.from_pretrained(bundled("examples/models/ctc"), dtype=torch.float32).eval()
-lm = NGramLM.from_arpa(demo / "lm.arpa.gz", tokenizer=processor.tokenizer)
+examples = Path(__file__).parent
+speech = examples / "speech" / "harbour"
+processor = AutoProcessor.from_pretrained(examples / "models" / "ctc")
+model = AutoModelForCTC.from_pretrained(examples / "models" / "ctc", dtype=torch.float32).eval()
+lm = NGramLM.from_arpa(speech / "lm.arpa.gz", tokenizer=processor.tokenizer)
 decoder = CTCDecoder(processor, lm=lm, lm_weight=1.0, num_beams=8, frame_seconds=0.08)
 
 # The bundled model hears a whole recording at once; what it says arrives in chunks of 0.64 s.
 waiting = []
-for path in sorted((demo / "clips").glob("0[0-2].flac")):
+for path in sorted((speech / "clips").glob("0[0-2].flac")):
     audio, rate = soundfile.read(path, dtype="float32")
     with torch.inference_mode():
         logits = model(**processor(audio, sampling_rate=rate, return_tensors="pt")).logits[0]

@@ -11,15 +11,16 @@ from transformers import pipeline
 
 import hf_ngpulm  # noqa: F401  (registers the pipeline class that takes lm=)
 
-demo = Path(__file__).parent / "demo"
+examples = Path(__file__).parent
+speech = examples / "speech" / "harbour"
 asr = pipeline(
     "automatic-speech-recognition",
-    model=str(bundled("examples/models/ctc")),
+    model=str(examples / "models" / "ctc"),
     dtype=torch.float32,
-    lm=str(demo / "lm.arpa.gz"),  # also: a Hub repo ("org/my-lm"), a saved folder, a .nemo file, or an NGramLM
+    lm=str(speech / "lm.arpa.gz"),  # also: a Hub repo ("org/my-lm"), a saved folder, a .nemo file, or an NGramLM
     lm_weight=0.9,
 )
-for path in sorted((demo / "clips").glob("0[0-3].flac")):
+for path in sorted((speech / "clips").glob("0[0-3].flac")):
     audio, rate = soundfile.read(path, dtype="float32")
     with_lm = asr({"raw": audio, "sampling_rate": rate})["text"]
     without = asr({"raw": audio, "sampling_rate": rate}, lm=None)["text"]
