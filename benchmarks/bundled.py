@@ -1,7 +1,8 @@
 """What a language model, a beam, the internal LM and phrases gain for each of the bundled models.
 
-    python benchmarks/bundled.py --tune tuning      tunes on tuning/ (python examples/speech/make_speech.py --tuning tuning)
-    python benchmarks/bundled.py                    measures, with the weights that were found then
+    python benchmarks/bundled.py --tune tuning             tunes on tuning/ (examples/speech/make_speech.py --tuning tuning)
+    python benchmarks/bundled.py --tune-phrases tuning     the same for phrases
+    python benchmarks/bundled.py                           measures, with the weights that were found then
 
 Tuning trains the language model in examples/speech/harbour/lm on harbour/text.txt, finds the weights for each model, for greedy
 search and for beams, on sentences of the same grammars that are neither in that text nor in the clips, and keeps them in the
@@ -58,7 +59,7 @@ def recogniser(name: str, **settings: Any) -> Any:
 def searches(name: str, lm: NGramLM) -> dict[str, dict[str, Any]]:
     """Settings of each search, but for the weights."""
     beam: dict[str, Any] = {"num_beams": BEAMS.get(name, 6)}
-    greedy = {"num_beams": 1} if name == "canary" else {}
+    greedy: dict[str, Any] = {"strategy": "greedy"} if name in TRANSDUCERS else {"num_beams": 1}
     found = {"greedy": greedy, "beam": beam, "greedy + LM": {**greedy, "lm": lm}, "beam + LM": {**beam, "lm": lm}}
     if name in TRANSDUCERS:
         found |= {f"{search} - ILM": settings for search, settings in found.items() if "LM" in search}
@@ -66,7 +67,7 @@ def searches(name: str, lm: NGramLM) -> dict[str, dict[str, Any]]:
 
 
 def tune(folder: Path, names: list[str]) -> None:
-    """Train the language model, find weights, keep them."""
+    """Train the language model, find its weights, keep them."""
     lm = NGramLM.train(
         (SPEECH / "harbour" / "text.txt").read_text().splitlines(), tokenizer=recogniser("ctc").tokenizer, order=6
     )
@@ -90,17 +91,26 @@ def tune(folder: Path, names: list[str]) -> None:
             if "beam + LM" in search or search == "greedy + LM":
                 lm.remember(result.tuned)  # with the internal LM, which comes later, where there is one
             others[f"{name}, {search}"] = result.best.setting
-        for of_set in PHRASE_SETS:
-            heard = clips_in(folder / of_set)
-            asr = recogniser(name, phrases=phrases_of(folder / of_set, heard), **({"num_beams": 1} if name == "canary" else {}))
-            result = tune_weights(asr, heard, phrase_weights="0.25:2:0.25", least_words=0, by="wer")
-            print(
-                f"{name}, {of_set}: {result.best.setting}, WER {100 * result.baseline.wer:.1f} -> {100 * result.best.wer:.1f}"
-            )
-            others[f"{name}, {of_set}"] = result.best.setting
     lm.save_pretrained(LM)
     lm.to_arpa(SPEECH / "harbour" / "lm.arpa.gz", units="id")
     measure.save("bundled_weights", {"weights": others})
+
+
+def tune_phrases(folder: Path, names: list[str]) -> None:
+    """Find the weight of phrases, one for both sets, by the errors in entities."""
+    found: dict[str, Any] = {}
+    for name in names:
+        best: list[float] = []
+        for of_set in PHRASE_SETS:
+            heard = clips_in(folder / of_set)
+            asr = recogniser(name, phrases=phrases_of(folder / of_set, heard), num_beams=BEAMS.get(name, 6))
+            result = tune_weights(asr, heard, phrase_weights="0.25:2:0.25", least_words=0, by="entity_wer")
+            before, after = result.baseline, result.best
+            said = f"entities {100 * before.entity_wer:.1f} -> {100 * after.entity_wer:.1f}"
+            print(f"{name}, {of_set}: {after.setting}, {said}, all {100 * before.wer:.1f} -> {100 * after.wer:.1f}")
+            best.append(after.setting["phrase_weight"])
+        found[name] = sum(best) / len(best)
+    measure.save("bundled_phrase_weights", {"weights": found})
 
 
 def rates(clips: list[dict[str, Any]], texts: list[str]) -> dict[str, Any]:
@@ -127,7 +137,10 @@ def recognised(asr: Any, clips: list[dict[str, Any]], repeats: int, **settings: 
 
 def measured(names: list[str], repeats: int) -> list[dict[str, Any]]:
     lm = NGramLM.from_pretrained(LM)
-    weights = json.loads((measure.RESULTS / "bundled_weights.json").read_text())["weights"]
+    weights, phrase_weights = (
+        json.loads((measure.RESULTS / f"{name}.json").read_text())["weights"]
+        for name in ("bundled_weights", "bundled_phrase_weights")
+    )
     results = []
     clips = clips_in(SPEECH / "harbour")
     for name in names:
@@ -145,10 +158,10 @@ def measured(names: list[str], repeats: int) -> list[dict[str, Any]]:
             print(f"{name:10} {search:20} {100 * row['wer']:5.1f}%  {row['rtfx']:6.0f} x")
         for of_set in PHRASE_SETS:
             heard = clips_in(SPEECH / of_set)
-            greedy = {"num_beams": 1} if name == "canary" else {}
-            own = weights[f"{name}, {of_set}"]
-            phrases = {"phrases": phrases_of(SPEECH / of_set, heard), **own}
-            for search, settings in (("greedy", greedy), ("greedy + phrases", {**greedy, **phrases})):
+            beam = {"num_beams": BEAMS.get(name, 6)}
+            own = {"phrase_weight": phrase_weights[name]}
+            phrases = {**beam, "phrases": phrases_of(SPEECH / of_set, heard), **own}
+            for search, settings in (("beam", beam), ("beam + phrases", phrases)):
                 row = {"model": name, "set": of_set, "search": search, **recognised(asr, heard, repeats, **settings)}
                 results.append({**row, **(own if "phrases" in search else {})})
                 said = f"entities {100 * row['entity_wer']:5.1f}%  all {100 * row['wer']:5.1f}%"
@@ -160,6 +173,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--tune", type=Path, metavar="FOLDER", help="tune on these clips in place of measuring")
+    parser.add_argument("--tune-phrases", type=Path, metavar="FOLDER", help="tune the weights of phrases there")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
@@ -169,6 +183,8 @@ def main() -> None:
     logging.getLogger("hf_ngpulm").setLevel(logging.ERROR)
     if args.tune is not None:
         tune(args.tune, list(args.models))
+    elif args.tune_phrases is not None:
+        tune_phrases(args.tune_phrases, list(args.models))
     else:
         measure.save("bundled", {"threads": args.threads, "results": measured(list(args.models), args.repeats)})
 

@@ -83,6 +83,7 @@ def train(
     if unit not in DEFAULT_ORDERS:
         raise ValueError(f"unit must be 'token' or 'word', got {unit!r}")
     order = DEFAULT_ORDERS[unit] if order is None else order
+    tokenizer = tokenizer_of(tokenizer)  # read once, if it was named
     vocabulary = Vocabulary.of(tokenizer, vocab_size)
     thresholds = thresholds_of(prune, order)
     bars = bars or Bars()

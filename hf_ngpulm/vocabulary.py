@@ -37,10 +37,6 @@ class Vocabulary:
         Raises:
             ValueError: neither a tokenizer with tokens nor a size is given, or the size isn't positive.
         """
-        if isinstance(tokenizer, str):
-            from transformers import AutoTokenizer
-
-            tokenizer = AutoTokenizer.from_pretrained(tokenizer)
         if vocab_size is not None and vocab_size < 1:
             raise ValueError(f"vocab_size must be at least 1, got {vocab_size}")
         if tokenizer is None:
@@ -77,7 +73,11 @@ class Vocabulary:
 
 
 def tokenizer_of(tokenizer_or_processor: Any) -> Any:
-    """The tokenizer itself, also when given a processor that holds one."""
+    """The tokenizer itself, also when given a processor that holds one, or the name of a repo or folder that has it."""
+    if isinstance(tokenizer_or_processor, str):
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(tokenizer_or_processor)
     return getattr(tokenizer_or_processor, "tokenizer", tokenizer_or_processor)
 
 

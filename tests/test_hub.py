@@ -154,7 +154,8 @@ from transformers import pipeline
 import soundfile
 audio, _ = soundfile.read({str(DEMO / "clips" / "00.flac")!r}, dtype="float32")
 asr = pipeline(
-    "automatic-speech-recognition", model={str(bundled("examples/models/ctc"))!r}, dtype=torch.float32, lm="alice/lm", lm_weight=0.9
+    "automatic-speech-recognition", model={str(bundled("examples/models/ctc"))!r}, dtype=torch.float32, lm="alice/lm",
+    lm_weight=0.9,
 )
 print(json.dumps(dict(
     text=asr(audio.copy())["text"],

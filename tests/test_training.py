@@ -43,6 +43,12 @@ def test_from_texts_equal_to_lmplz(tokenizer):
     torch.testing.assert_close(ours, wanted, atol=1e-3, rtol=1e-5)
 
 
+def test_the_tokenizer_may_be_named(tokenizer):
+    named = NGramLM.train(TEXTS[:50], tokenizer=str(bundled("examples/models/ctc")), order=2)
+    for ours, theirs in zip(named.buffers(), NGramLM.train(TEXTS[:50], tokenizer=tokenizer, order=2).buffers(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
 def test_every_kind_of_input_gives_the_same(tokenizer):
     datasets = pytest.importorskip("datasets")
     wanted = NGramLM.train(TEXTS, tokenizer=tokenizer, order=4)

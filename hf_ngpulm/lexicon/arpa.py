@@ -12,7 +12,7 @@ from ..errors import NGramFormatError
 from ..kenlm import KenLMFile, is_kenlm_binary, read_binary
 from ..ngrams.arpa import ArpaFile
 from ..ngrams.units import are_word_level
-from ..vocabulary import Vocabulary
+from ..vocabulary import Vocabulary, tokenizer_of
 from .words import compose, refuse_options
 
 if TYPE_CHECKING:
@@ -34,10 +34,7 @@ def lm_from_arpa(
     """What `NGramLM.from_arpa` does. Arguments as there."""
     from ..language_model import NGramLM
 
-    if isinstance(tokenizer, str):
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(tokenizer)
+    tokenizer = tokenizer_of(tokenizer)
     vocabulary = Vocabulary.of(tokenizer, vocab_size)
     file: ArpaFile | KenLMFile = read_binary(path) if is_kenlm_binary(path) else ArpaFile(path)
     is_detected = units == "auto" and are_word_level(file.words, vocabulary)

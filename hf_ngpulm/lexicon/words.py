@@ -67,10 +67,6 @@ def compose(
 
     if len(words) != table.vocab_size:
         raise ValueError(f"words should name the {table.vocab_size} ids of the table, got {len(words)}")
-    if isinstance(tokenizer, str):
-        from transformers import AutoTokenizer
-
-        tokenizer = AutoTokenizer.from_pretrained(tokenizer)
     tokenizer = tokenizer_of(tokenizer)
     if tokenizer is None:
         raise ValueError("a word-level language model needs the ASR model's tokenizer to spell its words: pass tokenizer=...")
