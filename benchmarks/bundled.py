@@ -97,14 +97,14 @@ def tune(folder: Path, names: list[str]) -> None:
 
 
 def tune_phrases(folder: Path, names: list[str]) -> None:
-    """Find the weight of phrases, one for both sets, by the errors in entities."""
+    """Find the weight of phrases, one for both sets, by all errors."""
     found: dict[str, Any] = {}
     for name in names:
         best: list[float] = []
         for of_set in PHRASE_SETS:
             heard = clips_in(folder / of_set)
             asr = recogniser(name, phrases=phrases_of(folder / of_set, heard), num_beams=BEAMS.get(name, 6))
-            result = tune_weights(asr, heard, phrase_weights="0.25:2:0.25", least_words=0, by="entity_wer")
+            result = tune_weights(asr, heard, phrase_weights="0.25:2:0.25", least_words=0, by="wer")
             before, after = result.baseline, result.best
             said = f"entities {100 * before.entity_wer:.1f} -> {100 * after.entity_wer:.1f}"
             print(f"{name}, {of_set}: {after.setting}, {said}, all {100 * before.wer:.1f} -> {100 * after.wer:.1f}")

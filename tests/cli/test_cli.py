@@ -202,14 +202,18 @@ def test_a_broken_file_in_the_middle_is_skipped_and_counted(capsys, tmp_path):
 
 
 def test_demo(capsys):
-    assert run(["demo", "--json"]) == 0
-    *clips, summary = lines(capsys)
-    assert len(clips) == 16
-    assert summary["wer_with_lm"] < 0.75 * summary["wer_without_lm"]
-    assert summary["wer_with_beam"] < 0.5 * summary["wer_with_lm"]
-    assert run(["demo", "--lm-weight", "0.5"]) == 0
+    assert run(["demo", "--json", "--model", "ctc"]) == 0
+    found = {(line["set"], line["search"]): line for line in lines(capsys)}
+    assert len(found) == 7 and all(line["transcripts"] and line["rtfx"] > 0 for line in found.values())
+    harbour = [found["harbour", search]["wer"] for search in ("alone", "LM", "LM, beam")]
+    assert 10 < harbour[0] < 40 and harbour[1] < 0.85 * harbour[0] and harbour[2] < 0.7 * harbour[0]
+    for name in ("callsigns", "contacts"):
+        assert found[name, "phrases"]["entity_wer"] < 0.85 * found[name, "beam"]["entity_wer"]
+    assert run(["demo", "--model", "stateless", "--clips", "2"]) == 0
     printed = capsys.readouterr().out
-    assert "word error rate" in printed and "[" in printed and printed.count("reference") == 16
+    assert "Word error rate" in printed and "[" in printed and printed.count("stateless RNN-T, LM, beam") == 2
+    assert run(["demo", "--model", "whisper"]) == 2
+    assert "there is no such model" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
