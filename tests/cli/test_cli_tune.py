@@ -48,7 +48,7 @@ def test_tune_and_decode_with_what_was_found(saved, tmp_path, capsys):
     first, second = NGramLM.from_pretrained(saved).config.decoding
     assert first == entry and second.settings["num_beams"] == 1
     assert run(["info", saved]) == 0
-    assert "tuned for model" in capsys.readouterr().out
+    assert "tuned for ctc" in capsys.readouterr().out
 
 
 def test_phrases_of_each_recording_and_an_arpa_file(tmp_path, capsys):

@@ -24,7 +24,7 @@ def test_with_baseline_and_comparison(tmp_path, capsys):
     options = ["--lm-weight", "1.0", "--num-beams", "8", "--baseline", "--compare", greedy, "--output", beam]
     assert run([*command, *options, "--json"]) == 0
     with_lm, without, to_baseline, to_greedy = lines(capsys)
-    assert with_lm["wer"] < alone["wer"] < without["wer"] and with_lm["words"] == 133
+    assert with_lm["wer"] < alone["wer"] < without["wer"] and with_lm["words"] == 570
     assert to_baseline["difference"] == pytest.approx(with_lm["wer"] - without["wer"]) and to_baseline["p_value"] < 0.01
     assert to_greedy["compared_with"] == greedy and to_greedy["other_wer"] == pytest.approx(alone["wer"])
     assert with_lm["rtfx_decoder"] > with_lm["rtfx"] > 1

@@ -114,6 +114,9 @@ def make_files(folder: Path, repos: dict[str, Path]) -> None:
     (folder / "manifest.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[700:800]))
     # A folder that `datasets` saved, under the name of one on the Hub.
     datasets.Dataset.from_dict({"text": texts[800:900]}).save_to_disk(folder / "org" / "dataset")
+    spoken = [json.loads(line) for line in (DEMO / "clips.jsonl").read_text(encoding="utf-8").splitlines()[:3]]
+    recordings = [{"audio": str(DEMO / line["audio"]), "text": line["text"]} for line in spoken]
+    (folder / "dev.jsonl").write_text("".join(json.dumps(line) + "\n" for line in recordings))
     shutil.copy(DEMO / "lm.arpa.gz", folder / "lm.arpa.gz")
     _write_nemo(folder / "lm.nemo", 256)
     general = NGramLM.train(texts[300:600], transformers.AutoTokenizer.from_pretrained(repos[CTC]), order=3)
