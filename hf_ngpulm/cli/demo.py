@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,6 +39,15 @@ class Clips:
     rtfx: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def recognise(self, asr: Any, model: str, search: str, **settings: Any) -> None:
+        logger = logging.getLogger("hf_ngpulm")
+        level = logger.level
+        logger.setLevel(logging.ERROR)  # the tables say which weights are tuned ones
+        try:
+            self._recognise(asr, model, search, **settings)
+        finally:
+            logger.setLevel(level)
+
+    def _recognise(self, asr: Any, model: str, search: str, **settings: Any) -> None:
         asr([dict(recording) for recording in self.audio[:1]], **settings)  # warm-up: compiled loops are loaded
         begin = time.perf_counter()
         outputs = asr([dict(recording) for recording in self.audio], batch_size=BATCH_SIZE, **settings)
@@ -51,14 +61,11 @@ def demo(
     as_json: JsonOption = False,
 ) -> None:
     """Small models of every kind transcribe bundled clips: alone, with a language model, a beam, phrases. Works offline."""
-    import logging
-
     import torch
 
     from ..bundled import bundled
     from ..language_model import NGramLM
 
-    logging.getLogger("hf_ngpulm").setLevel(logging.ERROR)  # which weights are tuned ones is said below
     chosen = list(dict.fromkeys(model or MODELS))
     unknown = [name for name in chosen if name not in MODELS]
     if unknown:
