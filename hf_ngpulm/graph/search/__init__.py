@@ -142,6 +142,4 @@ def graph_search(
         engine: "auto", "reference", "cpu" or "gpu".
     """
     module = importlib.import_module(f"{__package__}.{engine_name(engine, logits.device)}")
-    return module.graph_search(
-        automaton, state, logits, lengths, weights, bonuses, biased, blank, vocab_size, threshold, skip
-    )
+    return module.graph_search(automaton, state, logits, lengths, weights, bonuses, biased, blank, vocab_size, threshold, skip)

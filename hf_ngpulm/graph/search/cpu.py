@@ -430,9 +430,7 @@ def _search_rows(
             lowest = best - threshold
             if count > max_active:
                 lowest = max(lowest, _highest_of(c_scores, count, max_active, sorting))
-            kept = _drop(
-                lowest, max_active, count, c_states, c_lasts, c_scores, c_places, c_tokens, c_lm_scores, c_extras
-            )
+            kept = _drop(lowest, max_active, count, c_states, c_lasts, c_scores, c_places, c_tokens, c_lm_scores, c_extras)
             leader = 0
             for i in range(kept):
                 k, token = c_places[i], c_tokens[i]
@@ -445,9 +443,9 @@ def _search_rows(
                     new_fused[i] += c_extras[i]
                     new_lm_scores[i] += c_lm_scores[i]
                     if token < candidates and first_biased < last_biased:
-                        # Most tokens have no discount; what is added tells.
+                        # Most tokens have no discount; what is added tells, but for rounding.
                         usual = plain[token] + weight * c_lm_scores[i]
-                        if abs(c_extras[i] - usual) > ROUNDING * (1.0 + 1e-3 * abs(usual)):
+                        if abs(c_extras[i] - usual) > 1e-4 + 1e-5 * abs(usual):
                             new_phrase_scores[i] += _discount_of(
                                 arc_offsets, arc_tokens, backoff_states, states[k], token,
                                 first_biased, last_biased, biased_arcs, discounts, longer,

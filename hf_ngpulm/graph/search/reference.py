@@ -1,8 +1,9 @@
-"""Token passing written plainly, with a dictionary of search states per frame: the definition that engines are tested against."""
+"""Token passing written plainly, a dictionary of search states per frame: the definition that engines are tested against."""
 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -90,7 +91,7 @@ class _Graph:
     def __init__(self, automaton: AutomatonTensors, vocab_size: int) -> None:
         offsets, tokens, self.weights, self.targets, self.backoffs, self.backoff_weights = (t.tolist() for t in automaton)
         self.vocab_size = vocab_size
-        self.arcs = [{tokens[arc]: arc for arc in range(*bounds)} for bounds in zip(offsets, offsets[1:])]
+        self.arcs = [{tokens[arc]: arc for arc in range(*bounds)} for bounds in pairwise(offsets)]
 
     def read(self, state: int, token: int, discounts: dict[int, tuple[float, float]]) -> tuple[float, float, int]:
         """Score and discount of a token in a state, and the state it leads to."""
