@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,10 @@ class PhraseArcs:
 
     Args:
         lm: whose arcs they are.
-        arcs: int32 `[N]`, ascending.
+        arcs, tokens: int32 `[N]`, ascending, and their tokens.
         discounts: float32 `[N]`, what each adds where it is taken.
-        longer: float32 `[N]`, what the same token adds where it takes an arc of a longer context instead; -inf for nothing.
+        longer: float32 `[N]`, what the same token adds where it takes an arc of a longer context instead; 0 for nothing.
+        table: of the states that they leave, see `hf_ngpulm.graph.search.BiasedArcs`.
         phrases: a dictionary from phrases to their discounts.
         seen: a dictionary from phrases to how many of their tokens follow the ones before them in the LM's own n-grams (of the
             first: as a unigram). Fewer than the phrase has: the rest is reached by backing off, or not at all.
@@ -37,8 +39,10 @@ class PhraseArcs:
 
     lm: NGramLM = field(repr=False)
     arcs: np.ndarray = field(repr=False)
+    tokens: np.ndarray = field(repr=False)
     discounts: np.ndarray = field(repr=False)
     longer: np.ndarray = field(repr=False)
+    table: np.ndarray = field(repr=False)
     phrases: dict[str, float]
     seen: dict[str, int] = field(repr=False)
     left_out: dict[str, str]
@@ -80,6 +84,9 @@ class ContextArcs:
                 "themselves, or decode with a CTCDecoder"
             )
         checked = checked_phrases(phrases, self.discount)
+        below = next((name for name, discount in checked.items() if discount < 0), None)
+        if below is not None:
+            raise ValueError(f"a discount should be at least 0, that of {below!r} is {checked[below]}")
         key = (id(lm), *checked.items())
         if key not in self._kept:
             if id(lm) not in self._arrays:
@@ -121,7 +128,7 @@ class ContextArcs:
 def _phrase_arcs(
     phrases: dict[str, float], lm: NGramLM, arrays: tuple[np.ndarray, ...], tokenizer: Any, backs_off: bool
 ) -> PhraseArcs:
-    from .following import follow  # compiled loops: they aren't loaded before they are needed
+    from .following import follow, table_of_states  # compiled loops: they aren't loaded before they are needed
 
     speller = speller_of(tokenizer, lm.vocab_size)
     # In vocabularies with a word delimiter phrases begin behind one; it isn't part of them.
@@ -130,15 +137,17 @@ def _phrase_arcs(
     arcs, which, is_longer, seen = follow(arrays, int(lm.roots[0]), int(lm.starts[0]), spellings, backs_off)
     discounts = np.array(list(phrases.values()), dtype=np.float32)[_phrases_of(spellings)[which]]
     unique, at = np.unique(arcs, return_inverse=True)
-    highest, longer = (np.full(len(unique), -np.inf, dtype=np.float32) for _ in range(2))
+    highest, longer = (np.zeros(len(unique), dtype=np.float32) for _ in range(2))
     np.maximum.at(highest, at, discounts)
-    np.maximum.at(longer, at, np.where(is_longer, discounts, -np.inf).astype(np.float32))
+    np.maximum.at(longer, at, np.where(is_longer, discounts, 0).astype(np.float32))
     names = list(phrases)
     counts: dict[str, int] = {}
     for spelling, count in zip(spellings, seen.tolist()):
         name = names[spelling.phrase]
         counts[name] = max(count, counts.get(name, 0))
-    return PhraseArcs(lm, unique.astype(np.int32), highest, longer, phrases, counts, written.left_out)
+    table = table_of_states(unique, longer, arrays[0], arrays[3], int(lm.roots[0]))
+    tokens = arrays[1][unique].astype(np.int32)
+    return PhraseArcs(lm, unique.astype(np.int32), tokens, highest, longer, table, phrases, counts, written.left_out)
 
 
 def _phrases_of(spellings: Sequence[Spelling]) -> np.ndarray:
@@ -154,19 +163,30 @@ def biased_arcs(contexts: Sequence[PhraseArcs | None], places: Sequence[tuple[in
     """
     from .search import BiasedArcs
 
-    lists: dict[tuple[int, int], tuple[int, int]] = {}
-    columns: list[list[np.ndarray]] = [[np.zeros(0, np.int32)], [np.zeros(0, np.float32)], [np.zeros(0, np.float32)]]
-    ranges = np.zeros((len(contexts), 2), dtype=np.int32)
-    end = 0
+    numbers: dict[tuple[int, int], int] = {}
+    different: list[tuple[PhraseArcs, int]] = []
+    which = np.zeros(len(contexts), dtype=np.int64)  # 0: none
     for row, (context, (_, first_arc)) in enumerate(zip(contexts, places)):
         if context is not None:
             key = (id(context), first_arc)
-            if key not in lists:
-                lists[key] = (end, end + len(context))
-                end += len(context)
-                for column, part in zip(columns, (context.arcs + np.int32(first_arc), context.discounts, context.longer)):
-                    column.append(part)
-            ranges[row] = lists[key]
-    arcs, discounts, longer = (torch.from_numpy(np.concatenate(column)).to(device) for column in columns)
+            if key not in numbers:
+                different.append((context, first_arc))
+                numbers[key] = len(different)
+            which[row] = numbers[key]
+    ends, table_ends = (
+        [0, 0, *accumulate(map(len, parts))] for parts in ([c for c, _ in different], [c.table for c, _ in different])
+    )
+    columns = (
+        [np.zeros(0, np.int32), *(context.arcs + np.int32(first_arc) for context, first_arc in different)],
+        [np.zeros(0, np.int32), *(context.tokens for context, _ in different)],
+        [np.zeros(0, np.float32), *(context.discounts for context, _ in different)],
+        [np.zeros(0, np.float32), *(context.longer for context, _ in different)],
+        [np.zeros((0, 5), np.int32), *(context.table for context, _ in different)],
+    )
+    arcs, tokens, discounts, longer, table = (torch.from_numpy(np.concatenate(column)).to(device) for column in columns)
+    ranges, table_ranges = (
+        torch.from_numpy(np.stack([np.array(e)[which], np.array(e)[which + 1]], 1).astype(np.int32)).to(device)
+        for e in (ends, table_ends)
+    )
     roots = torch.tensor([root for root, _ in places], dtype=torch.int32, device=device)
-    return BiasedArcs(torch.from_numpy(ranges).to(device), arcs, discounts, longer, roots)
+    return BiasedArcs(ranges, arcs, tokens, discounts, longer, table_ranges, table, roots)

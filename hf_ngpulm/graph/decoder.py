@@ -55,7 +55,7 @@ class GraphDecoder:
         beta_per: "token" or "word": what `beta` is for. Words begin with a mark, or behind a delimiter.
         phrases: what shall be recognised, for all rows: texts, pairs of a text and a discount, a mapping, or what `context`
             returns; or a list with such a context (or None) per row.
-        discount: what each arc of a phrase adds (natural log).
+        discount: what each arc of a phrase adds (natural log), at least 0.
         unseen: where a phrase's next token is in no n-gram with those before it: "backoff": the arc that is taken after backing
             off is discounted, where it is taken, and the phrase goes on there; "stop": it ends.
         blank_threshold: frames whose blank is likelier than this can only be blanks, which saves time; None asks every frame.
@@ -114,7 +114,7 @@ class GraphDecoder:
         if beta_per == "word" and self.splitter.mark is None and self.splitter.delimiter not in self.tokenizer.get_vocab():
             raise ValueError("beta_per='word': the tokenizer has neither marks nor a delimiter of words; use 'token'")
         self.fusion = Fusion(lm, lm_weight, None, 1.0, self.tokenizer)
-        self.contexts = ContextArcs(self.tokenizer, check_number(discount, "discount"), one_of("unseen", unseen, UNSEEN))
+        self.contexts = ContextArcs(self.tokenizer, _at_least_0(discount), one_of("unseen", unseen, UNSEEN))
         # Arcs are looked for before there is audio, to tell of mistakes.
         self.phrases: Any = None
         if self.fusion.per_row is not None:
@@ -184,3 +184,9 @@ class GraphDecoder:
         mark, delimiter = self.splitter.mark, self.splitter.delimiter
         begins = [bool(piece) and (piece.startswith(mark) if mark else piece == delimiter) for piece in pieces]
         return torch.tensor(begins + [False] * (classes - len(begins)))
+
+
+def _at_least_0(discount: float) -> float:
+    if check_number(discount, "discount") < 0:
+        raise ValueError(f"discount should be at least 0, got {discount!r}")
+    return float(discount)

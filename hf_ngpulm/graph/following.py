@@ -1,4 +1,4 @@
-"""Following phrases through an automaton, token by token, as a compiled loop."""
+"""Following phrases through an automaton, token by token, and finding again what was met, as compiled loops."""
 
 from __future__ import annotations
 
@@ -71,3 +71,61 @@ def _follow(
                 state = np.int64(arc_targets[arc])
             seen[n] = max(seen[n], known)
     return count
+
+
+def table_of_states(
+    arcs: np.ndarray, longer: np.ndarray, arc_offsets: np.ndarray, backoff_states: np.ndarray, root: int
+) -> np.ndarray:
+    """The states that some arcs leave, as a table with open addressing, at least half empty.
+
+    Args:
+        arcs: ascending.
+        longer: what each adds to arcs of longer contexts, 0 for nothing.
+        arc_offsets, backoff_states, root: of the automaton.
+
+    Returns:
+        int32 `[H, 5]`, H a power of two, or 0 if there are no arcs. Of each entry: a state's number less the root's; which of
+        the arcs is its first; how many of them it has, 0 where an entry is empty; the entry of the next state that it backs off
+        to, but for the root, of which an arc adds to those of longer contexts, -1 for none; and whether one of its own does.
+    """
+    if not len(arcs):
+        return np.zeros((0, 5), dtype=np.int32)
+    states, firsts, counts = np.unique(np.searchsorted(arc_offsets, arcs, "right") - 1, return_index=True, return_counts=True)
+    adds = np.maximum.reduceat(longer, firsts) > 0
+    table = np.zeros((1 << int(2 * len(states) - 1).bit_length(), 5), dtype=np.int32)
+    _fill(table, states - root, firsts, counts, adds)
+    _link(table, backoff_states, root)
+    return table
+
+
+@compiled
+def place_of(state, mask):
+    """Where in a table a state is looked for first."""
+    mixed = np.int64(state) * np.int64(-7046029254386353131)
+    return (mixed ^ (mixed >> np.int64(32))) & mask
+
+
+@compiled
+def _fill(table, states, firsts, counts, adds):
+    mask = len(table) - 1
+    for n in range(states.size):
+        at = place_of(states[n], mask)
+        while table[at, 2] > 0:
+            at = (at + 1) & mask
+        table[at, 0], table[at, 1], table[at, 2], table[at, 3], table[at, 4] = states[n], firsts[n], counts[n], -1, adds[n]
+
+
+@compiled
+def _link(table, backoff_states, root):
+    mask = len(table) - 1
+    for entry in range(len(table)):
+        if table[entry, 2] == 0:
+            continue
+        state = table[entry, 0] + root
+        while table[entry, 3] < 0 and backoff_states[state] != state and backoff_states[state] != root:
+            state = backoff_states[state]
+            at = place_of(state - root, mask)
+            while table[at, 2] > 0 and table[at, 0] != state - root:
+                at = (at + 1) & mask
+            if table[at, 4] > 0:
+                table[entry, 3] = at

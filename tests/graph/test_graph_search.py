@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hf_ngpulm.automaton import BackoffAutomaton
 from hf_ngpulm.graph import search as graph
+from hf_ngpulm.graph.following import table_of_states
 
 DEVICE = {"gpu": "cuda" if torch.cuda.is_available() else "cpu"}
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -44,7 +45,9 @@ class Problem:
             lengths=self.lengths[rows],
             weights=self.weights[rows],
             bonuses=self.bonuses[rows],
-            biased=self.biased._replace(ranges=self.biased.ranges[rows], roots=self.biased.roots[rows]),
+            biased=self.biased._replace(
+                **{name: getattr(self.biased, name)[rows] for name in ("ranges", "table_ranges", "roots")}
+            ),
         )
 
 
@@ -120,14 +123,22 @@ def biased_arcs(automaton: BackoffAutomaton, draw, generator, batch_size: int) -
     for _ in range(draw(st.integers(1, 3))):
         chosen = torch.rand(automaton.num_arcs, generator=generator) < draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
         arcs = torch.nonzero(chosen)[:, 0].to(torch.int32)
-        discounts, longer = 4 * torch.rand((2, len(arcs)), generator=generator) - 1
-        longer[torch.rand(len(arcs), generator=generator) < 0.4] = -torch.inf
-        lists.append((arcs, torch.maximum(discounts, longer), longer))
-    ends = torch.cumsum(torch.tensor([0, *(len(arcs) for arcs, _, _ in lists)]), 0).to(torch.int32)
+        tokens = automaton.arc_tokens[chosen].to(torch.int32)
+        discounts, longer = 4 * torch.rand((2, len(arcs)), generator=generator)
+        longer[torch.rand(len(arcs), generator=generator) < 0.4] = 0.0
+        lists.append((arcs, tokens, torch.maximum(discounts, longer), longer))
+    of_automaton = (automaton.arc_offsets.numpy(), automaton.backoff_states.numpy(), int(automaton.roots[0]))
+    tables = [torch.from_numpy(table_of_states(arcs.numpy(), longer.numpy(), *of_automaton)) for arcs, *_, longer in lists]
+    ends, table_ends = (
+        torch.cumsum(torch.tensor([0, *map(len, parts)]), 0).to(torch.int32) for parts in ([arcs for arcs, *_ in lists], tables)
+    )
     which = torch.randint(0, len(lists), (batch_size,), generator=generator)
-    columns = [torch.cat(column) for column in zip(*lists)]
     return graph.BiasedArcs(
-        torch.stack([ends[which], ends[which + 1]], 1), *columns, roots=automaton.roots[:1].repeat(batch_size)
+        torch.stack([ends[which], ends[which + 1]], 1),
+        *(torch.cat(column) for column in zip(*lists)),
+        torch.stack([table_ends[which], table_ends[which + 1]], 1),
+        torch.cat(tables),
+        roots=automaton.roots[:1].repeat(batch_size),
     )
 
 
@@ -185,7 +196,7 @@ def discount_by_hand(states, numbers, discounts, state, token):
             found += [discounts[numbers[state, token]][taken]] if numbers[state, token] in discounts else []
             taken = True
         if states[state].backoff_state == state:
-            return max((value for value in found if value > -math.inf), default=0.0)
+            return max(found, default=0.0)
         state = states[state].backoff_state
 
 
@@ -198,7 +209,7 @@ def all_alignments(problem: Problem) -> dict[tuple[int, int], tuple[float, tuple
         for token in state.arcs:
             numbers[number, token], arc = arc, arc + 1
     first, last = p.biased.ranges[0].tolist()
-    columns = (part[first:last].tolist() for part in p.biased[1:4])
+    columns = (part[first:last].tolist() for part in (p.biased.arcs, p.biased.discounts, p.biased.longer))
     discounts = {arc: values for arc, *values in zip(*columns)}
     log_probs = torch.log_softmax(p.logits[0].double(), -1).tolist()
     best: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
@@ -277,3 +288,19 @@ def test_a_row_does_not_depend_on_its_batch(problem, data):
     (alone,), whole = hypotheses(*search(problem.of(row), engine)), hypotheses(*search(problem, engine))[row]
     cut = int(problem.lengths[row])
     assert alone == {key: (labels[:cut], scores) for key, (labels, scores) in whole.items()}
+
+
+@given(problems(longest=5, most_classes=10, most_rows=3, most_active=5))
+@settings(RELAXED, max_examples=40)
+def test_gpu_equals_the_reference(problem):
+    """Without a GPU its kernel runs in Triton's interpreter."""
+    assume_no_ties(problem)
+    assert_same(search(problem, "gpu"), search(problem, "reference"))
+
+
+@given(problems(longest=5, most_classes=8, most_rows=2, most_active=5), st.data())
+@settings(RELAXED, max_examples=10)
+def test_going_on_on_the_gpu(problem, data):
+    assume_no_ties(problem)
+    engines = data.draw(st.sampled_from([("gpu", "gpu"), ("cpu", "gpu"), ("gpu", "cpu")]))
+    cut_and_whole(problem, data.draw(st.integers(0, problem.logits.shape[1])), engines)

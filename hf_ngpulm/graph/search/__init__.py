@@ -16,7 +16,7 @@ Then hypotheses that score `threshold` less than the best one are dropped, and a
 
 **Discounts.** A row has a sorted list of arcs of the automaton, each with two numbers: `discounts`, what it adds where it is
 taken, and `longer`, what it adds where the same token takes an arc of a longer context instead (so that a phrase that begins
-in mid-utterance is met); -inf stands for nothing. The largest of those that apply counts: `discounts` of the arc that is
+in mid-utterance is met). Neither is negative. The largest of those that apply counts: `discounts` of the arc that is
 taken and `longer` of those that it overrides.
 
 The search is described by tensors that it takes and returns: cutting the frames into blocks changes nothing, and lists of arcs
@@ -43,15 +43,20 @@ class BiasedArcs(NamedTuple):
 
     Args:
         ranges: int32 `[B, 2]`, where the list of each row begins and ends; rows may share one.
-        arcs: int32 `[N]`, ascending within a list.
-        discounts, longer: float32 `[N]`, natural logs; see above.
-        roots: int32 `[B]`, the state of the empty context of each row's automaton.
+        arcs, tokens: int32 `[N]`, ascending within a list, and their tokens.
+        discounts, longer: float32 `[N]`, natural logs, see above. The first is nowhere less than the second; 0 is for nothing.
+        table_ranges: int32 `[B, 2]`, the part of each row of `table`: nothing, or a power of two of entries.
+        table: int32 `[H, 5]`, see `hf_ngpulm.graph.following.table_of_states`.
+        roots: int32 `[B]`, the state of the empty context of each row's automaton, which backs off to itself.
     """
 
     ranges: Tensor
     arcs: Tensor
+    tokens: Tensor
     discounts: Tensor
     longer: Tensor
+    table_ranges: Tensor
+    table: Tensor
     roots: Tensor
 
 

@@ -6,8 +6,8 @@ the frame's best token plus the most that any token adds in its state, and once 
 kept, all but the best are dropped and the lowest of these is the bound.
 
 What each token adds (bonus, LM score, discount) in a state is kept in lines by state. A state's line is that of its backoff
-state, shifted, with its own arcs written over it; discounts of its arcs are found by one binary search for the first of them
-among the row's. So phrases cost something only where a line is made, not where one is read.
+state, shifted, with its own arcs written over it. Whether any of these has a discount tells one look into a table of states;
+few have. So phrases cost something only where a line is made, hardly anything there, and nothing where one is read.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...automaton.cpu import arrays_of, borrowed, borrowed_automaton, compiled, find_arc, in_threads, score_one, step_one
+from ...automaton.cpu import arrays_of, borrowed, borrowed_automaton, compiled, in_threads, score_one, step_one
 from ...automaton.tensors import AutomatonTensors
 from ...batches import packed_frames
 from ...ctc.beam.cpu import BLOCK, KEPT_SCORES, ROUNDING, any_above
+from ..following import place_of
 from . import BLANK, INSIDE, BiasedArcs, GraphFrames, GraphState
 
 NONE = np.float32(-np.inf)
@@ -62,53 +63,52 @@ def graph_search(
 
 
 @compiled
-def _lower_bound(values, low, high, value):
-    """The first of the ascending values `low .. high` that isn't less."""
-    while low < high:
-        middle = (low + high) >> 1
-        if values[middle] < value:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@compiled
-def _discount_of(
-    arc_offsets, arc_tokens, backoff_states, state, token, first_biased, last_biased, biased_arcs, discounts, longer
-):  # fmt: skip
-    """The discount of a token in a state: the largest one of the arc that it takes, and of those that this one overrides."""
-    found, taken = NONE, False
-    while True:
-        arc = find_arc(arc_tokens, arc_offsets[state], arc_offsets[state + 1], token)
-        if arc >= 0:
-            i = _lower_bound(biased_arcs, first_biased, last_biased, arc)
-            if i < last_biased and biased_arcs[i] == arc:
-                found = max(found, longer[i] if taken else discounts[i])
-            taken = True
-        if backoff_states[state] == state:
-            return found if found > NONE else np.float32(0.0)
-        state = backoff_states[state]
-
-
-@compiled
 def _line_of(state, num_kept):
     return ((np.int64(state) * np.int64(0x9E3779B1)) >> np.int64(15)) & (num_kept - 1)
 
 
 @compiled
+def _find_state(table, first, last, state):
+    """The entry of a state (less the root) in a part of a table (see `table_of_states`), -1 if it has none."""
+    if first == last:
+        return -1
+    mask = last - first - 1
+    at = place_of(state, mask)
+    while table[first + at, 2] > 0:
+        if table[first + at, 0] == state:
+            return at
+        at = (at + 1) & mask
+    return -1
+
+
+@compiled
+def _scatter(biased_tokens, longer, first_biased, first_entry, table, entry, carried, usual, undo):
+    """Note what arcs of some states, linked in the table, add to arcs of longer contexts; or undo that."""
+    while entry >= 0:
+        first = first_biased + table[first_entry + entry, 1]
+        for i in range(first, first + table[first_entry + entry, 2]):
+            token = biased_tokens[i]
+            if token < carried.size:
+                carried[token] = usual[token] if undo else max(carried[token], longer[i])
+        entry = table[first_entry + entry, 3]
+
+
+@compiled
 def _keep(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    state, weight, plain, raised, root, first_biased, last_biased, biased_arcs, discounts, longer, blank, vocab_size,
-    one, chain, added, highest, line_states, kinds,
+    state, weight, plain, root, of_roots, carrieds, first_biased, biased_arcs, biased_tokens, discounts, longer,
+    first_entry, last_entry, table, blank, vocab_size, one, chain, added, highest, line_states, line_kinds, line_entries,
 ):  # fmt: skip
     """Have what each token adds in a state among the lines.
 
     Args:
         plain: `[C]`, the tokens' bonuses.
-        raised: the same with what arcs of the root add to arcs of all longer contexts; `root` may be any other state.
+        of_roots: `[2, C]`, nothing, and what arcs of the root add to arcs of longer contexts.
+        carrieds: a copy, to write into.
         highest: no less than the highest of a line.
-        kinds: of a line: 1 if its states back off to `root`, and 2 if an arc of a state in between has a discount.
+        line_kinds: 1 if the line's state backs off to the root, 0 if to another.
+        line_entries: the entry of the first of the states from the line's own on, but for the root, that have arcs which add
+            to those of longer contexts; -1 for none.
 
     Returns:
         `chain`, grown if it was too small.
@@ -117,83 +117,61 @@ def _keep(
     candidates = min(vocab_size, classes)
     depth = 0
     at = state
-    while True:
-        line = _line_of(at, num_kept)
-        if line_states[line] == at:
-            break
-        if backoff_states[at] == at:
-            score_one(
-                arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, at, vocab_size, chain, one
-            )
-            for token in range(candidates):
-                added[line, token] = plain[token] + weight * one[token]
-            for token in range(candidates, classes):
-                added[line, token] = plain[token]
-            i = first = _lower_bound(biased_arcs, first_biased, last_biased, arc_offsets[at])
-            while i < last_biased and biased_arcs[i] < arc_offsets[at + 1]:
-                token = arc_tokens[biased_arcs[i]]
-                if token < candidates:
-                    added[line, token] = plain[token] + weight * one[token] + discounts[i]
-                i += 1
-            added[line, blank] = NONE
-            top = NONE
-            for token in range(classes):
-                top = max(top, added[line, token])
-            highest[line], line_states[line] = top, at
-            kinds[line] = 1 if at == root else 2 * (i > first)
-            break
+    line = _line_of(at, num_kept)
+    while line_states[line] != at:
         if depth == chain.size:
             chain = np.concatenate((chain, np.empty_like(chain)))
         chain[depth] = at
         depth += 1
+        if backoff_states[at] == at:
+            break
         at = backoff_states[at]
+        line = _line_of(at, num_kept)
     for level in range(depth - 1, -1, -1):
         state = chain[level]
         shorter, line = line, _line_of(state, num_kept)  # may be the same, which does no harm
-        shift = weight * backoff_weights[state]
-        for token in range(np.uintp(0), np.uintp(candidates)):
-            added[line, token] = added[shorter, token] + shift
-        top = highest[shorter] + shift
+        below = -1
+        if backoff_states[state] == state:
+            kind = 1 if state == root else 0
+            score_one(
+                arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+                state, vocab_size, chain, one,
+            )  # fmt: skip
+            top = NONE
+            for token in range(candidates):
+                added[line, token] = plain[token] + weight * one[token]
+                top = max(top, added[line, token])
+        else:
+            kind = line_kinds[shorter]
+            below = line_entries[shorter]
+            shift = weight * backoff_weights[state]
+            for token in range(np.uintp(0), np.uintp(candidates)):
+                added[line, token] = added[shorter, token] + shift
+            top = highest[shorter] + shift
+            _scatter(biased_tokens, longer, first_biased, first_entry, table, below, carrieds[kind], of_roots[kind], False)
+            for arc in range(arc_offsets[state], arc_offsets[state + 1]):
+                token = arc_tokens[arc]
+                if token < candidates:
+                    added[line, token] = plain[token] + weight * arc_weights[arc] + carrieds[kind, token]
+                    top = max(top, added[line, token])
         for token in range(candidates, classes):
             added[line, token] = plain[token]
             top = max(top, plain[token])
-        kind = kinds[shorter]
-        low, high = arc_offsets[state], arc_offsets[state + 1]
-        if kind & 1:
-            for arc in range(low, high):
-                token = arc_tokens[arc]
+        entry = _find_state(table, first_entry, last_entry, state - root)
+        if entry >= 0:
+            first = first_biased + table[first_entry + entry, 1]
+            for i in range(first, first + table[first_entry + entry, 2]):
+                token = biased_tokens[i]
                 if token < candidates:
-                    added[line, token] = raised[token] + weight * arc_weights[arc]
+                    discount = max(discounts[i], carrieds[kind, token]) if state != root else discounts[i]
+                    added[line, token] = plain[token] + weight * arc_weights[biased_arcs[i]] + discount
                     top = max(top, added[line, token])
-        else:
-            for arc in range(low, high):
-                token = arc_tokens[arc]
-                if token < candidates:
-                    added[line, token] = plain[token] + weight * arc_weights[arc]
-                    top = max(top, added[line, token])
-        if first_biased < last_biased:
-            i = _lower_bound(biased_arcs, first_biased, last_biased, low)
-            if i < last_biased and biased_arcs[i] < high:
-                kind |= 2
-            at = state if kind & 2 else root
-            while at != root:  # own arcs for tokens that an arc in between has a discount for
-                i = _lower_bound(biased_arcs, first_biased, last_biased, arc_offsets[at])
-                while i < last_biased and biased_arcs[i] < arc_offsets[at + 1]:
-                    token = arc_tokens[biased_arcs[i]]
-                    arc = find_arc(arc_tokens, low, high, token)
-                    if arc >= 0 and token < candidates:
-                        discount = _discount_of(
-                            arc_offsets, arc_tokens, backoff_states, state, token,
-                            first_biased, last_biased, biased_arcs, discounts, longer,
-                        )  # fmt: skip
-                        added[line, token] = plain[token] + weight * arc_weights[arc] + discount
-                        top = max(top, added[line, token])
-                    i += 1
-                if backoff_states[at] == at:
-                    break
-                at = backoff_states[at]
+        if backoff_states[state] != state:
+            _scatter(biased_tokens, longer, first_biased, first_entry, table, below, carrieds[kind], of_roots[kind], True)
+        if entry >= 0 and table[first_entry + entry, 4] > 0 and state != root:
+            below = entry
         added[line, blank] = NONE
-        highest[line], line_states[line], kinds[line] = top, state, kind
+        highest[line], line_states[line], line_kinds[line], line_entries[line] = top, state, kind, below
     return chain
 
 
@@ -273,13 +251,15 @@ def _drop(lowest, most, count, states, lasts, scores, places, tokens, lm_scores,
 def _search_rows(
     first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     starts, logits, normalisers, highest_logits, lengths, weights, bonuses,
-    ranges, biased_arcs, discounts, longer, roots, blank, vocab_size, threshold, skip,
+    ranges, biased_arcs, biased_tokens, discounts, longer, table_ranges, table, roots, blank, vocab_size, threshold, skip,
     all_scores, all_last, all_states, all_fused, all_lm_scores, all_phrase_scores, links, labels, bad_frames,
 ):  # fmt: skip
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
         arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights
     )
-    logits, biased_arcs, discounts, longer = borrowed(logits), borrowed(biased_arcs), borrowed(discounts), borrowed(longer)
+    logits, table = borrowed(logits), borrowed(table)
+    biased_arcs, biased_tokens = borrowed(biased_arcs), borrowed(biased_tokens)
+    discounts, longer = borrowed(discounts), borrowed(longer)
     max_active = all_scores.shape[1]
     classes = logits.shape[1]
     candidates = min(vocab_size, classes)
@@ -289,9 +269,10 @@ def _search_rows(
     all_added = np.empty((num_kept, classes), dtype=np.float32)
     all_highest = np.empty(num_kept, dtype=np.float32)
     all_line_states = np.empty(num_kept, dtype=np.int32)
-    all_kinds = np.empty(num_kept, dtype=np.int8)
+    all_line_kinds = np.empty(num_kept, dtype=np.int32)
+    all_line_entries = np.empty(num_kept, dtype=np.int32)
+    room_of_roots = np.zeros((4, classes), dtype=np.float32)
     room_one = np.empty(max(vocab_size, 1), dtype=np.float32)
-    room_raised = np.empty(classes, dtype=np.float32)
     # Candidates: at most two for each hypothesis without new tokens, and some more.
     most = 4 * max_active
     size = 16
@@ -307,8 +288,9 @@ def _search_rows(
     active_integers = np.empty((4, max_active), dtype=np.int32)
 
     added, highest = borrowed(all_added), borrowed(all_highest)
-    line_states, kinds = borrowed(all_line_states), borrowed(all_kinds)
-    one, raised = borrowed(room_one), borrowed(room_raised)
+    line_states, line_kinds = borrowed(all_line_states), borrowed(all_line_kinds)
+    line_entries, one = borrowed(all_line_entries), borrowed(room_one)
+    of_roots, carrieds = borrowed(room_of_roots)[:2], borrowed(room_of_roots)[2:]
     keys, stamps, numbers = borrowed(table_keys), borrowed(table_stamps), borrowed(table_numbers)
     integers32, floats32, floats64 = borrowed(of_candidates), borrowed(singles), borrowed(doubles)
     c_states, c_lasts, c_places, c_tokens = integers32[0], integers32[1], integers32[2], integers32[3]
@@ -319,14 +301,16 @@ def _search_rows(
     stamp = 0
     for row in range(first, last):
         plain, weight, root = bonuses[row], weights[row], roots[row]
-        first_biased, last_biased = ranges[row, 0], ranges[row, 1]
-        for token in range(classes):
-            raised[token] = plain[token]
-        i = _lower_bound(biased_arcs, first_biased, last_biased, arc_offsets[root])
-        while i < last_biased and biased_arcs[i] < arc_offsets[root + 1]:
-            if longer[i] > NONE and arc_tokens[biased_arcs[i]] < classes:
-                raised[arc_tokens[biased_arcs[i]]] += longer[i]
-            i += 1
+        first_biased = ranges[row, 0]
+        first_entry, last_entry = table_ranges[row, 0], table_ranges[row, 1]
+        of_roots[1] = 0.0
+        entry = _find_state(table, first_entry, last_entry, 0)
+        if entry >= 0:
+            begin = first_biased + table[first_entry + entry, 1]
+            for i in range(begin, begin + table[first_entry + entry, 2]):
+                if biased_tokens[i] < candidates:
+                    of_roots[1, biased_tokens[i]] = longer[i]
+        carrieds[1] = of_roots[1]
         line_states[:] = -1  # nothing is kept yet
         scores, fused, lm_scores, phrase_scores = double_rows[0], double_rows[1], double_rows[2], double_rows[3]
         new_scores, new_fused, new_lm_scores, new_phrase_scores = double_rows[4], double_rows[5], double_rows[6], double_rows[7]
@@ -384,8 +368,9 @@ def _search_rows(
                     if line_states[line] != state:
                         chain = _keep(
                             arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-                            state, weight, plain, raised, root, first_biased, last_biased, biased_arcs, discounts, longer,
-                            blank, vocab_size, one, chain, added, highest, line_states, kinds,
+                            state, weight, plain, root, of_roots, carrieds, first_biased, biased_arcs, biased_tokens,
+                            discounts, longer, first_entry, last_entry, table, blank, vocab_size,
+                            one, chain, added, highest, line_states, line_kinds, line_entries,
                         )  # fmt: skip
                     if base + highest_logits[packed] + highest[line] <= worst:
                         continue
@@ -442,14 +427,11 @@ def _search_rows(
                 if token >= 0:
                     new_fused[i] += c_extras[i]
                     new_lm_scores[i] += c_lm_scores[i]
-                    if token < candidates and first_biased < last_biased:
-                        # Most tokens have no discount; what is added tells, but for rounding.
+                    if token < candidates and first_entry < last_entry:
+                        # What is added beside the usual, but for rounding.
                         usual = plain[token] + weight * c_lm_scores[i]
                         if abs(c_extras[i] - usual) > 1e-4 + 1e-5 * abs(usual):
-                            new_phrase_scores[i] += _discount_of(
-                                arc_offsets, arc_tokens, backoff_states, states[k], token,
-                                first_biased, last_biased, biased_arcs, discounts, longer,
-                            )  # fmt: skip
+                            new_phrase_scores[i] += c_extras[i] - usual
             active = kept
             scores, new_scores, fused, new_fused = new_scores, scores, new_fused, fused
             lm_scores, new_lm_scores = new_lm_scores, lm_scores
@@ -463,7 +445,7 @@ def _search_rows(
             all_last[row, k], all_states[row, k] = lasts[k], states[k]
     # What was borrowed from must last until here.
     return (
-        all_added.size + all_highest.size + all_line_states.size + all_kinds.size + room_one.size + room_raised.size
-        + table_keys.size + table_stamps.size + table_numbers.size + of_candidates.size + singles.size + doubles.size
-        + active_doubles.size + active_integers.size
+        all_added.size + all_highest.size + all_line_states.size + all_line_kinds.size + all_line_entries.size
+        + room_one.size + room_of_roots.size + table_keys.size + table_stamps.size + table_numbers.size
+        + of_candidates.size + singles.size + doubles.size + active_doubles.size + active_integers.size
     )  # fmt: skip

@@ -97,15 +97,15 @@ class _Graph:
         """Score and discount of a token in a state, and the state it leads to."""
         if token >= self.vocab_size:
             return 0.0, 0.0, state
-        score, found, target, taken = 0.0, -math.inf, None, False
+        score, found, target, taken = 0.0, 0.0, None, False
         while True:
             arc = self.arcs[state].get(token)
             if arc is not None:
-                found = max(found, discounts.get(arc, (-math.inf, -math.inf))[taken])
+                found = max(found, discounts.get(arc, (0.0, 0.0))[taken])
                 if not taken:
                     score, target, taken = score + self.weights[arc], self.targets[arc], True
             elif not taken:
                 score += self.backoff_weights[state]
             if self.backoffs[state] == state:
-                return score, found if found > -math.inf else 0.0, state if target is None else target
+                return score, found, state if target is None else target
             state = self.backoffs[state]
