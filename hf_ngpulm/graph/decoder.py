@@ -157,10 +157,12 @@ class GraphDecoder:
             lm: one of the decoder's language models, if there are several.
 
         Raises:
-            ValueError: several language models and none named; an empty phrase, a discount that isn't a finite number.
+            ValueError: several language models and none named, or another one; an empty phrase, a discount that isn't a finite number.
         """
         if lm is None and len(self.fusion.models) > 1:
             raise ValueError(f"the decoder has {len(self.fusion.models)} language models; say which one: context(..., lm=...)")
+        if lm is not None and all(other is not lm for other in self.fusion.models):
+            raise ValueError("this lm isn't among the decoder's; make the decoder with it: lm=[...]")
         return self.contexts.of(phrases, self.fusion.models[0] if lm is None else lm)
 
     def bonuses(self, models: RowModels, classes: int) -> Tensor:

@@ -96,30 +96,24 @@ class GraphStream:
         logits, lengths = logits.detach().to(self.device), lengths.to(self.device)
         if self._bonuses is None:
             self._bonuses = self.decoder.bonuses(self.models, logits.shape[2])
-        self._refuse(logits, lengths)
+        if logits.shape[1] > BLOCK_FRAMES:  # a frame of a later block may be broken
+            bad = ~torch.isfinite(torch.logsumexp(logits.float(), -1))
+            bad &= torch.arange(logits.shape[1], device=logits.device) < lengths[:, None]
+            _refuse(torch.where(bad.any(1), bad.int().argmax(1), -1))
         for first in range(0, logits.shape[1], BLOCK_FRAMES):
             block = logits[:, first : first + BLOCK_FRAMES]
             self._search(block, (lengths - first).clamp(0, block.shape[1]).to(torch.int32))
 
-    def _refuse(self, logits: Tensor, lengths: Tensor) -> None:
-        """Raise for the first row with a broken frame, before anything of the block is kept."""
-        inside = torch.arange(logits.shape[1], device=logits.device) < lengths[:, None]
-        bad = inside & ~torch.isfinite(torch.logsumexp(logits.float(), -1))
-        if bool(bad.any()):
-            row, frame = torch.nonzero(bad)[0].tolist()
-            raise InvalidLogitsError(
-                f"the logits of row {row} hold NaN or infinity at frame {frame}: the model's output is broken "
-                "(an overflow in half precision, or broken weights or audio)"
-            )
-
     def _search(self, logits: Tensor, lengths: Tensor) -> None:
         decoder, history = self.decoder, self.history
         assert self._bonuses is not None
-        self.state, frames = graph_search(
+        state, frames = graph_search(
             self.models.tensors, self.state, logits, lengths, self.models.weights[:, 0].contiguous(), self._bonuses,
             self._biased, decoder.blank_id, self.models.vocab_size, decoder.beam_threshold, decoder.blank_threshold,
             decoder.engine,
         )  # fmt: skip
+        _refuse(frames.bad_frames)
+        self.state = state
         confidences = np.zeros(logits.shape[:2], dtype=np.float32)
         if decoder.confidence is not None:
             confidences = frame_confidence(logits, decoder.confidence).cpu().numpy()
@@ -165,3 +159,13 @@ class GraphStream:
                 )
             )
         return found
+
+
+def _refuse(bad_frames: Tensor) -> None:
+    """Raise for the first row with a bad frame (not -1), before anything of the block is kept."""
+    for row, frame in enumerate(bad_frames.tolist()):
+        if frame >= 0:
+            raise InvalidLogitsError(
+                f"the logits of row {row} hold NaN or infinity at frame {frame}: the model's output is broken "
+                "(an overflow in half precision, or broken weights or audio)"
+            )
