@@ -157,7 +157,8 @@ class GraphDecoder:
             lm: one of the decoder's language models, if there are several.
 
         Raises:
-            ValueError: several language models and none named, or another one; an empty phrase, a discount that isn't a finite number.
+            ValueError: several language models and none named, or another one; an empty phrase, a discount that isn't a number of
+                at least 0.
         """
         if lm is None and len(self.fusion.models) > 1:
             raise ValueError(f"the decoder has {len(self.fusion.models)} language models; say which one: context(..., lm=...)")
