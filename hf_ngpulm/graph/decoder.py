@@ -36,12 +36,13 @@ class GraphDecoder:
     number of them covers more different endings. See `hf_ngpulm.graph.search`.
 
     Phrases are found on the LM's own arcs, which are discounted, after Nigmatulina et al. ("Implementing contextual biasing in
-    GPU decoder for online ASR", Interspeech 2023): a context is a sorted list of arcs, it takes no states of its own, and one
-    with a thousand phrases costs hardly more time than none. It can be another one for each row, and change in mid-utterance.
-    What it covers: words and sequences that the LM has n-grams for, also where longer contexts lie before them; tokens that
-    follow each other in no n-gram are reached by backing off (see `unseen`), where a discount favours all that backs off to
-    the same arc. Nothing is taken back where a phrase isn't completed. A name that the LM's texts lack is best served by a
-    `PhraseBooster` in a `CTCDecoder`, which needs no n-grams, at the price of an automaton beside the LM's.
+    GPU decoder for online ASR", Interspeech 2023): a context is a sorted list of arcs and takes no states of its own. It can be
+    another one for each row, and change in mid-utterance. What it covers: words and sequences that the LM has n-grams for,
+    also where longer contexts lie before them; tokens that follow each other in no n-gram are reached by backing off (see
+    `unseen`), where a discount favours all that backs off to the same arc. Nothing is taken back where a phrase isn't
+    completed: with an LM over tokens a long list (hundreds of phrases) favours the beginnings of most words, so that large
+    discounts do harm and more hypotheses are kept, which takes time. A name that the LM's texts lack, and one of many, is best
+    served by a `PhraseBooster` in a `CTCDecoder`, which needs no n-grams, at the price of an automaton beside the LM's.
 
     Args:
         tokenizer_or_processor: the ASR model's tokenizer, or a processor that has it.
@@ -157,8 +158,8 @@ class GraphDecoder:
             lm: one of the decoder's language models, if there are several.
 
         Raises:
-            ValueError: several language models and none named, or another one; an empty phrase, a discount that isn't a number of
-                at least 0.
+            ValueError: several language models and none named, or one that isn't the decoder's; an empty phrase, or a discount
+                that isn't a finite number of at least 0.
         """
         if lm is None and len(self.fusion.models) > 1:
             raise ValueError(f"the decoder has {len(self.fusion.models)} language models; say which one: context(..., lm=...)")
