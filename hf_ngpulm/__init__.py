@@ -7,6 +7,7 @@ from .boosting import ArcBooster, PhraseBooster
 from .ctc import CTCDecoder
 from .errors import InvalidLogitsError, NGramFormatError, StreamError, TokenizerMismatchError
 from .generation import NGramLogitsProcessor
+from .graph import GraphDecoder
 from .hypotheses import Hypothesis
 from .language_model import NGramLM
 from .log_linear import LogLinear
@@ -20,6 +21,7 @@ __all__ = [
     "ArcBooster",
     "CTCDecoder",
     "CTCNGramPipeline",
+    "GraphDecoder",
     "Hypothesis",
     "InvalidLogitsError",
     "LogLinear",

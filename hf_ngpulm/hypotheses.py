@@ -34,8 +34,8 @@ class Hypothesis:
         score: what the search maximised (natural logs): `acoustic_score` plus the weighted scores of the language models,
             that of `</s>` if it took part, and bonuses, less those of an internal LM. A transducer's blank-aware scoring is in
             it, too; hypotheses of its beam are ranked by the score divided by the number of tokens and one more.
-        acoustic_score: the acoustic model's log-probability over all frames: in greedy search of the one alignment that was
-            found, in beam search of the token sequence (the sum of all its alignments that the beam kept).
+        acoustic_score: the acoustic model's log-probability over all frames: in greedy search, and in a graph, of the one
+            alignment that was found, in beam search of the token sequence (the sum of all its alignments that the beam kept).
         lm_score: the language model's log-probability of the tokens, without `</s>`; 0 without a model.
         phrase_score: what phrases have earned (see `hf_ngpulm.PhraseBooster`), before it is weighted.
         token_frames: the frame at which each token begins.

@@ -83,10 +83,7 @@ class CTCDecoder:
         engine: str = "auto",
     ) -> None:
         self.tokenizer = tokenizer_of(tokenizer_or_processor)
-        if blank_id is None:
-            blank_id = getattr(self.tokenizer, "pad_token_id", None)
-        if blank_id is None or blank_id < 0:
-            raise ValueError(f"the tokenizer has no padding token to be the blank; pass blank_id=... (got {blank_id})")
+        blank_id = blank_of(self.tokenizer, blank_id)
         num_beams = whole("num_beams", num_beams, MOST_BEAMS)
         num_return_sequences = whole("num_return_sequences", num_return_sequences, num_beams, " (num_beams)")
         if num_beams == 1:
@@ -199,11 +196,30 @@ class CTCDecoder:
 
     def check(self, logits: Tensor, lengths: Tensor | None) -> Tensor:
         """Lengths of the rows of some logits, int32 `[B]`. Raises what a call raises."""
-        if logits.dim() != 3 or not logits.dtype.is_floating_point:
-            raise InvalidLogitsError(
-                f"logits should be floating point of the shape [B, T, C], got {logits.dtype} {tuple(logits.shape)}"
-            )
-        batch_size, frames, classes = logits.shape
-        if self.blank_id >= classes:
-            raise InvalidLogitsError(f"the blank has the id {self.blank_id}, but the logits have only {classes} classes")
-        return checked_lengths(lengths, batch_size, frames, logits.device).to(torch.int32)
+        return check_logits(logits, lengths, self.blank_id)
+
+
+def blank_of(tokenizer: Any, blank_id: int | None) -> int:
+    """The class of the blank: that which is given, or else the tokenizer's padding token."""
+    if blank_id is None:
+        blank_id = getattr(tokenizer, "pad_token_id", None)
+    if blank_id is None or blank_id < 0:
+        raise ValueError(f"the tokenizer has no padding token to be the blank; pass blank_id=... (got {blank_id})")
+    return blank_id
+
+
+def check_logits(logits: Tensor, lengths: Tensor | None, blank_id: int) -> Tensor:
+    """Lengths of the rows of some logits `[B, T, C]`, int32 `[B]`.
+
+    Raises:
+        InvalidLogitsError: a wrong shape or type, or no class that the blank could be.
+        ValueError: lengths that don't fit the logits.
+    """
+    if logits.dim() != 3 or not logits.dtype.is_floating_point:
+        raise InvalidLogitsError(
+            f"logits should be floating point of the shape [B, T, C], got {logits.dtype} {tuple(logits.shape)}"
+        )
+    batch_size, frames, classes = logits.shape
+    if blank_id >= classes:
+        raise InvalidLogitsError(f"the blank has the id {blank_id}, but the logits have only {classes} classes")
+    return checked_lengths(lengths, batch_size, frames, logits.device).to(torch.int32)

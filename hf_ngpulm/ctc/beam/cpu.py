@@ -60,7 +60,7 @@ def ctc_beam(
 
 
 @compiled
-def _any_above(x, added, line, first, last, bound):
+def any_above(x, added, line, first, last, bound):
     """Whether a sum is above a bound. (Counting becomes vector instructions, which a maximum or an early end doesn't.)"""
     count = 0
     for token in range(np.uintp(first), np.uintp(last)):  # what may be negative is checked at every step
@@ -230,7 +230,7 @@ def _search_rows(
                     base = totals[k] + fused[k] - normaliser
                     for block in range(0, classes, BLOCK):
                         end = min(block + BLOCK, classes)
-                        if not _any_above(x, added, line, block, end, np.float32(worst - base - ROUNDING)):
+                        if not any_above(x, added, line, block, end, np.float32(worst - base - ROUNDING)):
                             continue
                         for entry in range(np.uintp(block), np.uintp(end)):
                             score = base + x[entry] + added[line, entry]

@@ -1,0 +1,196 @@
+"""GraphDecoder: CTC outputs decoded in the graph of a language model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..arguments import check_number, check_weight, one_of, whole
+from ..automaton.ops import check_engine
+from ..confidence import MEASURES
+from ..ctc.decoder import BETA_PER_WEIGHT, blank_of, check_logits
+from ..ctc.stream import unscored
+from ..fusion import Fusion, RowModels
+from ..hypotheses import Hypothesis
+from ..language_model import NGramLM
+from ..vocabulary import tokenizer_of
+from ..words import WordSplitter
+from .arcs import UNSEEN, ContextArcs, PhraseArcs
+from .stream import GraphStream
+
+MOST_ACTIVE = 1 << 14
+
+
+class GraphDecoder:
+    """Viterbi decoding of CTC outputs in a graph: the CTC topology times the automaton of a language model.
+
+        decoder = GraphDecoder(processor, lm, phrases=["ryanair one sierra golf"])
+        hypotheses = decoder(logits, lengths)
+        stream = decoder.stream(batch_size)  # frames block by block; `stream.set_context(row, phrases)` at any time
+
+    Hypotheses that have come to the same state of the LM are one: the best of them goes on. `CTCDecoder` with a beam keeps
+    token sequences apart however alike their ends are, and sums their alignments; here a hypothesis is one alignment, and a
+    number of them covers more different endings. See `hf_ngpulm.graph.search`.
+
+    Phrases are found on the LM's own arcs, which are discounted, after Nigmatulina et al. ("Implementing contextual biasing in
+    GPU decoder for online ASR", Interspeech 2023): a context is a sorted list of arcs and takes no states of its own. It can be
+    another one for each row, and change in mid-utterance. What it covers: words and sequences that the LM has n-grams for,
+    also where longer contexts lie before them; tokens that follow each other in no n-gram are reached by backing off (see
+    `unseen`), where a discount favours all that backs off to the same arc. Nothing is taken back where a phrase isn't
+    completed: with an LM over tokens a long list (hundreds of phrases) favours the beginnings of most words, so that large
+    discounts do harm and more hypotheses are kept, which takes time. A name that the LM's texts lack, and one of many, is best
+    served by a `PhraseBooster` in a `CTCDecoder`, which needs no n-grams, at the price of an automaton beside the LM's.
+
+    Args:
+        tokenizer_or_processor: the ASR model's tokenizer, or a processor that has it.
+        lm: the language model of all rows, or a list with one (or None) per row. One of words that has been composed with its
+            lexicon is as good as one of tokens.
+        lm_weight: weight of its log-probabilities, one number or a tensor `[B]` with one per row.
+        max_active: hypotheses that the search keeps at most.
+        beam_threshold: hypotheses that score so much less than the best one are dropped (natural log).
+        beta: bonus for each token or word (natural log), against an LM's liking for short transcripts: a number or a tensor
+            `[B]`. By default 3 for a weight of 1, in proportion.
+        beta_per: "token" or "word": what `beta` is for. Words begin with a mark, or behind a delimiter.
+        phrases: what shall be recognised, for all rows: texts, pairs of a text and a discount, a mapping, or what `context`
+            returns; or a list with such a context (or None) per row.
+        discount: what each arc of a phrase adds (natural log), at least 0.
+        unseen: where a phrase's next token is in no n-gram with those before it: "backoff": the arc that is taken after backing
+            off is discounted, where it is taken, and the phrase goes on there; "stop": it ends.
+        blank_threshold: frames whose blank is likelier than this can only be blanks, which saves time; None asks every frame.
+        score_eos: whether the LM's score of `</s>` counts at the end.
+        blank_id: class of the blank; the tokenizer's padding token if left out.
+        frame_seconds: how long a frame of the logits is; without it words have no times in seconds.
+        confidence: measure of confidence of tokens and words (see `hf_ngpulm.confidence`); None for none.
+        engine: "auto" (by device), "reference", "cpu" or "gpu".
+
+    Raises:
+        TokenizerMismatchError: an LM was made for another tokenizer.
+        ValueError: an argument out of range, or a tokenizer without padding token and no `blank_id`.
+    """
+
+    def __init__(
+        self,
+        tokenizer_or_processor: Any,
+        lm: NGramLM | Sequence[NGramLM | None],
+        lm_weight: float | Tensor = 0.5,
+        max_active: int = 64,
+        beam_threshold: float = 14.0,
+        beta: float | Tensor | None = None,
+        beta_per: str = "token",
+        phrases: Any = None,
+        discount: float = 2.0,
+        unseen: str = "backoff",
+        blank_threshold: float | None = None,
+        score_eos: bool = True,
+        blank_id: int | None = None,
+        frame_seconds: float | None = None,
+        confidence: str | None = "max_prob",
+        engine: str = "auto",
+    ) -> None:
+        self.tokenizer = tokenizer_of(tokenizer_or_processor)
+        self.blank_id = blank_of(self.tokenizer, blank_id)
+        if lm is None:
+            raise ValueError("lm=None: there is no graph without a language model; CTCDecoder decodes without one")
+        if not beam_threshold > 0:
+            raise ValueError(f"beam_threshold should be above 0, got {beam_threshold!r}")
+        if blank_threshold is not None and not 0 < blank_threshold <= 1:
+            raise ValueError(f"blank_threshold should be a probability above 0, got {blank_threshold!r}")
+        if frame_seconds is not None and not 0 < frame_seconds < float("inf"):
+            raise ValueError(f"frame_seconds should be above 0, got {frame_seconds!r}")
+        if confidence is not None and confidence not in MEASURES:
+            raise ValueError(f"confidence must be one of {MEASURES} or None, got {confidence!r}")
+        self.max_active = whole("max_active", max_active, MOST_ACTIVE)
+        self.beam_threshold = float(beam_threshold)
+        self.beta = None if beta is None else check_weight(beta, "beta")
+        self.beta_per = one_of("beta_per", beta_per, ("token", "word"))
+        self.blank_threshold = float("inf") if blank_threshold is None else float(blank_threshold)
+        self.score_eos = bool(score_eos)
+        self.frame_seconds = frame_seconds
+        self.confidence = confidence
+        self.engine = check_engine(engine)
+        self.splitter = WordSplitter(self.tokenizer)
+        if beta_per == "word" and self.splitter.mark is None and self.splitter.delimiter not in self.tokenizer.get_vocab():
+            raise ValueError("beta_per='word': the tokenizer has neither marks nor a delimiter of words; use 'token'")
+        self.fusion = Fusion(lm, lm_weight, None, 1.0, self.tokenizer)
+        self.contexts = ContextArcs(self.tokenizer, _at_least_0(discount), one_of("unseen", unseen, UNSEEN))
+        # Arcs are looked for before there is audio, to tell of mistakes.
+        self.phrases: Any = None
+        if self.fusion.per_row is not None:
+            self.phrases = self.contexts.of_rows(phrases, self.fusion.per_row)
+        elif self.contexts.is_per_row(phrases):
+            self.phrases = self.contexts.of_rows(phrases, self.fusion.models * len(phrases))
+        elif phrases is not None:
+            self.phrases = self.contexts.of(phrases, self.fusion.models[0])
+
+    def __call__(self, logits: Tensor, lengths: Tensor | None = None, phrases: Any = None) -> list[list[Hypothesis]]:
+        """Decode a batch.
+
+        Args:
+            logits: `[B, T, C]`, the model's outputs (log-probabilities will do).
+            lengths: integers `[B]`, frames of each row; all T if left out.
+            phrases: for this batch in place of the decoder's: one context, or a list with one (or None) per row.
+
+        Returns:
+            For each row a list with the best hypothesis. Its `acoustic_score` is that of one alignment, its `phrase_score` the
+            sum of discounts.
+
+        Raises:
+            InvalidLogitsError: NaN or infinite logits, or a wrong shape.
+            ValueError: lengths that don't fit the logits.
+        """
+        lengths = check_logits(logits, lengths, self.blank_id)
+        stream = self.stream(logits.shape[0], logits.device, phrases)
+        stream.add_checked(logits, lengths)
+        return stream.hypotheses()
+
+    def stream(self, batch_size: int = 1, device: torch.device | str = "cpu", phrases: Any = None) -> GraphStream:
+        """Begin to decode a batch whose frames come block by block. Arguments as for a call."""
+        return GraphStream(self, batch_size, torch.device(device), self.phrases if phrases is None else phrases)
+
+    def context(self, phrases: Any, lm: NGramLM | None = None) -> PhraseArcs:
+        """The arcs of some phrases, to be passed in place of these, and to see what the LM knows of them.
+
+        Args:
+            phrases: texts, pairs of a text and a discount, or a mapping.
+            lm: one of the decoder's language models, if there are several.
+
+        Raises:
+            ValueError: several language models and none named, or one that isn't the decoder's; an empty phrase, or a discount
+                that isn't a finite number of at least 0.
+        """
+        if lm is None and len(self.fusion.models) > 1:
+            raise ValueError(f"the decoder has {len(self.fusion.models)} language models; say which one: context(..., lm=...)")
+        if lm is not None and all(other is not lm for other in self.fusion.models):
+            raise ValueError("this lm isn't among the decoder's; make the decoder with it: lm=[...]")
+        return self.contexts.of(phrases, self.fusion.models[0] if lm is None else lm)
+
+    def bonuses(self, models: RowModels, classes: int) -> Tensor:
+        """What each token adds besides LM scores and discounts, float32 `[B, C]`."""
+        lm_weights = models.lm_weights
+        beta = BETA_PER_WEIGHT * lm_weights if self.beta is None else self.beta
+        if isinstance(beta, Tensor):
+            if beta.shape != lm_weights.shape:
+                raise ValueError(f"beta has the shape {tuple(beta.shape)}, the batch has {len(lm_weights)} rows")
+            beta = beta.detach().to(lm_weights.device, torch.float32)
+        else:
+            beta = torch.full_like(lm_weights, beta)
+        bonuses = beta[:, None].repeat(1, classes)
+        if self.beta_per == "word":
+            bonuses = bonuses * self._begins_word(classes).to(bonuses.device)
+        bonuses[:, models.vocab_size :] += unscored(models)[:, None]
+        return bonuses.contiguous()
+
+    def _begins_word(self, classes: int) -> Tensor:
+        pieces = self.tokenizer.convert_ids_to_tokens(list(range(min(classes, len(self.tokenizer)))))
+        mark, delimiter = self.splitter.mark, self.splitter.delimiter
+        begins = [bool(piece) and (piece.startswith(mark) if mark else piece == delimiter) for piece in pieces]
+        return torch.tensor(begins + [False] * (classes - len(begins)))
+
+
+def _at_least_0(discount: float) -> float:
+    if check_number(discount, "discount") < 0:
+        raise ValueError(f"discount should be at least 0, got {discount!r}")
+    return float(discount)

@@ -1,0 +1,150 @@
+"""Token passing over the product of the CTC topology and a backoff automaton, with an engine each for CPU and GPU.
+
+A search state is a pair of an automaton's state and a label: the last token while its frames go on, or the blank (behind which
+the same token may come again). At each frame a hypothesis at (s, l) goes on to
+
+    (s, blank)   by a blank,
+    (s, l)       by the token l once more, if l is a token,
+    (s', t)      by any other token t, where s' is the state behind t in s.
+
+Tokens are read as the automaton defines it: the arc of the longest context that has one (there are no epsilon arcs; each
+token has one arc in each state). A token adds its bonus, the weighted LM score and the discount of its arc. Of hypotheses that
+meet in a search state the best one stays (Viterbi): nothing that follows could tell them apart. That is what sets this search
+apart from `hf_ngpulm.ctc.beam`, where different token sequences never meet and alignments of the same one are summed.
+
+Then hypotheses that score `threshold` less than the best one are dropped, and all but the best `K`.
+
+**Discounts.** A row has a sorted list of arcs of the automaton, each with two numbers: `discounts`, what it adds where it is
+taken, and `longer`, what it adds where the same token takes an arc of a longer context instead (so that a phrase that begins
+in mid-utterance is met). Neither is negative. The largest of those that apply counts: `discounts` of the arc that is
+taken and `longer` of those that it overrides.
+
+The search is described by tensors that it takes and returns: cutting the frames into blocks changes nothing, and lists of arcs
+may change between blocks.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...automaton.ops import engine_name
+from ...automaton.tensors import AutomatonTensors
+from ...ctc.beam import BLANK, INSIDE
+
+__all__ = ["BLANK", "INSIDE", "BiasedArcs", "GraphFrames", "GraphState", "graph_search", "initial_state"]
+
+
+class BiasedArcs(NamedTuple):
+    """Arcs with discounts: `N` in all lists.
+
+    Args:
+        ranges: int32 `[B, 2]`, where the list of each row begins and ends; rows may share one.
+        arcs, tokens: int32 `[N]`, ascending within a list, and their tokens.
+        discounts, longer: float32 `[N]`, natural logs, see above. The first is nowhere less than the second; 0 is for nothing.
+        table_ranges: int32 `[B, 2]`, the part of each row of `table`: nothing, or a power of two of entries.
+        table: int32 `[H, 5]`, see `hf_ngpulm.graph.following.table_of_states`.
+        roots: int32 `[B]`, the state of the empty context of each row's automaton, which backs off to itself.
+    """
+
+    ranges: Tensor
+    arcs: Tensor
+    tokens: Tensor
+    discounts: Tensor
+    longer: Tensor
+    table_ranges: Tensor
+    table: Tensor
+    roots: Tensor
+
+
+class GraphState(NamedTuple):
+    """Where the search of `B` rows with up to `K` hypotheses each stands. An empty place has the score -inf.
+
+    Args:
+        scores: float64 `[B, K]`, what is maximised.
+        last_tokens: int32 `[B, K]`, the label: a token, or -1 for the blank.
+        lm_states: int32 `[B, K]`.
+        fused: float64 `[B, K]`, what LM scores, bonuses and discounts make of `scores`; the rest is acoustic.
+        lm_scores: float64 `[B, K]`, the automaton's unweighted scores.
+        phrase_scores: float64 `[B, K]`, discounts.
+    """
+
+    scores: Tensor
+    last_tokens: Tensor
+    lm_states: Tensor
+    fused: Tensor
+    lm_scores: Tensor
+    phrase_scores: Tensor
+
+
+class GraphFrames(NamedTuple):
+    """What happened at each frame, enough to trace every hypothesis back.
+
+    Args:
+        links: int32 `[B, T, K]`, the place that each comes from.
+        labels: int32 `[B, T, K]`, the token that it gets, or else `INSIDE` (its last token goes on) or `BLANK`.
+        bad_frames: int32 `[B]`, the first frame of a row whose logits can't be normalised (NaN, infinity), else -1; such a
+            row stands still from there on.
+    """
+
+    links: Tensor
+    labels: Tensor
+    bad_frames: Tensor
+
+
+def initial_state(max_active: int, lm_states: Tensor) -> GraphState:
+    """Before the first frame: one hypothesis a row, behind a blank.
+
+    Args:
+        max_active: K.
+        lm_states: int32 `[B]`, the states in which the rows' automata begin.
+    """
+    zeros = torch.zeros((len(lm_states), max_active), dtype=torch.float64, device=lm_states.device)
+    scores = torch.full_like(zeros, -torch.inf)
+    scores[:, 0] = 0.0
+    return GraphState(
+        scores=scores,
+        last_tokens=torch.full_like(zeros, -1, dtype=torch.int32),
+        lm_states=lm_states.to(torch.int32)[:, None].repeat(1, max_active),
+        fused=zeros,
+        lm_scores=zeros.clone(),
+        phrase_scores=zeros.clone(),
+    )
+
+
+def graph_search(
+    automaton: AutomatonTensors,
+    state: GraphState,
+    logits: Tensor,
+    lengths: Tensor,
+    weights: Tensor,
+    bonuses: Tensor,
+    biased: BiasedArcs,
+    blank: int,
+    vocab_size: int,
+    threshold: float = float("inf"),
+    skip: float = float("inf"),
+    engine: str = "auto",
+) -> tuple[GraphState, GraphFrames]:
+    """Go on with the search of a batch over more frames.
+
+    Args:
+        automaton: one automaton, or several packed into one.
+        state: where the search stands; left as it is.
+        logits: `[B, T, C]`, floating point of any precision and layout; need not be normalised.
+        lengths: int32 `[B]`, frames of each row.
+        weights: float32 `[B]`, weight of the automaton's scores.
+        bonuses: float32 `[B, C]`, what each token adds besides; for classes from `vocab_size` on, which the automaton doesn't
+            score and which leave its state, in place of a score too.
+        biased: arcs with discounts.
+        blank: id of the blank class.
+        vocab_size: token ids that the automaton scores, `0 .. vocab_size - 1`; a blank among them is left out.
+        threshold, skip: hypotheses that score so much less than the best one are dropped; frames whose blank has a probability
+            above `skip` can only be blanks.
+        engine: "auto", "reference", "cpu" or "gpu".
+    """
+    module = importlib.import_module(f"{__package__}.{engine_name(engine, logits.device)}")
+    return module.graph_search(automaton, state, logits, lengths, weights, bonuses, biased, blank, vocab_size, threshold, skip)

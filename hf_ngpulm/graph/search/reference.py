@@ -1,0 +1,111 @@
+"""Token passing written plainly, a dictionary of search states per frame: the definition that engines are tested against."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...automaton.tensors import AutomatonTensors
+from . import BLANK, INSIDE, BiasedArcs, GraphFrames, GraphState
+
+
+def graph_search(
+    automaton: AutomatonTensors,
+    state: GraphState,
+    logits: Tensor,
+    lengths: Tensor,
+    weights: Tensor,
+    bonuses: Tensor,
+    biased: BiasedArcs,
+    blank: int,
+    vocab_size: int,
+    threshold: float,
+    skip: float,
+) -> tuple[GraphState, GraphFrames]:
+    batch_size, frames, _ = logits.shape
+    device, max_active = logits.device, state.scores.shape[1]
+    state = GraphState(*(part.cpu().clone() for part in state))
+    labels = torch.full((batch_size, frames, max_active), BLANK, dtype=torch.int32)
+    links = torch.arange(max_active, dtype=torch.int32).repeat(batch_size, frames, 1)
+    bad_frames = torch.full((batch_size,), -1, dtype=torch.int32)
+    normalisers = torch.logsumexp(logits.float(), dim=-1).cpu()
+    log_probs = logits.float().cpu() - normalisers[..., None]
+    graph = _Graph(automaton, vocab_size)
+    for row, length in enumerate(lengths.tolist()):
+        discounts = _row_of(biased, row)
+        weight, added = float(weights[row]), bonuses[row].tolist()
+        columns = [part[row].tolist() for part in state]
+        places = [place for place in zip(*columns) if place[0] > -math.inf]
+        for frame in range(min(length, frames)):
+            if not bool(torch.isfinite(normalisers[row, frame])):
+                bad_frames[row] = frame
+                break
+            x = log_probs[row, frame].tolist()
+            met: dict[tuple[int, int], Any] = {}
+
+            def offer(key: tuple[int, int], candidate: Any, met: dict[tuple[int, int], Any] = met) -> None:
+                if candidate[0] > -math.inf and (key not in met or candidate[0] > met[key][0]):
+                    met[key] = candidate
+
+            for k, (score, last, lm_state, fused, lm_score, phrase_score) in enumerate(places):
+                offer((lm_state, -1), (score + x[blank], fused, lm_score, phrase_score, k, BLANK))
+                if math.exp(x[blank]) > skip:
+                    continue
+                if last >= 0:
+                    offer((lm_state, last), (score + x[last], fused, lm_score, phrase_score, k, INSIDE))
+                for token, log_prob in enumerate(x):
+                    if token in (blank, last):
+                        continue
+                    lm, discount, target = graph.read(lm_state, token, discounts)
+                    extra = added[token] + weight * lm + discount
+                    parts = (score + log_prob + extra, fused + extra, lm_score + lm, phrase_score + discount)
+                    offer((target, token), (*parts, k, token))
+            if not met:
+                continue  # nothing is possible: weights so large that the sums overflow
+            kept = sorted(met.items(), key=lambda item: -item[1][0])[:max_active]
+            kept = [item for item in kept if item[1][0] >= kept[0][1][0] - threshold]
+            places = [(c[0], last, lm_state, *c[1:4]) for (lm_state, last), c in kept]
+            for k, (_, candidate) in enumerate(kept):
+                links[row, frame, k], labels[row, frame, k] = candidate[4:]
+        for values, part in zip(zip(*places), state):
+            part[row, : len(places)] = torch.tensor(values, dtype=part.dtype)
+        state.scores[row, len(places) :] = -torch.inf
+    frames_found = GraphFrames(links, labels, bad_frames)
+    return GraphState(*(part.to(device) for part in state)), GraphFrames(*(part.to(device) for part in frames_found))
+
+
+def _row_of(biased: BiasedArcs, row: int) -> dict[int, tuple[float, float]]:
+    """The discounts of a row by arc."""
+    first, last = biased.ranges[row].tolist()
+    columns = (part[first:last].tolist() for part in (biased.arcs, biased.discounts, biased.longer))
+    return {arc: (discount, longer) for arc, discount, longer in zip(*columns)}
+
+
+class _Graph:
+    """An automaton as lists."""
+
+    def __init__(self, automaton: AutomatonTensors, vocab_size: int) -> None:
+        offsets, tokens, self.weights, self.targets, self.backoffs, self.backoff_weights = (t.tolist() for t in automaton)
+        self.vocab_size = vocab_size
+        self.arcs = [{tokens[arc]: arc for arc in range(*bounds)} for bounds in pairwise(offsets)]
+
+    def read(self, state: int, token: int, discounts: dict[int, tuple[float, float]]) -> tuple[float, float, int]:
+        """Score and discount of a token in a state, and the state it leads to."""
+        if token >= self.vocab_size:
+            return 0.0, 0.0, state
+        score, found, target, taken = 0.0, 0.0, None, False
+        while True:
+            arc = self.arcs[state].get(token)
+            if arc is not None:
+                found = max(found, discounts.get(arc, (0.0, 0.0))[taken])
+                if not taken:
+                    score, target, taken = score + self.weights[arc], self.targets[arc], True
+            elif not taken:
+                score += self.backoff_weights[state]
+            if self.backoffs[state] == state:
+                return score, found, state if target is None else target
+            state = self.backoffs[state]

@@ -1,0 +1,35 @@
+"""Graph decoding on a real GPU: what the CPU finds, also where phrases change in mid-utterance."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from hf_ngpulm import GraphDecoder, NGramLM
+from hf_ngpulm.bundled import bundled
+
+pytestmark = pytest.mark.gpu
+CONTEXTS = [["call anna", "new york"], None, [("what", 3.0), "the day"], ["a", "the", "to"]]
+
+
+@pytest.mark.parametrize("max_active", [1, 16, 300])
+def test_graphs(max_active):
+    tokenizer = AutoTokenizer.from_pretrained(bundled("examples/demo/model"))
+    lm = NGramLM.from_arpa(bundled("examples/demo/lm.arpa.gz"), tokenizer, units="id")
+    generator = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(4, 24, 257, generator=generator)
+    logits[..., 256] += 4 * torch.rand(4, 24, generator=generator)
+    found = []
+    for device in ("cpu", "cuda"):
+        decoder = GraphDecoder(tokenizer, lm.to(device), 0.6, max_active=max_active, beta=2.0)
+        stream = decoder.stream(4, device, CONTEXTS)
+        stream.add(logits[:, :10].to(device))
+        for row in range(4):
+            stream.set_context(row, CONTEXTS[row - 1])
+        stream.add(logits[:, 10:].to(device), torch.tensor([14, 0, 5, 13]))
+        found.append(stream.hypotheses())
+    for (mine,), (other,) in zip(*found):
+        assert mine.token_ids == other.token_ids and mine.token_frames == other.token_frames
+        for name in ("score", "acoustic_score", "lm_score", "phrase_score"):
+            assert getattr(mine, name) == pytest.approx(getattr(other, name), abs=1e-2), name

@@ -1,0 +1,299 @@
+"""GraphDecoder: hypotheses, phrases on arcs, streams, models per row, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer, Wav2Vec2CTCTokenizer
+
+from hf_ngpulm import ArcBooster, CTCDecoder, GraphDecoder, InvalidLogitsError, NGramLM, PhraseBooster
+from hf_ngpulm.bundled import bundled
+from hf_ngpulm.graph.stream import BLOCK_FRAMES
+
+BLANK = 256
+WEIGHT, BETA = 0.8, 2.0
+PHRASES = ["the weather", "call anna", "what is the time", "new york", "alarm"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(bundled("examples/demo/model"))
+
+
+@pytest.fixture(scope="module")
+def lm(tokenizer):
+    return NGramLM.from_arpa(bundled("examples/demo/lm.arpa.gz"), tokenizer, units="id")
+
+
+@pytest.fixture(scope="module")
+def decoder(tokenizer, lm):
+    return GraphDecoder(tokenizer, lm, WEIGHT, max_active=16, beta=BETA)
+
+
+def random_logits(batch_size=4, frames=40, classes=257, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(batch_size, frames, classes, generator=generator)
+    logits[..., BLANK] += 5 * torch.rand(batch_size, frames, generator=generator)
+    return logits
+
+
+def saying(tokenizer, text, margin=6.0, repeats=2):
+    """Logits that say a text, each token for some frames and then a blank."""
+    labels = [label for token in tokenizer(text)["input_ids"] for label in [token] * repeats + [BLANK]]
+    logits = torch.zeros(1, len(labels), 257)
+    logits[0, torch.arange(len(labels)), torch.tensor(labels)] = margin
+    return logits
+
+
+def best_alignment(log_probs, tokens):
+    """The score of the likeliest alignment of some tokens, by the CTC topology's definition."""
+    labels = [BLANK, *(label for token in tokens for label in (token, BLANK))]
+    scores = np.full(len(labels), -np.inf)
+    scores[0] = 0.0
+    for frame, x in enumerate(log_probs):
+        before = scores.copy()
+        for place, label in enumerate(labels):
+            ways = [before[place]] if frame or place == 0 else []
+            ways += [before[place - 1]] if place else []
+            if place > 1 and label != BLANK and label != labels[place - 2]:
+                ways.append(before[place - 2])
+            scores[place] = max(ways, default=-np.inf) + x[label]
+        if frame == 0 and len(labels) > 1:
+            scores[1], scores[2:] = x[labels[1]], -np.inf
+    return max(scores[-2:])
+
+
+def test_hypothesis_fields(tokenizer, lm):
+    logits, lengths = random_logits(), torch.tensor([40, 0, 7, 39])
+    log_probs = torch.log_softmax(logits, -1).numpy()
+    context = GraphDecoder(tokenizer, lm).context(PHRASES)
+    decoder = GraphDecoder(tokenizer, lm, WEIGHT, beta=BETA, phrases=context, frame_seconds=0.04)
+    discounted = 0.0
+    for row, (best,) in enumerate(decoder(logits, lengths)):
+        ids = torch.tensor([best.token_ids or [-1]])
+        assert best.text == tokenizer.decode(best.token_ids, group_tokens=False)
+        assert best.lm_score == pytest.approx(float(lm.score_sequences(ids, eos=False)), abs=1e-3)
+        assert best.acoustic_score == pytest.approx(best_alignment(log_probs[row, : lengths[row]], best.token_ids), abs=1e-3)
+        end = float(lm.final_scores(lm.states_after(ids)))
+        added = WEIGHT * (best.lm_score + end) + BETA * len(best.token_ids) + best.phrase_score
+        assert best.score == pytest.approx(best.acoustic_score + added, abs=1e-3)
+        assert all(0 <= a < b <= lengths[row] for a, b in zip(best.token_frames, best.token_ends))
+        assert all(end <= start for end, start in zip(best.token_ends, best.token_frames[1:]))
+        assert len(best.token_confidences) == len(best.token_ids)
+        assert all(word.end > word.start for word in best.words)
+        discounted += best.phrase_score
+    assert discounted > 0
+
+
+@pytest.mark.parametrize("engine", ["cpu", "reference"])
+def test_where_lists_of_token_sequences_are_exact_both_find_the_same(tokenizer, lm, engine):
+    """Frames that leave little doubt: one alignment is all there is."""
+    for text in ("what is the weather today", "call anna", "set an alarm"):
+        logits = saying(tokenizer, text)
+        found = GraphDecoder(tokenizer, lm, 0.1, beta=0.0, engine=engine, max_active=8)(logits)[0][0]
+        assert found.token_ids == CTCDecoder(tokenizer, lm, 0.1, beta=0.0, num_beams=8)(logits)[0][0].token_ids
+        assert found.text == text
+
+
+def test_discounts_are_those_of_an_arc_booster(tokenizer, lm):
+    """Without following phrases past what the LM has seen; a booster reads the same arcs from an automaton of its own."""
+    discounts = {phrase: 0.5 + number for number, phrase in enumerate(PHRASES)}
+    booster = ArcBooster(discounts, lm, tokenizer)
+    decoder = GraphDecoder(tokenizer, lm, 0.4, beta=BETA, phrases=discounts, unseen="stop")
+    assert decoder.context(discounts).arcs.tolist() == booster.arcs.tolist()
+    assert decoder.context(discounts).seen == booster.seen
+    logits = torch.cat([random_logits(8, 60), *(saying(tokenizer, " ".join([p] * 12))[:, :60] for p in PHRASES[2:4])])
+    scores = []
+    for (best,) in decoder(logits):
+        scores.append(best.phrase_score)
+        assert best.phrase_score == pytest.approx(
+            float(booster.score_sequences(torch.tensor([best.token_ids]), eos=False)), abs=1e-3
+        )
+    assert min(scores) > 0 and len({round(score, 2) for score in scores}) > 4
+
+
+def test_frames_may_be_cut_anywhere(decoder):
+    logits, lengths = random_logits(frames=BLOCK_FRAMES + 90), torch.tensor([BLOCK_FRAMES + 90, 3, 0, 301])
+    expected = decoder(logits, lengths, PHRASES)
+    for sizes in ([1] * 40 + [400], [7, 0, 250, 200], [300, 300]):
+        stream, first = decoder.stream(4, phrases=PHRASES), 0
+        for size in sizes:
+            block = logits[:, first : first + size]
+            stream.add(block, (lengths - first).clamp(0, block.shape[1]))
+            first += size
+        assert stream.frames == lengths.tolist()
+        for (found,), (best,) in zip(stream.hypotheses(), expected):
+            assert (found.token_ids, found.token_frames, found.token_ends) == (
+                best.token_ids,
+                best.token_frames,
+                best.token_ends,
+            )
+            assert found.score == pytest.approx(best.score) and found.text == best.text
+            assert found.token_confidences == pytest.approx(best.token_confidences)
+
+
+def test_partials_are_the_best_so_far(tokenizer, lm, decoder):
+    without_end = GraphDecoder(tokenizer, lm, WEIGHT, max_active=16, beta=BETA, score_eos=False)
+    logits = random_logits(2, 30)
+    stream = decoder.stream(2)
+    for frame in range(30):
+        stream.add(logits[:, frame : frame + 1])
+        assert stream.partials() == [best for (best,) in without_end(logits[:, : frame + 1])]
+
+
+def test_contexts_change_in_mid_utterance(tokenizer, lm, decoder):
+    """Tokens get the discounts of the context that they are found in."""
+    logits, contexts = random_logits(3, 90), [PHRASES, None, [("what", 6.0), "the day"]]
+    boosters = [None if context is None else ArcBooster(context, lm, tokenizer) for context in contexts]
+    stopping = GraphDecoder(tokenizer, lm, WEIGHT, max_active=16, beta=BETA, unseen="stop")
+    stream = stopping.stream(3, phrases=[contexts[0], contexts[1], contexts[2]])
+    for turn in range(3):
+        stream.add(logits[:, 30 * turn : 30 * turn + 30])
+        for row in range(3):
+            stream.set_context(row, contexts[(row + turn + 1) % 3])
+    earned = 0.0
+    for row, (best,) in enumerate(stream.hypotheses()):
+        ids, expected = torch.tensor([best.token_ids]), 0.0
+        for turn in range(3):
+            booster = boosters[(row + turn) % 3]
+            if booster is not None:
+                of_tokens = booster.score_tokens(ids)[0][0]
+                inside = torch.tensor([30 * turn <= frame < 30 * turn + 30 for frame in best.token_frames])
+                expected += float(of_tokens[inside].sum())
+        assert best.phrase_score == pytest.approx(expected, abs=1e-3)
+        earned += expected
+    assert earned > 0
+    unchanged = decoder(logits)
+    again = decoder.stream(3, phrases=PHRASES)
+    for row in range(3):
+        again.set_context(row, None)
+    again.add(logits)
+    assert again.hypotheses() == unchanged
+
+
+def test_a_long_stream_keeps_little(tokenizer, lm):
+    """Half an hour of frames of 80 ms: what is kept of the search is as long as hypotheses differ."""
+    decoder = GraphDecoder(tokenizer, lm, WEIGHT, max_active=8, beta=BETA)
+    stream = decoder.stream(1)
+    logits = random_logits(1, 3000)
+    kept = []
+    for _ in range(8):
+        stream.add(logits)
+        kept.append((stream.history.tails.ids.nbytes, int(stream.history.sizes.max())))
+    assert stream.frames == [24000]
+    assert max(size for _, size in kept) < 100
+    assert kept[-1][0] == kept[1][0]
+    best = stream.hypotheses()[0][0]
+    assert len(best.token_ids) > 1000 and best.token_frames == sorted(best.token_frames)
+
+
+def test_models_weights_and_contexts_of_rows(tokenizer, lm):
+    other = NGramLM.train([[5, 7, 9, 5, 7], [9, 7, 5]] * 20, vocab_size=256, order=2)
+    models, weights, betas = [lm, other, None, lm], torch.tensor([0.8, 0.5, 0.3, 1.2]), torch.tensor([2.0, 1.0, 0.0, 3.0])
+    contexts = [PHRASES, ["what"], None, None]
+    logits = random_logits()
+    together = GraphDecoder(tokenizer, models, weights, beta=betas, phrases=contexts)(logits)
+    for row, (model, context) in enumerate(zip(models, contexts)):
+        given = model or lm
+        weight = float(weights[row]) if model else 0.0
+        alone = GraphDecoder(tokenizer, given, weight, beta=float(betas[row]), phrases=context)(logits[row : row + 1])[0][0]
+        assert together[row][0].token_ids == alone.token_ids
+        assert together[row][0].score == pytest.approx(alone.score, abs=1e-3)
+        assert together[row][0].phrase_score == pytest.approx(alone.phrase_score, abs=1e-3)
+    assert together[0][0].phrase_score > 0
+
+
+def test_prepared_contexts_and_texts_are_the_same(tokenizer, lm, decoder):
+    logits = random_logits()
+    expected = decoder(logits, None, PHRASES)
+    prepared = decoder.context(iter(PHRASES))
+    assert decoder(logits, None, prepared) == expected
+    assert decoder(logits, None, [prepared, PHRASES, prepared, dict.fromkeys(PHRASES, 2.0)]) == expected
+    assert decoder(logits, None, iter(PHRASES)) == expected
+    assert decoder(logits, None, []) == decoder(logits)
+
+
+def test_a_bonus_for_words(tokenizer, lm):
+    logits = random_logits(2, 60)
+    found = GraphDecoder(tokenizer, lm, 0.5, beta=3.0, beta_per="word")(logits)
+    for (best,) in found:
+        words = sum(piece.startswith("▁") for piece in tokenizer.convert_ids_to_tokens(best.token_ids))
+        ids = torch.tensor([best.token_ids])
+        lm_score = float(lm.score_sequences(ids))
+        assert best.score == pytest.approx(best.acoustic_score + 0.5 * lm_score + 3.0 * words, abs=1e-3)
+    assert found != GraphDecoder(tokenizer, lm, 0.5, beta=3.0)(logits)
+
+
+def test_phrases_behind_a_delimiter(tmp_path):
+    """In vocabularies of characters a phrase begins where a word does."""
+    pieces = [*"abcd", "|", "_", "<unk>"]
+    (tmp_path / "vocab.json").write_text(json.dumps({piece: token for token, piece in enumerate(pieces)}))
+    tokenizer = Wav2Vec2CTCTokenizer(
+        str(tmp_path / "vocab.json"), pad_token="_", unk_token="<unk>", word_delimiter_token="|", bos_token=None, eos_token=None
+    )
+    lm = NGramLM.train([[0, 1, 4, 2, 3], [2, 0, 1, 4, 0, 1]] * 10, vocab_size=7, order=3)
+    context = GraphDecoder(tokenizer, lm).context(["ab"])
+    offsets, tokens = lm.arc_offsets.tolist(), lm.arc_tokens.tolist()
+    behind = int(lm.step(lm.roots, torch.tensor([4]))[1])
+    of_delimiter, of_root = ({tokens[arc]: arc for arc in range(*offsets[s : s + 2])} for s in (behind, int(lm.roots[0])))
+    longer = dict(zip(context.arcs.tolist(), context.longer.tolist()))
+    assert longer[of_delimiter[0]] == 2.0
+    assert 4 not in context.tokens  # the delimiter earns nothing
+    assert longer.get(of_root[0], 0.0) == 0.0  # nor does an "a" in the midst of a word
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ({"max_active": 0}, "max_active"),
+        ({"beam_threshold": 0.0}, "beam_threshold"),
+        ({"blank_threshold": 1.5}, "blank_threshold"),
+        ({"frame_seconds": -1.0}, "frame_seconds"),
+        ({"confidence": "sure"}, "confidence"),
+        ({"beta_per": "character"}, "beta_per"),
+        ({"unseen": "guess"}, "unseen"),
+        ({"discount": -1.0}, "discount should be at least 0"),
+        ({"phrases": [("alarm", -1.0)]}, "a discount should be at least 0, that of 'alarm'"),
+        ({"phrases": [""]}, "empty"),
+        ({"engine": "fast"}, "engine"),
+    ],
+)
+def test_bad_arguments(tokenizer, lm, arguments, words):
+    with pytest.raises(ValueError, match=words):
+        GraphDecoder(tokenizer, lm, **arguments)
+
+
+def test_what_it_refuses(tokenizer, lm, decoder):
+    with pytest.raises(ValueError, match="CTCDecoder decodes without"):
+        GraphDecoder(tokenizer, None)
+    with pytest.raises(TypeError, match="pass the phrases themselves"):
+        GraphDecoder(tokenizer, lm, phrases=PhraseBooster(PHRASES, tokenizer))
+    with pytest.raises(ValueError, match="row 1 has phrases, but no language model"):
+        GraphDecoder(tokenizer, [lm, None], phrases=PHRASES)
+    with pytest.raises(ValueError, match="another language model"):
+        GraphDecoder(tokenizer, NGramLM.train([[1, 2]] * 9, vocab_size=256, order=2), phrases=decoder.context(PHRASES))
+    with pytest.raises(ValueError, match="phrases lists 2 contexts"):
+        decoder(random_logits(), None, [PHRASES, None])
+    with pytest.raises(ValueError, match=r"row should lie in 0\.\.1"):
+        decoder.stream(2).set_context(2, None)
+    with pytest.raises(InvalidLogitsError, match="only 200 classes"):
+        decoder(torch.zeros(1, 3, 200))
+    stream = decoder.stream(1)
+    stream.add(random_logits(1, 5))
+    before = stream.hypotheses()
+    broken = random_logits(1, 5)
+    broken[0, 3, 7] = torch.nan
+    with pytest.raises(InvalidLogitsError, match="row 0 hold NaN or infinity at frame 3"):
+        stream.add(broken)
+    with pytest.raises(InvalidLogitsError, match=f"row 0 hold NaN or infinity at frame {BLOCK_FRAMES + 3}"):
+        stream.add(torch.cat([random_logits(1, BLOCK_FRAMES), broken], 1))
+    with pytest.raises(ValueError, match="this lm isn't among"):
+        decoder.context(PHRASES, NGramLM.train([[1, 2]] * 9, vocab_size=256, order=2))
+    with pytest.raises(InvalidLogitsError, match="before they had 257"):
+        stream.add(torch.zeros(1, 3, 300))
+    with pytest.raises(ValueError, match="the stream was opened for 1"):
+        stream.add(random_logits(2, 5))
+    assert stream.hypotheses() == before and stream.frames == [5]
