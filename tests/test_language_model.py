@@ -106,9 +106,9 @@ def test_save_and_load(lm, tmp_path):
     assert sorted(contents(tmp_path / "saved")) == ["README.md", "config.json", "model.safetensors"]
     again = NGramLM.from_pretrained(tmp_path / "saved")
     assert_same(again, lm)
-    assert again.order == 6 and sum(again.num_ngrams) == 45709
+    assert again.order == 6 and sum(again.num_ngrams) == 45054
     assert_same(NGramLM.from_pretrained(str(tmp_path), subfolder="saved", engine="reference", device="cpu"), lm)
-    assert json.loads((tmp_path / "saved" / "config.json").read_text())["tokenizer_id"] == "model"  # the folder's own name
+    assert json.loads((tmp_path / "saved" / "config.json").read_text())["tokenizer_id"] == "ctc"  # the folder's own name
 
 
 def test_saving_again_keeps_the_card_and_replaces_the_rest(lm, folder):
@@ -183,7 +183,7 @@ def test_to_arpa_without_pieces(small, tmp_path):
 def test_model_card(lm, small, tmp_path):
     card = lm.model_card("alice/ships", asr_model="alice/parakeet")
     assert "$" not in card
-    for figure in ('lm="alice/ships"', 'model="alice/parakeet"', "# ships", "6-gram", "45,709", f"{lm.num_arcs:,}"):
+    for figure in ('lm="alice/ships"', 'model="alice/parakeet"', "# ships", "6-gram", "45,054", f"{lm.num_arcs:,}"):
         assert figure in card
     assert lm.config.tokenizer_fingerprint in card
     bare = small.model_card()
@@ -280,7 +280,7 @@ def test_perplexity_refuses(lm, tokenizer):
     other.add_tokens(["▁lighthouse"])
     changed = NGramLM.from_table(lm.to_table(), module.Vocabulary.of(tokenizer, lm.vocab_size))
     changed.config = dataclasses.replace(changed.config, tokenizer_fingerprint="0" * 64)
-    with pytest.raises(TokenizerMismatchError, match="made for the tokenizer of 'model'"):
+    with pytest.raises(TokenizerMismatchError, match="made for the tokenizer of 'ctc'"):
         changed.perplexity(["a"], other)
     lm.check_tokenizer(other)  # only ids behind the model's differ
 

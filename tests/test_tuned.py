@@ -134,7 +134,7 @@ def test_a_model_is_known_wherever_it_lies_and_in_any_precision(tmp_path):
     model.save_pretrained(tmp_path / "moved")
     moved = [AutoModelForCTC.from_pretrained(tmp_path / "moved", dtype=dtype) for dtype in (torch.bfloat16, torch.float16)]
     identity = ModelIdentity.of(model)
-    assert identity.name == "model" and [ModelIdentity.of(other).name for other in moved] == ["moved", "moved"]
+    assert identity.name == "ctc" and [ModelIdentity.of(other).name for other in moved] == ["moved", "moved"]
     assert all(identity.is_same(ModelIdentity.of(other)) for other in moved)
     assert str(tmp_path) not in json.dumps([ModelIdentity.of(other).__dict__ for other in moved])
     # Ids on the Hub name a model whatever its weights are (quantised, say); names of folders don't.

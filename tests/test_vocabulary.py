@@ -8,7 +8,7 @@ import pytest
 from hf_ngpulm.errors import TokenizerMismatchError
 from hf_ngpulm.vocabulary import Vocabulary, check_tokenizer, tokenizer_name, tokenizer_of
 
-DEMO_MODEL = Path(__file__).parents[1] / "examples" / "demo" / "model"
+DEMO_MODEL = Path(__file__).parents[1] / "examples" / "models" / "ctc"
 
 
 class FakeTokenizer:
@@ -95,7 +95,7 @@ def test_a_real_tokenizer():
     vocabulary = Vocabulary.of(tokenizer)
     assert vocabulary == Vocabulary.of(str(DEMO_MODEL))
     assert vocabulary.size == 256
-    assert vocabulary.tokenizer_id == "model"  # a local folder's own name, without the way there
+    assert vocabulary.tokenizer_id == "ctc"  # a local folder's own name, without the way there
     assert vocabulary.pieces is not None
     ids = tokenizer("the quick brown fox", add_special_tokens=False).input_ids
     assert [vocabulary.pieces[token_id] for token_id in ids] == tokenizer.convert_ids_to_tokens(ids)
@@ -105,7 +105,7 @@ def test_a_real_tokenizer():
 def test_names():
     assert tokenizer_name(ASR) == "org/asr"
     assert tokenizer_name(FakeTokenizer(["a"], name="")) is None
-    assert tokenizer_name(FakeTokenizer(["a"], name=f"{DEMO_MODEL}/")) == "model"
+    assert tokenizer_name(FakeTokenizer(["a"], name=f"{DEMO_MODEL}/")) == "ctc"
     assert tokenizer_name(object()) is None
 
 

@@ -163,8 +163,8 @@ def test_phrases_of_a_client_also_in_mid_utterance(demo):
     async def talk():
         recognizer = demo.recognizer(2)
         async with serving(recognizer, Limits(clients=2)) as server:
-            audio = np.concatenate([demo.clips[0], demo.clips[0]])
-            name, half = "the coal lie house", len(demo.clips[0])
+            audio = np.concatenate([demo.clips[1], demo.clips[1]])
+            name, half = "the coal lie house", len(demo.clips[1])
             async with server.session.ws_connect(f"{server.at}/stream") as ws:
                 await ws.send_json({**HELLO, "phrases": [[name, 20.0], "日本"]})
                 ready = await ws.receive_json()
@@ -197,7 +197,7 @@ def test_utterances_end_where_nothing_is_said(demo):
             finals = [event for event in await speak(server, audio, 16000, "float32", {}) if event["type"] == "final"]
             assert len(finals) == 2
             assert finals[0]["words"][-1]["end"] < len(demo.clips[0]) / 16000 + 0.3 < finals[1]["words"][-1]["start"]
-        async with serving(demo.recognizer(1), Limits(clients=1, utterance_seconds=2.0)) as server:
+        async with serving(demo.recognizer(1), Limits(clients=1, utterance_seconds=1.0)) as server:
             finals = [event for event in await speak(server, demo.clips[0], 16000, "float32", {}) if event["type"] == "final"]
             assert len(finals) > 1  # cut, however long it goes on
 
