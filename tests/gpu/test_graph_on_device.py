@@ -15,8 +15,8 @@ CONTEXTS = [["call anna", "new york"], None, [("what", 3.0), "the day"], ["a", "
 
 @pytest.mark.parametrize("max_active", [1, 16, 300])
 def test_graphs(max_active):
-    tokenizer = AutoTokenizer.from_pretrained(bundled("examples/demo/model"))
-    lm = NGramLM.from_arpa(bundled("examples/demo/lm.arpa.gz"), tokenizer, units="id")
+    tokenizer = AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
+    lm = NGramLM.from_arpa(bundled("examples/speech/harbour/lm.arpa.gz"), tokenizer, units="id")
     generator = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(4, 24, 257, generator=generator)
     logits[..., 256] += 4 * torch.rand(4, 24, generator=generator)

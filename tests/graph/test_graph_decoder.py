@@ -20,12 +20,12 @@ PHRASES = ["the weather", "call anna", "what is the time", "new york", "alarm"]
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return AutoTokenizer.from_pretrained(bundled("examples/demo/model"))
+    return AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
 
 
 @pytest.fixture(scope="module")
 def lm(tokenizer):
-    return NGramLM.from_arpa(bundled("examples/demo/lm.arpa.gz"), tokenizer, units="id")
+    return NGramLM.from_arpa(bundled("examples/speech/harbour/lm.arpa.gz"), tokenizer, units="id")
 
 
 @pytest.fixture(scope="module")
