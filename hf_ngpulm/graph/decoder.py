@@ -16,6 +16,7 @@ from ..ctc.stream import unscored
 from ..fusion import Fusion, RowModels
 from ..hypotheses import Hypothesis
 from ..language_model import NGramLM
+from ..log_linear import LogLinear
 from ..vocabulary import tokenizer_of
 from ..words import WordSplitter
 from .arcs import UNSEEN, ContextArcs, PhraseArcs
@@ -114,12 +115,15 @@ class GraphDecoder:
         self.splitter = WordSplitter(self.tokenizer)
         if beta_per == "word" and self.splitter.mark is None and self.splitter.delimiter not in self.tokenizer.get_vocab():
             raise ValueError("beta_per='word': the tokenizer has neither marks nor a delimiter of words; use 'token'")
+        if any(isinstance(model, LogLinear) for model in (lm if isinstance(lm, Sequence) else [lm])):
+            raise ValueError("a graph is that of one language model for each row, not of several as LogLinear")
         self.fusion = Fusion(lm, lm_weight, None, 1.0, self.tokenizer)
+        self.per_row: list[NGramLM | None] | None = list(lm) if isinstance(lm, Sequence) else None
         self.contexts = ContextArcs(self.tokenizer, _at_least_0(discount), one_of("unseen", unseen, UNSEEN))
         # Arcs are looked for before there is audio, to tell of mistakes.
         self.phrases: Any = None
-        if self.fusion.per_row is not None:
-            self.phrases = self.contexts.of_rows(phrases, self.fusion.per_row)
+        if self.per_row is not None:
+            self.phrases = self.contexts.of_rows(phrases, self.per_row)
         elif self.contexts.is_per_row(phrases):
             self.phrases = self.contexts.of_rows(phrases, self.fusion.models * len(phrases))
         elif phrases is not None:

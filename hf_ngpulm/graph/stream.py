@@ -17,6 +17,7 @@ from .arcs import biased_arcs
 from .search import graph_search, initial_state
 
 if TYPE_CHECKING:
+    from ..language_model import NGramLM
     from .decoder import GraphDecoder
 
 # Frames that are searched before what all hypotheses have in common is put aside.
@@ -39,7 +40,7 @@ class GraphStream:
         self.batch_size = batch_size
         self.device = device
         self.models = fusion.rows(batch_size, device)
-        self._lms = fusion.models * batch_size if fusion.per_row is None else fusion.per_row
+        self._lms: list[NGramLM | None] = [*fusion.models * batch_size] if decoder.per_row is None else decoder.per_row
         self._places = fusion.lm_places(self.models, self._lms)
         self._contexts = decoder.contexts.of_rows(phrases, self._lms)
         self._biased = biased_arcs(self._contexts, self._places, device)

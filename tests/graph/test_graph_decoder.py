@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, Wav2Vec2CTCTokenizer
 
-from hf_ngpulm import ArcBooster, CTCDecoder, GraphDecoder, InvalidLogitsError, NGramLM, PhraseBooster
+from hf_ngpulm import ArcBooster, CTCDecoder, GraphDecoder, InvalidLogitsError, LogLinear, NGramLM, PhraseBooster
 from hf_ngpulm.bundled import bundled
 from hf_ngpulm.graph.stream import BLOCK_FRAMES
 
@@ -297,3 +297,8 @@ def test_what_it_refuses(tokenizer, lm, decoder):
     with pytest.raises(ValueError, match="the stream was opened for 1"):
         stream.add(random_logits(2, 5))
     assert stream.hypotheses() == before and stream.frames == [5]
+
+
+def test_several_language_models_at_once_are_refused(tokenizer, lm):
+    with pytest.raises(ValueError, match="not of several as LogLinear"):
+        GraphDecoder(tokenizer, LogLinear([lm, lm], [0.5, 0.5]))
