@@ -1,6 +1,6 @@
 """Train one small FastConformer encoder under six heads: CTC, RNN-T, TDT, HAT, a stateless transducer, an attention decoder.
 
-    python train.py speech run --steps 9000            (speech: as speak.py left it)
+    python train.py speech run --steps 5000            (speech: as speak.py left it)
 
 All heads learn at once from the same encoder. Noise is new at every pass. `run/` has the tokenizer, the state after every
 few hundred steps (from which the same command goes on) and a log. Needs no GPU.
@@ -89,7 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("speech", type=Path)
     parser.add_argument("run", type=Path)
-    parser.add_argument("--steps", type=int, default=9000)
+    parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--seconds", type=float, default=100.0, help="of audio in a batch")
     parser.add_argument("--peak", type=float, default=2e-3, help="learning rate")
     parser.add_argument("--seed", type=int, default=1)
