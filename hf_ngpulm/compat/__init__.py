@@ -17,9 +17,10 @@ and what is found differs for these reasons:
   added up at the end.
 - **Look-ahead.** A word counts there when it ends, and until then only whether it may become a known one. Here each label
   counts what it says of the word, so that unlikely words are dropped sooner and likely ones kept. A narrower beam suffices.
-- **Unknown words** cost nothing while they are short there, then more for each label; here their whole cost at once, when no
-  known word begins so. Words that the language model has, but `unigrams` doesn't, score as `<unk>` here, with their own
-  probability there. A space at the end of a transcript counts as an unknown word there, as nothing here.
+- **Unknown words** cost `unk_score_offset` as soon as they turn out to be none of the known ones, and the rest of what they
+  score when they end; there longer ones cost more until then. Words that the language model has, but `unigrams` doesn't, score
+  as `<unk>` here, with their own probability there. A space at the end of a transcript counts as an unknown word there, as
+  nothing here.
 - **Pieces** (`▁`). Any pieces that join to a word are that word there; here those cut in the 8 ways with the fewest pieces are,
   or with `tokenizer=` those that the recogniser's tokenizer writes, which is better.
 - `beam_width=1` keeps 2 prefixes. `prune_history` acts on the transcripts that are returned.

@@ -22,6 +22,7 @@ from ..ctc.decoder import MOST_BEAMS
 from ..ctc.stream import BeamStream
 from ..errors import InvalidLogitsError, NGramFormatError
 from ..hypotheses import Hypothesis
+from ..language_model import NGramLM
 from .alphabet import Alphabet, LabelTokenizer
 from .constants import (
     DEFAULT_ALPHA,
@@ -287,11 +288,12 @@ class BeamSearchDecoderCTC:
             raise ValueError(f"token_min_logp should be a number, got {token_min_logp!r}")
         threshold = min(-float(beam_prune_logp), 1e9)
         decoder = self._decoder(int(beam_width), threshold)
+        lm = decoder.fusion.models[0] if decoder.fusion.models else None
         booster = self._booster(hotwords, hotword_weight)
         if booster is not None:
             decoder = decoder.with_phrases(booster)
         start = None if lm_start_state is None else lm_start_state.of(self._fused)
-        return _Search(decoder, int(beam_width), threshold, float(token_min_logp), start)
+        return _Search(decoder, lm, int(beam_width), threshold, float(token_min_logp), start)
 
     def _decoder(self, beam_width: int, threshold: float) -> CTCDecoder:
         """The decoder of this package, with the language model as it is weighed at the moment."""
@@ -345,15 +347,18 @@ class BeamSearchDecoderCTC:
         kept, left_out = _without_unlikely(padded, lengths, search.token_min_logp)
         lengths = decoder.check(kept, lengths)
         models = decoder.fusion.rows(len(rows), kept.device)
-        start = 0
-        if self._fused is not None:
-            own_start = int(self._fused.weighed(self._language_model.attrs).starts[0])  # type: ignore[union-attr]
-            start = own_start if search.start is None else search.start
+        lm, start, place = search.lm, 0, 0
+        if lm is not None:
+            start = int(lm.starts[0]) if search.start is None else search.start
+            place = int(models.states[0, 0]) - int(lm.starts[0])  # of the automaton, where it lies beside others
             states = models.states.clone()
-            states[:, 0] += start - own_start  # wherever the automaton lies
+            states[:, 0] = place + start
             models = models._replace(states=states)
         stream = BeamStream(decoder, models, kept.device)
         stream.add_checked(kept, lengths)
+        if self._fused is not None and lm is not None and not decoder.score_eos:
+            ends = self._fused.word_end_scores(lm, (stream.state.lm_states[..., 0] - place).to(lm.device)).to(kept.device)
+            stream.state = stream.state._replace(fused=stream.state.fused + ends)
         return [
             self._merged(n_best, offset, start, search)
             for n_best, offset in zip(stream.hypotheses(), left_out.tolist(), strict=True)
@@ -394,6 +399,7 @@ class _Search(NamedTuple):
     """What a call asks for, checked."""
 
     decoder: CTCDecoder
+    lm: NGramLM | None
     beam_width: int
     threshold: float
     token_min_logp: float

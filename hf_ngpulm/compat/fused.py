@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..boosting.spelling import speller_of
 from ..language_model import NGramLM
@@ -15,7 +16,7 @@ from ..word_summary import WordSummary
 from .alphabet import BPE_TOKEN, LabelTokenizer
 from .constants import LOG_BASE_CHANGE_FACTOR
 from .language_model import LanguageModel
-from .word_files import Attrs
+from .word_files import Attrs, unknown_at_end, unknown_log_prob
 
 # Ways to cut a word into pieces, those with the fewest pieces, where no tokenizer says which one the recogniser learned.
 SEGMENTATIONS = 8
@@ -39,6 +40,7 @@ class FusedModel:
         )
         assert self.composed.config.words is not None
         self.words: WordSummary = self.composed.config.words
+        self.unknown = unknown_log_prob(language_model.table)
         self._weighed: tuple[Attrs, NGramLM] | None = None
 
     def weighed(self, attrs: Attrs) -> NGramLM:
@@ -46,11 +48,28 @@ class FusedModel:
         if self._weighed is None or self._weighed[0] != attrs:
             composed = self.composed
             unknown = attrs.alpha * LOG_BASE_CHANGE_FACTOR * attrs.unk_score_offset
-            tensors = reweighed(composed.tensors, self.words, composed.vocab_size, attrs.alpha, attrs.beta, unknown)
+            at_end = unknown_at_end(attrs, self.unknown)
+            tensors = reweighed(composed.tensors, self.words, composed.vocab_size, attrs.alpha, attrs.beta, unknown, at_end)
             starts = composed.starts if attrs.score_boundary else composed.roots
             lm = NGramLM(composed.config, tensors, composed.roots, starts, composed.unk_tokens, composed.pieces)
             self._weighed = (attrs, lm)
         return self._weighed[1]
+
+    def word_end_scores(self, lm: NGramLM, states: Tensor) -> Tensor:
+        """What ending the last word adds, where `</s>`, which ends it, doesn't count.
+
+        Args:
+            lm: as weighed.
+            states: int32 of any shape.
+        """
+        flat = states.flatten()
+        if self.words.delimiter is not None:
+            return lm.step(flat, torch.full_like(flat, self.words.delimiter))[0].view(states.shape)
+        scores, at = torch.zeros(flat.shape, device=flat.device), flat.to(torch.int64)
+        while bool((inside := at >= self.words.num_contexts).any()):
+            scores += torch.where(inside, lm.tensors.backoff_weights[at], 0.0)
+            at = torch.where(inside, lm.tensors.backoff_states[at].to(torch.int64), at)
+        return scores.view(states.shape)
 
     def state_behind(self, start: int, tokens: list[int]) -> int:
         """The LM's state when the last word of some tokens has ended. It is the same whatever the model is weighed with."""

@@ -13,7 +13,8 @@ pyctcdecode does with them becomes:
 - **unigrams** are the lexicon: words of the LM that aren't among them, and words among them that the LM lacks, are unknown;
   both are counted in a warning. Without the file, or with an empty one, all of the LM's words are known.
 - **unk_score_offset** is added to log10 p(<unk>) there; natural logarithms here, so it is multiplied with ln 10. An unknown
-  word costs nothing besides, however long it is. (There its beginning costs more for longer words, until it ends.)
+  word costs nothing besides, however long it is. Until it ends it costs unk_score_offset as it is, without alpha, as there
+  (where longer beginnings cost more), and the rest when it ends.
 - **alpha** multiplies the LM's natural log-probabilities here as there: `lm_weight`.
 - **beta** is a bonus for each word: beta / alpha is added to each word's log-probability (`word_bonus`, see
   `hf_ngpulm.lexicon.compose`), so that with a weight of alpha it is beta. The decoder's own `beta`, for each token, is 0.
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +51,8 @@ from .word_files import (
     kenlm_file_in,
     read_unigrams,
     read_words,
+    unknown_at_end,
+    unknown_log_prob,
 )
 
 if TYPE_CHECKING:
@@ -101,10 +105,11 @@ def lm_from_repository(
         logger.warning("%s: alpha is 0, so nothing of the language model counts, nor does beta (%s)", repo, attrs.beta)
     unigrams = read_unigrams(unigrams_file) if unigrams_file.is_file() else None
     table, words = read_words(kenlm_file, unigrams)
+    weight = attrs.alpha or math.inf
     try:
         lm = compose(
             table, words, tokenizer, unigrams, None, case, closed_vocabulary, LOG_BASE_CHANGE_FACTOR * attrs.unk_score_offset,
-            0.0, attrs.beta / attrs.alpha if attrs.alpha else 0.0, device, engine,
+            0.0, unknown_at_end(attrs, unknown_log_prob(table)) / weight, attrs.beta / weight, device, engine,
         )  # fmt: skip
     except NGramFormatError as error:
         raise NGramFormatError(f"{repo}: {error}") from None

@@ -11,11 +11,18 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from ..automaton.convert import MISSING_LOG_PROB
 from ..errors import NGramFormatError
 from ..kenlm import KenLMFile, is_kenlm_binary, read_binary
 from ..ngrams.arpa import ArpaFile
 from ..ngrams.table import NGramTable
-from .constants import DEFAULT_ALPHA, DEFAULT_BETA, DEFAULT_SCORE_LM_BOUNDARY, DEFAULT_UNK_LOGP_OFFSET
+from .constants import (
+    DEFAULT_ALPHA,
+    DEFAULT_BETA,
+    DEFAULT_SCORE_LM_BOUNDARY,
+    DEFAULT_UNK_LOGP_OFFSET,
+    LOG_BASE_CHANGE_FACTOR,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -132,6 +139,22 @@ def read_words(path: str | os.PathLike[str], unigrams: Collection[str] | None) -
             )
         file.name_words(unigrams)
     return file.word_table(), file.words
+
+
+def unknown_log_prob(table: NGramTable) -> float:
+    """Natural log-probability of `<unk>`, also of a model without it."""
+    row = table.row_of_unigram(table.unk)
+    return MISSING_LOG_PROB if row is None else float(table.orders[0].log_probs[row])
+
+
+def unknown_at_end(attrs: Attrs, unknown: float) -> float:
+    """The part of what an unknown word scores that pyctcdecode counts when it ends; until then its offset, as it is, stands.
+
+    Args:
+        unknown: natural log-probability of `<unk>`.
+    """
+    total = attrs.alpha * (unknown + LOG_BASE_CHANGE_FACTOR * attrs.unk_score_offset)
+    return total - max(total, min(attrs.unk_score_offset, 0.0))
 
 
 def finite(name: str, value: Any) -> float:

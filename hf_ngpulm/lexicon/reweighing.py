@@ -10,7 +10,13 @@ from ..word_summary import WordSummary
 
 
 def reweighed(
-    tensors: AutomatonTensors, words: WordSummary, vocab_size: int, scale: float = 1.0, word: float = 0.0, unknown: float = 0.0
+    tensors: AutomatonTensors,
+    words: WordSummary,
+    vocab_size: int,
+    scale: float = 1.0,
+    word: float = 0.0,
+    unknown: float = 0.0,
+    unknown_at_end: float = 0.0,
 ) -> AutomatonTensors:
     """Scale the word-level model's log-probabilities, and add something to those of all words, or of unknown ones.
 
@@ -25,19 +31,25 @@ def reweighed(
         scale: what all weights are multiplied with.
         word: natural log, added to each word after scaling.
         unknown: natural log, added to each unknown word besides.
+        unknown_at_end: natural log, the part of what an unknown word scores that counts only when it has ended.
     """
     contexts = words.num_contexts
-    if (word or unknown) and not contexts:
+    if (word or unknown or unknown_at_end) and not contexts:
         raise ValueError("the language model was saved before it was written down where its words begin; compose it anew")
     weights, backoffs = scale * tensors.arc_weights, scale * tensors.backoff_weights
     if word:
         starts = tensors.arc_tokens[: int(tensors.arc_offsets[contexts])]
         weights[: len(starts)] += torch.where(_begin_words(starts, words.delimiter, vocab_size), word, 0.0)
-    if unknown:
+    if unknown or unknown_at_end:
         # The state behind the contexts is that of all unknown words, and backs off to one of them itself.
-        root = slice(0, int(tensors.arc_offsets[1]))
-        weights[root] += torch.where(tensors.arc_targets[root] == contexts, unknown, 0.0)
-        backoffs += torch.where(tensors.backoff_states == contexts, unknown, 0.0)
+        root, behind = (slice(*tensors.arc_offsets[state : state + 2].tolist()) for state in (0, contexts))
+        at_once = unknown - unknown_at_end
+        weights[root] += torch.where(tensors.arc_targets[root] == contexts, at_once, 0.0)
+        backoffs += torch.where(tensors.backoff_states == contexts, at_once, 0.0)
+        weights[behind] += torch.where(
+            _begin_words(tensors.arc_tokens[behind], words.delimiter, vocab_size), 0.0, unknown_at_end
+        )
+        backoffs[contexts] += unknown_at_end
     return tensors._replace(arc_weights=weights, backoff_weights=backoffs)
 
 
