@@ -8,12 +8,13 @@ Run it with the python of an environment that has the peers, and nothing of ours
     python benchmarks/peers_ctc.py pyctcdecode --logits dev.npz --vocabulary pieces.json --lm words.arpa
     python benchmarks/peers_ctc.py pyctcdecode-tokens --logits dev.npz --vocabulary pieces.json --lm tokens.arpa
     python benchmarks/peers_ctc.py flashlight --logits dev.npz --vocabulary pieces.json --lm tokens.arpa --log-add
-    python benchmarks/peers_ctc.py flashlight-lexicon --logits dev.npz --vocabulary pieces.json --lm words.arpa --lexicon words.json
+    python benchmarks/peers_ctc.py flashlight-lexicon --logits dev.npz --vocabulary pieces.json --lm words.arpa --lexicon l.json
     python benchmarks/peers_ctc.py nemo-beam --logits dev.npz --vocabulary pieces.json --lm tokens.arpa --beam-width 8
 
 `--logits` is an .npz with `log_probs` (float32 `[N, T, C]`, padded) and `lengths` (`[N]`); `--vocabulary` a JSON list of the
-`C` SentencePiece pieces by id, the blank last. `--lm` is a plain ARPA file, of words for `pyctcdecode` and
-`flashlight-lexicon` and of decimal token ids for the others; `--lexicon` a JSON object from words to token ids; without an LM they search without a language model. `COMMAND --help` lists the settings of each decoder.
+`C` SentencePiece pieces by id, the blank last. `--lm` is a plain ARPA file, of words for `pyctcdecode` and `flashlight-lexicon`
+and of decimal token ids for the others, which search without a language model if there is none; `--lexicon` a JSON object from
+words to lists of token ids. `COMMAND --help` lists the settings of each decoder.
 Weights are per natural logarithm whatever the decoder's own unit is.
 
 The JSON has the best transcript and its score for each utterance, and the median time of decoding them all on one thread:
@@ -156,7 +157,9 @@ def flashlight_lexicon(utterances: list[np.ndarray], pieces: list[str], args: ar
 
     lexicon = {word: [tokens] for word, tokens in json.loads(args.lexicon.read_text(encoding="utf-8")).items()}
     blank = len(pieces) - 1
-    words = create_word_dict({word: [list(map(str, tokens)) for tokens in ways] for word, ways in lexicon.items()})
+    words = create_word_dict(
+        {word: [list(map(str, tokens)) for tokens in ways] for word, ways in lexicon.items()} | {"<unk>": []}
+    )
     lm = KenLM(str(args.lm), words)
     trie = Trie(len(pieces), blank)
     start = lm.start(False)

@@ -145,7 +145,7 @@ def through_compat(
 ) -> None:
     """`hf_ngpulm.compat` with the weights of pyctcdecode, one utterance after another and in batches."""
     weights = {"alpha": theirs["lm_weight"], "beta": theirs["beta"]}
-    decoder = build_ctcdecoder([*pieces[:-1], ""], args.lm, **weights, tokenizer=outputs.processor.tokenizer)
+    decoder = build_ctcdecoder([*pieces[:-1], ""], args.lm, **weights)
     name = f"hf_ngpulm.compat, beam {num_beams}"
     texts = [decoder.decode(row, beam_width=num_beams) for row in utterances]
     best = ctc_beam.best_of(outputs, {(theirs["lm_weight"], theirs["beta"]): texts})

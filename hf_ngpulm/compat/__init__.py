@@ -17,12 +17,10 @@ and what is found differs for these reasons:
   added up at the end.
 - **Look-ahead.** A word counts there when it ends, and until then only whether it may become a known one. Here each label
   counts what it says of the word, so that unlikely words are dropped sooner and likely ones kept. A narrower beam suffices.
-- **Unknown words** cost `unk_score_offset` as soon as they turn out to be none of the known ones, and the rest of what they
-  score when they end; there longer ones cost more until then. Words that the language model has, but `unigrams` doesn't, score
-  as `<unk>` here, with their own probability there. A space at the end of a transcript counts as an unknown word there, as
-  nothing here.
-- **Pieces** (`▁`). Any pieces that join to a word are that word there; here those cut in the 8 ways with the fewest pieces are,
-  or with `tokenizer=` those that the recogniser's tokenizer writes, which is better.
+- **Words that aren't among the unigrams**, but in the language model, score as `<unk>` here, with their own probability there.
+- **A space at the end** of a transcript counts as an unknown word there, as nothing here.
+- **Pieces** (`▁`). Any pieces that join to a word are that word there; here those cut in the 16 ways with the fewest pieces are.
+  One text has many prefixes, so twice as many are kept.
 - `beam_width=1` keeps 2 prefixes. `prune_history` acts on the transcripts that are returned.
 - `lm_start_state` takes what this decoder has returned as `last_lm_state`, an object of its own; not a `kenlm.State`.
 - Pools of processes aren't used. `MultiLanguageModel` isn't offered: `hf_ngpulm.LogLinear` is, for `CTCDecoder`.

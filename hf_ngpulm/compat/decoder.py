@@ -81,8 +81,8 @@ class BeamSearchDecoderCTC:
     Args:
         alphabet: labels of the outputs.
         language_model: of words, or None.
-        tokenizer: of the recogniser, which says how it writes words; without it they are spelled in labels, and where these are
-            pieces (`▁`) in all of the ways that take fewest, up to 8 a word.
+        tokenizer: of the recogniser: words are spelled as it writes them only. Without it they are spelled in labels, and where
+            these are pieces (`▁`) in the ways that take fewest, up to 16 a word: recognisers that aren't sure mix them.
         case: "lower" or "upper" changes the words of the language model before they are spelled, see
             `hf_ngpulm.lexicon.compose`.
 
@@ -304,7 +304,8 @@ class BeamSearchDecoderCTC:
         key = (attrs, beam_width, threshold)
         if key not in self._made:
             lm = None if self._fused is None or attrs is None else self._fused.weighed(attrs)
-            num_beams = max(beam_width, 2)  # 1 would be another search, that of alignments
+            # 1 would be another search, that of alignments. With pieces a text has many prefixes.
+            num_beams = min(MOST_BEAMS, max(2, 2 * beam_width if self._alphabet.is_bpe else beam_width))
             self._made[key] = CTCDecoder(
                 self._tokenizer, lm, 1.0, num_beams=num_beams, beta=0.0, beam_threshold=threshold,
                 score_eos=attrs is not None and attrs.score_boundary, num_return_sequences=num_beams,

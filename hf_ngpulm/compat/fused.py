@@ -12,14 +12,14 @@ from ..boosting.spelling import speller_of
 from ..language_model import NGramLM
 from ..lexicon import compose
 from ..lexicon.reweighing import reweighed
+from ..lexicon.unknowns import grade_unknown_words
 from ..word_summary import WordSummary
 from .alphabet import BPE_TOKEN, LabelTokenizer
-from .constants import LOG_BASE_CHANGE_FACTOR
 from .language_model import LanguageModel
-from .word_files import Attrs, unknown_at_end, unknown_log_prob
+from .word_files import Attrs, charged_to_unknown_words, piece_lengths, unknown_log_prob, whole_unknown_word
 
 # Ways to cut a word into pieces, those with the fewest pieces, where no tokenizer says which one the recogniser learned.
-SEGMENTATIONS = 8
+SEGMENTATIONS = 16
 
 
 class FusedModel:
@@ -41,15 +41,18 @@ class FusedModel:
         assert self.composed.config.words is not None
         self.words: WordSummary = self.composed.config.words
         self.unknown = unknown_log_prob(language_model.table)
+        self._lengths = piece_lengths(self.composed)
         self._weighed: tuple[Attrs, NGramLM] | None = None
 
     def weighed(self, attrs: Attrs) -> NGramLM:
         """The model whose log-probabilities are what a search adds: alpha * log p + beta, for unknown words with the offset."""
         if self._weighed is None or self._weighed[0] != attrs:
             composed = self.composed
-            unknown = attrs.alpha * LOG_BASE_CHANGE_FACTOR * attrs.unk_score_offset
-            at_end = unknown_at_end(attrs, self.unknown)
-            tensors = reweighed(composed.tensors, self.words, composed.vocab_size, attrs.alpha, attrs.beta, unknown, at_end)
+            tensors = reweighed(composed.tensors, self.words, composed.vocab_size, attrs.alpha, attrs.beta)
+            tensors = grade_unknown_words(
+                tensors, self.words, self._lengths, attrs.alpha * self.unknown, charged_to_unknown_words(attrs),
+                whole_unknown_word(attrs, self.unknown),
+            )  # fmt: skip
             starts = composed.starts if attrs.score_boundary else composed.roots
             lm = NGramLM(composed.config, tensors, composed.roots, starts, composed.unk_tokens, composed.pieces)
             self._weighed = (attrs, lm)

@@ -13,8 +13,8 @@ pyctcdecode does with them becomes:
 - **unigrams** are the lexicon: words of the LM that aren't among them, and words among them that the LM lacks, are unknown;
   both are counted in a warning. Without the file, or with an empty one, all of the LM's words are known.
 - **unk_score_offset** is added to log10 p(<unk>) there; natural logarithms here, so it is multiplied with ln 10. An unknown
-  word costs nothing besides, however long it is. Until it ends it costs unk_score_offset as it is, without alpha, as there
-  (where longer beginnings cost more), and the rest when it ends.
+  word costs nothing besides, however long it is. Until it ends the search charges it as there, unk_score_offset without alpha
+  for up to 6 characters and in proportion for longer ones (of up to 30); the rest is added when it ends, or given back.
 - **alpha** multiplies the LM's natural log-probabilities here as there: `lm_weight`.
 - **beta** is a bonus for each word: beta / alpha is added to each word's log-probability (`word_bonus`, see
   `hf_ngpulm.lexicon.compose`), so that with a weight of alpha it is beta. The decoder's own `beta`, for each token, is 0.
@@ -36,9 +36,11 @@ import torch
 from huggingface_hub import hf_hub_download, snapshot_download
 from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
 
+from ..automaton.automaton import MAX_CONTEXT_LENGTH
 from ..config import MODEL_TYPE
 from ..errors import NGramFormatError, TokenizerMismatchError
 from ..lexicon import compose
+from ..lexicon.unknowns import grade_unknown_words
 from ..vocabulary import tokenizer_of
 from .alphabet import BLANK_TOKEN_PTN, UNK_BPE_TOKEN, UNK_TOKEN, UNK_TOKEN_PTN, Alphabet
 from .constants import DEFAULT_BEAM_WIDTH, DEFAULT_PRUNE_LOGP, LOG_BASE_CHANGE_FACTOR
@@ -48,11 +50,13 @@ from .word_files import (
     BINARY_ENDINGS,
     UNIGRAMS_FILE,
     Attrs,
+    charged_to_unknown_words,
     kenlm_file_in,
+    piece_lengths,
     read_unigrams,
     read_words,
-    unknown_at_end,
     unknown_log_prob,
+    whole_unknown_word,
 )
 
 if TYPE_CHECKING:
@@ -109,7 +113,7 @@ def lm_from_repository(
     try:
         lm = compose(
             table, words, tokenizer, unigrams, None, case, closed_vocabulary, LOG_BASE_CHANGE_FACTOR * attrs.unk_score_offset,
-            0.0, unknown_at_end(attrs, unknown_log_prob(table)) / weight, attrs.beta / weight, device, engine,
+            0.0, attrs.beta / weight, None, engine,
         )  # fmt: skip
     except NGramFormatError as error:
         raise NGramFormatError(f"{repo}: {error}") from None
@@ -123,7 +127,20 @@ def lm_from_repository(
     lm.config = replace(lm.config, defaults=defaults)
     if not attrs.score_boundary:
         lm.starts = lm.roots.clone()
-    return lm
+    if attrs.alpha and not closed_vocabulary:
+        lm = _with_graded_unknown_words(lm, attrs, unknown_log_prob(table))
+    return lm if device is None else lm.to(device)
+
+
+def _with_graded_unknown_words(lm: NGramLM, attrs: Attrs, unknown: float) -> NGramLM:
+    """The same, with unknown words that cost what they do in pyctcdecode's search; in units of alpha."""
+    assert lm.config.words is not None
+    whole = whole_unknown_word(attrs, unknown) / attrs.alpha
+    charged = [charge / attrs.alpha for charge in charged_to_unknown_words(attrs)]
+    tensors = grade_unknown_words(lm.tensors, lm.config.words, piece_lengths(lm), whole, charged, whole)
+    words = replace(lm.config.words, context_length=MAX_CONTEXT_LENGTH)
+    config = replace(lm.config, words=words)
+    return type(lm)(config, tensors, lm.roots, lm.starts, lm.unk_tokens, lm.pieces, lm.engine)
 
 
 def download(

@@ -9,7 +9,7 @@ import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..automaton.convert import MISSING_LOG_PROB
 from ..errors import NGramFormatError
@@ -24,11 +24,16 @@ from .constants import (
     LOG_BASE_CHANGE_FACTOR,
 )
 
+if TYPE_CHECKING:
+    from ..language_model import NGramLM
+
 logger = logging.getLogger(__name__)
 
 ATTRS_FILE, UNIGRAMS_FILE = "attrs.json", "unigrams.txt"
 BINARY_ENDINGS = (".bin", ".binary")
 ARPA_ENDINGS = (".arpa", ".arpa.gz", ".arpa.bz2", ".arpa.xz")
+# Characters of unknown words: up to the first they are charged the same, and from the second on again.
+AVERAGE_WORD, LONGEST_WORD = 6, 30
 # What lists of words have out of language models, and that are none.
 SPECIAL = frozenset({"", "<s>", "</s>", "<unk>", "<UNK>"})
 
@@ -147,14 +152,19 @@ def unknown_log_prob(table: NGramTable) -> float:
     return MISSING_LOG_PROB if row is None else float(table.orders[0].log_probs[row])
 
 
-def unknown_at_end(attrs: Attrs, unknown: float) -> float:
-    """The part of what an unknown word scores that pyctcdecode counts when it ends; until then its offset, as it is, stands.
+def charged_to_unknown_words(attrs: Attrs) -> list[float]:
+    """What pyctcdecode's search charges an unknown word of 0, 1, ... characters until it ends: natural logs, unweighted."""
+    return [min(attrs.unk_score_offset, 0.0) * max(1.0, n / AVERAGE_WORD) for n in range(LONGEST_WORD + 1)]
 
-    Args:
-        unknown: natural log-probability of `<unk>`.
-    """
-    total = attrs.alpha * (unknown + LOG_BASE_CHANGE_FACTOR * attrs.unk_score_offset)
-    return total - max(total, min(attrs.unk_score_offset, 0.0))
+
+def whole_unknown_word(attrs: Attrs, unknown: float) -> float:
+    """What it scores when it has ended, `unknown` being the natural log-probability of `<unk>`."""
+    return attrs.alpha * (unknown + LOG_BASE_CHANGE_FACTOR * attrs.unk_score_offset)
+
+
+def piece_lengths(lm: NGramLM) -> list[int]:
+    """Characters of each token of a language model, without the mark of words' beginnings."""
+    return [len((piece or "").lstrip("▁Ġ")) for piece in lm.pieces or ()]
 
 
 def finite(name: str, value: Any) -> float:

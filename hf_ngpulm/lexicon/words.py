@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 # What an unknown word scores where there may be none: finite, so that no engine computes with infinities, and far below any
 # path that keeps to the lexicon. A search none of whose hypotheses keeps to it still returns its best one.
 FORBIDDEN = -1e4
-OPTIONS = ("lexicon", "case", "closed_vocabulary", "unk_score_offset", "unk_token_cost", "unk_score_at_end", "word_bonus")
+OPTIONS = ("lexicon", "case", "closed_vocabulary", "unk_score_offset", "unk_token_cost", "word_bonus")
 
 
 @one_thread()
@@ -45,7 +45,6 @@ def compose(
     closed_vocabulary: bool = False,
     unk_score_offset: float = -10.0,
     unk_token_cost: float | None = None,
-    unk_score_at_end: float = 0.0,
     word_bonus: float = 0.0,
     device: str | torch.device | None = None,
     engine: str = "auto",
@@ -61,15 +60,13 @@ def compose(
         unk_score_offset: natural log, added to log p(<unk>) for each unknown word. (pyctcdecode adds its own, of the same
             default, to log10 p: its -10 is -23.03 here.)
         unk_token_cost: natural log, what each token of an unknown word costs; that of a uniform choice by default, log V.
-        unk_score_at_end: natural log, the part of what an unknown word scores that counts only when it has ended. Without it
-            such words often lose to known ones before these have shown how badly they fit.
         word_bonus: natural log, added to the probability of every word, known or not: a bonus for each word in units of the
             LM's weight. (pyctcdecode's beta, divided by its alpha.) Texts score, and have a perplexity, as without it.
         device, engine: as for `NGramLM.from_arpa`.
 
     Raises:
         NGramFormatError: no word can be spelled, or only in another case; a bad lexicon; more states than can be addressed.
-        ValueError: the offset, the cost, the part or the bonus isn't a finite number.
+        ValueError: the offset, the cost or the bonus isn't a finite number.
     """
     from ..language_model import NGramLM
 
@@ -91,7 +88,6 @@ def compose(
     if not (math.isfinite(cost) and cost >= 0):
         raise ValueError(f"unk_token_cost should be a finite number of at least 0, got {unk_token_cost}")
     check_number(word_bonus, "word_bonus")
-    check_number(unk_score_at_end, "unk_score_at_end")
     spelled = make_lexicon(words, tokenizer, lexicon, vocab_size, case)
     _tell(spelled, len(words), given=lexicon is not None)
     automaton, num_spellings, num_contexts = compose_spelled(
@@ -111,8 +107,8 @@ def compose(
         delimiter=spelled.boundaries.delimiter,
     )
     tensors = automaton.tensors
-    if word_bonus or unk_score_at_end:
-        tensors = reweighed(tensors, summary, vocabulary.size, word=word_bonus, unknown_at_end=unk_score_at_end)
+    if word_bonus:
+        tensors = reweighed(tensors, summary, vocabulary.size, word=word_bonus)
     special = {token: table.row_of_unigram(token) for token in (table.unk, table.bos)}
     log_probs = {token: None if row is None else float(table.orders[0].log_probs[row]) for token, row in special.items()}
     config = NGramLMConfig(
