@@ -125,6 +125,7 @@ class LabelTokenizer:
 
     def __init__(self, alphabet: Alphabet) -> None:
         self.labels, self.is_bpe = alphabet.labels, alphabet.is_bpe
+        self._written = [label.replace(BPE_TOKEN, " ") if self.is_bpe else label for label in self.labels]
         self.ids = {label: token for token, label in enumerate(self.labels)}
         self.pad_token_id = self.ids[""]
         self.all_special_ids = [self.pad_token_id]
@@ -152,5 +153,4 @@ class LabelTokenizer:
         return [self.labels[token] for token in ids]
 
     def decode(self, ids: Iterable[int], **_: Any) -> str:
-        text = "".join(map(self.labels.__getitem__, ids))
-        return " ".join((text.replace(BPE_TOKEN, " ") if self.is_bpe else text).split())
+        return " ".join("".join([self._written[token] for token in ids]).split())

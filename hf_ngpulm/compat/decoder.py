@@ -158,7 +158,9 @@ class BeamSearchDecoderCTC:
         """
         search = self._search(beam_width, beam_prune_logp, token_min_logp, hotwords, hotword_weight, lm_start_state)
         (found,) = self._transcripts([logits], search)
-        return self._without_same_history(found) if prune_history else found
+        if prune_history:
+            found = self._without_same_history(found)
+        return [transcript.beam(self._fused) for transcript in found]
 
     def decode_batch(
         self,
@@ -196,7 +198,7 @@ class BeamSearchDecoderCTC:
         batch = self._transcripts(list(logits_list), search)
         if prune_history:
             batch = [self._without_same_history(found) for found in batch]
-        return [[OutputBeamMPSafe(b.text, b.text_frames, b.logit_score, b.lm_score) for b in found] for found in batch]
+        return [[transcript.beam_without_state() for transcript in found] for found in batch]
 
     # -- parameters and files
 
@@ -328,11 +330,11 @@ class BeamSearchDecoderCTC:
                 self._hotwords.popitem(last=False)
         return self._hotwords[key]
 
-    def _transcripts(self, logits_list: list[Any], search: _Search) -> list[list[OutputBeam]]:
+    def _transcripts(self, logits_list: list[Any], search: _Search) -> list[list[_Transcript]]:
         """Transcripts of utterances, decoded in batches of similar length."""
         rows = [_log_probs(logits, len(self._alphabet.labels)) for logits in logits_list]
         order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
-        found: list[list[OutputBeam]] = [[] for _ in rows]
+        found: list[list[_Transcript]] = [[] for _ in rows]
         while order:
             count = max(1, MOST_ENTRIES // (max(1, len(rows[order[-1]])) * search.decoder.num_beams))
             batch = [row for row in order[-count:] if rows[row].device == rows[order[-1]].device]
@@ -341,7 +343,7 @@ class BeamSearchDecoderCTC:
                 found[row] = beams
         return found
 
-    def _batch(self, rows: list[Tensor], search: _Search) -> list[list[OutputBeam]]:
+    def _batch(self, rows: list[Tensor], search: _Search) -> list[list[_Transcript]]:
         decoder = search.decoder
         padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         lengths = torch.tensor([len(row) for row in rows], device=padded.device)
@@ -361,39 +363,42 @@ class BeamSearchDecoderCTC:
             ends = self._fused.word_end_scores(lm, (stream.state.lm_states[..., 0] - place).to(lm.device)).to(kept.device)
             stream.state = stream.state._replace(fused=stream.state.fused + ends)
         return [
-            self._merged(n_best, offset, start, search)
+            _merged(n_best, offset, start, search)
             for n_best, offset in zip(stream.hypotheses(), left_out.tolist(), strict=True)
         ]
 
-    def _merged(self, n_best: list[Hypothesis], offset: float, start: int, search: _Search) -> list[OutputBeam]:
-        """Transcripts of different texts: those with spaces more or less at an end, or cut into other pieces, are one.
-
-        Args:
-            offset: natural log of how likely the labels are that weren't left out.
-        """
-        of_text: dict[str, list[Hypothesis]] = {}
-        for hypothesis in n_best:
-            of_text.setdefault(hypothesis.text, []).append(hypothesis)
-        beams = []
-        for text, same in of_text.items():
-            best = same[0]
-            logit_score = offset + _log_sum([hypothesis.acoustic_score for hypothesis in same])
-            # What the search added is the same for one text, but for spaces at its ends, and pieces that are unknown words.
-            lm_score = logit_score + max(hypothesis.score - hypothesis.acoustic_score for hypothesis in same)
-            state = None if self._fused is None else LMState(self._fused, start, best.token_ids)
-            beams.append((lm_score, logit_score, text, state, best))
-        beams.sort(key=lambda beam: -beam[0])
-        kept = [beam for beam in beams if beam[0] >= beams[0][0] - search.threshold][: search.beam_width]
-        return [
-            OutputBeam(text, state, _word_frames(best), logit_score, lm_score)
-            for lm_score, logit_score, text, state, best in kept
-        ]
-
-    def _without_same_history(self, beams: list[OutputBeam]) -> list[OutputBeam]:
+    def _without_same_history(self, transcripts: list[_Transcript]) -> list[_Transcript]:
         language_model = self._language_model
         seen_by_lm = max(1, (1 if language_model is None else language_model.order) - 1)
-        best = {tuple(beam.text.split()[-seen_by_lm:]): beam for beam in reversed(beams)}
-        return sorted(best.values(), key=lambda beam: -beam.lm_score)
+        best = {tuple(transcript.text.split()[-seen_by_lm:]): transcript for transcript in reversed(transcripts)}
+        return sorted(best.values(), key=lambda transcript: -transcript.lm_score)
+
+
+class _Transcript(NamedTuple):
+    """What was found of one text: its scores, its likeliest prefix, and the state that it began in."""
+
+    lm_score: float
+    logit_score: float
+    text: str
+    best: Hypothesis
+    start: int
+
+    def beam(self, fused: FusedModel | None) -> OutputBeam:
+        state = None if fused is None else LMState(fused, self.start, self.best.token_ids)
+        return OutputBeam(self.text, state, self.text_frames(), self.logit_score, self.lm_score)
+
+    def beam_without_state(self) -> OutputBeamMPSafe:
+        return OutputBeamMPSafe(self.text, self.text_frames(), self.logit_score, self.lm_score)
+
+    def text_frames(self) -> list[WordFrames]:
+        best, splitter = self.best, self.best.splitter
+        assert splitter is not None
+        spans, words = splitter.spans(best.token_ids), self.text.split()
+        if len(spans) == len(words):
+            named = [(word, first, last) for word, (first, last) in zip(words, spans)]
+        else:  # marks of words' beginnings without a word
+            named = splitter.words(best.token_ids)
+        return [(word, (best.token_frames[first], best.token_ends[last - 1])) for word, first, last in named]
 
 
 class _Search(NamedTuple):
@@ -482,11 +487,26 @@ def _without_unlikely(log_probs: Tensor, lengths: Tensor, least: float) -> tuple
     return kept, left.masked_fill(~inside, 0.0).sum(1)
 
 
-def _word_frames(hypothesis: Hypothesis) -> list[WordFrames]:
-    splitter = hypothesis.splitter
-    assert splitter is not None
-    words = splitter.words(hypothesis.token_ids)
-    return [(text, (hypothesis.token_frames[first], hypothesis.token_ends[last - 1])) for text, first, last in words]
+def _merged(n_best: list[Hypothesis], offset: float, start: int, search: _Search) -> list[_Transcript]:
+    """Transcripts of different texts: those with spaces more or less at an end, or cut into other pieces, are one.
+
+    Args:
+        n_best: best first.
+        offset: natural log of how likely the labels are that weren't left out.
+    """
+    of_text: dict[str, list[Hypothesis]] = {}
+    for hypothesis in n_best:
+        of_text.setdefault(hypothesis.text, []).append(hypothesis)
+    found = []
+    for text, same in of_text.items():
+        logit_score = offset + _log_sum([hypothesis.acoustic_score for hypothesis in same])
+        # What the search added is the same for one text, but for spaces at its ends, and pieces that are unknown words.
+        lm_score = logit_score + max(hypothesis.score - hypothesis.acoustic_score for hypothesis in same)
+        found.append(_Transcript(lm_score, logit_score, text, same[0], start))
+    found.sort(key=lambda transcript: -transcript.lm_score)
+    return [transcript for transcript in found if transcript.lm_score >= found[0].lm_score - search.threshold][
+        : search.beam_width
+    ]
 
 
 def _log_sum(values: list[float]) -> float:
