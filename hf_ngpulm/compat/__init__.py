@@ -19,8 +19,8 @@ and what is found differs for these reasons:
   counts what it says of the word, so that unlikely words are dropped sooner and likely ones kept. A narrower beam suffices.
 - **Words that aren't among the unigrams**, but in the language model, score as `<unk>` here, with their own probability there.
 - **A space at the end** of a transcript counts as an unknown word there, as nothing here.
-- **Pieces** (`▁`). Any pieces that join to a word are that word there; here, the 16 ways to cut it into the fewest. One text has
-  many prefixes, so twice as many are kept.
+- **Pieces** (`▁`). Any pieces that join to a word are that word there; here, the 16 ways to cut it into the fewest. One text
+  has many prefixes, so twice as many are kept.
 - `beam_width=1` keeps 2 prefixes. `prune_history` acts on the transcripts that are returned.
 - `lm_start_state` takes what this decoder has returned as `last_lm_state`, an object of its own; not a `kenlm.State`.
 - Pools of processes aren't used. `MultiLanguageModel` isn't offered: `hf_ngpulm.LogLinear` is, for `CTCDecoder`.

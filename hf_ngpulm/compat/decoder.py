@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 NEVER = -1e4  # a log-probability that nothing makes up for
 MOST_ENTRIES = 1 << 25  # of a batch: rows x frames x prefixes
 KEPT_HOTWORDS = 16
+FOR_THE_BEST = 16  # prefixes that may together be the best text
 WordFrames = tuple[str, tuple[int, int]]
 
 
@@ -124,7 +125,9 @@ class BeamSearchDecoderCTC:
         lm_start_state: LMState | None = None,
     ) -> str:
         """The best transcript. Arguments as for `decode_beams`."""
-        search = self._search(beam_width, beam_prune_logp, token_min_logp, hotwords, hotword_weight, lm_start_state)
+        search = self._search(
+            beam_width, beam_prune_logp, token_min_logp, hotwords, hotword_weight, lm_start_state, prefixes=FOR_THE_BEST
+        )
         return self._transcripts([logits], search)[0][0].text
 
     def decode_beams(
@@ -179,7 +182,7 @@ class BeamSearchDecoderCTC:
             logits_list: of each utterance `[T, C]`; a batch `[B, T, C]` will do.
             beam_width, beam_prune_logp, token_min_logp, hotwords, hotword_weight: as for `decode_beams`.
         """
-        search = self._search(beam_width, beam_prune_logp, token_min_logp, hotwords, hotword_weight, None)
+        search = self._search(beam_width, beam_prune_logp, token_min_logp, hotwords, hotword_weight, prefixes=FOR_THE_BEST)
         return [found[0].text for found in self._transcripts(list(logits_list), search)]
 
     def decode_beams_batch(
@@ -194,7 +197,7 @@ class BeamSearchDecoderCTC:
         hotword_weight: float = DEFAULT_HOTWORD_WEIGHT,
     ) -> list[list[OutputBeamMPSafe]]:
         """The best transcripts of each utterance. Arguments as for `decode_batch` and `decode_beams`."""
-        search = self._search(beam_width, beam_prune_logp, token_min_logp, hotwords, hotword_weight, None)
+        search = self._search(beam_width, beam_prune_logp, token_min_logp, hotwords, hotword_weight)
         batch = self._transcripts(list(logits_list), search)
         if prune_history:
             batch = [self._without_same_history(found) for found in batch]
@@ -280,8 +283,10 @@ class BeamSearchDecoderCTC:
         token_min_logp: float,
         hotwords: Iterable[str] | None,
         hotword_weight: float,
-        lm_start_state: LMState | None,
+        lm_start_state: LMState | None = None,
+        prefixes: int = MOST_BEAMS,
     ) -> _Search:
+        """What a call asks for, checked; `prefixes`: of how many, the best ones, transcripts are made."""
         if isinstance(beam_width, bool) or not isinstance(beam_width, int | np.integer) or not 1 <= beam_width <= MOST_BEAMS:
             raise ValueError(f"beam_width should be a whole number from 1 to {MOST_BEAMS}, got {beam_width!r}")
         if not beam_prune_logp < 0:
@@ -289,7 +294,7 @@ class BeamSearchDecoderCTC:
         if math.isnan(token_min_logp):
             raise ValueError(f"token_min_logp should be a number, got {token_min_logp!r}")
         threshold = min(-float(beam_prune_logp), 1e9)
-        decoder = self._decoder(int(beam_width), threshold)
+        decoder = self._decoder(int(beam_width), threshold, prefixes)
         lm = decoder.fusion.models[0] if decoder.fusion.models else None
         booster = self._booster(hotwords, hotword_weight)
         if booster is not None:
@@ -297,20 +302,20 @@ class BeamSearchDecoderCTC:
         start = None if lm_start_state is None else lm_start_state.of(self._fused)
         return _Search(decoder, lm, int(beam_width), threshold, float(token_min_logp), start)
 
-    def _decoder(self, beam_width: int, threshold: float) -> CTCDecoder:
+    def _decoder(self, beam_width: int, threshold: float, prefixes: int) -> CTCDecoder:
         """The decoder of this package, with the language model as it is weighed at the moment."""
         language_model = self._language_model
         attrs = None if language_model is None else language_model.attrs
         if self._made and next(iter(self._made))[0] != attrs:
             self._made.clear()
-        key = (attrs, beam_width, threshold)
+        key = (attrs, beam_width, threshold, prefixes)
         if key not in self._made:
             lm = None if self._fused is None or attrs is None else self._fused.weighed(attrs)
             # 1 would be another search, that of alignments. With pieces a text has many prefixes.
             num_beams = min(MOST_BEAMS, max(2, 2 * beam_width if self._alphabet.is_bpe else beam_width))
             self._made[key] = CTCDecoder(
                 self._tokenizer, lm, 1.0, num_beams=num_beams, beta=0.0, beam_threshold=threshold,
-                score_eos=attrs is not None and attrs.score_boundary, num_return_sequences=num_beams,
+                score_eos=attrs is not None and attrs.score_boundary, num_return_sequences=min(prefixes, num_beams),
                 blank_id=self._alphabet.labels.index(""), confidence=None,
             )  # fmt: skip
         return self._made[key]
