@@ -115,11 +115,9 @@ def _begins_word(label: str) -> str:
 class LabelTokenizer:
     """An alphabet as a tokenizer: as much of one as decoding with words takes.
 
-    It writes a word of a vocabulary of characters label by label. A vocabulary of pieces says nothing of how words are cut into
-    them (see `BeamSearchDecoderCTC`), so there is nothing that it writes.
+    It writes words label by label, or in the fewest pieces (`▁`), which may not be those that the recogniser was trained with.
     """
 
-    unk_token_id = None
     is_fast = False
     name_or_path = "the labels"
 
@@ -131,6 +129,8 @@ class LabelTokenizer:
         self.all_special_ids = [self.pad_token_id]
         self.word_delimiter_token = None if self.is_bpe else " "
         self.word_delimiter_token_id = None if self.is_bpe else self.ids.get(" ")
+        # Of letters, unknown ones are left out; of pieces, a word is unknown as a whole.
+        self.unk_token_id = len(self.labels) if self.is_bpe else None
         # Longest first, where labels of several characters stand among the others.
         ways = sorted((label for label in self.labels if label), key=len, reverse=True)
         self._label = re.compile("|".join(map(re.escape, ways)))
@@ -147,7 +147,24 @@ class LabelTokenizer:
         return {"input_ids": [self._encode(text) for text in texts]}
 
     def _encode(self, text: str) -> list[int]:
-        return [] if self.is_bpe else [self.ids[label] for label in self._label.findall(text)]
+        if not self.is_bpe:
+            return [self.ids[label] for label in self._label.findall(text)]
+        return [token for word in text.split() for token in self._fewest(BPE_TOKEN + word)]
+
+    def _fewest(self, word: str) -> list[int]:
+        """The fewest pieces that join to a word, or the unknown token."""
+        ways: list[list[int] | None] = [[]]
+        for end in range(1, len(word) + 1):
+            found: list[int] | None = None
+            for begin in range(end):
+                before, token = ways[begin], self.ids.get(word[begin:end])
+                if before is not None and token is not None and (found is None or len(before) + 1 < len(found)):
+                    found = [*before, token]
+            ways.append(found)
+        return [len(self.labels)] if ways[-1] is None else ways[-1]
+
+    def tokenize(self, text: str) -> list[str]:
+        return [self.labels[token] if token < len(self.labels) else UNK_TOKEN for token in self._encode(text)]
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
         return [self.labels[token] for token in ids]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -48,7 +49,8 @@ class FusedModel:
         """The model whose log-probabilities are what a search adds: alpha * log p + beta, for unknown words with the offset."""
         if self._weighed is None or self._weighed[0] != attrs:
             composed = self.composed
-            tensors = reweighed(composed.tensors, self.words, composed.vocab_size, attrs.alpha, attrs.beta)
+            spaces, start = -math.log(composed.vocab_size), int(composed.starts[0])
+            tensors = reweighed(composed.tensors, self.words, composed.vocab_size, attrs.alpha, attrs.beta, spaces, start)
             tensors = grade_unknown_words(
                 tensors, self.words, self._lengths, attrs.alpha * self.unknown, charged_to_unknown_words(attrs),
                 whole_unknown_word(attrs, self.unknown),

@@ -40,6 +40,7 @@ from ..automaton.automaton import MAX_CONTEXT_LENGTH
 from ..config import MODEL_TYPE
 from ..errors import NGramFormatError, TokenizerMismatchError
 from ..lexicon import compose
+from ..lexicon.reweighing import reweighed
 from ..lexicon.unknowns import grade_unknown_words
 from ..vocabulary import tokenizer_of
 from .alphabet import BLANK_TOKEN_PTN, UNK_BPE_TOKEN, UNK_TOKEN, UNK_TOKEN_PTN, Alphabet
@@ -137,7 +138,9 @@ def _with_graded_unknown_words(lm: NGramLM, attrs: Attrs, unknown: float) -> NGr
     assert lm.config.words is not None
     whole = whole_unknown_word(attrs, unknown) / attrs.alpha
     charged = [charge / attrs.alpha for charge in charged_to_unknown_words(attrs)]
-    tensors = grade_unknown_words(lm.tensors, lm.config.words, piece_lengths(lm), whole, charged, whole)
+    spaces = -math.log(lm.vocab_size) / attrs.alpha
+    tensors = reweighed(lm.tensors, lm.config.words, lm.vocab_size, delimiter=spaces, start=int(lm.starts[0]))
+    tensors = grade_unknown_words(tensors, lm.config.words, piece_lengths(lm), whole, charged, whole)
     words = replace(lm.config.words, context_length=MAX_CONTEXT_LENGTH)
     config = replace(lm.config, words=words)
     return type(lm)(config, tensors, lm.roots, lm.starts, lm.unk_tokens, lm.pieces, lm.engine)

@@ -48,42 +48,48 @@ def grade_unknown_words(
         whole: what it scores when it has ended, in place of `scored`.
     """
     t = _Arrays(*(tensor.cpu().numpy() for tensor in tensors))
-    unknown, states, most = words.num_contexts, len(t.backoff_states), len(charged) - 1
+    unknown, most = words.num_contexts, len(charged) - 1
     if not unknown or words.unk_token_cost:
         raise ValueError("the language model should be composed with unk_token_cost=0, by this version")
     lengths, grades = np.asarray(piece_lengths), np.asarray(charged, dtype=np.float64)
-    vocab_size = len(lengths)
     root, own = (slice(*t.arc_offsets[state : state + 2].tolist()) for state in (0, unknown))
+    size = own.stop - own.start
 
-    weights, targets, backoffs, backoff_weights = (
-        array.copy() for array in (t.arc_weights, t.arc_targets, t.backoff_states, t.backoff_weights)
-    )
+    # A word of n characters is in state `unknown + n`; the states of prefixes, which back off to these, move up.
+    def moved(states: np.ndarray) -> np.ndarray:
+        return np.where(states > unknown, states + most, states)
+
+    weights, targets = t.arc_weights.astype(np.float64), moved(t.arc_targets)
+    backoffs, backoff_weights = moved(t.backoff_states), t.backoff_weights.astype(np.float64)
     begins = np.flatnonzero(t.arc_targets[root] == unknown)
     reached = np.minimum(lengths[t.arc_tokens[begins]], most)
     weights[begins] += grades[reached] - scored
-    targets[begins] = states + reached
+    targets[begins] += reached
     lost = np.flatnonzero(t.backoff_states == unknown)
     reached = np.minimum(_characters(t, unknown, lengths)[lost], most)
     backoff_weights[lost] += grades[reached] - scored
-    backoffs[lost] = states + reached
+    backoffs[lost] += reached
 
     # Each length has the arcs of the one state that there was.
-    tokens, size = t.arc_tokens[own], own.stop - own.start
+    tokens = t.arc_tokens[own]
     goes_on = t.arc_targets[own] == unknown
-    longer = np.minimum(np.arange(most + 1)[:, None] + np.where(goes_on, lengths[np.minimum(tokens, vocab_size - 1)], 0), most)
-    end = whole - grades[:, None]
-    of_lengths = np.where(goes_on, grades[longer] - grades[:, None], end + t.arc_weights[own])
-    new_targets = np.where(goes_on, states + longer, t.arc_targets[own])
-    added = [
-        (t.arc_offsets, t.arc_offsets[-1] + size * np.arange(1, most + 2)),
-        (t.arc_tokens, np.tile(tokens, most + 1)),
-        (weights, of_lengths.ravel()),
-        (targets, new_targets.ravel()),
-        (backoffs, np.full(most + 1, t.backoff_states[unknown])),
-        (backoff_weights, t.backoff_weights[unknown] + end[:, 0]),
+    longer = np.minimum(np.arange(most + 1)[:, None] + np.where(goes_on, lengths[tokens % len(lengths)], 0), most)
+    end = (whole - grades)[:, None]
+    of_lengths = np.where(goes_on, grades[longer] - grades[:, None], end + weights[own])
+    to = np.where(goes_on, unknown + longer, targets[own])
+    ends = np.concatenate([t.arc_offsets[: unknown + 1], own.start + size * np.arange(1, most + 2)])
+    ends = np.concatenate([ends, t.arc_offsets[unknown + 2 :] + size * most])
+    state = slice(unknown, unknown + 1)
+    parts = [
+        (t.arc_tokens, np.tile(tokens, most + 1), own),
+        (weights, of_lengths.ravel(), own),
+        (targets, to.ravel(), own),
+        (backoffs, np.repeat(t.backoff_states[state], most + 1), state),
+        (backoff_weights, t.backoff_weights[unknown] + end.ravel(), state),
     ]
-    joined = (np.concatenate([array, more.astype(array.dtype)]) for array, more in added)
-    return AutomatonTensors(*(torch.from_numpy(array).to(tensors.arc_offsets.device) for array in joined))
+    joined = [ends, *(np.concatenate([old[: place.start], new, old[place.stop :]]) for old, new, place in parts)]
+    made = (torch.from_numpy(array).to(like) for array, like in zip(joined, tensors, strict=True))
+    return AutomatonTensors(*made)
 
 
 def _characters(t: _Arrays, unknown: int, lengths: np.ndarray) -> np.ndarray:
