@@ -18,7 +18,8 @@ and what is found differs for these reasons:
 - **Look-ahead.** A word counts there when it ends, and until then only whether it may become a known one. Here each label
   counts what it says of the word, so that unlikely words are dropped sooner and likely ones kept. A narrower beam suffices.
 - **Words that aren't among the unigrams**, but in the language model, score as `<unk>` here, with their own probability there.
-- **A space at the end** of a transcript counts as an unknown word there, as nothing here.
+- **Spaces.** One at the end of a transcript counts as an unknown word there, as nothing here; a second one in a row costs
+  log V.
 - **Pieces** (`▁`). Any pieces that join to a word are that word there; here, the 16 ways to cut it into the fewest. One text
   has many prefixes, so twice as many are kept.
 - `beam_width=1` keeps 2 prefixes. `prune_history` acts on the transcripts that are returned.

@@ -38,7 +38,7 @@ def test_labels_that_cannot_be(labels, problem):
     ["{", "[]", '{"labels": ["a"], "is_bpe": false}', '{"labels": ["", 1], "is_bpe": false}', '{"labels": [""], "is_bpe": 1}'],
 )
 def test_damaged_files(text):
-    with pytest.raises(NGramFormatError, match="alphabet.json"):
+    with pytest.raises(NGramFormatError, match=r"alphabet\.json"):
         Alphabet.loads(text)
 
 

@@ -25,14 +25,21 @@ slow_to_draw = settings(
 
 
 class Counting(TwoLevel):
-    """What has been said behind each token: words begun, unknown ones that have ended, characters of one that goes on."""
+    """What has been said behind each token: words begun, unknown ones that have ended, characters of one that goes on, and
+    delimiters without a word."""
 
-    lengths: list[int] = []
+    def __init__(self, *args, lengths):
+        super().__init__(*args)
+        self.lengths = lengths
 
     def totals(self, tokens, bos=True):
-        self.ended = self.unknown_ended = 0
+        self.ended = self.unknown_ended = self.idle = 0
         self.seen = []
         return super().totals(tokens, bos)
+
+    def read(self, token):
+        self.idle += token == self.spelled.delimiter and not self.prefix
+        super().read(token)
 
     def close(self):
         self.ended += bool(self.prefix)
@@ -42,7 +49,7 @@ class Counting(TwoLevel):
     def open_word(self):
         lost = bool(self.prefix) and not self.is_known
         characters = sum(self.lengths[token] for token in self.prefix) if lost else None
-        self.seen.append((self.ended + bool(self.prefix), self.unknown_ended, characters))
+        self.seen.append((self.ended + bool(self.prefix), self.unknown_ended, characters, self.idle))
         return super().open_word()
 
 
@@ -69,11 +76,11 @@ def test_every_path(path, data):
     offset = data.draw(st.sampled_from([-3.0, 0.0]))
     charged = [-1.0, -2.0, -4.0, -8.0]
     lengths = [1 + token % 2 for token in range(spelled.vocab_size)]
-    reference = Counting(model.text, spelled, 0.0, 0.0)
-    reference.lengths = lengths
+    reference = Counting(model.text, spelled, 0.0, 0.0, lengths=lengths)
     unknown = reference.lm.log_probs.get(("<unk>",), -100.0) * LN10
 
-    tensors = reweighed(automaton.tensors, words, spelled.vocab_size, scale, bonus)
+    idle = data.draw(st.sampled_from([0.0, -2.5]))
+    tensors = reweighed(automaton.tensors, words, spelled.vocab_size, scale, bonus, idle)
     whole = scale * (unknown + offset)
     graded = grade_unknown_words(tensors, words, lengths, scale * unknown, charged, whole)
     tokens = data.draw(st.lists(st.integers(0, spelled.vocab_size - 1), max_size=12))
@@ -85,14 +92,14 @@ def test_every_path(path, data):
         scores, states = asked.score_tokens(row)
         running = scores[0].double().cumsum(0)
         sums = []
-        for total, (begun, ended, characters) in zip(expected, reference.seen, strict=True):
-            sums.append(scale * total + bonus * begun)
+        for total, (begun, ended, characters, delimiters) in zip(expected, reference.seen, strict=True):
+            sums.append(scale * total + bonus * begun + idle * delimiters)
             if weighed is graded:
                 sums[-1] += ended * scale * offset
                 if characters is not None:
                     sums[-1] += charged[min(characters, 3)] - scale * unknown
         assert running.tolist() == pytest.approx(sums, rel=2e-6, abs=2e-4)
-        end = scale * with_end + bonus * reference.ended
+        end = scale * with_end + bonus * reference.ended + idle * reference.idle
         end += reference.unknown_ended * scale * offset if weighed is graded else 0.0
         assert float(running[-1:].sum() + asked.final_scores(states)[0]) == pytest.approx(end, rel=2e-6, abs=2e-4)
 
@@ -111,3 +118,18 @@ def test_a_bonus_is_no_probability(letters, texts, tmp_path):
     assert ("bonus for each word", "+1.5 (natural log)") in again.config.lines()
     with pytest.raises(ValueError, match="word_bonus should be a finite number"):
         train(texts, letters, unit="word", order=2, word_bonus=math.inf)
+
+
+def test_delimiters_at_the_start(letters, texts):
+    """Where nothing has been said they cost nothing, if the start is named."""
+    lm = train(texts, letters, unit="word", order=2, unk_token_cost=0.0).lm
+    start = int(lm.starts[0])
+    tensors = reweighed(lm.tensors, lm.config.words, lm.vocab_size, delimiter=-2.0, start=start)
+    asked = BackoffAutomaton(tensors, lm.vocab_size, 1023, lm.roots, lm.starts)
+    words = letters("a cab")["input_ids"]
+    bar = letters.word_delimiter_token_id
+    plain, before, within = (
+        float(asked.score_sequences(torch.tensor([row]))) for row in (words, [bar, bar, *words], [*words, bar, bar])
+    )
+    assert before == pytest.approx(plain, abs=1e-5)
+    assert within == pytest.approx(plain - 2.0, abs=1e-5)
