@@ -75,7 +75,7 @@ class WordSummary:
         unknown = (
             "forbidden"
             if self.closed_vocabulary
-            else f"`<unk>` {self.unk_score_offset:+g}, and {-self.unk_token_cost:.3g} for each token (natural logs)"
+            else f"`<unk>` {self.unk_score_offset:+g}, and {-self.unk_token_cost or 0.0:.3g} for each token (natural logs)"
         )
         return [
             ("words", f"{self.num_words:,}, of which {left_out:,} have no spelling; {self.num_spellings:,} spellings"),
