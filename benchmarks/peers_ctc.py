@@ -8,11 +8,13 @@ Run it with the python of an environment that has the peers, and nothing of ours
     python benchmarks/peers_ctc.py pyctcdecode --logits dev.npz --vocabulary pieces.json --lm words.arpa
     python benchmarks/peers_ctc.py pyctcdecode-tokens --logits dev.npz --vocabulary pieces.json --lm tokens.arpa
     python benchmarks/peers_ctc.py flashlight --logits dev.npz --vocabulary pieces.json --lm tokens.arpa --log-add
+    python benchmarks/peers_ctc.py flashlight-lexicon --logits dev.npz --vocabulary pieces.json --lm words.arpa --lexicon l.json
     python benchmarks/peers_ctc.py nemo-beam --logits dev.npz --vocabulary pieces.json --lm tokens.arpa --beam-width 8
 
 `--logits` is an .npz with `log_probs` (float32 `[N, T, C]`, padded) and `lengths` (`[N]`); `--vocabulary` a JSON list of the
-`C` SentencePiece pieces by id, the blank last. `--lm` is a plain ARPA file, of words for `pyctcdecode` and of decimal token
-ids for the others; without it they search without a language model. `COMMAND --help` lists the settings of each decoder.
+`C` SentencePiece pieces by id, the blank last. `--lm` is a plain ARPA file, of words for `pyctcdecode` and `flashlight-lexicon`
+and of decimal token ids for the others, which search without a language model if there is none; `--lexicon` a JSON object from
+words to lists of token ids. `COMMAND --help` lists the settings of each decoder.
 Weights are per natural logarithm whatever the decoder's own unit is.
 
 The JSON has the best transcript and its score for each utterance, and the median time of decoding them all on one thread:
@@ -147,6 +149,49 @@ def flashlight(utterances: list[np.ndarray], pieces: list[str], args: argparse.N
     return decode
 
 
+def flashlight_lexicon(utterances: list[np.ndarray], pieces: list[str], args: argparse.Namespace) -> Decode:
+    """flashlight-text's beam search along the trie of a lexicon, with a model of words."""
+    from flashlight.lib.text.decoder import CriterionType, LexiconDecoder, LexiconDecoderOptions, SmearingMode, Trie
+    from flashlight.lib.text.decoder.kenlm import KenLM
+    from flashlight.lib.text.dictionary import create_word_dict
+
+    lexicon = {word: [tokens] for word, tokens in json.loads(args.lexicon.read_text(encoding="utf-8")).items()}
+    blank = len(pieces) - 1
+    words = create_word_dict(
+        {word: [list(map(str, tokens)) for tokens in ways] for word, ways in lexicon.items()} | {"<unk>": []}
+    )
+    lm = KenLM(str(args.lm), words)
+    trie = Trie(len(pieces), blank)
+    start = lm.start(False)
+    for word, ways in lexicon.items():
+        index = words.get_index(word)
+        _, score = lm.score(start, index)
+        for tokens in ways:
+            trie.insert(tokens, index, score)
+    trie.smear(SmearingMode.MAX)
+    options = LexiconDecoderOptions(
+        beam_size=args.beam_width,
+        beam_size_token=min(args.beam_size_token, len(pieces)),
+        beam_threshold=args.beam_threshold,
+        lm_weight=args.lm_weight * math.log(10),  # its KenLM scores are base-10 logarithms
+        word_score=args.length_bonus,
+        unk_score=-math.inf,
+        sil_score=0.0,
+        log_add=args.log_add,
+        criterion_type=CriterionType.CTC,
+    )
+
+    def decode() -> list[Hypothesis]:
+        decoder = LexiconDecoder(options, trie, lm, blank, blank, words.get_index("<unk>"), [], False)
+        hypotheses = []
+        for log_probs in utterances:
+            best = decoder.decode(log_probs.ctypes.data, *log_probs.shape)[0]
+            hypotheses.append((" ".join(words.get_entry(word) for word in best.words if word >= 0), best.score))
+        return hypotheses
+
+    return decode
+
+
 def nemo_greedy(utterances: list[np.ndarray], pieces: list[str], args: argparse.Namespace) -> Decode:
     """NeMo's batched greedy search."""
     from nemo.collections.asr.parts.submodules.ctc_greedy_decoding import GreedyBatchedCTCInfer
@@ -266,6 +311,18 @@ DECODERS: dict[str, tuple[Make, dict[str, Any], tuple[str, ...]]] = {
         },
         ("flashlight-text",),
     ),
+    "flashlight-lexicon": (
+        flashlight_lexicon,
+        {
+            "lm_weight": 0.8,
+            "length_bonus": 0.0,
+            "beam_width": 50,
+            "beam_size_token": 1 << 30,
+            "beam_threshold": 50.0,
+            "log_add": False,
+        },
+        ("flashlight-text",),
+    ),
     "nemo-greedy": (nemo_greedy, {"lm_weight": 0.0, "batch_size": 16}, ("nemo_toolkit", "torch")),
     "nemo-beam": (
         nemo_beam,
@@ -275,7 +332,7 @@ DECODERS: dict[str, tuple[Make, dict[str, Any], tuple[str, ...]]] = {
 }
 HELP = {
     "lm_weight": "weight of a natural logarithm of the model's",
-    "length_bonus": "added for each word (pyctcdecode) or token (the others)",
+    "length_bonus": "added for each word (pyctcdecode, flashlight-lexicon) or token (the others)",
     "beam_width": "hypotheses that are kept",
     "beam_prune_logp": "leave out hypotheses that are this much worse than the best one",
     "token_min_logp": "leave out tokens below this log-probability in a frame, but for the best one",
@@ -295,6 +352,8 @@ def main() -> None:
         command.add_argument("--logits", type=Path, required=True, help=".npz with log_probs [N, T, C] and lengths [N]")
         command.add_argument("--vocabulary", type=Path, required=True, help="JSON list of C pieces, the blank last")
         command.add_argument("--lm", type=Path, help="ARPA file, plain text")
+        if name == "flashlight-lexicon":
+            command.add_argument("--lexicon", type=Path, required=True, help="JSON object from words to lists of token ids")
         command.add_argument("--repeats", type=int, default=3, help="times to decode everything")
         command.add_argument("--out", type=Path, help="file for the JSON instead of the standard output")
         for setting, default in defaults.items():

@@ -8,7 +8,7 @@ from typing import Any
 
 from .errors import NGramFormatError
 from .training_summary import TrainingSummary
-from .tuned import TunedDecoding, decoding_from
+from .tuned import TunedDecoding, decoding_from, settings_from
 from .word_summary import WordSummary
 
 MODEL_TYPE = "ngram_lm"
@@ -32,6 +32,8 @@ class NGramLMConfig:
         training: how it was trained, where it was trained here.
         words: of a word-level model, composed with a lexicon; then n-grams, order, `<unk>` and `<s>` are those of words.
         decoding: settings that were found best for speech recognisers, newest last (see `hf_ngpulm.tuned`).
+        defaults: settings that the model came with, for CTC pipelines to decode with any recogniser that nothing is said of
+            there, such as pyctcdecode's alpha and beta; empty if it came with none.
     """
 
     vocab_size: int
@@ -46,6 +48,7 @@ class NGramLMConfig:
     training: TrainingSummary | None = None
     words: WordSummary | None = None
     decoding: tuple[TunedDecoding, ...] = ()
+    defaults: dict[str, float | int | str | bool] = field(default_factory=dict)
     model_type: str = field(default=MODEL_TYPE)
     format_version: int = field(default=FORMAT_VERSION)
 
@@ -67,6 +70,8 @@ class NGramLMConfig:
     def to_dict(self) -> dict[str, Any]:
         values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
         del values["decoding"]
+        if not self.defaults:
+            del values["defaults"]
         values["unit"] = self.unit
         return values | ({"decoding": [entry.to_dict() for entry in self.decoding]} if self.decoding else {})
 
@@ -118,6 +123,8 @@ class NGramLMConfig:
             values["training"] = TrainingSummary.from_dict(values["training"], where)
         if "decoding" in values:
             values["decoding"] = decoding_from(values["decoding"], where)
+        if "defaults" in values:
+            values["defaults"] = settings_from(values["defaults"], where, "defaults")
         return cls(**values)
 
 

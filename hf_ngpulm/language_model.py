@@ -408,6 +408,44 @@ class NGramLM(
         lm = load_saved(cls, found[0], found[1], where, engine)
         return lm if device is None else lm.to(device)
 
+    @classmethod
+    def from_wav2vec2_with_lm(
+        cls,
+        repo: str | os.PathLike[str],
+        tokenizer: Any = None,
+        *,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        cache_dir: str | Path | None = None,
+        local_files_only: bool = False,
+        case: str = "auto",
+        closed_vocabulary: bool = False,
+        device: str | torch.device | None = None,
+        engine: str = "auto",
+    ) -> NGramLM:
+        """Read the word-level language model of a `Wav2Vec2ProcessorWithLM` repo, and what it was decoded with.
+
+        See `hf_ngpulm.compat.repository` for what is read. Its alpha, beta and the beam of pyctcdecode are in
+        `config.defaults`, with which pipelines decode where nothing else is given, and
+        `CTCDecoder(processor, lm, **lm.config.defaults)` does.
+
+        Args:
+            repo: a Hub id, or a folder.
+            tokenizer: of the ASR model, a processor that holds it, or the name of a repo that has it; that of the repo itself
+                if left out.
+            revision, token, cache_dir, local_files_only: as for `from_pretrained`.
+            case, closed_vocabulary: see `hf_ngpulm.lexicon.compose`.
+            device, engine: as for `from_arpa`.
+
+        Raises:
+            NGramFormatError: there is no such language model in the repo, or a broken one.
+            TokenizerMismatchError: the repo's labels aren't the tokenizer's.
+        """
+        from .compat.repository import lm_from_repository
+
+        hub = {"revision": revision, "token": token, "cache_dir": cache_dir, "local_files_only": local_files_only}
+        return lm_from_repository(repo, tokenizer, hub, case, closed_vocabulary, device, engine)
+
     # -- written to
 
     def save_pretrained(
@@ -545,6 +583,7 @@ class NGramLM(
         if tokenizer is not None:
             self.check_tokenizer(tokenizer)
             tokenizer = tokenizer_of(tokenizer)
+        asked = self._without_word_bonus()
         rest = iter(texts)
         while batch := list(islice(rest, batch_size)):
             if all(isinstance(text, str) for text in batch):
@@ -559,10 +598,20 @@ class NGramLM(
             token_ids = torch.full((len(rows), max(1, int(lengths.max()))), -1)
             for i, row in enumerate(rows):
                 token_ids[i, : len(row)] = torch.tensor(row, dtype=torch.int64)
-            scores, states = self.score_tokens(token_ids, lengths)
-            ends = self.final_scores(states).tolist()
+            scores, states = asked.score_tokens(token_ids, lengths)
+            ends = asked.final_scores(states).tolist()
             for text, row, values, end in zip(batch, rows, scores.tolist(), ends, strict=True):
                 yield [*values[: len(row)], end], row, text if isinstance(text, str) else None
+
+    def _without_word_bonus(self) -> BackoffAutomaton:
+        """The model itself, or, where words have a bonus besides their probabilities, one that scores those alone."""
+        words = self.config.words
+        if words is None or not words.word_bonus:
+            return self
+        from .lexicon.reweighing import reweighed
+
+        tensors = reweighed(self.tensors, words, self.vocab_size, word=-words.word_bonus)
+        return BackoffAutomaton(tensors, self.vocab_size, self.context_length, self.roots, self.starts, self.engine)
 
     def perplexity(self, texts: Iterable[str | Sequence[int]], tokenizer: Any = None) -> Perplexity:
         """Perplexity of texts, one sentence each, per token and per word (sentence ends included).
@@ -614,7 +663,8 @@ def _perplexity(log_prob: float, count: int) -> float:
 def load_language_model(
     source: str | os.PathLike[str], tokenizer: Any = None, device: str | torch.device | None = None
 ) -> NGramLM:
-    """Load a model from whatever names one: a Hub repo or folder, an ARPA file, a KenLM binary, or a NeMo checkpoint.
+    """Load a model from whatever names one: a Hub repo or folder (also one that a `Wav2Vec2ProcessorWithLM` was saved to), an
+    ARPA file, a KenLM binary, or a NeMo checkpoint.
 
     Raises:
         NGramFormatError: it isn't a language model, or a broken one.
@@ -626,6 +676,10 @@ def load_language_model(
         return NGramLM.from_arpa(source, tokenizer, device=device)
     if not os.path.isdir(source) and re.search(r"\.(nemo|bin|binary|arpa(\.\w+)?)$", os.fspath(source)):
         raise FileNotFoundError(f"{source}: no such file")
+    from .compat.repository import is_with_lm
+
+    if is_with_lm(source):
+        return NGramLM.from_wav2vec2_with_lm(source, tokenizer, device=device)
     return NGramLM.from_pretrained(source, device=device)
 
 

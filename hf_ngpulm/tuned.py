@@ -120,18 +120,32 @@ class TunedDecoding:
         for name, value in named.items():
             good = isinstance(value, str) and 0 < len(value) <= 512
             require(good, f"decoding: {name} should be a name, is {str(value)[:80]!r}")
-        settings, measured = values.get("settings"), values.get("measured", {})
-        require(isinstance(settings, dict), f"decoding: settings should be an object, is {str(settings)[:80]!r}")
-        require("lm_weight" in settings, "decoding: settings should have a lm_weight")
-        for name, value in settings.items():
-            require(name in SETTINGS, f"decoding: no setting is called {str(name)[:80]!r}")
-            what, right = SETTINGS[name]
-            require(right(value), f"decoding: {name} should be {what}, is {str(value)[:80]!r}")
+        settings, measured = settings_from(values.get("settings"), where, "decoding: settings"), values.get("measured", {})
         require(isinstance(measured, dict) and len(measured) <= 16, "decoding: measured should be an object")
         for name, value in measured.items():
             good = _is_finite(value) or (isinstance(value, str) and len(value) <= 80)
             require(good, f"decoding: measured.{name[:80]} should be a number or a word, is {str(value)[:80]!r}")
-        return cls(ModelIdentity(*named.values()), dict(settings), dict(measured))
+        return cls(ModelIdentity(*named.values()), settings, dict(measured))
+
+
+def settings_from(values: Any, where: str, what: str) -> dict[str, Any]:
+    """What a config has as settings, an `lm_weight` among them, checked.
+
+    Raises:
+        NGramFormatError: says what is wrong.
+    """
+    if not isinstance(values, dict):
+        raise NGramFormatError(f"{where}: {what} should be an object, is {str(values)[:80]!r}")
+    if "lm_weight" not in values:
+        raise NGramFormatError(f"{where}: {what} should have a lm_weight")
+    name_of = what.partition(":")[0]
+    for name, value in values.items():
+        if name not in SETTINGS:
+            raise NGramFormatError(f"{where}: {name_of}: no setting is called {str(name)[:80]!r}")
+        right, is_right = SETTINGS[name]
+        if not is_right(value):
+            raise NGramFormatError(f"{where}: {name_of}: {name} should be {right}, is {str(value)[:80]!r}")
+    return dict(values)
 
 
 def decoding_from(values: Any, where: str) -> tuple[TunedDecoding, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
 from .errors import NGramFormatError
@@ -23,6 +23,9 @@ class WordSummary:
         unk_score_offset: natural log, added to `<unk>` for each unknown word, where they aren't.
         unk_token_cost: natural log, what each token of an unknown word costs.
         context_length: tokens that a state depends on at most.
+        word_bonus: natural log, added to the probability of every word, known or not, so that it isn't one any more.
+        num_contexts: states in which no word has begun; they come first.
+        delimiter: id of the token between words, None where words begin with a mark.
     """
 
     num_words: int
@@ -33,6 +36,9 @@ class WordSummary:
     unk_score_offset: float
     unk_token_cost: float
     context_length: int
+    word_bonus: float = 0.0
+    num_contexts: int = 0
+    delimiter: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -48,12 +54,14 @@ class WordSummary:
             raise NGramFormatError(f"{where}: words should be an object, is {type(values).__name__}")
         found: dict[str, Any] = {}
         for entry in fields(cls):
-            value: Any = values.get(entry.name)
+            value: Any = values.get(entry.name, None if entry.default is MISSING else entry.default)
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             good = {
                 "case": value in CASES,
                 "closed_vocabulary": isinstance(value, bool),
                 "unk_score_offset": is_number and abs(value) < 1e300,
+                "word_bonus": is_number and abs(value) < 1e300,
+                "delimiter": value is None or (isinstance(value, int) and is_number and 0 <= value < 2**31),
                 "unk_token_cost": is_number and 0 <= value < 1e300,
             }.get(entry.name, isinstance(value, int) and is_number and 0 <= value < 2**31)
             if not good:
@@ -67,9 +75,10 @@ class WordSummary:
         unknown = (
             "forbidden"
             if self.closed_vocabulary
-            else f"`<unk>` {self.unk_score_offset:+g}, and {-self.unk_token_cost:.3g} for each token (natural logs)"
+            else f"`<unk>` {self.unk_score_offset:+g}, and {-self.unk_token_cost or 0.0:.3g} for each token (natural logs)"
         )
         return [
             ("words", f"{self.num_words:,}, of which {left_out:,} have no spelling; {self.num_spellings:,} spellings"),
             ("unknown words", unknown),
+            *([("bonus for each word", f"{self.word_bonus:+.4g} (natural log)")] if self.word_bonus else []),
         ]

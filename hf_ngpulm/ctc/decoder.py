@@ -41,7 +41,8 @@ class CTCDecoder:
         phrase_weight: what their bonuses are multiplied with, one number or a tensor `[B]`.
         num_beams: prefixes that the search keeps; 1 searches greedily.
         beta: bonus for each token (natural log), against an LM's liking for short transcripts: a number or a tensor `[B]`. In
-            beam search with an LM the default is 3 for a weight of 1, in proportion; without one it is 0. For beam search only.
+            beam search with an LM the default is 3 for a weight of 1, in proportion; without one it is 0, and where the LM has
+            a bonus for words (`word_bonus`, see `hf_ngpulm.lexicon.compose`). For beam search only.
         beam_threshold: prefixes that score so much less than the best one are dropped; for beam search only.
         blank_threshold: frames whose blank is likelier than this can only be blanks, which saves time; None asks every
             frame. For beam search only.
@@ -112,8 +113,10 @@ class CTCDecoder:
         self.confidence = confidence
         self.engine = check_engine(engine)
         self.splitter = WordSplitter(self.tokenizer)
-        self.beta = None if beta is None else check_weight(beta, "beta")
         self.fusion = Fusion(lm, lm_weight, phrases, phrase_weight, self.tokenizer)
+        if beta is None and self.fusion.models and all(map(_has_word_bonus, self.fusion.models)):
+            beta = 0.0
+        self.beta = None if beta is None else check_weight(beta, "beta")
 
     def __call__(self, logits: Tensor, lengths: Tensor | None = None, phrases: Any = None) -> list[list[Hypothesis]]:
         """Decode a batch.
@@ -223,3 +226,8 @@ def check_logits(logits: Tensor, lengths: Tensor | None, blank_id: int) -> Tenso
     if blank_id >= classes:
         raise InvalidLogitsError(f"the blank has the id {blank_id}, but the logits have only {classes} classes")
     return checked_lengths(lengths, batch_size, frames, logits.device).to(torch.int32)
+
+
+def _has_word_bonus(lm: NGramLM) -> bool:
+    words = getattr(getattr(lm, "config", None), "words", None)
+    return words is not None and words.word_bonus != 0

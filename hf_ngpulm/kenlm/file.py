@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -120,12 +121,27 @@ class KenLMFile:
         """The words by their ids, `<s>`, `</s>` and `<unk>` included."""
         if not self._header.has_words:
             raise NGramFormatError(
-                f"{self.path}: the file holds no word strings, only their hashes; build it anew without build_binary's -v"
+                f"{self.path}: the file holds no word strings, only their hashes; build it anew without build_binary's -v, or "
+                "tell the words (unigrams=, where there is such an argument)"
             )
         try:
             return self._vocabulary.read_strings(self._data[self._search_end :])
         except NGramFormatError as error:
             raise NGramFormatError(f"{self.path}: {error}") from None
+
+    def name_words(self, words: Iterable[str]) -> None:
+        """Give a file without word strings those of some words, which their hashes tell; the others keep names without letters.
+
+        Raises:
+            NGramFormatError: none of the words is the model's.
+        """
+        named = [*dict.fromkeys(words)]
+        ids = self._vocabulary.ids([_BOS, _EOS, *named]).tolist()
+        if not any(ids[2:]):
+            shown = ", ".join(map(repr, named[:5]))
+            raise NGramFormatError(f"{self.path}: none of the {len(named)} words given, such as {shown}, is the model's")
+        by_id = {token: word for token, word in zip(ids, [_BOS, _EOS, *named]) if token}
+        self.__dict__["vocabulary"] = ["<unk>", *(by_id.get(token, f"<{token}>") for token in range(1, self.num_words))]
 
     @property
     def words(self) -> list[str]:

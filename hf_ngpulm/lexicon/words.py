@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ..arguments import check_number
 from ..automaton import BackoffAutomaton
 from ..automaton.automaton import MAX_CONTEXT_LENGTH
 from ..config import NGramLMConfig
@@ -17,6 +18,7 @@ from ..ngrams.table import NGramTable, one_thread
 from ..vocabulary import Vocabulary, tokenizer_of
 from ..word_summary import WordSummary
 from .composition import compose_automaton
+from .reweighing import reweighed
 from .spellings import SHOWN, Lexicon, LexiconSource, make_lexicon
 from .trie import build_trie, sorted_spellings
 from .word_lm import form_lm
@@ -29,7 +31,7 @@ logger = logging.getLogger(__name__)
 # What an unknown word scores where there may be none: finite, so that no engine computes with infinities, and far below any
 # path that keeps to the lexicon. A search none of whose hypotheses keeps to it still returns its best one.
 FORBIDDEN = -1e4
-OPTIONS = ("lexicon", "case", "closed_vocabulary", "unk_score_offset", "unk_token_cost")
+OPTIONS = ("lexicon", "case", "closed_vocabulary", "unk_score_offset", "unk_token_cost", "word_bonus")
 
 
 @one_thread()
@@ -43,6 +45,7 @@ def compose(
     closed_vocabulary: bool = False,
     unk_score_offset: float = -10.0,
     unk_token_cost: float | None = None,
+    word_bonus: float = 0.0,
     device: str | torch.device | None = None,
     engine: str = "auto",
 ) -> NGramLM:
@@ -57,11 +60,13 @@ def compose(
         unk_score_offset: natural log, added to log p(<unk>) for each unknown word. (pyctcdecode adds its own, of the same
             default, to log10 p: its -10 is -23.03 here.)
         unk_token_cost: natural log, what each token of an unknown word costs; that of a uniform choice by default, log V.
+        word_bonus: natural log, added to the probability of every word, known or not: a bonus for each word in units of the
+            LM's weight. (pyctcdecode's beta, divided by its alpha.) Texts score, and have a perplexity, as without it.
         device, engine: as for `NGramLM.from_arpa`.
 
     Raises:
         NGramFormatError: no word can be spelled, or only in another case; a bad lexicon; more states than can be addressed.
-        ValueError: the offset or the cost isn't a finite number.
+        ValueError: the offset, the cost or the bonus isn't a finite number.
     """
     from ..language_model import NGramLM
 
@@ -78,9 +83,12 @@ def compose(
         )
     if not (math.isfinite(cost) and cost >= 0):
         raise ValueError(f"unk_token_cost should be a finite number of at least 0, got {unk_token_cost}")
+    check_number(word_bonus, "word_bonus")
     spelled = make_lexicon(words, tokenizer, lexicon, vocab_size, case)
     _tell(spelled, len(words), given=lexicon is not None)
-    automaton, num_spellings = compose_spelled(table, spelled, None if closed_vocabulary else unk_score_offset, cost)
+    automaton, num_spellings, num_contexts = compose_spelled(
+        table, spelled, None if closed_vocabulary else unk_score_offset, cost
+    )
     summary = WordSummary(
         num_words=len(words),
         num_spelled=spelled.num_words,
@@ -90,7 +98,13 @@ def compose(
         unk_score_offset=float(unk_score_offset),
         unk_token_cost=cost,
         context_length=automaton.context_length,
+        word_bonus=float(word_bonus),
+        num_contexts=num_contexts,
+        delimiter=spelled.boundaries.delimiter,
     )
+    tensors = automaton.tensors
+    if word_bonus:
+        tensors = reweighed(tensors, summary, vocabulary.size, word=word_bonus)
     special = {token: table.row_of_unigram(token) for token in (table.unk, table.bos)}
     log_probs = {token: None if row is None else float(table.orders[0].log_probs[row]) for token, row in special.items()}
     config = NGramLMConfig(
@@ -107,14 +121,17 @@ def compose(
     unused = np.ones(vocabulary.size, dtype=bool)
     unused[spelled.tokens] = False
     in_no_word = torch.from_numpy(np.flatnonzero(unused).astype(np.int32))
-    made = NGramLM(config, automaton.tensors, automaton.roots, automaton.starts, in_no_word, vocabulary.pieces, engine)
+    made = NGramLM(config, tensors, automaton.roots, automaton.starts, in_no_word, vocabulary.pieces, engine)
     return made if device is None else made.to(device)
 
 
 def compose_spelled(
     table: NGramTable, lexicon: Lexicon, unk_score_offset: float | None, unk_token_cost: float
-) -> tuple[BackoffAutomaton, int]:
-    """The automaton, and the number of different spellings. Arguments as for `compose`; no offset closes the vocabulary."""
+) -> tuple[BackoffAutomaton, int, int]:
+    """The automaton, the number of different spellings, and that of the LM's own states, which come first.
+
+    Arguments as for `compose`; no offset closes the vocabulary.
+    """
     form_of, offsets, tokens = sorted_spellings(lexicon.offsets, lexicon.tokens)
     trie = build_trie(offsets, tokens)
     lm = form_lm(table, lexicon.words, form_of, trie.num_forms)
@@ -123,7 +140,8 @@ def compose_spelled(
     # of a long unknown one may look like a known one), or where the context decides which word of one spelling it was.
     is_local = lexicon.boundaries.delimiter is None and len(form_of) == trie.num_forms
     context_length = (table.order + 1) * (trie.longest + 1) if is_local else MAX_CONTEXT_LENGTH
-    return compose_automaton(lm, trie, lexicon.boundaries, unknown, -unk_token_cost, context_length), trie.num_forms
+    automaton = compose_automaton(lm, trie, lexicon.boundaries, unknown, -unk_token_cost, context_length)
+    return automaton, trie.num_forms, lm.num_states
 
 
 def refuse_options(options: Iterable[str], why: str) -> None:

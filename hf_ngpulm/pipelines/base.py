@@ -21,7 +21,7 @@ from transformers.pipelines.automatic_speech_recognition import rescale_stride
 
 from ..hypotheses import Hypothesis
 from ..language_model import NGramLM, configured_lm, load_language_model
-from ..tuned import ModelIdentity, TunedDecoding, tuned_for
+from ..tuned import ModelIdentity, tuned_for
 from .per_item import RECORDING, Numbered, Recordings, listed_values, numbered, numbers_in
 
 # What the decoder of some family takes: the stock pipeline would swallow the name of any setting.
@@ -54,7 +54,7 @@ OF_SOME_DECODER = frozenset(
 )
 NO_PHRASES: list[str] = []
 logger = logging.getLogger(__name__)
-_told: set[tuple[str, str]] = set()  # for which models it was said that settings are their tuned ones
+_told: set[tuple[str, str]] = set()  # of which settings it was said, and for which models, that they come with the LM
 TRANSDUCERS = ("parakeet_tdt", "parakeet_rnnt", "nemotron_asr_streaming", "nemotron3_5_asr")
 
 
@@ -66,8 +66,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     may be lists with a value for each recording (see `hf_ngpulm.pipelines.per_item`).
 
     Where there is one `lm` and no `lm_weight`, settings that were tuned for the model with that LM and are kept in the LM's
-    config hold: weights, and the search that they are for (see `hf_ngpulm.tuned`). What is given goes before them; an
-    `lm_weight` before all of them.
+    config hold: weights, and the search that they are for (see `hf_ngpulm.tuned`); for CTC models also those that an LM came
+    with (`NGramLM.from_wav2vec2_with_lm`). What is given goes before them; an `lm_weight` before all of them.
     """
 
     # Settings that a family's decoder takes; any of the reasons is cause enough to decode here.
@@ -98,6 +98,10 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             kwargs["lm"] = lm
             if weight is not None:
                 kwargs.setdefault("lm_weight", weight)
+        if kwargs.get("lm") is not None and kwargs.get("decoder") is not None:
+            # Where pyctcdecode is installed `pipeline` makes a decoder by itself for models that have one beside them.
+            logger.warning("lm= is given, and decodes; the decoder of pyctcdecode is left aside")
+            del kwargs["decoder"]
         super().__init__(model, *args, **kwargs)
 
     def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -139,14 +143,18 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     def _tuned(self, settings: dict[str, Any], search: dict[str, Any]) -> dict[str, Any]:
         """Settings that the language model's config has for this model and this search, and that aren't given."""
         lm, given = settings.get("lm"), {**search, **settings}
-        if not isinstance(lm, NGramLM) or not lm.config.decoding:
+        if not isinstance(lm, NGramLM):
             return {}
-        found = tuned_for(lm.config.decoding, self._identity, given)
+        found = tuned_for(lm.config.decoding, self._identity, given) if lm.config.decoding else None
         if found is None:
-            return {}
+            return self._defaults(lm, given)
         fitting = {name: value for name, value in found.settings.items() if name not in given}
-        _tell(found, fitting)
+        tell(f"was tuned for {found.model.name}", found.model.fingerprint, fitting)
         return fitting
+
+    def _defaults(self, lm: NGramLM, given: dict[str, Any]) -> dict[str, Any]:
+        """Settings that a language model came with, those that aren't given."""
+        return {}
 
     @cached_property
     def _identity(self) -> ModelIdentity:
@@ -355,12 +363,12 @@ class FramesThemselves:
     decode = __call__
 
 
-def _tell(tuned: TunedDecoding, fitting: dict[str, Any]) -> None:
-    """Say once for each model and settings that what wasn't given has been tuned."""
+def tell(why: str, of: str, fitting: dict[str, Any]) -> None:
+    """Say once for each model and settings what is decoded with that wasn't given."""
     shown = ", ".join(f"{name}={value}" for name, value in fitting.items() if name != "phrase_weight")
-    if (tuned.model.fingerprint, shown) not in _told:
-        _told.add((tuned.model.fingerprint, shown))
-        logger.warning("decoding with %s, as the language model's config was tuned for %s", shown, tuned.model.name)
+    if (of, shown) not in _told:
+        _told.add((of, shown))
+        logger.warning("decoding with %s, as the language model's config %s", shown, why)
 
 
 def _same(a: Any, b: Any) -> bool:

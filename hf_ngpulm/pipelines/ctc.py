@@ -8,7 +8,9 @@ from torch import Tensor
 
 from ..ctc import CTCDecoder
 from ..hypotheses import Hypothesis
-from .base import NGramPipeline, frame_lengths
+from ..language_model import NGramLM
+from ..tuned import TunedDecoding
+from .base import NGramPipeline, frame_lengths, tell
 
 
 class CTCNGramPipeline(NGramPipeline):
@@ -21,10 +23,12 @@ class CTCNGramPipeline(NGramPipeline):
     The following are taken both by `pipeline(...)` and by a call, where they hold for that call only:
 
     Args:
-        lm: an `NGramLM`; the id of a Hub repo or a folder with one; or an ARPA (`.arpa`, `.arpa.gz`) or NeMo (`.nemo`) file.
-            None decodes without. A list has one, or None, for each recording of the call.
+        lm: an `NGramLM`; the id of a Hub repo or a folder with one, or with the LM of a `Wav2Vec2ProcessorWithLM`; or an ARPA
+            (`.arpa`, `.arpa.gz`), KenLM (`.bin`) or NeMo (`.nemo`) file. None decodes without. A list has one, or None, for
+            each recording of the call.
         lm_weight: weight of the LM's log-probabilities; a list or a tensor has one for each recording. By default what was
-            tuned for the model and stands in the LM's config, with the rest of what was tuned; or else 0.5.
+            tuned for the model and stands in the LM's config, with the rest of what was tuned; or what the LM came with, if it
+            is that of a `Wav2Vec2ProcessorWithLM`; or else 0.5.
         phrases: phrases that shall be recognised: a list of texts, or of pairs of a text and a weight, or a
             `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
         phrase_weight: what their bonuses are multiplied with (default 1); a list or a tensor has one for each recording.
@@ -47,6 +51,16 @@ class CTCNGramPipeline(NGramPipeline):
     reasons = ("lm", "phrases", "num_beams", "confidence")
     of_an_lm = frozenset({"lm_weight", "repeats", "score_eos"})
     shared_with_generation = ("num_beams", "num_return_sequences")
+
+    def _defaults(self, lm: NGramLM, given: dict[str, Any]) -> dict[str, Any]:
+        found = lm.config.defaults
+        if not found or "lm_weight" in given:
+            return {}
+        if not TunedDecoding(self._identity, found).suits(given):  # a beam's, and none is asked for
+            found = {"lm_weight": found["lm_weight"]}
+        fitting = {name: value for name, value in found.items() if name not in given}
+        tell("says that it came with", "", fitting)
+        return fitting
 
     def _make_decoder(self, settings: dict[str, Any]) -> CTCDecoder:
         return CTCDecoder(self.tokenizer, **{"confidence": None, **settings}, frame_seconds=self._frame_seconds)

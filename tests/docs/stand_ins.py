@@ -23,13 +23,18 @@ from tiny_transducers import demo_transducer
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.bundled import bundled
+from hf_ngpulm.compat import build_ctcdecoder
+from hf_ngpulm.ngrams import write_arpa
+from hf_ngpulm.training import train
 
 DEMO = bundled("examples/speech/harbour")
 COMMIT = "0" * 40
 CTC, TDT, RNNT = "nvidia/parakeet-ctc-0.6b", "nvidia/parakeet-tdt-0.6b-v3", "nvidia/parakeet-rnnt-0.6b"
 WHISPER, WAV2VEC2 = "openai/whisper-tiny", "facebook/wav2vec2-base-960h"
+WITH_LM = "org/wav2vec2-with-lm"
 LM, WHISPER_LM, WAV2VEC2_LM = "org/my-lm", "org/my-whisper-lm", "org/my-wav2vec2-lm"
 RATE = 16000
+LABELS = ["<pad>", "<s>", "</s>", "<unk>", "|", *"ABCDEFGHIJKLMNOPQRSTUVWXYZ'"]
 
 
 def sentences() -> list[str]:
@@ -71,6 +76,9 @@ def make_repos(folder: Path) -> dict[str, Path]:
     transformers.WhisperProcessor(extractor, parts["tokenizer"]).save_pretrained(folder / "whisper")
     repos[WHISPER] = folder / "whisper"
     repos[WAV2VEC2] = _wav2vec2(folder / "wav2vec2")
+    repos[WITH_LM] = shutil.copytree(repos[WAV2VEC2], folder / "with-lm")
+    _write_words(folder / "words.arpa", repos[WAV2VEC2])
+    build_ctcdecoder(LABELS, folder / "words.arpa").save_to_dir(repos[WITH_LM])
 
     texts, characters = sentences()[:500], transformers.AutoTokenizer.from_pretrained(repos[WAV2VEC2])
     for repo_id, lm in (
@@ -86,18 +94,24 @@ def make_repos(folder: Path) -> dict[str, Path]:
 def _wav2vec2(folder: Path) -> Path:
     """Characters, and `|` between words."""
     folder.mkdir()
-    pieces = ["<pad>", "<s>", "</s>", "<unk>", "|", *"ABCDEFGHIJKLMNOPQRSTUVWXYZ'"]
-    (folder / "vocab.json").write_text(json.dumps({piece: token for token, piece in enumerate(pieces)}))
+    (folder / "vocab.json").write_text(json.dumps({piece: token for token, piece in enumerate(LABELS)}))
     tokenizer = transformers.Wav2Vec2CTCTokenizer(str(folder / "vocab.json"))
     extractor = transformers.Wav2Vec2FeatureExtractor(return_attention_mask=True)
     transformers.Wav2Vec2Processor(extractor, tokenizer).save_pretrained(folder)
     config = transformers.Wav2Vec2Config(
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, conv_dim=(16, 16, 16),
         conv_stride=(10, 8, 4), conv_kernel=(10, 8, 4), num_feat_extract_layers=3, num_conv_pos_embeddings=16,
-        num_conv_pos_embedding_groups=2, vocab_size=len(pieces), pad_token_id=0,
+        num_conv_pos_embedding_groups=2, vocab_size=len(LABELS), pad_token_id=0,
     )  # fmt: skip
     transformers.Wav2Vec2ForCTC(config).save_pretrained(folder)
     return folder
+
+
+def _write_words(path: Path, model: Path) -> None:
+    """An ARPA file of words in capitals."""
+    texts = [text.upper() for text in sentences()[:200]]
+    table, words = train(texts, transformers.AutoTokenizer.from_pretrained(model), unit="word", order=2, workers=1).of_words
+    write_arpa(table, path, "piece", words)
 
 
 def make_files(folder: Path, repos: dict[str, Path]) -> None:
@@ -118,6 +132,7 @@ def make_files(folder: Path, repos: dict[str, Path]) -> None:
     recordings = [{"audio": str(DEMO / line["audio"]), "text": line["text"]} for line in spoken]
     (folder / "dev.jsonl").write_text("".join(json.dumps(line) + "\n" for line in recordings))
     shutil.copy(DEMO / "lm.arpa.gz", folder / "lm.arpa.gz")
+    shutil.copy(repos[WITH_LM] / "language_model" / "words.arpa", folder)
     _write_nemo(folder / "lm.nemo", 256)
     general = NGramLM.train(texts[300:600], transformers.AutoTokenizer.from_pretrained(repos[CTC]), order=3)
     general.save_pretrained(folder / "general-lm")
@@ -171,6 +186,11 @@ def _whisper() -> dict[str, Any]:
     return {**whisper, "whisper_lm": NGramLM.from_pretrained(WHISPER_LM)}
 
 
+def _letters() -> dict[str, Any]:
+    """Labels, and outputs for them, `[T, C]`."""
+    return {"labels": LABELS, "logits": np.random.default_rng(0).normal(size=(50, len(LABELS)))}
+
+
 def _recordings() -> dict[str, Any]:
     return {"audio": "audio.flac", "batch_of_audio": ["audio.flac", "call.flac", "talk.flac"]}
 
@@ -181,5 +201,5 @@ def _chunk() -> dict[str, Any]:
 
 
 GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
-    "recordings": _recordings, "parakeet": _ctc, "whisper": _whisper, "chunk": _chunk,
+    "recordings": _recordings, "letters": _letters, "parakeet": _ctc, "whisper": _whisper, "chunk": _chunk,
 }  # fmt: skip
