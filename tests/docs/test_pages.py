@@ -30,7 +30,7 @@ REASONS = {
     "needs a GPU": 3,
     "needs a microphone": 2,
     "runs until it is stopped": 2,
-    "needs several processes": 1,
+    "needs several processes": 2,
     "another project's": 8,
     "shown in the README": 1,
 }
