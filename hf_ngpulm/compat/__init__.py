@@ -32,9 +32,10 @@ processors.
 """
 
 from .alphabet import Alphabet
-from .decoder import BeamSearchDecoderCTC, OutputBeam, OutputBeamMPSafe, build_ctcdecoder
+from .decoder import BeamSearchDecoderCTC, build_ctcdecoder
 from .language_model import LanguageModel
 from .standing_in import stand_in
+from .transcripts import OutputBeam, OutputBeamMPSafe
 
 __all__ = [
     "Alphabet",

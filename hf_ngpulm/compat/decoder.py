@@ -20,8 +20,7 @@ from ..boosting import PhraseBooster
 from ..ctc import CTCDecoder
 from ..ctc.decoder import MOST_BEAMS
 from ..ctc.stream import BeamStream
-from ..errors import InvalidLogitsError, NGramFormatError
-from ..hypotheses import Hypothesis
+from ..errors import NGramFormatError
 from ..language_model import NGramLM
 from .alphabet import Alphabet, LabelTokenizer
 from .constants import (
@@ -34,46 +33,18 @@ from .constants import (
     DEFAULT_PRUNE_LOGP,
     DEFAULT_SCORE_LM_BOUNDARY,
     DEFAULT_UNK_LOGP_OFFSET,
-    MIN_TOKEN_CLIP_P,
 )
 from .fused import SEGMENTATIONS, FusedModel, LMState
 from .language_model import LanguageModel
+from .outputs import log_probs_of, without_unlikely
 from .repository import ALPHABET_FILE, LM_FOLDER, download
+from .transcripts import OutputBeam, OutputBeamMPSafe, Transcript, merged
 
 logger = logging.getLogger(__name__)
 
-NEVER = -1e4  # a log-probability that nothing makes up for
 MOST_ENTRIES = 1 << 25  # of a batch: rows x frames x prefixes
 KEPT_HOTWORDS = 16
 FOR_THE_BEST = 16  # prefixes that may together be the best text
-WordFrames = tuple[str, tuple[int, int]]
-
-
-class OutputBeam(NamedTuple):
-    """One transcript.
-
-    Args:
-        text: words with a space between them.
-        last_lm_state: for `lm_start_state`; None without a language model.
-        text_frames: each word with its first frame and the one behind its last.
-        logit_score: natural log-probability of the outputs, summed over all alignments that were kept.
-        lm_score: `logit_score` with what language model, beta and hotwords add: what transcripts are ranked by.
-    """
-
-    text: str
-    last_lm_state: LMState | None
-    text_frames: list[WordFrames]
-    logit_score: float
-    lm_score: float
-
-
-class OutputBeamMPSafe(NamedTuple):
-    """The same without the state, as batches give it."""
-
-    text: str
-    text_frames: list[WordFrames]
-    logit_score: float
-    lm_score: float
 
 
 class BeamSearchDecoderCTC:
@@ -335,11 +306,11 @@ class BeamSearchDecoderCTC:
                 self._hotwords.popitem(last=False)
         return self._hotwords[key]
 
-    def _transcripts(self, logits_list: list[Any], search: _Search) -> list[list[_Transcript]]:
+    def _transcripts(self, logits_list: list[Any], search: _Search) -> list[list[Transcript]]:
         """Transcripts of utterances, decoded in batches of similar length."""
-        rows = [_log_probs(logits, len(self._alphabet.labels)) for logits in logits_list]
+        rows = [log_probs_of(logits, len(self._alphabet.labels)) for logits in logits_list]
         order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
-        found: list[list[_Transcript]] = [[] for _ in rows]
+        found: list[list[Transcript]] = [[] for _ in rows]
         while order:
             count = max(1, MOST_ENTRIES // (max(1, len(rows[order[-1]])) * search.decoder.num_beams))
             batch = [row for row in order[-count:] if rows[row].device == rows[order[-1]].device]
@@ -348,11 +319,11 @@ class BeamSearchDecoderCTC:
                 found[row] = beams
         return found
 
-    def _batch(self, rows: list[Tensor], search: _Search) -> list[list[_Transcript]]:
+    def _batch(self, rows: list[Tensor], search: _Search) -> list[list[Transcript]]:
         decoder = search.decoder
         padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         lengths = torch.tensor([len(row) for row in rows], device=padded.device)
-        kept, left_out = _without_unlikely(padded, lengths, search.token_min_logp)
+        kept, left_out = without_unlikely(padded, lengths, search.token_min_logp)
         lengths = decoder.check(kept, lengths)
         models = decoder.fusion.rows(len(rows), kept.device)
         lm, start, place = search.lm, 0, 0
@@ -368,42 +339,15 @@ class BeamSearchDecoderCTC:
             ends = self._fused.word_end_scores(lm, (stream.state.lm_states[..., 0] - place).to(lm.device)).to(kept.device)
             stream.state = stream.state._replace(fused=stream.state.fused + ends)
         return [
-            _merged(n_best, offset, start, search)
+            merged(n_best, offset, start, search.threshold, search.beam_width)
             for n_best, offset in zip(stream.hypotheses(), left_out.tolist(), strict=True)
         ]
 
-    def _without_same_history(self, transcripts: list[_Transcript]) -> list[_Transcript]:
+    def _without_same_history(self, transcripts: list[Transcript]) -> list[Transcript]:
         language_model = self._language_model
         seen_by_lm = max(1, (1 if language_model is None else language_model.order) - 1)
         best = {tuple(transcript.text.split()[-seen_by_lm:]): transcript for transcript in reversed(transcripts)}
         return sorted(best.values(), key=lambda transcript: -transcript.lm_score)
-
-
-class _Transcript(NamedTuple):
-    """What was found of one text: its scores, its likeliest prefix, and the state that it began in."""
-
-    lm_score: float
-    logit_score: float
-    text: str
-    best: Hypothesis
-    start: int
-
-    def beam(self, fused: FusedModel | None) -> OutputBeam:
-        state = None if fused is None else LMState(fused, self.start, self.best.token_ids)
-        return OutputBeam(self.text, state, self.text_frames(), self.logit_score, self.lm_score)
-
-    def beam_without_state(self) -> OutputBeamMPSafe:
-        return OutputBeamMPSafe(self.text, self.text_frames(), self.logit_score, self.lm_score)
-
-    def text_frames(self) -> list[WordFrames]:
-        best, splitter = self.best, self.best.splitter
-        assert splitter is not None
-        spans, words = splitter.spans(best.token_ids), self.text.split()
-        if len(spans) == len(words):
-            named = [(word, first, last) for word, (first, last) in zip(words, spans)]
-        else:  # marks of words' beginnings without a word
-            named = splitter.words(best.token_ids)
-        return [(word, (best.token_frames[first], best.token_ends[last - 1])) for word, first, last in named]
 
 
 class _Search(NamedTuple):
@@ -458,61 +402,3 @@ def _booster(words: tuple[str, ...], weight: float, tokenizer: Any, has_words: b
         list(words), tokenizer, weight, "phrase", whole_words=has_words, case="keep", tokenizations=SEGMENTATIONS,
         vocab_size=vocab_size,
     )  # fmt: skip
-
-
-def _log_probs(logits: Any, classes: int) -> Tensor:
-    """Log-probabilities `[T, C]` of whatever a model's outputs are, float32."""
-    values = torch.as_tensor(np.ascontiguousarray(logits) if isinstance(logits, np.ndarray) else logits).detach().float()
-    if values.dim() != 2 or values.shape[1] != classes:
-        raise InvalidLogitsError(
-            f"logits should have the shape [T, {classes}], a class for each label (the blank among them), got "
-            f"{list(values.shape)}"
-        )
-    if len(values) and bool(values.min() >= 0) and abs(float(values.sum(1).mean()) - 1) < 1e-3:
-        return values.clamp(MIN_TOKEN_CLIP_P, 1.0).log()
-    return values.log_softmax(-1).clamp(min=math.log(MIN_TOKEN_CLIP_P))
-
-
-def _without_unlikely(log_probs: Tensor, lengths: Tensor, least: float) -> tuple[Tensor, Tensor]:
-    """Log-probabilities without labels below the least one, but for the likeliest of each frame.
-
-    Args:
-        log_probs: `[B, T, C]`.
-        lengths: `[B]`.
-
-    Returns:
-        `[B, T, C]`, and the log of what is left, summed over the frames of each row, `[B]`: the search normalises its frames.
-    """
-    kept = log_probs
-    if least > math.log(MIN_TOKEN_CLIP_P):
-        unlikely = (log_probs < least) & (log_probs < log_probs.amax(-1, keepdim=True))
-        kept = log_probs.masked_fill(unlikely, NEVER)
-    left = kept.double().logsumexp(-1)
-    inside = torch.arange(log_probs.shape[1], device=log_probs.device) < lengths[:, None]
-    return kept, left.masked_fill(~inside, 0.0).sum(1)
-
-
-def _merged(n_best: list[Hypothesis], offset: float, start: int, search: _Search) -> list[_Transcript]:
-    """Transcripts of different texts: those with spaces more or less at an end, or cut into other pieces, are one.
-
-    Args:
-        n_best: best first.
-        offset: natural log of how likely the labels are that weren't left out.
-    """
-    of_text: dict[str, list[Hypothesis]] = {}
-    for hypothesis in n_best:
-        of_text.setdefault(hypothesis.text, []).append(hypothesis)
-    found = []
-    for text, same in of_text.items():
-        logit_score = offset + _log_sum([hypothesis.acoustic_score for hypothesis in same])
-        # What the search added is the same for one text, but for spaces at its ends, and pieces that are unknown words.
-        lm_score = logit_score + max(hypothesis.score - hypothesis.acoustic_score for hypothesis in same)
-        found.append(_Transcript(lm_score, logit_score, text, same[0], start))
-    found.sort(key=lambda transcript: -transcript.lm_score)
-    return [transcript for transcript in found if transcript.lm_score >= found[0].lm_score - search.threshold][
-        : search.beam_width
-    ]
-
-
-def _log_sum(values: list[float]) -> float:
-    return values[0] if len(values) == 1 else float(np.logaddexp.reduce(values))

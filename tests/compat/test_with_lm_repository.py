@@ -82,7 +82,7 @@ def test_other_weights(repo, labels, words_arpa, outputs, tokenizer, attrs):
 def test_in_a_pipeline(saved, recogniser, caplog):
     """`lm=` alone: weights and beam are the repo's. What is given goes before them."""
     audio = np.random.default_rng(0).normal(size=16000).astype(np.float32)
-    features = recogniser["feature_extractor"](audio, sampling_rate=16000, return_tensors="pt")
+    features = recogniser["feature_extractor"](audio, sampling_rate=16000, return_tensors="pt", return_attention_mask=True)
     with torch.no_grad():
         logits = recogniser["model"](**features).logits
     lm = NGramLM.from_wav2vec2_with_lm(saved)
