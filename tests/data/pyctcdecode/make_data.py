@@ -1,6 +1,6 @@
 """Golden outputs of pyctcdecode.
 
-    python make_data.py     # in an environment with pyctcdecode 0.5.0, kenlm and numpy below 2
+python make_data.py     # in an environment with pyctcdecode 0.5.0, kenlm and numpy below 2
 """
 
 from __future__ import annotations
@@ -56,9 +56,7 @@ def main() -> None:
     known = sorted({word for words in sentences for word in words})
     pieces = sorted({word[:2] for word in known if len(word) > 1} | set(LETTERS))
     labels = {"letters": ["", " ", *LETTERS], "pieces": ["▁⁇▁", *[f"▁{p}" for p in pieces], *pieces, ""]}
-    logits = {
-        name: [outputs(words, rows, seed) for seed, words in enumerate(sentences)] for name, rows in labels.items()
-    }
+    logits = {name: [outputs(words, rows, seed) for seed, words in enumerate(sentences)] for name, rows in labels.items()}
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         arpa = Path(folder, "words.arpa")
