@@ -86,7 +86,7 @@ def demo(
             sets[of_set].recognise(asr, name, "beam", **beam)
             sets[of_set].recognise(asr, name, "phrases", phrases=phrases, phrase_weight=PHRASE_WEIGHTS[name], **beam)
     if as_json:
-        _print_json(chosen, sets)
+        _print_json(sets)
     else:
         _print_tables(chosen, sets, lm, clips)
 
@@ -116,7 +116,7 @@ def _rates(clips: Clips, key: tuple[str, str]) -> dict[str, float]:
     return rates
 
 
-def _print_json(models: list[str], sets: dict[str, Clips]) -> None:
+def _print_json(sets: dict[str, Clips]) -> None:
     for name, clips in sets.items():
         for key, texts in clips.texts.items():
             transcripts = [{"reference": a, "text": b} for a, b in zip(clips.references, texts, strict=True)]
