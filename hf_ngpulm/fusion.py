@@ -185,7 +185,8 @@ class Fusion:
         columns, weights = [], []
         if self.models:
             lm_weights = _weights(self.weight, "lm_weight", batch_size, device)
-            every_part = [(*parts_of(row), *[(None, 0.0)] * (self.num_lms - len(parts_of(row)))) for row in models]
+            nothing = [(None, 0.0)] * self.num_lms  # behind the parts of rows that have fewer than others
+            every_part = [(*parts_of(row), *nothing)[: self.num_lms] for row in models]
             for place in range(self.num_lms):
                 columns.append([parts[place][0] for parts in every_part])
                 factors = torch.tensor([parts[place][1] for parts in every_part], dtype=torch.float32, device=device)
