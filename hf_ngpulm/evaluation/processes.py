@@ -19,6 +19,7 @@ from typing import Any
 
 BEAT = 0.5  # seconds between two signs of life
 SETTLED = 10.0  # seconds after a process's end in which the last of its results should be seen
+EARLY = 30.0  # seconds for a process to replace the sign that was there before this one looked: of an earlier run, maybe
 PATIENCE = 120.0  # seconds without one after which a process is taken for dead; shared folders may show files late
 
 
@@ -110,15 +111,22 @@ class Watch:
     """Looks at the signs of the others.
 
     Args:
-        folder, size: as all processes have them; signs from before are taken away.
+        folder, size: as all processes have them. What is there already may be of an earlier run, or of a process of this one
+            that was faster and is dead by now: it counts when nothing has replaced it for a while.
         patience: seconds without a sign after which a process is taken for dead.
     """
 
     def __init__(self, folder: Path, size: int, patience: float = PATIENCE) -> None:
         self.folder, self.patience = folder, patience
-        self._seen: dict[int, tuple[str, float]] = {rank: ("", time.monotonic()) for rank in range(1, size)}
-        for rank in self._seen:
-            sign_path(folder, rank).unlink(missing_ok=True)
+        self._made = time.monotonic()
+        self._found = {rank: self._text(rank) for rank in range(1, size)}
+        self._seen = {rank: (text or "", self._made) for rank, text in self._found.items()}
+
+    def _text(self, rank: int) -> str | None:
+        try:
+            return sign_path(self.folder, rank).read_text()
+        except (OSError, ValueError):
+            return None
 
     def wait(self, complete: Callable[[], bool], remedy: str) -> None:
         """Wait until all is done.
@@ -138,16 +146,18 @@ class Watch:
 
     def _lost(self, rank: int) -> str | None:
         """Why nothing more is to be expected of a process, None if something is."""
-        try:
-            text = sign_path(self.folder, rank).read_text()
-            sign = json.loads(text)
-        except (OSError, ValueError):
-            text, sign = self._seen[rank][0], {}
         last, when = self._seen[rank]
         now = time.monotonic()
-        if text != last:
-            self._seen[rank] = (text, now)
-            when = now
+        text = self._text(rank)
+        sign: dict[str, Any] = {}
+        if text is not None:
+            with contextlib.suppress(ValueError):
+                sign = json.loads(text)
+            if text != last:
+                self._seen[rank] = (text, now)
+                when = now
+            elif text == self._found[rank] and now - self._made < min(EARLY, self.patience):
+                return None
         if sign.get("state") == "failed":
             return f"failed ({sign.get('message')})"
         if sign.get("state") == "done":

@@ -203,6 +203,7 @@ def test_a_line_that_was_cut_short_is_dropped(tmp_path, cut):
 
 def test_signs_of_life(tmp_path):
     def watched(patience=30.0):
+        sign_path(tmp_path, 1).unlink(missing_ok=True)
         return Watch(tmp_path, 2, patience)
 
     with Signs(tmp_path, 1):
@@ -219,10 +220,30 @@ def test_signs_of_life(tmp_path):
         raise RuntimeError("broken")
     with pytest.raises(WorkerLostError, match=r"process 1 failed \(RuntimeError: broken\)"):
         watch.wait(lambda: False, "")
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    sign_path(tmp_path, 1).write_text(json.dumps({"host": socket.gethostname(), "pid": ended.pid, "state": "running"}))
-    watch._seen = {1: ("", time.monotonic())}
+    watch = watched()
+    sign_path(tmp_path, 1).write_text(sign_of_a_dead_process())
     with pytest.raises(WorkerLostError, match="process 1 has died"):
         watch.wait(lambda: False, "")
     watch.wait(lambda: True, "")  # all is there, whoever is dead
+
+
+def sign_of_a_dead_process():
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    return json.dumps({"host": socket.gethostname(), "pid": ended.pid, "state": "running"})
+
+
+def test_a_sign_from_before(tmp_path):
+    """It is an earlier run's, and will be replaced, or that of a process that was killed before the first one looked."""
+    sign = sign_path(tmp_path, 1)
+    for state, told in (("running", "has died"), ("failed", "failed"), ("done", "has ended without")):
+        sign.write_text(sign_of_a_dead_process().replace("running", state))
+        watch = Watch(tmp_path, 2, patience=0.2)
+        with pytest.raises(WorkerLostError, match=f"process 1 {told}"):
+            watch.wait(lambda: False, "")
+        watch = Watch(tmp_path, 2)
+        assert watch._lost(1) is None
+        sign.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "state": "running"}))
+        assert watch._lost(1) is None
+        sign.write_text(sign_of_a_dead_process())
+        assert watch._lost(1) == "has died"
