@@ -163,6 +163,7 @@ class Fusion:
         self._take_phrases(phrases, phrase_weight)
         self.held: Counter[str] = Counter()  # contexts that streams are in
         self._pools: dict[torch.device, AutomatonPool] = {}
+        self._shared: tuple[tuple[Any, ...], Any, RowModels] | None = None
 
     def rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
         """The models of `batch_size` rows, on the device of their logits.
@@ -214,6 +215,18 @@ class Fusion:
             present,
             self.num_lms,
         )
+
+    def shared_rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
+        """As `rows`, for who changes nothing in them: those of the batch before, if this one is of the same kind."""
+        lm = self.of_all
+        varied = phrases is not None or self.phrases is not None or self.per_row is not None or isinstance(self.weight, Tensor)
+        if varied or not isinstance(lm, NGramLM):
+            return self.rows(batch_size, device, phrases)
+        kind: tuple[Any, ...] = (batch_size, device, self.weight)
+        of = lm.arc_offsets  # others after the model has moved to another device
+        if self._shared is None or self._shared[0] != kind or self._shared[1] is not of:
+            self._shared = kind, of, self.rows(batch_size, device)
+        return self._shared[2]
 
     def row(self, model: NGramLM | LogLinear | None, lm_weight: float, device: torch.device) -> RowModels:
         """One row with one of the models, or None, its weight, and the phrases of all rows.

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..arguments import check_weight, one_of, refuse_idle, whole
-from ..automaton.ops import check_engine
+from ..automaton.ops import check_engine, engine_name
 from ..batches import checked_lengths
 from ..confidence import MEASURES
 from ..errors import InvalidLogitsError
-from ..fusion import Fusion, select_rows
+from ..fusion import Fusion, RowModels, select_rows
 from ..hypotheses import Hypothesis
 from ..language_model import NGramLM
 from ..log_linear import LogLinear
 from ..vocabulary import tokenizer_of
 from ..words import WordSplitter
 from . import greedy
-from .stream import BeamStream, CTCStream, GreedyStream
+from .stream import BeamStream, CTCStream, GreedyStream, WholeBatch, unscored
+
+if TYPE_CHECKING:
+    from .beam.whole import WholeSearch
 
 MOST_BEAMS = 1024
 # Default of `beta` for an LM weight of 1: about what the average token costs in an LM, as STAY_COST is.
@@ -117,6 +120,7 @@ class CTCDecoder:
         if beta is None and self.fusion.models and all(map(_has_word_bonus, self.fusion.models)):
             beta = 0.0
         self.beta = None if beta is None else check_weight(beta, "beta")
+        self._prepared: tuple[RowModels, tuple[Any, ...], WholeSearch] | None = None  # for the last batch, and others like it
 
     def __call__(self, logits: Tensor, lengths: Tensor | None = None, phrases: Any = None) -> list[list[Hypothesis]]:
         """Decode a batch.
@@ -134,13 +138,27 @@ class CTCDecoder:
             ValueError: lengths that don't fit the logits.
         """
         lengths = self.check(logits, lengths)
-        stream = self.stream(logits.shape[0], logits.device, phrases)
+        if self.num_beams > 1 and engine_name(self.engine, logits.device) == "cpu":
+            stream: CTCStream = self._whole_batch(logits.shape[0], logits.device, phrases)
+        else:
+            stream = self.stream(logits.shape[0], logits.device, phrases)
         stream.add_checked(logits, lengths)
         return stream.hypotheses()
 
+    def _whole_batch(self, batch_size: int, device: torch.device, phrases: Any) -> WholeBatch:
+        from .beam.whole import WholeSearch  # compiled loops: they aren't loaded before they are needed
+
+        models = self.fusion.shared_rows(batch_size, device, phrases)
+        num_beams, count, thresholds = self.num_beams, self.num_return_sequences, (self.beam_threshold, self.blank_threshold)
+        kind = (self.blank_id, num_beams, count, *thresholds, self.score_eos)
+        if self._prepared is None or self._prepared[0] is not models or self._prepared[1] != kind:
+            bonuses = self.token_bonuses(models.lm_weights)
+            self._prepared = models, kind, WholeSearch(models, bonuses, unscored(models), *kind)
+        return WholeBatch(self, models, self._prepared[2])
+
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> CTCDecoder:
         """The same with other phrases, as cheaply as phrases can be changed."""
-        selected = copy.copy(self)
+        selected = self._copy()
         selected.fusion = self.fusion.with_phrases(phrases, phrase_weight)
         return selected
 
@@ -153,17 +171,22 @@ class CTCDecoder:
         """The same with other weights, numbers or tensors `[B]`; None leaves one as it is."""
         if self.num_beams == 1:
             refuse_idle({"beta": beta}, "without a beam to act on: make the decoder with num_beams=8, or so")
-        selected = copy.copy(self)
+        selected = self._copy()
         selected.fusion = self.fusion.with_weights(lm_weight, phrase_weight)
         selected.beta = self.beta if beta is None else check_weight(beta, "beta")
         return selected
 
     def select(self, rows: Sequence[int]) -> CTCDecoder:
         """The same decoder for a batch of some of the rows that LMs, phrases, weights and `beta` list, in this order."""
-        selected = copy.copy(self)
+        selected = self._copy()
         selected.fusion = self.fusion.select(rows)
         selected.beta = None if self.beta is None else select_rows(self.beta, rows)
         return selected
+
+    def _copy(self) -> CTCDecoder:
+        other = copy.copy(self)
+        other._prepared = None
+        return other
 
     def stream(self, batch_size: int = 1, device: torch.device | str = "cpu", phrases: Any = None) -> CTCStream:
         """Begin to decode a batch whose frames come block by block.
@@ -177,9 +200,9 @@ class CTCDecoder:
             device: where to search.
             phrases: as for a call.
         """
-        kind = GreedyStream if self.num_beams == 1 else BeamStream
         device = torch.device(device)
-        return kind(self, self.fusion.rows(batch_size, device, phrases), device)
+        kind = GreedyStream if self.num_beams == 1 else BeamStream
+        return kind(self, self.fusion.shared_rows(batch_size, device, phrases), device)
 
     def label_frames(self, logits: Tensor, lengths: Tensor | None = None) -> greedy.GreedyLabels:
         """The class that greedy search gives each frame, before blanks and repeats are dropped. Arguments as for a call."""

@@ -17,8 +17,11 @@ from ..errors import InvalidLogitsError
 from ..fusion import RowModels
 from ..hypotheses import Hypothesis
 from . import beam, greedy
+from .beam.ranking import rank
 
 if TYPE_CHECKING:
+    from .beam.tracing import TracedTokens
+    from .beam.whole import WholeSearch
     from .decoder import CTCDecoder
 
 # What going on with a label costs under the rule "stay", per unit of LM weight: about what the average token costs in an LM.
@@ -115,6 +118,22 @@ class CTCStream(ABC):
             splitter=decoder.splitter,
         )
 
+    def _listed(self, traced: TracedTokens, scores: np.ndarray) -> list[list[Hypothesis]]:
+        return [
+            [
+                self._hypothesis(
+                    row,
+                    traced.tokens[row, n, :count].tolist(),
+                    traced.starts[row, n, :count].tolist(),
+                    traced.ends[row, n, :count].tolist(),
+                    row_scores[n],
+                )
+                for n, count in enumerate(traced.counts[row].tolist())
+                if row_scores[n][0] > -math.inf
+            ]
+            for row, row_scores in enumerate(scores.tolist())
+        ]
+
 
 class GreedyStream(CTCStream):
     """Greedy search: one label a frame."""
@@ -194,35 +213,10 @@ class BeamStream(CTCStream):
     def hypotheses(self) -> list[list[Hypothesis]]:
         from .beam.tracing import trace  # compiled loops: they aren't loaded before they are needed
 
-        decoder, state = self.decoder, self.state
-        acoustic, scores = prefix_scores(state)
-        scores, of_lms, of_phrases = self.models.at_end(
-            scores, state.lm_scores, state.lm_states, decoder.score_eos, decoder.engine
-        )
-        scores, places = scores.topk(decoder.num_return_sequences, dim=1)
-        acoustic, sizes = acoustic.gather(1, places), state.sizes.gather(1, places)
-        kept = scores > -torch.inf
-        sizes = sizes.masked_fill(~kept, 0)
-        traced = trace(_joined(self.links), _joined(self.labels), places.cpu().numpy(), sizes.cpu().numpy())
+        ranked = rank(self.models, self.state, self.decoder.num_return_sequences, self.decoder.score_eos, self.decoder.engine)
+        traced = trace(_joined(self.links), _joined(self.labels), ranked.places, ranked.sizes)
         starts, ends = self._own_frame_numbers(traced.starts, traced.ends)
-        tensors = (scores, acoustic, of_lms.gather(1, places), of_phrases.gather(1, places))
-        columns = zip(kept.tolist(), torch.stack([tensor.double() for tensor in tensors], 2).tolist())
-        found = []
-        for row, (row_kept, row_scores) in enumerate(columns):
-            found.append(
-                [
-                    self._hypothesis(
-                        row,
-                        traced.tokens[row, n, :count].tolist(),
-                        starts[row, n, :count].tolist(),
-                        ends[row, n, :count].tolist(),
-                        row_scores[n],
-                    )
-                    for n, count in enumerate(traced.counts[row])
-                    if row_kept[n]
-                ]
-            )
-        return found
+        return self._listed(traced._replace(starts=starts, ends=ends), ranked.scores)
 
     def _own_frame_numbers(self, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Numbers of frames without the padding of the blocks before them."""
@@ -236,6 +230,21 @@ class BeamStream(CTCStream):
         numbers = np.cumsum(inside, axis=1)
         rows = np.arange(self.batch_size)[:, None, None]
         return numbers[rows, starts], numbers[rows, ends - 1] + 1
+
+
+class WholeBatch(CTCStream):
+    """Beam search of utterances whose frames come all at once, on the CPU."""
+
+    def __init__(self, decoder: CTCDecoder, models: RowModels, search: WholeSearch) -> None:
+        super().__init__(decoder, models, models.states.device)
+        self.search = search
+
+    def _search(self, logits: Tensor, lengths: Tensor) -> None:
+        self.found = self.search(logits, lengths)
+        self._refuse(torch.from_numpy(self.found.bad_frames))
+
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        return self._listed(self.found.traced, self.found.scores)
 
 
 def label_frames(
@@ -274,12 +283,6 @@ def unscored(models: RowModels) -> Tensor:
     It counts as one of V tokens that are equally likely: otherwise it would come for free.
     """
     return -math.log(max(models.vocab_size, 1)) * models.lm_weights
-
-
-def prefix_scores(state: beam.BeamState) -> tuple[Tensor, Tensor]:
-    """Acoustic scores of the prefixes, and scores with what LMs and bonuses add: float64 `[B, K]`."""
-    acoustic = torch.logaddexp(state.blank_scores, state.token_scores).double() + state.offsets[:, None]
-    return acoustic, acoustic + state.fused
 
 
 def _joined(blocks: list[np.ndarray]) -> np.ndarray:

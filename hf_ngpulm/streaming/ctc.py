@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ..confidence import frame_confidence
 from ..ctc import CTCDecoder, beam
-from ..ctc.stream import label_frames, prefix_scores, unscored
+from ..ctc.beam.ranking import prefix_scores, rank
+from ..ctc.stream import label_frames, unscored
 from ..fusion import RowModels, widened
 from .history import History
 from .slots import Found, Slots, Switch, given_back
@@ -209,10 +210,7 @@ class BeamSlots(CTCSlots):
     def finish(self, slot: int) -> list[Found]:
         row = slice(slot, slot + 1)
         state = beam.BeamState(*(part[row] for part in self.state))
-        acoustic, scores = prefix_scores(state)
-        scores, of_lms, of_phrases = self.models.of(row).at_end(
-            scores, state.lm_scores, state.lm_states, self.decoder.score_eos, self.decoder.engine
-        )
-        scores, places = scores.topk(self.decoder.num_return_sequences, dim=1)
-        columns = (places, scores, *(values.gather(1, places) for values in (acoustic, of_lms, of_phrases)))
-        return [Found(*values) for values in zip(*(column[0].tolist() for column in columns)) if values[1] > -torch.inf]
+        decoder = self.decoder
+        ranked = rank(self.models.of(row), state, decoder.num_return_sequences, decoder.score_eos, decoder.engine)
+        found = zip(ranked.places[0].tolist(), ranked.scores[0].tolist())
+        return [Found(place, *scores) for place, scores in found if scores[0] > -np.inf]

@@ -19,6 +19,7 @@ from . import BLANK, INSIDE, BeamFrames, BeamState
 NONE = np.float32(-np.inf)
 KEPT_SCORES = 1 << 18
 BLOCK = 64  # tokens that are looked at together
+FEW = 4  # tokens that are fewer than one in so many are gone through one by one for each prefix
 ROUNDING = 1e-3  # of sums in single precision
 NEGLIGIBLE = 25.0  # a summand less likely than another by this power of e is lost in single precision
 
@@ -47,16 +48,29 @@ def ctc_beam(
         lengths = lengths.clamp(0, frames)
         starts, logits = packed_frames(logits, lengths)
         normalisers = torch.logsumexp(logits, dim=-1)
-        parts = [part.amax(-1) for part in (logits[:, :blank], logits[:, blank + 1 :]) if part.shape[-1]]
-        highest = torch.stack([torch.full_like(normalisers, -torch.inf), *parts]).amax(0)  # of the tokens
+        highest = highest_of_tokens(logits, blank)
         arrays = (
             *arrays_of(automaton), starts.numpy(), logits.numpy(), normalisers.numpy(), highest.numpy(),
             *(tensor.contiguous().numpy() for tensor in (lengths, weights, bonuses, unscored)),
             blank, vocab_size, threshold, skip,
             *(tensor.numpy() for tensor in state), links.numpy(), labels.numpy(), bad_frames.numpy(),
         )  # fmt: skip
-        in_threads(lambda first, last: _search_rows(first, last, *arrays), batch_size, frames * (classes + 64 * num_beams))
+        work = elements_per_row(frames, classes, num_beams)
+        in_threads(lambda first, last: search_rows(first, last, *arrays), batch_size, work)
     return state, BeamFrames(links, labels, bad_frames)
+
+
+def highest_of_tokens(logits: Tensor, blank: int) -> Tensor:
+    """The highest logit of each frame but for the blank's: `[N, C]` -> `[N]`, -inf if there is no other class."""
+    parts = [part.amax(-1) for part in (logits[:, :blank], logits[:, blank + 1 :]) if part.shape[-1]]
+    if len(parts) == 2:
+        return torch.maximum(*parts)
+    return parts[0] if parts else torch.full(logits.shape[:1], -torch.inf)
+
+
+def elements_per_row(frames: int, classes: int, num_beams: int) -> int:
+    """How much work a row is, see `in_threads`."""
+    return frames * (classes + 64 * num_beams)
 
 
 @compiled
@@ -69,7 +83,73 @@ def any_above(x, added, line, first, last, bound):
 
 
 @compiled
-def _add(a, b):
+def _list_sums_above(x, added, line, bound, classes, listed):
+    """List the tokens with sums above a bound."""
+    bound, count = np.float32(bound), 0
+    for block in range(0, classes, BLOCK):
+        end = min(block + BLOCK, classes)
+        if any_above(x, added, line, block, end, bound):
+            for token in range(np.uintp(block), np.uintp(end)):
+                listed[count] = token
+                count += x[token] + added[line, token] > bound
+    return count
+
+
+@compiled
+def _list_above(x, bound, classes, listed):
+    """List the tokens with logits above a bound."""
+    bound, count = np.float32(bound), 0
+    for block in range(0, classes, BLOCK):
+        end = min(block + BLOCK, classes)
+        above = 0
+        for token in range(np.uintp(block), np.uintp(end)):
+            above += x[token] > bound
+        if above:
+            for token in range(np.uintp(block), np.uintp(end)):
+                listed[count] = token
+                count += x[token] > bound
+    return count
+
+
+@compiled
+def _slots_for(count):
+    """Slots of a hash table for some entries: a power of two."""
+    slots = 4
+    while slots < 2 * count:
+        slots *= 2
+    return slots
+
+
+@compiled
+def _find_families(totals, hashes, parent_hashes, sizes, by_hash, alive, parents, first_child, next_child):
+    """List the prefixes in the beam; find the parent of each, if that is in it, too, and the children. Returns their number."""
+    last_slot = by_hash.size - 1
+    by_hash[:] = -1
+    count = 0
+    for k in range(totals.size):
+        if totals[k] > -np.inf:
+            alive[count] = k
+            count += 1
+            first_child[k] = -1
+            slot = (hashes[k] ^ (hashes[k] >> np.int64(32))) & last_slot
+            while by_hash[slot] >= 0:
+                slot = (slot + 1) & last_slot
+            by_hash[slot] = k
+    for i in range(count):
+        k = alive[i]
+        parents[k] = -1
+        slot = (parent_hashes[k] ^ (parent_hashes[k] >> np.int64(32))) & last_slot
+        while by_hash[slot] >= 0:
+            j = by_hash[slot]
+            if hashes[j] == parent_hashes[k] and sizes[j] + 1 == sizes[k]:
+                parents[k], next_child[k], first_child[j] = j, first_child[j], k
+                break
+            slot = (slot + 1) & last_slot
+    return count
+
+
+@compiled
+def add_logs(a, b):
     """log(exp(a) + exp(b))"""
     if a < b:
         a, b = b, a
@@ -112,7 +192,7 @@ def _push(scores, places, tokens, size, score, place, token):
 
 
 @compiled
-def _search_rows(
+def search_rows(
     first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     starts, logits, normalisers, highest_logits, lengths, weights, bonuses, unscored, blank, vocab_size, threshold, skip,
     offsets, all_blank_scores, all_token_scores, all_last, all_hashes, all_parent_hashes, all_sizes, all_fused,
@@ -139,7 +219,9 @@ def _search_rows(
     room = np.empty(max(vocab_size, 1), dtype=np.float32)
     doubles = np.empty((8, num_beams), dtype=np.float64)
     singles = np.empty((3, num_beams), dtype=np.float32)
-    integers = np.empty((5, num_beams), dtype=np.int32)
+    integers = np.empty((8, num_beams), dtype=np.int32)
+    by_hash = np.empty(_slots_for(num_beams), dtype=np.int32)
+    tokens = np.empty((2, classes), dtype=np.int32)
     longs = np.empty((1, num_beams), dtype=np.int64)
     flags = np.empty((2, num_beams), dtype=np.bool_)
     of_automata = np.empty((num_beams, num_automata), dtype=np.float32)
@@ -154,6 +236,8 @@ def _search_rows(
     highest_added = rows32[0]  # by place, of the prefix's state
     old_blank_scores, old_fused = rows32[1], rows32[2]
     parents, heap_places, heap_tokens, old_last, old_sizes = rows_int[0], rows_int[1], rows_int[2], rows_int[3], rows_int[4]
+    alive, first_child, next_child = rows_int[5], rows_int[6], rows_int[7]
+    by_hash, likely, looked_at = borrowed(by_hash), borrowed(tokens)[0], borrowed(tokens)[1]
     old_hashes = borrowed(longs)[0]
     known, stays = rows_flag[0], rows_flag[1]
     old_lm_scores, old_lm_states = borrowed(of_automata), borrowed(states_of_automata)[:num_beams]
@@ -164,9 +248,10 @@ def _search_rows(
         hashes, parent_hashes, sizes = all_hashes[row], all_parent_hashes[row], all_sizes[row]
         fused, lm_scores, lm_states = all_fused[row], all_lm_scores[row], all_lm_states[row]
         added_highest[:] = np.inf  # nothing is kept yet
-        known[:] = False
+        known[:] = stays[:] = False
+        changed, num_alive, used = True, 0, num_beams
         for k in range(num_beams):
-            totals[k] = _add(np.float64(blank_scores[k]), np.float64(token_scores[k]))
+            totals[k] = add_logs(np.float64(blank_scores[k]), np.float64(token_scores[k]))
         for frame in range(lengths[row]):
             packed = starts[row] + frame
             normaliser = normalisers[packed]
@@ -178,28 +263,24 @@ def _search_rows(
             skipped = np.exp(blank_log_prob) > skip
 
             # The prefixes as they are: by a blank, by their last token once more, or anew from their parents.
+            if changed:
+                num_alive = _find_families(
+                    totals, hashes, parent_hashes, sizes, by_hash, alive, parents, first_child, next_child
+                )
             size = 0
             best = -np.inf
-            for k in range(num_beams):
-                if totals[k] == -np.inf:
-                    continue
+            for i in range(num_alive):
+                k = alive[i]
                 by_blank[k] = totals[k] + blank_log_prob
                 by_token[k] = from_parent[k] = -np.inf
-                parents[k] = -1
-                if last_tokens[k] >= 0:
-                    token = last_tokens[k]
+                if last_tokens[k] >= 0 and not skipped:
+                    token, j = last_tokens[k], parents[k]
                     log_prob = np.float64(x[token]) - normaliser
-                    for j in range(num_beams):
-                        if hashes[j] == parent_hashes[k] and sizes[j] + 1 == sizes[k] and totals[j] > -np.inf:
-                            parents[k] = j
-                            if not skipped:
-                                before = blank_scores[j] if last_tokens[j] == token else totals[j]
-                                from_parent[k] = before + log_prob
-                            break
-                    if not skipped:
-                        by_token[k] = token_scores[k] + log_prob
-                stayed[k] = _add(by_token[k], from_parent[k])
-                together[k] = _add(by_blank[k], stayed[k])
+                    by_token[k] = token_scores[k] + log_prob
+                    if j >= 0:
+                        from_parent[k] = (blank_scores[j] if last_tokens[j] == token else totals[j]) + log_prob
+                stayed[k] = add_logs(by_token[k], from_parent[k])
+                together[k] = add_logs(by_blank[k], stayed[k])
                 score = together[k] + fused[k]
                 if score > -np.inf:
                     _push(heap_scores, heap_places, heap_tokens, size, score, k, -1)
@@ -212,41 +293,51 @@ def _search_rows(
                 worst = heap_scores[0] if size == num_beams else -np.inf
                 worst = max(worst, best - threshold)
                 highest = np.float64(highest_logits[packed]) - normaliser
-                for k in range(num_beams):
-                    if totals[k] == -np.inf:
-                        continue
-                    if known[k] and totals[k] + fused[k] + highest_added[k] + highest <= worst:
-                        continue
-                    line = _line_of(lm_states, k, num_kept)
-                    if added_highest[line] == np.inf or not _are_equal(added_states, line, lm_states, k):
-                        chain = _keep(
-                            arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-                            lm_states, k, weights, row, bonuses[row], unscored[row], blank, vocab_size, candidates,
-                            one, chain, at, added, added_highest, added_states,
-                        )  # fmt: skip
-                    highest_added[k], known[k] = added_highest[line], True
-                    if totals[k] + fused[k] + highest_added[k] + highest <= worst:
-                        continue
-                    base = totals[k] + fused[k] - normaliser
-                    for block in range(0, classes, BLOCK):
-                        end = min(block + BLOCK, classes)
-                        if not any_above(x, added, line, block, end, np.float32(worst - base - ROUNDING)):
+                most = -np.inf
+                for i in range(num_alive):
+                    k = alive[i]
+                    if not known[k]:
+                        line = _line_of(lm_states, k, num_kept)
+                        if added_highest[line] == np.inf or not _are_equal(added_states, line, lm_states, k):
+                            chain = _keep(
+                                arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+                                lm_states, k, weights, row, bonuses[row], unscored[row], blank, vocab_size, candidates,
+                                one, chain, at, added, added_highest, added_states,
+                            )  # fmt: skip
+                        highest_added[k], known[k] = added_highest[line], True
+                    most = max(most, totals[k] + fused[k] + highest_added[k])
+                if most + highest > worst:
+                    num_likely = _list_above(x, worst - most + normaliser - ROUNDING, classes, likely)
+                    few = num_likely * FEW < classes
+                    for i in range(num_alive):
+                        k = alive[i]
+                        if totals[k] + fused[k] + highest_added[k] + highest <= worst:
                             continue
-                        for entry in range(np.uintp(block), np.uintp(end)):
-                            score = base + x[entry] + added[line, entry]
+                        line = _line_of(lm_states, k, num_kept)
+                        if not _are_equal(added_states, line, lm_states, k):  # another state's has taken its place
+                            chain = _keep(
+                                arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+                                lm_states, k, weights, row, bonuses[row], unscored[row], blank, vocab_size, candidates,
+                                one, chain, at, added, added_highest, added_states,
+                            )  # fmt: skip
+                        base = totals[k] + fused[k] - normaliser
+                        listed, num_listed = likely, num_likely
+                        if not few:
+                            listed = looked_at
+                            num_listed = _list_sums_above(x, added, line, worst - base - ROUNDING, classes, looked_at)
+                        for n in range(num_listed):
+                            token = listed[n]
+                            score = base + x[token] + added[line, token]
                             if score <= worst:
                                 continue
-                            token = np.int64(entry)
                             if token == last_tokens[k]:
                                 score = blank_scores[k] + fused[k] - normaliser + x[token] + added[line, token]
                                 if score <= worst:
                                     continue
-                            present = False
-                            for j in range(num_beams):
-                                if totals[j] > -np.inf and parents[j] == k and last_tokens[j] == token:
-                                    present = True
-                                    break
-                            if present:
+                            child = first_child[k]
+                            while child >= 0 and last_tokens[child] != token:
+                                child = next_child[child]
+                            if child >= 0:
                                 continue
                             if size < num_beams:
                                 _push(heap_scores, heap_places, heap_tokens, size, score, k, token)
@@ -265,24 +356,27 @@ def _search_rows(
 
             # The new beam. A prefix that stays keeps its place; new ones take those of prefixes that go.
             lowest = best - threshold
-            for k in range(num_beams):
+            for i in range(num_alive):
+                k = alive[i]
                 old_blank_scores[k], old_totals[k] = blank_scores[k], totals[k]
                 blank_scores[k] = token_scores[k] = NONE
                 totals[k], stays[k] = -np.inf, False
-            if num_new:
-                for k in range(num_beams):
+                if num_new:
                     old_last[k], old_sizes[k], old_fused[k], old_hashes[k] = last_tokens[k], sizes[k], fused[k], hashes[k]
                     for m in range(num_automata):
                         old_lm_scores[k, m], old_lm_states[k, m] = lm_scores[k, m], lm_states[k, m]
+            num_staying = used = 0
             for i in range(size):
                 if heap_tokens[i] < 0 and heap_scores[i] >= lowest:
                     k = heap_places[i]
                     stays[k] = True
+                    num_staying, used = num_staying + 1, max(used, k + 1)
                     blank_scores[k], token_scores[k], totals[k] = by_blank[k], stayed[k], together[k]
-                    if from_parent[k] > by_blank[k] and from_parent[k] > _add(by_blank[k], by_token[k]):
+                    if from_parent[k] > by_blank[k] and from_parent[k] > add_logs(by_blank[k], by_token[k]):
                         links[row, frame, k], labels[row, frame, k] = parents[k], last_tokens[k]
                     else:
                         labels[row, frame, k] = INSIDE if by_token[k] > by_blank[k] else BLANK
+            changed = num_new > 0 or num_staying < num_alive
             place = -1
             for i in range(size):
                 if heap_tokens[i] < 0 or heap_scores[i] < lowest:
@@ -308,10 +402,11 @@ def _search_rows(
                 parent_hashes[place], hashes[place] = old_hashes[k], _extend_hash(old_hashes[k], token)
                 known[place] = False
                 links[row, frame, place], labels[row, frame, place] = k, token
+                used = max(used, place + 1)
             top = NONE
-            for k in range(num_beams):
+            for k in range(used):
                 top = max(top, blank_scores[k], token_scores[k])
-            for k in range(num_beams):
+            for k in range(used):
                 blank_scores[k] -= top
                 token_scores[k] -= top
                 totals[k] -= top
@@ -319,7 +414,7 @@ def _search_rows(
     # What was borrowed from must last until here.
     return (
         all_added.size + all_added_highest.size + all_added_states.size + room.size + doubles.size + singles.size
-        + integers.size + longs.size + flags.size + of_automata.size + states_of_automata.size
+        + integers.size + by_hash.size + tokens.size + longs.size + flags.size + of_automata.size + states_of_automata.size
     )  # fmt: skip
 
 

@@ -36,12 +36,12 @@ def trace(links: np.ndarray, labels: np.ndarray, places: np.ndarray, sizes: np.n
     longest = int(sizes.max(initial=0))
     counts = np.ascontiguousarray(sizes, dtype=np.int32)
     tokens, starts, ends = (np.full((*places.shape, longest), -1, dtype=np.int32) for _ in range(3))
-    _trace(links, labels, np.ascontiguousarray(places, dtype=np.int32), counts, tokens, starts, ends)
+    trace_rows(links, labels, np.ascontiguousarray(places, dtype=np.int32), counts, tokens, starts, ends)
     return TracedTokens(counts, tokens, starts, ends)
 
 
 @compiled
-def _trace(links, labels, places, counts, tokens, starts, ends):
+def trace_rows(links, labels, places, counts, tokens, starts, ends):
     for row in range(places.shape[0]):
         for n in range(places.shape[1]):
             place, at, end = places[row, n], counts[row, n], -1

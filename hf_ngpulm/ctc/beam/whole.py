@@ -1,0 +1,133 @@
+"""Whole utterances on the CPU: search, ranking and tracing back in one compiled call.
+
+For one short utterance the search itself takes less time than the torch operators that prepare the state of a search that may
+go on. The loops are those of the search in blocks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...automaton.cpu import arrays_of, compiled, in_threads
+from ...batches import packed_frames
+from ...fusion import RowModels
+from . import BLANK, FIRST_HASH
+from .cpu import elements_per_row, highest_of_tokens, search_rows
+from .ranking_cpu import rank_rows
+from .tracing import TracedTokens, trace_rows
+
+
+class Found(NamedTuple):
+    """What was found of `B` rows, at most `N` hypotheses each.
+
+    Args:
+        traced: their tokens.
+        scores: float64 `[B, N, 4]`, see `hf_ngpulm.ctc.beam.ranking.Ranked`.
+        bad_frames: int32 `[B]`, see `BeamFrames`.
+    """
+
+    traced: TracedTokens
+    scores: np.ndarray
+    bad_frames: np.ndarray
+
+
+class WholeSearch:
+    """Beam search over whole utterances of batches with the same models.
+
+    Args:
+        models: of the rows.
+        bonuses, unscored, blank: as for `ctc_beam`.
+        num_beams, count: prefixes that the search keeps, and hypotheses that are returned.
+        threshold, skip: as for `ctc_beam`.
+        score_eos: whether `</s>` counts at the end.
+    """
+
+    def __init__(
+        self,
+        models: RowModels,
+        bonuses: Tensor,
+        unscored: Tensor,
+        blank: int,
+        num_beams: int,
+        count: int,
+        threshold: float,
+        skip: float,
+        score_eos: bool,
+    ) -> None:
+        self.num_beams, self.count, self.blank = num_beams, count, blank
+        self._of_models = (
+            *arrays_of(models.tensors),
+            *(tensor.contiguous().numpy() for tensor in (models.states, models.weights, models.present)),
+            models.num_lms, models.vocab_size,
+        )  # fmt: skip
+        self._settings = (bonuses.numpy(), unscored.numpy(), blank, threshold, skip, score_eos)
+
+    def __call__(self, logits: Tensor, lengths: Tensor) -> Found:
+        """Search.
+
+        Args:
+            logits: `[B, T, C]`.
+            lengths: int32 `[B]`.
+        """
+        batch_size, frames, classes = logits.shape
+        starts, packed = packed_frames(logits, lengths)
+        normalisers = torch.logsumexp(packed, dim=-1).numpy()
+        inputs = (starts.numpy(), packed.numpy(), normalisers, highest_of_tokens(packed, self.blank).numpy(), lengths.numpy())
+        traced = TracedTokens(
+            np.zeros((batch_size, self.count), dtype=np.int32),
+            *(np.empty((batch_size, self.count, frames), dtype=np.int32) for _ in range(3)),
+        )
+        scores = np.full((batch_size, self.count, 4), -np.inf)
+        bad_frames = np.full(batch_size, -1, dtype=np.int32)
+        arguments: tuple[Any, ...] = (
+            *self._of_models, *inputs, *self._settings, self.num_beams, *traced, scores, bad_frames
+        )  # fmt: skip
+        work = elements_per_row(frames, classes, self.num_beams)
+        in_threads(lambda first, last: _decode_rows(first, last, *arguments), batch_size, work)
+        return Found(traced, scores, bad_frames)
+
+
+@compiled
+def _decode_rows(
+    first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, first_states, weights,
+    present, num_lms, vocab_size, starts, logits, normalisers, highest, lengths, bonuses, unscored, blank, threshold, skip,
+    score_eos, num_beams, counts, tokens, token_starts, token_ends, scores, bad_frames,
+):  # fmt: skip
+    batch, num_automata = last - first, first_states.shape[1]
+    offsets, parent_hashes = np.zeros(batch), np.zeros((batch, num_beams), dtype=np.int64)
+    blank_scores = np.full((batch, num_beams), np.float32(-np.inf))
+    token_scores = np.full((batch, num_beams), np.float32(-np.inf))
+    last_tokens = np.full((batch, num_beams), np.int32(-1))
+    hashes = np.full((batch, num_beams), np.int64(FIRST_HASH))
+    sizes, fused = np.zeros((batch, num_beams), dtype=np.int32), np.zeros((batch, num_beams), dtype=np.float32)
+    lm_scores = np.zeros((batch, num_beams, num_automata), dtype=np.float32)
+    lm_states = np.empty((batch, num_beams, num_automata), dtype=np.int32)
+    longest = 0
+    for row in range(batch):
+        blank_scores[row, 0] = 0.0
+        lm_states[row] = first_states[first + row]
+        longest = max(longest, lengths[first + row])
+    labels = np.full((batch, longest, num_beams), np.int32(BLANK))
+    links = np.empty((batch, longest, num_beams), dtype=np.int32)
+    for place in range(num_beams):
+        links[:, :, place] = place
+    rows = slice(first, last)
+    search_rows(
+        np.int64(0), batch,  # as a literal it would be a type of its own, for which the search would be compiled anew
+        arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+        starts[rows], logits, normalisers, highest, lengths[rows], weights[rows], bonuses[rows], unscored[rows],
+        blank, vocab_size, threshold, skip,
+        offsets, blank_scores, token_scores, last_tokens, hashes, parent_hashes, sizes, fused, lm_scores, lm_states,
+        links, labels, bad_frames[rows],
+    )  # fmt: skip
+    places = np.zeros((batch, counts.shape[1]), dtype=np.int32)
+    rank_rows(
+        arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, vocab_size, weights[rows],
+        present[rows], num_lms, offsets, blank_scores, token_scores, sizes, fused, lm_scores, lm_states, score_eos,
+        places, counts[rows], scores[rows],
+    )  # fmt: skip
+    trace_rows(links, labels, places, counts[rows], tokens[rows], token_starts[rows], token_ends[rows])
