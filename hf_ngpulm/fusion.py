@@ -19,6 +19,7 @@ from .boosting.contexts import Contexts, is_per_row
 from .language_model import NGramLM
 from .log_linear import LogLinear, parts_of
 
+LM_WEIGHT = 0.5  # where nobody says anything else
 # Contexts that stay in a pool after their batch, and how many arcs they may have in all.
 KEPT_CONTEXTS, KEPT_ARCS = 1024, 1 << 24
 
@@ -138,7 +139,7 @@ class Fusion:
     def __init__(
         self,
         lm: NGramLM | LogLinear | Sequence[NGramLM | LogLinear | None] | None = None,
-        lm_weight: float | Tensor = 0.5,
+        lm_weight: float | Tensor = LM_WEIGHT,
         phrases: Any = None,
         phrase_weight: float | Tensor = 1.0,
         tokenizer: Any = None,

@@ -1,8 +1,18 @@
 """Decoding settings that were found best for a speech recogniser, as a language model's `config.json` carries them.
 
-`hf_ngpulm.evaluation.tune_weights` finds them, `NGramLM.remember` writes them down, and this is the one place from which all
-pipelines read them: `pipeline(model=..., lm="my-lm")` without `lm_weight` decodes as was found best for that very model. In
-`config.json` they are a list, the newest ones last:
+`hf_ngpulm.evaluation.tune_weights` finds them, `NGramLM.remember` writes them down, and this is the one place from which they
+are read, by one rule: what is given holds; else what the language model remembers for that very recogniser, and the search
+that is asked for (or if none is, the search that it is for); else the default. An `lm_weight` that is given leaves all that is
+remembered aside. The rule holds for one language model, not for lists of them, in
+
+  - `pipeline(model=..., lm="my-lm")` of all families, and with it in `hf-ngpulm transcribe` and `evaluate`;
+  - `TransducerDecoder(model, ...)`, and `CTCDecoder(processor, model=model, ...)`, which hasn't heard of the model otherwise;
+  - `StreamingRecognizer`, and with it `hf-ngpulm stream` and `serve`; `StreamingDecoder` searches as its decoder does;
+  - `NGramLogitsProcessor` (the newest weights, as it can't know the search) and the strategies of `custom_generate`; how many
+    beams an attention decoder has is `generate`'s affair there, as is the `ngram_lm_weight` of a generation config, which holds
+    before what is remembered.
+
+In `config.json` they are a list, the newest ones last:
 
     "decoding": [
       {"model": "nvidia/parakeet-ctc-0.6b", "model_type": "parakeet_ctc", "model_fingerprint": "5b1e...",
@@ -16,8 +26,10 @@ other models are left alone. What a repo says is checked: known names, finite nu
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import sys
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +42,9 @@ from .errors import NGramFormatError
 MOST_ENTRIES = 256
 # Elements of each parameter that the fingerprint of a model looks at.
 SAMPLED = 64
-WEIGHTS = ("lm_weight", "phrase_weight", "ilm_weight", "beta")
+logger = logging.getLogger(__name__)
+_told: set[tuple[str, str]] = set()  # of which settings it was said, and for which models, that they come with the LM
+_fingerprints: weakref.WeakKeyDictionary[torch.nn.Module, tuple[int, str]] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -163,14 +177,82 @@ def remembered(entries: tuple[TunedDecoding, ...], new: TunedDecoding) -> tuple[
 
 def tuned_for(entries: tuple[TunedDecoding, ...], model: ModelIdentity, given: Mapping[str, Any]) -> TunedDecoding | None:
     """The newest settings for a model that suit what is given; None if there are none, or a weight of the LM is given."""
-    if "lm_weight" in given:
+    if given.get("lm_weight") is not None:
         return None
     suiting = [entry for entry in entries if entry.model.is_same(model) and entry.suits(given)]
     return suiting[-1] if suiting else None
 
 
+def with_remembered(lm: Any, model: Any, given: Mapping[str, Any], came_with: bool = False) -> dict[str, Any]:
+    """What is given, and in place of each None what the language model remembers, if it does. This is the rule.
+
+    Args:
+        lm: a language model; of anything else (lists, several in one) nothing is remembered.
+        model: the recogniser, a model of Transformers; anything else isn't known.
+        given: all settings that can be taken, None where they aren't given.
+        came_with: whether settings that the language model came with (those of a `Wav2Vec2ProcessorWithLM`) hold for a model of
+            which nothing is remembered.
+
+    Returns:
+        The same names, in the same order.
+    """
+    config = getattr(lm, "config", None)
+    entries, own = getattr(config, "decoding", ()), getattr(config, "defaults", {}) if came_with else {}
+    if not (entries or own) or given.get("lm_weight") is not None:
+        return dict(given)
+    identity = _known(model)
+    found = None if identity is None else tuned_for(entries, identity, given)
+    if found is not None:
+        why, of, settings = f"was tuned for {found.model.name}", found.model.fingerprint, found.settings
+    else:
+        if identity is None and entries:
+            _tell_of_unknown(entries)
+        suits = not own or TunedDecoding(ModelIdentity("", "", ""), own).suits(given)
+        why, of, settings = "says that it came with", "", own if suits else {"lm_weight": own["lm_weight"]}  # of a beam's
+    fitting = {name: value for name, value in settings.items() if name in given and given[name] is None}
+    if fitting:
+        _tell(why, of, fitting)
+    return {name: fitting.get(name, value) for name, value in given.items()}
+
+
+def _known(model: Any) -> ModelIdentity | None:
+    try:
+        return model if isinstance(model, ModelIdentity) else ModelIdentity.of(model)
+    except ValueError:
+        return None
+
+
+def _tell(why: str, of: str, fitting: dict[str, Any]) -> None:
+    """Say once for each model and settings what is decoded with that wasn't given."""
+    shown = ", ".join(f"{name}={value}" for name, value in fitting.items() if name != "phrase_weight")
+    if (of, shown) not in _told:
+        _told.add((of, shown))
+        logger.warning("decoding with %s, as the language model's config %s", shown, why)
+
+
+def _tell_of_unknown(entries: tuple[TunedDecoding, ...]) -> None:
+    names = ", ".join(sorted({entry.model.name for entry in entries}))
+    if ("", names) not in _told:
+        _told.add(("", names))
+        logger.warning(
+            "the language model remembers weights for %s, but which recogniser this decoder is for isn't known, and it takes the "
+            "default: pass model= (the model), or lm_weight=",
+            names,
+        )
+
+
 def _fingerprint(model: torch.nn.Module) -> str:
     """Signs are the same in any precision. The order and the names of parameters change between versions: they don't count."""
+    # Tensors made for inference count no changes; nothing changes them.
+    parameters = [(id(value), 0 if value.is_inference() else value._version) for value in model.parameters()]
+    state = hash(tuple(parameters))
+    known = _fingerprints.get(model)
+    if known is None or known[0] != state:
+        known = _fingerprints[model] = (state, _fingerprint_now(model))
+    return known[1]
+
+
+def _fingerprint_now(model: torch.nn.Module) -> str:
     digests = []
     for parameter in model.parameters():
         if not parameter.is_floating_point() or parameter.is_meta:

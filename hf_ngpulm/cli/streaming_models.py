@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="Folder or Hub id of the ASR model.")]
 LMOption = Annotated[str | None, typer.Option("--lm", help="Language model: folder, Hub id, ARPA or .nemo file.")]
-LMWeightOption = Annotated[float | None, typer.Option("--lm-weight", help="Weight of the language model [default: 0.5].")]
+LMWeightOption = Annotated[
+    float | None, typer.Option("--lm-weight", help="Weight of the language model [default: what was tuned, or else 0.5].")
+]
 NumBeamsOption = Annotated[
     int | None, typer.Option("--num-beams", min=1, help="Beam of the search; 1, the default, searches greedily.")
 ]

@@ -11,13 +11,14 @@ import typer
 
 from .models import JsonOption, load_recogniser
 from .phrases import PhrasesOption, PhraseWeightOption, read_phrases
+from .streaming_models import LMWeightOption
 
 
 def transcribe(
     audio: Annotated[list[str], typer.Argument(help="Audio files (WAV, FLAC, Ogg, MP3 ...).")],
     model: Annotated[str, typer.Option("--model", "-m", help="Folder or Hub id of the ASR model.")],
     lm: Annotated[str | None, typer.Option("--lm", help="Language model: folder, Hub id, ARPA or .nemo file.")] = None,
-    lm_weight: Annotated[float | None, typer.Option("--lm-weight", help="Weight of the language model [default: 0.5].")] = None,
+    lm_weight: LMWeightOption = None,
     phrases: PhrasesOption = None,
     phrase_weight: PhraseWeightOption = None,
     num_beams: Annotated[

@@ -14,10 +14,11 @@ from ..automaton.ops import check_engine, engine_name
 from ..batches import checked_lengths
 from ..confidence import MEASURES
 from ..errors import InvalidLogitsError
-from ..fusion import Fusion, RowModels, select_rows
+from ..fusion import LM_WEIGHT, Fusion, RowModels, select_rows
 from ..hypotheses import Hypothesis
 from ..language_model import NGramLM
 from ..log_linear import LogLinear
+from ..tuned import with_remembered
 from ..vocabulary import tokenizer_of
 from ..words import WordSplitter
 from . import greedy
@@ -38,11 +39,12 @@ class CTCDecoder:
         tokenizer_or_processor: the ASR model's tokenizer, or a processor that has it.
         lm: a language model for all rows, several as `LogLinear`, or a list with one of these (or None) per row; None decodes
             without.
-        lm_weight: weight of the LM's log-probabilities, one number or a tensor `[B]` with one per row.
+        lm_weight: weight of the LM's log-probabilities, one number or a tensor `[B]` with one per row. By default what the LM
+            remembers for `model`, with the rest of what was tuned for it (see `hf_ngpulm.tuned`); or else 0.5.
         phrases: phrases that shall be recognised, for all rows: a `PhraseBooster`, or what one is made of; or a list with such
             a context (or None) per row.
-        phrase_weight: what their bonuses are multiplied with, one number or a tensor `[B]`.
-        num_beams: prefixes that the search keeps; 1 searches greedily.
+        phrase_weight: what their bonuses are multiplied with, one number or a tensor `[B]` (default 1).
+        num_beams: prefixes that the search keeps; 1, the default, searches greedily.
         beta: bonus for each token (natural log), against an LM's liking for short transcripts: a number or a tensor `[B]`. In
             beam search with an LM the default is 3 for a weight of 1, in proportion; without one it is 0, and where the LM has
             a bonus for words (`word_bonus`, see `hf_ngpulm.lexicon.compose`). For beam search only.
@@ -60,6 +62,7 @@ class CTCDecoder:
         confidence: measure of confidence of tokens and words: "max_prob", "gibbs", "tsallis" or "renyi" (see
             `hf_ngpulm.confidence`); None for none.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
+        model: the CTC model (of Transformers) whose outputs will be decoded, for settings that were tuned for it; it isn't run.
 
     Raises:
         TokenizerMismatchError: an LM was made for another tokenizer.
@@ -71,10 +74,10 @@ class CTCDecoder:
         self,
         tokenizer_or_processor: Any,
         lm: NGramLM | LogLinear | Sequence[NGramLM | LogLinear | None] | None = None,
-        lm_weight: float | Tensor = 0.5,
+        lm_weight: float | Tensor | None = None,
         phrases: Any = None,
-        phrase_weight: float | Tensor = 1.0,
-        num_beams: int = 1,
+        phrase_weight: float | Tensor | None = None,
+        num_beams: int | None = None,
         beta: float | Tensor | None = None,
         beam_threshold: float | None = None,
         blank_threshold: float | None = None,
@@ -85,10 +88,18 @@ class CTCDecoder:
         frame_seconds: float | None = None,
         confidence: str | None = "max_prob",
         engine: str = "auto",
+        model: Any = None,
     ) -> None:
         self.tokenizer = tokenizer_of(tokenizer_or_processor)
         blank_id = blank_of(self.tokenizer, blank_id)
-        num_beams = whole("num_beams", num_beams, MOST_BEAMS)
+        given = {
+            "lm_weight": lm_weight, "phrase_weight": phrase_weight, "num_beams": num_beams, "beta": beta, "repeats": repeats,
+            "beam_threshold": beam_threshold, "blank_threshold": blank_threshold, "score_eos": score_eos,
+        }  # fmt: skip
+        lm_weight, phrase_weight, num_beams, beta, repeats, beam_threshold, blank_threshold, score_eos = with_remembered(
+            lm, model, given, came_with=True
+        ).values()
+        num_beams = whole("num_beams", 1 if num_beams is None else num_beams, MOST_BEAMS)
         num_return_sequences = whole("num_return_sequences", num_return_sequences, num_beams, " (num_beams)")
         if num_beams == 1:
             given = {"beta": beta, "beam_threshold": beam_threshold, "blank_threshold": blank_threshold, "score_eos": score_eos}
@@ -116,7 +127,8 @@ class CTCDecoder:
         self.confidence = confidence
         self.engine = check_engine(engine)
         self.splitter = WordSplitter(self.tokenizer)
-        self.fusion = Fusion(lm, lm_weight, phrases, phrase_weight, self.tokenizer)
+        weights = (LM_WEIGHT if lm_weight is None else lm_weight, 1.0 if phrase_weight is None else phrase_weight)
+        self.fusion = Fusion(lm, weights[0], phrases, weights[1], self.tokenizer)
         if beta is None and self.fusion.models and all(map(_has_word_bonus, self.fusion.models)):
             beta = 0.0
         self.beta = None if beta is None else check_weight(beta, "beta")

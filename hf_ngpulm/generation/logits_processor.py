@@ -15,11 +15,13 @@ from ..automaton.ops import check_engine
 from ..boosting.contexts import is_per_row
 from ..fusion import Fusion
 from ..language_model import NGramLM
+from ..tuned import with_remembered
 from .fused import KINDS, TEXT, UNSCORED, Roles, Rows, fuse
 from .transcripts import num_classes, roles_of
 from .whisper import Window, follow_recordings
 
 CHOICES = ("lm_weighted", "none")
+LM_WEIGHT = 0.2  # where nobody says anything else: attention decoders have strong language models of their own
 
 
 class Part(NamedTuple):
@@ -41,7 +43,9 @@ class NGramLogitsProcessor(LogitsProcessor):
 
     Args:
         lm: a language model, or a list with one (or None) per recording; None for phrases alone.
-        weight: of its log-probabilities; a number, or a tensor with one per recording.
+        weight: of its log-probabilities; a number, or a tensor with one per recording. By default what the LM remembers for the
+            model (the newest: how many beams `generate` has can't be known here), with what was tuned of the rest (see
+            `hf_ngpulm.tuned`); or else 0.2.
         model: whose `generate` it is for. Whisper's is told to say which recordings its rows are (see `generation.whisper`).
         phrases: phrases that shall be recognised: a `hf_ngpulm.PhraseBooster`, or what one is made of; or a list with such a
             context (or None) per recording.
@@ -50,10 +54,11 @@ class NGramLogitsProcessor(LogitsProcessor):
             to write phrases with. LLM-based models, which have a prompt among their tokens, need it; others' configs say
             enough.
         start: token ids that the transcript begins after; by default they are known, or the tokenizer's special tokens.
-        prompt_context: whether the LM reads what stands before the transcript as its beginning: Whisper's previous text.
-        unscored: "lm_weighted" gives symbols that no LM scores (timestamps, control tokens) the weight of an LM that is as
-            sure of them as the model is, so that they are no likelier for having no LM score; "none" leaves them alone.
-        score_eos: whether `</s>` has the LM's score of a sentence's end; otherwise it is one of those symbols.
+        prompt_context: whether the LM reads what stands before the transcript as its beginning: Whisper's previous text. By
+            default it doesn't.
+        unscored: "lm_weighted" (default) gives symbols that no LM scores (timestamps, control tokens) the weight of an LM that
+            is as sure of them as the model is, so that they are no likelier for having no LM score; "none" leaves them alone.
+        score_eos: whether `</s>` has the LM's score of a sentence's end (default); otherwise it is one of those symbols.
         in_place: write into the tensor that is given, as `generate` expects of no processor but allows, unless
             `output_logits` asks for the same tensor.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
@@ -67,31 +72,35 @@ class NGramLogitsProcessor(LogitsProcessor):
     def __init__(
         self,
         lm: NGramLM | Sequence[NGramLM | None] | None = None,
-        weight: float | Tensor = 0.2,
+        weight: float | Tensor | None = None,
         *,
         model: Any,
         phrases: Any = None,
-        phrase_weight: float | Tensor = 1.0,
+        phrase_weight: float | Tensor | None = None,
         tokenizer: Any = None,
         start: int | Iterable[int] | None = None,
-        prompt_context: bool = False,
-        unscored: str = "lm_weighted",
-        score_eos: bool = True,
+        prompt_context: bool | None = None,
+        unscored: str | None = None,
+        score_eos: bool | None = None,
         in_place: bool = True,
         engine: str = "auto",
     ) -> None:
         if lm is None and phrases is None:
             raise ValueError("there is neither a language model nor phrases: pass lm or phrases=")
-        self.fusion = Fusion(lm, weight, phrases, phrase_weight, tokenizer)
+        given: dict[str, Any] = {"lm_weight": weight, "phrase_weight": phrase_weight, "prompt_context": prompt_context}
+        given = with_remembered(lm, model, {**given, "unscored": unscored, "score_eos": score_eos})
+        weight, phrase_weight, prompt_context, unscored, score_eos = given.values()
+        weights = (LM_WEIGHT if weight is None else weight, 1.0 if phrase_weight is None else phrase_weight)
+        self.fusion = Fusion(lm, weights[0], phrases, weights[1], tokenizer)
         if self.fusion.num_lms > 1:
             raise ValueError("`generate` takes one language model for each recording, not several as LogLinear")
-        self.weighted = one_of("unscored", unscored, CHOICES) == "lm_weighted"
+        self.weighted = one_of("unscored", "lm_weighted" if unscored is None else unscored, CHOICES) == "lm_weighted"
         self._check_weight()
         self.in_place = in_place
         self.engine = check_engine(engine)
         self.window: Window | None = None  # of a long recording, while Whisper decodes it
-        self._settings = (model, tokenizer, start, prompt_context)
-        self._score_eos = score_eos
+        self._settings = (model, tokenizer, start, bool(prompt_context))
+        self._score_eos = True if score_eos is None else bool(score_eos)
         self._roles: list[Roles] = []
         self._parts: tuple[Any, list[Part]] | None = None
         self._known = self._automata()

@@ -27,12 +27,12 @@ def transducer_generate(
     lm: GivenLM = None,
     lm_weight: float | Tensor | None = None,
     phrases: Any = None,
-    phrase_weight: float | Tensor = 1.0,
+    phrase_weight: float | Tensor | None = None,
     strategy: str | None = None,
     num_beams: int | None = None,
     num_return_sequences: int = 1,
     max_symbols: int | None = None,
-    ilm_weight: float = 0.0,
+    ilm_weight: float | None = None,
     blank_scoring: str | None = None,
     pruning: str | None = None,
     merging: str | None = None,
@@ -55,7 +55,8 @@ def transducer_generate(
         lm: a language model; the id of a Hub repo, a folder or a file with one (kept for the next call); or a list with one (or
             None) per row. By default what the model's generation config names as `ngram_lm` (with the weight
             `ngram_lm_weight`), if it does; False goes without.
-        lm_weight, phrases, phrase_weight, strategy, num_beams, ... aes_gamma: as for `hf_ngpulm.TransducerDecoder`.
+        lm_weight, phrases, phrase_weight, strategy, num_beams, ... aes_gamma: as for `hf_ngpulm.TransducerDecoder`: where
+            there is no weight, what the LM remembers for the model holds.
         processor: the model's (or its tokenizer), to make sure that the LM was made for it, and to write phrases with; without
             it only sizes are compared, and phrases must come as `hf_ngpulm.PhraseBooster`.
 
@@ -72,7 +73,7 @@ def transducer_generate(
     frames = model_kwargs["encoder_outputs"].pooler_output
     models, lm_weight = given_lm(lm, lm_weight, generation_config, processor, frames.device)
     search = TransducerSearch(
-        TransformersTransducer(model), models, 0.5 if lm_weight is None else lm_weight, phrases, phrase_weight,
+        TransformersTransducer(model), models, lm_weight, phrases, phrase_weight,
         None if processor is None else tokenizer_of(processor), strategy=strategy, num_beams=num_beams,
         num_return_sequences=num_return_sequences, max_symbols=max_symbols, ilm_weight=ilm_weight, blank_scoring=blank_scoring,
         pruning=pruning, merging=merging, length_normalization=length_normalization, score_eos=score_eos,

@@ -21,7 +21,7 @@ from transformers.pipelines.automatic_speech_recognition import rescale_stride
 
 from ..hypotheses import Hypothesis
 from ..language_model import NGramLM, configured_lm, load_language_model
-from ..tuned import ModelIdentity, tuned_for
+from ..tuned import SETTINGS, with_remembered
 from .per_item import RECORDING, Numbered, Recordings, listed_values, numbered, numbers_in
 
 # What the decoder of some family takes: the stock pipeline would swallow the name of any setting.
@@ -54,7 +54,6 @@ OF_SOME_DECODER = frozenset(
 )
 NO_PHRASES: list[str] = []
 logger = logging.getLogger(__name__)
-_told: set[tuple[str, str]] = set()  # of which settings it was said, and for which models, that they come with the LM
 TRANSDUCERS = ("parakeet_tdt", "parakeet_rnnt", "nemotron_asr_streaming", "nemotron3_5_asr")
 
 
@@ -74,6 +73,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     settings: ClassVar[tuple[str, ...]] = ("lm", "lm_weight", "phrases", "phrase_weight")
     reasons: ClassVar[tuple[str, ...]] = ("lm", "phrases")
     of_an_lm: ClassVar[frozenset[str]] = frozenset({"lm_weight"})
+    takes_what_lms_come_with: ClassVar[bool] = False
     # Settings whose names generation knows too: a stock pipeline would keep them for itself.
     shared_with_generation: ClassVar[tuple[str, ...]] = ()
 
@@ -107,6 +107,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         kwargs |= self.__dict__.pop("_held", {})
         given = {name: kwargs.pop(name) for name in self.settings if name in kwargs}
+        unset = {name for name, value in given.items() if value is None and name in SETTINGS}  # as if never given
         search = self._search_given(kwargs)
         if isinstance(given.get("phrases"), Iterator):  # it can be read once, and there may be many calls
             given["phrases"] = list(given["phrases"])
@@ -116,7 +117,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         preprocess, forward, postprocess = super()._sanitize_parameters(**kwargs)
         constructing = not hasattr(self, "_forward_params")
         if given or (search and self._ngram_settings) or (constructing and self._decodes_always):
-            settings = {**(self._ngram_settings or {}), **given}
+            settings = {name: value for name, value in {**(self._ngram_settings or {}), **given}.items() if name not in unset}
+            given = {name: value for name, value in given.items() if name not in unset}
             lists = listed_values(settings)
             settings |= lists
             settings |= {"lm": self._loaded(settings["lm"])} if "lm" in settings else {}
@@ -141,24 +143,10 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return {}
 
     def _tuned(self, settings: dict[str, Any], search: dict[str, Any]) -> dict[str, Any]:
-        """Settings that the language model's config has for this model and this search, and that aren't given."""
-        lm, given = settings.get("lm"), {**search, **settings}
-        if not isinstance(lm, NGramLM):
-            return {}
-        found = tuned_for(lm.config.decoding, self._identity, given) if lm.config.decoding else None
-        if found is None:
-            return self._defaults(lm, given)
-        fitting = {name: value for name, value in found.settings.items() if name not in given}
-        tell(f"was tuned for {found.model.name}", found.model.fingerprint, fitting)
-        return fitting
-
-    def _defaults(self, lm: NGramLM, given: dict[str, Any]) -> dict[str, Any]:
-        """Settings that a language model came with, those that aren't given."""
-        return {}
-
-    @cached_property
-    def _identity(self) -> ModelIdentity:
-        return ModelIdentity.of(self.model)
+        """Settings that the language model remembers for this model and this search, and that aren't given."""
+        given = {**dict.fromkeys((*self.settings, "num_beams")), **search, **settings}
+        found = with_remembered(settings.get("lm"), self.model, given, came_with=self.takes_what_lms_come_with)
+        return {name: value for name, value in found.items() if given[name] is None and value is not None}
 
     def _loaded(self, lm: Any) -> Any:
         """A language model, or a list of them, of which some may be files or ids; each of these is read once."""
@@ -361,14 +349,6 @@ class FramesThemselves:
         return [[row[:end].clone()] for row, end in zip(frames, ends)]
 
     decode = __call__
-
-
-def tell(why: str, of: str, fitting: dict[str, Any]) -> None:
-    """Say once for each model and settings what is decoded with that wasn't given."""
-    shown = ", ".join(f"{name}={value}" for name, value in fitting.items() if name != "phrase_weight")
-    if (of, shown) not in _told:
-        _told.add((of, shown))
-        logger.warning("decoding with %s, as the language model's config %s", shown, why)
 
 
 def _same(a: Any, b: Any) -> bool:

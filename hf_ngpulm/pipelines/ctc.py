@@ -7,10 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from ..ctc import CTCDecoder
+from ..fusion import LM_WEIGHT
 from ..hypotheses import Hypothesis
-from ..language_model import NGramLM
-from ..tuned import TunedDecoding
-from .base import NGramPipeline, frame_lengths, tell
+from .base import NGramPipeline, frame_lengths
 
 
 class CTCNGramPipeline(NGramPipeline):
@@ -52,18 +51,11 @@ class CTCNGramPipeline(NGramPipeline):
     of_an_lm = frozenset({"lm_weight", "repeats", "score_eos"})
     shared_with_generation = ("num_beams", "num_return_sequences")
 
-    def _defaults(self, lm: NGramLM, given: dict[str, Any]) -> dict[str, Any]:
-        found = lm.config.defaults
-        if not found or "lm_weight" in given:
-            return {}
-        if not TunedDecoding(self._identity, found).suits(given):  # a beam's, and none is asked for
-            found = {"lm_weight": found["lm_weight"]}
-        fitting = {name: value for name, value in found.items() if name not in given}
-        tell("says that it came with", "", fitting)
-        return fitting
+    takes_what_lms_come_with = True
 
     def _make_decoder(self, settings: dict[str, Any]) -> CTCDecoder:
-        return CTCDecoder(self.tokenizer, **{"confidence": None, **settings}, frame_seconds=self._frame_seconds)
+        defaults = {"confidence": None, "lm_weight": LM_WEIGHT}  # what is remembered is among the settings
+        return CTCDecoder(self.tokenizer, **{**defaults, **settings}, frame_seconds=self._frame_seconds)
 
     def _frames(self, model_inputs: dict[str, Any], **kwargs: Any) -> tuple[Tensor, Tensor | None]:
         attention_mask = model_inputs.pop("attention_mask", None)

@@ -8,6 +8,7 @@ from typing import Any
 from transformers import AutomaticSpeechRecognitionPipeline
 
 from ..generation import NGramLogitsProcessor
+from ..generation.logits_processor import LM_WEIGHT
 from .base import NGramPipeline, of_recordings
 from .per_item import numbers_in
 
@@ -50,9 +51,8 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         return {"tuned_beams": tuned.pop("num_beams", None)}
 
     def _make_decoder(self, settings: dict[str, Any]) -> NGramLogitsProcessor:
-        settings = dict(settings)
-        weight = {"weight": settings.pop("lm_weight")} if "lm_weight" in settings else {}
-        return NGramLogitsProcessor(**settings, **weight, model=self.model, tokenizer=self.tokenizer)
+        settings = {"lm_weight": LM_WEIGHT, **settings}  # what is remembered is among them
+        return NGramLogitsProcessor(weight=settings.pop("lm_weight"), **settings, model=self.model, tokenizer=self.tokenizer)
 
     # What the stock pipeline does stays; `ngram_decoder` goes to where it generates.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..fusion import LM_WEIGHT
 from ..hypotheses import Hypothesis
 from ..transducer import TransducerDecoder, transducer_of
 from .base import NGramPipeline
@@ -54,9 +55,8 @@ class TransducerNGramPipeline(NGramPipeline):
     shared_with_generation = ("num_beams", "num_return_sequences")
 
     def _make_decoder(self, settings: dict[str, Any]) -> TransducerDecoder:
-        return TransducerDecoder(
-            self.model, self.tokenizer, **{"confidence": None, **settings}, frame_seconds=self._frame_seconds
-        )
+        defaults = {"confidence": None, "lm_weight": LM_WEIGHT}  # what is remembered is among the settings
+        return TransducerDecoder(self.model, self.tokenizer, **{**defaults, **settings}, frame_seconds=self._frame_seconds)
 
     def _frames(self, model_inputs: dict[str, Any], **kwargs: Any) -> tuple[Tensor, Tensor | None]:
         for_encoder = {name: kwargs[name] for name in _FOR_THE_ENCODER if name in kwargs}

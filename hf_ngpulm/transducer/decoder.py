@@ -33,10 +33,11 @@ class TransducerDecoder:
         model: a transducer of Transformers (Parakeet, Nemotron), or a `TransducerModel` of your own.
         tokenizer_or_processor: the model's tokenizer, or a processor that has it.
         lm: a language model for all rows, or a list with one (or None) per row; None decodes without.
-        lm_weight: weight of the LM's log-probabilities, one number or a tensor `[B]` with one per row.
+        lm_weight: weight of the LM's log-probabilities, one number or a tensor `[B]` with one per row. By default what the LM
+            remembers for the model, with the rest of what was tuned for it (see `hf_ngpulm.tuned`); or else 0.5.
         phrases: phrases that shall be recognised, for all rows: a `PhraseBooster`, or what one is made of; or a list with such
             a context (or None) per row.
-        phrase_weight: what their bonuses are multiplied with, one number or a tensor `[B]`.
+        phrase_weight: what their bonuses are multiplied with, one number or a tensor `[B]` (default 1).
         frame_seconds: how long a frame of the encoder is; by default what model and processor say. Where nothing says it,
             words have no times in seconds.
         confidence: measure of confidence of tokens and words: "max_prob", "gibbs", "tsallis" or "renyi" (see
@@ -47,7 +48,7 @@ class TransducerDecoder:
         num_return_sequences: hypotheses that are returned for each row; at most `num_beams`.
         max_symbols: tokens that may be emitted at one frame (but see `aes_steps`); the model's own number if left out.
         ilm_weight: weight with which the log-probabilities of the model's internal LM (what the joint network says without an
-            encoder, Meng et al., SLT 2021) are subtracted from those of tokens; about half the LM's weight is usual.
+            encoder, Meng et al., SLT 2021) are subtracted from those of tokens; 0 by default, half the LM's weight is usual.
         blank_scoring: in beam search, "lm_weighted" (default): the blank's score grows with the LM's weight, which keeps the LM
             from favouring short transcripts; or "none".
         pruning: in beam search, "late" (default): LM scores are added before the best extensions of a hypothesis are chosen;
@@ -73,9 +74,9 @@ class TransducerDecoder:
         model: Any,
         tokenizer_or_processor: Any,
         lm: NGramLM | LogLinear | Sequence[NGramLM | LogLinear | None] | None = None,
-        lm_weight: float | Tensor = 0.5,
+        lm_weight: float | Tensor | None = None,
         phrases: Any = None,
-        phrase_weight: float | Tensor = 1.0,
+        phrase_weight: float | Tensor | None = None,
         frame_seconds: float | None = None,
         confidence: str | None = "max_prob",
         **search: Any,

@@ -13,9 +13,10 @@ from ..arguments import check_number, one_of, refuse_idle, whole
 from ..automaton.ops import check_engine
 from ..batches import checked_lengths
 from ..errors import InvalidLogitsError
-from ..fusion import Fusion, RowModels
+from ..fusion import LM_WEIGHT, Fusion, RowModels
 from ..language_model import NGramLM
 from ..log_linear import LogLinear
+from ..tuned import with_remembered
 from .beam import BeamSettings, beam_search
 from .graphs import Kept
 from .greedy import greedy
@@ -56,15 +57,15 @@ class TransducerSearch:
         self,
         model: TransducerModel,
         lm: NGramLM | LogLinear | Sequence[NGramLM | LogLinear | None] | None = None,
-        lm_weight: float | Tensor = 0.5,
+        lm_weight: float | Tensor | None = None,
         phrases: Any = None,
-        phrase_weight: float | Tensor = 1.0,
+        phrase_weight: float | Tensor | None = None,
         tokenizer: Any = None,
         strategy: str | None = None,
         num_beams: int | None = None,
         num_return_sequences: int = 1,
         max_symbols: int | None = None,
-        ilm_weight: float = 0.0,
+        ilm_weight: float | None = None,
         blank_scoring: str | None = None,
         pruning: str | None = None,
         merging: str | None = None,
@@ -75,6 +76,16 @@ class TransducerSearch:
         aes_gamma: float | None = None,
         engine: str = "auto",
     ) -> None:
+        given = {
+            "lm_weight": lm_weight, "phrase_weight": phrase_weight, "ilm_weight": ilm_weight, "strategy": strategy,
+            "num_beams": num_beams, "max_symbols": max_symbols, "blank_scoring": blank_scoring, "pruning": pruning,
+            "merging": merging, "length_normalization": length_normalization, "score_eos": score_eos, "aes_steps": aes_steps,
+            "aes_beta": aes_beta, "aes_gamma": aes_gamma,
+        }  # fmt: skip
+        (
+            lm_weight, phrase_weight, ilm_weight, strategy, num_beams, max_symbols, blank_scoring, pruning, merging,
+            length_normalization, score_eos, aes_steps, aes_beta, aes_gamma,
+        ) = with_remembered(lm, getattr(model, "model", None), given).values()  # fmt: skip
         if strategy is None:
             strategy = "greedy" if num_beams in (None, 1) else "alsd"
         one_of("strategy", strategy, STRATEGIES)
@@ -107,10 +118,11 @@ class TransducerSearch:
             aes_steps=whole("aes_steps", 2 if aes_steps is None else aes_steps),
             aes_beta=whole("aes_beta", 1 if aes_beta is None else aes_beta, least=0),
             aes_gamma=2.3 if aes_gamma is None else float(aes_gamma),
-            ilm_weight=check_number(ilm_weight, "ilm_weight"),
+            ilm_weight=0.0 if ilm_weight is None else check_number(ilm_weight, "ilm_weight"),
         )
         self.engine = check_engine(engine)
-        self.fusion = Fusion(lm, lm_weight, phrases, phrase_weight, tokenizer)
+        weights = (LM_WEIGHT if lm_weight is None else lm_weight, 1.0 if phrase_weight is None else phrase_weight)
+        self.fusion = Fusion(lm, weights[0], phrases, weights[1], tokenizer)
         self._kept: Kept = {}
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> TransducerSearch:

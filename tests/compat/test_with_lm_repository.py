@@ -81,7 +81,7 @@ def test_other_weights(repo, labels, words_arpa, outputs, tokenizer, attrs):
 
 def test_in_a_pipeline(saved, recogniser, caplog, monkeypatch):
     """`lm=` alone: weights and beam are the repo's. What is given goes before them."""
-    monkeypatch.setattr("hf_ngpulm.pipelines.base._told", set())  # it is said once
+    monkeypatch.setattr("hf_ngpulm.tuned._told", set())  # it is said once
     audio = np.random.default_rng(0).normal(size=16000).astype(np.float32)
     features = recogniser["feature_extractor"](audio, sampling_rate=16000, return_tensors="pt", return_attention_mask=True)
     with torch.no_grad():

@@ -9,16 +9,15 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
+from ...tuned import with_remembered
 from ..given import GivenLM, given_lm
-from ..logits_processor import NGramLogitsProcessor
+from ..logits_processor import LM_WEIGHT, NGramLogitsProcessor
 from .beam import beam_search
 from .callers import arguments_of_generate, window_of_whisper
 from .checks import check_call
 from .greedy import greedy
 from .model import Decoder
 from .states import Scoring
-
-LM_WEIGHT = 0.2
 
 
 @torch.no_grad()
@@ -56,7 +55,9 @@ def seq2seq_generate(
         lm: a language model; the id of a Hub repo, a folder or a file with one (kept for the next call); or a list with one (or
             None) per recording. By default what the model's generation config names as `ngram_lm` (with the weight
             `ngram_lm_weight`), if it does; False goes without.
-        lm_weight: of its log-probabilities (default 0.2); a number, or a tensor with one per recording.
+        lm_weight: of its log-probabilities; a number, or a tensor with one per recording. By default what the LM remembers for
+            the model, and for a search with or without beams as it is asked for, with what was tuned of the rest (see
+            `hf_ngpulm.tuned`); or else 0.2.
         phrases, phrase_weight: as for `hf_ngpulm.NGramLogitsProcessor`.
         processor: the model's (or its tokenizer), to make sure that the LM was made for it, and to write phrases with;
             LLM-based models need it, or `start`, to know where a transcript begins.
@@ -78,9 +79,13 @@ def seq2seq_generate(
     }  # fmt: skip
     models, lm_weight = given_lm(lm, lm_weight, generation_config, processor, input_ids.device)
     given_phrases = {"phrases": phrases, "phrase_weight": phrase_weight}
+    rows, beams = len(input_ids), generation_config.num_beams or 1
+    could_be = {"lm_weight": lm_weight, **settings, **(given_phrases if phrases is not None else {}), "num_beams": beams}
+    found = with_remembered(models, model, could_be)
+    lm_weight, settings = found["lm_weight"], {name: found[name] for name in settings}
+    given_phrases = {name: found.get(name, value) for name, value in given_phrases.items()}
     language_model = _language_model(model, models, lm_weight, processor, settings, given_phrases)
 
-    rows, beams = len(input_ids), generation_config.num_beams or 1
     each = max(beams, generation_config.num_return_sequences or 1)
     window = window_of_whisper(input_ids.shape[1], generation_config)
     batch_size = rows // each if window is None else window.total

@@ -57,7 +57,8 @@ class StreamingRecognizer:
         language: the language that is spoken, for models that are told it (Nemotron 3.5).
         endpoint_seconds, endpoint_frames: as for `StreamingDecoder`.
         max_waiting_seconds: audio that may wait in a stream for a step.
-        decoding: settings of `CTCDecoder` or `TransducerDecoder`: lm, lm_weight, num_beams, strategy ...
+        decoding: settings of `CTCDecoder` or `TransducerDecoder`: lm, lm_weight, num_beams, strategy ... Where there is no
+            weight, what the LM remembers for the model holds.
 
     Attributes:
         sampling_rate: of the audio, in hertz.
@@ -112,7 +113,7 @@ class StreamingRecognizer:
         if is_ctc(model):
             assert isinstance(self.encoder, BufferedEncoder)
             decoding.setdefault("frame_seconds", self.encoder.stride / self.sampling_rate)
-            decoder = CTCDecoder(tokenizer, **decoding)
+            decoder = CTCDecoder(tokenizer, **decoding, model=model)
         else:
             decoder = TransducerDecoder(model, processor, **decoding)
         self.frame_seconds = decoder.frame_seconds
