@@ -235,8 +235,8 @@ def _tell_of_unknown(entries: tuple[TunedDecoding, ...]) -> None:
     if ("", names) not in _told:
         _told.add(("", names))
         logger.warning(
-            "the language model remembers weights for %s, but which recogniser this decoder is for isn't known, and it takes the "
-            "default: pass model= (the model), or lm_weight=",
+            "the language model remembers weights for %s, but which recogniser this decoder is for isn't known, and it takes "
+            "the default: pass model= (the model), or lm_weight=",
             names,
         )
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..language_model import NGramLM
+from ..pipelines import NGramPipeline
 from ..texts.agreement import unwritable_letters
 from ..texts.normalisation import normaliser
 from .counts import Normalisation
@@ -100,6 +101,8 @@ def evaluate(
             settings.setdefault("phrases", [])
         model, settings = _loaded(os.fspath(model), device, dtype, settings), {}
     clean = normaliser(normalise, getattr(model, "tokenizer", None))
+    if isinstance(model, NGramPipeline) and settings.get("lm") is not None:
+        settings["lm"] = model._loaded(settings["lm"])  # once, and known by what is in it
     recogniser = _recogniser(model, recordings, settings, entities_as_phrases, chunk_seconds)
     about = _about(recogniser, recordings, settings, entities_as_phrases, batch_size)
     run = _Run(recogniser, recordings, batch_size, report or (lambda message: None), progress)
@@ -310,6 +313,7 @@ def _about(
     """What the results depend on, as JSON knows it."""
     pipeline = recogniser.pipeline
     effective = {**(pipeline._ngram_settings or {}), **settings}
+    effective |= pipeline.remembered(effective, pipeline._search_given(dict(settings)))
     about: dict[str, Any] = {
         "format": FORMAT,
         "model": f"{type(pipeline.model).__name__} {digest_of(pipeline.model.named_parameters())}",

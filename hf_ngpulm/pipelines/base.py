@@ -124,7 +124,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             settings |= {"lm": self._loaded(settings["lm"])} if "lm" in settings else {}
             if constructing:
                 self._ngram_settings = settings
-            tuned = self._tuned(settings, {**self._search, **search})
+            tuned = self.remembered(settings, search)
             forward |= self._of_generation(tuned)
             decoder = self._ngram_decoder({**tuned, **settings}, given)
             for parameters in (preprocess, forward, postprocess):
@@ -142,9 +142,9 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         """Of tuned settings those that are for `generate`; taken out."""
         return {}
 
-    def _tuned(self, settings: dict[str, Any], search: dict[str, Any]) -> dict[str, Any]:
-        """Settings that the language model remembers for this model and this search, and that aren't given."""
-        given = {**dict.fromkeys((*self.settings, "num_beams")), **search, **settings}
+    def remembered(self, settings: dict[str, Any], search: dict[str, Any]) -> dict[str, Any]:
+        """Settings that the language model remembers for this model and the search that is asked for, and that aren't given."""
+        given = {**dict.fromkeys((*self.settings, "num_beams")), **self._search, **search, **settings}
         found = with_remembered(settings.get("lm"), self.model, given, came_with=self.takes_what_lms_come_with)
         return {name: value for name, value in found.items() if given[name] is None and value is not None}
 
