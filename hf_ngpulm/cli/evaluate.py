@@ -104,7 +104,7 @@ def evaluate(
         earlier = read_results(compare, normalisation)
     rank, size = rank_and_size()
     if launched_alone():
-        _report("accelerate has started one process only; on CPUs, or one GPU, give accelerate launch --multi_gpu, too")
+        tell("accelerate has started one process only; on CPUs, or one GPU, give accelerate launch --multi_gpu, too")
     if not resume:
         if size > 1:
             raise ValueError("--no-resume is for one process, as others may have begun; remove what is in --output by hand")
@@ -134,7 +134,7 @@ def evaluate(
         with bars.stage(name, math.ceil(len(recordings) / size)) as bar:
             return evaluating.evaluate(
                 asr, recordings, batch_size=batch_size, chunk_seconds=chunk_length, entities_as_phrases=boost_entities,
-                normalise=normalisation, output=path, report=_report, progress=lambda done: bar.update(done - bar.n), **changes,
+                normalise=normalisation, output=path, report=tell, progress=lambda done: bar.update(done - bar.n), **changes,
             )  # fmt: skip
 
     try:
@@ -154,13 +154,13 @@ def evaluate(
         comparisons[compare] = found.compare(earlier, confidence)
     _show(runs, comparisons, confidence, as_json, f"{os.path.basename(model.rstrip('/'))} on {recordings.source}")
     for warning in found.warnings:
-        _report(warning)
+        tell(warning)
     if found.unreadable:
-        _report(f"{len(found.unreadable)} of {len(found.utterances)} recordings could not be read")
+        tell(f"{len(found.unreadable)} of {len(found.utterances)} recordings could not be read")
         raise typer.Exit(UNREADABLE)
 
 
-def _report(message: str) -> None:
+def tell(message: str) -> None:
     print(f"hf-ngpulm: {message}", file=sys.stderr, flush=True)
 
 

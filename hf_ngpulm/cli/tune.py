@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .evaluate import UNREADABLE, tell
 from .models import JsonOption, load, load_recogniser
 from .phrases import PhrasesOption, read_phrases
 
@@ -48,7 +49,7 @@ def tune(
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Recordings that the model is given together.")] = 8,
     memory: Annotated[str, typer.Option("--memory", help="What the model's outputs may take; more goes to disk.")] = "2G",
     device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1 ...; a GPU if there is one.")] = None,
-    save: Annotated[bool, typer.Option("--save", help="Write the best setting to the LM's folder, for pipelines.")] = False,
+    save: Annotated[bool, typer.Option("--save", help="Write the best setting to the LM's folder, to decode by.")] = False,
     save_to: Annotated[str | None, typer.Option("--save-to", help="Or save the LM with it to another folder.")] = None,
     output: Annotated[
         str | None, typer.Option("--output", "-o", help="JSON file to write all settings and results to.")
@@ -56,9 +57,12 @@ def tune(
     plot: Annotated[str | None, typer.Option("--plot", help="Image (.png, .pdf, .svg) of error rates against weights.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Find the weights with which a model and an LM make the fewest errors; with --save, pipelines then go by them.
+    """Find the weights with which a model and an LM make the fewest errors; with --save, the LM remembers them.
 
     hf-ngpulm tune nvidia/parakeet-ctc-0.6b dev.jsonl --lm my-lm --num-beams 8 --save --plot wer.png
+
+    Wherever this model decodes with this LM, and no weight is given, what was saved holds from then on. The exit status is 3 if
+    some audio could not be read; weights are found, and saved, all the same.
     """
     import torch
 
@@ -87,7 +91,7 @@ def tune(
     asr = load_recogniser(model, device, **{name: value for name, value in settings.items() if value is not None})
     result = tune_weights(
         asr, recordings, weights, betas, phrase_weights, ilm_weights, by=by, normalise=normalise, refine=refine,
-        held_out=held_out, batch_size=batch_size, memory=memory, progress=sys.stderr.isatty() and not as_json,
+        held_out=held_out, batch_size=batch_size, memory=memory, progress=sys.stderr.isatty() and not as_json, report=tell,
     )  # fmt: skip
     if output:
         result.save(output)
@@ -104,6 +108,9 @@ def tune(
         print(json.dumps({**summary, "saved_to": folder}))
     else:
         _show(result, folder)
+    if result.unreadable:
+        tell(f"{len(result.unreadable)} of {result.recordings} recordings could not be read")
+        raise typer.Exit(UNREADABLE)
 
 
 def _show(result: TuningResult, folder: str | None) -> None:
@@ -142,7 +149,7 @@ def _show(result: TuningResult, folder: str | None) -> None:
             soft_wrap=True,
         )
     if folder is not None:
-        console.print(f"Saved in {folder}: pipelines with this model and LM go by it.", soft_wrap=True)
+        console.print(f"Saved in {folder}: this model with this LM decodes so from now on.", soft_wrap=True)
 
 
 def _percent(rate: float) -> str:

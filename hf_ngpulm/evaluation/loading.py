@@ -37,6 +37,14 @@ class Loaded:
     ends_batch: bool = False
 
 
+def audio_or_problem(recording: Recording, sampling_rate: int) -> np.ndarray | str:
+    """A recording's samples, float32 `[N]`; or, in one line, why they can't be read."""
+    try:
+        return load_audio(recording, sampling_rate)
+    except (ValueError, OSError) as error:
+        return " ".join(str(error).split())
+
+
 def batches(recordings: Sequence[Recording], batch_size: int, longest: float) -> Iterator[list[int]]:
     """Numbers of recordings in batches of similar length, the longest first.
 
@@ -122,10 +130,9 @@ class Loader:
         rate = self.recogniser.sampling_rate
         whole: list[tuple[int, np.ndarray]] = []
         for number in numbers:
-            try:
-                audio = load_audio(self.recordings[number], rate)
-            except (ValueError, OSError) as error:
-                yield Loaded((number,), (0.0,), problem=" ".join(str(error).split()))
+            audio = audio_or_problem(self.recordings[number], rate)
+            if isinstance(audio, str):
+                yield Loaded((number,), (0.0,), problem=audio)
                 continue
             if not len(audio):
                 yield Loaded((number,), (0.0,))

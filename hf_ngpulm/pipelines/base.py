@@ -241,12 +241,13 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         tone = np.sin(np.arange(samples)).astype(np.float32)
         return extract(tone, sampling_rate=extract.sampling_rate, return_tensors="pt")[self.model.main_input_name].shape[1]
 
-    def frames(self, inputs: Iterable[Any], batch_size: int = 1) -> Iterator[Tensor]:
+    def frames(self, inputs: Iterable[Any], batch_size: int = 1, chunk_length_s: float | None = None) -> Iterator[Tensor]:
         """What the decoder is given for each recording, for those who decode it many times; for CTC models and transducers.
 
         Args:
             inputs: recordings as a call takes them.
             batch_size: those that the model is given at once, as for a call. (Most models feel the padding of a batch.)
+            chunk_length_s: as for a call.
 
         Returns:
             For each recording `[T, ...]`, on the CPU, in the precision of the model: logits, or an encoder's projected frames.
@@ -255,6 +256,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         params = ({**given, **itself} for given in (self._preprocess_params, self._forward_params, self._postprocess_params))
         preprocess, forward, postprocess = params
         preprocess.pop("per_item", None)
+        if chunk_length_s is not None:
+            preprocess["chunk_length_s"] = chunk_length_s
         for result in self.get_iterator((audio for audio in inputs), 0, batch_size, preprocess, forward, postprocess):
             yield result["frames"]
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...pipelines import Seq2SeqNGramPipeline
+from ..recognition import cut_where_quiet
 from .outputs import KeptTensors
-from .sweeps import Settings, Sweep
+from .sweeps import LONGEST, Settings, Sweep
 from .utterances import Utterance
 
 # Sequences that are generated at once: rows times beams.
@@ -34,7 +36,8 @@ class AttentionSweep(Sweep):
         self.pipeline: Any = pipeline
         self.processor = pipeline._forward_params["ngram_decoder"]
         self.encoder = _RememberingEncoder(pipeline.model, kept)
-        self._pieces: list[list[dict[str, Any]]] = []
+        self._pieces: list[list[dict[str, Any]]] = []  # of each recording
+        self._parts: list[list[int]] = []  # how many of them each of its parts has, if it was cut
 
     @property
     def fusion(self) -> Any:
@@ -58,8 +61,13 @@ class AttentionSweep(Sweep):
         params = {name: value for name, value in self.pipeline._preprocess_params.items() if name != "per_item"}
         for utterance in utterances:
             samples = utterance.samples(rate)
-            recording = {"raw": samples, "sampling_rate": rate}
-            pieces = list(self.pipeline.preprocess(recording, **params)) if len(samples) else []
+            whole = self.pipeline.type == "seq2seq_whisper" or len(samples) <= LONGEST * rate
+            parts = [samples] if whole else cut_where_quiet(samples, LONGEST, rate)
+            of_parts = [
+                list(self.pipeline.preprocess({"raw": part, "sampling_rate": rate}, **params)) for part in parts if len(part)
+            ]
+            pieces = [piece for part in of_parts for piece in part]
+            self._parts.append([len(part) for part in of_parts])
             self._pieces.append([{name: self._held(value) for name, value in piece.items()} for piece in pieces])
             yield utterance
 
@@ -88,7 +96,15 @@ class AttentionSweep(Sweep):
                 waiting[number, i][place] = output
                 if all(found is not None for found in waiting[number, i]):
                     outputs = waiting.pop((number, i))
-                    yield number, i, self.pipeline.postprocess(outputs, **self.pipeline._postprocess_params)["text"]
+                    yield number, i, self._text(outputs, self._parts[number])
+
+    def _text(self, outputs: list[Any], parts: list[int]) -> str:
+        found = iter(outputs)
+        texts = [
+            self.pipeline.postprocess(list(islice(found, count)), **self.pipeline._postprocess_params)["text"]
+            for count in parts
+        ]
+        return texts[0] if len(texts) == 1 else " ".join(filter(None, map(str.strip, texts)))
 
     def _shapes(self, number: int, place: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
         piece = self._pieces[number][place]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, ClassVar
 
 import torch
@@ -15,7 +15,7 @@ from ...ctc import CTCDecoder
 from ...hypotheses import Hypothesis
 from ...transducer import TransducerDecoder, TransformersTransducer
 from .outputs import KeptTensors
-from .sweeps import Settings, Sweep
+from .sweeps import LONGEST, Settings, Sweep
 from .utterances import Utterance
 
 # Rows of a batch, and numbers of their frames together, that are decoded at once.
@@ -80,8 +80,10 @@ class FrameSweep(Sweep):
                 if heard:
                     frames = None
 
-        for frames in self.pipeline.frames(recordings(), self.batch_size):
-            yield from done(frames)
+        by_length = groupby(recordings(), lambda recording: len(recording["raw"]) > LONGEST * rate)
+        for is_long, some in by_length:
+            for frames in self.pipeline.frames(some, self.batch_size, chunk_length_s=LONGEST if is_long else 0):
+                yield from done(frames)
         yield from done(None)
 
     def decode(self, numbers: Sequence[int], settings: Sequence[Settings]) -> Iterator[tuple[int, int, str]]:

@@ -82,6 +82,8 @@ class TuningResult:
         utterances: how many the setting was chosen on.
         held_out: the best setting on utterances that had no part in the choice, and
         held_out_baseline: the baseline on these; None if none were held out.
+        recordings: how many there were, with a transcript: those that couldn't be read and those held out among them.
+        unreadable: of each recording that couldn't be read and was skipped, why.
         warnings: what makes the choice doubtful.
     """
 
@@ -96,6 +98,8 @@ class TuningResult:
     utterances: int
     held_out: TuningPoint | None = None
     held_out_baseline: TuningPoint | None = None
+    recordings: int = 0
+    unreadable: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -134,6 +138,8 @@ class TuningResult:
             "baseline": self.baseline.to_dict(),
             "held_out": None if self.held_out is None else self.held_out.to_dict(),
             "held_out_baseline": None if self.held_out_baseline is None else self.held_out_baseline.to_dict(),
+            "recordings": self.recordings,
+            "unreadable": list(self.unreadable),
             "warnings": list(self.warnings),
             "points": [point.to_dict() for point in self.points],
         }

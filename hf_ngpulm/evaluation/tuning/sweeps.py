@@ -11,6 +11,8 @@ from .utterances import Utterance
 
 Settings = dict[str, float]
 
+LONGEST = 40.0  # seconds that models hear at once; longer recordings are cut as `evaluate` cuts them
+
 
 class Sweep(ABC):
     """A recogniser that is decoded with several settings.

@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -53,6 +53,7 @@ def tune_weights(
     memory: int | str = "2G",
     folder: str | os.PathLike[str] | None = None,
     progress: bool = False,
+    report: Callable[[str], None] | None = None,
 ) -> TuningResult:
     """Find the weights of the language model, of phrases, of a length bonus and of the internal LM with the fewest errors.
 
@@ -71,7 +72,9 @@ def tune_weights(
         dataset: utterances: mappings with "text", and "audio" (a path, bytes of a file, samples with a "sampling_rate", or
             what `datasets` makes of a column of audio), or `Recording`s; in place of audio "logits" `[T, C]` for CTC or
             "encoder_hidden_states" `[T, D]` (projected) for transducers will do. "entities", a list of phrases, if their error
-            rate is asked for. Any iterable; it is read once. Those without a transcript are left out.
+            rate is asked for. Any iterable; it is read once. Those without a transcript are left out, as are those whose audio
+            can't be read: these are reported. Audio of more than 40 seconds is cut as `evaluate` cuts it (but for Whisper,
+            which does so itself).
         lm_weights, betas, phrase_weights, ilm_weights: the coarse grids: numbers, or a text such as "0:2:0.2" (from, to, step).
             Weights that have none stay what the decoder has. If none has one, the weight of the LM is tuned (or of phrases,
             where there is no LM).
@@ -87,9 +90,10 @@ def tune_weights(
         batch_size: recordings that CTC models and transducers are given at once, as in a call of the pipeline.
         memory: what kept outputs may take; the rest goes to a temporary file in `folder`. It changes nothing else.
         progress: whether to show progress on standard error, beginning with the number of settings to try.
+        report: takes a line about each recording that can't be read; by default a warning is logged.
 
     Raises:
-        ValueError: no utterances or no transcripts, grids that can't be, weights that there is nothing for (a bonus in greedy
+        ValueError: no utterances, no transcripts, or no audio that can be read, grids that can't be, weights that there is nothing for (a bonus in greedy
             search, an internal LM in a CTC model), or something in the dataset that can't be read.
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
@@ -115,9 +119,9 @@ def tune_weights(
         most = search.most_settings + 1
         if progress:
             tqdm.write(f"at most {most} settings of {', '.join(search.names)} will be tried", file=sys.stderr)
-        held = _hold(sweep, dataset, progress)
+        held = _hold(sweep, dataset, progress, report or (lambda message: logger.warning("%s", message)))
         scorer = held.scorer(by, normalise)
-        numbers, others = _parts(len(held.texts), held_out)
+        numbers, others = _parts([number for number in range(len(held.texts)) if number not in held.unreadable], held_out)
         tried: dict[Setting, TuningPoint] = {}
         with tqdm(desc="settings", total=most, disable=not progress, unit="") as bar:
 
@@ -156,6 +160,8 @@ def tune_weights(
         utterances=len(numbers),
         held_out=outside[0] if others else None,
         held_out_baseline=outside[1] if others else None,
+        recordings=len(held.texts),
+        unreadable=tuple(held.unreadable.values()),
         warnings=tuple(warnings),
     )
 
@@ -180,10 +186,11 @@ def _sweep_of(decoder: Any, kept: KeptTensors, batch_size: int) -> Sweep:
 
 
 class _Held(NamedTuple):
-    """Transcripts and entities of the utterances that are held, and what is odd about the dataset."""
+    """Transcripts and entities of the utterances that are held, those that can't be read, and what is odd about the dataset."""
 
     texts: list[str]
     entities: list[tuple[str, ...]]
+    unreadable: dict[int, str]  # these are held, too, so that what is listed for utterances stays theirs
     warnings: list[str]
 
     def scorer(self, by: str, normalise: Normalisation) -> Scorer:
@@ -193,11 +200,11 @@ class _Held(NamedTuple):
         return Scorer(self.texts, entities, normalise)
 
 
-def _hold(sweep: Sweep, dataset: Iterable[Any], progress: bool) -> _Held:
+def _hold(sweep: Sweep, dataset: Iterable[Any], progress: bool, report: Callable[[str], None]) -> _Held:
     """Run the model over a dataset."""
     if isinstance(dataset, str | bytes | Mapping) or not isinstance(dataset, Iterable):
         raise ValueError(f"dataset should be utterances, got {dataset!r}; see hf_ngpulm.evaluation.read_recordings")
-    held = _Held([], [], [])
+    held = _Held([], [], {}, [])
     left_out = 0
 
     def utterances() -> Iterator[Utterance]:
@@ -212,12 +219,17 @@ def _hold(sweep: Sweep, dataset: Iterable[Any], progress: bool) -> _Held:
     total = len(dataset) if isinstance(dataset, Sized) else None
     with tqdm(desc="recordings", total=total, disable=not progress, unit="") as bar:
         for utterance in sweep.hold(utterances()):
+            for problem in utterance.problems:
+                held.unreadable[len(held.texts)] = problem
+                report(f"{problem}; skipped")
             held.texts.append(utterance.text or "")
             held.entities.append(utterance.entities)
             bar.update()
     if not held.texts:
         what = f'none of the {left_out} utterances has a transcript: give each "text"'
         raise ValueError(what if left_out else "the dataset is empty: there is nothing to tune on")
+    if len(held.unreadable) == len(held.texts):
+        raise ValueError(f"none of {len(held.texts)} recordings can be read: {held.unreadable[0]}")
     if left_out:
         held.warnings.append(f"{left_out} of {left_out + len(held.texts)} utterances have no transcript and are left out")
     listed = {"lm": sweep.fusion.per_row, "phrases": sweep.fusion.phrases if is_per_row(sweep.fusion.phrases) else None}
@@ -228,12 +240,12 @@ def _hold(sweep: Sweep, dataset: Iterable[Any], progress: bool) -> _Held:
     return held
 
 
-def _parts(count: int, held_out: float) -> tuple[list[int], list[int]]:
+def _parts(every: Sequence[int], held_out: float) -> tuple[list[int], list[int]]:
     """Numbers of the utterances to choose by, and of those that are held out, spread evenly."""
-    others = [number for number in range(count) if math.floor((number + 1) * held_out) > math.floor(number * held_out)]
-    numbers = sorted(set(range(count)) - set(others))
+    others = [number for i, number in enumerate(every) if math.floor((i + 1) * held_out) > math.floor(i * held_out)]
+    numbers = sorted(set(every) - set(others))
     if held_out and not (numbers and others):
-        raise ValueError(f"{count} utterances can't be divided: held_out={held_out:g} leaves one part empty")
+        raise ValueError(f"{len(every)} utterances can't be divided: held_out={held_out:g} leaves one part empty")
     return numbers, others
 
 

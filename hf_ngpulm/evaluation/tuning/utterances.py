@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from ..recordings import Recording, load_audio
+from ..loading import audio_or_problem
+from ..recordings import Recording
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,14 @@ class Utterance:
         item: what the dataset holds.
         text: what was said; None if that isn't known.
         entities: phrases that matter in it.
+        problems: why its audio can't be read, once `samples` has found that it can't.
     """
 
     number: int
     item: Any
     text: str | None
     entities: tuple[str, ...]
+    problems: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, number: int, item: Any) -> Utterance:
@@ -66,13 +69,20 @@ class Utterance:
         return found
 
     def samples(self, sampling_rate: int) -> np.ndarray:
-        """Its audio, float32 `[N]`.
+        """Its audio, float32 `[N]`; none if it can't be read, which is then among `problems`.
 
         Raises:
-            ValueError: there is none, or it can't be read.
+            ValueError: the dataset has none for it.
         """
+        found = audio_or_problem(self._recording(sampling_rate), sampling_rate)
+        if isinstance(found, str):
+            self.problems.append(found)
+            return np.empty(0, dtype=np.float32)
+        return found
+
+    def _recording(self, sampling_rate: int) -> Recording:
         if isinstance(self.item, Recording):
-            return load_audio(self.item, sampling_rate)
+            return self.item
         audio, rate = self.item.get("audio"), self.item.get("sampling_rate")
         if isinstance(audio, Mapping):  # as `datasets` and pipelines have it
             rate = audio.get("sampling_rate", rate)
@@ -89,7 +99,7 @@ class Utterance:
                 f"got {'none' if audio is None else type(audio).__name__} (the row has {', '.join(map(str, self.item))})"
             )
         rate = sampling_rate if rate is None else int(rate)
-        return load_audio(Recording(str(self.item.get("id", self.number)), audio, rate), sampling_rate)
+        return Recording(str(self.item.get("id", self.number)), audio, rate)
 
 
 def _of(item: Any, name: str) -> Any:
