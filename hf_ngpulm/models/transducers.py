@@ -13,6 +13,7 @@ from transformers.utils import ModelOutput
 
 from ..transducer.losses import transducer_loss
 from ..transducer.model import State, TransducerModel, TransformersTransducer
+from ..transducer.networks import TransducerNetworks, is_plain, networks_of, stateless_networks, with_blank_head
 from ..transducer.search import TransducerSearch
 from .configuration import HatConfig, StatelessTransducerConfig
 
@@ -204,6 +205,20 @@ class HatForASR(_Transducer):
     def __init__(self, config: HatConfig) -> None:
         super().__init__(config, LstmPrediction(config), HatJoint(config))
 
+    def as_transducer(self, frame_seconds: float | None = None) -> TransducerModel:
+        return _Hat(self, frame_seconds)
+
+
+class _Hat(TransformersTransducer):
+    """A `HatForASR` for the decoders."""
+
+    def networks(self) -> TransducerNetworks | None:
+        decoder, joint = self.model.decoder, self.model.joint
+        if type(decoder) is not LstmPrediction or type(joint) is not HatJoint or not is_plain(joint):
+            return None
+        labels = networks_of(decoder.embedding, decoder.lstm, decoder.decoder_projector, joint.activation, joint.head)
+        return with_blank_head(labels, joint.blank_head)
+
 
 class StatelessTransducerForASR(_Transducer):
     """An RNN-T whose prediction network sees the last `context_size` tokens only."""
@@ -228,8 +243,13 @@ class _Stateless(TransformersTransducer):
         seen = torch.cat([state[0], tokens[:, None]], dim=1)
         return self.model.decoder.of_contexts(seen)[:, -1], (seen[:, 1:],)
 
-    def networks(self) -> None:
-        return None
+    def networks(self) -> TransducerNetworks | None:
+        decoder, joint = self.model.decoder, self.model.joint
+        if type(decoder) is not StatelessPrediction or type(joint) is not SumJoint or not is_plain(joint):
+            return None
+        return stateless_networks(
+            decoder.embedding, decoder.convolution, decoder.activation, decoder.decoder_projector, joint.activation, joint.head
+        )
 
 
 def blank_and_labels(logits: Tensor, tokens: Tensor, blank_id: int) -> tuple[Tensor, Tensor]:

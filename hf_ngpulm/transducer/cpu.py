@@ -37,7 +37,7 @@ class Carried(NamedTuple):
 
     Args:
         begun: bool `[R]`; what the rest holds for a row that hasn't begun means nothing.
-        states: float32 `[2L, R, H]`, hidden states of all layers and then cells.
+        states: float32 `[P, R, H]`: hidden states of all layers and then cells, or embeddings of the tokens before the last.
         predictions: float32 `[R, D]`.
     """
 
@@ -51,7 +51,7 @@ class Carried(NamedTuple):
         projection = networks.projection
         return cls(
             torch.zeros(rows, dtype=torch.bool, device=CPU),
-            projection.new_zeros((2 * len(networks.layers), rows, projection.shape[1])),
+            projection.new_zeros((networks.num_parts, rows, projection.shape[1])),
             projection.new_zeros((rows, projection.shape[0])),
         )
 
@@ -86,13 +86,14 @@ def loop(
     window = window or max(WINDOW, LINES // max(len(rows.numbers), 1))
     addresses = torch.tensor(
         [[part.data_ptr() for part in (layer.weight_ih, layer.weight_hh, layer.bias_ih, layer.bias_hh)] for layer in layers],
+        dtype=torch.int64,
         device=CPU,
-    )
+    ).view(-1, 4)
     weights = (networks.embedding, networks.projection, networks.projection_bias, networks.head, networks.head_bias)
     arrays = (
         *arrays_of(automaton), *_numbers(rules), *(part.numpy() for part in rows[1:]), frames.detach().contiguous().numpy(),
-        addresses.numpy(), layers[0].weight_hh.shape[1], *(part.numpy() for part in weights),
-        ACTIVATIONS.index(networks.activation), -1 if confidence is None else MEASURES.index(confidence), np.float32(ALPHA),
+        addresses.numpy(), networks.convolution.contiguous().numpy(), networks.convolution_bias.numpy(),
+        networks.projection.shape[1], *(part.numpy() for part in weights), networks.separate_blank, ACTIVATIONS.index(networks.activation), -1 if confidence is None else MEASURES.index(confidence), np.float32(ALPHA),
         window, SLOTS, *(part.numpy() for part in carried),
     )  # fmt: skip
     work = frames.shape[1] * networks.head.numel() // 16
@@ -245,7 +246,7 @@ def _walk_rows(
 
 @compiled
 def _predict(
-    count, slots, tokens, embedding, layers, hidden_size, projection, projection_bias,
+    count, slots, tokens, embedding, layers, convolution, convolution_bias, hidden_size, projection, projection_bias,
     hidden, cell, predictions, places, table, used, inputs, gates, below, projected,
 ):  # fmt: skip
     """The prediction network, one token on, in `count` slots.
@@ -256,6 +257,44 @@ def _predict(
     Returns:
         The number of lines in `table`.
     """
+    if layers.shape[0]:
+        used = _lstm(
+            count, slots, tokens, embedding, layers, hidden_size, hidden, cell, places, table, used, inputs, gates, below
+        )  # fmt: skip
+    else:
+        _convolve(count, slots, tokens, embedding, convolution, convolution_bias, cell, below)
+    for i in range(count):
+        for d in range(np.uintp(projection_bias.size)):
+            projected[i, d] = projection_bias[d]
+    add_product(below, projection, projected, count)
+    for i in range(count):
+        slot = slots[i]
+        for d in range(np.uintp(projection_bias.size)):
+            predictions[slot, d] = projected[i, d]
+    return used
+
+
+@compiled
+def _convolve(count, slots, tokens, embedding, convolution, convolution_bias, seen, out):
+    """A prediction network that sees the last tokens only: `seen[k, slot]` are the embeddings of those before the last."""
+    before = seen.shape[0]
+    for i in range(count):
+        slot = slots[i]
+        for j in range(np.uintp(convolution_bias.size)):
+            last = embedding[tokens[i], j]
+            x = convolution_bias[j] + convolution[j, before] * last
+            for k in range(before):
+                x += convolution[j, k] * seen[k, slot, j]
+            for k in range(before - 1):
+                seen[k, slot, j] = seen[k + 1, slot, j]
+            if before:
+                seen[before - 1, slot, j] = last
+            out[i, j] = np.float32(0.0) if x < np.float32(0.0) else x  # NaN stays
+
+
+@compiled
+def _lstm(count, slots, tokens, embedding, layers, hidden_size, hidden, cell, places, table, used, inputs, gates, below):
+    """An LSTM, whose highest layer's output goes into `below`; see `_predict`."""
     fresh = 0
     weight_ih = matrix_at(layers[0, 0], 4 * hidden_size, embedding.shape[1])
     for i in range(count):
@@ -285,14 +324,6 @@ def _predict(
         add_product(inputs, matrix_at(layers[layer, 1], 4 * hidden_size, hidden_size), gates, count)
         for i in range(count):
             lstm_cell(gates, i, hidden, cell, layer, slots[i], below)
-    for i in range(count):
-        for d in range(np.uintp(projection_bias.size)):
-            projected[i, d] = projection_bias[d]
-    add_product(below, projection, projected, count)
-    for i in range(count):
-        slot = slots[i]
-        for d in range(np.uintp(projection_bias.size)):
-            predictions[slot, d] = projected[i, d]
     return used
 
 
@@ -318,8 +349,8 @@ def _loop_rows(
     first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     blank, classes, durations, vocab_size, max_symbols, ilm_weight,
     all_ends, all_weights, all_times, all_symbols, all_lm_states, all_acoustic_scores, all_lm_scores, all_ilm_scores,
-    all_bad_frames, all_frames, all_layers, hidden_size, all_embedding, all_projection, all_projection_bias, all_head,
-    all_head_bias, activation, measure, alpha, window, num_slots, begun, carried_states, carried_predictions,
+    all_bad_frames, all_frames, all_layers, all_convolution, all_convolution_bias, hidden_size, all_embedding, all_projection,
+    all_projection_bias, all_head, all_head_bias, separate_blank, activation, measure, alpha, window, num_slots, begun, carried_states, carried_predictions,
 ):  # fmt: skip
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
         arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights
@@ -328,19 +359,21 @@ def _loop_rows(
     lm_states, acoustic_scores = borrowed(all_lm_states), borrowed(all_acoustic_scores)
     lm_scores, ilm_scores, bad_frames = borrowed(all_lm_scores), borrowed(all_ilm_scores), borrowed(all_bad_frames)
     frames, layers, embedding = borrowed(all_frames), borrowed(all_layers), borrowed(all_embedding)
+    convolution, convolution_bias = borrowed(all_convolution), borrowed(all_convolution_bias)
     projection, projection_bias = borrowed(all_projection), borrowed(all_projection_bias)
     head, head_bias = borrowed(all_head), borrowed(all_head_bias)
 
     num_slots = max(min(num_slots, last - first), 1)
     num_layers, size, gate_size, width = layers.shape[0], hidden_size, 4 * hidden_size, projection_bias.size
-    states_room = np.zeros((2 * num_layers, num_slots, size), dtype=np.float32)
-    start_room = np.empty((2 * num_layers, size), dtype=np.float32)
+    num_parts = carried_states.shape[0]
+    states_room = np.zeros((num_parts, num_slots, size), dtype=np.float32)
+    start_room = np.empty((num_parts, size), dtype=np.float32)
     predictions_room = np.empty((num_slots + 1, width), dtype=np.float32)
     inputs_room = np.empty((num_slots, max(size, embedding.shape[1])), dtype=np.float32)
     gates_room = np.empty((num_slots, gate_size), dtype=np.float32)
     below_room = np.empty((num_slots, size), dtype=np.float32)
     projected_room = np.empty((num_slots, width), dtype=np.float32)
-    table_room = np.empty((embedding.shape[0], gate_size), dtype=np.float32)
+    table_room = np.empty((embedding.shape[0] if num_layers else 0, gate_size), dtype=np.float32)
     joined_room = np.empty((num_slots * window, width), dtype=np.float32)
     logits_room = np.empty((num_slots * window, head_bias.size), dtype=np.float32)
     internal_room = np.empty((num_slots if ilm_weight != 0.0 else 0, head_bias.size), dtype=np.float32)
@@ -379,11 +412,15 @@ def _loop_rows(
         any_begins |= carries and times[row] < ends[row] and not begun[row]
     if any_begins:
         emitting[0], said[0] = 0, blank
+        if num_layers == 0:  # before the first token there are blanks
+            for part in range(num_parts):
+                for j in range(size):
+                    states[part, 0, j] = embedding[blank, j]
         used = _predict(
-            1, emitting, said, embedding, layers, size, projection, projection_bias, hidden, cell, predictions,
-            places, table, 0, inputs, gates, below, projected,
+            1, emitting, said, embedding, layers, convolution, convolution_bias, size, projection, projection_bias, hidden,
+            cell, predictions, places, table, 0, inputs, gates, below, projected,
         )  # fmt: skip
-        for part in range(2 * num_layers):
+        for part in range(num_parts):
             for j in range(size):
                 start[part, j] = states[part, 0, j]
         for d in range(width):
@@ -402,7 +439,7 @@ def _loop_rows(
             if row >= 0 and (times[row] >= ends[row] or bad_frames[row] >= 0):
                 if carries:
                     begun[row] = True
-                    for part in range(2 * num_layers):
+                    for part in range(num_parts):
                         for j in range(size):
                             carried_states[part, row, j] = states[part, slot, j]
                     for d in range(width):
@@ -415,13 +452,13 @@ def _loop_rows(
                     row = following
                     following += 1
                     if carries and begun[row]:
-                        for part in range(2 * num_layers):
+                        for part in range(num_parts):
                             for j in range(size):
                                 states[part, slot, j] = carried_states[part, row, j]
                         for d in range(width):
                             predictions[slot, d] = carried_predictions[row, d]
                     else:
-                        for part in range(2 * num_layers):
+                        for part in range(num_parts):
                             for j in range(size):
                                 states[part, slot, j] = start[part, j]
                         for d in range(width):
@@ -442,6 +479,10 @@ def _loop_rows(
                 join_inputs(frames, row, time, predictions, slot, joined, lines, activation)
                 lines += 1
         _head(lines, joined, head, head_bias, logits)
+        if separate_blank:  # so that a softmax over all classes gives the blank its sigmoid
+            for line in range(lines):
+                _, normaliser = normaliser_of(logits, line, 0, blank)
+                logits[line, blank] += normaliser
 
         num_emitting = 0
         for i in range(num_going):
@@ -496,8 +537,8 @@ def _loop_rows(
                     count += 1
         if num_emitting:
             used = _predict(
-                num_emitting, emitting, said, embedding, layers, size, projection, projection_bias, hidden, cell, predictions,
-                places, table, used, inputs, gates, below, projected,
+                num_emitting, emitting, said, embedding, layers, convolution, convolution_bias, size, projection,
+                projection_bias, hidden, cell, predictions, places, table, used, inputs, gates, below, projected,
             )  # fmt: skip
     # What was borrowed from must last until here.
     kept = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -30,14 +30,18 @@ class LSTMLayer:
 class TransducerNetworks:
     """Embedding, LSTM and projection (the prediction network); sum, activation and head (the joint network).
 
-    The tensors are the model's own, not copies: float32, on the CPU, contiguous.
+    The tensors are the model's own, not copies (but for the head of a HAT, which has two): float32, on the CPU, contiguous.
 
     Args:
         embedding: `[V, E]`, the blank's too, with which a search begins.
-        layers: from below.
+        layers: of the LSTM, from below; none if the prediction network sees the last K tokens only:
+        convolution, convolution_bias: `[H, K]`, `[H]`: then its weights of their embeddings (E = H) by place, channel by
+            channel, before a ReLU; else empty.
         projection, projection_bias: `[D, H]`, `[D]`.
         activation: one of `ACTIVATIONS`.
         head, head_bias: `[C, D]`, `[C]`.
+        separate_blank: whether, as in a HAT (Variani et al. 2020), the last class is the blank and its logit that of a sigmoid,
+            while the others share what is left by a softmax.
     """
 
     embedding: Tensor
@@ -47,6 +51,9 @@ class TransducerNetworks:
     activation: str
     head: Tensor
     head_bias: Tensor
+    separate_blank: bool = False
+    convolution: Tensor = field(default_factory=lambda: torch.empty((0, 0), device="cpu"))
+    convolution_bias: Tensor = field(default_factory=lambda: torch.empty(0, device="cpu"))
 
     def __post_init__(self) -> None:
         below = self.embedding.shape[1]
@@ -56,8 +63,20 @@ class TransducerNetworks:
             if gates != 4 * size or size != self.projection.shape[1] or shapes != [(gates, below), (gates,), (gates,)]:
                 raise ValueError(f"layers of {size} cells have the shapes {shapes}, which don't fit together")
             below = size
-        if not self.layers or self.head.shape[1:] != self.projection.shape[:1]:
+        if self.layers and self.convolution.numel():
+            raise ValueError("a prediction network is an LSTM or a convolution, not both")
+        if not self.layers and not (self.convolution.numel() and below == self.projection.shape[1] == len(self.convolution)):
+            raise ValueError(
+                f"there is no LSTM, and a convolution {tuple(self.convolution.shape)} doesn't fit embeddings of {below} and a "
+                f"projection {tuple(self.projection.shape)}"
+            )
+        if self.head.shape[1:] != self.projection.shape[:1]:
             raise ValueError(f"a head {tuple(self.head.shape)} doesn't fit a projection {tuple(self.projection.shape)}")
+
+    @property
+    def num_parts(self) -> int:
+        """Parts of the state, `[N, H]` each: hidden and cell of each layer, or the embeddings of all tokens but the last."""
+        return 2 * len(self.layers) if self.layers else self.convolution.shape[1] - 1
 
     def serve(self, frames: Tensor, token_classes: int, duration_classes: int) -> bool:
         """Whether they take frames of this kind, and have that many classes."""
@@ -69,7 +88,10 @@ class TransducerNetworks:
         )
 
     def start(self, rows: int, blank: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """As the model's own `start`; the state has two parts `[N, H]` for each layer, hidden and cell."""
+        """As the model's own `start`; the state has `num_parts` parts `[N, H]`."""
+        if not self.layers:
+            begin = self.embedding[blank].expand(rows, -1)
+            return self.predict(torch.full((rows,), blank, device=self.head.device), (begin,) * self.num_parts)
         zeros = [self.head.new_zeros((rows, layer.weight_hh.shape[1])) for layer in self.layers]
         return self.predict(
             torch.full((rows,), blank, device=self.head.device), tuple(part for zero in zeros for part in (zero, zero))
@@ -77,6 +99,12 @@ class TransducerNetworks:
 
     def predict(self, tokens: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         """As the model's own, but that torch's LSTM takes several times as long for single steps."""
+        if not self.layers:
+            seen = (*state, self.embedding.index_select(0, tokens))
+            mixed = torch.addcmul(self.convolution_bias, seen[0], self.convolution[:, 0])
+            for place in range(1, len(seen)):
+                mixed.addcmul_(seen[place], self.convolution[:, place])
+            return torch.addmm(self.projection_bias, mixed.relu_(), self.projection.T), seen[1:]
         from .cpu_networks import lstm_cells  # compiled loops: they aren't loaded before they are needed
 
         hidden = self.embedding.index_select(0, tokens)
@@ -93,7 +121,10 @@ class TransducerNetworks:
     def join(self, frames: Tensor, predictions: Tensor) -> Tensor:
         """Logits for `[N, D]` of frames, which get lost, and predictions."""
         activated = _IN_PLACE[ACTIVATIONS.index(self.activation)](frames.add_(predictions))
-        return torch.addmm(self.head_bias, activated, self.head.T)
+        logits = torch.addmm(self.head_bias, activated, self.head.T)
+        if self.separate_blank:  # so that a softmax over all classes gives the blank its sigmoid
+            logits[:, -1] += torch.logsumexp(logits[:, :-1], dim=-1)
+        return logits
 
 
 def networks_of(
@@ -103,8 +134,8 @@ def networks_of(
     kinds = ((embedding, nn.Embedding), (lstm, nn.LSTM), (projector, nn.Linear), (head, nn.Linear))
     if any(type(module) is not kind for module, kind in kinds) or not all(map(is_plain, (*dict(kinds), activation))):
         return None
-    name = type(activation).__name__.lower().removesuffix("activation")
-    if name not in ACTIVATIONS or type(activation).__module__.split(".")[0] not in ("torch", "transformers"):
+    name = _activation_of(activation)
+    if name is None:
         return None
     if embedding.max_norm is not None or lstm.bidirectional or lstm.proj_size or (lstm.training and lstm.dropout):
         return None
@@ -132,6 +163,51 @@ def networks_of(
         head.weight.detach(),
         value(head, "bias", head.out_features),
     )
+
+
+def with_blank_head(networks: TransducerNetworks | None, blank_head: nn.Module) -> TransducerNetworks | None:
+    """Networks whose head is that of the labels alone, with the blank's of a HAT, `[1, D]`; None if it isn't known."""
+    if networks is None or type(blank_head) is not nn.Linear or not is_plain(blank_head):
+        return None
+    if blank_head.bias is None or not all(map(_is_readable, (blank_head.weight, blank_head.bias))):
+        return None
+    head = torch.cat([networks.head, blank_head.weight.detach()])
+    return replace(
+        networks, head=head, head_bias=torch.cat([networks.head_bias, blank_head.bias.detach()]), separate_blank=True
+    )
+
+
+def stateless_networks(
+    embedding: nn.Module,
+    convolution: nn.Module,
+    between: nn.Module,
+    projector: nn.Module,
+    activation: nn.Module,
+    head: nn.Module,
+) -> TransducerNetworks | None:
+    """The networks of a transducer whose prediction network is a convolution over the last tokens; None as above."""
+    kinds = (
+        (embedding, nn.Embedding), (convolution, nn.Conv1d), (between, nn.ReLU), (projector, nn.Linear), (head, nn.Linear)
+    )  # fmt: skip
+    if any(type(module) is not kind for module, kind in kinds) or not all(map(is_plain, (*dict(kinds), activation))):
+        return None
+    name = _activation_of(activation)
+    parameters = [parameter for module, _ in kinds for parameter in module._parameters.values()]
+    if name is None or embedding.max_norm is not None or not all(p is not None and _is_readable(p) for p in parameters):
+        return None
+    size = embedding.embedding_dim
+    if (convolution.groups, convolution.in_channels, convolution.out_channels) != (size, size, size):
+        return None
+    return TransducerNetworks(
+        embedding.weight.detach(), (), projector.weight.detach(), projector.bias.detach(), name, head.weight.detach(),
+        head.bias.detach(), False, convolution.weight.detach()[:, 0], convolution.bias.detach(),
+    )  # fmt: skip
+
+
+def _activation_of(module: nn.Module) -> str | None:
+    """Its name among `ACTIVATIONS`; None for others."""
+    name = type(module).__name__.lower().removesuffix("activation")
+    return name if name in ACTIVATIONS and type(module).__module__.split(".")[0] in ("torch", "transformers") else None
 
 
 def _is_readable(parameter: Tensor) -> bool:
