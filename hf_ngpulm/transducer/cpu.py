@@ -93,7 +93,8 @@ def loop(
     arrays = (
         *arrays_of(automaton), *_numbers(rules), *(part.numpy() for part in rows[1:]), frames.detach().contiguous().numpy(),
         addresses.numpy(), networks.convolution.contiguous().numpy(), networks.convolution_bias.numpy(),
-        networks.projection.shape[1], *(part.numpy() for part in weights), networks.separate_blank, ACTIVATIONS.index(networks.activation), -1 if confidence is None else MEASURES.index(confidence), np.float32(ALPHA),
+        networks.projection.shape[1], *(part.numpy() for part in weights), networks.separate_blank,
+        ACTIVATIONS.index(networks.activation), -1 if confidence is None else MEASURES.index(confidence), np.float32(ALPHA),
         window, SLOTS, *(part.numpy() for part in carried),
     )  # fmt: skip
     work = frames.shape[1] * networks.head.numel() // 16
@@ -350,7 +351,8 @@ def _loop_rows(
     blank, classes, durations, vocab_size, max_symbols, ilm_weight,
     all_ends, all_weights, all_times, all_symbols, all_lm_states, all_acoustic_scores, all_lm_scores, all_ilm_scores,
     all_bad_frames, all_frames, all_layers, all_convolution, all_convolution_bias, hidden_size, all_embedding, all_projection,
-    all_projection_bias, all_head, all_head_bias, separate_blank, activation, measure, alpha, window, num_slots, begun, carried_states, carried_predictions,
+    all_projection_bias, all_head, all_head_bias, separate_blank, activation, measure, alpha, window, num_slots, begun,
+    carried_states, carried_predictions,
 ):  # fmt: skip
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
         arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights

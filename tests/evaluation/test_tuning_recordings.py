@@ -1,4 +1,4 @@
-"""Recordings as they come: `tune` skips what can't be read and says so, in the words of `evaluate`, and takes all that can be."""
+"""Recordings as they come: `tune` skips what can't be read and says so in the words of `evaluate`, and takes all the rest."""
 
 from __future__ import annotations
 
@@ -78,17 +78,10 @@ def test_what_cant_be_read_is_skipped_counted_and_said(mixed, asr, capsys):
 
 def test_what_is_listed_for_utterances_stays_theirs(mixed, asr):
     names = [["course"], ["hull"], None, ["nobody"], ["minutes"], None, ["engine"]]  # one for each with a transcript
-    with_phrases = asr.__class__(
-        asr.model, tokenizer=asr.tokenizer, feature_extractor=asr.feature_extractor, phrases=names, device="cpu"
-    )
+    parts = {"tokenizer": asr.tokenizer, "feature_extractor": asr.feature_extractor, "device": "cpu"}
+    with_phrases = type(asr)(asr.model, **parts, phrases=names)
     found = tune_weights(with_phrases, read_recordings(mixed / "all.jsonl"), phrase_weights=[0.0, 6.0], **FEW)
-    only = asr.__class__(
-        asr.model,
-        tokenizer=asr.tokenizer,
-        feature_extractor=asr.feature_extractor,
-        phrases=[*names[:2], *names[4:]],
-        device="cpu",
-    )
+    only = type(asr)(asr.model, **parts, phrases=[*names[:2], *names[4:]])
     expected = tune_weights(only, read_recordings(mixed / "good.jsonl"), phrase_weights=[0.0, 6.0], **FEW)
     assert found.points == expected.points and found.points[0].words.errors != found.points[1].words.errors
     half = tune_weights(asr, read_recordings(mixed / "all.jsonl"), [0.9], **FEW, held_out=0.5)
@@ -98,20 +91,15 @@ def test_what_is_listed_for_utterances_stays_theirs(mixed, asr):
 
 @pytest.mark.parametrize("kind", ["ctc", "canary"])
 def test_long_audio_is_cut_as_evaluate_cuts_it(kind, asr, tmp_path):
-    """A hundred seconds stand for an hour: what the model is given at once is bounded."""
+    """A minute stands for an hour: what the model is given at once is bounded."""
     if kind == "canary":
         if not hasattr(transformers, "CanaryForConditionalGeneration"):
             pytest.skip("this version of Transformers has no Canary")
-        made = {"lm": str(DEMO / "lm.arpa.gz"), "lm_weight": 0.5, "num_beams": 1, "max_new_tokens": 40}
-        asr = pipeline(
-            "automatic-speech-recognition",
-            model=str(bundled("examples/models/canary")),
-            dtype=torch.float32,
-            device="cpu",
-            **made,
-        )
+        settings = {"lm": str(DEMO / "lm.arpa.gz"), "lm_weight": 0.5, "num_beams": 1, "max_new_tokens": 20}
+        model = str(bundled("examples/models/canary"))
+        asr = pipeline("automatic-speech-recognition", model=model, dtype=torch.float32, device="cpu", **settings)
     clip = read_audio(DEMO / "clips" / "01.flac", 16000)
-    long = np.concatenate([clip, np.zeros(4000, dtype=np.float32)] * 40)[: 100 * 16000]
+    long = np.concatenate([clip, np.zeros(4000, dtype=np.float32)] * 40)[: 60 * 16000]
     rows = [{"audio": long, "sampling_rate": 16000, "text": "a"}, {"audio": clip, "sampling_rate": 16000, "text": "b"}]
     given, forward = [], asr.forward
 
@@ -124,10 +112,10 @@ def test_long_audio_is_cut_as_evaluate_cuts_it(kind, asr, tmp_path):
         result = tune_weights(asr, rows, [asr._ngram_settings["lm_weight"]], **FEW)
     finally:
         del asr.forward
-    assert max(given) <= 4010 and len(given) > 3
+    assert max(given) <= 4010 and len(given) > 2
     for i, row in enumerate(rows):
         soundfile.write(tmp_path / f"{i}.wav", row["audio"], 16000, subtype="FLOAT")
     lines = [{"audio": str(tmp_path / f"{i}.wav"), "text": row["text"]} for i, row in enumerate(rows)]
     (tmp_path / "m.jsonl").write_text("\n".join(map(json.dumps, lines)))
     said = [utterance.hypothesis for utterance in evaluate(asr, tmp_path / "m.jsonl", batch_size=1).utterances]
-    assert result.best.words.errors == word_errors(["a", "b"], said).errors > 100
+    assert result.best.words.errors == word_errors(["a", "b"], said).errors > 10

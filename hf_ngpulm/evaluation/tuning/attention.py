@@ -99,11 +99,8 @@ class AttentionSweep(Sweep):
                     yield number, i, self._text(outputs, self._parts[number])
 
     def _text(self, outputs: list[Any], parts: list[int]) -> str:
-        found = iter(outputs)
-        texts = [
-            self.pipeline.postprocess(list(islice(found, count)), **self.pipeline._postprocess_params)["text"]
-            for count in parts
-        ]
+        found, params = iter(outputs), self.pipeline._postprocess_params
+        texts = [self.pipeline.postprocess(list(islice(found, count)), **params)["text"] for count in parts]
         return texts[0] if len(texts) == 1 else " ".join(filter(None, map(str.strip, texts)))
 
     def _shapes(self, number: int, place: int) -> tuple[tuple[str, tuple[int, ...]], ...]:

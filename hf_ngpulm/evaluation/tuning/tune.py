@@ -93,8 +93,9 @@ def tune_weights(
         report: takes a line about each recording that can't be read; by default a warning is logged.
 
     Raises:
-        ValueError: no utterances, no transcripts, or no audio that can be read, grids that can't be, weights that there is nothing for (a bonus in greedy
-            search, an internal LM in a CTC model), or something in the dataset that can't be read.
+        ValueError: no utterances, no transcripts, or no audio that can be read; grids that can't be, weights that there is
+            nothing for (a bonus in greedy search, an internal LM in a CTC model), or something in the dataset that isn't what
+            it should be.
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
     one_of("by", by, MEASURES)
