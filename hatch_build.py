@@ -1,0 +1,84 @@
+"""What the wheel holds of the bundled models: the encoder that most of them share lies in it once.
+
+In the source tree each model is a folder by itself. In the wheel, which would be twice as large without, those tensors that
+several models have under one name are moved to `encoder.safetensors` beside the folders, and an index in each (as Transformers
+writes it for weights in several files) says where they are: `from_pretrained` loads the same as before.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ModuleNotFoundError:  # while tests look at what is below
+    BuildHookInterface = object
+
+MODELS = "examples/models"
+SHARED = "encoder.safetensors"
+OWN, HEAD, INDEX = "model.safetensors", "head.safetensors", "model.safetensors.index.json"
+
+Tensors = dict[str, tuple[str, list[int], bytes]]  # by name: type, shape and numbers
+
+
+class BundledModels(BuildHookInterface):
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if version == "editable":  # the source tree is there
+            return
+        self.folder = Path(tempfile.mkdtemp())
+        share_tensors(Path(self.root) / MODELS, self.folder)
+        build_data["force_include"][str(self.folder)] = f"hf_ngpulm/_bundled/{MODELS}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if hasattr(self, "folder"):
+            shutil.rmtree(self.folder)
+
+
+def share_tensors(models: Path, out: Path) -> None:
+    """Copy a folder of models, with the tensors that several have in one file."""
+    shutil.copytree(models, out, dirs_exist_ok=True)
+    tensors = {path.parent.name: read(path) for path in sorted(out.glob(f"*/{OWN}"))}
+    counts = Counter((name, *tensor[:1], tensor[2]) for own in tensors.values() for name, tensor in own.items())
+    shared: Tensors = {}
+    for model, own in tensors.items():
+        places = {}
+        for name, tensor in own.items():
+            is_shared = counts[name, tensor[0], tensor[2]] > 1 and shared.setdefault(name, tensor) == tensor
+            places[name] = f"../{SHARED}" if is_shared else HEAD
+        if HEAD not in places.values() or len(set(places.values())) == 1:
+            continue  # nothing of it is shared
+        (out / model / OWN).unlink()
+        write(out / model / HEAD, {name: own[name] for name, place in places.items() if place == HEAD})
+        index = {"metadata": {"total_size": sum(len(tensor[2]) for tensor in own.values())}, "weight_map": places}
+        (out / model / INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+    write(out / SHARED, shared)
+
+
+def read(path: Path) -> Tensors:
+    """The tensors of a safetensors file; the format's library isn't there when a wheel is built."""
+    raw = path.read_bytes()
+    (length,) = struct.unpack("<Q", raw[:8])
+    header = json.loads(raw[8 : 8 + length])
+    header.pop("__metadata__", None)
+    begin = 8 + length
+    return {
+        name: (about["dtype"], about["shape"], raw[begin + about["data_offsets"][0] : begin + about["data_offsets"][1]])
+        for name, about in header.items()
+    }
+
+
+def write(path: Path, tensors: Tensors) -> None:
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    position = 0
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [position, position + len(data)]}
+        position += len(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(tensor[2] for tensor in tensors.values()))
