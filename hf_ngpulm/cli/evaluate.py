@@ -86,9 +86,9 @@ def evaluate(
 
     hf-ngpulm evaluate nvidia/parakeet-ctc-0.6b test.jsonl --lm org/my-lm --lm-weight 1.0 --num-beams 8 --baseline
 
-    Under `accelerate launch --multi_gpu --num_processes N -m hf_ngpulm.cli evaluate ... --output results.jsonl` (on CPUs, too; not
-    with --cpu) processes share the recordings, as they do under `mpirun -np N`. A run that was killed goes on where it was when the same command is given again. The
-    exit status is 3 if some audio could not be read, 1 if another process died.
+    Under `accelerate launch --multi_gpu --num_processes N -m hf_ngpulm.cli evaluate ... --output results.jsonl` processes share
+    the recordings, on CPUs too (not with --cpu); as they do under `mpirun -np N`. A run that was killed goes on where it was
+    when the same command is given again. The exit status is 3 if some audio could not be read, 1 if another process died.
     """
     import torch
 
@@ -105,8 +105,8 @@ def evaluate(
     rank, size = rank_and_size()
     if launched_alone():
         tell(
-            "accelerate has started one process only; for several on CPUs, or one GPU, give accelerate launch --multi_gpu, too, and "
-            "leave out --cpu (or start them by MPI: mpirun -np 2 hf-ngpulm evaluate ...)"
+            "accelerate has started one process only; for several on CPUs, or on one GPU, give accelerate launch --multi_gpu, "
+            "too, and leave out --cpu (or start them by MPI: mpirun -np 2 hf-ngpulm evaluate ...)"
         )
     if not resume:
         if size > 1:
