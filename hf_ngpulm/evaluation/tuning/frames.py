@@ -80,9 +80,9 @@ class FrameSweep(Sweep):
                 if heard:
                     frames = None
 
-        by_length = groupby(recordings(), lambda recording: len(recording["raw"]) > LONGEST * rate)
-        for is_long, some in by_length:
-            for frames in self.pipeline.frames(some, self.batch_size, chunk_length_s=LONGEST if is_long else 0):
+        cut = self.pipeline._preprocess_params.get("chunk_length_s")
+        for is_long, some in groupby(recordings(), lambda recording: len(recording["raw"]) > LONGEST * rate):
+            for frames in self.pipeline.frames(some, self.batch_size, chunk_length_s=cut or (LONGEST if is_long else 0)):
                 yield from done(frames)
         yield from done(None)
 
