@@ -52,8 +52,8 @@ class FusedModel:
             spaces, start = -math.log(composed.vocab_size), int(composed.starts[0])
             tensors = reweighed(composed.tensors, self.words, composed.vocab_size, attrs.alpha, attrs.beta, spaces, start)
             tensors = grade_unknown_words(
-                tensors, self.words, self._lengths, attrs.alpha * self.unknown, charged_to_unknown_words(attrs),
-                whole_unknown_word(attrs, self.unknown),
+                tensors, self.words, self._lengths, attrs.alpha * self.unknown,
+                charged_to_unknown_words(attrs, self.unknown), whole_unknown_word(attrs, self.unknown),
             )  # fmt: skip
             starts = composed.starts if attrs.score_boundary else composed.roots
             lm = NGramLM(composed.config, tensors, composed.roots, starts, composed.unk_tokens, composed.pieces)

@@ -137,7 +137,7 @@ def _with_graded_unknown_words(lm: NGramLM, attrs: Attrs, unknown: float) -> NGr
     """The same, with unknown words that cost what they do in pyctcdecode's search; in units of alpha."""
     assert lm.config.words is not None
     whole = whole_unknown_word(attrs, unknown) / attrs.alpha
-    charged = [charge / attrs.alpha for charge in charged_to_unknown_words(attrs)]
+    charged = [charge / attrs.alpha for charge in charged_to_unknown_words(attrs, unknown)]
     spaces = -math.log(lm.vocab_size) / attrs.alpha
     tensors = reweighed(lm.tensors, lm.config.words, lm.vocab_size, delimiter=spaces, start=int(lm.starts[0]))
     tensors = grade_unknown_words(tensors, lm.config.words, piece_lengths(lm), whole, charged, whole)
