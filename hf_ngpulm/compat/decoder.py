@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 MOST_ENTRIES = 1 << 25  # of a batch: rows x frames x prefixes
 KEPT_HOTWORDS = 16
+MORE_PREFIXES = 16  # of pieces a text has several, until they are joined
 FOR_THE_BEST = 16  # prefixes that may together be the best text
 
 
@@ -282,7 +283,8 @@ class BeamSearchDecoderCTC:
         key = (attrs, beam_width, threshold, prefixes)
         if key not in self._made:
             lm = None if self._fused is None or attrs is None else self._fused.weighed(attrs)
-            num_beams = max(2, beam_width)  # 1 would be another search, that of alignments
+            # 1 would be another search, that of alignments.
+            num_beams = min(MOST_BEAMS, max(2, beam_width + MORE_PREFIXES * self._alphabet.is_bpe))
             self._made[key] = CTCDecoder(
                 self._tokenizer, lm, 1.0, num_beams=num_beams, beta=0.0, beam_threshold=threshold,
                 score_eos=attrs is not None and attrs.score_boundary, merge="text" if self._alphabet.is_bpe else None,

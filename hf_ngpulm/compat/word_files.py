@@ -156,11 +156,12 @@ def charged_to_unknown_words(attrs: Attrs, unknown: float) -> list[float]:
     """What an unknown word of 0, 1, ... characters scores until it ends.
 
     pyctcdecode's search charges it its offset (a natural log here, and unweighted), and known words nothing before they end.
-    Here known words pay for what the language model thinks of them from their first letters on. So unknown ones have to pay
-    for that, too: without it they push known words out of the beam, and cost more than these when it is too late.
+    Here known words pay for what the language model thinks of them letter by letter. So unknown ones have to pay for that,
+    too, by the time that they are as long as the average word: without it they push known words out of the beam, and cost
+    more than these when it is too late.
     """
-    offset = min(attrs.unk_score_offset, 0.0)
-    return [attrs.alpha * unknown + offset * max(1.0, n / AVERAGE_WORD) for n in range(LONGEST_WORD + 1)]
+    offset, share = min(attrs.unk_score_offset, 0.0), attrs.alpha * unknown
+    return [offset * max(1.0, n / AVERAGE_WORD) + share * min(1.0, n / AVERAGE_WORD) for n in range(LONGEST_WORD + 1)]
 
 
 def whole_unknown_word(attrs: Attrs, unknown: float) -> float:
