@@ -214,7 +214,7 @@ def search_rows(
     doubles = np.empty((8, num_beams), dtype=np.float64)
     singles = np.empty((3, num_beams), dtype=np.float32)
     integers = np.empty((8, num_beams), dtype=np.int32)
-    by_hash = np.empty(_slots_for(num_beams), dtype=np.int32)
+    families = np.empty(_slots_for(num_beams), dtype=np.int32)
     tokens = np.empty((2, classes), dtype=np.int32)
     longs = np.empty((2, num_beams), dtype=np.int64)
     flags = np.empty((2, num_beams), dtype=np.bool_)
@@ -231,7 +231,7 @@ def search_rows(
     old_blank_scores, old_fused = rows32[1], rows32[2]
     parents, heap_places, heap_tokens, old_last, old_sizes = rows_int[0], rows_int[1], rows_int[2], rows_int[3], rows_int[4]
     alive, first_child, next_child = rows_int[5], rows_int[6], rows_int[7]
-    by_hash, likely, looked_at = borrowed(by_hash), borrowed(tokens)[0], borrowed(tokens)[1]
+    by_hash, likely, looked_at = borrowed(families), borrowed(tokens)[0], borrowed(tokens)[1]
     old_hashes, old_texts = borrowed(longs)[0], borrowed(longs)[1]
     known, stays = rows_flag[0], rows_flag[1]
     old_lm_scores, old_lm_states = borrowed(of_automata), borrowed(states_of_automata)[:num_beams]
@@ -403,7 +403,7 @@ def search_rows(
                 links[row, frame, place], labels[row, frame, place] = k, token
                 used = max(used, place + 1)
             if joins and join_texts(texts, last_tokens, fused, blank_scores, token_scores, totals, table, slots):
-                changed = True
+                changed, stays[:] = True, False  # also of those that have just gone
             top = NONE
             for k in range(used):
                 top = max(top, blank_scores[k], token_scores[k])
@@ -415,7 +415,7 @@ def search_rows(
     # What was borrowed from must last until here.
     return (
         all_added.size + all_added_highest.size + all_added_states.size + room.size + doubles.size + singles.size
-        + integers.size + by_hash.size + tokens.size + longs.size + flags.size + of_automata.size + states_of_automata.size
+        + integers.size + families.size + tokens.size + longs.size + flags.size + of_automata.size + states_of_automata.size
     )  # fmt: skip
 
 
