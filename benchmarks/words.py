@@ -28,7 +28,7 @@ sys.path.insert(0, str(measure.ROOT))
 import ctc_beam
 import speech
 
-from hf_ngpulm import CTCDecoder
+from hf_ngpulm import CTCDecoder, NGramLM
 from hf_ngpulm.compat import build_ctcdecoder
 from hf_ngpulm.lexicon.spellings import make_lexicon
 from hf_ngpulm.ngrams.arpa import ArpaFile
@@ -37,6 +37,7 @@ BEAMS = (16, 64, 100)
 BATCH_SIZES = (1, 8, 32)
 WEIGHTS, BETAS = (0.7, 0.9, 1.1, 1.3), (1.0, 2.0, 3.0, 4.0)
 PEER_WEIGHTS, PEER_BONUSES = (0.5, 0.65, 0.8, 1.0), (0.5, 1.5, 2.5)
+CUTTINGS = 4
 FLASHLIGHT = ["--beam-size-token", "20", "--beam-threshold", "10"]
 
 
@@ -53,7 +54,9 @@ def main() -> None:
     calls: dict[str, Callable[[], float]] = {}
     with torch.inference_mode():
         batched = {size: outputs.rebatched(size) for size in BATCH_SIZES}
-        ours(outputs, batched, rows, calls)
+        cut = NGramLM.from_arpa(args.lm, tokenizer=outputs.processor, units="word", cuttings=CUTTINGS)
+        for name, lm, settings in (("", outputs.lm, {}), (f", {CUTTINGS} cuttings", cut, {"merge": "text"})):
+            ours(f"hf_ngpulm{name}", lm, settings, outputs, batched, rows, calls)
         if args.peers_python:
             peers(outputs, args, rows, calls)
         seconds = measure.by_turns(calls, args.repeats)
@@ -72,21 +75,24 @@ def main() -> None:
 
 
 def ours(
+    kind: str,
+    lm: NGramLM,
+    options: dict[str, Any],
     outputs: speech.Outputs,
     batched: dict[int, speech.Outputs],
     rows: list[dict[str, Any]],
     calls: dict[str, Callable[[], float]],
 ) -> None:
-    """Our decoder with its best weights."""
+    """Our decoder with a language model, of words cut into pieces in one way or in several, and its best weights."""
     for num_beams in BEAMS:
 
         def made(weight: float, beta: float, num_beams: int = num_beams) -> CTCDecoder:
-            settings = {"num_beams": num_beams, "beta": beta, "beam_threshold": 10.0, "confidence": None}
-            return CTCDecoder(outputs.processor, outputs.lm, weight, **settings)
+            settings = {"num_beams": num_beams, "beta": beta, "beam_threshold": 10.0, "confidence": None, **options}
+            return CTCDecoder(outputs.processor, lm, weight, **settings)
 
         pairs = itertools.product(WEIGHTS, BETAS)
         best = ctc_beam.best_of(outputs, {pair: outputs.decode(made(*pair)) for pair in pairs})
-        name = f"hf_ngpulm, beam {num_beams}"
+        name = f"{kind}, beam {num_beams}"
         rows.append({"decoder": name, **best, "batch_sizes": BATCH_SIZES})
         decoder = made(best["lm_weight"], best["beta"])
         for size, batches in batched.items():

@@ -156,8 +156,8 @@ class NGramLM(
                 them, "unk" gives the whole of it to each (as KenLM scores unknown words), a number is taken as it is.
             device: where the tensors go.
             engine: "auto" (by device), "reference", "cpu" or "gpu".
-            of_words: for whole words: `lexicon`, `case`, `closed_vocabulary`, `unk_score_offset` and `unk_token_cost`, see
-                `hf_ngpulm.lexicon.compose`.
+            of_words: for whole words: `lexicon`, `case`, `cuttings`, `closed_vocabulary`, `unk_score_offset` and
+                `unk_token_cost`, see `hf_ngpulm.lexicon.compose`.
 
         Raises:
             NGramFormatError: the file is damaged, or its units aren't this tokenizer's.

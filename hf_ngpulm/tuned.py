@@ -292,6 +292,7 @@ SETTINGS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "beam_threshold": ("a number above 0", _number(1e-9, 1e9)),
     "blank_threshold": ("a probability above 0", _number(1e-9, 1)),
     "score_eos": _SWITCH,
+    "merge": _one_of("tokens", "text"),
     "max_symbols": ("a whole number from 1 to 1024", _whole(1, 1024)),
     "blank_scoring": _one_of("lm_weighted", "none"),
     "pruning": _one_of("late", "early"),

@@ -117,12 +117,12 @@ class Speller:
             if self.delimiter is not None and whole_words and not _UNSPACED.match(form[0]):
                 starts = [(1, False, [self.delimiter, *tokens])]
             elif self.mark is not None and _UNSPACED.match(form[0]):  # begins anywhere
-                within = self.segmentations(self._surface(tokens).removeprefix(self.mark), 1)
+                within = self.segmentations(self.surface(tokens).removeprefix(self.mark), 1)
                 starts += [(0, False, each) for each in within]
             for free, initial, start in starts:
                 spellings.append(Spelling(phrase, tuple(start), length, free, bounded, initial))
             if tokenizations > 1 and self.delimiter is None:
-                others = self.segmentations(self._surface(tokens), tokenizations)
+                others = self.segmentations(self.surface(tokens), tokenizations)
                 others = [each for each in others if each != tokens][: tokenizations - 1]
                 spellings += [Spelling(phrase, tuple(each), length, 0, bounded, False) for each in others]
         if self.mark == "Ġ":  # a transcript may begin without a blank
@@ -149,7 +149,7 @@ class Speller:
             at += length
         return rows, missing
 
-    def _surface(self, tokens: Iterable[int]) -> str:
+    def surface(self, tokens: Iterable[int]) -> str:
         return "".join(self.vocabulary.pieces[token] or "" for token in tokens)  # type: ignore[index]
 
     def segmentations(self, surface: str, count: int) -> list[list[int]]:

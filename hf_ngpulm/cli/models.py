@@ -34,6 +34,10 @@ CaseOption = Annotated[
     str | None, typer.Option("--case", help="For words: lower or upper, to spell them so; keep, to take them as they are.")
 ]
 ClosedOption = Annotated[bool, typer.Option("--closed-vocabulary", help="For words: forbid unknown ones.")]
+CuttingsOption = Annotated[
+    int | None,
+    typer.Option("--cuttings", help="For words: in how many ways each may be cut into pieces; 1. Several suit merge='text'."),
+]
 UnkOffsetOption = Annotated[
     float | None,
     typer.Option("--unk-score-offset", help="For words: what unknown ones score beside <unk>, natural log; -10."),
@@ -50,9 +54,12 @@ def load_tokenizer(name: str | None):
     return AutoTokenizer.from_pretrained(name)
 
 
-def of_words(lexicon: str | None, case: str | None, closed: bool, unk_score_offset: float | None) -> dict[str, Any]:
+def of_words(
+    lexicon: str | None, case: str | None, closed: bool, unk_score_offset: float | None, cuttings: int | None
+) -> dict[str, Any]:
     """What was said of words, as arguments of `NGramLM.from_arpa` and `NGramLM.train`."""
     given = {"lexicon": lexicon, "case": case, "closed_vocabulary": closed or None, "unk_score_offset": unk_score_offset}
+    given["cuttings"] = cuttings
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .models import CaseOption, ClosedOption, JsonOption, LexiconOption, UnkOffsetOption, load_tokenizer, of_words
+from .models import (
+    CaseOption,
+    ClosedOption,
+    CuttingsOption,
+    JsonOption,
+    LexiconOption,
+    UnkOffsetOption,
+    load_tokenizer,
+    of_words,
+)
 
 if TYPE_CHECKING:
     from ..training import Training
@@ -41,6 +50,7 @@ def train(
     lexicon: LexiconOption = None,
     case: CaseOption = None,
     closed_vocabulary: ClosedOption = False,
+    cuttings: CuttingsOption = None,
     unk_score_offset: UnkOffsetOption = None,
     prune: Annotated[
         str, typer.Option("--prune", help="Drop n-grams that occur at most so often: a number for each order, as '0 0 1'.")
@@ -110,7 +120,7 @@ def train(
         accelerator=accelerator,
         bars=bars,
         unit=unit,
-        **of_words(lexicon, case, closed_vocabulary, unk_score_offset),
+        **of_words(lexicon, case, closed_vocabulary, unk_score_offset, cuttings),
     )
     if not leads:
         return

@@ -34,7 +34,7 @@ from .constants import (
     DEFAULT_SCORE_LM_BOUNDARY,
     DEFAULT_UNK_LOGP_OFFSET,
 )
-from .fused import SEGMENTATIONS, FusedModel, LMState
+from .fused import CUTTINGS, FusedModel, LMState
 from .language_model import LanguageModel
 from .outputs import log_probs_of, without_unlikely
 from .repository import ALPHABET_FILE, LM_FOLDER, download
@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 MOST_ENTRIES = 1 << 25  # of a batch: rows x frames x prefixes
 KEPT_HOTWORDS = 16
+MORE_PREFIXES = 16  # of pieces a text has several, until they are joined
 FOR_THE_BEST = 16  # prefixes that may together be the best text
 
 
@@ -282,11 +283,12 @@ class BeamSearchDecoderCTC:
         key = (attrs, beam_width, threshold, prefixes)
         if key not in self._made:
             lm = None if self._fused is None or attrs is None else self._fused.weighed(attrs)
-            # 1 would be another search, that of alignments. With pieces a text has many prefixes.
-            num_beams = min(MOST_BEAMS, max(2, 2 * beam_width if self._alphabet.is_bpe else beam_width))
+            # 1 would be another search, that of alignments.
+            num_beams = min(MOST_BEAMS, max(2, beam_width + MORE_PREFIXES * self._alphabet.is_bpe))
             self._made[key] = CTCDecoder(
                 self._tokenizer, lm, 1.0, num_beams=num_beams, beta=0.0, beam_threshold=threshold,
-                score_eos=attrs is not None and attrs.score_boundary, num_return_sequences=min(prefixes, num_beams),
+                score_eos=attrs is not None and attrs.score_boundary, merge="text" if self._alphabet.is_bpe else None,
+                num_return_sequences=min(prefixes, num_beams),
                 blank_id=self._alphabet.labels.index(""), confidence=None,
             )  # fmt: skip
         return self._made[key]
@@ -399,6 +401,6 @@ def build_ctcdecoder(
 def _booster(words: tuple[str, ...], weight: float, tokenizer: Any, has_words: bool, vocab_size: int | None) -> PhraseBooster:
     """Words that earn a weight each when they are complete, and their share of it letter by letter until then."""
     return PhraseBooster(
-        list(words), tokenizer, weight, "phrase", whole_words=has_words, case="keep", tokenizations=SEGMENTATIONS,
+        list(words), tokenizer, weight, "phrase", whole_words=has_words, case="keep", tokenizations=CUTTINGS,
         vocab_size=vocab_size,
     )  # fmt: skip

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..boosting.spelling import speller_of
 from ..language_model import NGramLM
 from ..lexicon import compose
 from ..lexicon.reweighing import reweighed
 from ..lexicon.unknowns import grade_unknown_words
 from ..word_summary import WordSummary
-from .alphabet import BPE_TOKEN, LabelTokenizer
+from .alphabet import LabelTokenizer
 from .language_model import LanguageModel
 from .word_files import Attrs, charged_to_unknown_words, piece_lengths, unknown_log_prob, whole_unknown_word
 
 # Ways to cut a word into pieces, those with the fewest pieces, where no tokenizer says which one the recogniser learned.
-SEGMENTATIONS = 16
+CUTTINGS = 16
 
 
 class FusedModel:
@@ -33,12 +31,11 @@ class FusedModel:
     """
 
     def __init__(self, language_model: LanguageModel, tokenizer: Any, case: str) -> None:
-        lexicon: Any = language_model.unigrams
-        if isinstance(tokenizer, LabelTokenizer) and tokenizer.is_bpe:
-            lexicon = _segmented(language_model.words if lexicon is None else lexicon, tokenizer, case)
+        cuttings = CUTTINGS if isinstance(tokenizer, LabelTokenizer) and tokenizer.is_bpe else 1
         self.composed = compose(
-            language_model.table, language_model.words, tokenizer, lexicon, case=case, unk_score_offset=0.0, unk_token_cost=0.0
-        )
+            language_model.table, language_model.words, tokenizer, language_model.unigrams, case=case, unk_score_offset=0.0,
+            unk_token_cost=0.0, cuttings=cuttings,
+        )  # fmt: skip
         assert self.composed.config.words is not None
         self.words: WordSummary = self.composed.config.words
         self.unknown = unknown_log_prob(language_model.table)
@@ -52,8 +49,8 @@ class FusedModel:
             spaces, start = -math.log(composed.vocab_size), int(composed.starts[0])
             tensors = reweighed(composed.tensors, self.words, composed.vocab_size, attrs.alpha, attrs.beta, spaces, start)
             tensors = grade_unknown_words(
-                tensors, self.words, self._lengths, attrs.alpha * self.unknown, charged_to_unknown_words(attrs),
-                whole_unknown_word(attrs, self.unknown),
+                tensors, self.words, self._lengths, attrs.alpha * self.unknown,
+                charged_to_unknown_words(attrs, self.unknown), whole_unknown_word(attrs, self.unknown),
             )  # fmt: skip
             starts = composed.starts if attrs.score_boundary else composed.roots
             lm = NGramLM(composed.config, tensors, composed.roots, starts, composed.unk_tokens, composed.pieces)
@@ -103,15 +100,3 @@ class LMState:
         if fused is not self._fused:
             raise ValueError("lm_start_state is that of another decoder: states mean something to the one that gave them only")
         return self._fused.state_behind(self._start, self._tokens)
-
-
-def _segmented(words: list[str], tokenizer: LabelTokenizer, case: str) -> Mapping[str, list[list[str]]]:
-    """Words and the ways to cut them into pieces; those that there is no way for are left out."""
-    change = {"lower": str.lower, "upper": str.upper}.get(case, str)
-    speller = speller_of(tokenizer)
-    found = {}
-    for word in words:
-        ways = speller.segmentations(BPE_TOKEN + change(word), SEGMENTATIONS)
-        if ways:
-            found[word] = [[tokenizer.labels[token] for token in way] for way in ways]
-    return found

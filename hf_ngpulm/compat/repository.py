@@ -37,6 +37,7 @@ from huggingface_hub import hf_hub_download, snapshot_download
 from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
 
 from ..automaton.automaton import MAX_CONTEXT_LENGTH
+from ..boosting.spelling import speller_of
 from ..config import MODEL_TYPE
 from ..errors import NGramFormatError, TokenizerMismatchError
 from ..lexicon import compose
@@ -45,6 +46,7 @@ from ..lexicon.unknowns import grade_unknown_words
 from ..vocabulary import tokenizer_of
 from .alphabet import BLANK_TOKEN_PTN, UNK_BPE_TOKEN, UNK_TOKEN, UNK_TOKEN_PTN, Alphabet
 from .constants import DEFAULT_BEAM_WIDTH, DEFAULT_PRUNE_LOGP, LOG_BASE_CHANGE_FACTOR
+from .fused import CUTTINGS
 from .word_files import (
     ARPA_ENDINGS,
     ATTRS_FILE,
@@ -111,10 +113,11 @@ def lm_from_repository(
     unigrams = read_unigrams(unigrams_file) if unigrams_file.is_file() else None
     table, words = read_words(kenlm_file, unigrams)
     weight = attrs.alpha or math.inf
+    has_pieces = speller_of(tokenizer).mark is not None
     try:
         lm = compose(
             table, words, tokenizer, unigrams, None, case, closed_vocabulary, LOG_BASE_CHANGE_FACTOR * attrs.unk_score_offset,
-            0.0, attrs.beta / weight, None, engine,
+            0.0, attrs.beta / weight, None, engine, CUTTINGS if has_pieces else 1,
         )  # fmt: skip
     except NGramFormatError as error:
         raise NGramFormatError(f"{repo}: {error}") from None
@@ -125,6 +128,8 @@ def lm_from_repository(
         "beam_threshold": -DEFAULT_PRUNE_LOGP,
         "score_eos": attrs.score_boundary,
     }
+    if has_pieces:
+        defaults["merge"] = "text"
     lm.config = replace(lm.config, defaults=defaults)
     if not attrs.score_boundary:
         lm.starts = lm.roots.clone()
@@ -137,7 +142,7 @@ def _with_graded_unknown_words(lm: NGramLM, attrs: Attrs, unknown: float) -> NGr
     """The same, with unknown words that cost what they do in pyctcdecode's search; in units of alpha."""
     assert lm.config.words is not None
     whole = whole_unknown_word(attrs, unknown) / attrs.alpha
-    charged = [charge / attrs.alpha for charge in charged_to_unknown_words(attrs)]
+    charged = [charge / attrs.alpha for charge in charged_to_unknown_words(attrs, unknown)]
     spaces = -math.log(lm.vocab_size) / attrs.alpha
     tensors = reweighed(lm.tensors, lm.config.words, lm.vocab_size, delimiter=spaces, start=int(lm.starts[0]))
     tensors = grade_unknown_words(tensors, lm.config.words, piece_lengths(lm), whole, charged, whole)

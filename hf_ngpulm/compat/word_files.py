@@ -152,9 +152,16 @@ def unknown_log_prob(table: NGramTable) -> float:
     return MISSING_LOG_PROB if row is None else float(table.orders[0].log_probs[row])
 
 
-def charged_to_unknown_words(attrs: Attrs) -> list[float]:
-    """What pyctcdecode's search charges an unknown word of 0, 1, ... characters until it ends: natural logs, unweighted."""
-    return [min(attrs.unk_score_offset, 0.0) * max(1.0, n / AVERAGE_WORD) for n in range(LONGEST_WORD + 1)]
+def charged_to_unknown_words(attrs: Attrs, unknown: float) -> list[float]:
+    """What an unknown word of 0, 1, ... characters scores until it ends.
+
+    pyctcdecode's search charges it its offset (a natural log here, and unweighted), and known words nothing before they end.
+    Here known words pay for what the language model thinks of them letter by letter. So unknown ones have to pay for that,
+    too, by the time that they are as long as the average word: without it they push known words out of the beam, and cost
+    more than these when it is too late.
+    """
+    offset, share = min(attrs.unk_score_offset, 0.0), attrs.alpha * unknown
+    return [offset * max(1.0, n / AVERAGE_WORD) + share * min(1.0, n / AVERAGE_WORD) for n in range(LONGEST_WORD + 1)]
 
 
 def whole_unknown_word(attrs: Attrs, unknown: float) -> float:

@@ -22,12 +22,14 @@ from ..tuned import with_remembered
 from ..vocabulary import tokenizer_of
 from ..words import WordSplitter
 from . import greedy
+from .beam.texts import text_hashes
 from .stream import BeamStream, CTCStream, GreedyStream, WholeBatch, unscored
 
 if TYPE_CHECKING:
     from .beam.whole import WholeSearch
 
 MOST_BEAMS = 1024
+MERGES = ("tokens", "text")
 # Default of `beta` for an LM weight of 1: about what the average token costs in an LM, as STAY_COST is.
 BETA_PER_WEIGHT = 3.0
 
@@ -53,6 +55,9 @@ class CTCDecoder:
             frame. For beam search only.
         score_eos: whether the LM's score of `</s>` counts when the hypotheses of an utterance are ranked; switch it off for
             utterances that may end within a sentence. For beam search only.
+        merge: which prefixes of the search are one: those of the same "tokens" (the default), or those of the same "text",
+            however it is cut into pieces: their probabilities are added. For language models of words with several `cuttings`,
+            which otherwise fill the beam. For beam search only.
         num_return_sequences: hypotheses that are returned for each row; at most `num_beams`.
         repeats: in greedy search with an LM, when a frame goes on with the label before it: "stay" (if that scores better;
             the default), "label" (NeMo's rule) or "run", see `hf_ngpulm.ctc.greedy`. On the project's development set "stay"
@@ -82,6 +87,7 @@ class CTCDecoder:
         beam_threshold: float | None = None,
         blank_threshold: float | None = None,
         score_eos: bool | None = None,
+        merge: str | None = None,
         num_return_sequences: int = 1,
         repeats: str | None = None,
         blank_id: int | None = None,
@@ -95,15 +101,18 @@ class CTCDecoder:
         given = {
             "lm_weight": lm_weight, "phrase_weight": phrase_weight, "num_beams": num_beams, "beta": beta, "repeats": repeats,
             "beam_threshold": beam_threshold, "blank_threshold": blank_threshold, "score_eos": score_eos,
+            "merge": merge,
         }  # fmt: skip
-        lm_weight, phrase_weight, num_beams, beta, repeats, beam_threshold, blank_threshold, score_eos = with_remembered(
+        lm_weight, phrase_weight, num_beams, beta, repeats, beam_threshold, blank_threshold, score_eos, merge = with_remembered(
             lm, model, given, came_with=True
         ).values()
         num_beams = whole("num_beams", 1 if num_beams is None else num_beams, MOST_BEAMS)
         num_return_sequences = whole("num_return_sequences", num_return_sequences, num_beams, " (num_beams)")
         if num_beams == 1:
-            given = {"beta": beta, "beam_threshold": beam_threshold, "blank_threshold": blank_threshold, "score_eos": score_eos}
-            refuse_idle(given, "without a beam to act on: pass num_beams=8, or so, too")
+            idle = {"beta": beta, "beam_threshold": beam_threshold, "blank_threshold": blank_threshold}
+            refuse_idle(
+                {**idle, "score_eos": score_eos, "merge": merge}, "without a beam to act on: pass num_beams=8, or so, too"
+            )
         elif repeats is not None:
             raise ValueError(f"repeats={repeats!r} is a rule of greedy search, it has no meaning with num_beams={num_beams}")
         if repeats is not None:
@@ -116,17 +125,21 @@ class CTCDecoder:
             raise ValueError(f"frame_seconds should be above 0, got {frame_seconds!r}")
         if confidence is not None and confidence not in MEASURES:
             raise ValueError(f"confidence must be one of {MEASURES} or None, got {confidence!r}")
+        if merge is not None:
+            one_of("merge", merge, MERGES)
         self.num_beams = num_beams
         self.beam_threshold = 20.0 if beam_threshold is None else float(beam_threshold)
         self.blank_threshold = float("inf") if blank_threshold is None else float(blank_threshold)
         self.score_eos = True if score_eos is None else bool(score_eos)
         self.num_return_sequences = num_return_sequences
+        self.merge = merge or "tokens"
         self.blank_id = blank_id
         self.repeats = repeats or "stay"
         self.frame_seconds = frame_seconds
         self.confidence = confidence
         self.engine = check_engine(engine)
         self.splitter = WordSplitter(self.tokenizer)
+        self._text_hashes: dict[tuple[int, torch.device], Tensor] = {}
         weights = (LM_WEIGHT if lm_weight is None else lm_weight, 1.0 if phrase_weight is None else phrase_weight)
         self.fusion = Fusion(lm, weights[0], phrases, weights[1], self.tokenizer)
         if beta is None and self.fusion.models and all(map(_has_word_bonus, self.fusion.models)):
@@ -150,7 +163,7 @@ class CTCDecoder:
             ValueError: lengths that don't fit the logits.
         """
         lengths = self.check(logits, lengths)
-        if self.num_beams > 1 and engine_name(self.engine, logits.device) == "cpu":
+        if self.num_beams > 1 and self.merge == "tokens" and engine_name(self.engine, logits.device) == "cpu":
             stream: CTCStream = self._whole_batch(logits.shape[0], logits.device, phrases)
         else:
             stream = self.stream(logits.shape[0], logits.device, phrases)
@@ -231,6 +244,15 @@ class CTCDecoder:
                 raise ValueError(f"beta has the shape {tuple(self.beta.shape)}, the batch has {len(lm_weights)} rows")
             return self.beta.detach().to(lm_weights.device, torch.float32)
         return torch.full_like(lm_weights, self.beta)
+
+    def text_hashes(self, classes: int, device: torch.device) -> Tensor | None:
+        """What beam search joins prefixes by, see `hf_ngpulm.ctc.beam.texts`; None if it joins none."""
+        if self.merge == "tokens":
+            return None
+        key = classes, device
+        if key not in self._text_hashes:
+            self._text_hashes[key] = text_hashes(self.tokenizer, classes).to(device)
+        return self._text_hashes[key]
 
     def check(self, logits: Tensor, lengths: Tensor | None) -> Tensor:
         """Lengths of the rows of some logits, int32 `[B]`. Raises what a call raises."""

@@ -17,7 +17,7 @@ from ..errors import InvalidLogitsError
 from ..fusion import RowModels
 from ..hypotheses import Hypothesis
 from . import beam, greedy
-from .beam.ranking import rank
+from .beam.ranking import rank, with_joined_texts
 
 if TYPE_CHECKING:
     from .beam.tracing import TracedTokens
@@ -204,6 +204,7 @@ class BeamStream(CTCStream):
             decoder.beam_threshold,
             decoder.blank_threshold,
             decoder.engine,
+            decoder.text_hashes(logits.shape[2], logits.device),
         )
         self._refuse(frames.bad_frames)
         self.state = state
@@ -213,7 +214,8 @@ class BeamStream(CTCStream):
     def hypotheses(self) -> list[list[Hypothesis]]:
         from .beam.tracing import trace  # compiled loops: they aren't loaded before they are needed
 
-        ranked = rank(self.models, self.state, self.decoder.num_return_sequences, self.decoder.score_eos, self.decoder.engine)
+        state = with_joined_texts(self.state) if self.decoder.merge == "text" else self.state
+        ranked = rank(self.models, state, self.decoder.num_return_sequences, self.decoder.score_eos, self.decoder.engine)
         traced = trace(_joined(self.links), _joined(self.labels), ranked.places, ranked.sizes)
         starts, ends = self._own_frame_numbers(traced.starts, traced.ends)
         return self._listed(traced._replace(starts=starts, ends=ends), ranked.scores)

@@ -66,7 +66,12 @@ class Lexicon:
 
 
 def make_lexicon(
-    words: Sequence[str], tokenizer: Any, source: LexiconSource = None, vocab_size: int | None = None, case: str = "auto"
+    words: Sequence[str],
+    tokenizer: Any,
+    source: LexiconSource = None,
+    vocab_size: int | None = None,
+    case: str = "auto",
+    cuttings: int = 1,
 ) -> Lexicon:
     """Spell the words of an LM.
 
@@ -79,14 +84,22 @@ def make_lexicon(
         vocab_size: token ids that the recogniser's LMs score, if not those of the tokenizer.
         case: "lower" or "upper" changes the LM's words before they are spelled; "keep" doesn't; "auto" doesn't either, but
             refuses words in a case that the tokenizer doesn't write.
+        cuttings: in how many ways words are cut into pieces, where the tokenizer spells them: its own, and those with the
+            fewest pieces. Recognisers that aren't sure mix them.
 
     Raises:
+        ValueError: several cuttings in a vocabulary with a delimiter between words, which isn't one of pieces.
         NGramFormatError: no word can be spelled, or only in another case; a lexicon that is empty, or can't be read.
     """
     if case not in CASES:
         raise ValueError(f"case must be one of {CASES}, got {case!r}")
     speller = speller_of(tokenizer, vocab_size)
     boundaries = boundaries_of(speller)
+    if cuttings != 1 and boundaries.delimiter is not None:
+        raise ValueError(
+            f"cuttings={cuttings} is for vocabularies of pieces with a mark where words begin; the tokenizer "
+            f"{tokenizer_name(tokenizer)!r} has a delimiter between words, which are spelled in one way"
+        )
     change: Callable[[str], str] = {"lower": str.lower, "upper": str.upper}.get(case, str)
     written = [change(word) for word in words]
     if isinstance(source, str | os.PathLike):
@@ -116,7 +129,7 @@ def make_lexicon(
                 pairs.append((n, bounded(_ids(spelling, speller), boundaries)))
             except BadSpelling as problem:
                 raise NGramFormatError(f"the spelling {list(spelling)} of {words[n]!r} in the lexicon {problem}") from None
-    spelled = _spelled(by_tokenizer, speller, boundaries)
+    spelled = _spelled(by_tokenizer, speller, boundaries, cuttings)
     if case == "auto" and by_tokenizer:
         _check_case(by_tokenizer, spelled, speller, boundaries)
     pairs = list(dict.fromkeys([*pairs, *spelled]))
@@ -218,8 +231,10 @@ def _ids(spelling: Sequence[Any], speller: Speller) -> list[int]:
     return ids
 
 
-def _spelled(texts: Sequence[tuple[int, str]], speller: Speller, boundaries: Boundaries) -> list[tuple[int, tuple[int, ...]]]:
-    """The tokenizer's spellings, of those texts that it can write as one word."""
+def _spelled(
+    texts: Sequence[tuple[int, str]], speller: Speller, boundaries: Boundaries, cuttings: int = 1
+) -> list[tuple[int, tuple[int, ...]]]:
+    """The tokenizer's spellings, and others of the same letters, of those texts that it can write as one word."""
     blank = " " if speller.mark == "Ġ" else ""
     found = []
     for first in range(0, len(texts), WORDS_PER_BATCH):
@@ -227,10 +242,15 @@ def _spelled(texts: Sequence[tuple[int, str]], speller: Speller, boundaries: Bou
         for (n, _), tokens, missing in zip(batch, *speller.encode([blank + text for _, text in batch])):
             if missing:
                 continue
-            try:
-                found.append((n, bounded(tokens, boundaries)))
-            except BadSpelling:
-                continue
+            ways = [tokens]
+            if cuttings > 1:
+                others = speller.segmentations(speller.surface(tokens), cuttings)
+                ways += [way for way in others if way != tokens][: cuttings - 1]
+            for way in ways:
+                try:
+                    found.append((n, bounded(way, boundaries)))
+                except BadSpelling:
+                    continue
     return found
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..arguments import check_number
+from ..arguments import check_number, whole
 from ..automaton import BackoffAutomaton
 from ..automaton.automaton import MAX_CONTEXT_LENGTH
 from ..config import NGramLMConfig
@@ -31,7 +31,8 @@ logger = logging.getLogger(__name__)
 # What an unknown word scores where there may be none: finite, so that no engine computes with infinities, and far below any
 # path that keeps to the lexicon. A search none of whose hypotheses keeps to it still returns its best one.
 FORBIDDEN = -1e4
-OPTIONS = ("lexicon", "case", "closed_vocabulary", "unk_score_offset", "unk_token_cost", "word_bonus")
+MOST_CUTTINGS = 64
+OPTIONS = ("lexicon", "case", "cuttings", "closed_vocabulary", "unk_score_offset", "unk_token_cost", "word_bonus")
 
 
 @one_thread()
@@ -48,6 +49,7 @@ def compose(
     word_bonus: float = 0.0,
     device: str | torch.device | None = None,
     engine: str = "auto",
+    cuttings: int = 1,
 ) -> NGramLM:
     """Make a language model over tokens of one over words, see `hf_ngpulm.lexicon.composition`.
 
@@ -63,10 +65,12 @@ def compose(
         word_bonus: natural log, added to the probability of every word, known or not: a bonus for each word in units of the
             LM's weight. (pyctcdecode's beta, divided by its alpha.) Texts score, and have a perplexity, as without it.
         device, engine: as for `NGramLM.from_arpa`.
+        cuttings: in how many ways words are cut into pieces, up to 64, see `hf_ngpulm.lexicon.spellings.make_lexicon`. Each
+            scores what the word does. With several, let CTC beam search join them: `CTCDecoder(..., merge="text")`.
 
     Raises:
         NGramFormatError: no word can be spelled, or only in another case; a bad lexicon; more states than can be addressed.
-        ValueError: the offset, the cost or the bonus isn't a finite number.
+        ValueError: the offset, the cost or the bonus isn't a finite number; cuttings out of range, or not of pieces.
     """
     from ..language_model import NGramLM
 
@@ -84,7 +88,7 @@ def compose(
     if not (math.isfinite(cost) and cost >= 0):
         raise ValueError(f"unk_token_cost should be a finite number of at least 0, got {unk_token_cost}")
     check_number(word_bonus, "word_bonus")
-    spelled = make_lexicon(words, tokenizer, lexicon, vocab_size, case)
+    spelled = make_lexicon(words, tokenizer, lexicon, vocab_size, case, whole("cuttings", cuttings, MOST_CUTTINGS))
     _tell(spelled, len(words), given=lexicon is not None)
     automaton, num_spellings, num_contexts = compose_spelled(
         table, spelled, None if closed_vocabulary else unk_score_offset, cost

@@ -39,6 +39,7 @@ OF_SOME_DECODER = frozenset(
         "beta",
         "beam_threshold",
         "blank_threshold",
+        "merge",
         "repeats",
         "strategy",
         "max_symbols",

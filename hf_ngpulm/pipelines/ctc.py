@@ -34,7 +34,7 @@ class CTCNGramPipeline(NGramPipeline):
         num_beams: prefixes that the search keeps; 1 (the default) searches greedily.
         num_return_sequences: above 1, results have a list `hypotheses` of so many transcripts with their scores.
         confidence: a measure (see `hf_ngpulm.confidence`); the chunks that `return_timestamps` gives then have a `confidence`.
-        beta, beam_threshold, blank_threshold, score_eos, repeats, engine: as for `hf_ngpulm.CTCDecoder`.
+        beta, beam_threshold, blank_threshold, score_eos, merge, repeats, engine: as for `hf_ngpulm.CTCDecoder`.
 
     `return_timestamps="word"` or `"char"` works with all tokenizers ("char" gives single tokens).
 
@@ -45,7 +45,7 @@ class CTCNGramPipeline(NGramPipeline):
 
     settings = (
         "lm", "lm_weight", "phrases", "phrase_weight", "num_beams", "beta", "beam_threshold", "blank_threshold", "score_eos",
-        "num_return_sequences", "repeats", "confidence", "engine",
+        "merge", "num_return_sequences", "repeats", "confidence", "engine",
     )  # fmt: skip
     reasons = ("lm", "phrases", "num_beams", "confidence")
     of_an_lm = frozenset({"lm_weight", "repeats", "score_eos"})

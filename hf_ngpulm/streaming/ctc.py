@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..confidence import frame_confidence
 from ..ctc import CTCDecoder, beam
-from ..ctc.beam.ranking import prefix_scores, rank
+from ..ctc.beam.ranking import prefix_scores, rank, with_joined_texts
 from ..ctc.stream import label_frames, unscored
 from ..fusion import RowModels, widened
 from .history import History
@@ -180,6 +180,7 @@ class BeamSlots(CTCSlots):
             list(models.tensors), beam.BeamState(*(part[rows] for part in self.state)), logits, lengths, models.weights,
             decoder.token_bonuses(models.lm_weights), unscored(models), decoder.blank_id, models.vocab_size,
             decoder.beam_threshold, decoder.blank_threshold, decoder.engine,
+            decoder.text_hashes(logits.shape[2], logits.device),
         )  # fmt: skip
         bad_frames = frames.bad_frames.cpu().numpy()
         good = bad_frames < 0
@@ -199,18 +200,21 @@ class BeamSlots(CTCSlots):
         )
         return bad_frames
 
+    def _ended(self, state: beam.BeamState) -> beam.BeamState:
+        return with_joined_texts(state) if self.decoder.merge == "text" else state
+
     def live(self) -> np.ndarray:
         return (torch.maximum(self.state.blank_scores, self.state.token_scores) > -torch.inf).cpu().numpy()
 
     def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        scores = prefix_scores(self.state)[1].cpu().numpy()[slots]
+        scores = prefix_scores(self._ended(self.state))[1].cpu().numpy()[slots]
         places = scores.argmax(1)
         return places, scores[np.arange(len(slots)), places]
 
     def finish(self, slot: int) -> list[Found]:
         row = slice(slot, slot + 1)
         state = beam.BeamState(*(part[row] for part in self.state))
-        decoder = self.decoder
+        decoder, state = self.decoder, self._ended(state)
         ranked = rank(self.models.of(row), state, decoder.num_return_sequences, decoder.score_eos, decoder.engine)
         found = zip(ranked.places[0].tolist(), ranked.scores[0].tolist())
         return [Found(place, *scores) for place, scores in found if scores[0] > -np.inf]

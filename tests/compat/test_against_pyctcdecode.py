@@ -51,7 +51,7 @@ def test_what_the_language_model_adds(golden, words_arpa, name):
             ours_added = by_text[text].lm_score - by_text[text].logit_score
             if ours_added != pytest.approx(lm_score - logit_score, abs=1e-3):
                 spaces.append(lm_score - logit_score - ours_added)
-    assert compared > 20
+    assert compared > 15
     # An unknown word: at least its offset (that of `<unk>` itself comes to it), and beta.
     penalty = settings["alpha"] * math.log(10) * settings["unk_score_offset"] + settings["beta"]
     assert all(penalty - 6.0 < space < penalty for space in spaces)

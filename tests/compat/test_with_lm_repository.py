@@ -10,12 +10,14 @@ import pytest
 import torch
 from hub_server import HubServer
 from kenlm_files import unpack
-from transformers import Wav2Vec2CTCTokenizer, pipeline
+from transformers import AutoTokenizer, Wav2Vec2CTCTokenizer, pipeline
 
 from hf_ngpulm import CTCDecoder, NGramFormatError, NGramLM, TokenizerMismatchError
 from hf_ngpulm.bundled import bundled
 from hf_ngpulm.compat import LanguageModel, build_ctcdecoder
+from hf_ngpulm.compat.word_files import Attrs, charged_to_unknown_words
 from hf_ngpulm.language_model import load_language_model
+from hf_ngpulm.lexicon.spellings import make_lexicon
 
 TASK = "automatic-speech-recognition"
 ATTRS = {"alpha": 0.5, "beta": 1.5, "unk_score_offset": -10.0, "score_boundary": True}
@@ -254,3 +256,34 @@ def test_from_the_hub(saved, tmp_path):
     score, same, defaults = json.loads(online.stdout)
     assert same and defaults["lm_weight"] == 0.5 and math.isfinite(score)
     assert offline.stdout == online.stdout
+
+
+def test_a_recogniser_of_pieces(words_arpa, tmp_path):
+    """Words are cut in any of several ways, as pyctcdecode takes them, and their texts are joined."""
+    tokenizer = AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
+    pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    words = LanguageModel(words_arpa).words
+    labels = ["" if token == tokenizer.pad_token_id else piece for token, piece in enumerate(pieces)]
+    build_ctcdecoder(labels, words_arpa, words).save_to_dir(tmp_path)
+    lm = NGramLM.from_wav2vec2_with_lm(tmp_path, tokenizer)
+    assert lm.config.defaults["merge"] == "text"
+    assert lm.config.words.num_spellings > 4 * lm.config.words.num_spelled
+    lexicon = make_lexicon(["kitchen"], tokenizer, cuttings=16)
+    other, own = lexicon.tokens[lexicon.offsets[-2] :].tolist(), tokenizer("kitchen")["input_ids"]
+    assert other != own
+    logits = torch.full((2, 12, len(labels)), -20.0)
+    logits[..., tokenizer.pad_token_id] = 0.0
+    for row, spelling in enumerate((other, own)):
+        logits[row, range(len(spelling)), spelling] = 10.0
+    decoder = CTCDecoder(tokenizer, lm, **lm.config.defaults)
+    (found,), (by_tokenizer,) = decoder(logits)
+    assert (found.text, found.token_ids, by_tokenizer.token_ids) == ("kitchen", other, own)
+    assert found.lm_score == pytest.approx(by_tokenizer.lm_score, abs=1e-4)
+
+
+def test_what_unknown_words_are_charged():
+    """Their share of the language model by the average word's length, and the offset, which grows from there on."""
+    attrs = Attrs(alpha=0.5, beta=3.0, unk_score_offset=-10.0)
+    charged = charged_to_unknown_words(attrs, -8.0)
+    assert [charged[n] for n in (0, 3, 6, 12)] == [-10.0, -12.0, -14.0, -24.0]
+    assert charged_to_unknown_words(Attrs(alpha=0.5, unk_score_offset=5.0), -8.0)[6] == -4.0

@@ -14,6 +14,7 @@ from transformers import AutoTokenizer
 
 from hf_ngpulm import CTCDecoder, InvalidLogitsError, NGramLM
 from hf_ngpulm.bundled import bundled
+from hf_ngpulm.ctc.beam.texts import BASE, hashes_of_pieces, text_hashes
 
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 ENGINES = ["reference", "cpu"]
@@ -81,6 +82,72 @@ def test_a_beam_that_covers_everything_is_brute_force(engine, data):
         assert hypothesis.lm_score == pytest.approx(lm_score, abs=1e-4)
 
 
+PIECES = ["a", "b", "ab", "aa", "ba"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(st.data())
+@settings(RELAXED, max_examples=25)
+def test_a_beam_of_texts_that_covers_everything_is_brute_force(engine, data):
+    """A text has the probability of all token sequences that spell it, whose tokens in turn may be any of those in a text."""
+    classes, frames = data.draw(st.sampled_from([(4, 4), (6, 3)]))
+    blank = data.draw(st.integers(0, classes - 1))
+    pieces = data.draw(st.permutations(PIECES))[: classes - 1]
+    pieces.insert(blank, "_")
+    logits = 2 * torch.randn(frames, classes, generator=torch.Generator().manual_seed(data.draw(st.integers(0, 999))))
+    expected: dict[str, float] = {}
+    for _, acoustic, _, sequence in brute_force(logits, blank, None, 0.0, 0.0, False, classes):
+        text = "".join(pieces[token] for token in sequence)
+        expected[text] = float(torch.logaddexp(torch.tensor(expected.get(text, -math.inf)), torch.tensor(acoustic)))
+    most = sum((classes - 1) ** length for length in range(frames + 1))
+    decoder = CTCDecoder(
+        Letters(pieces, blank), num_beams=most, beam_threshold=math.inf, merge="text", num_return_sequences=most, engine=engine
+    )
+    (found,) = decoder(logits[None])
+    assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
+    assert len(found) == len(expected) < most
+    for hypothesis in found:
+        assert hypothesis.acoustic_score == pytest.approx(expected[hypothesis.text], abs=1e-4)
+
+
+def test_merging_texts_finds_what_their_tokens_hide():
+    """Two ways to write a text, each less likely than another text."""
+    tokenizer = Letters(["a", "b", "ab", "c", "_"], blank=4)
+    logits = torch.tensor([[0.4, 1e-9, 0.35, 0.25, 1e-9], [1e-9, 0.4, 1e-9, 0.3, 0.3]]).log()[None]
+    by_tokens, by_text = (
+        CTCDecoder(tokenizer, num_beams=8, merge=merge, num_return_sequences=8)(logits)[0] for merge in (None, "text")
+    )
+    together = [h for h in by_tokens if h.text == "ab"]
+    assert {tuple(h.token_ids) for h in together} >= {(0, 1), (2,)}
+    best = next(h for h in by_text if h.text == "ab")
+    assert best.score == pytest.approx(math.log(0.4 * 0.4 + 0.35 * 0.3), abs=1e-5)
+    assert len({h.text for h in by_text}) == len(by_text) < len(by_tokens)
+
+
+@given(st.lists(st.text(max_size=4), min_size=1, max_size=6), st.lists(st.text(max_size=4), min_size=1, max_size=6))
+def test_hashes_are_those_of_texts(some, others):
+    """However they are cut."""
+
+    def hash_of(pieces):
+        found = torch.zeros((), dtype=torch.int64)
+        for factor, summand in hashes_of_pieces(pieces).T:
+            found = found * factor + summand
+        return int(found)
+
+    some, others = ([piece for piece in pieces if piece] for pieces in (some, others))
+    together = hash_of(["".join(some)]) if some else 0
+    assert hash_of(some) == together
+    assert (hash_of(some) == hash_of(others)) == ("".join(some) == "".join(others))
+
+
+def test_tokens_that_are_not_written_are_like_no_others(tokenizer):
+    """Special ones, and classes beyond the vocabulary."""
+    factors, summands = text_hashes(tokenizer, 300)
+    special = [*tokenizer.all_special_ids, *range(len(tokenizer), 300)]
+    assert len(set(summands.tolist())) == 300
+    assert set(factors[special].tolist()) == {BASE}
+
+
 @pytest.fixture(scope="module")
 def tokenizer():
     return AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
@@ -107,7 +174,7 @@ def in_detail(results):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("settings", [{}, {"num_beams": 6, "num_return_sequences": 3}])
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 6, "num_return_sequences": 3}, {"num_beams": 6, "merge": "text"}])
 def test_a_row_does_not_depend_on_its_batch_or_padding(tokenizer, lm, engine, settings):
     decoder = CTCDecoder(tokenizer, lm, 0.7, engine=engine, **settings)
     logits = some_logits()
@@ -267,6 +334,8 @@ def test_wrong_settings(tokenizer, lm):
         ({"num_return_sequences": 2}, "num_return_sequences"),
         ({"beta": 1.0}, "beta without a beam"),
         ({"beam_threshold": 1.0, "score_eos": False}, "beam_threshold, score_eos without a beam"),
+        ({"merge": "text"}, "merge without a beam"),
+        ({"num_beams": 4, "merge": "words"}, "merge must be one of"),
         ({"num_beams": 4, "repeats": "stay"}, "rule of greedy search"),
         ({"num_beams": 4, "beam_threshold": 0.0}, "beam_threshold"),
         ({"num_beams": 4, "beam_threshold": math.nan}, "beam_threshold"),

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hf_ngpulm.automaton import BackoffAutomaton
 from hf_ngpulm.ctc import beam
+from hf_ngpulm.ctc.beam.texts import hashes_of_pieces
 
 DEVICE = {"cpu": "cpu", "gpu": "cuda" if torch.cuda.is_available() else "cpu"}
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -32,6 +33,7 @@ class Problem:
     blank: int
     threshold: float = math.inf
     skip: float = math.inf
+    text_hashes: Tensor | None = None
 
 
 def search(problem: Problem, engine: str) -> tuple[beam.BeamState, beam.BeamFrames]:
@@ -48,6 +50,7 @@ def search(problem: Problem, engine: str) -> tuple[beam.BeamState, beam.BeamFram
         p.threshold,
         p.skip,
         engine,
+        None if p.text_hashes is None else p.text_hashes.to(device),
     )
     return beam.BeamState(*(tensor.cpu() for tensor in state)), beam.BeamFrames(*(tensor.cpu() for tensor in frames))
 
@@ -183,7 +186,14 @@ def problems(draw, longest=10, most_classes=30, most_rows=4):
         blank=blank,
         threshold=draw(st.sampled_from([math.inf, math.inf, 8.0, 2.0, 0.1])),
         skip=draw(st.sampled_from([math.inf, math.inf, 0.9, 0.5])),
+        text_hashes=hashes_of_pieces(pieces(draw, classes)) if draw(st.booleans()) else None,
     )
+
+
+def pieces(draw, classes):
+    """Few letters, so that many token sequences spell the same text; several tokens may have the same letters, or none."""
+    piece = st.one_of(st.text("ab", min_size=1, max_size=3), st.none())
+    return draw(st.lists(piece, min_size=classes, max_size=classes))
 
 
 @given(problems())

@@ -2,6 +2,7 @@ import json
 import logging
 import math
 
+import numpy as np
 import pytest
 import torch
 from arpa_models import BruteForce
@@ -9,6 +10,7 @@ from arpa_models import BruteForce
 from hf_ngpulm import NGramFormatError, NGramLM
 from hf_ngpulm.language_model import load_language_model
 from hf_ngpulm.lexicon import compose
+from hf_ngpulm.lexicon.spellings import make_lexicon
 from hf_ngpulm.ngrams import write_arpa
 from hf_ngpulm.ngrams.arpa import ArpaFile
 from hf_ngpulm.training import train
@@ -115,9 +117,52 @@ def test_what_words_can_not_do(arpa, tmp_path):
         NGramLM.interpolate([lm, lm], [0.5, 0.5])
 
 
+def ways(word, ids):
+    """All ways to cut a word into pieces."""
+    return (
+        [[]]
+        if not word
+        else [[ids[word[:n]], *way] for n in range(1, len(word) + 1) if word[:n] in ids for way in ways(word[n:], ids)]
+    )
+
+
+@pytest.mark.parametrize("cuttings", [1, 3, 64])
+def test_words_that_are_cut_in_several_ways(pieces, tmp_path, cuttings):
+    """The tokenizer's own and those with the fewest pieces; each scores what the word does."""
+    path = tmp_path / "words.arpa"
+    table, words = train(COMMANDS, pieces, unit="word", order=2).of_words
+    write_arpa(table, path, "piece", words)
+    lexicon = make_lexicon(words, pieces, cuttings=cuttings)
+    ids = {piece: token for piece, token in pieces.get_vocab().items() if token not in pieces.all_special_ids}
+    found = {word: [] for word in words}
+    for n, spelling in zip(lexicon.words, np.split(lexicon.tokens, lexicon.offsets[1:-1]), strict=True):
+        found[words[n]].append(spelling.tolist())
+    lm = NGramLM.from_arpa(path, tokenizer=pieces, units="word", cuttings=cuttings)
+    assert lm.config.words.num_spellings == sum(map(len, found.values()))
+    expected = by_words(path, "play music")
+    for word in words:
+        every, own = ways("▁" + word, ids), pieces(word)["input_ids"]
+        assert own in found[word] and len(found[word]) == min(cuttings, len(every))
+        assert all(way in every for way in found[word])
+        others = sorted(len(way) for way in every if way != own)
+        assert sorted(len(way) for way in found[word] if way != own) == others[: len(found[word]) - 1]
+    for first in found["play"]:
+        for second in found["music"]:
+            assert float(lm.score_sequences(torch.tensor([[*first, *second]]))[0]) == pytest.approx(expected, abs=1e-4)
+    spelled_out = next((way for way in ways("▁music", ids) if way not in found["music"]), None)
+    if spelled_out is not None:  # another way is an unknown word
+        assert float(lm.score_sequences(torch.tensor([[*found["play"][0], *spelled_out]]))[0]) < expected - 5
+
+
+def test_letters_are_cut_in_one_way(letters, texts):
+    with pytest.raises(ValueError, match="cuttings=2 is for vocabularies of pieces"):
+        NGramLM.train(texts, tokenizer=letters, unit="word", order=2, cuttings=2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"cuttings": 0}, "cuttings should be a whole number from 1 to 64, got 0"),
         ({"unk_score_offset": -math.inf}, "unk_score_offset should be a finite number, got -inf; closed_vocabulary=True"),
         ({"unk_token_cost": -1.0}, "unk_token_cost should be a finite number of at least 0, got -1.0"),
         ({"case": "title"}, "case must be one of"),

@@ -135,10 +135,12 @@ def check(decoder_of, kinds, given_options, play, frames_of, decode, tokenizer):
 @given(st.data())
 @settings(RELAXED, max_examples=40)
 def test_ctc(data):
-    tokenizer = Letters("abc|defg_", blank=8)
+    tokenizer = Letters(["a", "b", "ab", "|", "ba", "aa", "c", "d", "_"], blank=8)
     given_options, kinds = data.draw(options(8, (1, 1, 2, 5)))
     if given_options["num_beams"] == 1:
         given_options["repeats"] = data.draw(st.sampled_from(["stay", "label", "run"]))
+    else:
+        given_options["merge"] = data.draw(st.sampled_from(["tokens", "text"]))
 
     def frames_of(length, generator):
         return 2.5 * torch.randn(length, 9, generator=generator) + torch.eye(9)[8] * 2

@@ -10,6 +10,12 @@ and at every frame all tokens compete with their LM scores as extensions of all 
 its acoustic score beforehand. Two ways that lead to the same prefix are one: equality is that of length, last token and a
 64-bit hash of what lies before it.
 
+Where words are written in pieces, one text has many prefixes, which share its probability and fill the beam. `text_hashes`
+joins them: at the end of each frame, of the prefixes with the same text the one that is worth most gets what ends in a blank of
+all of them, since what follows a blank doesn't depend on how the text was cut; and what ends in the last token of those that
+end in the same one. The others keep what is left, which is soon too little for the beam, if there is any. What LMs add is that
+of the prefix that is worth most. Equality of texts is that of a 64-bit hash of their characters.
+
 The search is described by tensors that it takes and returns, so that it can go on where it stopped: cutting the frames
 into blocks changes nothing. Acoustic scores are kept relative to an offset per row, which single precision can't drown in.
 """
@@ -43,6 +49,7 @@ class BeamState(NamedTuple):
         fused: float32 `[B, K]`, what LM scores and bonuses add to the score of the prefix.
         lm_scores: float32 `[B, K, M]`, each automaton's unweighted score of the tokens.
         lm_states: int32 `[B, K, M]`.
+        texts: int64 `[B, K]`, hash of the text; 0 where prefixes aren't joined by text.
     """
 
     offsets: Tensor
@@ -55,6 +62,7 @@ class BeamState(NamedTuple):
     fused: Tensor
     lm_scores: Tensor
     lm_states: Tensor
+    texts: Tensor
 
 
 class BeamFrames(NamedTuple):
@@ -95,12 +103,13 @@ def initial_state(num_beams: int, lm_states: Tensor) -> BeamState:
         fused=torch.zeros_like(blank_scores),
         lm_scores=torch.zeros((batch_size, num_beams, num_automata), device=device),
         lm_states=lm_states.to(torch.int32)[:, None, :].repeat(1, num_beams, 1),
+        texts=zeros.clone(),
     )
 
 
 _ARGUMENTS = (
     "Tensor[] automaton, Tensor[] state, Tensor logits, Tensor lengths, Tensor weights, Tensor bonuses, Tensor unscored,"
-    " int blank, int vocab_size, float threshold, float skip, str engine"
+    " int blank, int vocab_size, float threshold, float skip, str engine, Tensor? text_hashes=None"
 )
 _library = torch.library.Library("hf_ngpulm", "FRAGMENT")
 _library.define(f"ctc_beam({_ARGUMENTS}) -> Tensor[]")
@@ -120,11 +129,12 @@ def _ctc_beam(
     threshold: float,
     skip: float,
     engine: str,
+    text_hashes: Tensor | None = None,
 ) -> list[Tensor]:
     module = importlib.import_module(f"{__package__}.{engine_name(engine, logits.device)}")
     new_state, frames = module.ctc_beam(
         AutomatonTensors(*automaton), BeamState(*state), logits, lengths, weights, bonuses, unscored, blank, vocab_size,
-        threshold, skip,
+        threshold, skip, text_hashes,
     )  # fmt: skip
     return [*new_state, *frames]
 
@@ -143,6 +153,7 @@ def _(
     threshold: float,
     skip: float,
     engine: str,
+    text_hashes: Tensor | None = None,
 ) -> list[Tensor]:
     batch_size, frames, _ = logits.shape
     num_beams = BeamState(*state).last_tokens.shape[1]
@@ -168,6 +179,7 @@ def ctc_beam(
     threshold: float = float("inf"),
     skip: float = float("inf"),
     engine: str = "auto",
+    text_hashes: Tensor | None = None,
 ) -> tuple[BeamState, BeamFrames]:
     """Go on with the search of a batch over more frames.
 
@@ -184,9 +196,11 @@ def ctc_beam(
         threshold: prefixes that score so much less than the best one are dropped.
         skip: frames whose blank has a probability above this can only be blanks.
         engine: "auto", "reference", "cpu" or "gpu".
+        text_hashes: int64 `[2, C]`, see `hf_ngpulm.ctc.beam.texts`: prefixes of the same text are joined; None joins none.
     """
     tensors = torch.ops.hf_ngpulm.ctc_beam(
-        automaton, list(state), logits, lengths, weights, bonuses, unscored, blank, vocab_size, threshold, skip, engine
-    )
+        automaton, list(state), logits, lengths, weights, bonuses, unscored, blank, vocab_size, threshold, skip, engine,
+        text_hashes,
+    )  # fmt: skip
     size = len(BeamState._fields)
     return BeamState(*tensors[:size]), BeamFrames(*tensors[size:])

@@ -15,13 +15,12 @@ from ...automaton.cpu import arrays_of, borrowed, borrowed_automaton, compiled, 
 from ...automaton.tensors import AutomatonTensors
 from ...batches import packed_frames
 from . import BLANK, INSIDE, BeamFrames, BeamState
+from .joining import NONE, add_logs, join_texts
 
-NONE = np.float32(-np.inf)
 KEPT_SCORES = 1 << 18
 BLOCK = 64  # tokens that are looked at together
 FEW = 4  # tokens that are fewer than one in so many are gone through one by one for each prefix
 ROUNDING = 1e-3  # of sums in single precision
-NEGLIGIBLE = 25.0  # a summand less likely than another by this power of e is lost in single precision
 
 
 def ctc_beam(
@@ -36,6 +35,7 @@ def ctc_beam(
     vocab_size: int,
     threshold: float,
     skip: float,
+    text_hashes: Tensor | None = None,
 ) -> tuple[BeamState, BeamFrames]:
     batch_size, frames, classes = logits.shape
     num_beams = state.last_tokens.shape[1]
@@ -49,10 +49,11 @@ def ctc_beam(
         starts, logits = packed_frames(logits, lengths)
         normalisers = torch.logsumexp(logits, dim=-1)
         highest = highest_of_tokens(logits, blank)
+        joins = np.empty((2, 0), dtype=np.int64) if text_hashes is None else text_hashes.numpy()
         arrays = (
             *arrays_of(automaton), starts.numpy(), logits.numpy(), normalisers.numpy(), highest.numpy(),
             *(tensor.contiguous().numpy() for tensor in (lengths, weights, bonuses, unscored)),
-            blank, vocab_size, threshold, skip,
+            blank, vocab_size, threshold, skip, joins,
             *(tensor.numpy() for tensor in state), links.numpy(), labels.numpy(), bad_frames.numpy(),
         )  # fmt: skip
         work = elements_per_row(frames, classes, num_beams)
@@ -149,14 +150,6 @@ def _find_families(totals, hashes, parent_hashes, sizes, by_hash, alive, parents
 
 
 @compiled
-def add_logs(a, b):
-    """log(exp(a) + exp(b))"""
-    if a < b:
-        a, b = b, a
-    return a if b < a - NEGLIGIBLE or b == -np.inf else a + np.log1p(np.exp(np.float32(b - a)))
-
-
-@compiled
 def _extend_hash(prefix_hash, token):
     mixed = (prefix_hash + np.int64(token) + np.int64(1)) * np.int64(6364136223846793005) + np.int64(1442695040888963407)
     return mixed ^ (mixed >> np.int64(29))
@@ -195,8 +188,8 @@ def _push(scores, places, tokens, size, score, place, token):
 def search_rows(
     first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     starts, logits, normalisers, highest_logits, lengths, weights, bonuses, unscored, blank, vocab_size, threshold, skip,
-    offsets, all_blank_scores, all_token_scores, all_last, all_hashes, all_parent_hashes, all_sizes, all_fused,
-    all_lm_scores, all_lm_states, links, labels, bad_frames,
+    text_hashes, offsets, all_blank_scores, all_token_scores, all_last, all_hashes, all_parent_hashes, all_sizes, all_fused,
+    all_lm_scores, all_lm_states, all_texts, links, labels, bad_frames,
 ):  # fmt: skip
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
         arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights
@@ -205,6 +198,7 @@ def search_rows(
     all_blank_scores, all_token_scores, all_last = borrowed(all_blank_scores), borrowed(all_token_scores), borrowed(all_last)
     all_hashes, all_parent_hashes, all_sizes = borrowed(all_hashes), borrowed(all_parent_hashes), borrowed(all_sizes)
     all_fused, all_lm_scores, all_lm_states = borrowed(all_fused), borrowed(all_lm_scores), borrowed(all_lm_states)
+    all_texts = borrowed(all_texts)
     classes = logits.shape[1]
     num_beams, num_automata = all_lm_states.shape[1:]
     candidates = min(vocab_size, classes)
@@ -220,9 +214,9 @@ def search_rows(
     doubles = np.empty((8, num_beams), dtype=np.float64)
     singles = np.empty((3, num_beams), dtype=np.float32)
     integers = np.empty((8, num_beams), dtype=np.int32)
-    by_hash = np.empty(_slots_for(num_beams), dtype=np.int32)
+    families = np.empty(_slots_for(num_beams), dtype=np.int32)
     tokens = np.empty((2, classes), dtype=np.int32)
-    longs = np.empty((1, num_beams), dtype=np.int64)
+    longs = np.empty((2, num_beams), dtype=np.int64)
     flags = np.empty((2, num_beams), dtype=np.bool_)
     of_automata = np.empty((num_beams, num_automata), dtype=np.float32)
     states_of_automata = np.empty((num_beams + 1, num_automata), dtype=np.int32)
@@ -237,16 +231,19 @@ def search_rows(
     old_blank_scores, old_fused = rows32[1], rows32[2]
     parents, heap_places, heap_tokens, old_last, old_sizes = rows_int[0], rows_int[1], rows_int[2], rows_int[3], rows_int[4]
     alive, first_child, next_child = rows_int[5], rows_int[6], rows_int[7]
-    by_hash, likely, looked_at = borrowed(by_hash), borrowed(tokens)[0], borrowed(tokens)[1]
-    old_hashes = borrowed(longs)[0]
+    by_hash, likely, looked_at = borrowed(families), borrowed(tokens)[0], borrowed(tokens)[1]
+    old_hashes, old_texts = borrowed(longs)[0], borrowed(longs)[1]
     known, stays = rows_flag[0], rows_flag[1]
     old_lm_scores, old_lm_states = borrowed(of_automata), borrowed(states_of_automata)[:num_beams]
     at = borrowed(states_of_automata)[num_beams:]
     chain = np.empty(16, dtype=np.int32)
+    joins = text_hashes.size > 0
+    table = np.full((2, _slots_for(num_beams)), -1, dtype=np.int32)
+    slots = np.empty((2, num_beams), dtype=np.int32)
     for row in range(first, last):
         blank_scores, token_scores, last_tokens = all_blank_scores[row], all_token_scores[row], all_last[row]
         hashes, parent_hashes, sizes = all_hashes[row], all_parent_hashes[row], all_sizes[row]
-        fused, lm_scores, lm_states = all_fused[row], all_lm_scores[row], all_lm_states[row]
+        fused, lm_scores, lm_states, texts = all_fused[row], all_lm_scores[row], all_lm_states[row], all_texts[row]
         added_highest[:] = np.inf  # nothing is kept yet
         known[:] = stays[:] = False
         changed, num_alive, used = True, 0, num_beams
@@ -363,6 +360,7 @@ def search_rows(
                 totals[k], stays[k] = -np.inf, False
                 if num_new:
                     old_last[k], old_sizes[k], old_fused[k], old_hashes[k] = last_tokens[k], sizes[k], fused[k], hashes[k]
+                    old_texts[k] = texts[k]
                     for m in range(num_automata):
                         old_lm_scores[k, m], old_lm_states[k, m] = lm_scores[k, m], lm_states[k, m]
             num_staying = used = 0
@@ -400,9 +398,12 @@ def search_rows(
                 fused[place] = old_fused[k] + extra
                 last_tokens[place], sizes[place] = token, old_sizes[k] + 1
                 parent_hashes[place], hashes[place] = old_hashes[k], _extend_hash(old_hashes[k], token)
+                texts[place] = old_texts[k] * text_hashes[0, token] + text_hashes[1, token] if joins else 0
                 known[place] = False
                 links[row, frame, place], labels[row, frame, place] = k, token
                 used = max(used, place + 1)
+            if joins and join_texts(texts, last_tokens, fused, blank_scores, token_scores, totals, table, slots):
+                changed, stays[:] = True, False  # also of those that have just gone
             top = NONE
             for k in range(used):
                 top = max(top, blank_scores[k], token_scores[k])
@@ -414,7 +415,7 @@ def search_rows(
     # What was borrowed from must last until here.
     return (
         all_added.size + all_added_highest.size + all_added_states.size + room.size + doubles.size + singles.size
-        + integers.size + by_hash.size + tokens.size + longs.size + flags.size + of_automata.size + states_of_automata.size
+        + integers.size + families.size + tokens.size + longs.size + flags.size + of_automata.size + states_of_automata.size
     )  # fmt: skip
 
 

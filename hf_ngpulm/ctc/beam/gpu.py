@@ -50,14 +50,16 @@ def ctc_beam(
     vocab_size: int,
     threshold: float,
     skip: float,
+    text_hashes: Tensor | None = None,
 ) -> tuple[BeamState, BeamFrames]:
     batch_size, frames, classes = logits.shape
     num_beams, num_automata = state.lm_states.shape[1:]
     device = logits.device
     if num_beams > MOST_BEAMS:
         return reference.ctc_beam(
-            automaton, state, logits, lengths, weights, bonuses, unscored, blank, vocab_size, threshold, skip
-        )
+            automaton, state, logits, lengths, weights, bonuses, unscored, blank, vocab_size, threshold, skip,
+            text_hashes,
+        )  # fmt: skip
     state = BeamState(*(tensor.clone(memory_format=torch.contiguous_format) for tensor in state))
     links = torch.arange(num_beams, dtype=torch.int32, device=device).repeat(batch_size, frames, 1)
     labels = torch.full_like(links, BLANK)
@@ -83,9 +85,10 @@ def ctc_beam(
         _search_kernel[(batch_size,)](
             *automaton, logits, *logits.stride(), normalisers, frame_peaks, block_peaks,
             lengths, weights.contiguous(), bonuses.contiguous(), unscored.contiguous(),
+            state.texts if text_hashes is None else text_hashes.contiguous(),
             *state, line_states, line_peaks, line_scores, line_targets, links, labels, bad_frames,
             frames, classes, num_beams, blank, vocab_size, float(threshold), float(skip),
-            NUM_AUTOMATA=num_automata, PLACES=places, BLOCK=block, num_warps=num_warps,
+            NUM_AUTOMATA=num_automata, JOINS=text_hashes is not None, PLACES=places, BLOCK=block, num_warps=num_warps,
         )  # fmt: skip
     return state, BeamFrames(links, labels, bad_frames)
 
@@ -170,6 +173,31 @@ def _find_parents(hashes, parent_hashes, sizes, last, alive, num_beams, places):
     alike = alike & alive[:, None] & alive[None, :]  # [child, parent]
     parents = tl.max(tl.where(alike, places[None, :], -1), axis=1)
     return parents, (_take(last, parents, places) == last) & (parents >= 0)
+
+
+@triton.jit
+def _join_texts(texts, last, added, by_blanks, by_tokens, places, PLACES: tl.constexpr):
+    """Give the scores of each text to its best prefix, see `hf_ngpulm.ctc.beam`; and tell whether one is left without any."""
+    totals = _add(by_blanks, by_tokens)
+    alive = totals > float("-inf")
+    keys = _key(totals + added, PLACES - 1 - places)
+    same = (texts[:, None] == texts[None, :]) & alive[:, None] & alive[None, :]
+    of_text = PLACES - 1 - tl.max(tl.where(same, keys[None, :], NOTHING), axis=1).to(tl.int32)
+    same = same & (last[:, None] == last[None, :])
+    of_token = PLACES - 1 - tl.max(tl.where(same, keys[None, :], NOTHING), axis=1).to(tl.int32)
+    new_blanks = _gathered(by_blanks, of_text, alive, places)
+    new_tokens = _gathered(by_tokens, of_token, alive, places)
+    died = alive & (new_blanks == float("-inf")) & (new_tokens == float("-inf"))
+    return new_blanks, new_tokens, tl.max(died.to(tl.int32), axis=0) > 0
+
+
+@triton.jit
+def _gathered(scores, to, alive, places):
+    """Log of the sum of all that goes to each place."""
+    values = tl.where((to[None, :] == places[:, None]) & alive[None, :], scores[None, :], float("-inf"))  # [to, from]
+    highest = tl.max(values, axis=1)
+    shift = tl.where(highest > float("-inf"), highest, 0.0)
+    return highest + tl.log(tl.maximum(tl.sum(tl.exp(values - shift[:, None]), axis=1), 1e-30))
 
 
 @triton.jit
@@ -303,11 +331,11 @@ def _lines_of(
 def _search_kernel(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     logits, row_stride, frame_stride, class_stride, normalisers, frame_peaks, block_peaks,
-    lengths, weights, bonuses, unscored,
-    offsets, blank_scores, token_scores, last_tokens, hashes, parent_hashes, sizes, fused, lm_scores, lm_states,
+    lengths, weights, bonuses, unscored, text_hashes,
+    offsets, blank_scores, token_scores, last_tokens, hashes, parent_hashes, sizes, fused, lm_scores, lm_states, texts,
     line_states, line_peaks, line_scores, line_targets, links, labels, bad_frames,
     frames, classes, num_beams, blank, vocab_size, threshold, skip,
-    NUM_AUTOMATA: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
+    NUM_AUTOMATA: tl.constexpr, JOINS: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     places = tl.arange(0, PLACES)
@@ -327,6 +355,7 @@ def _search_kernel(
     fused += row * num_beams
     lm_scores += row * num_beams * NUM_AUTOMATA
     lm_states += row * num_beams * NUM_AUTOMATA
+    texts += row * num_beams
     weights += row * NUM_AUTOMATA
     line_states += row * (2 * PLACES) * NUM_AUTOMATA
     line_peaks += row * (2 * PLACES)
@@ -488,9 +517,22 @@ def _search_kernel(
                         tl.debug_barrier()
                         tl.store(lm_scores + places * NUM_AUTOMATA + m, old_score + score, mask=is_new)
                         tl.store(lm_states + places * NUM_AUTOMATA + m, tl.where(scored, target, old_state), mask=is_new)
+                    if JOINS:
+                        old_texts = tl.load(texts + from_places, mask=is_new, other=0)
+                        factors = tl.load(text_hashes + token, mask=is_new, other=0)
+                        summands = tl.load(text_hashes + classes + token, mask=is_new, other=0)
+                        tl.debug_barrier()
+                        tl.store(texts + places, old_texts * factors + summands, mask=is_new)
                     added = tl.where(is_new, _take(added, from_places, places) + extra, added)
                     last = tl.where(is_new, token, last)
                     lines = tl.where(is_new, -1, lines)
+                if JOINS:
+                    tl.debug_barrier()
+                    own_texts = tl.load(texts + places, mask=inside, other=0)
+                    new_by_blanks, new_by_tokens, died = _join_texts(
+                        own_texts, last, added, new_by_blanks, new_by_tokens, places, PLACES
+                    )
+                    changes = changes | died
                 top = tl.max(tl.maximum(new_by_blanks, new_by_tokens), axis=0)
                 by_blanks = new_by_blanks - top
                 by_tokens = new_by_tokens - top
@@ -522,11 +564,12 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
         block = TILE // places
         yield _peaks_kernel, frames | {"logits": logit_type}, {"ROWS": places, "BLOCK": block}
         signature = automaton_signature(token_type) | frames | {"logits": logit_type}
-        signature |= dict.fromkeys(("weights", "bonuses", "unscored"), "*fp32")
+        signature |= dict.fromkeys(("weights", "bonuses", "unscored"), "*fp32") | {"text_hashes": "*i64"}
         signature |= {"offsets": "*fp64", "blank_scores": "*fp32", "token_scores": "*fp32", "last_tokens": "*i32"}
         signature |= {"hashes": "*i64", "parent_hashes": "*i64", "sizes": "*i32", "fused": "*fp32"}
-        signature |= {"lm_scores": "*fp32", "lm_states": "*i32", "line_states": "*i32", "line_peaks": "*fp32"}
+        signature |= {"lm_scores": "*fp32", "lm_states": "*i32", "texts": "*i64", "line_states": "*i32", "line_peaks": "*fp32"}
         signature |= {"line_scores": "*fp32", "line_targets": "*i32"}
         signature |= dict.fromkeys(("links", "labels", "bad_frames"), "*i32")
         signature |= {"num_beams": "i32", "vocab_size": "i32", "threshold": "fp32", "skip": "fp32"}
-        yield _search_kernel, signature, {"NUM_AUTOMATA": num_automata, "PLACES": places, "BLOCK": block}
+        constants = {"NUM_AUTOMATA": num_automata, "JOINS": num_automata == 1, "PLACES": places, "BLOCK": block}
+        yield _search_kernel, signature, constants

@@ -11,6 +11,7 @@ from torch import Tensor
 from ...automaton.ops import engine_name
 from ...fusion import RowModels
 from . import BeamState
+from .reference import join_texts
 
 
 class Ranked(NamedTuple):
@@ -48,6 +49,14 @@ def rank(models: RowModels, state: BeamState, count: int, score_eos: bool, engin
     parts = [scores, *(values.gather(1, places) for values in (acoustic, of_lms, of_phrases))]
     sizes = state.sizes.gather(1, places).masked_fill(scores == -torch.inf, 0)
     return Ranked(places.cpu().numpy(), sizes.cpu().numpy(), torch.stack(parts, 2).cpu().numpy())
+
+
+def with_joined_texts(state: BeamState) -> BeamState:
+    """The state at the end of an utterance, in which only the best prefix of each text is left."""
+    totals = torch.logaddexp(state.blank_scores, state.token_scores)
+    nothing = torch.full_like(totals, -torch.inf)
+    totals, _ = join_texts(state.texts, state.last_tokens, state.fused, totals, nothing)
+    return state._replace(blank_scores=totals, token_scores=nothing)
 
 
 def prefix_scores(state: BeamState) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ import numpy as np
 from ...automaton.cpu import arrays_of, borrowed_automaton, compiled, step_one
 from ...fusion import RowModels
 from . import BeamState
-from .cpu import add_logs
+from .joining import add_logs
 
 
 def rank_on_cpu(models: RowModels, state: BeamState, count: int, score_eos: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

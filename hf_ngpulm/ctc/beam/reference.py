@@ -28,6 +28,7 @@ def ctc_beam(
     vocab_size: int,
     threshold: float,
     skip: float,
+    text_hashes: Tensor | None = None,
 ) -> tuple[BeamState, BeamFrames]:
     batch_size, frames, _ = logits.shape
     num_beams, device = state.last_tokens.shape[1], logits.device
@@ -44,7 +45,7 @@ def ctc_beam(
         going = inside & ~bad
         log_probs = torch.where(going[:, None], x - normalisers[:, None], 0.0)
         new, link, label = _one_frame(
-            automaton, state, log_probs, weights, bonuses, unscored, blank, vocab_size, threshold, skip
+            automaton, state, log_probs, weights, bonuses, unscored, blank, vocab_size, threshold, skip, text_hashes
         )
         # A row whose weights are so large that nothing is possible stands still, too.
         going = going & (new.blank_scores.maximum(new.token_scores).amax(1) > -torch.inf)
@@ -65,6 +66,7 @@ def _one_frame(
     vocab_size: int,
     threshold: float,
     skip: float,
+    text_hashes: Tensor | None,
 ) -> tuple[BeamState, Tensor, Tensor]:
     batch_size, classes = log_probs.shape
     num_beams, num_automata = state.lm_states.shape[1:]
@@ -116,6 +118,12 @@ def _one_frame(
     stayed = of_place(torch.logaddexp(by_token, from_parent))
     came = extended.flatten(1).gather(1, place * classes + token)
     new_token = torch.where(kept, torch.where(is_new, came, stayed), -torch.inf)
+    last_tokens = torch.where(is_new, token, of_place(state.last_tokens)).to(torch.int32)
+    fused = of_place(state.fused) + torch.where(is_new, added.flatten(1).gather(1, place * classes + token), 0.0)
+    texts = of_place(state.texts)
+    if text_hashes is not None:
+        texts = torch.where(is_new, texts * text_hashes[0][token] + text_hashes[1][token], texts)
+        new_blank, new_token = join_texts(texts, last_tokens, fused, new_blank, new_token)
     tops = torch.maximum(new_blank, new_token).amax(1)
     tops = torch.where(torch.isfinite(tops), tops, 0.0)
 
@@ -133,13 +141,14 @@ def _one_frame(
         offsets=state.offsets + tops,
         blank_scores=new_blank - tops[:, None],
         token_scores=new_token - tops[:, None],
-        last_tokens=torch.where(is_new, token, of_place(state.last_tokens)).to(torch.int32),
+        last_tokens=last_tokens,
         hashes=torch.where(is_new, extend_hash(hashes, token), hashes),
         parent_hashes=torch.where(is_new, hashes, of_place(state.parent_hashes)),
         sizes=of_place(state.sizes) + is_new.to(torch.int32),
-        fused=of_place(state.fused) + torch.where(is_new, added.flatten(1).gather(1, place * classes + token), 0.0),
+        fused=fused,
         lm_scores=lm_scores,
         lm_states=lm_states,
+        texts=texts,
     )
     # The likeliest way to a prefix that stays: its parent's if that gives more than its own two.
     by_blank, by_token, from_parent, parents = (of_place(values) for values in (by_blank, by_token, from_parent, parents))
@@ -148,3 +157,27 @@ def _one_frame(
     inside = torch.where(by_token > by_blank, INSIDE, BLANK)
     labels = torch.where(is_new, token, torch.where(anew, new_state.last_tokens, inside)).to(torch.int32)
     return new_state, links, labels
+
+
+def join_texts(
+    texts: Tensor, last_tokens: Tensor, fused: Tensor, blank_scores: Tensor, token_scores: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Give what ends in a blank to the best prefix of each text, and what ends in a token to the best one that ends in it, too.
+
+    Args:
+        texts, last_tokens, fused, blank_scores, token_scores: `[B, K]`, see `BeamState`.
+
+    Returns:
+        New `blank_scores` and `token_scores`.
+    """
+    totals = torch.logaddexp(blank_scores, token_scores)
+    alive = totals > -torch.inf
+    same_text = (texts[:, :, None] == texts[:, None, :]) & alive[:, :, None] & alive[:, None, :]
+    same_token = same_text & (last_tokens[:, :, None] == last_tokens[:, None, :])
+
+    def joined(values: Tensor, same: Tensor) -> Tensor:
+        best = torch.where(same, (totals + fused)[:, None, :], -torch.inf).argmax(2)  # [B, K]
+        is_best = (best[:, None, :] == torch.arange(best.shape[1], device=best.device)[:, None]) & alive[:, None, :]
+        return torch.where(is_best, values[:, None, :], -torch.inf).logsumexp(2)  # [B, to, from]
+
+    return joined(blank_scores, same_text), joined(token_scores, same_token)

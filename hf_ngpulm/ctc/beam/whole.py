@@ -106,6 +106,7 @@ def _decode_rows(
     sizes, fused = np.zeros((batch, num_beams), dtype=np.int32), np.zeros((batch, num_beams), dtype=np.float32)
     lm_scores = np.zeros((batch, num_beams, num_automata), dtype=np.float32)
     lm_states = np.empty((batch, num_beams, num_automata), dtype=np.int32)
+    texts = np.zeros((batch, num_beams), dtype=np.int64)  # prefixes aren't joined by text
     longest = 0
     for row in range(batch):
         blank_scores[row, 0] = 0.0
@@ -120,8 +121,8 @@ def _decode_rows(
         np.int64(0), batch,  # as a literal it would be a type of its own, for which the search would be compiled anew
         arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
         starts[rows], logits, normalisers, highest, lengths[rows], weights[rows], bonuses[rows], unscored[rows],
-        blank, vocab_size, threshold, skip,
-        offsets, blank_scores, token_scores, last_tokens, hashes, parent_hashes, sizes, fused, lm_scores, lm_states,
+        blank, vocab_size, threshold, skip, np.empty((2, 0), dtype=np.int64),
+        offsets, blank_scores, token_scores, last_tokens, hashes, parent_hashes, sizes, fused, lm_scores, lm_states, texts,
         links, labels, bad_frames[rows],
     )  # fmt: skip
     places = np.zeros((batch, counts.shape[1]), dtype=np.int32)

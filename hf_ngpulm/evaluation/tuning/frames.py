@@ -165,6 +165,8 @@ class CTCSweep(FrameSweep):
             found["beam_threshold"] = decoder.beam_threshold
         if decoder.blank_threshold <= 1:
             found["blank_threshold"] = decoder.blank_threshold
+        if decoder.merge != "tokens":
+            found["merge"] = decoder.merge
         return found | ({} if decoder.score_eos else {"score_eos": False})
 
     def standing(self) -> dict[str, Any]:
