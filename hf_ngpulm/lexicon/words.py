@@ -21,7 +21,7 @@ from .composition import compose_automaton
 from .reweighing import reweighed
 from .spellings import SHOWN, Lexicon, LexiconSource, make_lexicon
 from .trie import build_trie, sorted_spellings
-from .word_lm import form_lm
+from .word_lm import WordLM, form_lm
 
 if TYPE_CHECKING:
     from ..language_model import NGramLM
@@ -134,7 +134,7 @@ def compose_spelled(
     """
     form_of, offsets, tokens = sorted_spellings(lexicon.offsets, lexicon.tokens)
     trie = build_trie(offsets, tokens)
-    lm = form_lm(table, lexicon.words, form_of, trie.num_forms)
+    lm = form_lm(WordLM.of_table(table, lexicon.words, form_of, trie.num_forms))
     unknown = FORBIDDEN if unk_score_offset is None else lm.unknown + unk_score_offset
     # What a state depends on may lie further back than `order` words of the lexicon where words are cut at delimiters (the end
     # of a long unknown one may look like a known one), or where the context decides which word of one spelling it was.
