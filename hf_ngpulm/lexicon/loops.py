@@ -220,8 +220,8 @@ def fill(
 ):  # fmt: skip
     """Write the arcs and backoffs of the composed states; -1, or the first one with another number of arcs than was counted.
 
-    `ids_behind` and `ends_behind` say of each arc of the LM which state the LM's own behind it is in the whole automaton, and
-    what log p(</s>) is there; `start`, `unknown_target` and `unknown_end` say it of <s> and <unk>.
+    `ids_behind` says of each arc of the LM which state the LM's own behind it is in the whole automaton; `ends_behind` of those
+    from the first state's on what log p(</s>) is there. `start`, `unknown_target` and `unknown_end` say it of <s> and <unk>.
     """
     begin = first_place[first_state]
     end_place = first_place[num_states]
@@ -316,7 +316,7 @@ def fill(
                     arc_tokens, arc_weights, arc_targets, cursor[parent], path_tokens[at], weight - taken, target
                 )
             if delimiter >= 0:
-                end_of[place_at[end - first - 2] - begin] = log_probs[arc] + ends_behind[arc]
+                end_of[place_at[end - first - 2] - begin] = log_probs[arc] + ends_behind[arc - offsets[first_state]]
         if not looped:
             cursor[own_row] = _write(
                 arc_tokens, arc_weights, arc_targets, cursor[own_row], delimiter, unknown_token, own_ids[state]

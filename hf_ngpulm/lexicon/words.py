@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +19,8 @@ from ..vocabulary import Vocabulary, tokenizer_of
 from ..word_summary import WordSummary
 from .composition import compose_automaton
 from .reweighing import reweighed
-from .spellings import SHOWN, Lexicon, LexiconSource, make_lexicon
-from .trie import build_trie, sorted_spellings
+from .spellings import SHOWN, Boundaries, Lexicon, LexiconSource, make_lexicon
+from .trie import Trie, build_trie, sorted_spellings
 from .word_lm import WordLM, form_lm
 
 if TYPE_CHECKING:
@@ -32,6 +32,17 @@ logger = logging.getLogger(__name__)
 # path that keeps to the lexicon. A search none of whose hypotheses keeps to it still returns its best one.
 FORBIDDEN = -1e4
 OPTIONS = ("lexicon", "case", "closed_vocabulary", "unk_score_offset", "unk_token_cost", "word_bonus")
+
+
+class Parts(NamedTuple):
+    """What composition takes, see `hf_ngpulm.lexicon.composition.compose_automaton`."""
+
+    lm: WordLM
+    trie: Trie
+    boundaries: Boundaries
+    unknown_score: float
+    unknown_token_score: float
+    context_length: int
 
 
 @one_thread()
@@ -132,16 +143,37 @@ def compose_spelled(
 
     Arguments as for `compose`; no offset closes the vocabulary.
     """
+    return compose_parts(spelled_parts(table, lexicon, unk_score_offset, unk_token_cost))
+
+
+def compose_parts(parts: Parts) -> tuple[BackoffAutomaton, int, int]:
+    """See `compose_spelled`."""
+    lm = form_lm(parts.lm)
+    automaton = compose_automaton(
+        lm, parts.trie, parts.boundaries, parts.unknown_score, parts.unknown_token_score, parts.context_length
+    )
+    return automaton, parts.trie.num_forms, lm.num_states
+
+
+def spelled_parts(table: NGramTable, lexicon: Lexicon, unk_score_offset: float | None, unk_token_cost: float) -> Parts:
+    """What is composed. Arguments as for `compose_spelled`."""
     form_of, offsets, tokens = sorted_spellings(lexicon.offsets, lexicon.tokens)
     trie = build_trie(offsets, tokens)
-    lm = form_lm(WordLM.of_table(table, lexicon.words, form_of, trie.num_forms))
+    lm = WordLM.of_table(table, lexicon.words, form_of, trie.num_forms)
+    return parts_of_words(lm, trie, lexicon.boundaries, unk_score_offset, unk_token_cost)
+
+
+def parts_of_words(
+    lm: WordLM, trie: Trie, boundaries: Boundaries, unk_score_offset: float | None, unk_token_cost: float
+) -> Parts:
+    """The same of a model and a lexicon that are made already."""
     unknown = FORBIDDEN if unk_score_offset is None else lm.unknown + unk_score_offset
     # What a state depends on may lie further back than `order` words of the lexicon where words are cut at delimiters (the end
     # of a long unknown one may look like a known one), or where the context decides which word of one spelling it was.
-    is_local = lexicon.boundaries.delimiter is None and len(form_of) == trie.num_forms
-    context_length = (table.order + 1) * (trie.longest + 1) if is_local else MAX_CONTEXT_LENGTH
-    automaton = compose_automaton(lm, trie, lexicon.boundaries, unknown, -unk_token_cost, context_length)
-    return automaton, trie.num_forms, lm.num_states
+    is_local = boundaries.delimiter is None and len(lm.form_of) == trie.num_forms
+    order = lm.automaton.context_length + 1
+    context_length = (order + 1) * (trie.longest + 1) if is_local else MAX_CONTEXT_LENGTH
+    return Parts(lm, trie, boundaries, unknown, -unk_token_cost, min(context_length, MAX_CONTEXT_LENGTH))
 
 
 def refuse_options(options: Iterable[str], why: str) -> None:
