@@ -37,7 +37,14 @@ class FusedModel:
         if isinstance(tokenizer, LabelTokenizer) and tokenizer.is_bpe:
             lexicon = _segmented(language_model.words if lexicon is None else lexicon, tokenizer, case)
         self.composed = compose(
-            language_model.table, language_model.words, tokenizer, lexicon, case=case, unk_score_offset=0.0, unk_token_cost=0.0
+            language_model.table,
+            language_model.words,
+            tokenizer,
+            lexicon,
+            case=case,
+            unk_score_offset=0.0,
+            unk_token_cost=0.0,
+            composition="static",
         )
         assert self.composed.config.words is not None
         self.words: WordSummary = self.composed.config.words

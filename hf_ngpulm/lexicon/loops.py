@@ -108,9 +108,7 @@ def weigh(
             probability = np.exp(log_probs[arc])
             lower = 0.0
             if state != 0:
-                score, _ = score_form(
-                    offsets, forms, log_probs, backoff_states, backoff_weights, backoff_states[state], form
-                )
+                score, _ = score_form(offsets, forms, log_probs, backoff_states, backoff_weights, backoff_states[state], form)
                 lower = np.exp(score)
             for at in range(first, path_offsets[form + 1]):
                 node = path_nodes[at]

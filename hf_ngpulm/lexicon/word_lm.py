@@ -82,12 +82,12 @@ class WordLM:
     @property
     def unknown(self) -> float:
         """log p(<unk>)."""
-        return float(self.automaton.arc_weights[self.num_words])
+        return float(self.automaton.tensors.arc_weights[self.num_words])
 
     @property
     def unknown_target(self) -> int:
         """The state behind `<unk>`."""
-        return int(self.automaton.arc_targets[self.num_words])
+        return int(self.automaton.tensors.arc_targets[self.num_words])
 
     def forms(self, states: np.ndarray | None = None) -> FormArcs:
         """The arcs of some states, or of all, for the forms that spell their words."""

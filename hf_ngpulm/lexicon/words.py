@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from ..arguments import check_number
+from ..arguments import check_number, one_of
 from ..automaton import BackoffAutomaton
 from ..automaton.automaton import MAX_CONTEXT_LENGTH
 from ..config import NGramLMConfig
@@ -31,7 +31,10 @@ logger = logging.getLogger(__name__)
 # What an unknown word scores where there may be none: finite, so that no engine computes with infinities, and far below any
 # path that keeps to the lexicon. A search none of whose hypotheses keeps to it still returns its best one.
 FORBIDDEN = -1e4
-OPTIONS = ("lexicon", "case", "closed_vocabulary", "unk_score_offset", "unk_token_cost", "word_bonus")
+OPTIONS = ("lexicon", "case", "closed_vocabulary", "unk_score_offset", "unk_token_cost", "word_bonus", "composition")
+# With more n-grams a model is composed on the fly if nothing else is asked for: as a whole it would take more than 0.7 GB, and
+# half a minute to make.
+MOST_STATIC_NGRAMS = 5_000_000
 
 
 class Parts(NamedTuple):
@@ -59,6 +62,7 @@ def compose(
     word_bonus: float = 0.0,
     device: str | torch.device | None = None,
     engine: str = "auto",
+    composition: str = "auto",
 ) -> NGramLM:
     """Make a language model over tokens of one over words, see `hf_ngpulm.lexicon.composition`.
 
@@ -74,6 +78,9 @@ def compose(
         word_bonus: natural log, added to the probability of every word, known or not: a bonus for each word in units of the
             LM's weight. (pyctcdecode's beta, divided by its alpha.) Texts score, and have a perplexity, as without it.
         device, engine: as for `NGramLM.from_arpa`.
+        composition: "static" makes all states now; "on_the_fly" makes a state when a search comes to it, from a model over
+            words that is a tenth as large, and gives the same scores (see `hf_ngpulm.lexicon.growing.model`). "auto" is static
+            for up to 5 million n-grams.
 
     Raises:
         NGramFormatError: no word can be spelled, or only in another case; a bad lexicon; more states than can be addressed.
@@ -95,27 +102,35 @@ def compose(
     if not (math.isfinite(cost) and cost >= 0):
         raise ValueError(f"unk_token_cost should be a finite number of at least 0, got {unk_token_cost}")
     check_number(word_bonus, "word_bonus")
+    one_of("composition", composition, ("auto", "static", "on_the_fly"))
+    if composition == "auto":
+        composition = "static" if sum(table.num_ngrams) <= MOST_STATIC_NGRAMS else "on_the_fly"
+        if composition == "on_the_fly":
+            logger.info(
+                "%s n-grams of words are composed with their lexicon as searches come to them, for more than %s make a large "
+                'whole; composition="static" makes it',
+                f"{sum(table.num_ngrams):,}",
+                f"{MOST_STATIC_NGRAMS:,}",
+            )
     spelled = make_lexicon(words, tokenizer, lexicon, vocab_size, case)
     _tell(spelled, len(words), given=lexicon is not None)
-    automaton, num_spellings, num_contexts = compose_spelled(
-        table, spelled, None if closed_vocabulary else unk_score_offset, cost
-    )
+    parts = spelled_parts(table, spelled, None if closed_vocabulary else unk_score_offset, cost)
+    is_static = composition == "static"
+    automaton, _, num_contexts = compose_parts(parts) if is_static else (None, None, 0)
     summary = WordSummary(
         num_words=len(words),
         num_spelled=spelled.num_words,
-        num_spellings=num_spellings,
+        num_spellings=parts.trie.num_forms,
         case="keep" if case == "auto" else case,
         closed_vocabulary=closed_vocabulary,
         unk_score_offset=float(unk_score_offset),
         unk_token_cost=cost,
-        context_length=automaton.context_length,
+        context_length=parts.context_length,
         word_bonus=float(word_bonus),
         num_contexts=num_contexts,
         delimiter=spelled.boundaries.delimiter,
+        composition=composition,
     )
-    tensors = automaton.tensors
-    if word_bonus:
-        tensors = reweighed(tensors, summary, vocabulary.size, word=word_bonus)
     special = {token: table.row_of_unigram(token) for token in (table.unk, table.bos)}
     log_probs = {token: None if row is None else float(table.orders[0].log_probs[row]) for token, row in special.items()}
     config = NGramLMConfig(
@@ -132,7 +147,16 @@ def compose(
     unused = np.ones(vocabulary.size, dtype=bool)
     unused[spelled.tokens] = False
     in_no_word = torch.from_numpy(np.flatnonzero(unused).astype(np.int32))
-    made = NGramLM(config, tensors, automaton.roots, automaton.starts, in_no_word, vocabulary.pieces, engine)
+    made: NGramLM
+    if automaton is None:
+        from .growing.model import Bonuses, OnTheFlyLM
+
+        made = OnTheFlyLM(config, parts, in_no_word, vocabulary.pieces, engine, Bonuses(word=float(word_bonus)))
+    else:
+        tensors = automaton.tensors
+        if word_bonus:
+            tensors = reweighed(tensors, summary, vocabulary.size, word=word_bonus)
+        made = NGramLM(config, tensors, automaton.roots, automaton.starts, in_no_word, vocabulary.pieces, engine)
     return made if device is None else made.to(device)
 
 

@@ -1,10 +1,10 @@
 """A word-level LM composed with a lexicon as far as searches have come.
 
-Composing all states of a large LM (see `hf_ngpulm.lexicon.composition`) takes more memory than there is, and a search enters few
-of them. Here some states h of the LM are *expanded*: composed with the lexicon exactly as there, together with all states that
-they back off to. An arc that leads to another state g leads to a *stub*: a state without arcs, which backs off to what g would
-first come to that is expanded. What a search reads there is not yet right, as if g had no n-grams of its own; and so are states
-that back off to a stub (a word that is another's beginning, where words have a mark).
+Composing all states of a large LM (see `hf_ngpulm.lexicon.composition`) takes more memory than there is, and a search enters
+few of them. Here some states h of the LM are *expanded*: composed with the lexicon exactly as there, together with all states
+that they back off to. An arc that leads to another state g leads to a *stub*: a state without arcs, which backs off to what g
+would first come to that is expanded. What a search reads there is not yet right, as if g had no n-grams of its own; and so are
+states that back off to a stub (a word that is another's beginning, where words have a mark).
 
 Whoever has searched says which states it has entered (`replay`), and those of them whose scores hang on stubs are expanded:
 their states and arcs are appended, and the stub becomes an epsilon, which backs off to the new state for nothing. So no state
@@ -15,6 +15,8 @@ depended on one: the result is that of the whole composed automaton, to the bit.
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import RLock
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +31,8 @@ from ..word_lm import WordLM
 from .columns import Column
 from .replaying import follow, follow_text, stubs_behind
 
+# Searches with growing automata take turns: one that reads a stub which another expands at that moment wouldn't notice.
+LOCK = RLock()
 # What of a base is changed before anything else is made: its tensors, and how many states are the LM's own, to other tensors.
 # States behind those may move up by a number that all share; targets below 0 are to stay.
 Change = Callable[[AutomatonTensors, int], AutomatonTensors]
@@ -108,6 +112,10 @@ class GrowingAutomaton:
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:
         """The fields of `AutomatonTensors`, with spare room."""
+        if self.parts[-1] != (self.num_states, self.num_arcs):
+            raise RuntimeError(
+                "composing a language model was broken off, by an error or a key; have it forget() its states"
+            )
         return tuple(getattr(self, name).array for name in AutomatonTensors._fields)
 
     def replay(self, states: np.ndarray, links: np.ndarray, labels: np.ndarray, not_tokens: int) -> bool:
@@ -122,11 +130,9 @@ class GrowingAutomaton:
         Returns:
             Whether there was anything to expand: then the search has to be done again.
         """
-        arrays, found = self.arrays, Column(np.int32)
-        most = int((labels >= 0).sum()) + states.size
-        wanted = found.add(most)
-        count = follow(*arrays, self.vocab_size, self.stubs.array, states, links, labels, not_tokens, wanted)
-        return self.expand(wanted[:count])
+        wanted = np.empty(int((labels >= 0).sum()) + states.size, dtype=np.int32)
+        arguments = (*self.arrays, self.vocab_size, self.stubs.array, states, links, labels, not_tokens, wanted)
+        return self.expand(wanted[: follow(*arguments)])
 
     def read(self, starts: np.ndarray, roots: np.ndarray, texts: np.ndarray, lengths: np.ndarray, context_length: int) -> bool:
         """The same for the states along texts int32 `[B, L]`, from where `BackoffAutomaton.states_after` begins to read them.
@@ -135,9 +141,8 @@ class GrowingAutomaton:
         """
         wanted, grown = np.empty(texts.size + len(texts), dtype=np.int32), False
         while True:
-            arrays = (*self.arrays, self.vocab_size, self.stubs.array)
-            count = follow_text(*arrays, starts, roots, texts, lengths, context_length, wanted)
-            if not self.expand(wanted[:count]):
+            arguments = (*self.arrays, self.vocab_size, self.stubs.array, starts, roots, texts, lengths, context_length, wanted)
+            if not self.expand(wanted[: follow_text(*arguments)]):
                 return grown
             grown = True
 
@@ -153,10 +158,11 @@ class GrowingAutomaton:
 
     def expand(self, stubs: np.ndarray) -> bool:
         """Expand the LM's states that some states of the automaton are the stubs of; whether there are any."""
-        of_lm = self.stubs.array[stubs].astype(np.int64) - 1
-        if not (of_lm >= 0).any():
-            return False
-        self._expand(self._closed(of_lm[of_lm >= 0]), None)
+        with LOCK:
+            of_lm = self.stubs.array[stubs].astype(np.int64) - 1
+            if not (of_lm >= 0).any():
+                return False
+            self._expand(self._closed(of_lm[of_lm >= 0]), None)
         return True
 
     def _closed(self, of_lm: np.ndarray) -> np.ndarray:
@@ -184,7 +190,8 @@ class GrowingAutomaton:
             column.add(places)
         known = (*of_forms, self.log_probs.array, self.backoffs.array, self.weights.array)
         at_places = (self.nodes.array, self.mass.array, self.word_arcs.array)
-        loops.weigh(*every, *known, *paths, self.first_place.array, trie.num_nodes, trie.longest, *at_places)
+        arguments: tuple[Any, ...] = (*every, *known, *paths, self.first_place.array, trie.num_nodes, trie.longest, *at_places)
+        loops.weigh(*arguments)
 
         # Stubs for what the arcs lead to.
         self.own_ids.add(count)[:] = before + np.arange(count)
@@ -203,8 +210,9 @@ class GrowingAutomaton:
         if change is not None:
             stubs += self._change(change, count, stubs)
         self.stubs.array[stubs] = new + 1
-        _lay_stubs(*self.of_words[4:], self.expanded, self.own_ids.array, new, stubs, self.backoff_states.array,
-                   self.backoff_weights.array)  # fmt: skip
+        backoffs = (self.backoff_states.array, self.backoff_weights.array)
+        arguments = (*self.of_words[4:], self.expanded, self.own_ids.array, new, stubs, *backoffs)
+        _lay_stubs(*arguments)
 
         # What was a stub leads to what it stood for.
         epsilons = were_stubs[were_stubs >= 0]
@@ -216,14 +224,15 @@ class GrowingAutomaton:
 
     def _fill(self, every: tuple[int, int], known: tuple[np.ndarray, ...], places: int, stubs: int, behind: np.ndarray) -> None:
         """Write states and arcs behind those that there are; stubs have none."""
-        first, count, trie, lm = every[0], every[1] - every[0], self.trie, self.lm
+        count, trie, lm = every[1] - every[0], self.trie, self.lm
         paths = (trie.path_offsets, trie.path_nodes)
         delimiter = self.boundaries.delimiter_id
         at_places = (self.first_place.array, self.nodes.array, self.mass.array, self.word_arcs.array)
-        offsets = loops.count_arcs(
-            *every, *known[:2], self.ends.array, *paths, trie.child_offsets, at_places[0], at_places[1], at_places[3], delimiter,
+        arguments: tuple[Any, ...] = (
+            *every, *known[:2], self.ends.array, *paths, trie.child_offsets, *at_places[:2], at_places[3], delimiter,
             self.vocab_size, self.boundaries.num_unknown_arcs, trie.longest,
         )  # fmt: skip
+        offsets = loops.count_arcs(*arguments)
         arcs_before = self.num_arcs
         if arcs_before + int(offsets[-1]) >= 2**31:
             raise NGramFormatError("composed as far as searches have come the language model has more than 2**31 - 1 arcs")
@@ -236,14 +245,16 @@ class GrowingAutomaton:
         ends_behind = np.zeros(1)
         if delimiter >= 0:
             asked = np.append(behind, lm.unknown_target)
-            ends_behind = _score_ends(*self.of_words[:3], *self.of_words[4:], lm.num_words + 1, asked)
+            arguments = (*self.of_words[:3], *self.of_words[4:], lm.num_words + 1, asked)
+            ends_behind = _score_ends(*arguments)
         start, behind_unknown = (int(self.own_state[state]) - 1 for state in (lm.start, lm.unknown_target))
-        broken = loops.fill(
+        arguments = (
             *every, *known, self.ends.array, ends_behind, self.targets.array, self.own_ids.array, self.shifts.array, start,
             self.unknown_score, behind_unknown, ends_behind[-1], self.unknown_token_score,
             *paths, trie.path_tokens, trie.depths, trie.child_offsets, trie.child_tokens, trie.child_nodes, trie.child_forms,
             *at_places, self.boundaries.begins_word, delimiter, self.vocab_size, trie.longest, offsets, *written, *backoffs,
         )  # fmt: skip
+        broken = loops.fill(*arguments)
         assert broken < 0, f"state {broken} of {count + places} has another number of arcs than were counted"
 
     def _reweigh(self, first: int, count: int) -> None:

@@ -37,8 +37,8 @@ def stubs_behind(backoff_states, stubs, states, wanted):
 
 @compiled
 def follow(
-    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, vocab_size, stubs, states, links, labels,
-    not_tokens, wanted,
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, vocab_size, stubs, states, links,
+    labels, not_tokens, wanted,
 ):  # fmt: skip
     """Write the stubs that the scores of a search's hypotheses hang on, see `GrowingAutomaton.replay`; how many."""
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
