@@ -107,7 +107,7 @@ class GrowingAutomaton:
     @property
     def nbytes(self) -> int:
         """Bytes of all that grows."""
-        return sum(column.array.nbytes for column in vars(self).values() if isinstance(column, Column))
+        return sum(column.used.nbytes for column in vars(self).values() if isinstance(column, Column))
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:

@@ -10,23 +10,22 @@ SMALLEST = 1024
 
 
 class Column:
-    """An array with spare room behind its first `size` entries, which doubles when it is used up.
+    """An array with spare room behind its first `size` entries, which doubles when it is used up. That room holds zeros, which
+    take no memory until they are written to.
 
     Args:
         dtype: of the numbers.
-        fill: what the spare room holds.
     """
 
-    def __init__(self, dtype: Any, fill: int = 0) -> None:
-        self.array = np.full(SMALLEST, fill, dtype=dtype)
+    def __init__(self, dtype: Any) -> None:
+        self.array = np.zeros(SMALLEST, dtype=dtype)
         self.size = 0
-        self.fill = fill
 
     def add(self, count: int) -> np.ndarray:
         """So many more entries, to be written to."""
         first, self.size = self.size, self.size + count
         if self.size > len(self.array):
-            grown = np.full(max(self.size, 2 * len(self.array)), self.fill, dtype=self.array.dtype)
+            grown = np.zeros(max(self.size, 2 * len(self.array)), dtype=self.array.dtype)
             grown[:first] = self.array[:first]
             self.array = grown
         return self.array[first : self.size]

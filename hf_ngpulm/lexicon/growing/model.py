@@ -72,7 +72,7 @@ class OnTheFlyLM(NGramLM):
         bonuses: what differs from the word-level model's probabilities.
 
     Attributes:
-        most_bytes: 1 GiB by default. The copies that searches use take as much again.
+        most_bytes: 1 GiB by default, besides what a model begins with. The copies that searches use take half as much again.
     """
 
     grows = True
@@ -110,6 +110,7 @@ class OnTheFlyLM(NGramLM):
             parts.lm, parts.trie, parts.boundaries, parts.unknown_score, parts.unknown_token_score, bonuses.word,
             bonuses.delimiter, bonuses.begins_at_start, None if bonuses.grades is None else graded,
         )  # fmt: skip
+        self._first_bytes = self.growing.nbytes
         # Copies in pools, and the searches that use them; whether states are in the hands of who asked the model itself.
         self._pooled: WeakKeyDictionary[AutomatonPool, Pooled] = WeakKeyDictionary()
         self._searches: WeakSet[Growth] = WeakSet()
@@ -141,7 +142,7 @@ class OnTheFlyLM(NGramLM):
     def grow_in(self, pool: AutomatonPool) -> None:
         """Lie in a pool, with all that has been composed so far."""
         with LOCK:
-            if self.growing.nbytes > self.most_bytes:
+            if self.growing.nbytes - self._first_bytes > self.most_bytes:
                 self._make_room()
             if pool not in self._pooled:
                 self._pooled[pool] = Pooled(self.growing, pool)
