@@ -38,6 +38,10 @@ UnkOffsetOption = Annotated[
     float | None,
     typer.Option("--unk-score-offset", help="For words: what unknown ones score beside <unk>, natural log; -10."),
 ]
+CompositionOption = Annotated[
+    str | None,
+    typer.Option("--composition", help="For words: static, on_the_fly (for large models), or auto, by the number of n-grams."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 
 
@@ -50,9 +54,12 @@ def load_tokenizer(name: str | None):
     return AutoTokenizer.from_pretrained(name)
 
 
-def of_words(lexicon: str | None, case: str | None, closed: bool, unk_score_offset: float | None) -> dict[str, Any]:
+def of_words(
+    lexicon: str | None, case: str | None, closed: bool, unk_score_offset: float | None, composition: str | None = None
+) -> dict[str, Any]:
     """What was said of words, as arguments of `NGramLM.from_arpa` and `NGramLM.train`."""
     given = {"lexicon": lexicon, "case": case, "closed_vocabulary": closed or None, "unk_score_offset": unk_score_offset}
+    given["composition"] = composition
     return {name: value for name, value in given.items() if value is not None}
 
 
