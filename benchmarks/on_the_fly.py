@@ -92,7 +92,9 @@ def synthetic_table(ngrams: int, rng: np.random.Generator) -> NGramTable:
     return NGramTable(NUM_WORDS, tuple(orders))
 
 
-def _order(prefixes: np.ndarray, tokens: np.ndarray, logs: np.ndarray, rng: np.random.Generator, has_backoffs: bool) -> NGramOrder:
+def _order(
+    prefixes: np.ndarray, tokens: np.ndarray, logs: np.ndarray, rng: np.random.Generator, has_backoffs: bool
+) -> NGramOrder:
     backoffs = rng.uniform(-2.0, -0.1, len(tokens)) if has_backoffs else np.zeros(len(tokens))
     columns = (prefixes.astype(np.int64), tokens.astype(np.int32), logs.astype(np.float32), backoffs.astype(np.float32))
     return NGramOrder(*map(torch.from_numpy, columns))

@@ -257,11 +257,12 @@ def test_from_the_hub(saved, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "attrs", [ATTRS, ATTRS | {"alpha": 0.8, "beta": 0.0, "unk_score_offset": -3.0, "score_boundary": False}, ATTRS | {"alpha": 0.0}]
+    "attrs",
+    [ATTRS, ATTRS | {"alpha": 0.8, "beta": 0.0, "unk_score_offset": -3.0, "score_boundary": False}, ATTRS | {"alpha": 0.0}],
 )
 @pytest.mark.parametrize("closed", [False, True])
 def test_composed_on_the_fly(repo, attrs, closed, outputs, tokenizer, tmp_path):
-    """Unknown words that cost what they do by their length, delimiters that do, and no start of a sentence where there is none."""
+    """Unknown words that cost what they do by their length, delimiters that do, and texts that begin without context."""
     change(repo, **attrs)
     static, growing = (
         NGramLM.from_wav2vec2_with_lm(repo, closed_vocabulary=closed, composition=c) for c in ("static", "on_the_fly")
@@ -276,6 +277,8 @@ def test_composed_on_the_fly(repo, attrs, closed, outputs, tokenizer, tmp_path):
         assert torch.equal(lm.score_sequences(rows), static.score_sequences(rows))
     batch = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in outputs[:4]], batch_first=True)
     lengths = torch.tensor([len(row) for row in outputs[:4]])
-    expected, found, loaded = (CTCDecoder(tokenizer, lm, **{**lm.config.defaults, "num_beams": 16})(batch, lengths) for lm in lms)
+    expected, found, loaded = (
+        CTCDecoder(tokenizer, lm, **{**lm.config.defaults, "num_beams": 16})(batch, lengths) for lm in lms
+    )
     assert [(row[0].text, row[0].score) for row in found] == [(row[0].text, row[0].score) for row in expected]
     assert [(row[0].text, row[0].score) for row in loaded] == [(row[0].text, row[0].score) for row in expected]

@@ -89,7 +89,7 @@ def test_what_is_composed_is_an_automaton(path, data):
             state, steps = backoffs[state], steps + 1
             assert steps <= 2 * len(backoffs)
         assert state == 0
-    assert 0 <= targets.min()
+    assert targets.min() >= 0
     assert targets.max() < len(backoffs)
 
 

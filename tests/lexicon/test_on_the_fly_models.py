@@ -99,7 +99,11 @@ def test_what_needs_the_whole_says_so(arpa, letters):
     _, growing = both(arpa, letters)
     with pytest.raises(ValueError, match='composition="static"'):
         GraphDecoder(letters, growing)
-    for call in (lambda: growing.prune(3), lambda: growing.to_arpa("x.arpa"), lambda: NGramLM.interpolate([growing] * 2, [0.5, 0.5])):
+    for call in (
+        lambda: growing.prune(3),
+        lambda: growing.to_arpa("x.arpa"),
+        lambda: NGramLM.interpolate([growing] * 2, [0.5, 0.5]),
+    ):
         with pytest.raises(ValueError, match="word-level"):
             call()
 

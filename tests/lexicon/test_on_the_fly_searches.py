@@ -10,8 +10,6 @@ from hf_ngpulm import CTCDecoder, LogLinear, NGramLM, StreamingDecoder, Transduc
 from hf_ngpulm.lexicon import compose
 from hf_ngpulm.training import train
 
-DEVICES = {"cpu": "cpu", "gpu": "cuda" if torch.cuda.is_available() else "cpu"}
-
 
 def sentences(count, seed):
     """Texts of words that repeat, with beginnings in common."""
@@ -50,25 +48,32 @@ def outputs(tokenizer, rows, frames, seed=0, classes=None, scale=2.0):
 def facts(found):
     """All that hypotheses say, to the bit."""
     return [
-        [(h.token_ids, h.text, h.score, h.acoustic_score, h.lm_score, h.phrase_score, h.token_frames) for h in row] for row in found
+        [(h.token_ids, h.text, h.score, h.acoustic_score, h.lm_score, h.phrase_score, h.token_frames) for h in row]
+        for row in found
     ]
 
 
-@pytest.mark.parametrize("engine", ["cpu", "gpu"])
 @pytest.mark.parametrize("settings", [{}, {"repeats": "label"}, {"num_beams": 6, "num_return_sequences": 6}])
-def test_ctc(both, engine, settings):
-    if engine == "gpu" and both.kind == "pieces":
-        pytest.skip("takes long in Triton's interpreter")
-    lm, rows = both.made(), 3 if engine == "cpu" else 1
-    logits, lengths = outputs(both.tokenizer, 3, 24).to(DEVICES[engine])[:rows], torch.tensor([24, 17, 0])[:rows]
+def test_ctc(both, settings):
+    lm = both.made()
+    logits, lengths = outputs(both.tokenizer, 3, 24), torch.tensor([24, 17, 0])
     for _ in range(2):  # the second time most is there already
-        found, expected = (
-            CTCDecoder(both.tokenizer, model, 0.6, engine=engine, **settings)(logits, lengths) for model in (lm, both.static)
-        )
+        found, expected = (CTCDecoder(both.tokenizer, model, 0.6, **settings)(logits, lengths) for model in (lm, both.static))
         assert facts(found) == facts(expected)
         logits = logits.flip(1) + 0.1 * logits
-    assert 1 < len(lm.growing.parts)
+    assert len(lm.growing.parts) > 1
     assert lm.num_states < both.static.num_states
+
+
+@pytest.mark.parametrize("settings", [{}, {"num_beams": 3}])
+def test_ctc_on_the_gpu_engine(letters, settings):
+    """On a GPU, or in Triton's interpreter, which takes long."""
+    both = Both(letters, 2, count=60)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    lm, logits = both.made(), outputs(letters, 1, 8, seed=3).to(device)
+    found, expected = (CTCDecoder(letters, model, 0.6, engine="gpu", **settings)(logits) for model in (lm, both.static))
+    assert facts(found) == facts(expected)
+    assert len(lm.growing.parts) > 1
 
 
 def test_several_models_weights_and_phrases(both):
@@ -77,13 +82,17 @@ def test_several_models_weights_and_phrases(both):
     logits = outputs(both.tokenizer, 4, 20, seed=5)
     for phrases in (None, ["cab", "a bad dad"]):
         for given, expected in (
-            ([lm, None, LogLinear([tokens, other], [0.3, 0.6]), other], [both.static, None, LogLinear([tokens, both.static], [0.3, 0.6]), both.static]),
+            (
+                [lm, None, LogLinear([tokens, other], [0.3, 0.6]), other],
+                [both.static, None, LogLinear([tokens, both.static], [0.3, 0.6]), both.static],
+            ),
             (LogLinear([lm, lm], [0.2, 0.5]), LogLinear([both.static, both.static], [0.2, 0.5])),
         ):
             for settings in ({}, {"num_beams": 5, "num_return_sequences": 5}):
                 weights = torch.tensor([0.6, 0.4, 0.9, 0.1])
                 ours, theirs = (
-                    CTCDecoder(both.tokenizer, models, weights, phrases=phrases, **settings)(logits) for models in (given, expected)
+                    CTCDecoder(both.tokenizer, models, weights, phrases=phrases, **settings)(logits)
+                    for models in (given, expected)
                 )
                 assert facts(ours) == facts(theirs)
 
@@ -130,7 +139,7 @@ def test_transducers(both, engine, strategy):
     for _ in range(2):
         assert facts(ours(inputs, mask)) == facts(theirs(inputs, mask))
         inputs = inputs.flip(1)
-    assert 1 < len(lm.growing.parts)
+    assert len(lm.growing.parts) > 1
 
 
 def in_streams(decoder, chunks, phrases):
@@ -169,4 +178,4 @@ def test_streams_of_transducers(both, engine, strategy, phrases):
     frames, _ = ours.model.encode(inputs, mask)
     chunks = frames.split(3, 1)
     assert in_streams(ours, chunks, phrases) == in_streams(theirs, chunks, phrases)
-    assert 1 < len(lm.growing.parts)
+    assert len(lm.growing.parts) > 1

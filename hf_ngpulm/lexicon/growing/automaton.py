@@ -113,9 +113,7 @@ class GrowingAutomaton:
     def arrays(self) -> tuple[np.ndarray, ...]:
         """The fields of `AutomatonTensors`, with spare room."""
         if self.parts[-1] != (self.num_states, self.num_arcs):
-            raise RuntimeError(
-                "composing a language model was broken off, by an error or a key; have it forget() its states"
-            )
+            raise RuntimeError("composing a language model was broken off, by an error or a key; have it forget() its states")
         return tuple(getattr(self, name).array for name in AutomatonTensors._fields)
 
     def replay(self, states: np.ndarray, links: np.ndarray, labels: np.ndarray, not_tokens: int) -> bool:
