@@ -195,6 +195,11 @@ class Fusion:
         self._pools: dict[torch.device, AutomatonPool] = {}
         self._shared: tuple[tuple[Any, ...], Any, RowModels] | None = None
 
+    @property
+    def grows(self) -> bool:
+        """Whether any of the language models is composed as searches come to it."""
+        return any(model.grows for model in self.models)
+
     def rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
         """The models of `batch_size` rows, on the device of their logits.
 
@@ -251,7 +256,7 @@ class Fusion:
         """As `rows`, for who changes nothing in them: those of the batch before, if this one is of the same kind."""
         lm = self.of_all
         varied = phrases is not None or self.phrases is not None or self.per_row is not None or isinstance(self.weight, Tensor)
-        if varied or not isinstance(lm, NGramLM):
+        if varied or not isinstance(lm, NGramLM) or lm.grows:
             return self.rows(batch_size, device, phrases)
         kind: tuple[Any, ...] = (batch_size, device, self.weight)
         of = lm.arc_offsets  # others after the model has moved to another device

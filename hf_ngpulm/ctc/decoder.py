@@ -138,7 +138,7 @@ class CTCDecoder:
             ValueError: lengths that don't fit the logits.
         """
         lengths = self.check(logits, lengths)
-        if self.num_beams > 1 and engine_name(self.engine, logits.device) == "cpu":
+        if self.num_beams > 1 and engine_name(self.engine, logits.device) == "cpu" and not self.fusion.grows:
             stream: CTCStream = self._whole_batch(logits.shape[0], logits.device, phrases)
         else:
             stream = self.stream(logits.shape[0], logits.device, phrases)

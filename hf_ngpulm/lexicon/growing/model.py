@@ -28,7 +28,7 @@ from .searching import Growth
 logger = logging.getLogger(__name__)
 
 # What the states that have been composed may take before a model starts anew, in bytes.
-MOST_BYTES = 1 << 30
+MOST_BYTES = 1 << 31
 
 
 class Grades(NamedTuple):
@@ -72,7 +72,7 @@ class OnTheFlyLM(NGramLM):
         bonuses: what differs from the word-level model's probabilities.
 
     Attributes:
-        most_bytes: 1 GiB by default, besides what a model begins with. The copies that searches use take half as much again.
+        most_bytes: 2 GiB by default, besides what a model begins with. The copies that searches use take half as much again.
     """
 
     grows = True
