@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,10 @@ from .boosting.contexts import Contexts, is_per_row
 from .language_model import NGramLM
 from .log_linear import LogLinear, parts_of
 
+if TYPE_CHECKING:
+    from .lexicon.growing.searching import Growth
+
+Result = TypeVar("Result")
 LM_WEIGHT = 0.5  # where nobody says anything else
 # Contexts that stay in a pool after their batch, and how many arcs they may have in all.
 KEPT_CONTEXTS, KEPT_ARCS = 1024, 1 << 24
@@ -34,6 +38,7 @@ class RowModels(NamedTuple):
         weights: float32 `[B, M]`; 0 for a row without a model.
         present: bool `[B, M]`, whether a row has a model.
         num_lms: how many of the M are language models; they come first, phrases last.
+        growth: of language models that are composed as searches come to them; None if there are none. See `settled`.
     """
 
     tensors: AutomatonTensors
@@ -42,6 +47,7 @@ class RowModels(NamedTuple):
     weights: Tensor
     present: Tensor
     num_lms: int
+    growth: Growth | None = None
 
     @property
     def lm_weights(self) -> Tensor:
@@ -70,6 +76,10 @@ class RowModels(NamedTuple):
             lm_scores[..., self.num_lms :] += finals[..., self.num_lms :]
         return scores, lm_scores[..., : self.num_lms].sum(2), lm_scores[..., self.num_lms :].sum(2)
 
+    def grown(self) -> RowModels:
+        """The same with all that has been composed so far."""
+        return self if self.growth is None else self._replace(tensors=self.growth.tensors)
+
     def widened(self) -> RowModels:
         """The same with phrases, of which no row has any."""
         states, weights, present = (widened(part) for part in (self.states, self.weights, self.present))
@@ -90,12 +100,32 @@ class RowModels(NamedTuple):
             float32 `[B, K, M]`.
         """
         ends = torch.full((states.numel(),), self.vocab_size, dtype=torch.int32, device=states.device)
-        tensors = [tensor.to(states.device) for tensor in self.tensors]
+        tensors = [tensor.to(states.device) for tensor in self.grown().tensors]
         scores, _ = torch.ops.hf_ngpulm.step(tensors, states.flatten(), ends, self.vocab_size + 1, engine)
         scores = scores.view(states.shape).masked_fill(~self.present[:, None].to(states.device), 0.0)
         if not score_eos:
             scores[..., : self.num_lms] = 0.0
         return scores
+
+
+def settled(models: RowModels, search: Callable[[RowModels], Result], replay: Callable[[Growth, Result], bool]) -> Result:
+    """The result of a search.
+
+    With language models that are composed as searches come to them it is done again as long as it has entered what wasn't yet
+    composed: the last time, all scores are those of the whole models.
+
+    Args:
+        search: with models, from where it stands; nothing may be different when it is done again.
+        replay: tells what a search has entered (`Growth.replay`), and whether that was new.
+    """
+    growth = models.growth
+    if growth is None:
+        return search(models)
+    with growth.lock:
+        while True:
+            result = search(models.grown())
+            if not replay(growth, result):
+                return result
 
 
 def widened(values: Tensor, shift: int = 0) -> Tensor:
@@ -166,6 +196,11 @@ class Fusion:
         self._pools: dict[torch.device, AutomatonPool] = {}
         self._shared: tuple[tuple[Any, ...], Any, RowModels] | None = None
 
+    @property
+    def grows(self) -> bool:
+        """Whether any of the language models is composed as searches come to it."""
+        return any(model.grows for model in self.models)
+
     def rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
         """The models of `batch_size` rows, on the device of their logits.
 
@@ -199,7 +234,7 @@ class Fusion:
         automata = [[column[row] for column in columns] for row in range(batch_size)]
         present = torch.tensor([[model is not None for model in row] for row in automata], dtype=torch.bool, device=device)
         present = present.view(batch_size, len(columns))
-        only = self.models[0] if len(self.models) == 1 and len(columns) == 1 else None
+        only = self.models[0] if len(self.models) == 1 and len(columns) == 1 and not self.models[0].grows else None
         if only is not None and only.device == device:
             states = only.starts[:1].expand(batch_size)[:, None]
             tensors, vocab_size = only.tensors, only.vocab_size
@@ -215,13 +250,14 @@ class Fusion:
             torch.where(present, torch.stack(weights, 1), 0.0),
             present,
             self.num_lms,
+            self._growth(device),
         )
 
     def shared_rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
         """As `rows`, for who changes nothing in them: those of the batch before, if this one is of the same kind."""
         lm = self.of_all
         varied = phrases is not None or self.phrases is not None or self.per_row is not None or isinstance(self.weight, Tensor)
-        if varied or not isinstance(lm, NGramLM):
+        if varied or not isinstance(lm, NGramLM) or lm.grows:
             return self.rows(batch_size, device, phrases)
         kind: tuple[Any, ...] = (batch_size, device, self.weight)
         of = lm.arc_offsets  # others after the model has moved to another device
@@ -261,7 +297,7 @@ class Fusion:
         """The same rows with automata that lie in the pool, and how much larger the numbers of their states are there."""
         _, pool = self.places([[]], device)
         shift = 0
-        if models.num_lms and models.tensors.arc_offsets is self.models[0].arc_offsets:
+        if models.num_lms and models.tensors.arc_offsets is self.models[0].tensors.arc_offsets:
             shift = pool.places[_key(self.models[0])].states[0]
         states = models.states + shift
         return models._replace(tensors=pool.tensors, vocab_size=pool.vocab_size, states=states), shift
@@ -327,7 +363,11 @@ class Fusion:
             if self.models or boosters:
                 self._pools[device] = pool
             for model in self.models:  # copies: the caller's stay where they are
-                pool.add(_key(model), model)
+                if not model.grows:
+                    pool.add(_key(model), model)
+        for model in self.models:
+            if model.grows:
+                model.grow_in(pool)
         before = len(pool.places)
         for booster in boosters:
             key = _key(booster)
@@ -336,6 +376,15 @@ class Fusion:
         if len(pool.places) > before:
             self._make_room(pool, {_key(booster) for booster in boosters})
         return pool
+
+    def _growth(self, device: torch.device) -> Growth | None:
+        """Of the models in the pool of a device, if any grows."""
+        growing: list[Any] = [model for model in self.models if model.grows]
+        if not growing:
+            return None
+        from .lexicon.growing.searching import Growth  # compiled loops: they aren't loaded before they are needed
+
+        return Growth(self._pools[device], growing)
 
     def _make_room(self, pool: AutomatonPool, needed: set[str | int]) -> None:
         """Drop the contexts that have been out of use for longest, if there are too many."""

@@ -156,8 +156,8 @@ class NGramLM(
                 them, "unk" gives the whole of it to each (as KenLM scores unknown words), a number is taken as it is.
             device: where the tensors go.
             engine: "auto" (by device), "reference", "cpu" or "gpu".
-            of_words: for whole words: `lexicon`, `case`, `cuttings`, `closed_vocabulary`, `unk_score_offset` and
-                `unk_token_cost`, see `hf_ngpulm.lexicon.compose`.
+            of_words: for whole words: `lexicon`, `case`, `cuttings`, `closed_vocabulary`, `unk_score_offset`, `unk_token_cost`
+                and `composition`, see `hf_ngpulm.lexicon.compose`.
 
         Raises:
             NGramFormatError: the file is damaged, or its units aren't this tokenizer's.
@@ -422,6 +422,7 @@ class NGramLM(
         closed_vocabulary: bool = False,
         device: str | torch.device | None = None,
         engine: str = "auto",
+        composition: str = "auto",
     ) -> NGramLM:
         """Read the word-level language model of a `Wav2Vec2ProcessorWithLM` repo, and what it was decoded with.
 
@@ -434,7 +435,7 @@ class NGramLM(
             tokenizer: of the ASR model, a processor that holds it, or the name of a repo that has it; that of the repo itself
                 if left out.
             revision, token, cache_dir, local_files_only: as for `from_pretrained`.
-            case, closed_vocabulary: see `hf_ngpulm.lexicon.compose`.
+            case, closed_vocabulary, composition: see `hf_ngpulm.lexicon.compose`.
             device, engine: as for `from_arpa`.
 
         Raises:
@@ -444,7 +445,7 @@ class NGramLM(
         from .compat.repository import lm_from_repository
 
         hub = {"revision": revision, "token": token, "cache_dir": cache_dir, "local_files_only": local_files_only}
-        return lm_from_repository(repo, tokenizer, hub, case, closed_vocabulary, device, engine)
+        return lm_from_repository(repo, tokenizer, hub, case, closed_vocabulary, device, engine, composition)
 
     # -- written to
 
@@ -465,7 +466,7 @@ class NGramLM(
         """
         folder = Path(save_directory)
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = {name: getattr(self, name).cpu().contiguous() for name in TENSORS}
+        tensors = self._saved_tensors()
         metadata = {"format": "pt"}
         if self.pieces is not None:
             metadata["pieces"] = json.dumps(self.pieces)
@@ -480,6 +481,9 @@ class NGramLM(
         if push_to_hub:
             return self.push_to_hub(repo_id or folder.name, model_card_kwargs=model_card_kwargs, **push_to_hub_kwargs)
         return None
+
+    def _saved_tensors(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name).cpu().contiguous() for name in TENSORS}
 
     def push_to_hub(self, repo_id: str, *, model_card_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> str:
         """Upload the model to the Hub in one commit. Arguments as for `huggingface_hub.ModelHubMixin.push_to_hub`."""

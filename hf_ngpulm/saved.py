@@ -34,13 +34,27 @@ def load_saved(cls: type[NGramLM], config_path: Path, weights_path: Path, where:
     try:
         with safe_open(weights_path, framework="pt") as file:
             names = set(file.keys())
-            if names != set(TENSORS):
-                odd = sorted(names ^ set(TENSORS))
-                raise NGramFormatError(f"{where}: {WEIGHTS_FILE} should hold {len(TENSORS)} tensors; missing or unknown: {odd}")
-            tensors = {name: file.get_tensor(name) for name in TENSORS}
+            expected: tuple[str, ...] = TENSORS
+            if config.words is not None and config.words.composition == "on_the_fly":
+                from .lexicon.growing.saved import NAMES  # compiled loops: they aren't loaded before they are needed
+
+                expected = NAMES
+            if names != set(expected):
+                odd = sorted(names ^ set(expected))
+                raise NGramFormatError(
+                    f"{where}: {WEIGHTS_FILE} should hold {len(expected)} tensors; missing or unknown: {odd}"
+                )
+            tensors = {name: file.get_tensor(name) for name in expected}
             pieces = _pieces((file.metadata() or {}).get("pieces"), config, where)
     except SafetensorError as error:
         raise NGramFormatError(f"{where}: {WEIGHTS_FILE} isn't a safetensors file or is cut short: {error}") from None
+    if expected is not TENSORS:
+        from .lexicon.growing.saved import model_of
+
+        try:
+            return model_of(config, tensors, pieces, engine)
+        except NGramFormatError as error:
+            raise NGramFormatError(f"{where}: {error}") from None
     roots, starts, unk_tokens = (tensors.pop(name) for name in ("roots", "starts", "unk_tokens"))
     try:
         lm = cls(config, AutomatonTensors(**tensors), roots, starts, unk_tokens, pieces, engine)

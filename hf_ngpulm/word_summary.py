@@ -8,6 +8,7 @@ from typing import Any
 from .errors import NGramFormatError
 
 CASES = ("keep", "lower", "upper")
+COMPOSITIONS = ("static", "on_the_fly")
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class WordSummary:
         word_bonus: natural log, added to the probability of every word, known or not, so that it isn't one any more.
         num_contexts: states in which no word has begun; they come first.
         delimiter: id of the token between words, None where words begin with a mark.
+        composition: "static", or "on_the_fly": then its files hold the model over words and the lexicon.
     """
 
     num_words: int
@@ -39,6 +41,7 @@ class WordSummary:
     word_bonus: float = 0.0
     num_contexts: int = 0
     delimiter: int | None = None
+    composition: str = "static"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -58,6 +61,7 @@ class WordSummary:
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             good = {
                 "case": value in CASES,
+                "composition": value in COMPOSITIONS,
                 "closed_vocabulary": isinstance(value, bool),
                 "unk_score_offset": is_number and abs(value) < 1e300,
                 "word_bonus": is_number and abs(value) < 1e300,
@@ -80,5 +84,6 @@ class WordSummary:
         return [
             ("words", f"{self.num_words:,}, of which {left_out:,} have no spelling; {self.num_spellings:,} spellings"),
             ("unknown words", unknown),
+            *([("composition", "on the fly, as searches come to its states")] if self.composition != "static" else []),
             *([("bonus for each word", f"{self.word_bonus:+.4g} (natural log)")] if self.word_bonus else []),
         ]

@@ -34,6 +34,7 @@ class BackoffAutomaton(nn.Module):
 
     roots: Tensor
     starts: Tensor
+    grows = False  # whether states are made when they are asked for
 
     def __init__(
         self,
@@ -118,6 +119,10 @@ class BackoffAutomaton(nn.Module):
     def nbytes(self) -> int:
         """Bytes of all tensors together."""
         return sum(buffer.nbytes for buffer in self.buffers())
+
+    def grow_in(self, pool: Any) -> None:
+        """Lie in an `AutomatonPool` with all states that there are so far; for those that grow."""
+        raise TypeError(f"{type(self).__name__} doesn't grow")
 
     def initial_states(self, batch_size: int, bos: bool = True, which: Tensor | None = None) -> Tensor:
         """States before the first token, int32 `[B]`.

@@ -6,6 +6,7 @@ from bisect import insort
 from collections.abc import Hashable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -66,25 +67,36 @@ class AutomatonPool:
             raise ValueError(f"automata over vocabularies of different sizes ({sizes}) can't serve one batch")
         t = automaton.tensors
         # One state more, which nothing leads to: where it ends means nothing, so that any other automaton may follow.
-        states, arcs = self._take(self._states, t.num_states + 1), self._take(self._arcs, t.num_arcs)
-        self._grow()
-
-        def put(name: str, values: Tensor, first: int) -> None:
-            getattr(self.tensors, name)[first : first + len(values)] = values.to(self.device)
-
-        put("arc_offsets", t.arc_offsets + arcs, states)
-        put("arc_tokens", t.arc_tokens, arcs)
-        put("arc_weights", t.arc_weights, arcs)
-        put("arc_targets", t.arc_targets + states, arcs)
-        put("backoff_states", t.backoff_states + states, states)
-        put("backoff_weights", t.backoff_weights, states)
+        states, arcs = self.take(t.num_states + 1, t.num_arcs)
+        self.write("arc_offsets", states, t.arc_offsets + arcs)
+        self.write("arc_tokens", arcs, t.arc_tokens)
+        self.write("arc_weights", arcs, t.arc_weights)
+        self.write("arc_targets", arcs, t.arc_targets + states)
+        self.write("backoff_states", states, t.backoff_states + states)
+        self.write("backoff_weights", states, t.backoff_weights)
         root, start = int(automaton.roots[0]) + states, int(automaton.starts[0]) + states
         self.places[key] = Place(root, start, (states, t.num_states + 1), (arcs, t.num_arcs))
         return self.places[key]
 
     def drop(self, key: Hashable) -> None:
         """Forget an automaton; no state of it may be queried any more."""
-        place = self.places.pop(key)
+        self.give_back(self.places.pop(key))
+
+    @torch.inference_mode(False)
+    def take(self, states: int, arcs: int) -> tuple[int, int]:
+        """Room for so many states and arcs; the first of each."""
+        found = self._take(self._states, states), self._take(self._arcs, arcs)
+        self._grow()
+        return found
+
+    @torch.inference_mode(False)
+    def write(self, name: str, first: int, values: Tensor | np.ndarray) -> None:
+        """Write a part of one of the tensors."""
+        values = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
+        getattr(self.tensors, name)[first : first + len(values)] = values.to(self.device)
+
+    def give_back(self, place: Place) -> None:
+        """Have room that was taken be free."""
         self._states.give_back(*place.states)
         self._arcs.give_back(*place.arcs)
 

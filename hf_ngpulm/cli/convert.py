@@ -10,6 +10,7 @@ import typer
 from .models import (
     CaseOption,
     ClosedOption,
+    CompositionOption,
     CuttingsOption,
     LexiconOption,
     LMArgument,
@@ -43,6 +44,7 @@ def convert(
     closed_vocabulary: ClosedOption = False,
     cuttings: CuttingsOption = None,
     unk_score_offset: UnkOffsetOption = None,
+    composition: CompositionOption = None,
 ) -> None:
     """Convert a language model: ARPA, NeMo, KenLM binary, or saved -> saved or ARPA.
 
@@ -58,7 +60,7 @@ def convert(
         raise ValueError(f"{target}: NeMo archives can be read, not written; write an ARPA file with --out-units nemo")
     if out_units is not None and kind != "arpa":
         raise ValueError(f"--out-units {out_units} is for ARPA files, but {target} will be a folder; add --to arpa")
-    options = of_words(lexicon, case, closed_vocabulary, unk_score_offset, cuttings)
+    options = of_words(lexicon, case, closed_vocabulary, unk_score_offset, cuttings, composition)
     if is_word_binary(source, tokenizer, vocab_size, units):
         if options:
             raise ValueError(f"{', '.join(options)}: words are spelled in tokens with --tokenizer; add it")

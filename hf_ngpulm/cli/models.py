@@ -42,6 +42,10 @@ UnkOffsetOption = Annotated[
     float | None,
     typer.Option("--unk-score-offset", help="For words: what unknown ones score beside <unk>, natural log; -10."),
 ]
+CompositionOption = Annotated[
+    str | None,
+    typer.Option("--composition", help="For words: static, on_the_fly (for large models), or auto, by the number of n-grams."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 
 
@@ -55,11 +59,16 @@ def load_tokenizer(name: str | None):
 
 
 def of_words(
-    lexicon: str | None, case: str | None, closed: bool, unk_score_offset: float | None, cuttings: int | None
+    lexicon: str | None,
+    case: str | None,
+    closed: bool,
+    unk_score_offset: float | None,
+    cuttings: int | None,
+    composition: str | None = None,
 ) -> dict[str, Any]:
     """What was said of words, as arguments of `NGramLM.from_arpa` and `NGramLM.train`."""
     given = {"lexicon": lexicon, "case": case, "closed_vocabulary": closed or None, "unk_score_offset": unk_score_offset}
-    given["cuttings"] = cuttings
+    given |= {"cuttings": cuttings, "composition": composition}
     return {name: value for name, value in given.items() if value is not None}
 
 

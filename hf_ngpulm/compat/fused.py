@@ -34,7 +34,7 @@ class FusedModel:
         cuttings = CUTTINGS if isinstance(tokenizer, LabelTokenizer) and tokenizer.is_bpe else 1
         self.composed = compose(
             language_model.table, language_model.words, tokenizer, language_model.unigrams, case=case, unk_score_offset=0.0,
-            unk_token_cost=0.0, cuttings=cuttings,
+            unk_token_cost=0.0, cuttings=cuttings, composition="static",
         )  # fmt: skip
         assert self.composed.config.words is not None
         self.words: WordSummary = self.composed.config.words

@@ -79,12 +79,13 @@ def lm_from_repository(
     closed_vocabulary: bool,
     device: str | torch.device | None,
     engine: str,
+    composition: str,
 ) -> NGramLM:
     """What `NGramLM.from_wav2vec2_with_lm` does.
 
     Args:
         hub: `revision`, `token`, `cache_dir` and `local_files_only`, as downloading takes them.
-        repo, tokenizer, case, closed_vocabulary, device, engine: as there.
+        repo, tokenizer, case, closed_vocabulary, device, engine, composition: as there.
     """
     repo = os.fspath(repo)
     folder = download(repo, **hub)
@@ -117,7 +118,7 @@ def lm_from_repository(
     try:
         lm = compose(
             table, words, tokenizer, unigrams, None, case, closed_vocabulary, LOG_BASE_CHANGE_FACTOR * attrs.unk_score_offset,
-            0.0, attrs.beta / weight, None, engine, CUTTINGS if has_pieces else 1,
+            0.0, attrs.beta / weight, None, engine, CUTTINGS if has_pieces else 1, composition,
         )  # fmt: skip
     except NGramFormatError as error:
         raise NGramFormatError(f"{repo}: {error}") from None
@@ -132,10 +133,21 @@ def lm_from_repository(
         defaults["merge"] = "text"
     lm.config = replace(lm.config, defaults=defaults)
     if not attrs.score_boundary:
-        lm.starts = lm.roots.clone()
+        lm = _without_start(lm)
     if attrs.alpha and not closed_vocabulary:
         lm = _with_graded_unknown_words(lm, attrs, unknown_log_prob(table))
     return lm if device is None else lm.to(device)
+
+
+def _without_start(lm: NGramLM) -> NGramLM:
+    """The same for texts that begin without context."""
+    if lm.grows:
+        from ..lexicon.growing.model import OnTheFlyLM
+
+        assert isinstance(lm, OnTheFlyLM)
+        return lm.changed(lm.bonuses._replace(begins_at_start=False))
+    lm.starts = lm.roots.clone()
+    return lm
 
 
 def _with_graded_unknown_words(lm: NGramLM, attrs: Attrs, unknown: float) -> NGramLM:
@@ -144,10 +156,16 @@ def _with_graded_unknown_words(lm: NGramLM, attrs: Attrs, unknown: float) -> NGr
     whole = whole_unknown_word(attrs, unknown) / attrs.alpha
     charged = [charge / attrs.alpha for charge in charged_to_unknown_words(attrs, unknown)]
     spaces = -math.log(lm.vocab_size) / attrs.alpha
-    tensors = reweighed(lm.tensors, lm.config.words, lm.vocab_size, delimiter=spaces, start=int(lm.starts[0]))
-    tensors = grade_unknown_words(tensors, lm.config.words, piece_lengths(lm), whole, charged, whole)
     words = replace(lm.config.words, context_length=MAX_CONTEXT_LENGTH)
     config = replace(lm.config, words=words)
+    if lm.grows:
+        from ..lexicon.growing.model import Grades, OnTheFlyLM
+
+        assert isinstance(lm, OnTheFlyLM)
+        grades = Grades(tuple(piece_lengths(lm)), whole, tuple(charged), whole)
+        return lm.changed(lm.bonuses._replace(delimiter=spaces, grades=grades), config)
+    tensors = reweighed(lm.tensors, lm.config.words, lm.vocab_size, delimiter=spaces, start=int(lm.starts[0]))
+    tensors = grade_unknown_words(tensors, lm.config.words, piece_lengths(lm), whole, charged, whole)
     return type(lm)(config, tensors, lm.roots, lm.starts, lm.unk_tokens, lm.pieces, lm.engine)
 
 

@@ -163,7 +163,8 @@ class CTCDecoder:
             ValueError: lengths that don't fit the logits.
         """
         lengths = self.check(logits, lengths)
-        if self.num_beams > 1 and self.merge == "tokens" and engine_name(self.engine, logits.device) == "cpu":
+        at_once = self.num_beams > 1 and self.merge == "tokens" and not self.fusion.grows
+        if at_once and engine_name(self.engine, logits.device) == "cpu":
             stream: CTCStream = self._whole_batch(logits.shape[0], logits.device, phrases)
         else:
             stream = self.stream(logits.shape[0], logits.device, phrases)

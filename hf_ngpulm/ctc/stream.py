@@ -14,12 +14,13 @@ from torch import Tensor
 from ..batches import packed_frames
 from ..confidence import frame_confidence
 from ..errors import InvalidLogitsError
-from ..fusion import RowModels
+from ..fusion import RowModels, settled
 from ..hypotheses import Hypothesis
 from . import beam, greedy
 from .beam.ranking import rank, with_joined_texts
 
 if TYPE_CHECKING:
+    from ..lexicon.growing.searching import Growth
     from .beam.tracing import TracedTokens
     from .beam.whole import WholeSearch
     from .decoder import CTCDecoder
@@ -190,22 +191,7 @@ class BeamStream(CTCStream):
         self.links, self.labels = [nothing], [nothing]
 
     def _search(self, logits: Tensor, lengths: Tensor) -> None:
-        decoder = self.decoder
-        state, frames = beam.ctc_beam(
-            list(self.models.tensors),
-            self.state,
-            logits,
-            lengths,
-            self.models.weights,
-            self.bonuses,
-            self.unscored,
-            decoder.blank_id,
-            self.models.vocab_size,
-            decoder.beam_threshold,
-            decoder.blank_threshold,
-            decoder.engine,
-            decoder.text_hashes(logits.shape[2], logits.device),
-        )
+        state, frames = search_frames(self.decoder, self.models, self.state, logits, lengths, self.bonuses, self.unscored)
         self._refuse(frames.bad_frames)
         self.state = state
         self.links.append(frames.links.cpu().numpy())
@@ -259,10 +245,19 @@ def label_frames(
         before: int32 `[B, 2]`, see `hf_ngpulm.ctc.greedy`.
     """
     if states.shape[1]:
-        return greedy.ctc_greedy(
-            list(models.tensors), logits, lengths, states, models.weights, STAY_COST * models.lm_weights, before,
-            decoder.blank_id, models.vocab_size, decoder.repeats, decoder.engine,
-        )  # fmt: skip
+
+        def search(models: RowModels) -> greedy.GreedyLabels:
+            return greedy.ctc_greedy(
+                list(models.tensors), logits, lengths, states, models.weights, STAY_COST * models.lm_weights, before,
+                decoder.blank_id, models.vocab_size, decoder.repeats, decoder.engine,
+            )  # fmt: skip
+
+        def replay(growth: Growth, found: greedy.GreedyLabels) -> bool:
+            goes_on = found.labels == torch.cat([before[:, :1], found.labels[:, :-1]], 1)
+            tokens = found.labels.masked_fill(goes_on, -1)[..., None]
+            return growth.replay(states[:, None], None, tokens.cpu().numpy(), decoder.blank_id)
+
+        return settled(models, search, replay)
     log_probs = torch.log_softmax(logits.float(), dim=-1)
     labels = logits.argmax(dim=-1)
     best = log_probs.gather(2, labels[..., None])[..., 0]
@@ -277,6 +272,40 @@ def label_frames(
         bad_frames=first_bad.to(torch.int32),
         before=before,
     )
+
+
+def search_frames(
+    decoder: CTCDecoder,
+    models: RowModels,
+    state: beam.BeamState,
+    logits: Tensor,
+    lengths: Tensor,
+    bonuses: Tensor,
+    unscored: Tensor,
+) -> tuple[beam.BeamState, beam.BeamFrames]:
+    """Go on with a beam search over more frames; `bonuses` and `unscored` as for `hf_ngpulm.ctc.beam.ctc_beam`."""
+
+    def search(models: RowModels) -> tuple[beam.BeamState, beam.BeamFrames]:
+        return beam.ctc_beam(
+            list(models.tensors),
+            state,
+            logits,
+            lengths,
+            models.weights,
+            bonuses,
+            unscored,
+            decoder.blank_id,
+            models.vocab_size,
+            decoder.beam_threshold,
+            decoder.blank_threshold,
+            decoder.engine,
+            decoder.text_hashes(logits.shape[2], logits.device),
+        )
+
+    def replay(growth: Growth, found: tuple[beam.BeamState, beam.BeamFrames]) -> bool:
+        return growth.replay(state.lm_states, found[1].links.cpu().numpy(), found[1].labels.cpu().numpy())
+
+    return settled(models, search, replay)
 
 
 def unscored(models: RowModels) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,20 +16,41 @@ from ..boosting.contexts import is_per_row
 from ..fusion import Fusion
 from ..language_model import NGramLM
 from ..tuned import with_remembered
-from .fused import KINDS, TEXT, UNSCORED, Roles, Rows, fuse
+from .fused import KINDS, TEXT, UNSCORED, Roles, Rows, fuse, text_of
 from .transcripts import num_classes, roles_of
 from .whisper import Window, follow_recordings
+
+if TYPE_CHECKING:
+    from ..lexicon.growing.searching import Growth
 
 CHOICES = ("lm_weighted", "none")
 LM_WEIGHT = 0.2  # where nobody says anything else: attention decoders have strong language models of their own
 
 
 class Part(NamedTuple):
-    """What is added to scores, and how: see `fused`."""
+    """What is added to scores, and how: see `fused`. With language models that grow: their `growth`."""
 
     rows: Rows
     roles: Roles
     weighted: bool
+    growth: Growth | None = None
+
+    def behind(self, input_ids: Tensor) -> Part:
+        """The same with all that is known of the states behind some tokens `[B, L]`."""
+        if self.growth is None:
+            return self
+        if input_ids.shape[1]:
+            text, lengths, _ = text_of(input_ids, self.roles)
+            rows = self.rows
+            self.growth.read(rows.starts, rows.roots, text, lengths, rows.context_length)
+        return self._replace(rows=self.rows._replace(tensors=self.growth.tensors))
+
+    def at(self, states: Tensor) -> Part:
+        """The same with all that is known of some states `[B]`."""
+        if self.growth is None:
+            return self
+        self.growth.enter(states)
+        return self._replace(rows=self.rows._replace(tensors=self.growth.tensors))
 
 
 class NGramLogitsProcessor(LogitsProcessor):
@@ -114,7 +135,7 @@ class NGramLogitsProcessor(LogitsProcessor):
         work = scores.detach().to(torch.float32).contiguous()
         input_ids = input_ids.to(scores.device, torch.int64).contiguous()
         for part in self.parts(self.recordings(len(scores)), scores.shape[1], scores.device):
-            fuse(work, input_ids, part.rows, part.roles, part.weighted, self.engine)
+            fuse(work, input_ids, part.behind(input_ids).rows, part.roles, part.weighted, self.engine)
         if work.data_ptr() != scores.data_ptr():
             scores.copy_(work)
         return scores
@@ -227,7 +248,9 @@ class NGramLogitsProcessor(LogitsProcessor):
                 starts = torch.where(outside, -1, starts[which]).to(torch.int32)
                 weights = every.weights[which, column]
                 rows = Rows(every.tensors, every.vocab_size, length, starts, roots[which], weights)
-                parts.append(Part(rows, roles, self.weighted and column < every.num_lms))
+                parts.append(Part(rows, roles, self.weighted and column < every.num_lms, every.growth))
+            if every.growth is not None:  # only who asks keeps the states as they are
+                return parts
             self._parts = (key, parts)
         return self._parts[1]
 
@@ -247,7 +270,7 @@ class NGramLogitsProcessor(LogitsProcessor):
 
 def _undone(part: Part, input_ids: Tensor, scores: Tensor, engine: str) -> Tensor:
     """Scores as they were before `fuse`."""
-    rows, roles = part.rows, part.roles
+    rows, roles = part.behind(input_ids).rows, part.roles
     lm = torch.zeros(scores.shape, device=scores.device)
     fuse(lm, input_ids, rows._replace(weights=torch.ones_like(rows.weights)), roles, False, engine)
     weight = rows.weights[:, None]

@@ -75,16 +75,19 @@ def compose_automaton(
     Raises:
         NGramFormatError: the automaton would have more states or arcs than can be addressed.
     """
-    vocab_size, delimiter = len(boundaries.begins_word), -1 if boundaries.delimiter is None else boundaries.delimiter
+    vocab_size, delimiter = len(boundaries.begins_word), boundaries.delimiter_id
     paths, longest = (trie.path_offsets, trie.path_nodes), trie.longest
-    first_place = loops.count_places(lm.offsets, lm.forms, *paths, trie.num_nodes)
-    num_states = lm.num_states + int(first_place[-1])
-    arcs_of_lm = (lm.offsets, lm.forms, lm.log_probs, lm.targets, lm.backoff_states, lm.backoff_weights)
-    nodes, mass, word_arcs = loops.weigh(*arcs_of_lm, *paths, first_place, trie.num_nodes, longest)
-    num_unknown = vocab_size + 1 if delimiter >= 0 else int((~boundaries.begins_word).sum())
+    every = (0, lm.num_states)
+    first_place = np.empty(lm.num_states + 1, dtype=np.int64)
+    loops.count_places(*every, lm.offsets, lm.forms, *paths, trie.num_nodes, first_place)
+    size = int(first_place[-1])
+    num_states = lm.num_states + size
+    arcs_of_lm = (lm.offsets, lm.forms, lm.log_probs, lm.backoff_states, lm.backoff_weights)
+    nodes, mass, word_arcs = np.empty(size, dtype=np.int32), np.empty(size), np.empty(size, dtype=np.int64)
+    loops.weigh(*every, *arcs_of_lm, *paths, first_place, trie.num_nodes, longest, nodes, mass, word_arcs)
     arc_offsets = loops.count_arcs(
-        lm.offsets, lm.forms, lm.ends, *paths, trie.child_offsets, first_place, nodes, word_arcs, delimiter,
-        vocab_size, num_unknown, longest,
+        *every, lm.offsets, lm.forms, lm.ends, *paths, trie.child_offsets, first_place, nodes, word_arcs, delimiter,
+        vocab_size, boundaries.num_unknown_arcs, longest,
     )  # fmt: skip
     num_arcs = int(arc_offsets[-1])
     if max(num_states, num_arcs) >= 2**31:
@@ -95,8 +98,12 @@ def compose_automaton(
     arc_tokens = np.empty(num_arcs, dtype=np.int16 if token_dtype(vocab_size) == torch.int16 else np.int32)
     arc_weights, arc_targets = np.empty(num_arcs, dtype=np.float32), np.empty(num_arcs, dtype=np.int32)
     backoff_states, backoff_weights = np.empty(num_states, dtype=np.int32), np.empty(num_states, dtype=np.float32)
+    behind = np.append(lm.targets, lm.unknown_target) if delimiter >= 0 else lm.targets[:0]
+    ends_behind = loops.score_ends(lm.ends, lm.backoff_states, lm.backoff_weights, behind)
+    own_ids, shifts = np.arange(lm.num_states), np.full(lm.num_states, lm.num_states)
     broken = loops.fill(
-        *arcs_of_lm, lm.ends, lm.start, unknown_score, lm.unknown_target, unknown_token_score,
+        *every, *arcs_of_lm, lm.ends, ends_behind, lm.targets, own_ids, shifts, lm.start, unknown_score, lm.unknown_target,
+        ends_behind[-1] if delimiter >= 0 else 0.0, unknown_token_score,
         trie.path_offsets, trie.path_nodes, trie.path_tokens, trie.depths, trie.child_offsets,
         trie.child_tokens, trie.child_nodes, trie.child_forms,
         first_place, nodes, mass, word_arcs, boundaries.begins_word, delimiter, vocab_size, longest, arc_offsets,

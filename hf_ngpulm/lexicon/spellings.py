@@ -34,6 +34,16 @@ class Boundaries(NamedTuple):
     begins_word: np.ndarray
     delimiter: int | None
 
+    @property
+    def delimiter_id(self) -> int:
+        """The same with -1 for None, for compiled loops."""
+        return -1 if self.delimiter is None else self.delimiter
+
+    @property
+    def num_unknown_arcs(self) -> int:
+        """Tokens that an unknown word goes on with or, where there is a delimiter, ends with; and then `</s>`."""
+        return int((~self.begins_word).sum()) if self.delimiter is None else len(self.begins_word) + 1
+
 
 class BadSpelling(ValueError):
     """What is wrong with a spelling."""

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..automaton import BackoffAutomaton
 from ..automaton.convert import MISSING_LOG_PROB, automaton_from_table
 from ..ngrams.table import NGramOrder, NGramTable
+
+
+class FormArcs(NamedTuple):
+    """What some states of a word-level LM know of spelled forms. `A` arcs."""
+
+    states: np.ndarray  # int64 [A], which of the states, ascending
+    forms: np.ndarray  # int32 [A], ascending within a state
+    log_probs: np.ndarray  # float64 [A], natural log
+    targets: np.ndarray  # int32 [A], the state of the LM behind the form
+    ends: np.ndarray  # float64, one for each state: log p(</s> | state), NaN where the state has none of its own
 
 
 class FormLM(NamedTuple):
@@ -34,60 +45,118 @@ class FormLM(NamedTuple):
         return len(self.backoff_states)
 
 
-def form_lm(table: NGramTable, word_of: np.ndarray, form_of: np.ndarray, num_forms: int) -> FormLM:
-    """Build it.
+class WordLM:
+    """A word-level LM as an automaton over words, in single precision, and which forms spell its words.
 
     Args:
-        table: n-grams of words. Those with a word that has no spelling are left out: no text in tokens can meet them. So are
-            those that end in `<unk>`: an unknown word has p(<unk>) by backing off to the unigram.
-        word_of, form_of: pairs of a word and a form that spells it, `[P]`.
+        automaton: over the words `0 .. W - 1` that have a spelling, and an id behind them for all others.
+        word_of, form_of: int64 `[P]`, pairs of a word and a form that spells it.
         num_forms: F.
     """
-    table, new_ids = _with_words(table, np.unique(word_of))
-    word_of = new_ids[word_of]
-    num_words = table.vocab_size - 1  # the last id has no unigram and so is <unk>
-    has_unknown = table.row_of_unigram(table.unk) is not None
-    automaton, _ = automaton_from_table(table, "unk" if has_unknown else MISSING_LOG_PROB)
-    t = automaton.tensors
-    arc_offsets, tokens = t.arc_offsets.to(torch.int64).numpy(), t.arc_tokens.to(torch.int64).numpy()
-    weights, targets = t.arc_weights.double().numpy(), t.arc_targets.numpy()
-    states = np.repeat(np.arange(t.num_states), np.diff(arc_offsets))
 
-    ends = np.full(t.num_states, np.nan)
-    is_end = tokens == num_words + 1
-    ends[states[is_end]] = weights[is_end]
+    def __init__(self, automaton: BackoffAutomaton, word_of: np.ndarray, form_of: np.ndarray, num_forms: int) -> None:
+        self.automaton, self.word_of, self.form_of, self.num_forms = automaton, word_of, form_of, num_forms
+        self.num_words = automaton.vocab_size - 1
+        by_word = np.argsort(word_of, kind="stable")
+        self._forms_of_word = form_of[by_word]
+        self._first_form = np.searchsorted(word_of[by_word], np.arange(self.num_words + 1))
+        by_form = np.argsort(form_of, kind="stable")
+        self._words_of_form, self._first_word = word_of[by_form], np.searchsorted(form_of[by_form], np.arange(num_forms + 1))
 
-    # A word's arc becomes one for each of its forms.
-    is_word = tokens < num_words
-    states, words, weights, behind = (column[is_word] for column in (states, tokens, weights, targets))
-    by_word = np.argsort(word_of, kind="stable")
-    forms_of_word = form_of[by_word]
-    first_form = np.searchsorted(word_of[by_word], np.arange(num_words + 1))
-    ways = np.diff(first_form)[words]
-    arc = np.repeat(np.arange(len(words)), ways)
-    forms = forms_of_word[first_form[words[arc]] + _within(ways)]
-    states, weights, behind = states[arc], weights[arc], behind[arc]
+    @classmethod
+    def of_table(cls, table: NGramTable, word_of: np.ndarray, form_of: np.ndarray, num_forms: int) -> WordLM:
+        """Build it of n-grams of words.
 
-    words_of_form = np.bincount(form_of, minlength=num_forms)
-    shared = words_of_form[forms] > 1
-    if shared.any():
-        together = _homographs(automaton, states[shared], forms[shared], word_of, form_of, num_forms)
-        states, forms, weights, behind = (
-            np.concatenate([column[~shared], added])
-            for column, added in zip((states, forms, weights, behind), together, strict=True)
-        )
-    order = np.argsort(states * num_forms + forms, kind="stable")
+        Those with a word that has no spelling are left out: no text in tokens can meet them. So are those that end in `<unk>`:
+        an unknown word has p(<unk>) by backing off to the unigram. Arguments as for the class; words as the table has them.
+        """
+        table, new_ids = _with_words(table, np.unique(word_of))
+        has_unknown = table.row_of_unigram(table.unk) is not None  # the last id has no unigram and so is <unk>
+        automaton, _ = automaton_from_table(table, "unk" if has_unknown else MISSING_LOG_PROB)
+        return cls(automaton, new_ids[word_of], form_of, num_forms)
+
+    @property
+    def start(self) -> int:
+        return int(self.automaton.starts[0])
+
+    @property
+    def unknown(self) -> float:
+        """log p(<unk>)."""
+        return float(self.automaton.tensors.arc_weights[self.num_words])
+
+    @property
+    def unknown_target(self) -> int:
+        """The state behind `<unk>`."""
+        return int(self.automaton.tensors.arc_targets[self.num_words])
+
+    def forms(self, states: np.ndarray | None = None) -> FormArcs:
+        """The arcs of some states, or of all, for the forms that spell their words."""
+        t = self.automaton.tensors
+        offsets = t.arc_offsets.numpy()
+        if states is None:
+            arcs: Any = slice(None)
+            numbers = np.repeat(np.arange(t.num_states), np.diff(offsets))
+            num_states = t.num_states
+        else:
+            counts = np.diff(np.stack([offsets[states], offsets[states + 1]]).astype(np.int64), axis=0)[0]
+            arcs = np.repeat(offsets[states].astype(np.int64), counts) + _within(counts)
+            numbers = np.repeat(np.arange(len(states)), counts)
+            num_states = len(states)
+        tokens = t.arc_tokens.numpy()[arcs].astype(np.int64)
+        weights, behind = t.arc_weights.numpy()[arcs].astype(np.float64), t.arc_targets.numpy()[arcs]
+        ends = np.full(num_states, np.nan)
+        is_end = tokens == self.num_words + 1
+        ends[numbers[is_end]] = weights[is_end]
+
+        # A word's arc becomes one for each of its forms.
+        is_word = tokens < self.num_words
+        numbers, words, weights, behind = (column[is_word] for column in (numbers, tokens, weights, behind))
+        ways = np.diff(self._first_form)[words]
+        arc = np.repeat(np.arange(len(words)), ways)
+        forms = self._forms_of_word[self._first_form[words[arc]] + _within(ways)]
+        numbers, weights, behind = numbers[arc], weights[arc], behind[arc]
+        shared = np.diff(self._first_word)[forms] > 1
+        if shared.any():
+            together = self._homographs(numbers[shared], forms[shared], states)
+            numbers, forms, weights, behind = (
+                np.concatenate([column[~shared], added])
+                for column, added in zip((numbers, forms, weights, behind), together, strict=True)
+            )
+        order = np.argsort(numbers * self.num_forms + forms, kind="stable")
+        return FormArcs(numbers[order], forms[order].astype(np.int32), weights[order], behind[order].astype(np.int32), ends)
+
+    def _homographs(
+        self, numbers: np.ndarray, forms: np.ndarray, states: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """State, form, log of the sum of its words' probabilities, and the state behind the likeliest of them."""
+        pairs = np.unique(numbers.astype(np.int64) * self.num_forms + forms)
+        numbers, forms = pairs // self.num_forms, pairs % self.num_forms
+        counts = np.diff(self._first_word)[forms]
+        pair = np.repeat(np.arange(len(pairs)), counts)
+        words = self._words_of_form[self._first_word[forms[pair]] + _within(counts)]
+        asked = (numbers if states is None else states[numbers])[pair]
+        found = self.automaton.step(torch.from_numpy(asked.astype(np.int32)), torch.from_numpy(words.astype(np.int32)))
+        scores, behind = found[0].double().numpy(), found[1].numpy()
+        likeliest = np.lexsort((words, -scores, pair))[np.cumsum(counts) - counts]
+        best = scores[likeliest]
+        total = np.bincount(pair, np.exp(scores - best[pair]), minlength=len(pairs))
+        return numbers, forms, best + np.log(total), behind[likeliest]
+
+
+def form_lm(words: WordLM) -> FormLM:
+    """All of it in double precision."""
+    arcs, t = words.forms(), words.automaton.tensors
     return FormLM(
-        offsets=np.concatenate([[0], np.cumsum(np.bincount(states, minlength=t.num_states))]),
-        forms=forms[order].astype(np.int32),
-        log_probs=weights[order],
-        targets=behind[order].astype(np.int32),
-        ends=ends,
+        offsets=np.concatenate([[0], np.cumsum(np.bincount(arcs.states, minlength=t.num_states))]),
+        forms=arcs.forms,
+        log_probs=arcs.log_probs,
+        targets=arcs.targets,
+        ends=arcs.ends,
         backoff_states=t.backoff_states.numpy(),
         backoff_weights=t.backoff_weights.double().numpy(),
-        start=int(automaton.starts[0]),
-        unknown=float(t.arc_weights[num_words]),
-        unknown_target=int(t.arc_targets[num_words]),
+        start=words.start,
+        unknown=words.unknown,
+        unknown_target=words.unknown_target,
     )
 
 
@@ -117,23 +186,3 @@ def _with_words(table: NGramTable, words: np.ndarray) -> tuple[NGramTable, np.nd
         rows = torch.where(mask, torch.cumsum(mask, 0) - 1, -1)
     # Orders without n-grams stay: backing off from them may cost something.
     return NGramTable(size, tuple(orders)), new_ids
-
-
-def _homographs(
-    automaton, states: np.ndarray, forms: np.ndarray, word_of: np.ndarray, form_of: np.ndarray, num_forms: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """State, form, log of the sum of its words' probabilities, and the state behind the likeliest of them."""
-    pairs = np.unique(states.astype(np.int64) * num_forms + forms)
-    by_form = np.argsort(form_of, kind="stable")
-    words_of_form, first_word = word_of[by_form], np.searchsorted(form_of[by_form], np.arange(num_forms + 1))
-    counts = np.diff(first_word)[pairs % num_forms]
-    pair = np.repeat(np.arange(len(pairs)), counts)
-    words = words_of_form[first_word[pairs[pair] % num_forms] + _within(counts)]
-    scores, behind = automaton.step(
-        torch.from_numpy((pairs[pair] // num_forms).astype(np.int32)), torch.from_numpy(words.astype(np.int32))
-    )
-    scores, behind = scores.double().numpy(), behind.numpy()
-    likeliest = np.lexsort((words, -scores, pair))[np.cumsum(counts) - counts]
-    best = scores[likeliest]
-    total = np.bincount(pair, np.exp(scores - best[pair]), minlength=len(pairs))
-    return pairs // num_forms, pairs % num_forms, best + np.log(total), behind[likeliest]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
-from ..arguments import check_number, whole
+from ..arguments import check_number, one_of, whole
 from ..automaton import BackoffAutomaton
 from ..automaton.automaton import MAX_CONTEXT_LENGTH
 from ..config import NGramLMConfig
@@ -19,9 +19,9 @@ from ..vocabulary import Vocabulary, tokenizer_of
 from ..word_summary import WordSummary
 from .composition import compose_automaton
 from .reweighing import reweighed
-from .spellings import SHOWN, Lexicon, LexiconSource, make_lexicon
-from .trie import build_trie, sorted_spellings
-from .word_lm import form_lm
+from .spellings import SHOWN, Boundaries, Lexicon, LexiconSource, make_lexicon
+from .trie import Trie, build_trie, sorted_spellings
+from .word_lm import WordLM, form_lm
 
 if TYPE_CHECKING:
     from ..language_model import NGramLM
@@ -32,7 +32,23 @@ logger = logging.getLogger(__name__)
 # path that keeps to the lexicon. A search none of whose hypotheses keeps to it still returns its best one.
 FORBIDDEN = -1e4
 MOST_CUTTINGS = 64
-OPTIONS = ("lexicon", "case", "cuttings", "closed_vocabulary", "unk_score_offset", "unk_token_cost", "word_bonus")
+OPTIONS = (
+    "lexicon", "case", "cuttings", "closed_vocabulary", "unk_score_offset", "unk_token_cost", "word_bonus", "composition",
+)  # fmt: skip
+# With more n-grams a model is composed on the fly if nothing else is asked for: as a whole it would take more than 0.7 GB, and
+# half a minute to make.
+MOST_STATIC_NGRAMS = 5_000_000
+
+
+class Parts(NamedTuple):
+    """What composition takes, see `hf_ngpulm.lexicon.composition.compose_automaton`."""
+
+    lm: WordLM
+    trie: Trie
+    boundaries: Boundaries
+    unknown_score: float
+    unknown_token_score: float
+    context_length: int
 
 
 @one_thread()
@@ -50,6 +66,7 @@ def compose(
     device: str | torch.device | None = None,
     engine: str = "auto",
     cuttings: int = 1,
+    composition: str = "auto",
 ) -> NGramLM:
     """Make a language model over tokens of one over words, see `hf_ngpulm.lexicon.composition`.
 
@@ -67,6 +84,9 @@ def compose(
         device, engine: as for `NGramLM.from_arpa`.
         cuttings: in how many ways words are cut into pieces, up to 64, see `hf_ngpulm.lexicon.spellings.make_lexicon`. Each
             scores what the word does. With several, let CTC beam search join them: `CTCDecoder(..., merge="text")`.
+        composition: "static" makes all states now; "on_the_fly" makes a state when a search comes to it, from a model over
+            words that is a tenth as large, and gives the same scores (see `hf_ngpulm.lexicon.growing.model`). "auto" is static
+            for up to 5 million n-grams.
 
     Raises:
         NGramFormatError: no word can be spelled, or only in another case; a bad lexicon; more states than can be addressed.
@@ -88,27 +108,35 @@ def compose(
     if not (math.isfinite(cost) and cost >= 0):
         raise ValueError(f"unk_token_cost should be a finite number of at least 0, got {unk_token_cost}")
     check_number(word_bonus, "word_bonus")
+    one_of("composition", composition, ("auto", "static", "on_the_fly"))
+    if composition == "auto":
+        composition = "static" if sum(table.num_ngrams) <= MOST_STATIC_NGRAMS else "on_the_fly"
+        if composition == "on_the_fly":
+            logger.info(
+                "%s n-grams of words are composed with their lexicon as searches come to them, for more than %s make a large "
+                'whole; composition="static" makes it',
+                f"{sum(table.num_ngrams):,}",
+                f"{MOST_STATIC_NGRAMS:,}",
+            )
     spelled = make_lexicon(words, tokenizer, lexicon, vocab_size, case, whole("cuttings", cuttings, MOST_CUTTINGS))
     _tell(spelled, len(words), given=lexicon is not None)
-    automaton, num_spellings, num_contexts = compose_spelled(
-        table, spelled, None if closed_vocabulary else unk_score_offset, cost
-    )
+    parts = spelled_parts(table, spelled, None if closed_vocabulary else unk_score_offset, cost)
+    is_static = composition == "static"
+    automaton, _, num_contexts = compose_parts(parts) if is_static else (None, None, 0)
     summary = WordSummary(
         num_words=len(words),
         num_spelled=spelled.num_words,
-        num_spellings=num_spellings,
+        num_spellings=parts.trie.num_forms,
         case="keep" if case == "auto" else case,
         closed_vocabulary=closed_vocabulary,
         unk_score_offset=float(unk_score_offset),
         unk_token_cost=cost,
-        context_length=automaton.context_length,
+        context_length=parts.context_length,
         word_bonus=float(word_bonus),
         num_contexts=num_contexts,
         delimiter=spelled.boundaries.delimiter,
+        composition=composition,
     )
-    tensors = automaton.tensors
-    if word_bonus:
-        tensors = reweighed(tensors, summary, vocabulary.size, word=word_bonus)
     special = {token: table.row_of_unigram(token) for token in (table.unk, table.bos)}
     log_probs = {token: None if row is None else float(table.orders[0].log_probs[row]) for token, row in special.items()}
     config = NGramLMConfig(
@@ -125,7 +153,16 @@ def compose(
     unused = np.ones(vocabulary.size, dtype=bool)
     unused[spelled.tokens] = False
     in_no_word = torch.from_numpy(np.flatnonzero(unused).astype(np.int32))
-    made = NGramLM(config, tensors, automaton.roots, automaton.starts, in_no_word, vocabulary.pieces, engine)
+    made: NGramLM
+    if automaton is None:
+        from .growing.model import Bonuses, OnTheFlyLM
+
+        made = OnTheFlyLM(config, parts, in_no_word, vocabulary.pieces, engine, Bonuses(word=float(word_bonus)))
+    else:
+        tensors = automaton.tensors
+        if word_bonus:
+            tensors = reweighed(tensors, summary, vocabulary.size, word=word_bonus)
+        made = NGramLM(config, tensors, automaton.roots, automaton.starts, in_no_word, vocabulary.pieces, engine)
     return made if device is None else made.to(device)
 
 
@@ -136,16 +173,37 @@ def compose_spelled(
 
     Arguments as for `compose`; no offset closes the vocabulary.
     """
+    return compose_parts(spelled_parts(table, lexicon, unk_score_offset, unk_token_cost))
+
+
+def compose_parts(parts: Parts) -> tuple[BackoffAutomaton, int, int]:
+    """See `compose_spelled`."""
+    lm = form_lm(parts.lm)
+    automaton = compose_automaton(
+        lm, parts.trie, parts.boundaries, parts.unknown_score, parts.unknown_token_score, parts.context_length
+    )
+    return automaton, parts.trie.num_forms, lm.num_states
+
+
+def spelled_parts(table: NGramTable, lexicon: Lexicon, unk_score_offset: float | None, unk_token_cost: float) -> Parts:
+    """What is composed. Arguments as for `compose_spelled`."""
     form_of, offsets, tokens = sorted_spellings(lexicon.offsets, lexicon.tokens)
     trie = build_trie(offsets, tokens)
-    lm = form_lm(table, lexicon.words, form_of, trie.num_forms)
+    lm = WordLM.of_table(table, lexicon.words, form_of, trie.num_forms)
+    return parts_of_words(lm, trie, lexicon.boundaries, unk_score_offset, unk_token_cost)
+
+
+def parts_of_words(
+    lm: WordLM, trie: Trie, boundaries: Boundaries, unk_score_offset: float | None, unk_token_cost: float
+) -> Parts:
+    """The same of a model and a lexicon that are made already."""
     unknown = FORBIDDEN if unk_score_offset is None else lm.unknown + unk_score_offset
     # What a state depends on may lie further back than `order` words of the lexicon where words are cut at delimiters (the end
     # of a long unknown one may look like a known one), or where the context decides which word of one spelling it was.
-    is_local = lexicon.boundaries.delimiter is None and len(form_of) == trie.num_forms
-    context_length = (table.order + 1) * (trie.longest + 1) if is_local else MAX_CONTEXT_LENGTH
-    automaton = compose_automaton(lm, trie, lexicon.boundaries, unknown, -unk_token_cost, context_length)
-    return automaton, trie.num_forms, lm.num_states
+    is_local = boundaries.delimiter is None and len(lm.form_of) == trie.num_forms
+    order = lm.automaton.context_length + 1
+    context_length = (order + 1) * (trie.longest + 1) if is_local else MAX_CONTEXT_LENGTH
+    return Parts(lm, trie, boundaries, unknown, -unk_token_cost, min(context_length, MAX_CONTEXT_LENGTH))
 
 
 def refuse_options(options: Iterable[str], why: str) -> None:

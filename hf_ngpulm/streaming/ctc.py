@@ -12,7 +12,7 @@ from torch import Tensor
 from ..confidence import frame_confidence
 from ..ctc import CTCDecoder, beam
 from ..ctc.beam.ranking import prefix_scores, rank, with_joined_texts
-from ..ctc.stream import label_frames, unscored
+from ..ctc.stream import label_frames, search_frames, unscored
 from ..fusion import RowModels, widened
 from .history import History
 from .slots import Found, Slots, Switch, given_back
@@ -176,12 +176,9 @@ class BeamSlots(CTCSlots):
         confidences: np.ndarray,
     ) -> np.ndarray:
         decoder = self.decoder
-        state, frames = beam.ctc_beam(
-            list(models.tensors), beam.BeamState(*(part[rows] for part in self.state)), logits, lengths, models.weights,
-            decoder.token_bonuses(models.lm_weights), unscored(models), decoder.blank_id, models.vocab_size,
-            decoder.beam_threshold, decoder.blank_threshold, decoder.engine,
-            decoder.text_hashes(logits.shape[2], logits.device),
-        )  # fmt: skip
+        state = beam.BeamState(*(part[rows] for part in self.state))
+        bonuses = decoder.token_bonuses(models.lm_weights)
+        state, frames = search_frames(decoder, models, state, logits, lengths, bonuses, unscored(models))
         bad_frames = frames.bad_frames.cpu().numpy()
         good = bad_frames < 0
         links, labels = frames.links.cpu().numpy(), frames.labels.cpu().numpy()

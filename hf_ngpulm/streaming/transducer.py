@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from ..automaton.cpu import CPU
 from ..automaton.ops import engine_name
 from ..automaton.tensors import AutomatonTensors
-from ..fusion import RowModels, widened
+from ..fusion import RowModels, settled, widened
 from ..transducer import TransducerDecoder
 from ..transducer.beam import cpu as beam_cpu
 from ..transducer.beam import tensors as beam_tensors
@@ -23,6 +24,9 @@ from ..transducer.networks import TransducerNetworks
 from ..transducer.rows import Rows, Rules
 from .history import History
 from .slots import Found, Slots, Switch, broken_frames, given_back
+
+if TYPE_CHECKING:
+    from ..lexicon.growing.searching import Growth
 
 LEAST_ROOM = 16  # frames
 
@@ -154,6 +158,42 @@ class TransducerSlots(Slots):
             ended: a slot to which no more frames will come.
         """
 
+    def search_frames(self) -> list[np.ndarray]:
+        """Search the frames that wait; the steps that were taken."""
+        growth, states = self.models.growth, self.lm_states
+        if growth is None:
+            return self.search_once()
+        # The search changes what it carries in place: each time it begins with what there was.
+        carried = self.carries()
+        before = [part.copy() if isinstance(part, np.ndarray) else part.clone() for part in carried]
+        states = states.clone()
+
+        def search(models: RowModels) -> list[np.ndarray]:
+            if models.tensors is not self.models.tensors:
+                self.use(models.tensors)
+            for part, value in zip(carried, before):
+                part[...] = value
+            return self.search_once()
+
+        return settled(self.models, search, lambda growth, steps: self.replay(growth, steps, states))
+
+    @abstractmethod
+    def search_once(self) -> list[np.ndarray]:
+        """Go on with what is carried; the steps."""
+
+    @abstractmethod
+    def replay(self, growth: Growth, steps: list[np.ndarray], states: Tensor) -> bool:
+        """Tell what states such steps have entered from `states`; whether that was new (`Growth.replay`)."""
+
+    @abstractmethod
+    def carries(self) -> list[Any]:
+        """The tensors and arrays that a search changes in place."""
+
+    @property
+    @abstractmethod
+    def lm_states(self) -> Tensor:
+        """The states of the automata, int32 `[S, M]` or `[S, K, M]`."""
+
     @abstractmethod
     def bad_frames(self) -> np.ndarray:
         """int64 `[S]`, the first frame of each utterance with broken outputs, else -1."""
@@ -207,20 +247,41 @@ class GreedySlots(TransducerSlots):
         times = rows.times.cpu().numpy() + first_frames
         held = torch.from_numpy(self.held).to(rows.ends.device)
         rows.ends.copy_(held)
-        if self.looping is None:
-            assert self.networks is not None
-            confidence, tensors = self.decoder.confidence, self.models.tensors
-            found = loop(self.networks, self.waiting, tensors, self.rules, rows, confidence, carried=self.carried)
-            steps = [torch.cat(parts).numpy() for parts in zip(*found)]
-        else:
-            self.looping.forget()
-            self.looping.run()
-            steps = [part.cpu().numpy() for part in self.looping.flat_steps()]
+        steps = self.search_frames()
         self.history.append_steps(steps, times, self.model.blank_id)
         bad = rows.bad_frames.cpu().numpy()
         self.bad = np.where((self.bad < 0) & (bad >= 0), bad + first_frames, self.bad)
         rows.times.sub_(held)
         self.leave(self.held)
+
+    def search_once(self) -> list[np.ndarray]:
+        rows = self.rows
+        if self.looping is None:
+            assert self.networks is not None
+            confidence, tensors = self.decoder.confidence, self.models.tensors
+            found = loop(self.networks, self.waiting, tensors, self.rules, rows, confidence, carried=self.carried)
+            return [torch.cat(parts).numpy() for parts in zip(*found)]
+        self.looping.forget()
+        self.looping.run()
+        return [part.cpu().numpy() for part in self.looping.flat_steps()]
+
+    def replay(self, growth: Growth, steps: list[np.ndarray], states: Tensor) -> bool:
+        numbers, tokens = steps[:2]
+        order = np.argsort(numbers, kind="stable")
+        counts = np.bincount(numbers, minlength=len(states))
+        labels = np.full((len(states), int(counts.max(initial=0)), 1), -1, dtype=np.int32)
+        labels[numbers[order], np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts), 0] = tokens[order]
+        return growth.replay(states[:, None], None, labels, self.model.blank_id)
+
+    def carries(self) -> list[Any]:
+        rows = self.rows
+        known = self.looping if self.looping is not None else self.carried
+        parts = known if isinstance(known, Carried) else (known.prediction, *known.state, known.internal)
+        return [*rows[1:], *parts]
+
+    @property
+    def lm_states(self) -> Tensor:
+        return self.rows.lm_states
 
     def bad_frames(self) -> np.ndarray:
         return self.bad
@@ -306,15 +367,34 @@ class BeamSlots(TransducerSlots):
         reaches = np.full_like(self.held, max(self.model.durations or (1,)))
         if ended is not None:
             reaches[ended] = 0
-        self.beams.run_on(self.waiting, torch.from_numpy(self.held), torch.from_numpy(reaches))
+        self.reaches = torch.from_numpy(reaches)
+        steps = self.search_frames()
         # Also those of streams that stood still: their hypotheses may have changed places.
-        self.history.follow_steps(np.flatnonzero(self.begun), self.beams.steps(), before, self.live(), self.model.blank_id)
+        self.history.follow_steps(np.flatnonzero(self.begun), steps, before, self.live(), self.model.blank_id)
         bad = _array(beam.bad_frames)
         self.bad = np.where((self.bad < 0) & (bad >= 0), bad + first_frames, self.bad)
         times = np.where(self.live(), _array(beam.times), np.iinfo(np.int64).max)
         consumed = np.minimum(times.min(1), self.held)
         self.beams.shift(torch.from_numpy(consumed))
         self.leave(consumed)
+
+    def search_once(self) -> list[np.ndarray]:
+        self.beams.run_on(self.waiting, torch.from_numpy(self.held), self.reaches)
+        return self.beams.steps()
+
+    def replay(self, growth: Growth, steps: list[np.ndarray], states: Tensor) -> bool:
+        links, labels = (part.swapaxes(0, 1) for part in steps[:2])
+        return growth.replay(states, links, labels, self.model.blank_id)
+
+    def carries(self) -> list[Any]:
+        beams = self.beams
+        if isinstance(beams, beam_cpu.Search):
+            return [*beams.beam.arrays(), *([] if beams.predictions is None else [beams.predictions]), *beams.state]
+        return [*beams.beam[:-1], *beams.beam.state]
+
+    @property
+    def lm_states(self) -> Tensor:
+        return torch.from_numpy(_array(self.beams.beam.lm_states))
 
     def bad_frames(self) -> np.ndarray:
         return self.bad

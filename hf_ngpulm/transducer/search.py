@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,14 +13,18 @@ from ..arguments import check_number, one_of, refuse_idle, whole
 from ..automaton.ops import check_engine
 from ..batches import checked_lengths
 from ..errors import InvalidLogitsError
-from ..fusion import LM_WEIGHT, Fusion, RowModels
+from ..fusion import LM_WEIGHT, Fusion, RowModels, settled
 from ..language_model import NGramLM
 from ..log_linear import LogLinear
 from ..tuned import with_remembered
-from .beam import BeamSettings, beam_search
+from .beam import BeamHypotheses, BeamSettings, beam_search
 from .graphs import Kept
 from .greedy import greedy
 from .model import TransducerModel
+from .rows import GreedySteps
+
+if TYPE_CHECKING:
+    from ..lexicon.growing.searching import Growth
 
 STRATEGIES = ("greedy", "alsd", "aes")
 MOST_BEAMS = 1024
@@ -175,10 +179,18 @@ class TransducerSearch:
         return self._beam(frames, lengths, models, confidence)
 
     def _greedy(self, frames: Tensor, lengths: Tensor, models: RowModels, confidence: str | None) -> Paths:
-        found = greedy(
-            self.model, frames, lengths, models.tensors, models.states, models.weights, models.vocab_size,
-            self.settings.max_symbols, self.settings.ilm_weight, confidence, self.engine, kept=self._kept,
-        )  # fmt: skip
+        def search(models: RowModels) -> GreedySteps:
+            return greedy(
+                self.model, frames, lengths, models.tensors, models.states, models.weights, models.vocab_size,
+                self.settings.max_symbols, self.settings.ilm_weight, confidence, self.engine, kept=self._kept,
+            )  # fmt: skip
+
+        def replay(growth: Growth, found: GreedySteps) -> bool:
+            steps = torch.arange(found.tokens.shape[1], device=found.counts.device)
+            tokens = found.tokens.masked_fill(steps >= found.counts[:, None], -1)[..., None]
+            return growth.replay(models.states[:, None], None, tokens.cpu().numpy(), self.model.blank_id)
+
+        found = settled(models, search, replay)
         _refuse(found.bad_frames)
         scores = found.acoustic_scores + (models.weights * found.lm_scores.double()).sum(1)
         scores = (scores - self.settings.ilm_weight * found.ilm_scores)[:, None]
@@ -198,10 +210,18 @@ class TransducerSearch:
         )
 
     def _beam(self, frames: Tensor, lengths: Tensor, models: RowModels, confidence: str | None) -> Paths:
-        found = beam_search(
-            self.model, frames, lengths, models.tensors, models.states, models.weights, models.vocab_size,
-            self.settings._replace(num_lms=models.num_lms), self.engine, self._kept, confidence,
-        )  # fmt: skip
+        def search(models: RowModels) -> BeamHypotheses:
+            return beam_search(
+                self.model, frames, lengths, models.tensors, models.states, models.weights, models.vocab_size,
+                self.settings._replace(num_lms=models.num_lms), self.engine, self._kept, confidence,
+            )  # fmt: skip
+
+        def replay(growth: Growth, found: BeamHypotheses) -> bool:
+            states = models.states[:, None].expand(-1, self.settings.num_beams, -1)
+            links, labels = (part.swapaxes(0, 1) for part in found.steps)
+            return growth.replay(states, links, labels, self.model.blank_id)
+
+        found = settled(models, search, replay)
         _refuse(found.bad_frames)
         scores, of_lms, of_phrases = models.at_end(found.scores, found.lm_scores, found.lm_states, self.score_eos, self.engine)
         inside = torch.arange(found.labels.shape[2], device=found.labels.device) < found.counts[..., None]

@@ -287,3 +287,31 @@ def test_what_unknown_words_are_charged():
     charged = charged_to_unknown_words(attrs, -8.0)
     assert [charged[n] for n in (0, 3, 6, 12)] == [-10.0, -12.0, -14.0, -24.0]
     assert charged_to_unknown_words(Attrs(alpha=0.5, unk_score_offset=5.0), -8.0)[6] == -4.0
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [ATTRS, ATTRS | {"alpha": 0.8, "beta": 0.0, "unk_score_offset": -3.0, "score_boundary": False}, ATTRS | {"alpha": 0.0}],
+)
+@pytest.mark.parametrize("closed", [False, True])
+def test_composed_on_the_fly(repo, attrs, closed, outputs, tokenizer, tmp_path):
+    """Unknown words that cost what they do by their length, delimiters that do, and texts that begin without context."""
+    change(repo, **attrs)
+    static, growing = (
+        NGramLM.from_wav2vec2_with_lm(repo, closed_vocabulary=closed, composition=c) for c in ("static", "on_the_fly")
+    )
+    growing.save_pretrained(tmp_path / "saved")
+    lms = (static, growing, NGramLM.from_pretrained(tmp_path / "saved"))
+    assert [lm.grows for lm in lms] == [False, True, True]
+    assert growing.config.defaults == static.config.defaults == lms[2].config.defaults
+    rows = torch.randint(0, static.vocab_size, (8, 12), generator=torch.Generator().manual_seed(0))
+    for lm in lms[1:]:
+        assert torch.equal(lm.score_tokens(rows)[0], static.score_tokens(rows)[0])
+        assert torch.equal(lm.score_sequences(rows), static.score_sequences(rows))
+    batch = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in outputs[:4]], batch_first=True)
+    lengths = torch.tensor([len(row) for row in outputs[:4]])
+    expected, found, loaded = (
+        CTCDecoder(tokenizer, lm, **{**lm.config.defaults, "num_beams": 16})(batch, lengths) for lm in lms
+    )
+    assert [(row[0].text, row[0].score) for row in found] == [(row[0].text, row[0].score) for row in expected]
+    assert [(row[0].text, row[0].score) for row in loaded] == [(row[0].text, row[0].score) for row in expected]

@@ -102,17 +102,22 @@ def read(input_ids: Tensor, rows: Rows, roles: Roles, engine: str = "auto") -> T
     """The states after some tokens, int32 `[B]`; -1 for rows without an LM. Arguments as for `fuse`."""
     if not input_ids.shape[1]:
         return rows.starts.clone()
+    text, lengths, is_held = text_of(input_ids, roles)
+    states = torch.ops.hf_ngpulm.states_after(
+        list(rows.tensors), rows.starts.clamp(min=0), rows.roots, text, lengths, rows.context_length, rows.vocab_size, engine
+    )
+    return torch.where((rows.starts < 0) | is_held, -1, states).to(torch.int32)
+
+
+def text_of(input_ids: Tensor, roles: Roles) -> tuple[Tensor, Tensor, Tensor]:
+    """Of some tokens int64 `[B, L]` those of the transcripts, in front of all else; how many; and which rows have no LM now."""
     inside = (input_ids >= 0) & (input_ids < roles.roles.numel())
     kinds = torch.where(inside, roles.roles[torch.where(inside, input_ids, 0)], UNSCORED)
     places = torch.arange(1, input_ids.shape[1] + 1, device=input_ids.device)
     started, held = ((((kinds & mark) != 0) * places).amax(1) for mark in (START, HOLD))
     is_text = ((kinds & KINDS) == TEXT) & (places > started[:, None])
-    text = input_ids.gather(1, torch.argsort(~is_text, dim=1, stable=True))  # before all else
-    states = torch.ops.hf_ngpulm.states_after(
-        list(rows.tensors), rows.starts.clamp(min=0), rows.roots, text, is_text.sum(1), rows.context_length, rows.vocab_size,
-        engine,
-    )  # fmt: skip
-    return torch.where((rows.starts < 0) | (held > started), -1, states).to(torch.int32)
+    text = input_ids.gather(1, torch.argsort(~is_text, dim=1, stable=True))
+    return text, is_text.sum(1), held > started
 
 
 def fuse_at(scores: Tensor, states: Tensor, rows: Rows, roles: Roles, weighted: bool = True, engine: str = "auto") -> None:

@@ -59,7 +59,9 @@ class Scoring:
             self._parts = self.lm.parts(self.recordings, scores.shape[1], scores.device)
             if self._states is None:
                 tokens = input_ids.to(scores.device)
+                self._parts = [part.behind(tokens) for part in self._parts]
                 self._states = [read(tokens, part.rows, part.roles, self.lm.engine) for part in self._parts]
+            self._parts = [part.at(states) for states, part in zip(self._states, self._parts, strict=True)]
             for states, part in zip(self._states, self._parts, strict=True):
                 fuse_at(scores, states, part.rows, part.roles, part.weighted, self.lm.engine)
         scores = self.behind(input_ids, scores)

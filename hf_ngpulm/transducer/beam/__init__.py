@@ -20,6 +20,7 @@ from __future__ import annotations
 import importlib
 from typing import NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from ...automaton.ops import engine_name
@@ -75,6 +76,8 @@ class BeamHypotheses(NamedTuple):
             the search moved on behind it. Entries from a hypothesis's number of steps on mean nothing.
         confidences: float32 `[B, K, S]`, the model's confidence at the steps with tokens, if asked for.
         bad_frames: int64 `[B]`, the first frame of a row at which logits can't be normalised, else -1.
+        steps: int32 `[T, B, K]`, of all steps of the search: the place in the beam that each hypothesis comes from, and its
+            label.
     """
 
     scores: Tensor
@@ -87,6 +90,7 @@ class BeamHypotheses(NamedTuple):
     durations: Tensor
     confidences: Tensor
     bad_frames: Tensor
+    steps: tuple[np.ndarray, np.ndarray]
 
 
 def beam_search(

@@ -69,7 +69,7 @@ def hypotheses(tensors: Sequence[Tensor], trace: Sequence[np.ndarray], bad_frame
     shape = (*counts.shape, counts.max(initial=0))
     out = [*(np.zeros(shape, dtype=np.int64) for _ in range(3)), np.zeros(shape, dtype=np.float32)]
     _follow(links, labels, moves, confidences, counts, *out)
-    return BeamHypotheses._make([*tensors, *(torch.from_numpy(array) for array in (counts, *out)), bad_frames])
+    return BeamHypotheses._make([*tensors, *(torch.from_numpy(array) for array in (counts, *out)), bad_frames, (links, labels)])
 
 
 @compiled

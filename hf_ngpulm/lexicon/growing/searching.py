@@ -1,0 +1,82 @@
+"""Searches with language models that grow: what they have entered is expanded until nothing is left to expand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from ...automaton.pool import AutomatonPool
+from ...automaton.tensors import AutomatonTensors
+from .automaton import LOCK
+from .pooled import Pooled
+
+if TYPE_CHECKING:
+    from .model import OnTheFlyLM
+
+
+class Growth:
+    """The growing automata of a pool. As long as there is one of these, states stay what they are.
+
+    Args:
+        pool: in which all automata of the search lie.
+        models: those that grow.
+    """
+
+    def __init__(self, pool: AutomatonPool, models: Sequence[OnTheFlyLM]) -> None:
+        self.pool = pool
+        self.growing: list[Pooled] = []
+        for model in models:
+            model.grow_with(pool, self)
+
+    lock = LOCK
+
+    @property
+    def tensors(self) -> AutomatonTensors:
+        """Those of the pool, with all that has been composed so far."""
+        with LOCK:
+            for pooled in self.growing:
+                pooled.update()
+            return self.pool.tensors
+
+    def replay(self, states: Tensor, links: np.ndarray | None, labels: np.ndarray, not_tokens: int = -1) -> bool:
+        """Expand what a search has entered.
+
+        Args:
+            states: int32 `[B, K, M]`, in which its hypotheses began.
+            links, labels: int32 `[B, S, K]`, where each comes from at each step, and the token that it gets; below 0 for none.
+                No links: each from itself.
+            not_tokens: a label that is none either.
+
+        Returns:
+            Whether there was anything: then the search has to be done again.
+        """
+        if links is None:
+            links = np.broadcast_to(np.arange(labels.shape[2], dtype=np.int32), labels.shape)
+        links, labels = (np.ascontiguousarray(part, dtype=np.int32) for part in (links, labels))
+        began, grown = states.cpu().numpy(), False
+        for pooled in self.growing:
+            for column in range(began.shape[2]):
+                own = pooled.outside(began[..., column])
+                rows = np.flatnonzero((own >= 0).any(1))
+                if len(rows) == len(own):
+                    grown |= pooled.automaton.replay(own, links, labels, not_tokens)
+                elif len(rows):
+                    grown |= pooled.automaton.replay(own[rows], links[rows], labels[rows], not_tokens)
+        return grown
+
+    def enter(self, states: Tensor) -> bool:
+        """Expand what the scores in some states hang on; whether there was anything."""
+        numbers = states.cpu().numpy().ravel()
+        return any([pooled.automaton.enter(pooled.outside(numbers)) for pooled in self.growing])
+
+    def read(self, starts: Tensor, roots: Tensor, texts: Tensor, lengths: Tensor, context_length: int) -> bool:
+        """Expand the states along texts, see `BackoffAutomaton.states_after`: `[B]`, `[B]`, `[B, L]` and `[B]`."""
+        of_texts = [np.ascontiguousarray(part.cpu().numpy(), dtype=np.int32) for part in (texts, lengths)]
+        grown = False
+        for pooled in self.growing:
+            first, empty = (pooled.outside(part.cpu().numpy()) for part in (starts, roots))
+            grown |= pooled.automaton.read(first, empty, of_texts[0], of_texts[1], context_length)
+        return grown

@@ -1,0 +1,142 @@
+"""What is composed as it is asked for is a part of the whole: the same scores, to the bit."""
+
+import pytest
+import torch
+from arpa_models import arpa_models
+from growing_models import both_ways, random_words
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from two_level import spellings
+
+from hf_ngpulm.automaton.pool import AutomatonPool
+from hf_ngpulm.lexicon.growing.searching import Growth
+from hf_ngpulm.ngrams.arpa import ArpaFile
+
+slow_to_draw = settings(
+    deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return tmp_path_factory.mktemp("arpa") / "words.arpa"
+
+
+@st.composite
+def models(draw, path):
+    """A random model of words with random spellings, also several of a word and of several words, both ways."""
+    model = draw(arpa_models())
+    unigrams = model.text.split("\\1-grams:")[1].split("\\2-grams:")[0].split("\\end\\")[0].split("\n")
+    assume(any(line.split()[1] not in ("<s>", "</s>", "<unk>") for line in unigrams if line))
+    path.write_text(model.text)
+    file = ArpaFile(path)
+    offset, cost = draw(st.sampled_from([-10.0, 0.0, None])), draw(st.sampled_from([0.0, 1.5]))
+    return both_ways(file.word_table(), draw(spellings(file.words)), file.words, offset, cost)
+
+
+def tokens_of(batch):
+    rows = torch.full((len(batch), max(1, *map(len, batch))), -1)
+    for row, tokens in zip(rows, batch):
+        row[: len(tokens)] = torch.tensor(tokens, dtype=torch.int64)
+    return rows, torch.tensor([len(tokens) for tokens in batch])
+
+
+@given(st.data())
+@slow_to_draw
+def test_queries_equal_those_of_the_whole(path, data):
+    static, growing = data.draw(models(path))
+    tokens = st.integers(-1, static.vocab_size)
+    for _ in range(2):
+        rows, lengths = tokens_of(data.draw(st.lists(st.lists(tokens, max_size=9), min_size=1, max_size=3)))
+        bos = data.draw(st.booleans())
+        expected, found = (lm.score_tokens(rows, lengths, bos) for lm in (static, growing))
+        assert torch.equal(expected[0], found[0])
+        assert torch.equal(static.score_sequences(rows, lengths, bos), growing.score_sequences(rows, lengths, bos))
+        behind = [lm.states_after(rows, lengths, bos) for lm in (static, growing)]
+        for states in ((expected[1], found[1]), behind):
+            assert torch.equal(static.scores(states[0]), growing.scores(states[1]))
+            assert torch.equal(static.final_scores(states[0]), growing.final_scores(states[1]))
+            next_tokens = torch.randint(0, static.vocab_size, states[0].shape)
+            of_all = [lm.advance(these) for lm, these in zip((static, growing), states)]
+            of_one = [lm.step(these, next_tokens) for lm, these in zip((static, growing), states)]
+            assert torch.equal(of_all[0][0], of_all[1][0])
+            assert torch.equal(of_one[0][0], of_one[1][0])
+            at = [parts[1].gather(1, next_tokens[:, None])[:, 0] for parts in of_all]
+            for there in (at, [parts[1] for parts in of_one]):
+                assert torch.equal(static.scores(there[0]), growing.scores(there[1]))
+    growing.validate()
+
+
+@given(st.data())
+@slow_to_draw
+def test_what_is_composed_is_an_automaton(path, data):
+    """But that some stubs back off to states behind them: arcs in order, no chain without an end, nothing outside."""
+    _, growing = data.draw(models(path))
+    for tokens in data.draw(st.lists(st.lists(st.integers(0, growing.vocab_size - 1), max_size=9), max_size=3)):
+        growing.score_sequences(*tokens_of([tokens]))
+    whole = growing.growing
+    offsets, tokens, weights, targets, backoffs, _ = (getattr(whole, name).used for name in (
+        "arc_offsets", "arc_tokens", "arc_weights", "arc_targets", "backoff_states", "backoff_weights"
+    ))  # fmt: skip
+    assert offsets[0] == 0
+    assert offsets[-1] == len(tokens) == len(weights) == len(targets)
+    assert len(offsets) == len(backoffs) + 1
+    for state in range(len(backoffs)):
+        own = tokens[offsets[state] : offsets[state + 1]]
+        assert (own[1:] > own[:-1]).all()
+        steps = 0
+        while backoffs[state] != state:
+            state, steps = backoffs[state], steps + 1
+            assert steps <= 2 * len(backoffs)
+        assert state == 0
+    assert targets.min() >= 0
+    assert targets.max() < len(backoffs)
+
+
+def test_parts_in_a_pool_with_others():
+    """Parts come when there is more, wherever there is room, and go together."""
+    static, growing = random_words(range(2, 14))
+    others = [random_words(range(2, 14), seed=seed)[0] for seed in (1, 2)]
+    pool = AutomatonPool(static.vocab_size, torch.device("cpu"))
+    pool.add("first", others[0])
+    growing.grow_in(pool)
+    growth = Growth(pool, [growing])
+    pool.add("second", others[1])
+    pooled = growth.growing[0]
+    generator = torch.Generator().manual_seed(0)
+    for turn in range(4):
+        rows = torch.randint(0, static.vocab_size, (5, 8), generator=generator)
+        starts = torch.full((5,), pooled.start, dtype=torch.int32)
+        labels = rows.to(torch.int32)[:, :, None].numpy()
+        while growth.replay(starts[:, None, None], None, labels):
+            pass
+        lengths = torch.full((5,), 8, dtype=torch.int32)
+        scores, states = torch.ops.hf_ngpulm.walk(
+            list(growth.tensors), starts, rows.to(torch.int32), lengths, static.vocab_size, "cpu"
+        )
+        assert torch.equal(scores, static.score_tokens(rows)[0])
+        own = torch.from_numpy(pooled.outside(states.numpy()))
+        assert torch.equal(torch.from_numpy(pooled.in_pool(own.numpy())), states)
+        assert torch.equal(growing.scores(own), static.scores(static.score_tokens(rows)[1]))
+        if turn == 1:
+            pool.drop("first")
+    assert len(pooled.places) > 2
+    assert (pooled.outside(torch.arange(len(pool.tensors.backoff_states)).numpy()) >= 0).sum() == growing.num_states
+    place = pool.places["second"]
+    batch = torch.randint(0, static.vocab_size, (4, 6), generator=generator).to(torch.int32)
+    starts, lengths = torch.full((4,), place.start, dtype=torch.int32), torch.full((4,), 6, dtype=torch.int32)
+    scores, _ = torch.ops.hf_ngpulm.walk(list(pool.tensors), starts, batch, lengths, static.vocab_size, "cpu")
+    assert torch.equal(scores, others[1].score_tokens(batch)[0])
+    pooled.leave()
+    assert pool.add("third", others[0]).states[0] < place.states[0]
+
+
+def test_engines_agree():
+    static, growing = random_words(range(2, 14), seed=4)
+    rows = torch.randint(0, static.vocab_size, (6, 9), generator=torch.Generator().manual_seed(1))
+    expected, states = static.score_tokens(rows)
+    for engine in ("reference", "cpu"):
+        growing.engine = static.engine = engine
+        found, own = growing.score_tokens(rows)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(growing.scores(own), static.scores(states))

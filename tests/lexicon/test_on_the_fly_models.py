@@ -1,0 +1,187 @@
+"""Language models that are composed on the fly, as users have them: made, saved, loaded, shown, and refused."""
+
+import copy
+import json
+import logging
+import pickle
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from hf_ngpulm import CTCDecoder, NGramFormatError, NGramLM, StreamingDecoder
+from hf_ngpulm.cli.app import app
+from hf_ngpulm.graph import GraphDecoder
+from hf_ngpulm.lexicon import words as lexicon_words
+from hf_ngpulm.lexicon.growing.model import OnTheFlyLM
+from hf_ngpulm.ngrams import write_arpa
+from hf_ngpulm.training import train
+
+SENTENCES = ["a bad cab", "abba had a cab", "dad fed a bad cab", "cab", "fff a", ""]
+
+
+@pytest.fixture(scope="module")
+def arpa(letters, texts, tmp_path_factory):
+    path = tmp_path_factory.mktemp("words") / "words.arpa"
+    table, words = train(texts, letters, unit="word", order=3).of_words
+    write_arpa(table, path, "piece", words)
+    return path
+
+
+def both(arpa, tokenizer, **how):
+    return (NGramLM.from_arpa(arpa, tokenizer, units="word", composition=c, **how) for c in ("static", "on_the_fly"))
+
+
+def scores(lm, tokenizer):
+    return lm.score_texts(SENTENCES, tokenizer)
+
+
+@pytest.mark.parametrize("kind", ["letters", "pieces"])
+@pytest.mark.parametrize("how", [{}, {"closed_vocabulary": True}, {"unk_score_offset": -3.0, "unk_token_cost": 0.5}])
+def test_saved_and_loaded(arpa, request, kind, how, tmp_path):
+    tokenizer = request.getfixturevalue(kind)
+    static, growing = both(arpa, tokenizer, **how)
+    growing.save_pretrained(tmp_path)
+    loaded = NGramLM.from_pretrained(tmp_path)
+    assert isinstance(loaded, OnTheFlyLM)
+    assert loaded.config == growing.config
+    assert loaded.pieces == static.pieces
+    assert scores(loaded, tokenizer) == scores(growing, tokenizer) == scores(static, tokenizer)
+    assert torch.equal(loaded.unk_tokens, static.unk_tokens)
+    assert loaded.perplexity(SENTENCES, tokenizer) == static.perplexity(SENTENCES, tokenizer)
+    assert "on the fly" in (tmp_path / "README.md").read_text()
+
+
+def test_bonuses_for_words(arpa, letters, texts, tmp_path):
+    made = {}
+    for composition in ("static", "on_the_fly"):
+        table, words = train(texts, letters, unit="word", order=3).of_words
+        made[composition] = lexicon_words.compose(table, words, letters, word_bonus=1.5, composition=composition)
+    static, growing = made.values()
+    growing.save_pretrained(tmp_path)
+    for lm in (growing, NGramLM.from_pretrained(tmp_path), pickle.loads(pickle.dumps(growing)), copy.deepcopy(growing)):
+        rows = torch.tensor([letters(text)["input_ids"] for text in ("a bad cab", "fedcab ab")])
+        assert torch.equal(lm.score_tokens(rows)[0], static.score_tokens(rows)[0])
+        found, expected = ([score for score, _ in scores(each, letters)] for each in (lm, static))
+        assert found == pytest.approx(expected, abs=1e-5)  # texts score without it
+
+
+def test_large_models_are_composed_on_the_fly(arpa, letters, monkeypatch, caplog):
+    assert not isinstance(NGramLM.from_arpa(arpa, letters, units="word"), OnTheFlyLM)
+    monkeypatch.setattr(lexicon_words, "MOST_STATIC_NGRAMS", 20)
+    with caplog.at_level(logging.INFO, "hf_ngpulm"):
+        lm = NGramLM.from_arpa(arpa, letters, units="word")
+    assert isinstance(lm, OnTheFlyLM)
+    assert sum('composition="static"' in record.message for record in caplog.records) == 1
+    with pytest.raises(ValueError, match="composition must be one of"):
+        NGramLM.from_arpa(arpa, letters, units="word", composition="lazy")
+
+
+def test_commands(arpa, letters, tmp_path):
+    letters.save_pretrained(tmp_path / "tokenizer")
+    run = CliRunner()
+    converted = run.invoke(
+        app,
+        ["convert", str(arpa), str(tmp_path / "lm"), "--tokenizer", str(tmp_path / "tokenizer"), "--unit", "word",
+         "--composition", "on_the_fly"],
+    )  # fmt: skip
+    assert converted.exit_code == 0, converted.output
+    shown = run.invoke(app, ["info", str(tmp_path / "lm"), "--json"])
+    facts = json.loads(shown.stdout)
+    assert facts["words"]["composition"] == "on_the_fly"
+    assert facts["nbytes"] > 0
+    scored = run.invoke(app, ["info", str(tmp_path / "lm")])
+    assert "composition" in scored.stdout
+
+
+def test_what_needs_the_whole_says_so(arpa, letters):
+    _, growing = both(arpa, letters)
+    with pytest.raises(ValueError, match='composition="static"'):
+        GraphDecoder(letters, growing)
+    for call in (
+        lambda: growing.prune(3),
+        lambda: growing.to_arpa("x.arpa"),
+        lambda: NGramLM.interpolate([growing] * 2, [0.5, 0.5]),
+    ):
+        with pytest.raises(ValueError, match="word-level"):
+            call()
+
+
+def test_states_that_are_none(arpa, letters):
+    _, growing = both(arpa, letters)
+    for state in (-1, growing.num_states):
+        with pytest.raises(IndexError, match=f"state {state} in row 1"):
+            growing.scores(torch.tensor([0, state]))
+
+
+def test_forgetting(arpa, letters):
+    static, growing = both(arpa, letters)
+    expected = scores(static, letters)
+    first = growing.nbytes
+    assert scores(growing, letters) == expected
+    assert growing.nbytes > first
+    growing.forget()
+    assert growing.nbytes == first
+    streams = StreamingDecoder(CTCDecoder(letters, growing, 0.5))
+    sid = streams.open()
+    with pytest.raises(RuntimeError, match="a search goes on"):
+        growing.forget()
+    streams.close(sid)
+    del streams
+    growing.forget()
+    assert scores(growing, letters) == expected
+
+
+def test_states_in_somebodys_hands_stay(arpa, letters, caplog):
+    """Whoever asks the model itself may go on with the states; until it forgets them, searches don't start it anew."""
+    static, growing = both(arpa, letters)
+    row = torch.tensor([letters("a bad c")["input_ids"]])
+    states, whole = growing.states_after(row), static.states_after(row)
+    growing.most_bytes = 0
+    logits = 3 * torch.randn(2, 30, len(letters), generator=torch.Generator().manual_seed(0))
+    for _ in range(3):
+        CTCDecoder(letters, growing, 0.5, num_beams=8)(logits)
+    assert torch.equal(growing.scores(states), static.scores(whole))
+    assert sum("must stay" in record.message for record in caplog.records) == 1
+
+
+def broken(tensors, name):
+    """A saved model with one thing that is wrong."""
+    value = tensors[name].clone()
+    if value.dtype.is_floating_point:
+        value[0] = float("nan")
+    elif value.dtype == torch.bool:
+        value = ~value
+    else:
+        value[len(value) // 2] = 2**14
+    return tensors | {name: value}
+
+
+@pytest.mark.parametrize("kind", ["letters", "pieces"])
+def test_broken_files(arpa, request, kind, tmp_path):
+    _, growing = both(arpa, request.getfixturevalue(kind))
+    growing.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    good = load_file(file)
+    harmless = {"unk_tokens", "piece_lengths", "grades"} | ({"begins_word"} if kind == "letters" else set())
+    for name in [name for name in good if name not in harmless] + ["begins_word"]:
+        save_file(broken(good, name), file)
+        with pytest.raises(NGramFormatError):
+            NGramLM.from_pretrained(tmp_path)
+    swapped = good["spelling_tokens"].flip(0)
+    for wrong in (
+        {"spelling_tokens": swapped},
+        {"word_of": good["word_of"][:-1]},
+        {"form_of": good["form_of"].zero_()},
+        {"grades": torch.ones(3, dtype=torch.float64)},
+        {"bonuses": torch.ones(2, dtype=torch.float64)},
+        {"words.arc_offsets": good["words.arc_offsets"].to(torch.int64)},
+        {"unk_tokens": torch.tensor([3, 1], dtype=torch.int32)},
+    ):
+        save_file(good | wrong, file)
+        with pytest.raises(NGramFormatError):
+            NGramLM.from_pretrained(tmp_path)
+    save_file({name: tensor for name, tensor in good.items() if name != "grades"}, file)
+    with pytest.raises(NGramFormatError, match="missing or unknown"):
+        NGramLM.from_pretrained(tmp_path)
