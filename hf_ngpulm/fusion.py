@@ -302,17 +302,16 @@ class Fusion:
         states = models.states + shift
         return models._replace(tensors=pool.tensors, vocab_size=pool.vocab_size, states=states), shift
 
-    def lm_places(self, models: RowModels, lms: Sequence[NGramLM | None]) -> list[tuple[int, int]]:
-        """Where the language models of some rows lie in the tensors of `models`: their roots and their first arcs."""
+    def lm_roots(self, models: RowModels, lms: Sequence[NGramLM | None]) -> list[int]:
+        """Where the language models of some rows have their roots in the tensors of `models`."""
         found = []
         for lm in lms:
             if lm is None:
-                found.append((0, 0))
+                found.append(0)
             elif models.tensors.arc_offsets is lm.arc_offsets:
-                found.append((int(lm.roots[0]), 0))
+                found.append(int(lm.roots[0]))
             else:
-                place = self._pool(models.states.device, []).places[_key(lm)]
-                found.append((place.root, place.arcs[0]))
+                found.append(self._pool(models.states.device, []).places[_key(lm)].root)
         return found
 
     def select(self, rows: Sequence[int]) -> Fusion:

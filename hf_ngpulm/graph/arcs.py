@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,8 +14,11 @@ import torch
 from ..boosting import Booster, Phrases
 from ..boosting.contexts import is_per_row
 from ..boosting.phrases import checked_phrases, write
-from ..boosting.spelling import Spelling, speller_of
+from ..boosting.spelling import speller_of
 from ..language_model import NGramLM
+
+if TYPE_CHECKING:
+    from .search import BiasedArcs
 
 UNSEEN = ("backoff", "stop")
 KEPT = 128  # contexts whose arcs are kept
@@ -27,28 +30,39 @@ class PhraseArcs:
 
     Args:
         lm: whose arcs they are.
-        arcs, tokens: int32 `[N]`, ascending, and their tokens.
-        discounts: float32 `[N]`, what each adds where it is taken.
-        longer: float32 `[N]`, what the same token adds where it takes an arc of a longer context instead; 0 for nothing.
-        table: of the states that they leave, see `hf_ngpulm.graph.search.BiasedArcs`.
+        states, tokens: int32 `[N]`, in ascending order, the states that they leave and what they read. Each token has one arc
+            in each state, though it may be that of a shorter context.
+        discounts: float32 `[N]`, what each adds, there and in all states of longer contexts. (Those by which phrases begin,
+            at the root, add the less the likelier all of them are together.)
         phrases: a dictionary from phrases to their discounts.
         seen: a dictionary from phrases to how many of their tokens follow the ones before them in the LM's own n-grams (of the
             first: as a unigram). Fewer than the phrase has: the rest is reached by backing off, or not at all.
         left_out: a dictionary from phrases that can't be written to what in them the tokenizer doesn't know.
+        searched: what the search looks them up in, with the states' numbers less the root's; see
+            `hf_ngpulm.graph.search.BiasedArcs`. Arcs are left out there that the same token's of a shorter context stands for.
     """
 
     lm: NGramLM = field(repr=False)
-    arcs: np.ndarray = field(repr=False)
+    states: np.ndarray = field(repr=False)
     tokens: np.ndarray = field(repr=False)
     discounts: np.ndarray = field(repr=False)
-    longer: np.ndarray = field(repr=False)
-    table: np.ndarray = field(repr=False)
     phrases: dict[str, float]
     seen: dict[str, int] = field(repr=False)
     left_out: dict[str, str]
+    searched: SearchedArcs = field(repr=False)
 
     def __len__(self) -> int:
-        return len(self.arcs)
+        return len(self.states)
+
+
+class SearchedArcs(NamedTuple):
+    """Columns of `hf_ngpulm.graph.search.BiasedArcs` for one context."""
+
+    states: np.ndarray
+    spans: np.ndarray
+    filters: np.ndarray
+    tokens: np.ndarray
+    discounts: np.ndarray
 
 
 class ContextArcs:
@@ -66,6 +80,12 @@ class ContextArcs:
         self.unseen = unseen
         self._kept: OrderedDict[Any, PhraseArcs] = OrderedDict()
         self._arrays: dict[int, tuple[np.ndarray, ...]] = {}
+
+    def with_discount(self, discount: float) -> ContextArcs:
+        """The same for phrases with another discount; what is kept is shared."""
+        selected = copy.copy(self)
+        selected.discount = discount
+        return selected
 
     def of(self, phrases: Phrases | PhraseArcs, lm: NGramLM) -> PhraseArcs:
         """The arcs of some phrases.
@@ -128,65 +148,65 @@ class ContextArcs:
 def _phrase_arcs(
     phrases: dict[str, float], lm: NGramLM, arrays: tuple[np.ndarray, ...], tokenizer: Any, backs_off: bool
 ) -> PhraseArcs:
-    from .following import follow, table_of_states  # compiled loops: they aren't loaded before they are needed
+    from .following import follow, needed, owners_of  # compiled loops: they aren't loaded before they are needed
 
     speller = speller_of(tokenizer, lm.vocab_size)
     # In vocabularies with a word delimiter phrases begin behind one; it isn't part of them.
     written = write(phrases, 0.0, speller, speller.delimiter is not None, "auto", 1, None, False)
     spellings = written.spellings
-    arcs, which, is_longer, seen = follow(arrays, int(lm.roots[0]), int(lm.starts[0]), spellings, backs_off)
-    discounts = np.array(list(phrases.values()), dtype=np.float32)[_phrases_of(spellings)[which]]
-    unique, at = np.unique(arcs, return_inverse=True)
-    highest, longer = (np.zeros(len(unique), dtype=np.float32) for _ in range(2))
-    np.maximum.at(highest, at, discounts)
-    np.maximum.at(longer, at, np.where(is_longer, discounts, 0).astype(np.float32))
+    root = int(lm.roots[0])
+    states, tokens, which, seen = follow(arrays, root, int(lm.starts[0]), spellings, backs_off)
+    of_phrases = np.array(list(phrases.values()), dtype=np.float32)
+    of_spellings = np.array([spelling.phrase for spelling in spellings], dtype=np.int64)
+    arcs, at = np.unique(states * lm.vocab_size + tokens, return_inverse=True)
+    states, tokens = arcs // lm.vocab_size, arcs % lm.vocab_size
+    discounts = np.zeros(len(arcs), dtype=np.float32)
+    np.maximum.at(discounts, at, of_phrases[of_spellings[which]])
+    at_root = states == root
+    discounts[at_root] = _of_beginnings(lm, tokens[at_root], discounts[at_root])
     names = list(phrases)
     counts: dict[str, int] = {}
     for spelling, count in zip(spellings, seen.tolist()):
         name = names[spelling.phrase]
         counts[name] = max(count, counts.get(name, 0))
-    table = table_of_states(unique, longer, arrays[0], arrays[3], int(lm.roots[0]))
-    tokens = arrays[1][unique].astype(np.int32)
-    return PhraseArcs(lm, unique.astype(np.int32), tokens, highest, longer, table, phrases, counts, written.left_out)
+    kept = needed(states, tokens, discounts, arrays[3])
+    owners = owners_of(states[kept], arrays[3], root)
+    searched = SearchedArcs(*owners, tokens[kept].astype(np.int32), discounts[kept])
+    columns = (states.astype(np.int32), tokens.astype(np.int32), discounts)
+    return PhraseArcs(lm, *columns, phrases, counts, written.left_out, searched)
 
 
-def _phrases_of(spellings: Sequence[Spelling]) -> np.ndarray:
-    return np.array([spelling.phrase for spelling in spellings], dtype=np.int64)
+def _of_beginnings(lm: NGramLM, tokens: np.ndarray, discounts: np.ndarray) -> np.ndarray:
+    """The discounts of the arcs that leave the root, by which a phrase may begin anywhere.
+
+    So many phrases may begin in so many ways that a beginning says nothing. Discounted, the unigrams' probabilities would sum
+    to Z = 1 + sum p(t) (exp(d(t)) - 1); divided by it they sum to 1 as before: log Z is taken from each discount.
+    """
+    roots = lm.roots[:1].expand(len(tokens)).contiguous()
+    scores, _ = lm.step(roots, torch.from_numpy(tokens).to(roots.device))
+    more = (scores.exp().cpu().numpy().astype(np.float64) * np.expm1(discounts.astype(np.float64))).sum()
+    return np.maximum(discounts - np.log1p(more), 0.0).astype(np.float32)
 
 
-def biased_arcs(contexts: Sequence[PhraseArcs | None], places: Sequence[tuple[int, int]], device: torch.device) -> Any:
+def biased_arcs(contexts: Sequence[PhraseArcs | None], roots: Sequence[int], device: torch.device) -> BiasedArcs:
     """The lists of arcs of a batch.
 
     Args:
-        contexts: of each row; rows with the same one (and the same place) share a list.
-        places: of each row's automaton in the tensors that are searched: its root, and its first arc.
+        contexts: of each row; rows with the same one share a list.
+        roots: of each row's automaton in the tensors that are searched.
     """
     from .search import BiasedArcs
 
-    numbers: dict[tuple[int, int], int] = {}
-    different: list[tuple[PhraseArcs, int]] = []
-    which = np.zeros(len(contexts), dtype=np.int64)  # 0: none
-    for row, (context, (_, first_arc)) in enumerate(zip(contexts, places)):
-        if context is not None:
-            key = (id(context), first_arc)
-            if key not in numbers:
-                different.append((context, first_arc))
-                numbers[key] = len(different)
-            which[row] = numbers[key]
-    ends, table_ends = (
-        [0, 0, *accumulate(map(len, parts))] for parts in ([c for c, _ in different], [c.table for c, _ in different])
+    different = {id(context): context.searched for context in contexts if context is not None}
+    numbers = {key: number for number, key in enumerate(different, 1)}  # 0: none
+    which = np.array([0 if context is None else numbers[id(context)] for context in contexts], dtype=np.int64)
+    ints, floats = np.zeros(0, np.int32), np.zeros(0, np.float32)
+    columns = [SearchedArcs(ints, np.zeros((0, 3), np.int32), np.zeros(0, np.uint8), ints, floats), *different.values()]
+    states, spans, filters, tokens, discounts = (
+        torch.from_numpy(np.concatenate(column)).to(device) for column in zip(*columns)
     )
-    columns = (
-        [np.zeros(0, np.int32), *(context.arcs + np.int32(first_arc) for context, first_arc in different)],
-        [np.zeros(0, np.int32), *(context.tokens for context, _ in different)],
-        [np.zeros(0, np.float32), *(context.discounts for context, _ in different)],
-        [np.zeros(0, np.float32), *(context.longer for context, _ in different)],
-        [np.zeros((0, 5), np.int32), *(context.table for context, _ in different)],
-    )
-    arcs, tokens, discounts, longer, table = (torch.from_numpy(np.concatenate(column)).to(device) for column in columns)
-    ranges, table_ranges = (
-        torch.from_numpy(np.stack([np.array(e)[which], np.array(e)[which + 1]], 1).astype(np.int32)).to(device)
-        for e in (ends, table_ends)
-    )
-    roots = torch.tensor([root for root, _ in places], dtype=torch.int32, device=device)
-    return BiasedArcs(ranges, arcs, tokens, discounts, longer, table_ranges, table, roots)
+    sizes = [(len(c.tokens), len(c.states), len(c.filters)) for c in columns]
+    ends = np.cumsum([(0, 0, 0), *sizes], axis=0, dtype=np.int32)
+    ranges = torch.from_numpy(np.stack([ends[which], ends[which + 1]], 2)).to(device)
+    of_rows = torch.tensor(roots, dtype=torch.int32, device=device)
+    return BiasedArcs(ranges, states, spans, filters, tokens, discounts, of_rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..automaton.ops import check_engine
 from ..confidence import MEASURES
 from ..ctc.decoder import BETA_PER_WEIGHT, blank_of, check_logits
 from ..ctc.stream import unscored
-from ..fusion import Fusion, RowModels
+from ..fusion import Fusion, RowModels, select_rows
 from ..hypotheses import Hypothesis
 from ..language_model import NGramLM
 from ..log_linear import LogLinear
@@ -37,13 +38,13 @@ class GraphDecoder:
     number of them covers more different endings. See `hf_ngpulm.graph.search`.
 
     Phrases are found on the LM's own arcs, which are discounted, after Nigmatulina et al. ("Implementing contextual biasing in
-    GPU decoder for online ASR", Interspeech 2023): a context is a sorted list of arcs and takes no states of its own. It can be
-    another one for each row, and change in mid-utterance. What it covers: words and sequences that the LM has n-grams for,
-    also where longer contexts lie before them; tokens that follow each other in no n-gram are reached by backing off (see
-    `unseen`), where a discount favours all that backs off to the same arc. Nothing is taken back where a phrase isn't
-    completed: with an LM over tokens a long list (hundreds of phrases) favours the beginnings of most words, so that large
-    discounts do harm and more hypotheses are kept, which takes time. A name that the LM's texts lack, and one of many, is best
-    served by a `PhraseBooster` in a `CTCDecoder`, which needs no n-grams, at the price of an automaton beside the LM's.
+    GPU decoder for online ASR", Interspeech 2023): a context is a list of arcs and takes no states of its own. It can be
+    another one for each row, and change in mid-utterance. An arc is a token in a state, and as such discounted in states of
+    longer contexts, too. Where the LM has no n-gram, the token is reached by backing off, and the phrase goes on behind it as
+    far as the LM remembers (see `unseen`). Nothing is taken back where a phrase isn't completed: a long list (hundreds of
+    phrases) favours the beginnings of most words, which says nothing. Discounts of beginnings are therefore less by the log of
+    what they'd make the LM's unigrams sum to; for a few phrases that is next to nothing. One name among many is best served by
+    a `PhraseBooster` in a `CTCDecoder`, which takes back what isn't completed, at the price of an automaton beside the LM's.
 
     Args:
         tokenizer_or_processor: the ASR model's tokenizer, or a processor that has it.
@@ -58,10 +59,13 @@ class GraphDecoder:
         phrases: what shall be recognised, for all rows: texts, pairs of a text and a discount, a mapping, or what `context`
             returns; or a list with such a context (or None) per row.
         discount: what each arc of a phrase adds (natural log), at least 0.
-        unseen: where a phrase's next token is in no n-gram with those before it: "backoff": the arc that is taken after backing
-            off is discounted, where it is taken, and the phrase goes on there; "stop": it ends.
+        unseen: where a phrase's next token is in no n-gram with those before it: "backoff": it is discounted there all the
+            same, and the phrase goes on where backing off leads to; "stop": the phrase ends.
         blank_threshold: frames whose blank is likelier than this can only be blanks, which saves time; None asks every frame.
         score_eos: whether the LM's score of `</s>` counts at the end.
+        num_return_sequences: hypotheses that are returned for each row, which differ in their tokens; at most `max_active`. Of
+            those that meet only the best goes on: ones that differ in nothing but what the LM no longer remembers at the end
+            aren't among them.
         blank_id: class of the blank; the tokenizer's padding token if left out.
         frame_seconds: how long a frame of the logits is; without it words have no times in seconds.
         confidence: measure of confidence of tokens and words (see `hf_ngpulm.confidence`); None for none.
@@ -86,6 +90,7 @@ class GraphDecoder:
         unseen: str = "backoff",
         blank_threshold: float | None = None,
         score_eos: bool = True,
+        num_return_sequences: int = 1,
         blank_id: int | None = None,
         frame_seconds: float | None = None,
         confidence: str | None = "max_prob",
@@ -109,6 +114,7 @@ class GraphDecoder:
         self.beta_per = one_of("beta_per", beta_per, ("token", "word"))
         self.blank_threshold = float("inf") if blank_threshold is None else float(blank_threshold)
         self.score_eos = bool(score_eos)
+        self.num_return_sequences = whole("num_return_sequences", num_return_sequences, self.max_active, " (max_active)")
         self.frame_seconds = frame_seconds
         self.confidence = confidence
         self.engine = check_engine(engine)
@@ -125,14 +131,7 @@ class GraphDecoder:
             )
         self.per_row: list[NGramLM | None] | None = list(lm) if isinstance(lm, Sequence) else None
         self.contexts = ContextArcs(self.tokenizer, _at_least_0(discount), one_of("unseen", unseen, UNSEEN))
-        # Arcs are looked for before there is audio, to tell of mistakes.
-        self.phrases: Any = None
-        if self.per_row is not None:
-            self.phrases = self.contexts.of_rows(phrases, self.per_row)
-        elif self.contexts.is_per_row(phrases):
-            self.phrases = self.contexts.of_rows(phrases, self.fusion.models * len(phrases))
-        elif phrases is not None:
-            self.phrases = self.contexts.of(phrases, self.fusion.models[0])
+        self._take_phrases(phrases)
 
     def __call__(self, logits: Tensor, lengths: Tensor | None = None, phrases: Any = None) -> list[list[Hypothesis]]:
         """Decode a batch.
@@ -143,8 +142,8 @@ class GraphDecoder:
             phrases: for this batch in place of the decoder's: one context, or a list with one (or None) per row.
 
         Returns:
-            For each row a list with the best hypothesis. Its `acoustic_score` is that of one alignment, its `phrase_score` the
-            sum of discounts.
+            For each row up to `num_return_sequences` hypotheses, the best one first. Their `acoustic_score` is that of one
+            alignment, their `phrase_score` the sum of discounts.
 
         Raises:
             InvalidLogitsError: NaN or infinite logits, or a wrong shape.
@@ -175,6 +174,56 @@ class GraphDecoder:
         if lm is not None and all(other is not lm for other in self.fusion.models):
             raise ValueError("this lm isn't among the decoder's; make the decoder with it: lm=[...]")
         return self.contexts.of(phrases, self.fusion.models[0] if lm is None else lm)
+
+    def with_phrases(self, phrases: Any, phrase_weight: float | Tensor | None = None) -> GraphDecoder:
+        """The same with other phrases, as cheaply as phrases can be changed.
+
+        Args:
+            phrases: as for the decoder.
+            phrase_weight: the discount of those without one of their own, a number or a tensor `[B]`; None: the decoder's.
+        """
+        selected = copy.copy(self)
+        selected._take_phrases(phrases, phrase_weight)
+        return selected
+
+    def select(self, rows: Sequence[int]) -> GraphDecoder:
+        """The same decoder for a batch of some of the rows that LMs, phrases, weights and `beta` list, in this order."""
+        selected = copy.copy(self)
+        selected.fusion = self.fusion.select(rows)
+        selected.per_row = None if self.per_row is None else [self.per_row[row] for row in rows]
+        selected.beta = None if self.beta is None else select_rows(self.beta, rows)
+        if isinstance(self.phrases, list):
+            selected.phrases = [self.phrases[row] for row in rows]
+        return selected
+
+    def _take_phrases(self, phrases: Any, discounts: float | Tensor | None = None) -> None:
+        """Look for arcs, before there is audio, to tell of mistakes."""
+        self.phrases: Any = None
+        if phrases is None:
+            return
+        contexts = self.contexts
+        models: list[NGramLM | None] | None = self.per_row
+        if models is None and contexts.is_per_row(phrases):
+            models = [*self.fusion.models * len(phrases)]
+        elif models is None and isinstance(discounts, Tensor):
+            models = [*self.fusion.models * len(discounts)]
+        if isinstance(discounts, Tensor):
+            assert models is not None
+            given = list(phrases) if contexts.is_per_row(phrases) else [phrases] * len(models)
+            if not len(given) == len(models) == len(discounts):
+                raise ValueError(
+                    f"phrases lists {len(given)} contexts and phrase_weight {len(discounts)} discounts for {len(models)} rows"
+                )
+            each = [contexts.with_discount(_at_least_0(discount)) for discount in discounts.tolist()]
+            rows = enumerate(zip(each, given, models))
+            self.phrases = [of_row.of_row(context, model, row) for row, (of_row, context, model) in rows]
+            return
+        if discounts is not None:
+            contexts = contexts.with_discount(_at_least_0(discounts))
+        if models is None:
+            self.phrases = contexts.of(phrases, self.fusion.models[0])
+        else:
+            self.phrases = contexts.of_rows(phrases, models)
 
     def bonuses(self, models: RowModels, classes: int) -> Tensor:
         """What each token adds besides LM scores and discounts, float32 `[B, C]`."""

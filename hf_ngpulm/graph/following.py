@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,36 +17,32 @@ def follow(
     """The arcs that phrases take.
 
     A phrase is followed from the empty context, and one that may begin a transcript otherwise than in its midst (without the
-    delimiter before it) from the start as well. An arc that goes on with an n-gram is met again in longer contexts, by the
-    same token: those are left to whoever asks. One that is reached by backing off, or from the empty context behind other
-    tokens, counts only where it is taken itself.
+    delimiter before it) from the start as well. An arc is told by the state that it leaves and its token: each state has one
+    for each token, though it may be that of a shorter context.
 
     Args:
         automaton: its arc offsets, tokens and targets, and its backoff states.
         root, start: its states without context, and at the beginning of a transcript.
-        backs_off: whether phrases go on by backing off; they end otherwise.
+        backs_off: whether phrases go on where a state has no n-gram with the token; they end otherwise.
 
     Returns:
-        int64 `[N]` arcs, with the number of the spelling and (bool) whether it goes on with an n-gram; and for each spelling
-        how many of its tokens do.
+        int64 `[N]` states, tokens and numbers of spellings; and for each spelling how many of its tokens go on with an n-gram.
     """
     tokens = np.array([token for spelling in spellings for token in spelling.tokens], dtype=np.int64)
     ends = np.cumsum([0, *(len(spelling.tokens) for spelling in spellings)]).astype(np.int64)
     free = np.array([spelling.free for spelling in spellings], dtype=np.int64)
     initial = np.array([spelling.initial for spelling in spellings], dtype=np.bool_)
-    arcs = np.empty((2, 2 * len(tokens)), dtype=np.int64)
-    is_longer = np.empty(2 * len(tokens), dtype=np.bool_)
+    found = np.empty((3, 2 * len(tokens)), dtype=np.int64)
     seen = np.zeros(len(spellings), dtype=np.int64)
-    arguments = (*automaton, root, start, tokens, ends, free, initial, backs_off, arcs, is_longer, seen)
+    arguments = (*automaton, root, start, tokens, ends, free, initial, backs_off, found, seen)
     count = _follow(*arguments)
-    return arcs[0, :count], arcs[1, :count], is_longer[:count], seen
+    return found[0, :count], found[1, :count], found[2, :count], seen
 
 
 @compiled
 def _follow(
-    arc_offsets, arc_tokens, arc_targets, backoff_states, root, start, tokens, ends, free, initial, backs_off,
-    arcs, is_longer, seen,
-):  # fmt: skip
+    arc_offsets, arc_tokens, arc_targets, backoff_states, root, start, tokens, ends, free, initial, backs_off, found, seen
+):
     count = 0
     for n in range(free.size):
         for from_start in range(2):
@@ -65,7 +62,7 @@ def _follow(
                 if arc < 0 or (not goes_on and not backs_off):
                     break
                 if at >= ends[n] + free[n]:
-                    arcs[0, count], arcs[1, count], is_longer[count] = arc, n, goes_on
+                    found[0, count], found[1, count], found[2, count] = state, token, n
                     count += 1
                     known += goes_on
                 state = np.int64(arc_targets[arc])
@@ -73,59 +70,116 @@ def _follow(
     return count
 
 
-def table_of_states(
-    arcs: np.ndarray, longer: np.ndarray, arc_offsets: np.ndarray, backoff_states: np.ndarray, root: int
-) -> np.ndarray:
-    """The states that some arcs leave, as a table with open addressing, at least half empty.
+@compiled
+def needed(states, tokens, discounts, backoff_states):
+    """Of arcs in the order of their states and tokens, those whose discount no shorter context of their states has, too.
 
     Args:
-        arcs: ascending.
-        longer: what each adds to arcs of longer contexts, 0 for nothing.
-        arc_offsets, backoff_states, root: of the automaton.
+        states, tokens: int64 `[N]`.
+        discounts: float32 `[N]`.
 
     Returns:
-        int32 `[H, 5]`, H a power of two, or 0 if there are no arcs. Of each entry: a state's number less the root's; which of
-        the arcs is its first; how many of them it has, 0 where an entry is empty; the entry of the next state that it backs off
-        to, but for the root, of which an arc adds to those of longer contexts, -1 for none; and whether one of its own does.
+        bool `[N]`.
     """
-    if not len(arcs):
-        return np.zeros((0, 5), dtype=np.int32)
-    states, firsts, counts = np.unique(np.searchsorted(arc_offsets, arcs, "right") - 1, return_index=True, return_counts=True)
-    adds = np.maximum.reduceat(longer, firsts) > 0
-    table = np.zeros((1 << int(2 * len(states) - 1).bit_length(), 5), dtype=np.int32)
-    _fill(table, states - root, firsts, counts, adds)
-    _link(table, backoff_states, root)
-    return table
-
-
-@compiled
-def place_of(state, mask):
-    """Where in a table a state is looked for first."""
-    mixed = np.int64(state) * np.int64(-7046029254386353131)
-    return (mixed ^ (mixed >> np.int64(32))) & mask
-
-
-@compiled
-def _fill(table, states, firsts, counts, adds):
-    mask = len(table) - 1
+    kept = np.ones(states.size, dtype=np.bool_)
     for n in range(states.size):
-        at = place_of(states[n], mask)
-        while table[at, 2] > 0:
-            at = (at + 1) & mask
-        table[at, 0], table[at, 1], table[at, 2], table[at, 3], table[at, 4] = states[n], firsts[n], counts[n], -1, adds[n]
+        state = states[n]
+        while kept[n] and backoff_states[state] != state:
+            state = np.int64(backoff_states[state])
+            low, high = 0, states.size
+            while low < high:
+                middle = (low + high) >> 1
+                if states[middle] < state or (states[middle] == state and tokens[middle] < tokens[n]):
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < states.size and states[low] == state and tokens[low] == tokens[n]:
+                kept[n] = discounts[low] < discounts[n]
+    return kept
+
+
+class Owners(NamedTuple):
+    """The states that arcs leave, and how to find them.
+
+    Args:
+        states: int32 `[S]`, ascending, numbers less the root's.
+        spans: int32 `[S, 3]`, of each state its first arc, the one behind its last, and which is the next state that it backs
+            off to, but for the root, that has any; -1 for none.
+        filters: uint8 `[F]`, F a power of two, or 0 if there are no arcs: bits by `bit_of` a state. Where it isn't set, the
+            state isn't among these, which most states aren't.
+    """
+
+    states: np.ndarray
+    spans: np.ndarray
+    filters: np.ndarray
+
+
+def owners_of(states: np.ndarray, backoff_states: np.ndarray, root: int) -> Owners:
+    """The states that arcs leave.
+
+    Args:
+        states: of each arc, ascending.
+        backoff_states, root: of the automaton.
+    """
+    states, firsts, counts = np.unique(states, return_index=True, return_counts=True)
+    found = Owners(
+        (states - root).astype(np.int32),
+        np.stack([firsts, firsts + counts, np.full_like(firsts, -1)], 1).astype(np.int32),
+        np.zeros(1 << int(len(states) - 1).bit_length() if len(states) else 0, dtype=np.uint8),
+    )
+    _fill(found.states, found.filters)
+    _link(*found, backoff_states, root)
+    return found
 
 
 @compiled
-def _link(table, backoff_states, root):
-    mask = len(table) - 1
-    for entry in range(len(table)):
-        if table[entry, 2] == 0:
-            continue
-        state = table[entry, 0] + root
-        while table[entry, 3] < 0 and backoff_states[state] != state and backoff_states[state] != root:
-            state = backoff_states[state]
-            at = place_of(state - root, mask)
-            while table[at, 2] > 0 and table[at, 0] != state - root:
-                at = (at + 1) & mask
-            if table[at, 4] > 0:
-                table[entry, 3] = at
+def bit_of(state, size):
+    """Which byte and which bit of a filter tells of a state (less the root)."""
+    mixed = np.int64(state) * np.int64(-7046029254386353131)
+    mixed ^= mixed >> np.int64(32)
+    return (mixed >> np.int64(3)) & (size - 1), np.uint8(1 << (mixed & 7))
+
+
+@compiled
+def owner_of(states, first, last, state):
+    """Which state of a list, from the place `first` to `last`, this is, counted from `first`; -1 for none."""
+    low, high = np.int64(first), np.int64(last)
+    while low < high:
+        middle = (low + high) >> 1
+        if states[middle] < state:
+            low = middle + 1
+        else:
+            high = middle
+    return low - first if low < last and states[low] == state else -1
+
+
+@compiled
+def owner_above(states, first, last, filters, first_byte, last_byte, backoff_states, root, state):
+    """Which of a list a state is, or else the next one that it backs off to, but for the root; -1 for none."""
+    size = np.int64(last_byte - first_byte)
+    while size > 0 and state != root:
+        byte, bit = bit_of(state - root, size)
+        if filters[first_byte + byte] & bit:
+            found = owner_of(states, first, last, state - root)
+            if found >= 0:
+                return found
+        if backoff_states[state] == state:
+            break
+        state = backoff_states[state]
+    return -1
+
+
+@compiled
+def _fill(states, filters):
+    for n in range(states.size):
+        byte, bit = bit_of(states[n], np.int64(filters.size))
+        filters[byte] |= bit
+
+
+@compiled
+def _link(states, spans, filters, backoff_states, root):
+    for n in range(states.size):
+        state = states[n] + root
+        if backoff_states[state] != state:
+            above = backoff_states[state]
+            spans[n, 2] = owner_above(states, 0, states.size, filters, 0, filters.size, backoff_states, root, above)

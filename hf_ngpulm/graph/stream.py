@@ -41,9 +41,9 @@ class GraphStream:
         self.device = device
         self.models = fusion.rows(batch_size, device)
         self._lms: list[NGramLM | None] = [*fusion.models * batch_size] if decoder.per_row is None else decoder.per_row
-        self._places = fusion.lm_places(self.models, self._lms)
+        self._roots = fusion.lm_roots(self.models, self._lms)
         self._contexts = decoder.contexts.of_rows(phrases, self._lms)
-        self._biased = biased_arcs(self._contexts, self._places, device)
+        self._biased = biased_arcs(self._contexts, self._roots, device)
         self._bonuses: Tensor | None = None
         self.state = initial_state(decoder.max_active, self.models.states[:, 0])
         self.history = History(batch_size, decoder.max_active, goes_on=True)
@@ -72,7 +72,7 @@ class GraphStream:
         if not 0 <= row < self.batch_size:
             raise ValueError(f"row should lie in 0..{self.batch_size - 1}, got {row!r}")
         self._contexts[row] = self.decoder.contexts.of_row(phrases, self._lms[row], row)
-        self._biased = biased_arcs(self._contexts, self._places, self.device)
+        self._biased = biased_arcs(self._contexts, self._roots, self.device)
 
     def add(self, logits: Tensor, lengths: Tensor | None = None) -> None:
         """Decode more frames.
@@ -134,31 +134,35 @@ class GraphStream:
         return (self.state.scores > -torch.inf).cpu().numpy()
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        """The best hypothesis of each row, as if its utterance ended here."""
-        return [[best] for best in self._best(self.decoder.score_eos)]
+        """For each row up to `num_return_sequences` hypotheses, the best one first, as if its utterance ended here."""
+        return self._ranked(self.decoder.score_eos, self.decoder.num_return_sequences)
 
     def partials(self) -> list[Hypothesis]:
         """The best hypothesis of each row so far, where more may come: `</s>` doesn't count."""
-        return self._best(False)
+        return [best for (best,) in self._ranked(False, 1)]
 
-    def _best(self, score_eos: bool) -> list[Hypothesis]:
+    def _ranked(self, score_eos: bool, most: int) -> list[list[Hypothesis]]:
         state = self.state
         ends = (state.lm_scores[..., None], state.lm_states[..., None])
         scores, lm_scores, _ = self.models.at_end(state.scores, *ends, score_eos, self.decoder.engine)
-        scores, places = scores.max(1)
+        # The same tokens may have come to two search states: behind a blank, and with the last of them going on.
+        scores, places = scores.topk(min(2 * most, scores.shape[1]) if most > 1 else 1, dim=1)
         acoustic_scores = state.scores - state.fused
-        parts = (value.gather(1, places[:, None])[:, 0] for value in (acoustic_scores, lm_scores, state.phrase_scores))
-        columns = torch.stack([scores, *parts], 1).tolist()
-        at = places.cpu().numpy()
-        sizes, tails = self.history.tails_of(self._rows, at)
-        found = []
-        for row, (transcript, (score, acoustic_score, lm_score, phrase_score)) in enumerate(zip(self._transcripts, columns)):
-            tail = type(tails)(*(array[row, : sizes[row]] for array in tails))
-            found.append(
-                transcript.hypothesis(
-                    len(transcript.ids), tail, int(self._frames[row]), score, acoustic_score, lm_score, phrase_score
-                )
-            )
+        parts = (value.gather(1, places) for value in (acoustic_scores, lm_scores, state.phrase_scores))
+        columns = torch.stack([scores, *parts], 2).tolist()
+        rows = self._rows.repeat(places.shape[1])
+        sizes, tails = self.history.tails_of(rows, places.cpu().numpy().reshape(-1))
+        found: list[list[Hypothesis]] = []
+        for row, (transcript, figures) in enumerate(zip(self._transcripts, columns)):
+            n_best: dict[bytes, Hypothesis] = {}
+            for at, (score, acoustic_score, lm_score, phrase_score) in enumerate(figures, row * places.shape[1]):
+                tail = type(tails)(*(array[at, : sizes[at]] for array in tails))
+                tokens = tail.ids.tobytes()
+                if len(n_best) < most and tokens not in n_best and (score > -torch.inf or not n_best):
+                    n_best[tokens] = transcript.hypothesis(
+                        len(transcript.ids), tail, int(self._frames[row]), score, acoustic_score, lm_score, phrase_score
+                    )
+            found.append([*n_best.values()])
         return found
 
 

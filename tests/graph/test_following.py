@@ -8,7 +8,7 @@ from automata import automata, build_automaton, seeds
 from hypothesis import given, settings
 
 from hf_ngpulm.boosting.spelling import Spelling
-from hf_ngpulm.graph.following import follow, place_of, table_of_states
+from hf_ngpulm.graph.following import bit_of, follow, needed, owner_above, owners_of
 
 # States: 0 "", 1 "0", 2 "1", 3 "0 1", 4 "<s>". Arcs 0 .. 3 are the root's; 4 is 1's, 5 is 3's, 6 is 4's.
 ARCS = [{0: (-1.0, 1), 1: (-1.0, 2), 2: (-1.0, 0), 3: (-1.0, 0)}, {1: (-1.0, 3)}, {}, {2: (-1.0, 0)}, {1: (-1.0, 2)}]
@@ -17,69 +17,98 @@ ARRAYS = tuple(getattr(AUTOMATON, name).numpy() for name in ("arc_offsets", "arc
 
 
 def followed(tokens, backs_off, free=0, initial=False):
-    arcs, _, is_longer, (seen,) = follow(ARRAYS, 0, 4, [Spelling(0, tokens, len(tokens), free, False, initial)], backs_off)
-    return dict(zip(arcs.tolist(), is_longer.tolist())), seen
+    states, found, _, (seen,) = follow(ARRAYS, 0, 4, [Spelling(0, tokens, len(tokens), free, False, initial)], backs_off)
+    return list(zip(states.tolist(), found.tolist())), seen
 
 
 @pytest.mark.parametrize(
     "tokens, stopping, backing_off, seen",
     [
-        ((0, 1, 2), {0: True, 4: True, 5: True}, {}, 3),
-        ((0, 1, 2, 3), {0: True, 4: True, 5: True}, {3: False}, 3),  # nothing is known of what lies before the 3
-        ((0, 2, 1), {0: True}, {2: False, 1: False}, 1),
-        ((0, 1, 3), {0: True, 4: True}, {3: False}, 2),  # two steps back
-        ((2,), {2: True}, {}, 1),
+        ((0, 1, 2), [(0, 0), (1, 1), (3, 2)], [], 3),
+        ((0, 1, 2, 3), [(0, 0), (1, 1), (3, 2)], [(0, 3)], 3),  # nothing is known of what lies before the 3
+        ((0, 2, 1), [(0, 0)], [(1, 2), (0, 1)], 1),
+        ((0, 1, 3), [(0, 0), (1, 1)], [(3, 3)], 2),  # two steps back, from where the phrase has come
+        ((2,), [(0, 2)], [], 1),
     ],
 )
 def test_phrases_from_the_empty_context(tokens, stopping, backing_off, seen):
     assert followed(tokens, False) == (stopping, seen)
-    assert followed(tokens, True) == (stopping | backing_off, seen)
+    assert followed(tokens, True) == (stopping + backing_off, seen)
 
 
 def test_what_stands_before_a_phrase_is_no_part_of_it():
     # From the root, by 0, which is free, and from the start without it.
-    assert followed((0, 1, 2), False, free=1) == ({4: True, 5: True, 6: True}, 2)
-    assert followed((0, 1, 2), True, free=1) == ({4: True, 5: True, 6: True, 2: False}, 2)
+    assert followed((0, 1, 2), False, free=1) == ([(1, 1), (3, 2), (4, 1)], 2)
+    assert followed((0, 1, 2), True, free=1) == ([(1, 1), (3, 2), (4, 1), (2, 2)], 2)
 
 
 def test_a_spelling_for_the_beginning_is_followed_from_the_start():
-    assert followed((1, 2), False, initial=True) == ({6: True}, 1)
+    assert followed((1, 2), False, initial=True) == ([(4, 1)], 1)
 
 
 def test_tokens_that_the_automaton_has_no_arc_for():
     sparse = build_automaton(3, [{0: (-1.0, 0)}], [0], [-2.0])
     arrays = tuple(getattr(sparse, name).numpy() for name in ("arc_offsets", "arc_tokens", "arc_targets", "backoff_states"))
-    arcs, _, _, seen = follow(arrays, 0, 0, [Spelling(0, (2, 0), 2, 0, False, False)], True)
-    assert arcs.tolist() == [] and seen.tolist() == [0]
+    states, _, _, seen = follow(arrays, 0, 0, [Spelling(0, (2, 0), 2, 0, False, False)], True)
+    assert states.tolist() == [] and seen.tolist() == [0]
     assert follow(arrays, 0, 0, [], True)[0].tolist() == []
+
+
+def drawn_arcs(automaton, seed):
+    """States and tokens, ascending, with discounts; and the states that each state backs off to."""
+    drawn = np.random.default_rng(seed)
+    chosen = drawn.random((automaton.num_states, automaton.vocab_size)) < drawn.choice([0.0, 0.05, 0.3, 1.0])
+    states, tokens = np.nonzero(chosen)
+    backoffs, chains = automaton.backoff_states.numpy(), []
+    for state in range(automaton.num_states):
+        chain = [state]
+        while backoffs[chain[-1]] != chain[-1]:
+            chain.append(int(backoffs[chain[-1]]))
+        chains.append(chain)
+    return states, tokens, drawn.choice([0.0, 1.0, 1.5], len(states)).astype(np.float32), backoffs, chains
 
 
 @given(automata(most=1), seeds)
 @settings(deadline=None, max_examples=40)
-def test_the_table_finds_every_state(automaton, seed):
-    drawn = np.random.default_rng(seed)
-    arcs = np.flatnonzero(drawn.random(automaton.num_arcs) < drawn.choice([0.02, 0.3, 1.0]))
-    longer = drawn.choice([0.0, 0.0, 1.5], len(arcs)).astype(np.float32)
-    offsets, backoffs, root = automaton.arc_offsets.numpy(), automaton.backoff_states.numpy(), int(automaton.roots[0])
-    table = table_of_states(arcs, longer, offsets, backoffs, root)
-    owners = np.searchsorted(offsets, arcs, "right") - 1
-    adds = {int(state) for state in owners[longer > 0]}
+def test_every_state_with_arcs_is_found_from_those_that_back_off_to_it(automaton, seed):
+    states, _, _, backoffs, chains = drawn_arcs(automaton, seed)
+    root = int(automaton.roots[0])
+    found = owners_of(states, backoffs, root)
+    owners = sorted(set(states.tolist()))
+    assert (found.states + root).tolist() == owners
+    filters = found.filters
 
-    def find(state):
-        at = place_of(state - root, len(table) - 1) if len(table) else 0
-        while len(table) and table[at, 2]:
-            if table[at, 0] == state - root:
-                return at
-            at = (at + 1) % len(table)
-        return -1
+    def first_of(chain):
+        return next((owners.index(state) for state in chain if state in owners and state != root), -1)
 
-    for state in range(automaton.num_states):
-        entry, own = find(state), np.flatnonzero(owners == state)
-        assert (entry >= 0) == (len(own) > 0)
-        if entry >= 0:
-            assert table[entry, 1:3].tolist() == [own[0], len(own)] and bool(table[entry, 4]) == (state in adds)
-            at = state
-            while backoffs[at] != at and backoffs[at] != root and backoffs[at] not in adds:
-                at = backoffs[at]
-            following = backoffs[at] if backoffs[at] not in (at, root) else None
-            assert table[entry, 3] == (-1 if following is None else find(following))
+    for state, chain in enumerate(chains):
+        if root in chain:  # what lies behind the root is no part of the row's automaton
+            chain = chain[: chain.index(root)]
+        arguments = (found.states, 0, len(owners), filters, 0, len(filters), backoffs, root, state)
+        assert owner_above(*arguments) == first_of(chain)
+        if state in owners:
+            first, end, link = found.spans[owners.index(state)].tolist()
+            assert np.flatnonzero(states == state).tolist() == list(range(first, end))
+            if state != root:
+                assert link == first_of(chain[1:])
+            byte, bit = bit_of(state - root, len(filters))
+            assert filters[byte] & bit
+
+
+@given(automata(most=1), seeds)
+@settings(deadline=None, max_examples=40)
+def test_what_is_left_out_changes_no_discount(automaton, seed):
+    states, tokens, discounts, backoffs, chains = drawn_arcs(automaton, seed)
+    kept = needed(states, tokens, discounts, backoffs)
+
+    def largest(chosen):
+        found = np.zeros((automaton.num_states, automaton.vocab_size))
+        found[states[chosen], tokens[chosen]] = discounts[chosen]
+        return np.array([found[chain].max(0) for chain in chains])
+
+    every = np.ones(len(states), dtype=bool)
+    assert (largest(kept) == largest(every)).all()
+    for n in np.flatnonzero(kept & (discounts > 0))[:20]:  # and each of the others would
+        fewer = kept.copy()
+        fewer[n] = False
+        assert (largest(fewer) != largest(every)).any()

@@ -88,6 +88,52 @@ def test_hypothesis_fields(tokenizer, lm):
     assert discounted > 0
 
 
+def test_n_best_lists(tokenizer, lm):
+    """Each with the score that its tokens have; and the best of a wide search that there are."""
+    logits = random_logits(3, 12)
+    log_probs = torch.log_softmax(logits, -1).numpy()
+    settings = {"beta": BETA, "beam_threshold": 60.0, "phrases": PHRASES}
+    n_best_lists = GraphDecoder(tokenizer, lm, WEIGHT, max_active=300, num_return_sequences=20, **settings)(logits)
+    wide = GraphDecoder(tokenizer, lm, WEIGHT, max_active=300, num_return_sequences=300, **settings)(logits)
+    for row, n_best in enumerate(n_best_lists):
+        scores = [hypothesis.score for hypothesis in n_best]
+        assert scores == sorted(scores, reverse=True)
+        assert len({tuple(hypothesis.token_ids) for hypothesis in n_best}) == 20
+        assert wide[row][:20] == n_best and 150 <= len(wide[row]) < 300  # most sequences have come to two search states
+        for hypothesis in n_best:
+            ids = torch.tensor([hypothesis.token_ids or [-1]])
+            acoustic = best_alignment(log_probs[row], hypothesis.token_ids)
+            end = float(lm.final_scores(lm.states_after(ids)))
+            added = WEIGHT * (hypothesis.lm_score + end) + BETA * len(hypothesis.token_ids) + hypothesis.phrase_score
+            assert hypothesis.score == pytest.approx(hypothesis.acoustic_score + added, abs=1e-3)
+            assert hypothesis.acoustic_score <= acoustic + 1e-3
+    alone = GraphDecoder(tokenizer, lm, WEIGHT, max_active=300, **settings)(logits)
+    assert alone == [n_best[:1] for n_best in n_best_lists]
+
+
+def test_other_phrases_and_some_of_the_rows(tokenizer, lm):
+    other = NGramLM.train([[5, 7, 9, 5, 7], [9, 7, 5]] * 20, vocab_size=256, order=2)
+    logits, rows = random_logits(), [3, 1]
+    weights, betas = torch.tensor([0.8, 0.5, 0.3, 1.2]), torch.tensor([2.0, 1.0, 0.0, 3.0])
+    decoder = GraphDecoder(tokenizer, [lm, other, None, lm], weights, beta=betas)
+    discounts = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    changed = decoder.with_phrases([PHRASES, ["what"], None, PHRASES[:2]], discounts)
+    expected = decoder(logits, None, [dict.fromkeys(PHRASES, 1.0), {"what": 2.0}, None, dict.fromkeys(PHRASES[:2], 4.0)])
+    assert changed(logits) == expected != decoder(logits)
+    assert changed.select(rows)(logits[rows]) == [expected[row] for row in rows]
+    shared = GraphDecoder(tokenizer, lm, WEIGHT, beta=BETA)
+    one = shared.with_phrases(PHRASES, 3.0)
+    assert one(logits) == shared(logits, None, dict.fromkeys(PHRASES, 3.0)) == one.select(range(4))(logits)
+    assert shared.with_phrases(PHRASES)(logits) == shared(logits, None, PHRASES)
+    each = shared.with_phrases(PHRASES, discounts)
+    assert each(logits) == shared(logits, None, [dict.fromkeys(PHRASES, discount) for discount in discounts.tolist()])
+    assert one.with_phrases(None)(logits) == shared(logits)
+    with pytest.raises(ValueError, match="phrases lists 2 contexts and phrase_weight 4 discounts for 2 rows"):
+        shared.with_phrases([PHRASES, None], discounts)
+    with pytest.raises(ValueError, match="discount should be at least 0"):
+        shared.with_phrases(PHRASES, -1.0)
+
+
 @pytest.mark.parametrize("engine", ["cpu", "reference"])
 def test_where_lists_of_token_sequences_are_exact_both_find_the_same(tokenizer, lm, engine):
     """Frames that leave little doubt: one alignment is all there is."""
@@ -98,21 +144,53 @@ def test_where_lists_of_token_sequences_are_exact_both_find_the_same(tokenizer, 
         assert found.text == text
 
 
-def test_discounts_are_those_of_an_arc_booster(tokenizer, lm):
-    """Without following phrases past what the LM has seen; a booster reads the same arcs from an automaton of its own."""
+def arcs_of(booster, lm):
+    """States and tokens of a booster's arcs, as a context has them."""
+    offsets, tokens = (getattr(lm, name).numpy() for name in ("arc_offsets", "arc_tokens"))
+    return list(zip((np.searchsorted(offsets, booster.arcs, "right") - 1).tolist(), tokens[booster.arcs].tolist()))
+
+
+def earned(context, token_ids):
+    """The discount of each of some tokens by the definition: the largest of the state's and those that it backs off to."""
+    lm = context.lm
+    discounts = dict(zip(zip(context.states.tolist(), context.tokens.tolist()), context.discounts.tolist()))
+    found, state = [], lm.starts[:1]
+    for token in token_ids:
+        chain = [int(state)]
+        while int(lm.backoff_states[chain[-1]]) != chain[-1]:
+            chain.append(int(lm.backoff_states[chain[-1]]))
+        found.append(max(discounts.get((place, token), 0.0) for place in chain))
+        state = lm.step(state, torch.tensor([token]))[1]
+    return found
+
+
+def test_phrases_earn_the_discounts_of_their_arcs(tokenizer, lm):
+    """Without following phrases past what the LM has seen: the arcs are those that an ArcBooster finds."""
     discounts = {phrase: 0.5 + number for number, phrase in enumerate(PHRASES)}
+    stopping = GraphDecoder(tokenizer, lm, 0.4, beta=BETA, phrases=discounts, unseen="stop")
     booster = ArcBooster(discounts, lm, tokenizer)
-    decoder = GraphDecoder(tokenizer, lm, 0.4, beta=BETA, phrases=discounts, unseen="stop")
-    assert decoder.context(discounts).arcs.tolist() == booster.arcs.tolist()
-    assert decoder.context(discounts).seen == booster.seen
+    found = stopping.context(discounts)
+    assert list(zip(found.states.tolist(), found.tokens.tolist())) == arcs_of(booster, lm)
+    assert found.seen == booster.seen
     logits = torch.cat([random_logits(8, 60), *(saying(tokenizer, " ".join([p] * 12))[:, :60] for p in PHRASES[2:4])])
-    scores = []
-    for (best,) in decoder(logits):
-        scores.append(best.phrase_score)
-        assert best.phrase_score == pytest.approx(
-            float(booster.score_sequences(torch.tensor([best.token_ids]), eos=False)), abs=1e-3
-        )
-    assert min(scores) > 0 and len({round(score, 2) for score in scores}) > 4
+    for decoder in (stopping, GraphDecoder(tokenizer, lm, 0.4, beta=BETA, phrases=discounts)):
+        context, scores = decoder.context(discounts), []
+        for (best,) in decoder(logits):
+            scores.append(best.phrase_score)
+            assert best.phrase_score == pytest.approx(sum(earned(context, best.token_ids)), abs=1e-3)
+        assert min(scores) > 0 and len({round(score, 2) for score in scores}) > 4
+
+
+def test_beginnings_earn_the_less_the_more_phrases_begin(tokenizer, lm):
+    """Discounted unigrams' probabilities sum to 1, as before."""
+    unigrams = lm.scores(lm.roots[:1])[0].double().exp()
+    for phrases in (["weather"], PHRASES, [chr(ord("a") + n) for n in range(26)]):
+        context = GraphDecoder(tokenizer, lm, discount=2.0).context(phrases)
+        at_root = context.states == int(lm.roots[0])
+        beginnings = unigrams[torch.from_numpy(context.tokens[at_root]).long()]
+        expected = 2.0 - np.log1p(float(beginnings.sum()) * np.expm1(2.0))
+        assert context.discounts[at_root] == pytest.approx(expected, abs=1e-5)
+        assert (context.discounts[~at_root] == 2.0).all() and 0 < expected < 2
 
 
 def test_frames_may_be_cut_anywhere(decoder):
@@ -147,25 +225,23 @@ def test_partials_are_the_best_so_far(tokenizer, lm, decoder):
 def test_contexts_change_in_mid_utterance(tokenizer, lm, decoder):
     """Tokens get the discounts of the context that they are found in."""
     logits, contexts = random_logits(3, 90), [PHRASES, None, [("what", 6.0), "the day"]]
-    boosters = [None if context is None else ArcBooster(context, lm, tokenizer) for context in contexts]
-    stopping = GraphDecoder(tokenizer, lm, WEIGHT, max_active=16, beta=BETA, unseen="stop")
-    stream = stopping.stream(3, phrases=[contexts[0], contexts[1], contexts[2]])
+    prepared = [None if context is None else decoder.context(context) for context in contexts]
+    stream = decoder.stream(3, phrases=contexts)
     for turn in range(3):
         stream.add(logits[:, 30 * turn : 30 * turn + 30])
         for row in range(3):
             stream.set_context(row, contexts[(row + turn + 1) % 3])
-    earned = 0.0
+    total = 0.0
     for row, (best,) in enumerate(stream.hypotheses()):
-        ids, expected = torch.tensor([best.token_ids]), 0.0
+        expected = 0.0
         for turn in range(3):
-            booster = boosters[(row + turn) % 3]
-            if booster is not None:
-                of_tokens = booster.score_tokens(ids)[0][0]
-                inside = torch.tensor([30 * turn <= frame < 30 * turn + 30 for frame in best.token_frames])
-                expected += float(of_tokens[inside].sum())
+            context = prepared[(row + turn) % 3]
+            if context is not None:
+                of_tokens = zip(earned(context, best.token_ids), best.token_frames)
+                expected += sum(share for share, frame in of_tokens if 30 * turn <= frame < 30 * turn + 30)
         assert best.phrase_score == pytest.approx(expected, abs=1e-3)
-        earned += expected
-    assert earned > 0
+        total += expected
+    assert total > 0
     unchanged = decoder(logits)
     again = decoder.stream(3, phrases=PHRASES)
     for row in range(3):
@@ -236,19 +312,18 @@ def test_phrases_behind_a_delimiter(tmp_path):
     )
     lm = NGramLM.train([[0, 1, 4, 2, 3], [2, 0, 1, 4, 0, 1]] * 10, vocab_size=7, order=3)
     context = GraphDecoder(tokenizer, lm).context(["ab"])
-    offsets, tokens = lm.arc_offsets.tolist(), lm.arc_tokens.tolist()
     behind = int(lm.step(lm.roots, torch.tensor([4]))[1])
-    of_delimiter, of_root = ({tokens[arc]: arc for arc in range(*offsets[s : s + 2])} for s in (behind, int(lm.roots[0])))
-    longer = dict(zip(context.arcs.tolist(), context.longer.tolist()))
-    assert longer[of_delimiter[0]] == 2.0
+    arcs = dict(zip(zip(context.states.tolist(), context.tokens.tolist()), context.discounts.tolist()))
+    assert arcs[behind, 0] == 2.0
     assert 4 not in context.tokens  # the delimiter earns nothing
-    assert longer.get(of_root[0], 0.0) == 0.0  # nor does an "a" in the midst of a word
+    assert (int(lm.roots[0]), 0) not in arcs  # nor does an "a" in the midst of a word
 
 
 @pytest.mark.parametrize(
     "arguments, words",
     [
         ({"max_active": 0}, "max_active"),
+        ({"max_active": 4, "num_return_sequences": 5}, "num_return_sequences"),
         ({"beam_threshold": 0.0}, "beam_threshold"),
         ({"blank_threshold": 1.5}, "blank_threshold"),
         ({"frame_seconds": -1.0}, "frame_seconds"),

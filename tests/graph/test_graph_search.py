@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hf_ngpulm.automaton import BackoffAutomaton
 from hf_ngpulm.graph import search as graph
-from hf_ngpulm.graph.following import table_of_states
+from hf_ngpulm.graph.following import owners_of
 
 DEVICE = {"gpu": "cuda" if torch.cuda.is_available() else "cpu"}
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -44,9 +44,7 @@ class Problem:
             lengths=self.lengths[rows],
             weights=self.weights[rows],
             bonuses=self.bonuses[rows],
-            biased=self.biased._replace(
-                **{name: getattr(self.biased, name)[rows] for name in ("ranges", "table_ranges", "roots")}
-            ),
+            biased=self.biased._replace(ranges=self.biased.ranges[rows], roots=self.biased.roots[rows]),
         )
 
 
@@ -117,26 +115,22 @@ def assume_no_ties(problem: Problem) -> None:
 
 
 def biased_arcs(automaton: BackoffAutomaton, draw, generator, batch_size: int) -> graph.BiasedArcs:
-    """One to three lists of random arcs, some of them empty, that rows share or not."""
-    lists = []
+    """One to three lists of random states and tokens, some of them empty, that rows share or not."""
+    root = int(automaton.roots[0])
+    lists, sizes = [], [(0, 0, 0)]
     for _ in range(draw(st.integers(1, 3))):
-        chosen = torch.rand(automaton.num_arcs, generator=generator) < draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
-        arcs = torch.nonzero(chosen)[:, 0].to(torch.int32)
-        tokens = automaton.arc_tokens[chosen].to(torch.int32)
-        discounts, longer = 4 * torch.rand((2, len(arcs)), generator=generator)
-        longer[torch.rand(len(arcs), generator=generator) < 0.4] = 0.0
-        lists.append((arcs, tokens, torch.maximum(discounts, longer), longer))
-    of_automaton = (automaton.arc_offsets.numpy(), automaton.backoff_states.numpy(), int(automaton.roots[0]))
-    tables = [torch.from_numpy(table_of_states(arcs.numpy(), longer.numpy(), *of_automaton)) for arcs, *_, longer in lists]
-    ends, table_ends = (
-        torch.cumsum(torch.tensor([0, *map(len, parts)]), 0).to(torch.int32) for parts in ([arcs for arcs, *_ in lists], tables)
-    )
+        density = draw(st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+        chosen = torch.rand((automaton.num_states, automaton.vocab_size), generator=generator) < density
+        states, tokens = torch.nonzero(chosen, as_tuple=True)
+        owners = owners_of(states.numpy(), automaton.backoff_states.numpy(), root)
+        discounts = torch.round(8 * torch.rand(len(tokens), generator=generator)) / 2  # some are the same, some nothing
+        lists.append((*map(torch.from_numpy, owners), tokens.to(torch.int32), discounts))
+        sizes.append((len(tokens), len(owners.states), len(owners.filters)))
+    ends = torch.cumsum(torch.tensor(sizes), 0).to(torch.int32)
     which = torch.randint(0, len(lists), (batch_size,), generator=generator)
     return graph.BiasedArcs(
-        torch.stack([ends[which], ends[which + 1]], 1),
+        torch.stack([ends[which], ends[which + 1]], 2),
         *(torch.cat(column) for column in zip(*lists)),
-        torch.stack([table_ends[which], table_ends[which + 1]], 1),
-        torch.cat(tables),
         roots=automaton.roots[:1].repeat(batch_size),
     )
 
@@ -187,29 +181,24 @@ def problems(draw, longest=8, most_classes=20, most_rows=4, most_active=9):
     )
 
 
-def discount_by_hand(states, numbers, discounts, state, token):
-    """The definition: of the arc that is taken the one number, of those that it overrides the other; the largest counts."""
-    found, taken = [], False
-    while True:
-        if token in states[state].arcs:
-            found += [discounts[numbers[state, token]][taken]] if numbers[state, token] in discounts else []
-            taken = True
-        if states[state].backoff_state == state:
-            return max(found, default=0.0)
-        state = states[state].backoff_state
+def discount_by_hand(states, discounts, state, token, root):
+    """The definition: of those of the states that it backs off to, itself and the root, the largest."""
+    chain = [root, state]
+    while states[chain[-1]].backoff_state != chain[-1]:
+        chain.append(states[chain[-1]].backoff_state)
+    return max(discounts.get((other, token), 0.0) for other in chain)
 
 
 def all_alignments(problem: Problem) -> dict[tuple[int, int], tuple[float, tuple[int, ...]]]:
     """The best of all labellings of the one row for each search state: its score and its tokens."""
     p, automaton = problem, problem.automaton
     states = as_dictionaries(automaton)
-    numbers, arc = {}, 0
-    for number, state in enumerate(states):
-        for token in state.arcs:
-            numbers[number, token], arc = arc, arc + 1
-    first, last = p.biased.ranges[0].tolist()
-    columns = (part[first:last].tolist() for part in (p.biased.arcs, p.biased.discounts, p.biased.longer))
-    discounts = {arc: values for arc, *values in zip(*columns)}
+    root, discounts = int(p.biased.roots[0]), {}
+    (first, _), owners, _ = p.biased.ranges[0].tolist()
+    for owner in range(*owners):
+        for arc in range(first + int(p.biased.spans[owner, 0]), first + int(p.biased.spans[owner, 1])):
+            key = (int(p.biased.states[owner]) + root, int(p.biased.tokens[arc]))
+            discounts[key] = float(p.biased.discounts[arc])
     log_probs = torch.log_softmax(p.logits[0].double(), -1).tolist()
     best: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
     classes = p.logits.shape[2]
@@ -219,7 +208,7 @@ def all_alignments(problem: Problem) -> dict[tuple[int, int], tuple[float, tuple
         for token in tokens:
             score += float(p.bonuses[0, token])
             if token < automaton.vocab_size:
-                score += discount_by_hand(states, numbers, discounts, lm_state, token)
+                score += discount_by_hand(states, discounts, lm_state, token, root)
                 lm_score, lm_state = step_by_hand(states, lm_state, token, automaton.vocab_size)
                 score += float(p.weights[0]) * lm_score
         key = (lm_state, path[-1] if path and path[-1] != p.blank else -1)

@@ -14,10 +14,9 @@ apart from `hf_ngpulm.ctc.beam`, where different token sequences never meet and 
 
 Then hypotheses that score `threshold` less than the best one are dropped, and all but the best `K`.
 
-**Discounts.** A row has a sorted list of arcs of the automaton, each with two numbers: `discounts`, what it adds where it is
-taken, and `longer`, what it adds where the same token takes an arc of a longer context instead (so that a phrase that begins
-in mid-utterance is met). Neither is negative. The largest of those that apply counts: `discounts` of the arc that is
-taken and `longer` of those that it overrides.
+**Discounts.** A row has a list of pairs of a state and a token, each with what it adds (nothing negative) where the token is
+read in that state, or in one of a longer context: one that backs off to it. (So phrases that begin in mid-utterance are met.)
+The largest of those that apply counts. Pairs of the root apply everywhere.
 
 The search is described by tensors that it takes and returns: cutting the frames into blocks changes nothing, and lists of arcs
 may change between blocks.
@@ -39,24 +38,23 @@ __all__ = ["BLANK", "INSIDE", "BiasedArcs", "GraphFrames", "GraphState", "graph_
 
 
 class BiasedArcs(NamedTuple):
-    """Arcs with discounts: `N` in all lists.
+    """Arcs with discounts, in lists that rows may share: `N` arcs, `S` states, `F` bytes in all.
 
     Args:
-        ranges: int32 `[B, 2]`, where the list of each row begins and ends; rows may share one.
-        arcs, tokens: int32 `[N]`, ascending within a list, and their tokens.
-        discounts, longer: float32 `[N]`, natural logs, see above. The first is nowhere less than the second; 0 is for nothing.
-        table_ranges: int32 `[B, 2]`, the part of each row of `table`: nothing, or a power of two of entries.
-        table: int32 `[H, 5]`, see `hf_ngpulm.graph.following.table_of_states`.
+        ranges: int32 `[B, 3, 2]`, where the row's arcs, the states that they leave, and the bytes of the filter begin and end.
+        states, spans, filters: int32 `[S]` and `[S, 3]`, uint8 `[F]`, the states of each list, see
+            `hf_ngpulm.graph.following.Owners`; numbers of arcs and states are counted from the beginning of the list.
+        tokens: int32 `[N]`, what arcs read, ascending in each state.
+        discounts: float32 `[N]`, natural logs, see above.
         roots: int32 `[B]`, the state of the empty context of each row's automaton, which backs off to itself.
     """
 
     ranges: Tensor
-    arcs: Tensor
+    states: Tensor
+    spans: Tensor
+    filters: Tensor
     tokens: Tensor
     discounts: Tensor
-    longer: Tensor
-    table_ranges: Tensor
-    table: Tensor
     roots: Tensor
 
 

@@ -5,9 +5,10 @@ once. What can't be among the best `K` any more is passed over: a hypothesis can
 the frame's best token plus the most that any token adds in its state, and once there are twice as many candidates as may be
 kept, all but the best are dropped and the lowest of these is the bound.
 
-What each token adds (bonus, LM score, discount) in a state is kept in lines by state. A state's line is that of its backoff
-state, shifted, with its own arcs written over it. Whether any of these has a discount tells one look into a table of states;
-few have. So phrases cost something only where a line is made, hardly anything there, and nothing where one is read.
+What each token adds in a state apart from discounts (bonus and LM score) is kept in lines by state, for all rows that weigh the
+same. A state's line is that of its backoff state, shifted, with its own arcs written over it. Discounts are lines of their own,
+of the states that have any, which are few: the others share that of the next one that they back off to, or the root's. Which
+one it is is looked up once a row. So phrases cost little but for the hypotheses that they bring forth.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from ...automaton.cpu import arrays_of, borrowed, borrowed_automaton, compiled, 
 from ...automaton.tensors import AutomatonTensors
 from ...batches import packed_frames
 from ...ctc.beam.cpu import BLOCK, KEPT_SCORES, ROUNDING, any_above
-from ..following import place_of
+from ..following import owner_above, owner_of
 from . import BLANK, INSIDE, BiasedArcs, GraphFrames, GraphState
 
 NONE = np.float32(-np.inf)
+OWNER_LINES = 128  # kept lines of discounts
 
 
 def graph_search(
@@ -68,47 +70,35 @@ def _line_of(state, num_kept):
 
 
 @compiled
-def _find_state(table, first, last, state):
-    """The entry of a state (less the root) in a part of a table (see `table_of_states`), -1 if it has none."""
-    if first == last:
-        return -1
-    mask = last - first - 1
-    at = place_of(state, mask)
-    while table[first + at, 2] > 0:
-        if table[first + at, 0] == state:
-            return at
-        at = (at + 1) & mask
-    return -1
+def _any_above(x, given, owner_line, added, line, first, last, bound):
+    """Whether a sum is above a bound (see `hf_ngpulm.ctc.beam.cpu.any_above`), with discounts."""
+    count = 0
+    for token in range(np.uintp(first), np.uintp(last)):
+        count += x[token] + given[owner_line, token] + added[line, token] > bound
+    return count > 0
 
 
 @compiled
-def _scatter(biased_tokens, longer, first_biased, first_entry, table, entry, carried, usual, undo):
-    """Note what arcs of some states, linked in the table, add to arcs of longer contexts; or undo that."""
-    while entry >= 0:
-        first = first_biased + table[first_entry + entry, 1]
-        for i in range(first, first + table[first_entry + entry, 2]):
-            token = biased_tokens[i]
-            if token < carried.size:
-                carried[token] = usual[token] if undo else max(carried[token], longer[i])
-        entry = table[first_entry + entry, 3]
+def _give(tokens, discounts, first_arc, spans, first_state, owner, candidates, given, owner_line):
+    """Write the discounts of a state, and of those that it backs off to and is linked to, over those that are there."""
+    while owner >= 0:
+        for arc in range(first_arc + spans[first_state + owner, 0], first_arc + spans[first_state + owner, 1]):
+            if tokens[arc] < candidates:
+                given[owner_line, tokens[arc]] = max(given[owner_line, tokens[arc]], discounts[arc])
+        owner = spans[first_state + owner, 2]
 
 
 @compiled
 def _keep(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    state, weight, plain, root, of_roots, carrieds, first_biased, biased_arcs, biased_tokens, discounts, longer,
-    first_entry, last_entry, table, blank, vocab_size, one, chain, added, highest, line_states, line_kinds, line_entries,
+    state, weight, plain, blank, vocab_size, one, chain, added, highest, line_states, line_rows,
 ):  # fmt: skip
     """Have what each token adds in a state among the lines.
 
     Args:
         plain: `[C]`, the tokens' bonuses.
-        of_roots: `[2, C]`, nothing, and what arcs of the root add to arcs of longer contexts.
-        carrieds: a copy, to write into.
         highest: no less than the highest of a line.
-        line_kinds: 1 if the line's state backs off to the root, 0 if to another.
-        line_entries: the entry of the first of the states from the line's own on, but for the root, that have arcs which add
-            to those of longer contexts; -1 for none.
+        line_rows: the row whose discounts have been looked up for a line; -1 for none.
 
     Returns:
         `chain`, grown if it was too small.
@@ -130,9 +120,7 @@ def _keep(
     for level in range(depth - 1, -1, -1):
         state = chain[level]
         shorter, line = line, _line_of(state, num_kept)  # may be the same, which does no harm
-        below = -1
         if backoff_states[state] == state:
-            kind = 1 if state == root else 0
             score_one(
                 arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
                 state, vocab_size, chain, one,
@@ -142,36 +130,20 @@ def _keep(
                 added[line, token] = plain[token] + weight * one[token]
                 top = max(top, added[line, token])
         else:
-            kind = line_kinds[shorter]
-            below = line_entries[shorter]
             shift = weight * backoff_weights[state]
             for token in range(np.uintp(0), np.uintp(candidates)):
                 added[line, token] = added[shorter, token] + shift
             top = highest[shorter] + shift
-            _scatter(biased_tokens, longer, first_biased, first_entry, table, below, carrieds[kind], of_roots[kind], False)
             for arc in range(arc_offsets[state], arc_offsets[state + 1]):
                 token = arc_tokens[arc]
                 if token < candidates:
-                    added[line, token] = plain[token] + weight * arc_weights[arc] + carrieds[kind, token]
+                    added[line, token] = plain[token] + weight * arc_weights[arc]
                     top = max(top, added[line, token])
         for token in range(candidates, classes):
             added[line, token] = plain[token]
             top = max(top, plain[token])
-        entry = _find_state(table, first_entry, last_entry, state - root)
-        if entry >= 0:
-            first = first_biased + table[first_entry + entry, 1]
-            for i in range(first, first + table[first_entry + entry, 2]):
-                token = biased_tokens[i]
-                if token < candidates:
-                    discount = max(discounts[i], carrieds[kind, token]) if state != root else discounts[i]
-                    added[line, token] = plain[token] + weight * arc_weights[biased_arcs[i]] + discount
-                    top = max(top, added[line, token])
-        if backoff_states[state] != state:
-            _scatter(biased_tokens, longer, first_biased, first_entry, table, below, carrieds[kind], of_roots[kind], True)
-        if entry >= 0 and table[first_entry + entry, 4] > 0 and state != root:
-            below = entry
         added[line, blank] = NONE
-        highest[line], line_states[line], line_kinds[line], line_entries[line] = top, state, kind, below
+        highest[line], line_states[line], line_rows[line] = top, state, -1
     return chain
 
 
@@ -230,7 +202,7 @@ def _highest_of(values, count, k, room):
 
 
 @compiled
-def _drop(lowest, most, count, states, lasts, scores, places, tokens, lm_scores, extras):
+def _drop(lowest, most, count, states, lasts, scores, places, tokens, lm_scores, extras, shares):
     """Keep the candidates that score at least so much, as many as may be kept: returns their number."""
     kept = 0
     above = 0
@@ -242,7 +214,7 @@ def _drop(lowest, most, count, states, lasts, scores, places, tokens, lm_scores,
             ties -= scores[i] == lowest
             states[kept], lasts[kept], scores[kept] = states[i], lasts[i], scores[i]
             places[kept], tokens[kept] = places[i], tokens[i]
-            lm_scores[kept], extras[kept] = lm_scores[i], extras[i]
+            lm_scores[kept], extras[kept], shares[kept] = lm_scores[i], extras[i], shares[i]
             kept += 1
     return kept
 
@@ -251,15 +223,15 @@ def _drop(lowest, most, count, states, lasts, scores, places, tokens, lm_scores,
 def _search_rows(
     first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     starts, logits, normalisers, highest_logits, lengths, weights, bonuses,
-    ranges, biased_arcs, biased_tokens, discounts, longer, table_ranges, table, roots, blank, vocab_size, threshold, skip,
+    ranges, biased_states, spans, filters, biased_tokens, discounts, roots, blank, vocab_size, threshold, skip,
     all_scores, all_last, all_states, all_fused, all_lm_scores, all_phrase_scores, links, labels, bad_frames,
 ):  # fmt: skip
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
         arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights
     )
-    logits, table = borrowed(logits), borrowed(table)
-    biased_arcs, biased_tokens = borrowed(biased_arcs), borrowed(biased_tokens)
-    discounts, longer = borrowed(discounts), borrowed(longer)
+    logits, bonuses, filters = borrowed(logits), borrowed(bonuses), borrowed(filters)
+    biased_states, spans = borrowed(biased_states), borrowed(spans)
+    biased_tokens, discounts = borrowed(biased_tokens), borrowed(discounts)
     max_active = all_scores.shape[1]
     classes = logits.shape[1]
     candidates = min(vocab_size, classes)
@@ -269,9 +241,10 @@ def _search_rows(
     all_added = np.empty((num_kept, classes), dtype=np.float32)
     all_highest = np.empty(num_kept, dtype=np.float32)
     all_line_states = np.empty(num_kept, dtype=np.int32)
-    all_line_kinds = np.empty(num_kept, dtype=np.int32)
-    all_line_entries = np.empty(num_kept, dtype=np.int32)
-    room_of_roots = np.zeros((4, classes), dtype=np.float32)
+    all_line_rows = np.empty(num_kept, dtype=np.int32)
+    all_line_owners = np.empty(num_kept, dtype=np.int32)
+    all_given = np.zeros((1 + OWNER_LINES, classes), dtype=np.float32)
+    all_given_owners = np.empty(1 + OWNER_LINES, dtype=np.int32)
     room_one = np.empty(max(vocab_size, 1), dtype=np.float32)
     # Candidates: at most two for each hypothesis without new tokens, and some more.
     most = 4 * max_active
@@ -282,36 +255,43 @@ def _search_rows(
     table_stamps = np.zeros(size, dtype=np.int64)
     table_numbers = np.empty(size, dtype=np.int32)
     of_candidates = np.empty((4, most), dtype=np.int32)
-    singles = np.empty((2, most), dtype=np.float32)
+    singles = np.empty((3, most), dtype=np.float32)
     doubles = np.empty((2, most), dtype=np.float64)
     active_doubles = np.empty((8, max_active), dtype=np.float64)
     active_integers = np.empty((4, max_active), dtype=np.int32)
 
     added, highest = borrowed(all_added), borrowed(all_highest)
-    line_states, line_kinds = borrowed(all_line_states), borrowed(all_line_kinds)
-    line_entries, one = borrowed(all_line_entries), borrowed(room_one)
-    of_roots, carrieds = borrowed(room_of_roots)[:2], borrowed(room_of_roots)[2:]
+    line_states, line_rows = borrowed(all_line_states), borrowed(all_line_rows)
+    line_owners, one = borrowed(all_line_owners), borrowed(room_one)
+    given, given_owners = borrowed(all_given), borrowed(all_given_owners)
     keys, stamps, numbers = borrowed(table_keys), borrowed(table_stamps), borrowed(table_numbers)
     integers32, floats32, floats64 = borrowed(of_candidates), borrowed(singles), borrowed(doubles)
     c_states, c_lasts, c_places, c_tokens = integers32[0], integers32[1], integers32[2], integers32[3]
-    c_lm_scores, c_extras = floats32[0], floats32[1]
+    c_lm_scores, c_extras, c_shares = floats32[0], floats32[1], floats32[2]
     c_scores, sorting = floats64[0], floats64[1]
     double_rows, integer_rows = borrowed(active_doubles), borrowed(active_integers)
     chain = np.empty(16, dtype=np.int32)
     stamp = 0
     for row in range(first, last):
         plain, weight, root = bonuses[row], weights[row], roots[row]
-        first_biased = ranges[row, 0]
-        first_entry, last_entry = table_ranges[row, 0], table_ranges[row, 1]
-        of_roots[1] = 0.0
-        entry = _find_state(table, first_entry, last_entry, 0)
-        if entry >= 0:
-            begin = first_biased + table[first_entry + entry, 1]
-            for i in range(begin, begin + table[first_entry + entry, 2]):
-                if biased_tokens[i] < candidates:
-                    of_roots[1, biased_tokens[i]] = longer[i]
-        carrieds[1] = of_roots[1]
-        line_states[:] = -1  # nothing is kept yet
+        first_arc, last_arc = ranges[row, 0, 0], ranges[row, 0, 1]
+        first_state, last_state = ranges[row, 1, 0], ranges[row, 1, 1]
+        first_byte, last_byte = ranges[row, 2, 0], ranges[row, 2, 1]
+        biased = first_arc < last_arc
+        most_given = np.float32(0.0)
+        given[0] = 0.0
+        if biased:
+            for arc in range(first_arc, last_arc):
+                most_given = max(most_given, discounts[arc])
+            owner = owner_of(biased_states, first_state, last_state, 0)
+            _give(biased_tokens, discounts, first_arc, spans, first_state, owner, candidates, given, 0)
+            given_owners[:] = -1
+        line_rows[:] = -1  # nothing is known of the row yet
+        fits = row > first and weight == weights[row - 1]
+        for token in range(classes):
+            fits = fits and plain[token] == bonuses[row - 1, token]
+        if not fits:
+            line_states[:] = -1  # nothing is kept yet
         scores, fused, lm_scores, phrase_scores = double_rows[0], double_rows[1], double_rows[2], double_rows[3]
         new_scores, new_fused, new_lm_scores, new_phrase_scores = double_rows[4], double_rows[5], double_rows[6], double_rows[7]
         lasts, states, new_lasts, new_states = integer_rows[0], integer_rows[1], integer_rows[2], integer_rows[3]
@@ -368,19 +348,40 @@ def _search_rows(
                     if line_states[line] != state:
                         chain = _keep(
                             arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-                            state, weight, plain, root, of_roots, carrieds, first_biased, biased_arcs, biased_tokens,
-                            discounts, longer, first_entry, last_entry, table, blank, vocab_size,
-                            one, chain, added, highest, line_states, line_kinds, line_entries,
+                            state, weight, plain, blank, vocab_size, one, chain, added, highest, line_states, line_rows,
                         )  # fmt: skip
-                    if base + highest_logits[packed] + highest[line] <= worst:
+                    if base + highest_logits[packed] + highest[line] + most_given <= worst:
                         continue
+                    owner_line = 0
+                    if biased:
+                        if line_rows[line] != row:
+                            line_rows[line] = row
+                            line_owners[line] = owner_above(
+                                biased_states, first_state, last_state, filters, first_byte, last_byte,
+                                backoff_states, root, state,
+                            )  # fmt: skip
+                        owner = line_owners[line]
+                        if owner >= 0:
+                            owner_line = 1 + (owner & (OWNER_LINES - 1))
+                            if given_owners[owner_line] != owner:
+                                given_owners[owner_line] = owner
+                                given[owner_line] = given[0]
+                                _give(
+                                    biased_tokens, discounts, first_arc, spans, first_state, owner, candidates,
+                                    given, owner_line,
+                                )  # fmt: skip
                     for block in range(0, classes, BLOCK):
                         end = min(block + BLOCK, classes)
-                        if not any_above(x, added, line, block, end, np.float32(worst - base - ROUNDING)):
+                        bound = np.float32(worst - base - ROUNDING)
+                        if biased:
+                            if not _any_above(x, given, owner_line, added, line, block, end, bound):
+                                continue
+                        elif not any_above(x, added, line, block, end, bound):
                             continue
-                        for entry in range(np.uintp(block), np.uintp(end)):
-                            score = base + x[entry] + added[line, entry]
-                            token = np.int64(entry)
+                        for at in range(np.uintp(block), np.uintp(end)):
+                            share = given[owner_line, at]
+                            score = base + x[at] + (added[line, at] + share)
+                            token = np.int64(at)
                             if score <= worst or token == lasts[k]:
                                 continue
                             lm_score, target = np.float32(0.0), state
@@ -395,14 +396,16 @@ def _search_rows(
                             )  # fmt: skip
                             if n < 0:
                                 continue
-                            c_lm_scores[n], c_extras[n] = lm_score, added[line, token]
+                            c_lm_scores[n] = lm_score
+                            c_shares[n] = share
+                            c_extras[n] = added[line, token] + share
                             best = max(best, score)
                             worst = max(worst, best - threshold)
                             if count == most:
                                 worst = max(worst, _highest_of(c_scores, count, max_active, sorting))
                                 count = _drop(
                                     worst, max_active, count, c_states, c_lasts, c_scores, c_places, c_tokens,
-                                    c_lm_scores, c_extras,
+                                    c_lm_scores, c_extras, c_shares,
                                 )  # fmt: skip
                                 stamp += 1
                                 for i in range(count):
@@ -415,7 +418,9 @@ def _search_rows(
             lowest = best - threshold
             if count > max_active:
                 lowest = max(lowest, _highest_of(c_scores, count, max_active, sorting))
-            kept = _drop(lowest, max_active, count, c_states, c_lasts, c_scores, c_places, c_tokens, c_lm_scores, c_extras)
+            kept = _drop(
+                lowest, max_active, count, c_states, c_lasts, c_scores, c_places, c_tokens, c_lm_scores, c_extras, c_shares
+            )
             leader = 0
             for i in range(kept):
                 k, token = c_places[i], c_tokens[i]
@@ -427,11 +432,7 @@ def _search_rows(
                 if token >= 0:
                     new_fused[i] += c_extras[i]
                     new_lm_scores[i] += c_lm_scores[i]
-                    if token < candidates and first_entry < last_entry:
-                        # What is added beside the usual, but for rounding.
-                        usual = plain[token] + weight * c_lm_scores[i]
-                        if abs(c_extras[i] - usual) > 1e-4 + 1e-5 * abs(usual):
-                            new_phrase_scores[i] += c_extras[i] - usual
+                    new_phrase_scores[i] += c_shares[i]
             active = kept
             scores, new_scores, fused, new_fused = new_scores, scores, new_fused, fused
             lm_scores, new_lm_scores = new_lm_scores, lm_scores
@@ -445,7 +446,7 @@ def _search_rows(
             all_last[row, k], all_states[row, k] = lasts[k], states[k]
     # What was borrowed from must last until here.
     return (
-        all_added.size + all_highest.size + all_line_states.size + all_line_kinds.size + all_line_entries.size
-        + room_one.size + room_of_roots.size + table_keys.size + table_stamps.size + table_numbers.size
+        all_added.size + all_highest.size + all_line_states.size + all_line_rows.size + all_line_owners.size
+        + room_one.size + all_given.size + all_given_owners.size + table_keys.size + table_stamps.size + table_numbers.size
         + of_candidates.size + singles.size + doubles.size + active_doubles.size + active_integers.size
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 At each frame all extensions of all hypotheses are scored over the whole vocabulary (`advance`), those that lead to the same
 search state are brought together by sorting, and the best `K` of what is left are kept. Discounts come from a Triton kernel, a
-program for each hypothesis, that goes from the root to the hypothesis's state.
+program for each hypothesis, that goes from its state to the root.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...automaton.gpu import automaton_signature
 from ...automaton.tensors import AutomatonTensors
 from . import BLANK, INSIDE, BiasedArcs, GraphFrames, GraphState
 
@@ -90,7 +89,7 @@ def _one_frame(
         of_lm, behind = torch.ops.hf_ngpulm.advance(list(automaton), states, vocab_size, "auto")
         lm_scores[..., :scored] = of_lm.view(batch_size, max_active, vocab_size)[..., :scored]
         targets[..., :scored] = behind.view(batch_size, max_active, vocab_size)[..., :scored]
-        if len(biased.arcs):
+        if len(biased.tokens):
             of_phrases = _discounts(automaton, states, biased, max_active, vocab_size)
             discounts[..., :scored] = of_phrases.view(batch_size, max_active, vocab_size)[..., :scored]
     added = bonuses[:, None] + weights[:, None, None] * lm_scores + discounts
@@ -160,21 +159,19 @@ def _one_frame(
 def _discounts(automaton: AutomatonTensors, states: Tensor, biased: BiasedArcs, max_active: int, vocab_size: int) -> Tensor:
     """The discount of every token in some states, `max_active` a row: int32 `[N]` -> float32 `[N, V]`."""
     found = torch.zeros((len(states), vocab_size), device=states.device)
-    carried = torch.zeros_like(found)
     _discount_kernel[(len(states),)](
-        automaton.arc_offsets, automaton.arc_tokens, automaton.backoff_states, states,
-        biased.ranges, biased.arcs, biased.tokens, biased.discounts, biased.longer, found, carried,
-        max_active, vocab_size, BLOCK=BLOCK,
+        automaton.backoff_states, states, biased.ranges, biased.states, biased.spans, biased.tokens, biased.discounts,
+        biased.roots, found, max_active, vocab_size, BLOCK=BLOCK,
     )  # fmt: skip
     return found
 
 
 @triton.jit
-def _first_from(arcs, low, high, arc):
-    """The first of some ascending arcs that isn't less than another."""
+def _first_from(states, low, high, state):
+    """The first of some ascending states that isn't less than another."""
     while low < high:
         middle = (low + high) // 2
-        less = tl.load(arcs + middle) < arc
+        less = tl.load(states + middle) < state
         low = tl.where(less, middle + 1, low)
         high = tl.where(less, high, middle)
     return low
@@ -182,62 +179,43 @@ def _first_from(arcs, low, high, arc):
 
 @triton.jit(do_not_specialize=["max_active", "vocab_size"])
 def _discount_kernel(
-    arc_offsets, arc_tokens, backoff_states, states, ranges, biased_arcs, biased_tokens, discounts, longer,
-    found, carried, max_active, vocab_size, BLOCK: tl.constexpr,
+    backoff_states, states, ranges, owners, spans, biased_tokens, discounts, roots, found, max_active, vocab_size,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     at = tl.program_id(0).to(tl.int64)
     row = at // max_active
     columns = tl.arange(0, BLOCK)
     found += at * vocab_size
-    carried += at * vocab_size
-    first = tl.load(ranges + 2 * row)
-    last = tl.load(ranges + 2 * row + 1)
-    if first < last:
+    first_arc = tl.load(ranges + 6 * row)
+    first_state = tl.load(ranges + 6 * row + 2)
+    last_state = tl.load(ranges + 6 * row + 3)
+    if first_state < last_state:
+        root = tl.load(roots + row)
         state = tl.load(states + at)
-        depth = state * 0
-        current = state
-        backoff = tl.load(backoff_states + current)
-        while backoff != current:
-            depth += 1
-            current = backoff
-            backoff = tl.load(backoff_states + current)
-        level = depth
-        while level >= 0:
-            current = state
-            for _ in range(0, level):
-                current = tl.load(backoff_states + current)
-            begin = tl.load(arc_offsets + current)
-            end = tl.load(arc_offsets + current + 1)
-            # Own arcs override those of shorter contexts, of which only `carried` is left.
-            if level < depth:
+        going = 2  # 0 once the root has been asked, which is asked last though another state may be the end of the chain
+        while going > 0:
+            owner = _first_from(owners, first_state, last_state, state - root)
+            inside = owner < last_state
+            if tl.load(owners + owner, mask=inside, other=0) == state - root:
+                begin = first_arc + tl.load(spans + 3 * owner, mask=inside, other=0)
+                end = first_arc + tl.load(spans + 3 * owner + 1, mask=inside, other=0)
+                end = tl.where(inside, end, begin)
                 for block in range(begin, end, BLOCK):
-                    arcs = block + columns
-                    tokens = tl.load(arc_tokens + arcs, mask=arcs < end, other=0).to(tl.int32)
-                    inside = (arcs < end) & (tokens < vocab_size)
-                    values = tl.load(carried + tokens, mask=inside, other=0.0)
-                    tl.store(found + tokens, values, mask=inside)
+                    numbers = block + columns
+                    tokens = tl.load(biased_tokens + numbers, mask=numbers < end, other=0)
+                    scored = (numbers < end) & (tokens < vocab_size)
+                    values = tl.load(discounts + numbers, mask=numbers < end, other=0.0)
+                    values = tl.maximum(values, tl.load(found + tokens, mask=scored, other=0.0))
+                    tl.store(found + tokens, values, mask=scored)
                 tl.debug_barrier()
-            low = _first_from(biased_arcs, first, last, begin)
-            high = _first_from(biased_arcs, low, last, end)
-            for block in range(low, high, BLOCK):
-                numbers = block + columns
-                tokens = tl.load(biased_tokens + numbers, mask=numbers < high, other=0)
-                inside = (numbers < high) & (tokens < vocab_size)
-                before = tl.load(carried + tokens, mask=inside, other=0.0)
-                taken = tl.load(discounts + numbers, mask=inside, other=0.0)
-                more = tl.load(longer + numbers, mask=inside, other=0.0)
-                tl.store(found + tokens, tl.maximum(taken, before), mask=inside)
-                tl.store(carried + tokens, tl.maximum(more, before), mask=inside)
-            tl.debug_barrier()
-            level -= 1
+            backoff = tl.load(backoff_states + state)
+            going = tl.where(backoff == state, going - 1, going)
+            going = tl.where(state == root, 0, going)
+            state = tl.where(backoff == state, root, backoff)
 
 
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     """Every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
-    for token_type in ("*i16", "*i32"):
-        of_automaton = automaton_signature(token_type)
-        signature = {name: of_automaton[name] for name in ("arc_offsets", "arc_tokens", "backoff_states")}
-        signature |= dict.fromkeys(("states", "ranges", "biased_arcs", "biased_tokens"), "*i32")
-        signature |= dict.fromkeys(("discounts", "longer", "found", "carried"), "*fp32")
-        signature |= dict.fromkeys(("max_active", "vocab_size"), "i32")
-        yield _discount_kernel, signature, {"BLOCK": BLOCK}
+    signature = dict.fromkeys(("backoff_states", "states", "ranges", "owners", "spans", "biased_tokens"), "*i32")
+    signature |= {"discounts": "*fp32", "roots": "*i32", "found": "*fp32", "max_active": "i32", "vocab_size": "i32"}
+    yield _discount_kernel, signature, {"BLOCK": BLOCK}

@@ -34,9 +34,9 @@ def graph_search(
     bad_frames = torch.full((batch_size,), -1, dtype=torch.int32)
     normalisers = torch.logsumexp(logits.float(), dim=-1).cpu()
     log_probs = logits.float().cpu() - normalisers[..., None]
-    graph = _Graph(automaton, vocab_size)
+    graph = _Graph(automaton)
     for row, length in enumerate(lengths.tolist()):
-        discounts = _row_of(biased, row)
+        discounts, root = _row_of(biased, row), int(biased.roots[row])
         weight, added = float(weights[row]), bonuses[row].tolist()
         columns = [part[row].tolist() for part in state]
         places = [place for place in zip(*columns) if place[0] > -math.inf]
@@ -60,7 +60,10 @@ def graph_search(
                 for token, log_prob in enumerate(x):
                     if token in (blank, last):
                         continue
-                    lm, discount, target = graph.read(lm_state, token, discounts)
+                    lm, discount, target = 0.0, 0.0, lm_state
+                    if token < vocab_size:
+                        lm, target = graph.read(lm_state, token)
+                        discount = graph.discount(lm_state, token, discounts, root)
                     extra = added[token] + weight * lm + discount
                     parts = (score + log_prob + extra, fused + extra, lm_score + lm, phrase_score + discount)
                     offer((target, token), (*parts, k, token))
@@ -78,34 +81,40 @@ def graph_search(
     return GraphState(*(part.to(device) for part in state)), GraphFrames(*(part.to(device) for part in frames_found))
 
 
-def _row_of(biased: BiasedArcs, row: int) -> dict[int, tuple[float, float]]:
-    """The discounts of a row by arc."""
-    first, last = biased.ranges[row].tolist()
-    columns = (part[first:last].tolist() for part in (biased.arcs, biased.discounts, biased.longer))
-    return {arc: (discount, longer) for arc, discount, longer in zip(*columns)}
+def _row_of(biased: BiasedArcs, row: int) -> dict[tuple[int, int], float]:
+    """The discounts of a row by state and token."""
+    (first, _), (first_state, last_state), _ = biased.ranges[row].tolist()
+    found = {}
+    for owner in range(first_state, last_state):
+        state = int(biased.states[owner] + biased.roots[row])
+        for arc in range(*(first + biased.spans[owner, :2]).tolist()):
+            found[state, int(biased.tokens[arc])] = float(biased.discounts[arc])
+    return found
 
 
 class _Graph:
     """An automaton as lists."""
 
-    def __init__(self, automaton: AutomatonTensors, vocab_size: int) -> None:
+    def __init__(self, automaton: AutomatonTensors) -> None:
         offsets, tokens, self.weights, self.targets, self.backoffs, self.backoff_weights = (t.tolist() for t in automaton)
-        self.vocab_size = vocab_size
         self.arcs = [{tokens[arc]: arc for arc in range(*bounds)} for bounds in pairwise(offsets)]
 
-    def read(self, state: int, token: int, discounts: dict[int, tuple[float, float]]) -> tuple[float, float, int]:
-        """Score and discount of a token in a state, and the state it leads to."""
-        if token >= self.vocab_size:
-            return 0.0, 0.0, state
-        score, found, target, taken = 0.0, 0.0, None, False
+    def read(self, state: int, token: int) -> tuple[float, int]:
+        """Score of a token in a state, and the state it leads to."""
+        score = 0.0
         while True:
             arc = self.arcs[state].get(token)
             if arc is not None:
-                found = max(found, discounts.get(arc, (0.0, 0.0))[taken])
-                if not taken:
-                    score, target, taken = score + self.weights[arc], self.targets[arc], True
-            elif not taken:
-                score += self.backoff_weights[state]
+                return score + self.weights[arc], self.targets[arc]
+            score += self.backoff_weights[state]
             if self.backoffs[state] == state:
-                return score, found, state if target is None else target
+                return score, state
             state = self.backoffs[state]
+
+    def discount(self, state: int, token: int, discounts: dict[tuple[int, int], float], root: int) -> float:
+        """The largest discount of a token in a state and those that it backs off to."""
+        found = max(discounts.get((root, token), 0.0), discounts.get((state, token), 0.0))
+        while self.backoffs[state] != state:
+            state = self.backoffs[state]
+            found = max(found, discounts.get((state, token), 0.0))
+        return found
