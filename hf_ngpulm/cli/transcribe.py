@@ -25,7 +25,8 @@ def transcribe(
         int | None, typer.Option("--num-beams", min=1, help="Beam of the search; 1, the default, searches greedily.")
     ] = None,
     strategy: Annotated[
-        str | None, typer.Option("--strategy", help="For transducers: greedy, alsd or aes (both beam searches).")
+        str | None,
+        typer.Option("--strategy", help="For transducers: greedy, alsd or aes (both beam searches); for CTC: graph."),
     ] = None,
     beta: Annotated[float | None, typer.Option("--beta", help="For CTC: bonus for each token in beam search.")] = None,
     n_best: Annotated[int | None, typer.Option("--n-best", min=1, help="Hypotheses to show, with --num-beams.")] = None,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from ..arguments import one_of, refuse_idle
 from ..ctc import CTCDecoder
 from ..fusion import LM_WEIGHT
 from ..hypotheses import Hypothesis
 from .base import NGramPipeline, frame_lengths
+
+if TYPE_CHECKING:
+    from ..graph import GraphDecoder
 
 
 class CTCNGramPipeline(NGramPipeline):
@@ -32,6 +36,9 @@ class CTCNGramPipeline(NGramPipeline):
             `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
         phrase_weight: what their bonuses are multiplied with (default 1); a list or a tensor has one for each recording.
         num_beams: prefixes that the search keeps; 1 (the default) searches greedily.
+        strategy: "graph" searches in the LM's graph in place of prefixes, see `hf_ngpulm.GraphDecoder`: `num_beams` are then
+            the hypotheses that it keeps (by default 64), and `phrase_weight` the discount of phrases (by default 2), which have
+            to be given as texts.
         num_return_sequences: above 1, results have a list `hypotheses` of so many transcripts with their scores.
         confidence: a measure (see `hf_ngpulm.confidence`); the chunks that `return_timestamps` gives then have a `confidence`.
         beta, beam_threshold, blank_threshold, score_eos, merge, repeats, engine: as for `hf_ngpulm.CTCDecoder`.
@@ -44,18 +51,29 @@ class CTCNGramPipeline(NGramPipeline):
     """
 
     settings = (
-        "lm", "lm_weight", "phrases", "phrase_weight", "num_beams", "beta", "beam_threshold", "blank_threshold", "score_eos",
-        "merge", "num_return_sequences", "repeats", "confidence", "engine",
+        "lm", "lm_weight", "phrases", "phrase_weight", "num_beams", "strategy", "beta", "beam_threshold", "blank_threshold",
+        "score_eos", "merge", "num_return_sequences", "repeats", "confidence", "engine",
     )  # fmt: skip
     reasons = ("lm", "phrases", "num_beams", "confidence")
-    of_an_lm = frozenset({"lm_weight", "repeats", "score_eos"})
+    of_an_lm = frozenset({"lm_weight", "repeats", "score_eos", "strategy"})
     shared_with_generation = ("num_beams", "num_return_sequences")
 
     takes_what_lms_come_with = True
 
-    def _make_decoder(self, settings: dict[str, Any]) -> CTCDecoder:
+    def _make_decoder(self, settings: dict[str, Any]) -> CTCDecoder | GraphDecoder:
+        from ..graph import GraphDecoder  # has a stream's parts, and those need pipelines
+
         defaults = {"confidence": None, "lm_weight": LM_WEIGHT}  # what is remembered is among the settings
-        return CTCDecoder(self.tokenizer, **{**defaults, **settings}, frame_seconds=self._frame_seconds)
+        settings = {**defaults, **settings, "frame_seconds": self._frame_seconds}
+        strategy = settings.pop("strategy", None)
+        if strategy is None:
+            return CTCDecoder(self.tokenizer, **settings)
+        one_of("strategy", strategy, ("graph",))
+        of_others = {name: settings.pop(name, None) for name in ("repeats", "merge")}
+        refuse_idle(of_others, "has no meaning in a graph; leave it out, or strategy='graph'")
+        if "num_beams" in settings:
+            settings["max_active"] = settings.pop("num_beams")
+        return GraphDecoder(self.tokenizer, **settings)
 
     def _frames(self, model_inputs: dict[str, Any], **kwargs: Any) -> tuple[Tensor, Tensor | None]:
         attention_mask = model_inputs.pop("attention_mask", None)
@@ -63,5 +81,5 @@ class CTCNGramPipeline(NGramPipeline):
         logits = self.model(**inputs).logits
         return logits, None if attention_mask is None else frame_lengths(self.model, attention_mask.sum(-1).long())
 
-    def _decode(self, decoder: CTCDecoder, frames: Tensor, lengths: Tensor | None) -> list[list[Hypothesis]]:
+    def _decode(self, decoder: CTCDecoder | GraphDecoder, frames: Tensor, lengths: Tensor | None) -> list[list[Hypothesis]]:
         return decoder(frames, lengths)

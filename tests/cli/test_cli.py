@@ -250,7 +250,7 @@ def test_demo(capsys):
         (["transcribe", CLIPS[0], "-m", MODEL, "--lm-weight", "0.3"], "without lm="),
         (["transcribe", CLIPS[0], "-m", MODEL, "--phrase-weight", "0.3"], "without phrases="),
         (["transcribe", CLIPS[0], "-m", MODEL, "--n-best", "3"], "num_beams"),
-        (["transcribe", CLIPS[0], "-m", MODEL, "--strategy", "alsd"], "strategy: no settings for ParakeetForCTC"),
+        (["transcribe", CLIPS[0], "-m", MODEL, "--strategy", "alsd"], "strategy given without lm="),
         (["transcribe", CLIPS[0], "-m", MODEL, "--timestamps", "sentence"], "word or char"),
     ],
 )
