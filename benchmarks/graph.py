@@ -1,24 +1,29 @@
 """Graph decoding beside prefix beam search, and phrases on the graph's arcs: error rates, and what a thousand phrases cost.
 
-    python benchmarks/graph.py --model CTC --manifest clips.jsonl --lm LM --distractors names.txt
+    python benchmarks/graph.py --model CTC --manifest clips.jsonl --lm LM --word-lm words.arpa --distractors names.txt
 
 A manifest has a line {"audio": path, "text": transcript, "entities": [names in it]} per clip; the other file a name per line
 that is in no clip. Weights, bonuses and discounts are chosen on the even clips (the first one is even), figures are those of
-the odd ones. "own": each clip with a context of its own entities; "among 1000": these and distractors, so many phrases in all,
-other ones for each clip. Discounts are chosen for each kind by itself, the one with the lowest entity error rate of those at
-which the word error rate is no worse than without phrases; entities are the clip's own (see hf_ngpulm.evaluation). Times are
-medians of decoding all clips, by turns, from the model's outputs to text, with the contexts made beforehand; what that takes
-stands by itself.
+the odd ones; beside them those of all clips at the paper's discount. "own": each clip with a context of its own entities;
+"among 1000": these and distractors, so many phrases in all, other ones for each clip. Discounts are chosen for each kind by
+itself, the one with the lowest entity error rate of those at which the word error rate is no worse than without phrases;
+entities are the clip's own (see hf_ngpulm.evaluation).
+
+Searches run from the model's outputs to text. What phrases cost is told from seconds of the process, on one thread: batch by
+batch decodings without and with phrases take turns, and so does the model; a turn goes over all clips, figures are medians of
+turns. Contexts are made beforehand; what that takes stands by itself.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import itertools
 import json
 import random
 import statistics
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,19 +37,22 @@ import speech
 
 from hf_ngpulm import CTCDecoder, GraphDecoder
 from hf_ngpulm.evaluation import entity_errors, word_errors
+from hf_ngpulm.language_model import load_language_model
 
-BEAMS, ACTIVE = (8, 16), (8, 16, 32, 64, 128)
+BEAMS, ACTIVE = (8, 16), (8, 16, 32, 64)
 WEIGHTS, BETAS = (0.7, 0.9, 1.1, 1.3), (1.0, 2.0, 3.0, 4.0, 5.0)
-DISCOUNTS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
+DISCOUNTS = (1.0, 1.5, 2.0, 3.0, 4.0)
 PAPERS = 2.0  # Nigmatulina et al. 2023
-OF_PHRASES = (16, 32)  # hypotheses that phrases are tried with
+OF_PHRASES = (16, 32, 64)  # hypotheses that phrases are tried with
+BATCH_SIZES = (1, 32)
 MOST_PHRASES = 1000
-EVEN, ODD = slice(0, None, 2), slice(1, None, 2)
+EVEN, ODD, ALL = slice(0, None, 2), slice(1, None, 2), slice(0, None)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     speech.add_arguments(parser, "graph")
+    parser.add_argument("--word-lm", help="a language model of words, beside that of tokens")
     parser.add_argument("--distractors", type=Path, required=True)
     args = parser.parse_args()
     outputs = speech.load(args)
@@ -53,29 +61,43 @@ def main() -> None:
     names = [line.strip() for line in args.distractors.read_text().splitlines() if line.strip()]
     drawn = random.Random(0)
     among = [[*own, *drawn.sample(names, min(MOST_PHRASES - len(own), len(names)))] for own in entities]
-    with torch.inference_mode():
-        searches, makers = searched(outputs, args)
-        print(measure.table([*searches[0]], [[*row.values()] for row in searches]), flush=True)
-        phrases = [
-            biased(outputs, entities, among, active, *settings) for active, settings in makers.items() if active in OF_PHRASES
-        ]
-        print(json.dumps(phrases, indent=1), flush=True)
-        costs = [cost(outputs, among, names, active, *settings, args) for active, settings in makers.items()]
-        print(measure.table([*costs[0]], [[*row.values()] for row in costs]))
-        forward = measure.by_turns({"": lambda: seconds(lambda: forward_pass(outputs), args)}, args.repeats)[""]
-    found = {"audio_seconds": outputs.seconds, "forward_seconds": forward, "searches": searches, "phrases": phrases}
-    print("results in", measure.save(args.name, {**found, "costs": costs}, args.out))
+    lms = {"tokens": outputs.lm}
+    if args.word_lm:
+        lms["words"] = load_language_model(args.word_lm, outputs.processor.tokenizer, args.device)
+    batched = {}
+    for batch_size in BATCH_SIZES:
+        args.batch_size = batch_size
+        batched[batch_size] = speech.load(args)
+    found: dict[str, Any] = {"audio_seconds": outputs.seconds}
+    for unit, lm in lms.items():
+        outputs = copy.copy(outputs)
+        outputs.lm = lm
+        with torch.inference_mode():
+            searches, chosen = searched(outputs, args)
+            print(measure.table([*searches[0]], [[*row.values()] for row in searches]), flush=True)
+            settings = {active: {"lm_weight": w, "beta": b, "max_active": active} for active, (w, b) in chosen.items()}
+            phrases = biased(outputs, entities, among, [settings[active] for active in OF_PHRASES])
+            print(measure.table([*phrases[0]], [[*row.values()] for row in phrases]), flush=True)
+            costs = [
+                cost(outputs, of_size, batch_size, entities, among, names, settings[active], args)
+                for batch_size, of_size in batched.items()
+                for active in OF_PHRASES
+            ]
+            print(measure.table([*costs[0]], [[*row.values()] for row in costs]), flush=True)
+        making = setting_up(outputs, entities, among)
+        print(making, flush=True)
+        found[unit] = {"searches": searches, "phrases": phrases, "costs": costs, "milliseconds_to_set_up": making}
+        print("results in", measure.save(args.name, found, args.out), flush=True)
+
+
+def clock(args: argparse.Namespace) -> float:
+    return time.process_time() if args.device == "cpu" else speech.now(args.device)
 
 
 def seconds(call: Callable[[], Any], args: argparse.Namespace) -> float:
-    begin = speech.now(args.device)
+    begin = clock(args)
     call()
-    return speech.now(args.device) - begin
-
-
-def forward_pass(outputs: speech.Outputs) -> None:
-    for inputs in outputs.inputs:
-        outputs.model(**inputs)
+    return clock(args) - begin
 
 
 def wer(outputs: speech.Outputs, found: list[str], part: slice) -> float:
@@ -86,7 +108,7 @@ def searched(outputs: speech.Outputs, args: argparse.Namespace) -> tuple[list[di
     """Each search with its best settings, and these of the graph by number of hypotheses."""
     kinds: dict[str, tuple[Any, str, int]] = {f"prefix beam {n}": (CTCDecoder, "num_beams", n) for n in BEAMS}
     kinds |= {f"graph, {n} active": (GraphDecoder, "max_active", n) for n in ACTIVE}
-    rows, decoders, makers = [], {}, {}
+    rows, decoders, chosen = [], {}, {}
     for name, (kind, size, number) in kinds.items():
         made = {
             (weight, beta): kind(outputs.processor, outputs.lm, weight, beta=beta, **{size: number})
@@ -96,12 +118,12 @@ def searched(outputs: speech.Outputs, args: argparse.Namespace) -> tuple[list[di
         best = min(found, key=lambda settings: wer(outputs, found[settings], EVEN))
         decoders[name] = made[best]
         if kind is GraphDecoder:
-            makers[number] = best
+            chosen[number] = best
         rates = {"WER, even": wer(outputs, found[best], EVEN), "WER, odd": wer(outputs, found[best], ODD)}
         rows.append({"search": name, "lm_weight": best[0], "beta": best[1], **rates})
     calls = {name: lambda d=decoder: seconds(lambda: outputs.decode(d), args) for name, decoder in decoders.items()}
     times = measure.by_turns(calls, args.repeats)
-    return [{**row, "seconds": times[row["search"]], "RTFx": outputs.seconds / times[row["search"]]} for row in rows], makers
+    return [{**row, "seconds": times[row["search"]], "RTFx": outputs.seconds / times[row["search"]]} for row in rows], chosen
 
 
 def decoded(outputs: speech.Outputs, decoder: GraphDecoder, contexts: list[Any] | None) -> list[str]:
@@ -114,65 +136,102 @@ def decoded(outputs: speech.Outputs, decoder: GraphDecoder, contexts: list[Any] 
 
 
 def biased(
-    outputs: speech.Outputs, entities: list[Any], among: list[Any], active: int, weight: float, beta: float
-) -> dict[str, Any]:
-    """Error rates with and without phrases."""
+    outputs: speech.Outputs, entities: list[Any], among: list[Any], every_settings: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Error rates with and without phrases, a row for each number of hypotheses, way of phrases and discount."""
 
-    def rates(found: list[str], part: slice) -> dict[str, float]:
-        errors = entity_errors(outputs.texts[part], found[part], entities[part])
-        figures = {"wer": wer(outputs, found, part), "entity_wer": 100 * errors.entity_wer, "f1": 100 * errors.matches.f1}
-        return {name: round(figure, 2) for name, figure in figures.items()}
+    def row(settings: dict[str, Any], phrases: str, unseen: str, discount: float, found: list[str]) -> dict[str, Any]:
+        figures: dict[str, Any] = {**settings, "phrases": phrases, "unseen": unseen, "discount": discount}
+        for name, part in (("even", EVEN), ("odd", ODD), ("all", ALL)):
+            errors = entity_errors(outputs.texts[part], found[part], entities[part])
+            figures[f"wer, {name}"] = round(wer(outputs, found, part), 2)
+            figures[f"entity_wer, {name}"] = round(100 * errors.entity_wer, 2)
+            figures[f"f1, {name}"] = round(100 * errors.matches.f1, 2)
+        return figures
 
-    settings = {"lm_weight": weight, "beta": beta, "max_active": active}
-    none = decoded(outputs, GraphDecoder(outputs.processor, outputs.lm, **settings), None)
-    result: dict[str, Any] = {**settings, "none": {"even": rates(none, EVEN), "odd": rates(none, ODD)}}
-    for unseen in ("backoff", "stop"):
-        curves: dict[str, dict[float, dict[str, Any]]] = {"own": {}, f"among {MOST_PHRASES}": {}}
-        for discount in DISCOUNTS:
-            decoder = GraphDecoder(outputs.processor, outputs.lm, **settings, discount=discount, unseen=unseen)
-            for kind, contexts in zip(curves, (entities, among)):
-                found = decoded(outputs, decoder, [context or None for context in contexts])
-                curves[kind][discount] = {"even": rates(found, EVEN), "odd": rates(found, ODD)}
-        result[unseen] = {}
-        for kind, curve in curves.items():
-            harmless = [d for d in DISCOUNTS if curve[d]["even"]["wer"] <= result["none"]["even"]["wer"]] or DISCOUNTS[:1]
-            best = min(harmless, key=lambda discount: curve[discount]["even"]["entity_wer"])
-            chosen = {"discount": best, **curve[best]["odd"]}
-            result[unseen][kind] = {"chosen": chosen, "the paper's": curve[PAPERS]["odd"], "by_discount": curve}
-    return result
+    rows = []
+    for settings in every_settings:
+        none = decoded(outputs, GraphDecoder(outputs.processor, outputs.lm, **settings), None)
+        rows.append(row(settings, "none", "", 0.0, none))
+    for unseen, discount in (*(("backoff", discount) for discount in DISCOUNTS), ("stop", PAPERS)):
+        maker = GraphDecoder(outputs.processor, outputs.lm, discount=discount, unseen=unseen)
+        for kind, contexts in (("own", entities), (among_name(), among)):
+            arcs = [maker.context(context) if context else None for context in contexts]
+            for settings in every_settings:
+                found = decoded(outputs, GraphDecoder(outputs.processor, outputs.lm, **settings), arcs)
+                rows.append(row(settings, kind, unseen, discount, found))
+    for active, kind in itertools.product([settings["max_active"] for settings in every_settings], ("own", among_name())):
+        of_size = [r for r in rows if r["max_active"] == active]
+        best = min(
+            (r for r in of_size if r["phrases"] in (kind, "none") and r["wer, even"] <= of_size[0]["wer, even"]),
+            key=lambda r: r["entity_wer, even"],
+        )
+        rows.append({**best, "phrases": f"{kind}, chosen"})
+    return rows
+
+
+def among_name() -> str:
+    return f"among {MOST_PHRASES}"
 
 
 def cost(
     outputs: speech.Outputs,
+    batched: speech.Outputs,
+    batch_size: int,
+    entities: list[Any],
     among: list[Any],
     names: list[str],
-    active: int,
-    weight: float,
-    beta: float,
+    settings: dict[str, Any],
     args: argparse.Namespace,
 ) -> dict[str, Any]:
-    """Seconds of decoding with a thousand phrases beside those without."""
-    decoder = GraphDecoder(outputs.processor, outputs.lm, weight, beta=beta, max_active=active, discount=PAPERS)
-    making = []
-    for phrases in among[:20]:
-        making.append(seconds(lambda given=phrases: decoder.context(given), args))
+    """Seconds of the model and of decoding, and how much a thousand phrases add to both together."""
+    decoder = GraphDecoder(outputs.processor, outputs.lm, **settings)
     one = decoder.context(names[:MOST_PHRASES])
-    each = [decoder.context(phrases) for phrases in among]
-    calls: dict[Any, Callable[[], float]] = {}
-    for again in range(2):  # two of everything, to see what chance does
-        for name, contexts in (("none", None), ("one", [one] * len(among)), ("each", each)):
-            calls[name, again] = lambda given=contexts: seconds(lambda: decoded(outputs, decoder, given), args)
-    times = measure.by_turns(calls, args.repeats)
-    both = {name: statistics.mean(times[name, again] for again in range(2)) for name in ("none", "one", "each")}
-    return {
-        "active": active,
-        "seconds": both["none"],
-        "same, again": times["none", 1] / times["none", 0],
-        "one context": both["one"] / both["none"],
-        "one for each clip": both["each"] / both["none"],
-        "arcs": len(one),
-        "milliseconds to make": 1e3 * statistics.median(making),
+    contexts: dict[str, list[Any]] = {
+        "none": [None] * len(among),
+        "none, again": [None] * len(among),
+        "own": [decoder.context(own) if own else None for own in entities],
+        f"{MOST_PHRASES}": [one] * len(among),
+        f"{MOST_PHRASES} for each": [decoder.context(phrases) for phrases in among],
     }
+    turns: list[dict[str, float]] = []
+    for turn in range(args.repeats + 1):
+        spent = dict.fromkeys(("model", *contexts), 0.0)
+        for number, ((clips, logits, lengths), inputs) in enumerate(zip(batched.batches, batched.inputs, strict=True)):
+            begin = clock(args)
+            if turn < 4:
+                batched.model(**inputs)
+            spent["model"] += clock(args) - begin
+            kinds = list(contexts)
+            first = (turn + number) % len(kinds)
+            for kind in (*kinds[first:], *kinds[:first]):
+                given = [contexts[kind][clip] for clip in clips]
+                begin = clock(args)
+                decoder(logits, lengths, given)
+                spent[kind] += clock(args) - begin
+        turns += [spent] if turn else []  # the first one loads compiled code
+    model = statistics.median(spent["model"] for spent in turns[:3])
+    middle = {kind: statistics.median(spent[kind] for spent in turns) for kind in contexts}
+    row: dict[str, Any] = {"batch_size": batch_size, **settings, "model_seconds": model, "seconds": middle["none"]}
+    for kind in list(contexts)[1:]:
+        more = statistics.median(spent[kind] - spent["none"] for spent in turns)
+        row[f"{kind}: of search"] = round(1 + more / middle["none"], 4)
+        row[f"{kind}: of both"] = round(1 + more / (model + middle["none"]), 4)
+    return row
+
+
+def setting_up(outputs: speech.Outputs, entities: list[Any], among: list[Any]) -> dict[str, float]:
+    """Milliseconds to make a context of phrases, and to find it again by what is in it (medians)."""
+    found = {}
+    for kind, contexts in (("own", [own for own in entities if own]), (among_name(), among)):
+        decoder = GraphDecoder(outputs.processor, outputs.lm)
+        times: dict[str, list[float]] = {"": [], ", again": []}
+        for phrases, again in itertools.product(contexts[:40], times):
+            begin = time.process_time()
+            decoder.context(phrases)
+            times[again].append(1e3 * (time.process_time() - begin))
+        found |= {kind + again: statistics.median(values) for again, values in times.items()}
+    return found
 
 
 if __name__ == "__main__":
