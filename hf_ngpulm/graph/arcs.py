@@ -103,12 +103,12 @@ class ContextArcs:
                 f"a {type(phrases).__name__} is an automaton beside the language model's; a graph has arcs: pass the phrases "
                 "themselves, or decode with a CTCDecoder"
             )
-        checked = checked_phrases(phrases, self.discount)
-        below = next((name for name, discount in checked.items() if discount < 0), None)
-        if below is not None:
-            raise ValueError(f"a discount should be at least 0, that of {below!r} is {checked[below]}")
-        key = (id(lm), *checked.items())
+        # Texts alone are their own key; what else there may be is looked through first.
+        texts = tuple(phrases) if isinstance(phrases, list | tuple) and all(type(phrase) is str for phrase in phrases) else None
+        checked = None if texts is not None else self._checked(phrases)
+        key = (id(lm), self.discount, texts) if checked is None else (id(lm), *checked.items())
         if key not in self._kept:
+            checked = self._checked(phrases) if checked is None else checked
             if id(lm) not in self._arrays:
                 t = lm.tensors
                 of_lm = (t.arc_offsets, t.arc_tokens, t.arc_targets, t.backoff_states)
@@ -118,6 +118,13 @@ class ContextArcs:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
         return self._kept[key]
+
+    def _checked(self, phrases: Phrases) -> dict[str, float]:
+        checked = checked_phrases(phrases, self.discount)
+        below = next((name for name, discount in checked.items() if discount < 0), None)
+        if below is not None:
+            raise ValueError(f"a discount should be at least 0, that of {below!r} is {checked[below]}")
+        return checked
 
     def of_rows(self, phrases: Any, models: Sequence[NGramLM | None]) -> list[PhraseArcs | None]:
         """The arcs of each row of a batch.

@@ -292,6 +292,18 @@ def test_prepared_contexts_and_texts_are_the_same(tokenizer, lm, decoder):
     assert decoder(logits, None, []) == decoder(logits)
 
 
+def test_contexts_are_found_again_by_what_is_in_them(tokenizer, lm):
+    decoder = GraphDecoder(tokenizer, lm)
+    first = decoder.context(PHRASES)
+    assert decoder.context(list(PHRASES)) is decoder.context(tuple(PHRASES)) is first
+    assert decoder.context(PHRASES[:3]) is not first
+    pairs = decoder.context(dict.fromkeys(PHRASES, 3.0))
+    assert decoder.context([(phrase, 3.0) for phrase in PHRASES]) is pairs
+    threes = GraphDecoder(tokenizer, lm, discount=3.0).context(PHRASES)
+    assert threes.discounts.tolist() == pairs.discounts.tolist() != first.discounts.tolist()
+    assert decoder.with_phrases(PHRASES, 3.0).phrases is not decoder.with_phrases(PHRASES).phrases is first
+
+
 def test_a_bonus_for_words(tokenizer, lm):
     logits = random_logits(2, 60)
     found = GraphDecoder(tokenizer, lm, 0.5, beta=3.0, beta_per="word")(logits)
