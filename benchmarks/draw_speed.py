@@ -20,7 +20,7 @@ STYLES = [("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"), ((0, (5, 1, 1, 1)), 
 
 
 def main() -> None:
-    figure, panels = pyplot.subplots(1, len(TITLES), figsize=(12, 5), sharey=True, layout="constrained")
+    figure, panels = pyplot.subplots(1, len(TITLES), figsize=(12, 6), sharey=True, layout="constrained")
     for panel, (name, title) in zip(panels, TITLES.items(), strict=True):
         decoders = json.loads((measure.RESULTS / f"{name}.json").read_text())["decoders"]
         for number, decoder in enumerate(decoders):
@@ -31,7 +31,7 @@ def main() -> None:
             panel.plot(sizes, speeds, linestyle=line, marker=marker, color=grey, label=decoder["decoder"])
         panel.set(xscale="log", yscale="log", title=title, xlabel="batch size")
         panel.grid(alpha=0.3)
-        panel.legend(fontsize=6)
+        panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3, fontsize=7)
     panels[0].set_ylabel("times real time, decoding alone, one thread")
     figure.savefig(measure.RESULTS / "speed_against_batch.png", dpi=120)
 

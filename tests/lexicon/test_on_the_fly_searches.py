@@ -35,9 +35,7 @@ class Both:
 
 @pytest.fixture(scope="module", params=["letters", "pieces"])
 def both(request):
-    made = Both(request.getfixturevalue(request.param), 3)
-    made.kind = request.param
-    return made
+    return Both(request.getfixturevalue(request.param), 3)
 
 
 def outputs(tokenizer, rows, frames, seed=0, classes=None, scale=2.0):
@@ -124,15 +122,13 @@ def transducers(both, engine, strategy, durations=None, **more):
     return lm, *(TransducerDecoder(model, both.tokenizer, lm=m, lm_weight=0.8, **settings) for m in (lm, both.static))
 
 
-def skip_slow(both, engine, phrases=None):
-    if engine == "reference" and (both.kind == "pieces" or phrases is not None):
-        pytest.skip("takes long without compiled loops")
+# Without compiled loops a search for pieces, or with phrases, takes long.
+KINDS = [("letters", "reference"), ("letters", "cpu"), ("pieces", "cpu")]
 
 
-@pytest.mark.parametrize("engine", ["reference", "cpu"])
+@pytest.mark.parametrize(("both", "engine"), KINDS, indirect=["both"])
 @pytest.mark.parametrize("strategy", ["greedy", "alsd", "aes"])
 def test_transducers(both, engine, strategy):
-    skip_slow(both, engine)
     lm, ours, theirs = transducers(both, engine, strategy)
     inputs, mask = torch.randn(3, 14, 6, generator=torch.Generator().manual_seed(0)), torch.ones(3, 14, dtype=torch.int64)
     mask[1, 9:] = 0
@@ -168,11 +164,13 @@ def test_streams_of_ctc(both, settings, phrases):
     assert ours == theirs
 
 
-@pytest.mark.parametrize("phrases", [None, ["a bad dad"]])
-@pytest.mark.parametrize("engine", ["reference", "cpu"])
+@pytest.mark.parametrize(
+    ("both", "engine", "phrases"),
+    [(*kind, None) for kind in KINDS] + [(*kind, ["a bad dad"]) for kind in KINDS if kind[1] == "cpu"],
+    indirect=["both"],
+)
 @pytest.mark.parametrize("strategy", ["greedy", "alsd", "aes"])
 def test_streams_of_transducers(both, engine, strategy, phrases):
-    skip_slow(both, engine, phrases)
     lm, ours, theirs = transducers(both, engine, strategy)
     inputs, mask = torch.randn(2, 12, 6, generator=torch.Generator().manual_seed(1)), torch.ones(2, 12, dtype=torch.int64)
     frames, _ = ours.model.encode(inputs, mask)
