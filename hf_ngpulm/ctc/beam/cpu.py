@@ -11,16 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...automaton.cpu import arrays_of, borrowed, borrowed_automaton, compiled, in_threads, score_one, step_one
+from ...automaton.cpu import arrays_of, borrowed, borrowed_automaton, compiled, in_threads, step_one
 from ...automaton.tensors import AutomatonTensors
 from ...batches import packed_frames
 from . import BLANK, INSIDE, BeamFrames, BeamState
+from .added import KEPT_SCORES, ROUNDING, are_equal, keep, line_of, list_above, list_sums_above
 from .joining import NONE, add_logs, join_texts
 
-KEPT_SCORES = 1 << 18
-BLOCK = 64  # tokens that are looked at together
 FEW = 4  # tokens that are fewer than one in so many are gone through one by one for each prefix
-ROUNDING = 1e-3  # of sums in single precision
 
 
 def ctc_beam(
@@ -72,44 +70,6 @@ def highest_of_tokens(logits: Tensor, blank: int) -> Tensor:
 def elements_per_row(frames: int, classes: int, num_beams: int) -> int:
     """How much work a row is, see `in_threads`."""
     return frames * (classes + 64 * num_beams)
-
-
-@compiled
-def any_above(x, added, line, first, last, bound):
-    """Whether a sum is above a bound. (Counting becomes vector instructions, which a maximum or an early end doesn't.)"""
-    count = 0
-    for token in range(np.uintp(first), np.uintp(last)):  # what may be negative is checked at every step
-        count += x[token] + added[line, token] > bound
-    return count > 0
-
-
-@compiled
-def _list_sums_above(x, added, line, bound, classes, listed):
-    """List the tokens with sums above a bound."""
-    bound, count = np.float32(bound), 0
-    for block in range(0, classes, BLOCK):
-        end = min(block + BLOCK, classes)
-        if any_above(x, added, line, block, end, bound):
-            for token in range(np.uintp(block), np.uintp(end)):
-                listed[count] = token
-                count += x[token] + added[line, token] > bound
-    return count
-
-
-@compiled
-def _list_above(x, bound, classes, listed):
-    """List the tokens with logits above a bound."""
-    bound, count = np.float32(bound), 0
-    for block in range(0, classes, BLOCK):
-        end = min(block + BLOCK, classes)
-        above = 0
-        for token in range(np.uintp(block), np.uintp(end)):
-            above += x[token] > bound
-        if above:
-            for token in range(np.uintp(block), np.uintp(end)):
-                listed[count] = token
-                count += x[token] > bound
-    return count
 
 
 @compiled
@@ -294,9 +254,9 @@ def search_rows(
                 for i in range(num_alive):
                     k = alive[i]
                     if not known[k]:
-                        line = _line_of(lm_states, k, num_kept)
-                        if added_highest[line] == np.inf or not _are_equal(added_states, line, lm_states, k):
-                            chain = _keep(
+                        line = line_of(lm_states, k, num_kept)
+                        if added_highest[line] == np.inf or not are_equal(added_states, line, lm_states, k):
+                            chain = keep(
                                 arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
                                 lm_states, k, weights, row, bonuses[row], unscored[row], blank, vocab_size, candidates,
                                 one, chain, at, added, added_highest, added_states,
@@ -304,15 +264,15 @@ def search_rows(
                         highest_added[k], known[k] = added_highest[line], True
                     most = max(most, totals[k] + fused[k] + highest_added[k])
                 if most + highest > worst:
-                    num_likely = _list_above(x, worst - most + normaliser - ROUNDING, classes, likely)
+                    num_likely = list_above(x, worst - most + normaliser - ROUNDING, classes, likely)
                     few = num_likely * FEW < classes
                     for i in range(num_alive):
                         k = alive[i]
                         if totals[k] + fused[k] + highest_added[k] + highest <= worst:
                             continue
-                        line = _line_of(lm_states, k, num_kept)
-                        if not _are_equal(added_states, line, lm_states, k):  # another state's has taken its place
-                            chain = _keep(
+                        line = line_of(lm_states, k, num_kept)
+                        if not are_equal(added_states, line, lm_states, k):  # another state's has taken its place
+                            chain = keep(
                                 arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
                                 lm_states, k, weights, row, bonuses[row], unscored[row], blank, vocab_size, candidates,
                                 one, chain, at, added, added_highest, added_states,
@@ -321,7 +281,7 @@ def search_rows(
                         listed, num_listed = likely, num_likely
                         if not few:
                             listed = looked_at
-                            num_listed = _list_sums_above(x, added, line, worst - base - ROUNDING, classes, looked_at)
+                            num_listed = list_sums_above(x, added, line, worst - base - ROUNDING, classes, looked_at)
                         for n in range(num_listed):
                             token = listed[n]
                             score = base + x[token] + added[line, token]
@@ -417,107 +377,3 @@ def search_rows(
         all_added.size + all_added_highest.size + all_added_states.size + room.size + doubles.size + singles.size
         + integers.size + families.size + tokens.size + longs.size + flags.size + of_automata.size + states_of_automata.size
     )  # fmt: skip
-
-
-# Slices of arrays count their references, which costs more than these functions do: they are given indices.
-@compiled
-def _line_of(states, place, num_kept):
-    mixed = np.int64(0)
-    for m in range(states.shape[1]):
-        mixed = (mixed ^ np.int64(states[place, m])) * np.int64(0x9E3779B1)
-    return (mixed >> np.int64(15)) & (num_kept - 1)
-
-
-@compiled
-def _are_equal(a, i, b, j):
-    different = 0
-    for m in range(a.shape[1]):
-        different |= a[i, m] ^ b[j, m]
-    return different == 0
-
-
-@compiled
-def _keep(
-    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    states, place, weights, row, bonus, unscored, blank, vocab_size, candidates,
-    one, chain, at, added, added_highest, added_states,
-):  # fmt: skip
-    """Have what each token adds in the states of a place in the beam among what is kept.
-
-    With one automaton a state differs from its backoff state, which is likely to be there, in a constant and its few arcs.
-    `added_highest` is at least the highest of a line; `at` is room for one row of states.
-    """
-    num_kept, classes = added.shape
-    if states.shape[1] != 1:
-        return _fill_line(
-            arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-            states, place, weights, row, bonus, unscored, blank, vocab_size, candidates, one, chain,
-            _line_of(states, place, num_kept), added, added_highest, added_states,
-        )  # fmt: skip
-    weight = weights[row, 0]
-    at[0, 0] = states[place, 0]
-    depth = 0
-    while True:
-        line = _line_of(at, 0, num_kept)
-        if added_highest[line] != np.inf and added_states[line, 0] == at[0, 0]:
-            break
-        backoff = backoff_states[at[0, 0]]
-        if backoff == at[0, 0]:
-            chain = _fill_line(
-                arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-                at, 0, weights, row, bonus, unscored, blank, vocab_size, candidates, one, chain,
-                line, added, added_highest, added_states,
-            )  # fmt: skip
-            break
-        if depth == chain.size:
-            chain = np.concatenate((chain, np.empty_like(chain)))
-        chain[depth] = at[0, 0]
-        depth += 1
-        at[0, 0] = backoff
-    for level in range(depth - 1, -1, -1):
-        state = at[0, 0] = chain[level]
-        shorter, line = line, _line_of(at, 0, num_kept)  # may be the same, which does no harm
-        shift = weight * backoff_weights[state]
-        for token in range(np.uintp(0), np.uintp(candidates)):
-            added[line, token] = added[shorter, token] + shift
-        highest = added_highest[shorter] + shift
-        if candidates < classes:
-            highest = max(highest, bonus + unscored)
-        for token in range(candidates, classes):
-            added[line, token] = bonus + unscored
-        for arc in range(arc_offsets[state], arc_offsets[state + 1]):
-            token = arc_tokens[arc]
-            if token < candidates:
-                added[line, token] = bonus + weight * arc_weights[arc]
-                highest = max(highest, added[line, token])
-        added[line, blank] = NONE
-        added_highest[line], added_states[line, 0] = highest, state
-    return chain
-
-
-@compiled
-def _fill_line(
-    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    states, place, weights, row, bonus, unscored, blank, vocab_size, candidates, one, chain,
-    line, added, added_highest, added_states,
-):  # fmt: skip
-    """The same, from nothing."""
-    classes = added.shape[1]
-    for token in range(classes):
-        added[line, token] = bonus if token < candidates else bonus + unscored
-    for m in range(states.shape[1]):
-        added_states[line, m] = states[place, m]
-        weight = weights[row, m]
-        if weight != 0.0:
-            chain = score_one(
-                arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-                states[place, m], vocab_size, chain, one,
-            )  # fmt: skip
-            for token in range(candidates):
-                added[line, token] += weight * one[token]
-    added[line, blank] = NONE
-    highest = NONE
-    for token in range(classes):
-        highest = max(highest, added[line, token])
-    added_highest[line] = highest
-    return chain

@@ -20,7 +20,7 @@ from torch import Tensor
 from ...automaton.cpu import arrays_of, borrowed, borrowed_automaton, compiled, in_threads, score_one, step_one
 from ...automaton.tensors import AutomatonTensors
 from ...batches import packed_frames
-from ...ctc.beam.cpu import BLOCK, KEPT_SCORES, ROUNDING, any_above
+from ...ctc.beam.added import BLOCK, KEPT_SCORES, ROUNDING, any_above
 from ..following import owner_above, owner_of
 from . import BLANK, INSIDE, BiasedArcs, GraphFrames, GraphState
 
@@ -71,7 +71,7 @@ def _line_of(state, num_kept):
 
 @compiled
 def _any_above(x, given, owner_line, added, line, first, last, bound):
-    """Whether a sum is above a bound (see `hf_ngpulm.ctc.beam.cpu.any_above`), with discounts."""
+    """Whether a sum is above a bound (see `hf_ngpulm.ctc.beam.added.any_above`), with discounts."""
     count = 0
     for token in range(np.uintp(first), np.uintp(last)):
         count += x[token] + given[owner_line, token] + added[line, token] > bound
