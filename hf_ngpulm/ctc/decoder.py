@@ -145,7 +145,8 @@ class CTCDecoder:
         if beta is None and self.fusion.models and all(map(_has_word_bonus, self.fusion.models)):
             beta = 0.0
         self.beta = None if beta is None else check_weight(beta, "beta")
-        self._prepared: tuple[RowModels, tuple[Any, ...], WholeSearch] | None = None  # for the last batch, and others like it
+        # For the last batch, and others like it: models, settings, hashes of texts, and the search.
+        self._prepared: tuple[RowModels, tuple[Any, ...], Tensor | None, WholeSearch] | None = None
 
     def __call__(self, logits: Tensor, lengths: Tensor | None = None, phrases: Any = None) -> list[list[Hypothesis]]:
         """Decode a batch.
@@ -163,24 +164,27 @@ class CTCDecoder:
             ValueError: lengths that don't fit the logits.
         """
         lengths = self.check(logits, lengths)
-        at_once = self.num_beams > 1 and self.merge == "tokens" and not self.fusion.grows
-        if at_once and engine_name(self.engine, logits.device) == "cpu":
-            stream: CTCStream = self._whole_batch(logits.shape[0], logits.device, phrases)
+        if self.num_beams > 1 and not self.fusion.grows and engine_name(self.engine, logits.device) == "cpu":
+            stream: CTCStream = self._whole_batch(logits, phrases)
         else:
             stream = self.stream(logits.shape[0], logits.device, phrases)
         stream.add_checked(logits, lengths)
         return stream.hypotheses()
 
-    def _whole_batch(self, batch_size: int, device: torch.device, phrases: Any) -> WholeBatch:
+    def _whole_batch(self, logits: Tensor, phrases: Any) -> WholeBatch:
         from .beam.whole import WholeSearch  # compiled loops: they aren't loaded before they are needed
 
-        models = self.fusion.shared_rows(batch_size, device, phrases)
+        batch_size, _, classes = logits.shape
+        models = self.fusion.shared_rows(batch_size, logits.device, phrases)
         num_beams, count, thresholds = self.num_beams, self.num_return_sequences, (self.beam_threshold, self.blank_threshold)
         kind = (self.blank_id, num_beams, count, *thresholds, self.score_eos)
-        if self._prepared is None or self._prepared[0] is not models or self._prepared[1] != kind:
+        hashes = self.text_hashes(classes, logits.device)  # kept, too
+        known = self._prepared
+        if known is None or known[0] is not models or known[1] != kind or known[2] is not hashes:
             bonuses = self.token_bonuses(models.lm_weights)
-            self._prepared = models, kind, WholeSearch(models, bonuses, unscored(models), *kind)
-        return WholeBatch(self, models, self._prepared[2])
+            search = WholeSearch(models, bonuses, unscored(models), *kind, hashes)
+            known = self._prepared = models, kind, hashes, search
+        return WholeBatch(self, models, known[3])
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> CTCDecoder:
         """The same with other phrases, as cheaply as phrases can be changed."""

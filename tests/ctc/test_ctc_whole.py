@@ -70,6 +70,7 @@ def test_it_is_what_a_stream_finds(tokenizer, lm, seed, data):
         beam_threshold=data.draw(st.sampled_from([2.0, 12.0, None])),
         blank_threshold=data.draw(st.sampled_from([None, 0.8])),
         score_eos=data.draw(st.booleans()),
+        merge=data.draw(st.sampled_from([None, "text"])),
         confidence=data.draw(st.sampled_from([None, "max_prob"])),
     )
     found, expected = decoder(logits, lengths), streamed(decoder, logits, lengths)
@@ -124,3 +125,25 @@ def test_broken_logits_name_row_and_frame(tokenizer, lm):
     logits[1, 5, 3] = torch.nan
     with pytest.raises(InvalidLogitsError, match="row 1 hold NaN or infinity at frame 5"):
         CTCDecoder(tokenizer, lm, 0.5, num_beams=8)(logits)
+
+
+def test_one_text_in_two_cuttings(tokenizer):
+    vocabulary = tokenizer.get_vocab()
+    whole, first, rest = next(
+        (vocabulary[piece], vocabulary[piece[:n]], vocabulary[piece[n:]])
+        for piece in sorted(vocabulary)
+        for n in range(2, len(piece))
+        if piece.startswith("▁") and {piece[:n], piece[n:]} <= vocabulary.keys()
+    )
+    logits = torch.full((1, 2, BLANK + 1), -20.0)
+    logits[0, 0, [whole, first]] = torch.tensor([3.0, 2.0])
+    logits[0, 1, [BLANK, rest]] = torch.tensor([3.0, 2.9])
+    log_probs = torch.log_softmax(logits[0].double(), -1)
+    by_tokens, by_text = (CTCDecoder(tokenizer, num_beams=8, num_return_sequences=4, merge=m) for m in ("tokens", "text"))
+    ways = {tuple(h.token_ids): h.acoustic_score for h in by_tokens(logits)[0]}
+    assert ways.keys() >= {(whole,), (first, rest)}
+    found = by_text(logits)[0]
+    assert found[0].token_ids == [whole] and (first, rest) not in {tuple(h.token_ids) for h in found}
+    both = torch.logaddexp(log_probs[0, whole] + log_probs[1, BLANK], log_probs[0, first] + log_probs[1, rest])
+    assert found[0].acoustic_score == pytest.approx(float(both), abs=1e-5)
+    assert told([found]) == told(streamed(by_text, logits, None))

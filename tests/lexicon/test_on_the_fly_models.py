@@ -163,7 +163,8 @@ def test_broken_files(arpa, request, kind, tmp_path):
     _, growing = both(arpa, request.getfixturevalue(kind))
     growing.save_pretrained(tmp_path)
     file = tmp_path / "model.safetensors"
-    good = load_file(file)
+    # Copies: the tensors may lie in the file, which is written anew.
+    good = {name: tensor.clone() for name, tensor in load_file(file).items()}
     harmless = {"unk_tokens", "piece_lengths", "grades"} | ({"begins_word"} if kind == "letters" else set())
     for name in [name for name in good if name not in harmless] + ["begins_word"]:
         save_file(broken(good, name), file)

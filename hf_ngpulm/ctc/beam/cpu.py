@@ -16,7 +16,7 @@ from ...automaton.tensors import AutomatonTensors
 from ...batches import packed_frames
 from . import BLANK, INSIDE, BeamFrames, BeamState
 from .added import KEPT_SCORES, ROUNDING, are_equal, keep, line_of, list_above, list_sums_above
-from .joining import NONE, add_logs, join_texts
+from .joining import NONE, add_logs, join_texts, slots_for
 
 FEW = 4  # tokens that are fewer than one in so many are gone through one by one for each prefix
 
@@ -70,15 +70,6 @@ def highest_of_tokens(logits: Tensor, blank: int) -> Tensor:
 def elements_per_row(frames: int, classes: int, num_beams: int) -> int:
     """How much work a row is, see `in_threads`."""
     return frames * (classes + 64 * num_beams)
-
-
-@compiled
-def _slots_for(count):
-    """Slots of a hash table for some entries: a power of two."""
-    slots = 4
-    while slots < 2 * count:
-        slots *= 2
-    return slots
 
 
 @compiled
@@ -174,7 +165,7 @@ def search_rows(
     doubles = np.empty((8, num_beams), dtype=np.float64)
     singles = np.empty((3, num_beams), dtype=np.float32)
     integers = np.empty((8, num_beams), dtype=np.int32)
-    families = np.empty(_slots_for(num_beams), dtype=np.int32)
+    families = np.empty(slots_for(num_beams), dtype=np.int32)
     tokens = np.empty((2, classes), dtype=np.int32)
     longs = np.empty((2, num_beams), dtype=np.int64)
     flags = np.empty((2, num_beams), dtype=np.bool_)
@@ -198,7 +189,7 @@ def search_rows(
     at = borrowed(states_of_automata)[num_beams:]
     chain = np.empty(16, dtype=np.int32)
     joins = text_hashes.size > 0
-    table = np.full((2, _slots_for(num_beams)), -1, dtype=np.int32)
+    table = np.full((2, slots_for(num_beams)), -1, dtype=np.int32)
     slots = np.empty((2, num_beams), dtype=np.int32)
     for row in range(first, last):
         blank_scores, token_scores, last_tokens = all_blank_scores[row], all_token_scores[row], all_last[row]

@@ -19,6 +19,15 @@ def add_logs(a, b):
 
 
 @compiled
+def slots_for(count):
+    """Slots of a hash table for some entries: a power of two."""
+    slots = 4
+    while slots < 2 * count:
+        slots *= 2
+    return slots
+
+
+@compiled
 def join_texts(texts, last_tokens, fused, blank_scores, token_scores, totals, table, slots):
     """Join the prefixes of a row; what is in the table before, -1, is so again behind it. Returns whether one lost all it had.
 
@@ -66,3 +75,18 @@ def join_texts(texts, last_tokens, fused, blank_scores, token_scores, totals, ta
             totals[k] = add_logs(np.float64(blank_scores[k]), np.float64(token_scores[k]))
             has_lost |= totals[k] == -np.inf
     return has_lost
+
+
+@compiled
+def join_at_end(texts, last_tokens, fused, blank_scores, token_scores):
+    """Leave only the best prefix of each text of rows `[B, K]`, with what all of them have: where their utterances end."""
+    batch_size, num_beams = texts.shape
+    table = np.full((2, slots_for(num_beams)), -1, dtype=np.int32)
+    slots = np.empty((2, num_beams), dtype=np.int32)
+    totals = np.empty(num_beams, dtype=np.float64)
+    for row in range(batch_size):
+        for k in range(num_beams):
+            blank_scores[row, k] = add_logs(blank_scores[row, k], token_scores[row, k])
+            token_scores[row, k] = NONE
+            totals[k] = blank_scores[row, k]
+        join_texts(texts[row], last_tokens[row], fused[row], blank_scores[row], token_scores[row], totals, table, slots)

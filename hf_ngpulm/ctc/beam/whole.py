@@ -17,6 +17,7 @@ from ...batches import packed_frames
 from ...fusion import RowModels
 from . import BLANK, FIRST_HASH
 from .cpu import elements_per_row, highest_of_tokens, search_rows
+from .joining import join_at_end
 from .ranking_cpu import rank_rows
 from .tracing import TracedTokens, trace_rows
 
@@ -44,6 +45,7 @@ class WholeSearch:
         num_beams, count: prefixes that the search keeps, and hypotheses that are returned.
         threshold, skip: as for `ctc_beam`.
         score_eos: whether `</s>` counts at the end.
+        text_hashes: int64 `[2, C]`, if prefixes are joined by text; C are the classes of all logits.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class WholeSearch:
         threshold: float,
         skip: float,
         score_eos: bool,
+        text_hashes: Tensor | None = None,
     ) -> None:
         self.num_beams, self.count, self.blank = num_beams, count, blank
         self._of_models = (
@@ -64,7 +67,8 @@ class WholeSearch:
             *(tensor.contiguous().numpy() for tensor in (models.states, models.weights, models.present)),
             models.num_lms, models.vocab_size,
         )  # fmt: skip
-        self._settings = (bonuses.numpy(), unscored.numpy(), blank, threshold, skip, score_eos)
+        hashes = np.empty((2, 0), dtype=np.int64) if text_hashes is None else text_hashes.numpy()
+        self._settings = (bonuses.numpy(), unscored.numpy(), blank, threshold, skip, score_eos, hashes)
 
     def __call__(self, logits: Tensor, lengths: Tensor) -> Found:
         """Search.
@@ -95,7 +99,7 @@ class WholeSearch:
 def _decode_rows(
     first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, first_states, weights,
     present, num_lms, vocab_size, starts, logits, normalisers, highest, lengths, bonuses, unscored, blank, threshold, skip,
-    score_eos, num_beams, counts, tokens, token_starts, token_ends, scores, bad_frames,
+    score_eos, text_hashes, num_beams, counts, tokens, token_starts, token_ends, scores, bad_frames,
 ):  # fmt: skip
     batch, num_automata = last - first, first_states.shape[1]
     offsets, parent_hashes = np.zeros(batch), np.zeros((batch, num_beams), dtype=np.int64)
@@ -106,7 +110,7 @@ def _decode_rows(
     sizes, fused = np.zeros((batch, num_beams), dtype=np.int32), np.zeros((batch, num_beams), dtype=np.float32)
     lm_scores = np.zeros((batch, num_beams, num_automata), dtype=np.float32)
     lm_states = np.empty((batch, num_beams, num_automata), dtype=np.int32)
-    texts = np.zeros((batch, num_beams), dtype=np.int64)  # prefixes aren't joined by text
+    texts = np.zeros((batch, num_beams), dtype=np.int64)
     longest = 0
     for row in range(batch):
         blank_scores[row, 0] = 0.0
@@ -121,10 +125,12 @@ def _decode_rows(
         np.int64(0), batch,  # as a literal it would be a type of its own, for which the search would be compiled anew
         arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
         starts[rows], logits, normalisers, highest, lengths[rows], weights[rows], bonuses[rows], unscored[rows],
-        blank, vocab_size, threshold, skip, np.empty((2, 0), dtype=np.int64),
+        blank, vocab_size, threshold, skip, text_hashes,
         offsets, blank_scores, token_scores, last_tokens, hashes, parent_hashes, sizes, fused, lm_scores, lm_states, texts,
         links, labels, bad_frames[rows],
     )  # fmt: skip
+    if text_hashes.size:
+        join_at_end(texts, last_tokens, fused, blank_scores, token_scores)
     places = np.zeros((batch, counts.shape[1]), dtype=np.int32)
     rank_rows(
         arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, vocab_size, weights[rows],
