@@ -163,6 +163,14 @@ def _thresholds(text: str) -> tuple[int, ...]:
 
 def _accelerator() -> Any:
     """The accelerator, if this is one of several processes."""
+    from ..evaluation.processes import launched_alone
+
+    if launched_alone():
+        typer.echo(
+            "accelerate has started one process only; for several on CPUs start them by torchrun --nproc_per_node 2 -m "
+            "hf_ngpulm.cli train ...",
+            err=True,
+        )
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return None
     from accelerate import Accelerator

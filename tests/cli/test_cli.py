@@ -274,3 +274,14 @@ def test_as_a_process():
     assert call("--version").stdout.startswith("hf-ngpulm")
     wrong = call("info", MODEL)
     assert wrong.returncode == 2 and "Traceback" not in wrong.stderr and wrong.stderr.count("\n") == 1
+
+
+def test_accelerate_that_starts_one_process_is_told_of(monkeypatch, capsys):
+    from hf_ngpulm.cli.train import _accelerator
+
+    for name in ("WORLD_SIZE", "RANK", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert _accelerator() is None and capsys.readouterr().err == ""
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    assert _accelerator() is None and "torchrun" in capsys.readouterr().err

@@ -52,7 +52,7 @@ def saved_tensors(lm: OnTheFlyLM) -> dict[str, Tensor]:
 
 
 def model_of(config: NGramLMConfig, tensors: dict[str, Tensor], pieces: Sequence[str | None] | None, engine: str) -> OnTheFlyLM:
-    """The model of its tensors, which are checked and stay where they are (a file that is mapped to memory).
+    """The model of its tensors, which are checked, and not copied.
 
     Raises:
         NGramFormatError: they don't fit together; names the first thing that is wrong.
