@@ -18,8 +18,8 @@ demo: setup  ## a speech recogniser with and without a language model, on bundle
 test: setup lint  ## linters, types and all tests but the slow ones
 	$(PYTEST)
 
-test-all: setup lint  ## the slow tests too
-	$(PYTEST) -m ""
+test-all: setup lint  ## the slow tests too, and new examples for the property tests
+	$(PYTEST) -m "" --hypothesis-profile=new
 
 lint: setup  ## ruff and mypy
 	$(BIN)/ruff check

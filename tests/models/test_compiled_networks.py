@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import compress
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -55,7 +57,9 @@ def lm():
 
 
 KINDS = (HatForASR, StatelessTransducerForASR)
-SEARCHES = ({}, {"confidence": "tsallis"}, {"ilm_weight": 0.3}, {"num_beams": 3}, {"num_beams": 3, "ilm_weight": 0.3})
+# With more tokens at a frame, the same steps in another order (a a b a, a b a a) would score the same.
+BEAM = {"num_beams": 3, "max_symbols": 2}
+SEARCHES = ({}, {"confidence": "tsallis"}, {"ilm_weight": 0.3}, BEAM, {**BEAM, "ilm_weight": 0.3})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -74,7 +78,11 @@ def test_equal_to_the_plain_steps(kind, lm, number, activation, seed, search, ro
         TransducerDecoder(one, LETTERS, lm, lm_weight=0.6, num_return_sequences=search.get("num_beams", 1), **search)
         for one in (model, plain(model))
     )
-    found, expected = found.decode(frames, lengths), expected.decode(frames, lengths)
+    # Scores that are so close that rounding orders them are nobody's right: there a little noise changes the transcripts.
+    noise = 2e-5 * torch.randn(frames.shape, generator=generator)
+    steady = [one == other for one, other in zip(*(said(expected.decode(frames + n, lengths)) for n in (noise, -noise)))]
+    assert sum(steady) >= 0.7 * rows
+    found, expected = ([*compress(one.decode(frames, lengths), steady)] for one in (found, expected))
     assert said(found) == said(expected)
     for row, other in zip(found, expected):
         for name in ("score", "acoustic_score", "lm_score", "token_confidences"):
