@@ -21,6 +21,7 @@ from ..ctc import CTCDecoder
 from ..ctc.decoder import MOST_BEAMS
 from ..ctc.stream import BeamStream
 from ..errors import NGramFormatError
+from ..hypotheses import Hypothesis
 from ..language_model import NGramLM
 from .alphabet import Alphabet, LabelTokenizer
 from .constants import (
@@ -322,28 +323,34 @@ class BeamSearchDecoderCTC:
         return found
 
     def _batch(self, rows: list[Tensor], search: _Search) -> list[list[Transcript]]:
-        decoder = search.decoder
+        decoder, lm = search.decoder, search.lm
         padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         lengths = torch.tensor([len(row) for row in rows], device=padded.device)
         kept, left_out = without_unlikely(padded, lengths, search.token_min_logp)
         lengths = decoder.check(kept, lengths)
-        models = decoder.fusion.rows(len(rows), kept.device)
-        lm, start, place = search.lm, 0, 0
-        if lm is not None:
-            start = int(lm.starts[0]) if search.start is None else search.start
-            place = int(models.states[0, 0]) - int(lm.starts[0])  # of the automaton, where it lies beside others
-            states = models.states.clone()
-            states[:, 0] = place + start
-            models = models._replace(states=states)
-        stream = BeamStream(decoder, models, kept.device)
-        stream.add_checked(kept, lengths)
-        if self._fused is not None and lm is not None and not decoder.score_eos:
-            ends = self._fused.word_end_scores(lm, (stream.state.lm_states[..., 0] - place).to(lm.device)).to(kept.device)
-            stream.state = stream.state._replace(fused=stream.state.fused + ends)
+        if lm is None or (search.start is None and decoder.score_eos):
+            batch = decoder.decode_checked(kept, lengths)
+        else:
+            batch = self._batch_from(search, lm, kept, lengths)
+        start = 0 if lm is None else int(lm.starts[0]) if search.start is None else search.start
         return [
             merged(n_best, offset, start, search.threshold, search.beam_width)
-            for n_best, offset in zip(stream.hypotheses(), left_out.tolist(), strict=True)
+            for n_best, offset in zip(batch, left_out.tolist(), strict=True)
         ]
+
+    def _batch_from(self, search: _Search, lm: NGramLM, logits: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
+        """Decode from another state of the language model, or without `</s>`, where the last word ends by itself."""
+        decoder = search.decoder
+        models = decoder.fusion.rows(len(logits), logits.device)
+        place = int(models.states[0, 0]) - int(lm.starts[0])  # of the automaton, where it lies beside others
+        states = models.states.clone()
+        states[:, 0] = place + (int(lm.starts[0]) if search.start is None else search.start)
+        stream = BeamStream(decoder, models._replace(states=states), logits.device)
+        stream.add_checked(logits, lengths)
+        if self._fused is not None and not decoder.score_eos:
+            ends = self._fused.word_end_scores(lm, (stream.state.lm_states[..., 0] - place).to(lm.device)).to(logits.device)
+            stream.state = stream.state._replace(fused=stream.state.fused + ends)
+        return stream.hypotheses()
 
     def _without_same_history(self, transcripts: list[Transcript]) -> list[Transcript]:
         language_model = self._language_model

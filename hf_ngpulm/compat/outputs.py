@@ -42,6 +42,5 @@ def without_unlikely(log_probs: Tensor, lengths: Tensor, least: float) -> tuple[
     if least > math.log(MIN_TOKEN_CLIP_P):
         unlikely = (log_probs < least) & (log_probs < log_probs.amax(-1, keepdim=True))
         kept = log_probs.masked_fill(unlikely, NEVER)
-    left = kept.double().logsumexp(-1)
     inside = torch.arange(log_probs.shape[1], device=log_probs.device) < lengths[:, None]
-    return kept, left.masked_fill(~inside, 0.0).sum(1)
+    return kept, kept.logsumexp(-1).masked_fill(~inside, 0.0).sum(1, dtype=torch.float64)

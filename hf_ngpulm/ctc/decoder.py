@@ -163,7 +163,10 @@ class CTCDecoder:
             InvalidLogitsError: NaN or infinite logits, or a wrong shape.
             ValueError: lengths that don't fit the logits.
         """
-        lengths = self.check(logits, lengths)
+        return self.decode_checked(logits, self.check(logits, lengths), phrases)
+
+    def decode_checked(self, logits: Tensor, lengths: Tensor, phrases: Any = None) -> list[list[Hypothesis]]:
+        """The same for what `check` has seen."""
         if self.num_beams > 1 and not self.fusion.grows and engine_name(self.engine, logits.device) == "cpu":
             stream: CTCStream = self._whole_batch(logits, phrases)
         else:
