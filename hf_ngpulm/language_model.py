@@ -9,8 +9,7 @@ import re
 import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import replace
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -28,36 +27,12 @@ from .config import NGramLMConfig
 from .errors import NGramFormatError, TokenizerMismatchError
 from .files import write_beside
 from .ngrams.table import NGramTable
+from .perplexity import Perplexity, ScoredText, perplexity_of, scored_texts
 from .saved import CONFIG_FILE, TENSORS, WEIGHTS_FILE, load_saved
 from .tuned import TunedDecoding, remembered
 from .vocabulary import Vocabulary, check_tokenizer, tokenizer_of
 
 CARD_FILE = "README.md"
-
-
-@dataclass(frozen=True)
-class Perplexity:
-    """How well a language model predicts texts. Sentence ends count as tokens.
-
-    Args:
-        per_token: exp of the mean negative log-probability of tokens and sentence ends.
-        per_word: the same, per word (blank-separated) and sentence end; None where token ids were given, not words.
-        per_token_known, per_word_known: the same without the tokens that the model has no unigram for; words keep the
-            probability of their other tokens.
-        log_prob: natural log-probability of all texts.
-        num_tokens, num_words, num_sentences: what was scored, sentence ends not counted in the first two.
-        num_missing: tokens that the model has no unigram for.
-    """
-
-    per_token: float
-    per_word: float | None
-    per_token_known: float
-    per_word_known: float | None
-    log_prob: float
-    num_tokens: int
-    num_words: int
-    num_sentences: int
-    num_missing: int
 
 
 class _on_class:
@@ -313,7 +288,7 @@ class NGramLM(
             if texts is None:
                 raise ValueError("interpolation needs weights, or texts to fit them to")
             texts = list(texts)
-            scores = [[score for values, *_ in model._scored(texts, tokenizer) for score in values] for model in models]
+            scores = [[score for values, *_ in model.scored(texts, tokenizer) for score in values] for model in models]
             if not scores[0]:
                 raise ValueError("there is no text to fit the weights to")
             weights = fit_weights(torch.tensor(scores, dtype=torch.float64))
@@ -578,34 +553,19 @@ class NGramLM(
         self, texts: Iterable[str | Sequence[int]], tokenizer: Any = None, batch_size: int = 1024
     ) -> list[tuple[float, list[int]]]:
         """Natural log-probability (`</s>` included) and token ids of each text, which may be token ids already."""
-        return [(math.fsum(scores), ids) for scores, ids, _ in self._scored(texts, tokenizer, batch_size)]
+        return [(math.fsum(scores), ids) for scores, ids, _ in self.scored(texts, tokenizer, batch_size)]
 
-    def _scored(
-        self, texts: Iterable[str | Sequence[int]], tokenizer: Any, batch_size: int = 1024
-    ) -> Iterator[tuple[list[float], list[int], str | None]]:
-        """For each text the log-probabilities of its tokens and of `</s>`, its token ids, and itself (None if it was ids)."""
+    def scored(
+        self, texts: Iterable[str | Sequence[int]], tokenizer: Any = None, batch_size: int = 1024
+    ) -> Iterator[ScoredText]:
+        """Texts with the natural log-probabilities of their tokens and of `</s>`, one by one.
+
+        Arguments as for `score_texts`.
+        """
         if tokenizer is not None:
             self.check_tokenizer(tokenizer)
             tokenizer = tokenizer_of(tokenizer)
-        asked = self._without_word_bonus()
-        rest = iter(texts)
-        while batch := list(islice(rest, batch_size)):
-            if all(isinstance(text, str) for text in batch):
-                if tokenizer is None:
-                    raise ValueError(
-                        "texts need the ASR model's tokenizer (tokenizer=...); without one, pass lists of token ids"
-                    )
-                rows = tokenizer(batch, add_special_tokens=False)["input_ids"]
-            else:
-                rows = [list(map(int, row)) for row in batch]
-            lengths = torch.tensor([len(row) for row in rows])
-            token_ids = torch.full((len(rows), max(1, int(lengths.max()))), -1)
-            for i, row in enumerate(rows):
-                token_ids[i, : len(row)] = torch.tensor(row, dtype=torch.int64)
-            scores, states = asked.score_tokens(token_ids, lengths)
-            ends = asked.final_scores(states).tolist()
-            for text, row, values, end in zip(batch, rows, scores.tolist(), ends, strict=True):
-                yield [*values[: len(row)], end], row, text if isinstance(text, str) else None
+        yield from scored_texts(self._without_word_bonus(), texts, tokenizer, batch_size)
 
     def _without_word_bonus(self) -> BackoffAutomaton:
         """The model itself, or, where words have a bonus besides their probabilities, one that scores those alone."""
@@ -628,40 +588,7 @@ class NGramLM(
             ValueError: there are no texts.
             TokenizerMismatchError: the tokenizer isn't the one this model was made for.
         """
-        missing = set(self.unk_tokens.tolist())
-        total: list[float] = []
-        unknown: list[float] = []
-        num_tokens = num_words = num_sentences = 0
-        words_known = True
-        for scores, row, text in self._scored(texts, tokenizer):
-            num_sentences += 1
-            num_tokens += len(row)
-            total += scores
-            unknown += [score for score, token in zip(scores, row) if token in missing or not 0 <= token < self.vocab_size]
-            words_known &= text is not None
-            num_words += len(text.split()) if text is not None else 0
-        if not num_sentences:
-            raise ValueError("perplexity needs at least one text, got none")
-        log_prob, known = math.fsum(total), math.fsum(total) - math.fsum(unknown)
-        num_words = num_words if words_known else 0
-        return Perplexity(
-            per_token=_perplexity(log_prob, num_tokens + num_sentences),
-            per_word=_perplexity(log_prob, num_words + num_sentences) if words_known else None,
-            per_token_known=_perplexity(known, num_tokens - len(unknown) + num_sentences),
-            per_word_known=_perplexity(known, num_words + num_sentences) if words_known else None,
-            log_prob=log_prob,
-            num_tokens=num_tokens,
-            num_words=num_words,
-            num_sentences=num_sentences,
-            num_missing=len(unknown),
-        )
-
-
-def _perplexity(log_prob: float, count: int) -> float:
-    try:
-        return math.exp(-log_prob / count)
-    except OverflowError:
-        return math.inf
+        return perplexity_of(self.scored(texts, tokenizer), self.vocab_size, set(self.unk_tokens.tolist()))
 
 
 def load_language_model(

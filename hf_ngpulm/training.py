@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from .language_model import NGramLM, Perplexity
+from .language_model import NGramLM
 from .ngrams.counting import DEFAULT_MEMORY, NGramCounter, parse_bytes
 from .ngrams.gathering import gather_counts
 from .ngrams.kneser_ney import DISCOUNT_FALLBACK, estimate, thresholds_of
 from .ngrams.table import NGramTable
+from .perplexity import Perplexity
 from .progress import Bars
 from .pruning import prune_table
 from .texts import TextReport, encode_texts, mismatches, normaliser
