@@ -33,6 +33,7 @@ class Part(NamedTuple):
     rows: Rows
     roles: Roles
     weighted: bool
+    keeps_sums: bool
     growth: Growth | None = None
 
     def behind(self, input_ids: Tensor) -> Part:
@@ -71,6 +72,8 @@ class NGramLogitsProcessor(LogitsProcessor):
         phrases: phrases that shall be recognised: a `hf_ngpulm.PhraseBooster`, or what one is made of; or a list with such a
             context (or None) per recording.
         phrase_weight: what their bonuses are multiplied with; a number, or a tensor with one per recording.
+        normalise_phrases: whether bonuses shift probability to phrases, instead of adding to it (default): so that beam search
+            finds no hypothesis likelier for what it only claims to hear, over and over. Without beams both are the same.
         tokenizer: the model's tokenizer or processor, to check that the LM was made for it, to learn of its special tokens, and
             to write phrases with. LLM-based models, which have a prompt among their tokens, need it; others' configs say
             enough.
@@ -98,6 +101,7 @@ class NGramLogitsProcessor(LogitsProcessor):
         model: Any,
         phrases: Any = None,
         phrase_weight: float | Tensor | None = None,
+        normalise_phrases: bool | None = None,
         tokenizer: Any = None,
         start: int | Iterable[int] | None = None,
         prompt_context: bool | None = None,
@@ -108,6 +112,8 @@ class NGramLogitsProcessor(LogitsProcessor):
     ) -> None:
         if lm is None and phrases is None:
             raise ValueError("there is neither a language model nor phrases: pass lm or phrases=")
+        if phrases is None and normalise_phrases is not None:
+            raise ValueError(f"normalise_phrases={normalise_phrases!r} is given without phrases; pass phrases= too")
         given: dict[str, Any] = {"lm_weight": weight, "phrase_weight": phrase_weight, "prompt_context": prompt_context}
         given = with_remembered(lm, model, {**given, "unscored": unscored, "score_eos": score_eos})
         weight, phrase_weight, prompt_context, unscored, score_eos = given.values()
@@ -116,6 +122,7 @@ class NGramLogitsProcessor(LogitsProcessor):
         if self.fusion.num_lms > 1:
             raise ValueError("`generate` takes one language model for each recording, not several as LogLinear")
         self.weighted = one_of("unscored", "lm_weighted" if unscored is None else unscored, CHOICES) == "lm_weighted"
+        self.normalise_phrases = True if normalise_phrases is None else bool(normalise_phrases)
         self._check_weight()
         self.in_place = in_place
         self.engine = check_engine(engine)
@@ -135,13 +142,13 @@ class NGramLogitsProcessor(LogitsProcessor):
         work = scores.detach().to(torch.float32).contiguous()
         input_ids = input_ids.to(scores.device, torch.int64).contiguous()
         for part in self.parts(self.recordings(len(scores)), scores.shape[1], scores.device):
-            fuse(work, input_ids, part.behind(input_ids).rows, part.roles, part.weighted, self.engine)
+            fuse(work, input_ids, part.behind(input_ids).rows, part.roles, part.weighted, self.engine, part.keeps_sums)
         if work.data_ptr() != scores.data_ptr():
             scores.copy_(work)
         return scores
 
     def undone(self, input_ids: Tensor, scores: Tensor, recording: int | None = None) -> Tensor:
-        """The model's own scores of steps at which no later processor has ruled any token out.
+        """The model's own scores, up to a number per step, of steps at which no later processor has ruled any token out.
 
         Args:
             input_ids: int64 `[T, L]`, the tokens before each step, with -1 before them.
@@ -248,7 +255,8 @@ class NGramLogitsProcessor(LogitsProcessor):
                 starts = torch.where(outside, -1, starts[which]).to(torch.int32)
                 weights = every.weights[which, column]
                 rows = Rows(every.tensors, every.vocab_size, length, starts, roots[which], weights)
-                parts.append(Part(rows, roles, self.weighted and column < every.num_lms, every.growth))
+                of_lm = column < every.num_lms
+                parts.append(Part(rows, roles, of_lm and self.weighted, not of_lm and self.normalise_phrases, every.growth))
             if every.growth is not None:  # only who asks keeps the states as they are
                 return parts
             self._parts = (key, parts)

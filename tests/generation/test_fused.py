@@ -95,6 +95,23 @@ def test_gpu_equals_the_reference_in_vocabularies_of_several_tiles(problem):
     check(problem, "gpu")
 
 
+@pytest.mark.parametrize("engine", ["reference", "cpu", "gpu"])
+@given(problem=problems(longest=3))
+@settings(RELAXED, max_examples=15)
+def test_sums_can_be_kept(problem, engine):
+    *(scores, input_ids, rows, roles, weighted), _ = problem
+    if engine == "gpu":
+        pytest.importorskip("triton")
+        scores, input_ids, rows, roles = map(moved, (scores, input_ids, rows, roles))
+    plain, kept = scores.clone(), scores.clone()
+    fused.fuse(plain, input_ids, rows, roles, weighted, engine)
+    fused.fuse(kept, input_ids, rows, roles, weighted, engine, keeps_sums=True)
+    sums, before = plain.logsumexp(1), scores.logsumexp(1)
+    shift = torch.where((rows.starts < 0) | (rows.weights == 0) | (sums == -torch.inf), 0.0, sums - before)
+    torch.testing.assert_close(kept, plain - shift[:, None], rtol=2e-5, atol=1e-4)
+    torch.testing.assert_close(kept.logsumexp(1), before, rtol=1e-4, atol=1e-3)
+
+
 def carried(scores, input_ids, rows, roles, weighted, engine, known):
     """As `added`, the state being read off the first `known` tokens and carried along the others."""
     if engine == "gpu":

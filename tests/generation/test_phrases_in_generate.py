@@ -65,8 +65,9 @@ def earned(context, tokenizer, tokens):
 def test_scores_are_those_of_the_definition(model, tokenizer, lm, with_lm):
     """Step by step, what the processor adds to the logits is what the tokens so far and the next earn."""
     processor = NGramLogitsProcessor(
-        lm if with_lm else None, 0.3, model=model, phrases=CONTEXTS, phrase_weight=1.5, tokenizer=tokenizer, unscored="none"
-    )
+        lm if with_lm else None, 0.3, model=model, phrases=CONTEXTS, phrase_weight=1.5, tokenizer=tokenizer, unscored="none",
+        normalise_phrases=False,
+    )  # fmt: skip
     without = NGramLogitsProcessor(lm, 0.3, model=model, tokenizer=tokenizer, unscored="none") if with_lm else None
     texts = ["call anna", "new", "what the"]
     for cut in range(4):
@@ -84,6 +85,27 @@ def test_scores_are_those_of_the_definition(model, tokenizer, lm, with_lm):
                 expected = 1.5 * (earned(context, tokenizer, [*so_far, token]) - before)
                 assert float(added[row, token]) == pytest.approx(expected, abs=1e-4), (row, token)
             assert float(added[row, 257]) == float(added[row, 259]) == 0.0
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("do_sample", [False, True])
+def test_bonuses_that_shift_probability_are_those_of_generates_own_normalisation(model, tokenizer, num_beams, do_sample):
+    kwargs = {"num_beams": num_beams, "do_sample": do_sample, "output_scores": True, "return_dict_in_generate": True}
+    settings = {"model": model, "phrases": CONTEXTS, "phrase_weight": 25.0, "tokenizer": tokenizer}
+
+    def decoded(normalise, **more):
+        torch.manual_seed(0)
+        processor = NGramLogitsProcessor(**settings, normalise_phrases=normalise)
+        return model.generate(**inputs(3), **kwargs, **more, logits_processor=[processor])
+
+    shifted, expected, added = decoded(True), decoded(False, renormalize_logits=True), decoded(False)
+    assert torch.equal(shifted.sequences, expected.sequences)
+    assert torch.equal(shifted.sequences, added.sequences) == (num_beams == 1)
+    for scores, others in zip(shifted.scores, expected.scores, strict=True):
+        torch.testing.assert_close(torch.log_softmax(scores, 1), others, rtol=1e-4, atol=1e-3)
+    if num_beams > 1 and not do_sample:  # log-probabilities came in, and come out (drawing looks at the best 50 only)
+        torch.testing.assert_close(shifted.sequences_scores, expected.sequences_scores, rtol=1e-4, atol=1e-3)
+        assert not torch.allclose(shifted.sequences_scores, added.sequences_scores, atol=1.0)
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
@@ -138,5 +160,9 @@ def test_what_is_refused(model, tokenizer, lm):
         model.generate(**inputs(2), logits_processor=[processor])
     with pytest.raises(ValueError, match="phrase_weight without phrases"):
         model.generate(**inputs(2), custom_generate=seq2seq_generate, phrase_weight=1.0)
+    with pytest.raises(ValueError, match="normalise_phrases=False is given without phrases"):
+        NGramLogitsProcessor(lm, model=model, normalise_phrases=False)
+    with pytest.raises(ValueError, match="normalise_phrases without phrases"):
+        model.generate(**inputs(1), custom_generate=seq2seq_generate, lm=lm, normalise_phrases=True, processor=tokenizer)
     with pytest.raises(ValueError, match="unscored without a language model"):
         model.generate(**inputs(1), custom_generate=seq2seq_generate, phrases=["anna"], unscored="none", processor=tokenizer)

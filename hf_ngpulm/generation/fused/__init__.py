@@ -83,6 +83,7 @@ def fuse(
     roles: Roles,
     weighted: bool = True,
     engine: str = "auto",
+    keeps_sums: bool = False,
 ) -> None:
     """Add the LM's scores to those of a model's classes, in place.
 
@@ -92,10 +93,13 @@ def fuse(
         rows, roles: on the same device; the LM's tokens must all be classes.
         weighted: whether unscored classes follow the blank-aware rule.
         engine: "auto", "reference", "cpu" or "gpu".
+        keeps_sums: whether a row's sum of exp(scores) stays as it was: what some classes gain, all of them lose.
     """
     module = _engine(engine, scores.device)
     if scores.numel():
+        sums = torch.logsumexp(scores, 1) if keeps_sums else None
         module.fuse(scores, input_ids, rows, roles, weighted)
+        _restore_sums(scores, sums, rows)
 
 
 def read(input_ids: Tensor, rows: Rows, roles: Roles, engine: str = "auto") -> Tensor:
@@ -120,10 +124,27 @@ def text_of(input_ids: Tensor, roles: Roles) -> tuple[Tensor, Tensor, Tensor]:
     return text, is_text.sum(1), held > started
 
 
-def fuse_at(scores: Tensor, states: Tensor, rows: Rows, roles: Roles, weighted: bool = True, engine: str = "auto") -> None:
+def fuse_at(
+    scores: Tensor,
+    states: Tensor,
+    rows: Rows,
+    roles: Roles,
+    weighted: bool = True,
+    engine: str = "auto",
+    keeps_sums: bool = False,
+) -> None:
     """`fuse` in known states, int32 `[B]`, of which -1 has no LM."""
     if scores.numel():
+        sums = torch.logsumexp(scores, 1) if keeps_sums else None
         torch.ops.hf_ngpulm.fuse_at(scores, states, *_flat(rows, roles), weighted, engine)
+        _restore_sums(scores, sums, rows)
+
+
+def _restore_sums(scores: Tensor, sums: Tensor | None, rows: Rows) -> None:
+    if sums is not None:
+        gained = torch.logsumexp(scores, 1) - sums
+        idle = (rows.starts < 0) | (rows.weights == 0) | ~torch.isfinite(gained)
+        scores.sub_(gained.masked_fill(idle, 0.0)[:, None])
 
 
 def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles, engine: str = "auto") -> Tensor:

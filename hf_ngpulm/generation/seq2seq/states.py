@@ -63,7 +63,7 @@ class Scoring:
                 self._states = [read(tokens, part.rows, part.roles, self.lm.engine) for part in self._parts]
             self._parts = [part.at(states) for states, part in zip(self._states, self._parts, strict=True)]
             for states, part in zip(self._states, self._parts, strict=True):
-                fuse_at(scores, states, part.rows, part.roles, part.weighted, self.lm.engine)
+                fuse_at(scores, states, part.rows, part.roles, part.weighted, self.lm.engine, part.keeps_sums)
         scores = self.behind(input_ids, scores)
         if self._own is not None:
             self._own.masked_fill_(scores == -torch.inf, -torch.inf)

@@ -33,6 +33,7 @@ def seq2seq_generate(
     lm_weight: float | Tensor | None = None,
     phrases: Any = None,
     phrase_weight: float | Tensor | None = None,
+    normalise_phrases: bool | None = None,
     processor: Any = None,
     start: int | Iterable[int] | None = None,
     prompt_context: bool | None = None,
@@ -58,7 +59,7 @@ def seq2seq_generate(
         lm_weight: of its log-probabilities; a number, or a tensor with one per recording. By default what the LM remembers for
             the model, and for a search with or without beams as it is asked for, with what was tuned of the rest (see
             `hf_ngpulm.tuned`); or else 0.2.
-        phrases, phrase_weight: as for `hf_ngpulm.NGramLogitsProcessor`.
+        phrases, phrase_weight, normalise_phrases: as for `hf_ngpulm.NGramLogitsProcessor`.
         processor: the model's (or its tokenizer), to make sure that the LM was made for it, and to write phrases with;
             LLM-based models need it, or `start`, to know where a transcript begins.
         start, prompt_context, unscored, score_eos, engine: as for `hf_ngpulm.NGramLogitsProcessor`.
@@ -84,6 +85,7 @@ def seq2seq_generate(
     found = with_remembered(models, model, could_be)
     lm_weight, settings = found["lm_weight"], {name: found[name] for name in settings}
     given_phrases = {name: found.get(name, value) for name, value in given_phrases.items()}
+    given_phrases["normalise_phrases"] = normalise_phrases
     language_model = _language_model(model, models, lm_weight, processor, settings, given_phrases)
 
     each = max(beams, generation_config.num_return_sequences or 1)
@@ -118,8 +120,8 @@ def _language_model(
     """What there is of language models and phrases and the rules of their scores, as a logits processor has it."""
     settings = {name: value for name, value in settings.items() if value is not None}
     phrases = {name: value for name, value in phrases.items() if value is not None}
-    if "phrase_weight" in phrases and "phrases" not in phrases:
-        raise ValueError("phrase_weight without phrases: pass phrases=...")
+    if phrases and "phrases" not in phrases:
+        raise ValueError(f"{', '.join(sorted(phrases))} without phrases: pass phrases=...")
     if models is None:
         goes_without = ("start", "engine") if phrases else ()
         idle = [*(settings.keys() - set(goes_without)), *(["lm_weight"] if weight is not None else [])]
