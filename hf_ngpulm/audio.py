@@ -26,6 +26,7 @@ def read_audio(path: str | os.PathLike[str], sampling_rate: int) -> np.ndarray:
     Raises:
         ValueError: the file isn't audio, is damaged, or holds no samples.
         FileNotFoundError: there is no such file.
+        IsADirectoryError: it is a folder.
     """
     samples = decode_audio(path, sampling_rate)
     if not len(samples):
@@ -54,6 +55,7 @@ def decode_audio(
     Raises:
         ValueError: it isn't audio, is damaged or cut short, holds infinite samples or NaN, or ends before the part does.
         FileNotFoundError: there is no such file.
+        IsADirectoryError: it is a folder.
     """
     import soundfile
 
@@ -61,6 +63,8 @@ def decode_audio(
         name = name or str(source)
         if not os.path.exists(source):
             raise FileNotFoundError(f"{source}: no such audio file")
+        if os.path.isdir(source):
+            raise IsADirectoryError(f"{source}: a folder; name the audio files in it")
     try:
         with soundfile.SoundFile(source) as file:
             rate = file.samplerate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 
 def main() -> None:
@@ -13,4 +14,10 @@ def main() -> None:
         if error.name not in ("typer", "rich"):
             raise
         sys.exit(f"hf-ngpulm: error: the command line needs {error.name}: pip install 'hf-ngpulm[all]'")
+    warnings.formatwarning = _line  # type: ignore[assignment]
     sys.exit(run(sys.argv[1:]))
+
+
+def _line(message: Warning | str, *_: object) -> str:
+    """A warning without the place in the source that it comes from."""
+    return f"hf-ngpulm: {' '.join(str(message).split())}\n"

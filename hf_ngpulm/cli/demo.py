@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +23,9 @@ MODELS = {
 }  # fmt: skip
 PHRASE_SETS = ("callsigns", "contacts")
 BEAMS = {"ctc": 8, "canary": 5}  # others: 6
-PHRASE_WEIGHTS = {"ctc": 2.5, "rnnt": 3.0, "tdt": 2.25, "hat": 2.5, "stateless": 1.75, "canary": 2.25}  # benchmarks/bundled.py
+PHRASE_WEIGHTS = {  # benchmarks/results/bundled.json
+    "ctc": 2.5625, "rnnt": 2.90625, "tdt": 2.34375, "hat": 2.5, "stateless": 1.8125, "canary": 2.21875
+}  # fmt: skip
 BATCH_SIZE = 16
 
 
@@ -73,7 +76,11 @@ def demo(
     speech = bundled("examples/speech")
     lm = NGramLM.from_pretrained(speech / "harbour" / "lm")
     sets = {name: _read(speech / name) for name in ("harbour", *PHRASE_SETS)}
-    for name in chosen:
+    for number, name in enumerate(chosen, start=1):
+        message = f"{number} of {len(chosen)}: {MODELS[name]}"
+        if number == 1:
+            message += " (compiled loops are made when they are first called, once for each machine: minutes)"
+        print(message, file=sys.stderr, flush=True)
         asr = load_recogniser(str(bundled("examples/models") / name), "cpu", dtype=torch.float32)
         harbour = sets["harbour"]
         greedy: dict[str, Any] = {"num_beams": 1} if name in ("ctc", "canary") else {"strategy": "greedy"}

@@ -55,7 +55,15 @@ def load_tokenizer(name: str | None):
         return None
     from transformers import AutoTokenizer
 
+    check_folder(name)
     return AutoTokenizer.from_pretrained(name)
+
+
+def check_folder(model: str) -> None:
+    """Refuse a path that leads nowhere and can't be the id of a repo, either; Transformers' own words don't say so."""
+    is_path = model.startswith((".", "/", "~")) or model.count("/") > 1 or "\\" in model
+    if is_path and not os.path.exists(model):
+        raise FileNotFoundError(f"{model}: no such folder (and no id of a model on the Hub, which looks like org/name)")
 
 
 def of_words(
@@ -112,6 +120,7 @@ def load_recogniser(model: str, device: str, **settings: Any) -> Any:
 
     from .. import register
 
+    check_folder(model)
     register()
     transformers.utils.logging.disable_progress_bar()
     return transformers.pipeline("automatic-speech-recognition", model=model, device=device, **settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -15,8 +16,16 @@ PhrasesOption = Annotated[
 PhraseWeightOption = Annotated[float | None, typer.Option("--phrase-weight", help="Weight of the phrases [default: 1].")]
 
 
+_LIKE_A_FILE = re.compile(r"\.(txt|tsv|csv|jsonl?|lst|list)$", re.IGNORECASE)
+
+
 def read_phrases(given: Sequence[str] | None) -> list[str]:
-    """Phrases of files, one a line (empty lines are left out), and phrases themselves."""
+    """Phrases of files, one a line (empty lines are left out), and phrases themselves.
+
+    Raises:
+        FileNotFoundError: what is named like a file isn't there; nobody says "names.txt".
+        ValueError: a file without phrases.
+    """
     phrases: list[str] = []
     for text in given or []:
         if os.path.isfile(text):
@@ -25,6 +34,8 @@ def read_phrases(given: Sequence[str] | None) -> list[str]:
             if not found:
                 raise ValueError(f"{text}: holds no phrases (one a line)")
             phrases += found
+        elif _LIKE_A_FILE.search(text):
+            raise FileNotFoundError(f"--phrases {text}: no such file")
         else:
             phrases.append(text)
     return phrases

@@ -9,12 +9,16 @@ from typing import Annotated
 
 import typer
 
+from ..texts.sources import read_texts
 from .models import JsonOption, LMArgument, TokenizerOption, UnitsOption, load, load_tokenizer
 
 
 def score(
     lm: LMArgument,
-    files: Annotated[list[str] | None, typer.Argument(help="Text files, one sentence a line; standard input if none.")] = None,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(help="Text, a sentence a line, or manifests, as train reads them; standard input if none."),
+    ] = None,
     tokenizer: TokenizerOption = None,
     units: UnitsOption = "auto",
     as_json: JsonOption = False,
@@ -27,7 +31,7 @@ def score(
         raise ValueError("--tokenizer is needed to turn text into token ids: the folder or Hub id of the ASR model")
     model = load(lm, tokenizer, None, units)
     encoder = load_tokenizer(tokenizer)
-    texts = [line.strip() for line in _lines(files) if line.strip()]
+    texts = list(read_texts(files)) if files else [line.strip() for line in sys.stdin if line.strip()]
     if not texts:
         raise ValueError("there is nothing to score: the input has no text")
     scored = model.score_texts(texts, encoder)
@@ -52,16 +56,3 @@ def score(
     )
     if total.num_missing:
         print(f"without these: perplexity {total.per_token_known:.3f} per token, {total.per_word_known:.3f} per word")
-
-
-def _lines(files: list[str] | None) -> list[str]:
-    if not files:
-        return sys.stdin.read().splitlines()
-    lines: list[str] = []
-    for name in files:
-        try:
-            with open(name, encoding="utf-8") as file:
-                lines += file.read().splitlines()
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{name}: not UTF-8 text: {error}") from None
-    return lines

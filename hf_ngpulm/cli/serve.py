@@ -25,6 +25,7 @@ from .streaming_models import (
     RightOption,
     StrategyOption,
     load_streaming,
+    warm_up,
 )
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def serve(
         model, device, endpoint, lm=lm, lm_weight=lm_weight, num_beams=num_beams, strategy=strategy, chunk_seconds=chunk,
         left_seconds=left, right_seconds=right, num_lookahead_tokens=lookahead, language=language, max_streams=max_clients,
     )  # fmt: skip
+    warm_up(recognizer)
     app = make_app(recognizer, limits, origin or (), tick, None if origin else local_hosts(host))
     asyncio.run(_serve(app, host, port, limits.shutdown_seconds, as_json))
 

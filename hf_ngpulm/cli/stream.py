@@ -25,6 +25,7 @@ from .streaming_models import (
     RightOption,
     StrategyOption,
     load_streaming,
+    warm_up,
 )
 
 if TYPE_CHECKING:
@@ -69,10 +70,14 @@ def stream(
         "lm": lm, "lm_weight": lm_weight, "num_beams": num_beams, "strategy": strategy, "chunk_seconds": chunk,
         "left_seconds": left, "right_seconds": right, "num_lookahead_tokens": lookahead, "language": language,
     }  # fmt: skip
-    context: dict[str, Any] = {"phrases": read_phrases(phrases), "phrase_weight": phrase_weight}
+    context: dict[str, Any] = {"phrases": read_phrases(phrases)} if phrases else {}
+    if phrase_weight is not None:
+        context["phrase_weight"] = phrase_weight
     if phrase_weight is not None and not phrases:
         raise ValueError("--phrase-weight without --phrases; give the phrases, too")
     recognizer = load_streaming(model, device, endpoint, max_streams=1, **settings)
+    if not no_wait:
+        warm_up(recognizer)
     from ..streaming.audio.sources import file_pieces, microphone_pieces
 
     rate = recognizer.sampling_rate
@@ -82,7 +87,7 @@ def stream(
         pieces = _until_interrupted(microphone_pieces(rate, device=name))
     else:
         pieces = file_pieces(audio, rate, in_real_time=not no_wait)
-    events = _events(recognizer, pieces, {name: value for name, value in context.items() if value})
+    events = _events(recognizer, pieces, context)
     if as_json:
         for event in events:
             print(json.dumps(event, ensure_ascii=False), flush=True)

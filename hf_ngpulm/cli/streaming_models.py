@@ -54,3 +54,14 @@ def load_streaming(model: str, device: str | None, endpoint: float, **settings: 
     elif "lm_weight" in given:
         raise ValueError("--lm-weight without --lm; give the language model, too")
     return StreamingRecognizer(asr.model, AutoProcessor.from_pretrained(model), endpoint_seconds=endpoint or None, **given)
+
+
+def warm_up(recognizer: StreamingRecognizer) -> None:
+    """Have a stream hear some noise: loops are compiled, or loaded, before somebody waits for them."""
+    import numpy as np
+
+    rate = recognizer.sampling_rate
+    noise = 0.01 * np.random.default_rng(0).standard_normal(rate)
+    sid = recognizer.open()
+    recognizer.push(sid, noise.astype(np.float32))
+    recognizer.close(sid)

@@ -43,9 +43,11 @@ def transcribe(
     hf-ngpulm transcribe *.flac --model nvidia/parakeet-ctc-0.6b --lm org/my-lm --lm-weight 1.0 --num-beams 8
     hf-ngpulm transcribe call.flac --model nvidia/parakeet-tdt-0.6b-v3 --phrases names.txt --phrases "Anna Kowalska"
     """
+    import numpy as np
     import torch
 
     from ..audio import read_audio
+    from ..evaluation.recognition import SHORTEST
 
     if timestamps not in (None, "word", "char"):
         raise ValueError(f"--timestamps must be word or char, got {timestamps!r}")
@@ -72,6 +74,7 @@ def transcribe(
                 print(f"hf-ngpulm: {' '.join(str(error).split())}; skipped", file=sys.stderr)
                 continue
             read.append(path)
+            samples = np.pad(samples, (0, max(0, round(SHORTEST * rate) - len(samples))))
             yield {"raw": samples, "sampling_rate": rate}
 
     options: dict[str, Any] = {"batch_size": batch_size}

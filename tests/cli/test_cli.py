@@ -63,6 +63,10 @@ def test_score_reads_files_and_standard_input(saved, capsys, tmp_path, monkeypat
     assert first["text"] == "call the coast guard" and total["sentences"] == 2
     assert total["log_prob"] == pytest.approx(first["log_prob"] + second["log_prob"])
     assert first["log10_prob"] == pytest.approx(first["log_prob"] / 2.302585)
+    rows = [{"audio": "a.wav", "text": sentence} for sentence in text.splitlines()]
+    (tmp_path / "manifest.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert run(["score", saved, str(tmp_path / "manifest.jsonl"), "--tokenizer", MODEL, "--json"]) == 0
+    assert lines(capsys) == [first, second, total]
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
     assert run(["score", saved, "--tokenizer", MODEL]) == 0
     assert "2 sentences" in capsys.readouterr().out
@@ -201,6 +205,22 @@ def test_a_broken_file_in_the_middle_is_skipped_and_counted(capsys, tmp_path):
     assert "broken.wav" in printed.err and "none.wav" in printed.err and "2 of 4" in printed.err
 
 
+def test_what_cannot_be_audio_or_is_hardly_any(capsys, tmp_path):
+    """Of audio that is too short for a frame nothing is recognised; what is beside it in the batch is as ever."""
+    soundfile.write(tmp_path / "short.wav", soundfile.read(CLIPS[0])[0][:100], 16000)
+    audio = [CLIPS[0], str(tmp_path / "short.wav"), str(tmp_path)]
+    assert run(["transcribe", *audio, "-m", MODEL, "--device", "cpu", "--lm", ARPA, "--num-beams", "2"]) == 1
+    printed = capsys.readouterr()
+    assert [line.partition(": ")[0] for line in printed.out.splitlines()] == audio[:2]
+    assert "course" in printed.out and f"{tmp_path}: a folder; name the audio files in it; skipped" in printed.err
+
+
+def test_a_warning_is_a_line_without_its_place_in_the_source(tmp_path):
+    command = [sys.executable, "-m", "hf_ngpulm.cli", "transcribe", CLIPS[0], "-m", MODEL, "--phrases", "Z\u00fcrich"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr.startswith("hf-ngpulm: the tokenizer can't write 1 of 1 phrases") and done.stderr.count("\n") == 1
+
+
 def test_demo(capsys):
     assert run(["demo", "--json", "--model", "ctc"]) == 0
     found = {(line["set"], line["search"]): line for line in lines(capsys)}
@@ -210,7 +230,8 @@ def test_demo(capsys):
     for name in ("callsigns", "contacts"):
         assert found[name, "phrases"]["entity_wer"] < 0.85 * found[name, "beam"]["entity_wer"]
     assert run(["demo", "--model", "stateless", "--clips", "2"]) == 0
-    printed = capsys.readouterr().out
+    printed, progress = capsys.readouterr()
+    assert "1 of 1: stateless RNN-T" in progress
     assert "Word error rate" in printed and "[" in printed and printed.count("stateless RNN-T, LM, beam") == 2
     assert run(["demo", "--model", "whisper"]) == 2
     assert "there is no such model" in capsys.readouterr().err
@@ -249,6 +270,9 @@ def test_demo(capsys):
         (["transcribe", CLIPS[0], "-m", MODEL, "--lm", ARPA, "--lm-weight", "nan"], "lm_weight"),
         (["transcribe", CLIPS[0], "-m", MODEL, "--lm-weight", "0.3"], "without lm="),
         (["transcribe", CLIPS[0], "-m", MODEL, "--phrase-weight", "0.3"], "without phrases="),
+        (["transcribe", CLIPS[0], "-m", MODEL, "--phrases", "names.txt"], "--phrases names.txt: no such file"),
+        (["transcribe", CLIPS[0], "-m", "/nowhere/model"], "/nowhere/model: no such folder"),
+        (["score", ARPA, CLIPS[0], "--tokenizer", "./model"], "./model: no such folder"),
         (["transcribe", CLIPS[0], "-m", MODEL, "--n-best", "3"], "num_beams"),
         (["transcribe", CLIPS[0], "-m", MODEL, "--strategy", "alsd"], "strategy given without lm="),
         (["transcribe", CLIPS[0], "-m", MODEL, "--timestamps", "sentence"], "word or char"),

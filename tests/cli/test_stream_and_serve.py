@@ -36,6 +36,8 @@ def test_stream_prints_utterances_and_json_what_grows(capsys, monkeypatch):
     assert [word["text"] for word in final["words"]] == final["text"].split() and final["type"] == "final"
     assert run(["stream", MODEL, CLIP, "--no-wait", "--phrases", "coal lie house", "--phrase-weight", "20", *CUT]) == 0
     assert "coal" in capsys.readouterr().out and "coal" not in final["text"]
+    assert run(["stream", MODEL, CLIP, "--no-wait", "--phrases", "gohalf", "--phrase-weight", "0", *CUT]) == 0
+    assert capsys.readouterr().out.strip() == final["text"]  # a weight of 0 isn't the default one
     monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
     assert run(["stream", MODEL, CLIP, "--no-wait", *CUT]) == 0
     shown = capsys.readouterr().out
@@ -78,6 +80,8 @@ def test_phrases_are_texts_or_files_of_them(tmp_path):
     (tmp_path / "names.txt").write_text("anna smith\n\n  bob \n", encoding="utf-8")
     assert read_phrases(["coast guard", str(tmp_path / "names.txt")]) == ["coast guard", "anna smith", "bob"]
     assert read_phrases(None) == []
+    with pytest.raises(FileNotFoundError, match=r"nobody\.txt: no such file"):
+        read_phrases(["anna smith", "nobody.txt"])
     (tmp_path / "none.txt").write_text("\n")
     with pytest.raises(ValueError, match="holds no phrases"):
         read_phrases([str(tmp_path / "none.txt")])

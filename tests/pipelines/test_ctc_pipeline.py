@@ -439,6 +439,8 @@ def test_lm_of_another_tokenizer(plain, with_lm, wav2vec2, lm, characters, audio
         ({"repeats": "never"}, ValueError, "repeats must be one of"),
         ({"num_beams": 0}, ValueError, "num_beams should be"),
         ({"beta": 1.0}, ValueError, "beta without a beam"),
+        ({"num_beam": 8}, ValueError, "num_beam: there is no such setting; num_beams may be meant"),
+        ({"lmweight": 1.0}, ValueError, "lm_weight may be meant"),
     ],
 )
 def test_bad_settings(plain, with_lm, lm, audios, settings, error, message):

@@ -22,18 +22,27 @@ function keep(text) {
   show({ text: "", stable: "" });
 }
 
+// Phrases that the recogniser can't write are told, not dropped in silence.
+function tellUnwritable(unwritable) {
+  const named = Object.entries(unwritable).map(([phrase, what]) => `${phrase} (${what})`);
+  $("unwritable").textContent = named.length ? `Not listened for, since this recogniser can't write them: ${named.join(", ")}` : "";
+}
+
 async function start() {
-  const microphone = await navigator.mediaDevices.getUserMedia({ audio: { channelCount: 1 } });
-  const audio = new AudioContext();
+  if (!navigator.mediaDevices) throw new Error("browsers give it to pages of this machine and of https:// addresses only");
+  session = {};
+  const microphone = (session.microphone = await navigator.mediaDevices.getUserMedia({ audio: { channelCount: 1 } }));
+  const audio = (session.audio = new AudioContext());
   await audio.audioWorklet.addModule("worklet.js");
   const source = audio.createMediaStreamSource(microphone);
   const pieces = new AudioWorkletNode(audio, "pieces", { numberOfOutputs: 0, channelCount: 1, channelCountMode: "explicit" });
   const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/stream`);
-  session = { microphone, audio, pieces, socket };
+  Object.assign(session, { pieces, socket });
   socket.onopen = () => {
     const rate = Math.round(audio.sampleRate);
     socket.send(JSON.stringify({ type: "hello", sample_rate: rate, encoding: "int16", phrases: phrases() }));
     source.connect(pieces);
+    $("microphone").disabled = false;
     tell("listening");
   };
   pieces.port.onmessage = ({ data }) => {
@@ -44,21 +53,24 @@ async function start() {
     const event = JSON.parse(data);
     if (event.type === "partial") show(event);
     else if (event.type === "final") keep(event.text);
+    else if (event.type === "ready" || event.type === "context") tellUnwritable(event.unwritable);
   };
   socket.onclose = ({ code, reason }) => {
     stop();
-    session = null;
-    $("microphone").setAttribute("aria-pressed", "false");
     tell(code === 1000 ? "" : reason || "the connection was lost");
   };
 }
 
 function stop() {
-  session?.microphone.getTracks().forEach((track) => track.stop());
-  if (session?.audio.state !== "closed") session?.audio.close();
+  session?.microphone?.getTracks().forEach((track) => track.stop());
+  session?.audio?.close();
+  session = null;
+  $("microphone").disabled = false;
+  $("microphone").setAttribute("aria-pressed", "false");
 }
 
 $("microphone").onclick = async () => {
+  $("microphone").disabled = true; // until it listens, or has told all
   if (session) {
     session.pieces.port.postMessage("end");
     session.microphone.getTracks().forEach((track) => track.stop());
@@ -66,12 +78,11 @@ $("microphone").onclick = async () => {
     return;
   }
   $("microphone").setAttribute("aria-pressed", "true");
+  tell("");
   try {
     await start();
   } catch (error) {
     stop();
-    session = null;
-    $("microphone").setAttribute("aria-pressed", "false");
     tell(`no microphone: ${error.message}`);
   }
 };

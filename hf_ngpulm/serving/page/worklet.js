@@ -1,10 +1,14 @@
-// Hands the microphone's audio on in pieces of about 100 ms, as 16-bit samples.
+// Hands the microphone's audio on in pieces of about 100 ms, as 16-bit samples, until it is told to end. What is heard after
+// that (a track that was stopped goes on as silence) isn't sent: the server takes nothing after the end.
 class Pieces extends AudioWorkletProcessor {
   constructor() {
     super();
     this.piece = new Int16Array(Math.round(sampleRate / 10));
     this.filled = 0;
+    this.ended = false;
     this.port.onmessage = () => {
+      if (this.ended) return;
+      this.ended = true;
       this.send();
       this.port.postMessage("end");
     };
@@ -19,6 +23,7 @@ class Pieces extends AudioWorkletProcessor {
   }
 
   process(inputs) {
+    if (this.ended) return false;
     for (const sample of inputs[0][0] ?? []) {
       this.piece[this.filled++] = Math.round(Math.max(-1, Math.min(1, sample)) * 32767);
       if (this.filled === this.piece.length) this.send();
