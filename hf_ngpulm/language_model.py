@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from huggingface_hub import ModelHubMixin, hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError, HFValidationError
+from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -350,6 +350,7 @@ class NGramLM(
 
         Raises:
             NGramFormatError: the folder or repo isn't an n-gram language model, or its tensors are broken.
+            FileNotFoundError: there is no such folder, and no such repo that can be had.
         """
         name = os.fspath(pretrained_model_name_or_path)
         where = "/".join(filter(None, (name, subfolder)))
@@ -375,9 +376,12 @@ class NGramLM(
                 )
             except HFValidationError:
                 raise FileNotFoundError(f"{name} is neither a folder nor the id of a Hub repo (organisation/name)") from None
-            except EntryNotFoundError as error:
-                if local_files_only or type(error).__name__ == "LocalEntryNotFoundError":
-                    raise
+            except LocalEntryNotFoundError as error:
+                raise LocalEntryNotFoundError(
+                    f"{where}: there is no folder of this name, and no such repo in the cache; the Hub can't be reached, or "
+                    "mustn't be (local_files_only, HF_HUB_OFFLINE)"
+                ) from error
+            except EntryNotFoundError:
                 raise NGramFormatError(f"{where} isn't an n-gram language model: the repo has no {file}") from None
             found.append(Path(path))
         lm = load_saved(cls, found[0], found[1], where, engine)
@@ -609,9 +613,11 @@ def load_language_model(
         raise FileNotFoundError(f"{source}: no such file")
     from .compat.repository import is_with_lm
 
-    if is_with_lm(source):
+    with_lm = is_with_lm(source)
+    if with_lm:
         return NGramLM.from_wav2vec2_with_lm(source, tokenizer, device=device)
-    return NGramLM.from_pretrained(source, device=device)
+    # Who couldn't reach the Hub a moment ago needn't try for as long again.
+    return NGramLM.from_pretrained(source, local_files_only=with_lm is None, device=device)
 
 
 def configured_lm(generation_config: Any) -> tuple[str | None, float | None]:

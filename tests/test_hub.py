@@ -174,4 +174,4 @@ print(json.dumps(dict(
     assert len(hub.requests) == asked
     assert {**offline, "other": None} == online
     for kinds, said in (offline["tag"], offline["other"]):
-        assert "LocalEntryNotFoundError" in kinds and "cache" in said
+        assert "LocalEntryNotFoundError" in kinds and "in the cache; the Hub can't be reached" in said

@@ -201,15 +201,20 @@ def download(
     return folder
 
 
-def is_with_lm(source: str | os.PathLike[str]) -> bool:
-    """Whether a folder or repo has a language model for pyctcdecode, and isn't one of this package's."""
+def is_with_lm(source: str | os.PathLike[str]) -> bool | None:
+    """Whether a folder or repo has a language model for pyctcdecode, and isn't one of this package's.
+
+    None: nobody knows, for the Hub can't be asked, and nothing of the repo is in the cache.
+    """
     name = os.fspath(source)
     if os.path.isdir(name):
         return os.path.isdir(os.path.join(name, LM_FOLDER)) and not _is_ours(Path(name, CONFIG_FILE))
     try:
         if _is_ours(Path(hf_hub_download(name, CONFIG_FILE, library_name="hf_ngpulm"))):
             return False
-    except (HFValidationError, LocalEntryNotFoundError):
+    except LocalEntryNotFoundError:
+        return None
+    except HFValidationError:
         return False  # loading it as one of this package's tells what is wrong
     except EntryNotFoundError:
         pass  # a repo with the decoder alone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutomaticSpeechRecognitionPipeline
+from transformers import AutomaticSpeechRecognitionPipeline, GenerationConfig
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CTC_MAPPING_NAMES,
     MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
@@ -53,7 +54,9 @@ OF_SOME_DECODER = frozenset(
         "aes_gamma",
     ]
 )
+OF_THE_STOCK_PIPELINE = ("chunk_length_s", "stride_length_s", "return_timestamps", "decoder_kwargs", "generate_kwargs")
 NO_PHRASES: list[str] = []
+_GENERATION = GenerationConfig()
 logger = logging.getLogger(__name__)
 TRANSDUCERS = ("parakeet_tdt", "parakeet_rnnt", "nemotron_asr_streaming", "nemotron3_5_asr")
 
@@ -115,6 +118,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         foreign = sorted(kwargs.keys() & OF_SOME_DECODER)
         if foreign:
             raise ValueError(f"{', '.join(foreign)}: no settings for {type(self.model).__name__}; leave them out")
+        _refuse_misspelt(kwargs, [*self.settings, *OF_THE_STOCK_PIPELINE])
         preprocess, forward, postprocess = super()._sanitize_parameters(**kwargs)
         constructing = not hasattr(self, "_forward_params")
         if given or (search and self._ngram_settings) or (constructing and self._decodes_always):
@@ -353,6 +357,14 @@ class FramesThemselves:
         return [[row[:end].clone()] for row, end in zip(frames, ends)]
 
     decode = __call__
+
+
+def _refuse_misspelt(given: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse names much like known ones: the stock pipeline keeps any name for generation, and says nothing of idle ones."""
+    for name in given:
+        meant = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+        if meant and meant[0] != name and not hasattr(_GENERATION, name):
+            raise ValueError(f"{name}: there is no such setting; {meant[0]} may be meant")
 
 
 def _same(a: Any, b: Any) -> bool:

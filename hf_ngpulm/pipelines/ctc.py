@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
-from transformers import GenerationConfig
 
 from ..arguments import one_of, refuse_idle
 from ..ctc import CTCDecoder
@@ -16,9 +14,6 @@ from .base import NGramPipeline, frame_lengths
 
 if TYPE_CHECKING:
     from ..graph import GraphDecoder
-
-OF_THE_STOCK_PIPELINE = ("chunk_length_s", "stride_length_s", "return_timestamps", "decoder_kwargs")
-_GENERATION = GenerationConfig()
 
 
 class CTCNGramPipeline(NGramPipeline):
@@ -64,15 +59,6 @@ class CTCNGramPipeline(NGramPipeline):
     shared_with_generation = ("num_beams", "num_return_sequences")
 
     takes_what_lms_come_with = True
-
-    def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        known = (*self.settings, *OF_THE_STOCK_PIPELINE)
-        for name in kwargs.keys() - set(known):
-            # The stock pipeline keeps any name for generation, of which there is none here, and says nothing.
-            meant = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-            if meant and not hasattr(_GENERATION, name):
-                raise ValueError(f"{name}: there is no such setting; {meant[0]} may be meant")
-        return super()._sanitize_parameters(**kwargs)
 
     def _make_decoder(self, settings: dict[str, Any]) -> CTCDecoder | GraphDecoder:
         from ..graph import GraphDecoder  # has a stream's parts, and those need pipelines

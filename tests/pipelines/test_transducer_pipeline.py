@@ -183,6 +183,8 @@ def test_wrong_uses(parts, lm, audios):
         pipeline(TASK, **parts, num_beams=4, num_return_sequences=5)
     with pytest.raises(ValueError, match="blank_scoring given without lm="):
         pipeline(TASK, **parts, num_beams=4, blank_scoring="none")
+    with pytest.raises(ValueError, match="ilm_weigth: there is no such setting; ilm_weight may be meant"):
+        pipeline(TASK, **parts, lm=lm, ilm_weigth=0.1)
     with pytest.raises(ValueError, match="beta, repeats: no settings for"):
         pipeline(TASK, **parts, lm=lm, beta=1.0, repeats="stay")
     other = NGramLM.train([[0, 1]], vocab_size=300, order=1)
