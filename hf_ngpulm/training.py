@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from .arguments import whole
 from .language_model import NGramLM
-from .ngrams.counting import DEFAULT_MEMORY, NGramCounter, parse_bytes
+from .ngrams.counting import DEFAULT_MEMORY, MAX_ORDER, NGramCounter, parse_bytes
 from .ngrams.gathering import gather_counts
 from .ngrams.kneser_ney import DISCOUNT_FALLBACK, estimate, thresholds_of
 from .ngrams.table import NGramTable
@@ -83,7 +84,7 @@ def train(
     """
     if unit not in DEFAULT_ORDERS:
         raise ValueError(f"unit must be 'token' or 'word', got {unit!r}")
-    order = DEFAULT_ORDERS[unit] if order is None else order
+    order = whole("order", DEFAULT_ORDERS[unit] if order is None else order, MAX_ORDER)
     tokenizer = tokenizer_of(tokenizer)  # read once, if it was named
     vocabulary = Vocabulary.of(tokenizer, vocab_size)
     thresholds = thresholds_of(prune, order)

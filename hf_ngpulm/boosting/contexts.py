@@ -72,11 +72,18 @@ class Contexts:
 
         Raises:
             ValueError: a list for another number of rows.
+            TypeError: a list of both texts and contexts.
         """
         if not is_per_row(phrases):
             return [self.booster(phrases)] * batch_size
         if len(phrases) != batch_size:
             raise ValueError(f"phrases lists {len(phrases)} contexts, the batch has {batch_size} rows")
+        texts = [context for context in phrases if isinstance(context, str)]
+        if texts:
+            raise TypeError(
+                f"phrases has lists or None in it, so each item is what one recording gets; {texts[0]!r} is a text: write "
+                f"[{texts[0]!r}] for a recording's list, or leave the others out of the list that all recordings share"
+            )
         return [self.booster(context) for context in phrases]
 
 

@@ -131,7 +131,10 @@ def read_words(path: str | os.PathLike[str], unigrams: Collection[str] | None) -
 
     Raises:
         NGramFormatError: a damaged file, or a binary without words and no unigrams.
+        FileNotFoundError: there is no such file.
     """
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"{os.fspath(path)}: no such file; name an ARPA file or a KenLM binary")
     if not is_kenlm_binary(path):
         arpa = ArpaFile(path)
         return arpa.word_table(), arpa.words

@@ -63,6 +63,8 @@ def test_hotwords(words_arpa):
     one, two = (decoder.decode_beams(logits, hotwords=["radio"], hotword_weight=weight)[0] for weight in (1.0, 3.0))
     assert two.lm_score - one.lm_score == pytest.approx(2.0, abs=1e-3)  # what a word earns
     assert decoder.decode(logits, hotwords=["radi", "adio"]) == "stop the radio"  # parts of words aren't words
+    with pytest.raises(FileNotFoundError, match=r"nosuch\.arpa: no such file"):
+        build_ctcdecoder(["a", " "], "nosuch.arpa")
     with pytest.raises(TypeError, match="a list of words"):
         decoder.decode(logits, hotwords="radio")
 

@@ -293,6 +293,8 @@ def test_phrases_are_kept_from_call_to_call(case, monkeypatch):
 def test_phrases_that_are_refused(case):
     with pytest.raises(ValueError, match="phrases lists 5 values, one per recording, but there are 4 recordings"):
         case.asr(case.copies()[:4], phrases=PHRASES)
+    with pytest.raises(TypeError, match=r"each item is what one recording gets; 'jazz' is a text: write \['jazz'\]"):
+        case.asr(case.copies()[:2], phrases=["jazz", None])
     with pytest.raises(ValueError, match="phrase_weight given without phrases"):
         case.asr(case.audios[0].copy(), phrase_weight=2.0)
     with pytest.raises(ValueError, match="phrase 0 is empty"):

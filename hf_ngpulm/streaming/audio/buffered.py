@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...arguments import check_number
 from ...pipelines.base import frame_lengths
 from .encoder import StreamEncoder, extract
 
@@ -59,7 +60,7 @@ class BufferedEncoder(StreamEncoder):
         seconds = self.stride / self.sampling_rate
         lengths = {"chunk_seconds": chunk_seconds, "left_seconds": left_seconds, "right_seconds": right_seconds}
         for name, value in lengths.items():
-            if not 0 <= value <= MOST_SECONDS or (name == "chunk_seconds" and not value):
+            if not 0 <= check_number(value, name) <= MOST_SECONDS or (name == "chunk_seconds" and not value):
                 raise ValueError(f"{name} should be from 0 to {MOST_SECONDS:g} (a chunk above 0), got {value!r}")
         self.chunk = max(1, round(chunk_seconds / seconds))
         self.left, self.right = (round(value / seconds) for value in (left_seconds, right_seconds))

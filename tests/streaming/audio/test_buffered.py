@@ -157,6 +157,9 @@ def test_models_that_cannot_be_cut():
     with pytest.raises(ValueError, match="can't tell how many frames"):
         BufferedEncoder(model, Raw(), lambda *_: None, 1.0, 1.0, 1.0)
     model = Sums(4, 4, True)
-    for cut in ((0, 1, 1), (-1, 1, 1), (1, float("nan"), 1), (1, 1, 1e9)):
+    for cut in ((0, 1, 1), (-1, 1, 1), (1, 1, 1e9)):
         with pytest.raises(ValueError, match="_seconds should be from 0 to 600"):
+            BufferedEncoder(model, Raw(), model.encode, *cut)
+    for cut in ((1, float("nan"), 1), ("1", 1, 1)):
+        with pytest.raises(ValueError, match="_seconds should be a finite number"):
             BufferedEncoder(model, Raw(), model.encode, *cut)
