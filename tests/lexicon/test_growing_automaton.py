@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from two_level import spellings
 
 from hf_ngpulm.automaton.pool import AutomatonPool
+from hf_ngpulm.lexicon.growing import pooled as parts
 from hf_ngpulm.lexicon.growing.searching import Growth
 from hf_ngpulm.ngrams.arpa import ArpaFile
 
@@ -70,31 +71,33 @@ def test_queries_equal_those_of_the_whole(path, data):
 @given(st.data())
 @slow_to_draw
 def test_what_is_composed_is_an_automaton(path, data):
-    """But that some stubs back off to states behind them: arcs in order, no chain without an end, nothing outside."""
+    """Arcs in order, no chain without an end, nothing outside; and what counts as finished backs off to nothing else."""
     _, growing = data.draw(models(path))
     for tokens in data.draw(st.lists(st.lists(st.integers(0, growing.vocab_size - 1), max_size=9), max_size=3)):
         growing.score_sequences(*tokens_of([tokens]))
     whole = growing.growing
-    offsets, tokens, weights, targets, backoffs, _ = (getattr(whole, name).used for name in (
-        "arc_offsets", "arc_tokens", "arc_weights", "arc_targets", "backoff_states", "backoff_weights"
-    ))  # fmt: skip
-    assert offsets[0] == 0
-    assert offsets[-1] == len(tokens) == len(weights) == len(targets)
-    assert len(offsets) == len(backoffs) + 1
-    for state in range(len(backoffs)):
-        own = tokens[offsets[state] : offsets[state + 1]]
-        assert (own[1:] > own[:-1]).all()
-        steps = 0
+    offsets, tokens, _, targets, backoffs, _ = whole.arrays
+    numbers = range(0, 2 * whole.num_states, 2)
+    arcs = []
+    for state in numbers:
+        own = slice(offsets[state], offsets[state + 1])
+        arcs += range(own.start, own.stop)
+        assert (tokens[own][1:] > tokens[own][:-1]).all()
+        assert not (targets[own] % 2).any()
+        assert 0 <= targets[own].min(initial=0) <= targets[own].max(initial=0) < 2 * whole.num_states
+        unfinished, steps = whole.unfinished[state], 0
         while backoffs[state] != state:
             state, steps = backoffs[state], steps + 1
-            assert steps <= 2 * len(backoffs)
+            assert steps <= whole.num_states
+            assert unfinished or not whole.unfinished[state]
         assert state == 0
-    assert targets.min() >= 0
-    assert targets.max() < len(backoffs)
+    assert sorted(arcs) == list(range(whole.num_arcs))
 
 
-def test_parts_in_a_pool_with_others():
+def test_parts_in_a_pool_with_others(monkeypatch):
     """Parts come when there is more, wherever there is room, and go together."""
+    monkeypatch.setattr(parts, "LEAST_STATES", 16)
+    monkeypatch.setattr(parts, "LEAST_ARCS", 16)
     static, growing = random_words(range(2, 14))
     others = [random_words(range(2, 14), seed=seed)[0] for seed in (1, 2)]
     pool = AutomatonPool(static.vocab_size, torch.device("cpu"))
@@ -120,8 +123,8 @@ def test_parts_in_a_pool_with_others():
         assert torch.equal(growing.scores(own), static.scores(static.score_tokens(rows)[1]))
         if turn == 1:
             pool.drop("first")
-    assert len(pooled.places) > 2
-    assert (pooled.outside(torch.arange(len(pool.tensors.backoff_states)).numpy()) >= 0).sum() == growing.num_states
+    assert len(pooled.own) > 1
+    assert (pooled.outside(torch.arange(len(pool.tensors.backoff_states)).numpy()) >= 0).sum() == 2 * growing.num_states
     place = pool.places["second"]
     batch = torch.randint(0, static.vocab_size, (4, 6), generator=generator).to(torch.int32)
     starts, lengths = torch.full((4,), place.start, dtype=torch.int32), torch.full((4,), 6, dtype=torch.int32)

@@ -11,23 +11,25 @@ from torch import Tensor
 from ...automaton.pool import AutomatonPool
 from ...automaton.tensors import AutomatonTensors
 from .automaton import LOCK
-from .pooled import Pooled
+from .pooled import Alone, Pooled
+from .replaying import Texts
 
 if TYPE_CHECKING:
     from .model import OnTheFlyLM
 
 
 class Growth:
-    """The growing automata of a pool. As long as there is one of these, states stay what they are.
+    """The growing automata of a search. As long as there is one of these, states stay what they are.
 
     Args:
-        pool: in which all automata of the search lie.
+        pool: in which all automata of the search lie; None if there is only one, which lies nowhere else.
         models: those that grow.
     """
 
-    def __init__(self, pool: AutomatonPool, models: Sequence[OnTheFlyLM]) -> None:
+    def __init__(self, pool: AutomatonPool | None, models: Sequence[OnTheFlyLM]) -> None:
         self.pool = pool
-        self.growing: list[Pooled] = []
+        self.growing: list[Pooled | Alone] = []
+        self._only = models[0]
         for model in models:
             model.grow_with(pool, self)
 
@@ -36,10 +38,17 @@ class Growth:
     @property
     def tensors(self) -> AutomatonTensors:
         """Those of the pool, with all that has been composed so far."""
+        if self.pool is None:
+            return self._only.tensors
         with LOCK:
             for pooled in self.growing:
                 pooled.update()
             return self.pool.tensors
+
+    @property
+    def unfinished(self) -> np.ndarray:
+        """uint8, by the number of a state in the `tensors` that were asked for last: whether its scores aren't right yet."""
+        return self._only.growing.unfinished if self.pool is None else self.pool.unfinished
 
     def replay(self, states: Tensor, links: np.ndarray | None, labels: np.ndarray, not_tokens: int = -1) -> bool:
         """Expand what a search has entered.
@@ -78,5 +87,5 @@ class Growth:
         grown = False
         for pooled in self.growing:
             first, empty = (pooled.outside(part.cpu().numpy()) for part in (starts, roots))
-            grown |= pooled.automaton.read(first, empty, of_texts[0], of_texts[1], context_length)
+            grown |= pooled.automaton.read(Texts(first, empty, *of_texts, context_length, pooled.automaton.vocab_size))
         return grown
