@@ -59,6 +59,9 @@ class Pooled:
         self.pool.write("arc_offsets", first, np.maximum(offsets, 0))
         self.pool.write("backoff_states", first, self.in_pool(arrays["backoff_states"][made]))
         self.pool.write("backoff_weights", first, arrays["backoff_weights"][made])
+        self.pool.unfinished[first : first + states - self._states] = grown.unfinished[made]
+        self.pool.unfinished[self.in_pool(since)] = 0
+        since = since[arrays["arc_offsets"][since] >= self._arcs]  # the others, under the root, have had their arcs before
         at_pool = self.in_pool(since)
         where = torch.from_numpy(at_pool.astype(np.int64)).to(self.pool.device)
         tensors = self.pool.tensors
@@ -71,8 +74,6 @@ class Pooled:
         self.pool.write("arc_tokens", first_arc, arrays["arc_tokens"][own_arcs])
         self.pool.write("arc_weights", first_arc, arrays["arc_weights"][own_arcs])
         self.pool.write("arc_targets", first_arc, self.in_pool(arrays["arc_targets"][own_arcs]))
-        self.pool.unfinished[first : first + states - self._states] = grown.unfinished[made]
-        self.pool.unfinished[at_pool] = 0
         self._states, self._arcs, self._composed = states, arcs, len(composed)
 
     def _take_states(self, states: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +15,7 @@ from .pooled import Alone, Pooled
 from .replaying import Texts
 
 if TYPE_CHECKING:
+    from ...ctc.beam.cpu import Stops
     from .model import OnTheFlyLM
 
 
@@ -76,10 +77,23 @@ class Growth:
                     grown |= pooled.automaton.replay(own[rows], links[rows], labels[rows], not_tokens)
         return grown
 
-    def enter(self, states: Tensor) -> bool:
-        """Expand what the scores in some states hang on; whether there was anything."""
-        numbers = states.cpu().numpy().ravel()
-        return any([pooled.automaton.enter(pooled.outside(numbers)) for pooled in self.growing])
+    def search(self, search: Callable[[AutomatonTensors, np.ndarray], None], stops: Stops) -> None:
+        """Go on with a search that stops where a row comes to states that are unfinished, until none does.
+
+        Args:
+            search: with the automata, and which of their states are unfinished; writes the latter to `stops`.
+        """
+        with LOCK:
+            while True:
+                search(self.tensors, self.unfinished)
+                counts = stops.counts
+                if not counts.any():
+                    return
+                self.enter(stops.states[np.arange(stops.states.shape[1]) < counts[:, None]])
+
+    def enter(self, states: np.ndarray) -> bool:
+        """Compose what the scores in some states int32 `[N]` hang on; whether there was anything."""
+        return any([pooled.automaton.enter(pooled.outside(states)) for pooled in self.growing])
 
     def read(self, starts: Tensor, roots: Tensor, texts: Tensor, lengths: Tensor, context_length: int) -> bool:
         """Expand the states along texts, see `BackoffAutomaton.states_after`: `[B]`, `[B]`, `[B, L]` and `[B]`."""
