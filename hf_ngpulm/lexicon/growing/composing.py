@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...automaton.cpu import compiled, find_arc
+from ...automaton.cpu import borrowed_arrays, compiled, find_arc
 from ..loops import LARGEST, LARGEST_LOG, NOTHING, SMALLEST
 
 # States with no more words than this are composed together with all that follow in these words.
@@ -201,6 +201,7 @@ def with_backoffs(backoff_states, states):
 @compiled
 def weigh_words(words, grown, counts, of_lm):
     """Finish reading a state of the LM, whose forms stand behind those of the others: what they score further down."""
+    words, grown = borrowed_arrays(words), borrowed_arrays(grown)
     number = counts[READ]
     first, end = grown.word_offsets[number], counts[WORD_ARCS]
     below = np.int64(words.backoff_states[of_lm])
@@ -393,6 +394,7 @@ def compose_states(words, trie, grown, counts, settings, wanted, stack, done):
     Returns:
         Why it has stopped, how many of them are done, and the state of the LM that it has stopped at.
     """
+    words, trie, grown = borrowed_arrays(words), borrowed_arrays(trie), borrowed_arrays(grown)
     for place in range(done, wanted.size):
         stack[0], depth = np.int64(wanted[place]) >> 1, 1
         while depth:
