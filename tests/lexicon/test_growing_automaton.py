@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from two_level import spellings
 
 from hf_ngpulm.automaton.pool import AutomatonPool
-from hf_ngpulm.lexicon.growing import pooled as parts
+from hf_ngpulm.lexicon.growing import pooled as in_pools
 from hf_ngpulm.lexicon.growing.searching import Growth
 from hf_ngpulm.ngrams.arpa import ArpaFile
 
@@ -96,8 +96,8 @@ def test_what_is_composed_is_an_automaton(path, data):
 
 def test_parts_in_a_pool_with_others(monkeypatch):
     """Parts come when there is more, wherever there is room, and go together."""
-    monkeypatch.setattr(parts, "LEAST_STATES", 16)
-    monkeypatch.setattr(parts, "LEAST_ARCS", 16)
+    monkeypatch.setattr(in_pools, "LEAST_STATES", 16)
+    monkeypatch.setattr(in_pools, "LEAST_ARCS", 16)
     static, growing = random_words(range(2, 14))
     others = [random_words(range(2, 14), seed=seed)[0] for seed in (1, 2)]
     pool = AutomatonPool(static.vocab_size, torch.device("cpu"))

@@ -7,7 +7,7 @@ than the worst of the best K so far are passed over, which changes nothing. At a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ def ctc_beam(
     text_hashes: Tensor | None = None,
     growth: Growth | None = None,
 ) -> tuple[BeamState, BeamFrames]:
-    """See `hf_ngpulm.ctc.beam.ctc_beam`. With a `growth` the automaton is that of its tensors, and grows while it is searched."""
+    """See `hf_ngpulm.ctc.beam.ctc_beam`. With a `growth` the automaton is that of its tensors, and grows meanwhile."""
     batch_size, frames, classes = logits.shape
     num_beams = state.last_tokens.shape[1]
     state = BeamState(*(tensor.clone(memory_format=torch.contiguous_format) for tensor in state))
@@ -65,14 +65,15 @@ def ctc_beam(
         work = elements_per_row(frames, classes, num_beams)
 
         def search(automaton: AutomatonTensors, unfinished: np.ndarray) -> None:
-            of_automaton = arrays_of(automaton)
-            in_threads(lambda first, last: search_rows(first, last, *of_automaton, unfinished, *arrays), batch_size, work)
+            arguments: tuple[Any, ...] = (*arrays_of(automaton), unfinished, *arrays)
+            in_threads(lambda first, last: search_rows(first, last, *arguments), batch_size, work)
 
         if growth is None:
             search(automaton, ALL_KNOWN)
         else:
             growth.search(search, stops)
-            growth.enter(states_in_beam(*(tensor.numpy() for tensor in (state.blank_scores, state.token_scores, state.lm_states))))
+            of_beam = (tensor.numpy() for tensor in (state.blank_scores, state.token_scores, state.lm_states))
+            growth.enter(states_in_beam(*of_beam))
     return state, BeamFrames(links, labels, bad_frames)
 
 

@@ -67,7 +67,7 @@ class WholeSearch:
     ) -> None:
         self.num_beams, self.count, self.blank = num_beams, count, blank
         self._growth, self._tensors = models.growth, models.tensors
-        self._of_models = (
+        self._of_models: tuple[Any, ...] = (
             *(tensor.contiguous().numpy() for tensor in (models.states, models.weights, models.present)),
             models.num_lms, models.vocab_size,
         )  # fmt: skip
@@ -106,10 +106,12 @@ class WholeSearch:
         """The same with language models that grow: where they have to, rows stop, and go on from there."""
         states, weights, present, num_lms, vocab_size = self._of_models
         bonuses, unscored, blank, threshold, skip, score_eos, text_hashes = self._settings
-        beams = _begin_rows(states, self.num_beams, int(inputs[-1].max(initial=0)))
+        longest = int(inputs[-1].max(initial=0))
+        beams: tuple[np.ndarray, ...] = _begin_rows(states, self.num_beams, longest)
         stops = Stops.of(len(states), self.num_beams, states.shape[1])
         arguments: tuple[Any, ...] = (
-            *inputs, weights, bonuses, unscored, blank, vocab_size, threshold, skip, text_hashes, *beams, found.bad_frames, *stops
+            *inputs, weights, bonuses, unscored, blank, vocab_size, threshold, skip, text_hashes, *beams,
+            found.bad_frames, *stops,
         )  # fmt: skip
 
         def search(automaton: AutomatonTensors, unfinished: np.ndarray) -> None:
@@ -135,14 +137,14 @@ def _decode_rows(
         longest = max(longest, lengths[row])
     beams = _begin_rows(first_states[rows], num_beams, longest)
     of_stops = np.zeros((2, batch), dtype=np.int64)
-    search_rows(
+    search_rows(  # type: ignore[call-arg]
         np.int64(0), batch,  # as a literal it would be a type of its own, for which the search would be compiled anew
         arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, np.zeros(0, dtype=np.uint8),
         starts[rows], logits, normalisers, highest, lengths[rows], weights[rows], bonuses[rows], unscored[rows],
         blank, vocab_size, threshold, skip, text_hashes, *beams, bad_frames[rows],
         of_stops[0], np.empty((batch, num_beams)), np.empty((batch, 0), dtype=np.int32), of_stops[1],
     )  # fmt: skip
-    _end_rows(
+    _end_rows(  # type: ignore[call-arg]
         arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, vocab_size, weights[rows],
         present[rows], num_lms, score_eos, text_hashes, *beams,
         counts[rows], tokens[rows], token_starts[rows], token_ends[rows], scores[rows],

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import RLock
+from typing import Any
 
 import numpy as np
 import torch
@@ -98,7 +99,8 @@ class GrowingAutomaton:
         self._trie = OfTrie(*arrays, end_forms(trie.path_offsets, trie.path_nodes, trie.num_nodes))
         self._counts = np.zeros(5, dtype=np.int64)
         self._stack = np.empty(4 * self._settings.order + 16, dtype=np.int64)
-        self._words = OfWords(*(tensor.numpy() for tensor in lm.automaton.tensors), *lm.spelled, np.zeros(0, dtype=np.uint8))
+        self._grown: Grown
+        self._words = OfWords(*[tensor.numpy() for tensor in lm.automaton.tensors], *lm.spelled)  # type: ignore[call-arg]
         self._begin(unknown_score, unknown_token_score, change)
         self.begin = self.state_of(begin)
         self.enter(np.array([self.begin], dtype=np.int32))  # whoever begins a search may read it
@@ -153,8 +155,9 @@ class GrowingAutomaton:
         now, steps = np.array(states, dtype=np.int32), np.full(len(states), -1, dtype=np.int64)
         wanted, grown = np.empty(now.size, dtype=np.int32), False
         while True:
-            arrays = (*self.arrays, self.unfinished)
-            count = follow(*arrays, self.vocab_size, now, steps, links, labels, not_tokens, wanted)
+            arguments: tuple[Any, ...] = (*self.arrays, self.unfinished, self.vocab_size, now, steps, links, labels)
+            arguments += (not_tokens, wanted)
+            count = follow(*arguments)
             if not count:
                 return grown
             self._compose(wanted[:count])
@@ -165,8 +168,9 @@ class GrowingAutomaton:
         now, positions = texts.beginnings()
         wanted, grown = np.empty(len(now), dtype=np.int32), False
         while True:
-            arrays = (*self.arrays, self.unfinished)
-            count = follow_texts(*arrays, self.vocab_size, now, positions, texts.tokens, texts.lengths, wanted)
+            arguments: tuple[Any, ...] = (*self.arrays, self.unfinished, self.vocab_size, now, positions)
+            arguments += (texts.tokens, texts.lengths, wanted)
+            count = follow_texts(*arguments)
             if not count:
                 return grown
             self._compose(wanted[:count])
@@ -197,7 +201,7 @@ class GrowingAutomaton:
 
     def _widen(self, *parts: slice) -> None:
         """Twice the room for some of what grows."""
-        grown, arrays = self._grown, {}
+        grown, arrays = self._grown, dict[str, int]()
         for part in parts:
             size = 2 * len(grown[part][0])
             arrays |= dict.fromkeys(Grown._fields[part], size)

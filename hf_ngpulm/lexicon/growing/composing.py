@@ -13,10 +13,8 @@ import numpy as np
 from ...automaton.cpu import borrowed_arrays, compiled, find_arc
 from ..loops import LARGEST, LARGEST_LOG, NOTHING, SMALLEST
 
-# States with no more words than this are composed together with all that follow in these words.
-FEW_WORDS = 4
 # Why composing has stopped: it is done; there may be no room for the states and arcs of the next state; or for the words of the
-# LM's state that it says; or these have to be read otherwise.
+# LM's state that it says; or several of these have one spelling, and are read otherwise.
 DONE, NO_ROOM, NO_ROOM_FOR_WORDS, UNREAD = 0, 1, 2, 3
 # What `counts` counts.
 STATES, ARCS, READ, WORD_ARCS, COMPOSED = 0, 1, 2, 3, 4
@@ -34,7 +32,6 @@ class OfWords(NamedTuple):
     first_form: np.ndarray  # int64 [W + 1]: the forms of word w among those of all
     forms_of_word: np.ndarray  # int64
     first_word: np.ndarray  # int64 [F + 1]: the same the other way round
-    unlisted: np.ndarray  # uint8, of each state whether its arcs aren't known yet; empty if all are
 
 
 class OfTrie(NamedTuple):
@@ -169,9 +166,7 @@ def _score_form(words, grown, of_lm, form):
 def _score_end(words, end, state):
     """log p(</s> | state of the LM): the last arc of those that have one of their own."""
     score = 0.0
-    while (
-        words.arc_offsets[state] == words.arc_offsets[state + 1] or words.arc_tokens[words.arc_offsets[state + 1] - 1] != end
-    ):
+    while words.arc_offsets[state] == words.arc_offsets[state + 1] or words.arc_tokens[words.arc_offsets[state + 1] - 1] != end:
         score += np.float64(words.backoff_weights[state])
         state = np.int64(words.backoff_states[state])
     return score + np.float64(words.arc_weights[words.arc_offsets[state + 1] - 1])
@@ -243,8 +238,6 @@ def _read(words, grown, counts, num_words, of_lm):
             state = np.int64(words.backoff_states[state])
         if counts[READ] + 2 > grown.word_offsets.size:
             return NO_ROOM_FOR_WORDS, state
-        if words.unlisted.size and words.unlisted[state]:
-            return UNREAD, state
         first = at = counts[WORD_ARCS]
         is_sorted = True
         for arc in range(words.arc_offsets[state], words.arc_offsets[state + 1]):

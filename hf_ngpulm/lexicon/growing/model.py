@@ -151,7 +151,7 @@ class OnTheFlyLM(NGramLM):
             pool.places[id(self)] = pooled.places[0]._replace(root=pooled.root, start=pooled.start)
 
     def grow_with(self, pool: AutomatonPool | None, growth: Growth) -> None:
-        """Have a search know of the model, and keep its states until that is over. Without a pool it uses them where they are."""
+        """Have a search know of the model, and keep its states until it is over; without a pool it uses them where they lie."""
         if pool is None:
             with LOCK:
                 self._start_anew_if_large()
@@ -242,7 +242,7 @@ class OnTheFlyLM(NGramLM):
         texts, of_texts = self._rows(token_ids, lengths)
         starts, roots = (self.initial_states(len(texts), behind, which) for behind in (bos, False))
         arrays = [np.ascontiguousarray(part.cpu().numpy()) for part in (starts, roots, texts, of_texts)]
-        self.growing.read(Texts(*arrays, context_length, self.vocab_size))
+        self.growing.read(Texts(context_length, self.vocab_size, *arrays))
 
     def validate(self) -> None:
         """Check the model over words. Raises what the same of `BackoffAutomaton` raises."""

@@ -16,19 +16,19 @@ class Texts(NamedTuple):
     """Texts that are read, see `BackoffAutomaton.states_after`.
 
     Args:
+        context_length: tokens of a context.
+        vocab_size: of those that count.
         starts, roots: int32 `[B]`, where each begins, and where it does if that lies too far back; below 0 for none.
         tokens: int32 `[B, L]`.
         lengths: int32 `[B]`.
-        context_length: tokens of a context.
-        vocab_size: of those that count.
     """
 
+    context_length: int
+    vocab_size: int
     starts: np.ndarray
     roots: np.ndarray
     tokens: np.ndarray
     lengths: np.ndarray
-    context_length: int
-    vocab_size: int
 
     def beginnings(self) -> tuple[np.ndarray, np.ndarray]:
         """The states int32 `[B]` and the places int64 `[B]` from which the texts are read."""

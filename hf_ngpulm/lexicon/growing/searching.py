@@ -101,5 +101,5 @@ class Growth:
         grown = False
         for pooled in self.growing:
             first, empty = (pooled.outside(part.cpu().numpy()) for part in (starts, roots))
-            grown |= pooled.automaton.read(Texts(first, empty, *of_texts, context_length, pooled.automaton.vocab_size))
+            grown |= pooled.automaton.read(Texts(context_length, pooled.automaton.vocab_size, first, empty, *of_texts))
         return grown
