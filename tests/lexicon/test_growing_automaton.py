@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from two_level import spellings
 
 from hf_ngpulm.automaton.pool import AutomatonPool
+from hf_ngpulm.ctc import beam
+from hf_ngpulm.ctc.beam import cpu
 from hf_ngpulm.lexicon.growing import pooled as in_pools
 from hf_ngpulm.lexicon.growing.searching import Growth
 from hf_ngpulm.ngrams.arpa import ArpaFile
@@ -143,3 +145,24 @@ def test_engines_agree():
         found, own = growing.score_tokens(rows)
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(growing.scores(own), static.scores(states))
+
+
+@given(st.integers(0, 2**16), st.sampled_from([None, 13]), st.integers(2, 5), st.sampled_from([1, 3, 8]), st.integers(0, 9))
+@settings(deadline=None, max_examples=25)
+def test_a_beam_search_that_stops_goes_on_as_if_it_had_not(seed, delimiter, order, num_beams, cut):
+    """In one block or two, rows of different lengths; everything it returns, to the bit."""
+    static, growing = random_words(range(2, 13), order, seed, count=60, delimiter=delimiter, vocab_size=14)
+    logits = 2 * torch.randn(3, 9, 15, generator=torch.Generator().manual_seed(seed))
+    lengths = torch.tensor([9, 6, 0], dtype=torch.int32)
+    rest = (torch.tensor([[0.8], [0.3], [0.5]]), torch.full((3,), 0.4), torch.full((3,), -2.0), 14, 14, 20.0, float("inf"))
+    growth = Growth(None, [growing])
+    found, expected = (beam.initial_state(num_beams, lm.starts.expand(3)[:, None]) for lm in (growing, static))
+    for frames, part in ((logits[:, :cut], lengths.clamp(max=cut)), (logits[:, cut:], (lengths - cut).clamp(min=0))):
+        expected, theirs = beam.ctc_beam(list(static.tensors), expected, frames, part, *rest, engine="cpu")
+        found, ours = cpu.ctc_beam(growth.tensors, found, frames, part, *rest, growth=growth)
+        for name in set(found._fields) - {"lm_states"}:
+            assert torch.equal(getattr(found, name), getattr(expected, name)), name
+        assert torch.equal(ours.links, theirs.links)
+        assert torch.equal(ours.labels, theirs.labels)
+    alive = torch.maximum(found.blank_scores, found.token_scores) > -torch.inf
+    assert torch.equal(growing.scores(found.lm_states[alive][:, 0]), static.scores(expected.lm_states[alive][:, 0]))

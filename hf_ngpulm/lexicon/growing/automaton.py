@@ -227,8 +227,7 @@ class GrowingAutomaton:
             self._widen(OF_WORDS)
         for column, values in zip(self._grown[OF_WORDS], (arcs.forms, arcs.log_probs, arcs.targets)):
             column[first:end] = values
-        self._counts[WORD_ARCS] = end
-        weigh_words(self._words, self._grown, self._counts, of_lm)
+        weigh_words(self._words, self._grown, self._counts, of_lm, end)
 
     def _begin(self, unknown: float, unknown_token: float, change: Change | None) -> None:
         """Compose the LM's root, with all nodes; make the states of what follows each word there."""
@@ -275,7 +274,7 @@ class GrowingAutomaton:
     def _lay(self, tensors: AutomatonTensors, own: np.ndarray, arcs: FormArcs, first: int) -> None:
         """Make room, and lay down the root with its words."""
         counts, states, num_arcs = self._counts, tensors.num_states, len(tensors.arc_weights)
-        counts[:] = states, num_arcs, 0, len(arcs.forms), 0
+        counts[:] = states, num_arcs, 0, 0, 0
         words, rooms = len(arcs.forms) + SMALLEST, (states + SMALLEST, num_arcs + SMALLEST)
         arrays = [
             np.zeros(len(own), dtype=np.int32), own, np.zeros(SMALLEST, dtype=np.int64),
@@ -288,7 +287,7 @@ class GrowingAutomaton:
         grown = self._grown = Grown(*arrays)
         for column, values in zip(grown[OF_WORDS], arcs[1:4]):
             column[: len(values)] = values
-        weigh_words(self._words, grown, counts, 0)
+        weigh_words(self._words, grown, counts, 0, len(arcs.forms))
         offsets, *of_arcs = (tensor.numpy() for tensor in tensors)
         grown.arc_offsets[: 2 * first : 2], grown.arc_offsets[1 : 2 * first : 2] = offsets[:first], offsets[1 : first + 1]
         grown.arc_tokens[:num_arcs], grown.arc_weights[:num_arcs] = of_arcs[:2]

@@ -194,11 +194,12 @@ def with_backoffs(backoff_states, states):
 
 
 @compiled
-def weigh_words(words, grown, counts, of_lm):
-    """Finish reading a state of the LM, whose forms stand behind those of the others: what they score further down."""
+def weigh_words(words, grown, counts, of_lm, end):
+    """Finish reading a state of the LM, whose forms stand behind those of the others, before `end`: what they score further
+    down. Until then nothing of them counts."""
     words, grown = borrowed_arrays(words), borrowed_arrays(grown)
     number = counts[READ]
-    first, end = grown.word_offsets[number], counts[WORD_ARCS]
+    first = grown.word_offsets[number]
     below = np.int64(words.backoff_states[of_lm])
     at, below_end = np.int64(0), np.int64(0)
     if below != 0:
@@ -226,7 +227,7 @@ def weigh_words(words, grown, counts, of_lm):
                 grown.lower_probs[arc] = np.exp(score)
     grown.word_offsets[number + 1] = end
     grown.read[of_lm] = number + 1
-    counts[READ] = number + 1
+    counts[READ], counts[WORD_ARCS] = number + 1, end
 
 
 @compiled
@@ -260,8 +261,7 @@ def _read(words, grown, counts, num_words, of_lm):
             for column in (grown.forms, grown.targets):
                 column[first:at] = column[order]
             grown.log_probs[first:at] = grown.log_probs[order]
-        counts[WORD_ARCS] = at
-        weigh_words(words, grown, counts, state)
+        weigh_words(words, grown, counts, state, at)
     return DONE, of_lm
 
 

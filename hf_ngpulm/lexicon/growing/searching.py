@@ -1,4 +1,4 @@
-"""Searches with language models that grow: what they have entered is expanded until nothing is left to expand."""
+"""Searches with language models that grow: what they enter is composed until nothing is left to compose."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Growth:
         return self._only.growing.unfinished if self.pool is None else self.pool.unfinished
 
     def replay(self, states: Tensor, links: np.ndarray | None, labels: np.ndarray, not_tokens: int = -1) -> bool:
-        """Expand what a search has entered.
+        """Compose what a search has entered.
 
         Args:
             states: int32 `[B, K, M]`, in which its hypotheses began.
@@ -96,7 +96,7 @@ class Growth:
         return any([pooled.automaton.enter(pooled.outside(states)) for pooled in self.growing])
 
     def read(self, starts: Tensor, roots: Tensor, texts: Tensor, lengths: Tensor, context_length: int) -> bool:
-        """Expand the states along texts, see `BackoffAutomaton.states_after`: `[B]`, `[B]`, `[B, L]` and `[B]`."""
+        """Compose the states along texts, see `BackoffAutomaton.states_after`: `[B]`, `[B]`, `[B, L]` and `[B]`."""
         of_texts = [np.ascontiguousarray(part.cpu().numpy(), dtype=np.int32) for part in (texts, lengths)]
         grown = False
         for pooled in self.growing:
