@@ -56,6 +56,8 @@ Change = Callable[[AutomatonTensors, int], AutomatonTensors]
 OF_WORDS, OF_STATES, OF_ARCS = slice(3, 8), slice(8, 14), slice(16, 19)  # fields of `Grown` of one length
 OF_STATE = (np.int32, np.int32, np.float64, np.int64, np.int32, np.int32)
 SMALLEST = 1024  # room
+# Tokens that words may go on with, composed ahead of a search that is done again: more make fewer searches, and more states.
+AHEAD = 2
 
 
 class GrowingAutomaton:
@@ -160,7 +162,11 @@ class GrowingAutomaton:
             count = follow(*arguments)
             if not count:
                 return grown
-            self._compose(wanted[:count])
+            entered = wanted[:count].copy()
+            self._compose(entered)
+            for _ in range(AHEAD):
+                entered = self._behind(entered)
+                self._compose(entered)
             grown = True
 
     def read(self, texts: Texts) -> bool:
@@ -182,6 +188,14 @@ class GrowingAutomaton:
         if len(wanted):
             self._compose(wanted)
         return len(wanted) > 0
+
+    def _behind(self, states: np.ndarray) -> np.ndarray:
+        """The states that the arcs of some lead to within a word and that are unfinished."""
+        first, end = (self._grown.arc_offsets[states + behind].astype(np.int64) for behind in (0, 1))
+        counts = end - first
+        arcs = np.arange(counts.sum()) + np.repeat(first - np.cumsum(counts) + counts, counts)
+        targets = np.unique(self._grown.arc_targets[arcs])
+        return targets[(self.unfinished[targets] > 0) & (self._grown.nodes[targets >> 1] > 0)]
 
     def _compose(self, wanted: np.ndarray) -> None:
         """Compose some states that are unfinished."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numba import njit
 
 from ...automaton.cpu import borrowed_arrays, compiled, find_arc
 from ..loops import LARGEST, LARGEST_LOG, NOTHING, SMALLEST
@@ -16,6 +17,8 @@ from ..loops import LARGEST, LARGEST_LOG, NOTHING, SMALLEST
 # Why composing has stopped: it is done; there may be no room for the states and arcs of the next state; or for the words of the
 # LM's state that it says; or several of these have one spelling, and are read otherwise.
 DONE, NO_ROOM, NO_ROOM_FOR_WORDS, UNREAD = 0, 1, 2, 3
+# Handing over so many arrays takes longer than what these functions do.
+inlined = njit(inline="always", error_model="numpy")
 # What `counts` counts.
 STATES, ARCS, READ, WORD_ARCS, COMPOSED = 0, 1, 2, 3, 4
 
@@ -119,7 +122,7 @@ def _own_state(words, grown, counts, of_lm):
     return np.int64(grown.own_state[of_lm]) - 1
 
 
-@compiled
+@inlined
 def _add_state(grown, counts, of_lm, node, mass, first_word_arc, lower):
     made = counts[STATES]
     counts[STATES] += 1
@@ -129,7 +132,7 @@ def _add_state(grown, counts, of_lm, node, mass, first_word_arc, lower):
     return made
 
 
-@compiled
+@inlined
 def _find_lower(words, grown, weight, state, token):
     """The state of a node's child under the first one of the LM's states below that has it, and a weight with those of backing
     off to it."""
@@ -265,7 +268,7 @@ def _read(words, grown, counts, num_words, of_lm):
     return DONE, of_lm
 
 
-@compiled
+@inlined
 def _write(grown, counts, token, weight, target):
     at = counts[ARCS]
     grown.arc_tokens[at] = token
@@ -274,7 +277,7 @@ def _write(grown, counts, token, weight, target):
     counts[ARCS] = at + 1
 
 
-@compiled
+@inlined
 def _add_child(words, grown, counts, state, token, node, first, end):
     """Make the state of a child's node, of the forms `first .. end - 1`."""
     of_lm = np.int64(grown.of_lm[state])
