@@ -257,13 +257,24 @@ class Fusion:
         """As `rows`, for who changes nothing in them: those of the batch before, if this one is of the same kind."""
         lm = self.of_all
         varied = phrases is not None or self.phrases is not None or self.per_row is not None or isinstance(self.weight, Tensor)
-        if varied or not isinstance(lm, NGramLM) or lm.grows:
+        if varied or not isinstance(lm, NGramLM) or (lm.grows and not device.type == lm.device.type == "cpu"):
             return self.rows(batch_size, device, phrases)
+        if lm.grows:
+            return self._growing_rows(lm, batch_size)
         kind: tuple[Any, ...] = (batch_size, device, self.weight)
         of = lm.arc_offsets  # others after the model has moved to another device
         if self._shared is None or self._shared[0] != kind or self._shared[1] is not of:
             self._shared = kind, of, self.rows(batch_size, device)
         return self._shared[2]
+
+    def _growing_rows(self, lm: NGramLM, batch_size: int) -> RowModels:
+        """Rows with nothing but one language model that grows: it is searched where it lies."""
+        from .lexicon.growing.searching import Growth  # compiled loops: they aren't loaded before they are needed
+
+        growth = Growth(None, [lm])  # type: ignore[list-item]
+        states = lm.starts.cpu()[:1].expand(batch_size)[:, None].contiguous()
+        weights = torch.full((batch_size, 1), float(self.weight))
+        return RowModels(growth.tensors, lm.vocab_size, states, weights, torch.ones_like(weights, dtype=torch.bool), 1, growth)
 
     def row(self, model: NGramLM | LogLinear | None, lm_weight: float, device: torch.device) -> RowModels:
         """One row with one of the models, or None, its weight, and the phrases of all rows.

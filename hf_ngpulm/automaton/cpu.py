@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from numba import njit
+from numba.core import cgutils
 from numba.extending import intrinsic, overload
 from numba.np.arrayobj import make_array, populate_array
 from torch import Tensor
@@ -50,6 +51,32 @@ def _without_owner(typing_context, array):
 @overload(borrowed)
 def _borrowed(array):
     return lambda array: _without_owner(array)  # type: ignore[call-arg]  # the compiler gives the context
+
+
+def borrowed_arrays(arrays):
+    """The same for a named tuple of arrays."""
+    return arrays
+
+
+@intrinsic
+def _without_owners(typing_context, arrays):
+    def generate(context, builder, signature, arguments):
+        kind = signature.args[0]
+        found = []
+        for item, value in zip(kind.types, cgutils.unpack_tuple(builder, arguments[0])):
+            given, made = (make_array(item)(context, builder, **of) for of in ({"value": value}, {}))
+            populate_array(
+                made, data=given.data, shape=given.shape, strides=given.strides, itemsize=given.itemsize, meminfo=None
+            )
+            found.append(made._getvalue())
+        return context.make_tuple(builder, signature.return_type, found)
+
+    return arrays(arrays), generate
+
+
+@overload(borrowed_arrays)
+def _borrowed_arrays(arrays):
+    return lambda arrays: _without_owners(arrays)  # type: ignore[call-arg]
 
 
 @compiled

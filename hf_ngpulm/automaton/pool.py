@@ -44,6 +44,8 @@ class AutomatonPool:
         self.device = device
         self.places: dict[Hashable, Place] = {}
         self._states, self._arcs = _Room(2), _Room()
+        # Of each state whether its scores aren't right yet, on the CPU: language models that grow say so.
+        self.unfinished = np.zeros(2, dtype=np.uint8)
         self.tensors = AutomatonTensors(
             arc_offsets=torch.zeros(3, dtype=torch.int32, device=device),
             arc_tokens=torch.zeros(0, dtype=token_dtype(vocab_size), device=device),
@@ -98,6 +100,7 @@ class AutomatonPool:
     def give_back(self, place: Place) -> None:
         """Have room that was taken be free."""
         self._states.give_back(*place.states)
+        self.unfinished[slice(place.states[0], sum(place.states))] = 0
         self._arcs.give_back(*place.arcs)
 
     def _take(self, room: _Room, size: int) -> int:
@@ -121,6 +124,8 @@ class AutomatonPool:
                 grown[name] = old.new_zeros(min(max(size, 2 * old.numel(), SMALLEST), LARGEST))
                 grown[name][: old.numel()] = old
         self.tensors = AutomatonTensors(**grown)
+        missing = self.tensors.num_states - len(self.unfinished)
+        self.unfinished = np.append(self.unfinished, np.zeros(missing, dtype=np.uint8))
 
 
 class _Room:

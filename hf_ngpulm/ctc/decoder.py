@@ -167,7 +167,7 @@ class CTCDecoder:
 
     def decode_checked(self, logits: Tensor, lengths: Tensor, phrases: Any = None) -> list[list[Hypothesis]]:
         """The same for what `check` has seen."""
-        if self.num_beams > 1 and not self.fusion.grows and engine_name(self.engine, logits.device) == "cpu":
+        if self.num_beams > 1 and engine_name(self.engine, logits.device) == "cpu":
             stream: CTCStream = self._whole_batch(logits, phrases)
         else:
             stream = self.stream(logits.shape[0], logits.device, phrases)
@@ -186,7 +186,9 @@ class CTCDecoder:
         if known is None or known[0] is not models or known[1] != kind or known[2] is not hashes:
             bonuses = self.token_bonuses(models.lm_weights)
             search = WholeSearch(models, bonuses, unscored(models), *kind, hashes)
-            known = self._prepared = models, kind, hashes, search
+            known = models, kind, hashes, search
+            if models.growth is None:  # which would keep its states as long as it is kept
+                self._prepared = known
         return WholeBatch(self, models, known[3])
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> CTCDecoder:

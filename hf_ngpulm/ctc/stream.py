@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..automaton.ops import engine_name
 from ..batches import packed_frames
 from ..confidence import frame_confidence
 from ..errors import InvalidLogitsError
@@ -284,6 +285,13 @@ def search_frames(
     unscored: Tensor,
 ) -> tuple[beam.BeamState, beam.BeamFrames]:
     """Go on with a beam search over more frames; `bonuses` and `unscored` as for `hf_ngpulm.ctc.beam.ctc_beam`."""
+    if models.growth is not None and engine_name(decoder.engine, logits.device) == "cpu":
+        from .beam import cpu  # compiled loops: they aren't loaded before they are needed
+
+        return cpu.ctc_beam(
+            models.tensors, state, logits, lengths, models.weights, bonuses, unscored, decoder.blank_id, models.vocab_size,
+            decoder.beam_threshold, decoder.blank_threshold, decoder.text_hashes(logits.shape[2], logits.device), models.growth,
+        )  # fmt: skip
 
     def search(models: RowModels) -> tuple[beam.BeamState, beam.BeamFrames]:
         return beam.ctc_beam(

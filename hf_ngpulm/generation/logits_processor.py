@@ -50,7 +50,7 @@ class Part(NamedTuple):
         """The same with all that is known of some states `[B]`."""
         if self.growth is None:
             return self
-        self.growth.enter(states)
+        self.growth.enter(states.cpu().numpy().ravel())
         return self._replace(rows=self.rows._replace(tensors=self.growth.tensors))
 
 

@@ -80,6 +80,11 @@ class WordLM:
         return int(self.automaton.starts[0])
 
     @property
+    def spelled(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Where the forms of each word begin, int64 `[W + 1]`, among those of all; and where the words of each form do."""
+        return self._first_form, self._forms_of_word, self._first_word
+
+    @property
     def unknown(self) -> float:
         """log p(<unk>)."""
         return float(self.automaton.tensors.arc_weights[self.num_words])

@@ -37,7 +37,7 @@ def test_generate(lms, name, search):
         torch.manual_seed(0)
         in_strategy = family.model.generate(**settings, custom_generate=seq2seq_generate, lm=lm, lm_weight=0.9)
         found.append((in_processor, in_strategy))
-    assert len(growing.growing.parts) > 1
+    assert len(growing.growing.composed) > 1
     for ours, theirs in zip(found[-1], found[0], strict=True):
         assert torch.equal(ours.sequences, theirs.sequences)
         for mine, whole in zip(ours.scores, theirs.scores, strict=True):

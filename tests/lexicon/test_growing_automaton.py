@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from two_level import spellings
 
 from hf_ngpulm.automaton.pool import AutomatonPool
+from hf_ngpulm.ctc import beam
+from hf_ngpulm.ctc.beam import cpu
+from hf_ngpulm.lexicon.growing import pooled as in_pools
 from hf_ngpulm.lexicon.growing.searching import Growth
 from hf_ngpulm.ngrams.arpa import ArpaFile
 
@@ -70,31 +73,33 @@ def test_queries_equal_those_of_the_whole(path, data):
 @given(st.data())
 @slow_to_draw
 def test_what_is_composed_is_an_automaton(path, data):
-    """But that some stubs back off to states behind them: arcs in order, no chain without an end, nothing outside."""
+    """Arcs in order, no chain without an end, nothing outside; and what counts as finished backs off to nothing else."""
     _, growing = data.draw(models(path))
     for tokens in data.draw(st.lists(st.lists(st.integers(0, growing.vocab_size - 1), max_size=9), max_size=3)):
         growing.score_sequences(*tokens_of([tokens]))
     whole = growing.growing
-    offsets, tokens, weights, targets, backoffs, _ = (getattr(whole, name).used for name in (
-        "arc_offsets", "arc_tokens", "arc_weights", "arc_targets", "backoff_states", "backoff_weights"
-    ))  # fmt: skip
-    assert offsets[0] == 0
-    assert offsets[-1] == len(tokens) == len(weights) == len(targets)
-    assert len(offsets) == len(backoffs) + 1
-    for state in range(len(backoffs)):
-        own = tokens[offsets[state] : offsets[state + 1]]
-        assert (own[1:] > own[:-1]).all()
-        steps = 0
+    offsets, tokens, _, targets, backoffs, _ = whole.arrays
+    numbers = range(0, 2 * whole.num_states, 2)
+    arcs = []
+    for state in numbers:
+        own = slice(offsets[state], offsets[state + 1])
+        arcs += range(own.start, own.stop)
+        assert (tokens[own][1:] > tokens[own][:-1]).all()
+        assert not (targets[own] % 2).any()
+        assert 0 <= targets[own].min(initial=0) <= targets[own].max(initial=0) < 2 * whole.num_states
+        unfinished, steps = whole.unfinished[state], 0
         while backoffs[state] != state:
             state, steps = backoffs[state], steps + 1
-            assert steps <= 2 * len(backoffs)
+            assert steps <= whole.num_states
+            assert unfinished or not whole.unfinished[state]
         assert state == 0
-    assert targets.min() >= 0
-    assert targets.max() < len(backoffs)
+    assert sorted(arcs) == list(range(whole.num_arcs))
 
 
-def test_parts_in_a_pool_with_others():
+def test_parts_in_a_pool_with_others(monkeypatch):
     """Parts come when there is more, wherever there is room, and go together."""
+    monkeypatch.setattr(in_pools, "LEAST_STATES", 16)
+    monkeypatch.setattr(in_pools, "LEAST_ARCS", 16)
     static, growing = random_words(range(2, 14))
     others = [random_words(range(2, 14), seed=seed)[0] for seed in (1, 2)]
     pool = AutomatonPool(static.vocab_size, torch.device("cpu"))
@@ -120,8 +125,8 @@ def test_parts_in_a_pool_with_others():
         assert torch.equal(growing.scores(own), static.scores(static.score_tokens(rows)[1]))
         if turn == 1:
             pool.drop("first")
-    assert len(pooled.places) > 2
-    assert (pooled.outside(torch.arange(len(pool.tensors.backoff_states)).numpy()) >= 0).sum() == growing.num_states
+    assert len(pooled.own) > 1
+    assert (pooled.outside(torch.arange(len(pool.tensors.backoff_states)).numpy()) >= 0).sum() == 2 * growing.num_states
     place = pool.places["second"]
     batch = torch.randint(0, static.vocab_size, (4, 6), generator=generator).to(torch.int32)
     starts, lengths = torch.full((4,), place.start, dtype=torch.int32), torch.full((4,), 6, dtype=torch.int32)
@@ -140,3 +145,24 @@ def test_engines_agree():
         found, own = growing.score_tokens(rows)
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(growing.scores(own), static.scores(states))
+
+
+@given(st.integers(0, 2**16), st.sampled_from([None, 13]), st.integers(2, 5), st.sampled_from([1, 3, 8]), st.integers(0, 9))
+@settings(deadline=None, max_examples=25)
+def test_a_beam_search_that_stops_goes_on_as_if_it_had_not(seed, delimiter, order, num_beams, cut):
+    """In one block or two, rows of different lengths; everything it returns, to the bit."""
+    static, growing = random_words(range(2, 13), order, seed, count=60, delimiter=delimiter, vocab_size=14)
+    logits = 2 * torch.randn(3, 9, 15, generator=torch.Generator().manual_seed(seed))
+    lengths = torch.tensor([9, 6, 0], dtype=torch.int32)
+    rest = (torch.tensor([[0.8], [0.3], [0.5]]), torch.full((3,), 0.4), torch.full((3,), -2.0), 14, 14, 20.0, float("inf"))
+    growth = Growth(None, [growing])
+    found, expected = (beam.initial_state(num_beams, lm.starts.expand(3)[:, None]) for lm in (growing, static))
+    for frames, part in ((logits[:, :cut], lengths.clamp(max=cut)), (logits[:, cut:], (lengths - cut).clamp(min=0))):
+        expected, theirs = beam.ctc_beam(list(static.tensors), expected, frames, part, *rest, engine="cpu")
+        found, ours = cpu.ctc_beam(growth.tensors, found, frames, part, *rest, growth=growth)
+        for name in set(found._fields) - {"lm_states"}:
+            assert torch.equal(getattr(found, name), getattr(expected, name)), name
+        assert torch.equal(ours.links, theirs.links)
+        assert torch.equal(ours.labels, theirs.labels)
+    alive = torch.maximum(found.blank_scores, found.token_scores) > -torch.inf
+    assert torch.equal(growing.scores(found.lm_states[alive][:, 0]), static.scores(expected.lm_states[alive][:, 0]))

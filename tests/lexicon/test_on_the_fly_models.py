@@ -110,7 +110,7 @@ def test_what_needs_the_whole_says_so(arpa, letters):
 
 def test_states_that_are_none(arpa, letters):
     _, growing = both(arpa, letters)
-    for state in (-1, growing.num_states):
+    for state in (-1, 1, 2 * growing.growing.num_states):
         with pytest.raises(IndexError, match=f"state {state} in row 1"):
             growing.scores(torch.tensor([0, state]))
 

@@ -59,7 +59,7 @@ def test_ctc(both, settings):
         found, expected = (CTCDecoder(both.tokenizer, model, 0.6, **settings)(logits, lengths) for model in (lm, both.static))
         assert facts(found) == facts(expected)
         logits = logits.flip(1) + 0.1 * logits
-    assert len(lm.growing.parts) > 1
+    assert len(lm.growing.composed) > 1
     assert lm.num_states < both.static.num_states
 
 
@@ -71,7 +71,7 @@ def test_ctc_on_the_gpu_engine(letters, settings):
     lm, logits = both.made(), outputs(letters, 1, 8, seed=3).to(device)
     found, expected = (CTCDecoder(letters, model, 0.6, engine="gpu", **settings)(logits) for model in (lm, both.static))
     assert facts(found) == facts(expected)
-    assert len(lm.growing.parts) > 1
+    assert len(lm.growing.composed) > 1
 
 
 def test_several_models_weights_and_phrases(both):
@@ -135,7 +135,7 @@ def test_transducers(both, engine, strategy):
     for _ in range(2):
         assert facts(ours(inputs, mask)) == facts(theirs(inputs, mask))
         inputs = inputs.flip(1)
-    assert len(lm.growing.parts) > 1
+    assert len(lm.growing.composed) > 1
 
 
 def in_streams(decoder, chunks, phrases):
@@ -176,4 +176,4 @@ def test_streams_of_transducers(both, engine, strategy, phrases):
     frames, _ = ours.model.encode(inputs, mask)
     chunks = frames.split(3, 1)
     assert in_streams(ours, chunks, phrases) == in_streams(theirs, chunks, phrases)
-    assert len(lm.growing.parts) > 1
+    assert len(lm.growing.composed) > 1

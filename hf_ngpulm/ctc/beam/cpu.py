@@ -7,6 +7,8 @@ than the worst of the best K so far are passed over, which changes nothing. At a
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,6 +19,9 @@ from ...batches import packed_frames
 from . import BLANK, INSIDE, BeamFrames, BeamState
 from .added import KEPT_SCORES, ROUNDING, are_equal, keep, line_of, list_above, list_sums_above
 from .joining import NONE, add_logs, join_texts, slots_for
+
+if TYPE_CHECKING:
+    from ...lexicon.growing.searching import Growth
 
 FEW = 4  # tokens that are fewer than one in so many are gone through one by one for each prefix
 
@@ -34,7 +39,9 @@ def ctc_beam(
     threshold: float,
     skip: float,
     text_hashes: Tensor | None = None,
+    growth: Growth | None = None,
 ) -> tuple[BeamState, BeamFrames]:
+    """See `hf_ngpulm.ctc.beam.ctc_beam`. With a `growth` the automaton is that of its tensors, and grows meanwhile."""
     batch_size, frames, classes = logits.shape
     num_beams = state.last_tokens.shape[1]
     state = BeamState(*(tensor.clone(memory_format=torch.contiguous_format) for tensor in state))
@@ -48,15 +55,58 @@ def ctc_beam(
         normalisers = torch.logsumexp(logits, dim=-1)
         highest = highest_of_tokens(logits, blank)
         joins = np.empty((2, 0), dtype=np.int64) if text_hashes is None else text_hashes.numpy()
+        stops = Stops.of(batch_size, num_beams, 0 if growth is None else state.lm_states.shape[2])
         arrays = (
-            *arrays_of(automaton), starts.numpy(), logits.numpy(), normalisers.numpy(), highest.numpy(),
+            starts.numpy(), logits.numpy(), normalisers.numpy(), highest.numpy(),
             *(tensor.contiguous().numpy() for tensor in (lengths, weights, bonuses, unscored)),
             blank, vocab_size, threshold, skip, joins,
-            *(tensor.numpy() for tensor in state), links.numpy(), labels.numpy(), bad_frames.numpy(),
+            *(tensor.numpy() for tensor in state), links.numpy(), labels.numpy(), bad_frames.numpy(), *stops,
         )  # fmt: skip
         work = elements_per_row(frames, classes, num_beams)
-        in_threads(lambda first, last: search_rows(first, last, *arrays), batch_size, work)
+
+        def search(automaton: AutomatonTensors, unfinished: np.ndarray) -> None:
+            arguments: tuple[Any, ...] = (*arrays_of(automaton), unfinished, *arrays)
+            in_threads(lambda first, last: search_rows(first, last, *arguments), batch_size, work)
+
+        if growth is None:
+            search(automaton, ALL_KNOWN)
+        else:
+            growth.search(search, stops)
+            of_beam = (tensor.numpy() for tensor in (state.blank_scores, state.token_scores, state.lm_states))
+            growth.enter(states_in_beam(*of_beam))
     return state, BeamFrames(links, labels, bad_frames)
+
+
+# What `search_rows` gets for `unfinished` where all states are what they are.
+ALL_KNOWN = np.zeros(0, dtype=np.uint8)
+
+
+class Stops(NamedTuple):
+    """Where rows have stopped that have come to states which a language model hasn't composed yet.
+
+    Args:
+        frames: int64 `[B]`, the next one of each row.
+        totals: float64 `[B, K]`, of each prefix, in double precision.
+        states: int32 `[B, K * M]`, those that are unfinished.
+        counts: int64 `[B]`, how many these are.
+    """
+
+    frames: np.ndarray
+    totals: np.ndarray
+    states: np.ndarray
+    counts: np.ndarray
+
+    @classmethod
+    def of(cls, batch_size: int, num_beams: int, num_automata: int) -> Stops:
+        """Where nothing has been searched yet."""
+        frames, counts = np.zeros((2, batch_size), dtype=np.int64)
+        states = np.empty((batch_size, num_beams * num_automata), dtype=np.int32)
+        return cls(frames, np.empty((batch_size, num_beams)), states, counts)
+
+
+def states_in_beam(blank_scores: np.ndarray, token_scores: np.ndarray, lm_states: np.ndarray) -> np.ndarray:
+    """The states of the prefixes that there are, int32 `[N]`."""
+    return lm_states[np.maximum(blank_scores, token_scores) > -np.inf].ravel()
 
 
 def highest_of_tokens(logits: Tensor, blank: int) -> Tensor:
@@ -137,11 +187,12 @@ def _push(scores, places, tokens, size, score, place, token):
 
 @compiled
 def search_rows(
-    first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+    first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, unfinished,
     starts, logits, normalisers, highest_logits, lengths, weights, bonuses, unscored, blank, vocab_size, threshold, skip,
     text_hashes, offsets, all_blank_scores, all_token_scores, all_last, all_hashes, all_parent_hashes, all_sizes, all_fused,
-    all_lm_scores, all_lm_states, all_texts, links, labels, bad_frames,
+    all_lm_scores, all_lm_states, all_texts, links, labels, bad_frames, next_frames, all_totals, stop_states, stop_counts,
 ):  # fmt: skip
+    """Search each row from its next frame on, to its end or to the first frame at which a prefix is in an unfinished state."""
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
         arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights
     )
@@ -192,6 +243,9 @@ def search_rows(
     table = np.full((2, slots_for(num_beams)), -1, dtype=np.int32)
     slots = np.empty((2, num_beams), dtype=np.int32)
     for row in range(first, last):
+        stop_counts[row], next_frame, next_frames[row] = 0, next_frames[row], lengths[row]
+        if next_frame >= lengths[row]:
+            continue
         blank_scores, token_scores, last_tokens = all_blank_scores[row], all_token_scores[row], all_last[row]
         hashes, parent_hashes, sizes = all_hashes[row], all_parent_hashes[row], all_sizes[row]
         fused, lm_scores, lm_states, texts = all_fused[row], all_lm_scores[row], all_lm_states[row], all_texts[row]
@@ -199,8 +253,10 @@ def search_rows(
         known[:] = stays[:] = False
         changed, num_alive, used = True, 0, num_beams
         for k in range(num_beams):
-            totals[k] = add_logs(np.float64(blank_scores[k]), np.float64(token_scores[k]))
-        for frame in range(lengths[row]):
+            totals[k] = all_totals[row, k]
+            if next_frame == 0:
+                totals[k] = add_logs(np.float64(blank_scores[k]), np.float64(token_scores[k]))
+        for frame in range(next_frame, lengths[row]):
             packed = starts[row] + frame
             normaliser = normalisers[packed]
             if not np.isfinite(normaliser):
@@ -234,6 +290,18 @@ def search_rows(
                     _push(heap_scores, heap_places, heap_tokens, size, score, k, -1)
                     size += 1
                     best = max(best, score)
+
+            if unfinished.size and not skipped:
+                count = 0
+                for i in range(num_alive):
+                    for m in range(num_automata if not known[alive[i]] else 0):
+                        if unfinished[lm_states[alive[i], m]]:
+                            stop_states[row, count] = lm_states[alive[i], m]
+                            count += 1
+                if count:
+                    stop_counts[row], next_frames[row] = count, frame
+                    all_totals[row] = totals
+                    break
 
             # Their extensions. What scores no higher than `worst` has no place in the beam.
             num_new = 0

@@ -6,20 +6,24 @@ go on. The loops are those of the search in blocks.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...automaton.cpu import arrays_of, compiled, in_threads
+from ...automaton.tensors import AutomatonTensors
 from ...batches import packed_frames
 from ...fusion import RowModels
 from . import BLANK, FIRST_HASH
-from .cpu import elements_per_row, highest_of_tokens, search_rows
+from .cpu import Stops, elements_per_row, highest_of_tokens, search_rows, states_in_beam
 from .joining import join_at_end
 from .ranking_cpu import rank_rows
 from .tracing import TracedTokens, trace_rows
+
+if TYPE_CHECKING:
+    from ...lexicon.growing.searching import Growth
 
 
 class Found(NamedTuple):
@@ -62,8 +66,8 @@ class WholeSearch:
         text_hashes: Tensor | None = None,
     ) -> None:
         self.num_beams, self.count, self.blank = num_beams, count, blank
-        self._of_models = (
-            *arrays_of(models.tensors),
+        self._growth, self._tensors = models.growth, models.tensors
+        self._of_models: tuple[Any, ...] = (
             *(tensor.contiguous().numpy() for tensor in (models.states, models.weights, models.present)),
             models.num_lms, models.vocab_size,
         )  # fmt: skip
@@ -87,12 +91,39 @@ class WholeSearch:
         )
         scores = np.full((batch_size, self.count, 4), -np.inf)
         bad_frames = np.full(batch_size, -1, dtype=np.int32)
-        arguments: tuple[Any, ...] = (
-            *self._of_models, *inputs, *self._settings, self.num_beams, *traced, scores, bad_frames
-        )  # fmt: skip
+        found = Found(traced, scores, bad_frames)
         work = elements_per_row(frames, classes, self.num_beams)
+        if self._growth is not None:
+            self._grow(self._growth, inputs, found, work)
+            return found
+        arguments: tuple[Any, ...] = (
+            *arrays_of(self._tensors), *self._of_models, *inputs, *self._settings, self.num_beams, *traced, scores, bad_frames
+        )  # fmt: skip
         in_threads(lambda first, last: _decode_rows(first, last, *arguments), batch_size, work)
-        return Found(traced, scores, bad_frames)
+        return found
+
+    def _grow(self, growth: Growth, inputs: tuple[np.ndarray, ...], found: Found, work: int) -> None:
+        """The same with language models that grow: where they have to, rows stop, and go on from there."""
+        states, weights, present, num_lms, vocab_size = self._of_models
+        bonuses, unscored, blank, threshold, skip, score_eos, text_hashes = self._settings
+        longest = int(inputs[-1].max(initial=0))
+        beams: tuple[np.ndarray, ...] = _begin_rows(states, self.num_beams, longest)
+        stops = Stops.of(len(states), self.num_beams, states.shape[1])
+        arguments: tuple[Any, ...] = (
+            *inputs, weights, bonuses, unscored, blank, vocab_size, threshold, skip, text_hashes, *beams,
+            found.bad_frames, *stops,
+        )  # fmt: skip
+
+        def search(automaton: AutomatonTensors, unfinished: np.ndarray) -> None:
+            given = (*arrays_of(automaton), unfinished, *arguments)
+            in_threads(lambda first, last: search_rows(first, last, *given), len(states), work)
+
+        with growth.lock:
+            growth.search(search, stops)
+            growth.enter(states_in_beam(beams[1], beams[2], beams[9]))
+            of_models = (*arrays_of(growth.tensors), vocab_size, weights, present, num_lms)
+            arguments = (*of_models, score_eos, text_hashes, *beams, *found.traced, found.scores)
+            _end_rows(*arguments)
 
 
 @compiled
@@ -101,7 +132,29 @@ def _decode_rows(
     present, num_lms, vocab_size, starts, logits, normalisers, highest, lengths, bonuses, unscored, blank, threshold, skip,
     score_eos, text_hashes, num_beams, counts, tokens, token_starts, token_ends, scores, bad_frames,
 ):  # fmt: skip
-    batch, num_automata = last - first, first_states.shape[1]
+    rows, batch, longest = slice(first, last), last - first, 0
+    for row in range(first, last):
+        longest = max(longest, lengths[row])
+    beams = _begin_rows(first_states[rows], num_beams, longest)
+    of_stops = np.zeros((2, batch), dtype=np.int64)
+    search_rows(  # type: ignore[call-arg]
+        np.int64(0), batch,  # as a literal it would be a type of its own, for which the search would be compiled anew
+        arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, np.zeros(0, dtype=np.uint8),
+        starts[rows], logits, normalisers, highest, lengths[rows], weights[rows], bonuses[rows], unscored[rows],
+        blank, vocab_size, threshold, skip, text_hashes, *beams, bad_frames[rows],
+        of_stops[0], np.empty((batch, num_beams)), np.empty((batch, 0), dtype=np.int32), of_stops[1],
+    )  # fmt: skip
+    _end_rows(  # type: ignore[call-arg]
+        arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, vocab_size, weights[rows],
+        present[rows], num_lms, score_eos, text_hashes, *beams,
+        counts[rows], tokens[rows], token_starts[rows], token_ends[rows], scores[rows],
+    )  # fmt: skip
+
+
+@compiled
+def _begin_rows(first_states, num_beams, longest):
+    """The beams before the first frame, and room for what happens at each, as `search_rows` takes them."""
+    batch, num_automata = first_states.shape
     offsets, parent_hashes = np.zeros(batch), np.zeros((batch, num_beams), dtype=np.int64)
     blank_scores = np.full((batch, num_beams), np.float32(-np.inf))
     token_scores = np.full((batch, num_beams), np.float32(-np.inf))
@@ -111,30 +164,32 @@ def _decode_rows(
     lm_scores = np.zeros((batch, num_beams, num_automata), dtype=np.float32)
     lm_states = np.empty((batch, num_beams, num_automata), dtype=np.int32)
     texts = np.zeros((batch, num_beams), dtype=np.int64)
-    longest = 0
     for row in range(batch):
         blank_scores[row, 0] = 0.0
-        lm_states[row] = first_states[first + row]
-        longest = max(longest, lengths[first + row])
+        lm_states[row] = first_states[row]
     labels = np.full((batch, longest, num_beams), np.int32(BLANK))
     links = np.empty((batch, longest, num_beams), dtype=np.int32)
     for place in range(num_beams):
         links[:, :, place] = place
-    rows = slice(first, last)
-    search_rows(
-        np.int64(0), batch,  # as a literal it would be a type of its own, for which the search would be compiled anew
-        arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-        starts[rows], logits, normalisers, highest, lengths[rows], weights[rows], bonuses[rows], unscored[rows],
-        blank, vocab_size, threshold, skip, text_hashes,
+    return (
         offsets, blank_scores, token_scores, last_tokens, hashes, parent_hashes, sizes, fused, lm_scores, lm_states, texts,
-        links, labels, bad_frames[rows],
+        links, labels,
     )  # fmt: skip
+
+
+@compiled
+def _end_rows(
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, vocab_size, weights, present, num_lms,
+    score_eos, text_hashes, offsets, blank_scores, token_scores, last_tokens, hashes, parent_hashes, sizes, fused, lm_scores,
+    lm_states, texts, links, labels, counts, tokens, token_starts, token_ends, scores,
+):  # fmt: skip
+    """Rank the prefixes at the end of utterances, and trace them back."""
     if text_hashes.size:
         join_at_end(texts, last_tokens, fused, blank_scores, token_scores)
-    places = np.zeros((batch, counts.shape[1]), dtype=np.int32)
+    places = np.zeros((offsets.size, counts.shape[1]), dtype=np.int32)
     rank_rows(
-        arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, vocab_size, weights[rows],
-        present[rows], num_lms, offsets, blank_scores, token_scores, sizes, fused, lm_scores, lm_states, score_eos,
-        places, counts[rows], scores[rows],
+        arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, vocab_size, weights,
+        present, num_lms, offsets, blank_scores, token_scores, sizes, fused, lm_scores, lm_states, score_eos,
+        places, counts, scores,
     )  # fmt: skip
-    trace_rows(links, labels, places, counts[rows], tokens[rows], token_starts[rows], token_ends[rows])
+    trace_rows(links, labels, places, counts, tokens, token_starts, token_ends)

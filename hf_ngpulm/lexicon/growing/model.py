@@ -22,7 +22,8 @@ from ...language_model import NGramLM
 from ..unknowns import grade_unknown_words
 from ..words import Parts
 from .automaton import LOCK, GrowingAutomaton
-from .pooled import Pooled
+from .pooled import Alone, Pooled
+from .replaying import Texts
 from .searching import Growth
 
 logger = logging.getLogger(__name__)
@@ -142,19 +143,24 @@ class OnTheFlyLM(NGramLM):
     def grow_in(self, pool: AutomatonPool) -> None:
         """Lie in a pool, with all that has been composed so far."""
         with LOCK:
-            if self.growing.nbytes - self._first_bytes > self.most_bytes:
-                self._make_room()
+            self._start_anew_if_large()
             if pool not in self._pooled:
                 self._pooled[pool] = Pooled(self.growing, pool)
             self._pooled[pool].update()
-            pool.places[id(self)] = self._pooled[pool].places[0]
+            pooled = self._pooled[pool]
+            pool.places[id(self)] = pooled.places[0]._replace(root=pooled.root, start=pooled.start)
 
-    def grow_with(self, pool: AutomatonPool, growth: Growth) -> None:
-        """Have a search know of the model, and keep its states until that is over."""
-        growth.growing.append(self._pooled[pool])
+    def grow_with(self, pool: AutomatonPool | None, growth: Growth) -> None:
+        """Have a search know of the model, and keep its states until it is over; without a pool it uses them where they lie."""
+        if pool is None:
+            with LOCK:
+                self._start_anew_if_large()
+        growth.growing.append(Alone(self.growing) if pool is None else self._pooled[pool])
         self._searches.add(growth)
 
-    def _make_room(self) -> None:
+    def _start_anew_if_large(self) -> None:
+        if self.growing.nbytes - self._first_bytes <= self.most_bytes:
+            return
         size = f"{self.growing.nbytes >> 20} MiB of states that have been composed, more than {self.most_bytes >> 20} MiB"
         if not len(self._searches) and not self._handed_out:
             logger.info("the language model over words starts anew: it has %s", size)
@@ -171,7 +177,8 @@ class OnTheFlyLM(NGramLM):
         """Of what has been composed so far, with spare room behind."""
         arrays = self.growing.arrays
         # On the CPU they share their memory; elsewhere they are copied when there is more.
-        key = (self.device, *map(id, arrays), len(self.growing.parts) if self.device.type != "cpu" else 0)
+        count = len(self.growing.composed) if self.device.type != "cpu" else 0
+        key = (self.device, *map(id, arrays), self.growing.num_states, count)
         if self._tensors is None or self._tensors[0] != key:
             tensors = AutomatonTensors(*(torch.from_numpy(array).to(self.device) for array in arrays))
             self._tensors = (key, tensors)
@@ -224,9 +231,10 @@ class OnTheFlyLM(NGramLM):
     def _enter(self, states: Tensor) -> None:
         self._handed_out = True
         numbers = self._states(states).cpu().numpy()
-        bad = np.flatnonzero((numbers < 0) | (numbers >= self.num_states))
+        last = 2 * self.growing.num_states - 2
+        bad = np.flatnonzero((numbers < 0) | (numbers > last) | (numbers % 2 > 0))
         if len(bad):
-            raise IndexError(f"state {numbers[bad[0]]} in row {bad[0]} is outside 0..{self.num_states - 1}")
+            raise IndexError(f"state {numbers[bad[0]]} in row {bad[0]} is none of 0, 2, .., {last}")
         self.growing.enter(numbers)
 
     def _read(self, token_ids: Tensor, lengths: Tensor | None, bos: bool, which: Tensor | None, context_length: int) -> None:
@@ -234,7 +242,7 @@ class OnTheFlyLM(NGramLM):
         texts, of_texts = self._rows(token_ids, lengths)
         starts, roots = (self.initial_states(len(texts), behind, which) for behind in (bos, False))
         arrays = [np.ascontiguousarray(part.cpu().numpy()) for part in (starts, roots, texts, of_texts)]
-        self.growing.read(arrays[0], arrays[1], arrays[2], arrays[3], context_length)
+        self.growing.read(Texts(context_length, self.vocab_size, *arrays))
 
     def validate(self) -> None:
         """Check the model over words. Raises what the same of `BackoffAutomaton` raises."""

@@ -1,102 +1,105 @@
-"""Which states a search has entered, found by going its ways once more.
+"""Which states a search has entered, found by going its ways once more: compiled loops.
 
-A state whose scores hang on a stub is noted by that stub: the first one on its backoff chain (of a chain through several the
-others are found when that one is expanded).
+They go on until they come to states that are unfinished, which they write down, and are called again when these are composed.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from ...automaton.cpu import borrowed_automaton, compiled, step_one
 
 
-@compiled
-def find_stub(backoff_states, stubs, state):
-    """The first stub that a state backs off to, itself if it is one; -1 if there is none."""
-    while stubs[state] == 0:
-        lower = backoff_states[state]
-        if lower == state:
-            return -1
-        state = lower
-    return state
+class Texts(NamedTuple):
+    """Texts that are read, see `BackoffAutomaton.states_after`.
 
+    Args:
+        context_length: tokens of a context.
+        vocab_size: of those that count.
+        starts, roots: int32 `[B]`, where each begins, and where it does if that lies too far back; below 0 for none.
+        tokens: int32 `[B, L]`.
+        lengths: int32 `[B]`.
+    """
 
-@compiled
-def stubs_behind(backoff_states, stubs, states, wanted):
-    """Write the stubs that the scores in some states hang on; how many."""
-    count = 0
-    for i in range(states.size):
-        if states[i] >= 0:
-            stub = find_stub(backoff_states, stubs, states[i])
-            if stub >= 0:
-                wanted[count] = stub
-                count += 1
-    return count
+    context_length: int
+    vocab_size: int
+    starts: np.ndarray
+    roots: np.ndarray
+    tokens: np.ndarray
+    lengths: np.ndarray
+
+    def beginnings(self) -> tuple[np.ndarray, np.ndarray]:
+        """The states int32 `[B]` and the places int64 `[B]` from which the texts are read."""
+        counted = (self.tokens >= 0) & (self.tokens < self.vocab_size)
+        counted &= np.arange(self.tokens.shape[1]) < self.lengths[:, None]
+        # From a place on so many tokens count; the last place from which that are enough.
+        rest = np.cumsum(counted[:, ::-1], axis=1)[:, ::-1]
+        places = (rest >= self.context_length).sum(axis=1) - 1
+        is_far = (places >= 0) & (self.starts >= 0)
+        return np.where(is_far, self.roots, self.starts).astype(np.int32), np.maximum(places, 0)
 
 
 @compiled
 def follow(
-    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, vocab_size, stubs, states, links,
-    labels, not_tokens, wanted,
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, unfinished, vocab_size, now, steps,
+    links, labels, not_tokens, wanted,
 ):  # fmt: skip
-    """Write the stubs that the scores of a search's hypotheses hang on, see `GrowingAutomaton.replay`; how many."""
+    """Write the unfinished states that a search's hypotheses enter next, see `GrowingAutomaton.replay`; how many.
+
+    `now` are the states before step `steps` of each row (before -1 nothing has been looked at).
+    """
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
         arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights
     )
-    num_beams = states.shape[1]
-    now, then = np.empty(num_beams, dtype=np.int32), np.empty(num_beams, dtype=np.int32)
+    num_beams = now.shape[1]
+    then = np.empty(num_beams, dtype=np.int32)
     count = 0
-    for row in range(states.shape[0]):
-        for k in range(num_beams):
-            now[k] = states[row, k]
-            if now[k] >= 0:
-                stub = find_stub(backoff_states, stubs, now[k])
-                if stub >= 0:
-                    wanted[count] = stub
-                    count += 1
-        for step in range(labels.shape[1]):
+    for row in range(now.shape[0]):
+        before = count
+        for step in range(steps[row], labels.shape[1]):
             for k in range(num_beams):
-                then[k] = now[links[row, step, k]]
+                if step < 0:
+                    then[k] = now[row, k]
+                    if then[k] >= 0 and unfinished[then[k]]:
+                        wanted[count] = then[k]
+                        count += 1
+                    continue
+                then[k] = now[row, links[row, step, k]]
                 label = labels[row, step, k]
                 if label < 0 or label == not_tokens or then[k] < 0:
                     continue
-                _, state = step_one(
+                _, then[k] = step_one(
                     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
                     then[k], label, vocab_size,
                 )  # fmt: skip
-                then[k] = state
-                stub = find_stub(backoff_states, stubs, state)
-                if stub >= 0:
-                    wanted[count] = stub
+                if unfinished[then[k]]:
+                    wanted[count] = then[k]
                     count += 1
-            now, then = then, now
+            now[row], steps[row] = then, step + 1
+            if count > before:
+                break
     return count
 
 
 @compiled
-def follow_text(
-    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, vocab_size, stubs, starts, roots, texts,
-    lengths, context_length, wanted,
+def follow_texts(
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, unfinished, vocab_size, now, positions,
+    texts, lengths, wanted,
 ):  # fmt: skip
-    """The same for texts that are read, see `GrowingAutomaton.read`."""
+    """The same for texts, of which so many tokens have been read."""
     count = 0
-    for row in range(texts.shape[0]):
-        if starts[row] < 0:
+    for row in range(now.size):
+        if now[row] < 0:
             continue
-        begin, seen = lengths[row], 0
-        while begin > 0 and seen < context_length:
-            begin -= 1
-            seen += 0 <= texts[row, begin] < vocab_size
-        state = roots[row] if seen == context_length else starts[row]
-        for position in range(begin, lengths[row] + 1):
-            stub = find_stub(backoff_states, stubs, state)
-            if stub >= 0:
-                wanted[count] = stub
-                count += 1
-            if position < lengths[row]:
-                _, state = step_one(
-                    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-                    state, texts[row, position], vocab_size,
-                )  # fmt: skip
+        while not unfinished[now[row]] and positions[row] < lengths[row]:
+            _, now[row] = step_one(
+                arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+                now[row], texts[row, positions[row]], vocab_size,
+            )  # fmt: skip
+            positions[row] += 1
+        if unfinished[now[row]]:
+            wanted[count] = now[row]
+            count += 1
     return count

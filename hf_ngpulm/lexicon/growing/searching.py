@@ -1,8 +1,8 @@
-"""Searches with language models that grow: what they have entered is expanded until nothing is left to expand."""
+"""Searches with language models that grow: what they enter is composed until nothing is left to compose."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,23 +11,26 @@ from torch import Tensor
 from ...automaton.pool import AutomatonPool
 from ...automaton.tensors import AutomatonTensors
 from .automaton import LOCK
-from .pooled import Pooled
+from .pooled import Alone, Pooled
+from .replaying import Texts
 
 if TYPE_CHECKING:
+    from ...ctc.beam.cpu import Stops
     from .model import OnTheFlyLM
 
 
 class Growth:
-    """The growing automata of a pool. As long as there is one of these, states stay what they are.
+    """The growing automata of a search. As long as there is one of these, states stay what they are.
 
     Args:
-        pool: in which all automata of the search lie.
+        pool: in which all automata of the search lie; None if there is only one, which lies nowhere else.
         models: those that grow.
     """
 
-    def __init__(self, pool: AutomatonPool, models: Sequence[OnTheFlyLM]) -> None:
+    def __init__(self, pool: AutomatonPool | None, models: Sequence[OnTheFlyLM]) -> None:
         self.pool = pool
-        self.growing: list[Pooled] = []
+        self.growing: list[Pooled | Alone] = []
+        self._only = models[0]
         for model in models:
             model.grow_with(pool, self)
 
@@ -36,13 +39,20 @@ class Growth:
     @property
     def tensors(self) -> AutomatonTensors:
         """Those of the pool, with all that has been composed so far."""
+        if self.pool is None:
+            return self._only.tensors
         with LOCK:
             for pooled in self.growing:
                 pooled.update()
             return self.pool.tensors
 
+    @property
+    def unfinished(self) -> np.ndarray:
+        """uint8, by the number of a state in the `tensors` that were asked for last: whether its scores aren't right yet."""
+        return self._only.growing.unfinished if self.pool is None else self.pool.unfinished
+
     def replay(self, states: Tensor, links: np.ndarray | None, labels: np.ndarray, not_tokens: int = -1) -> bool:
-        """Expand what a search has entered.
+        """Compose what a search has entered.
 
         Args:
             states: int32 `[B, K, M]`, in which its hypotheses began.
@@ -67,16 +77,29 @@ class Growth:
                     grown |= pooled.automaton.replay(own[rows], links[rows], labels[rows], not_tokens)
         return grown
 
-    def enter(self, states: Tensor) -> bool:
-        """Expand what the scores in some states hang on; whether there was anything."""
-        numbers = states.cpu().numpy().ravel()
-        return any([pooled.automaton.enter(pooled.outside(numbers)) for pooled in self.growing])
+    def search(self, search: Callable[[AutomatonTensors, np.ndarray], None], stops: Stops) -> None:
+        """Go on with a search that stops where a row comes to states that are unfinished, until none does.
+
+        Args:
+            search: with the automata, and which of their states are unfinished; writes the latter to `stops`.
+        """
+        with LOCK:
+            while True:
+                search(self.tensors, self.unfinished)
+                counts = stops.counts
+                if not counts.any():
+                    return
+                self.enter(stops.states[np.arange(stops.states.shape[1]) < counts[:, None]])
+
+    def enter(self, states: np.ndarray) -> bool:
+        """Compose what the scores in some states int32 `[N]` hang on; whether there was anything."""
+        return any([pooled.automaton.enter(pooled.outside(states)) for pooled in self.growing])
 
     def read(self, starts: Tensor, roots: Tensor, texts: Tensor, lengths: Tensor, context_length: int) -> bool:
-        """Expand the states along texts, see `BackoffAutomaton.states_after`: `[B]`, `[B]`, `[B, L]` and `[B]`."""
+        """Compose the states along texts, see `BackoffAutomaton.states_after`: `[B]`, `[B]`, `[B, L]` and `[B]`."""
         of_texts = [np.ascontiguousarray(part.cpu().numpy(), dtype=np.int32) for part in (texts, lengths)]
         grown = False
         for pooled in self.growing:
             first, empty = (pooled.outside(part.cpu().numpy()) for part in (starts, roots))
-            grown |= pooled.automaton.read(first, empty, of_texts[0], of_texts[1], context_length)
+            grown |= pooled.automaton.read(Texts(context_length, pooled.automaton.vocab_size, first, empty, *of_texts))
         return grown
