@@ -102,7 +102,7 @@ def _characters(t: _Arrays, unknown: int, lengths: np.ndarray) -> np.ndarray:
         arcs = (
             np.arange(len(sources)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(t.arc_offsets[states], counts)
         )
-        inside = t.arc_targets[arcs] > unknown
+        inside = (t.arc_targets[arcs] > unknown) & (t.arc_tokens[arcs] < len(lengths))  # </s> is no part of a word
         states = t.arc_targets[arcs[inside]].astype(np.int64)
         found[states] = found[sources[inside]] + lengths[t.arc_tokens[arcs[inside]]]
     return found
