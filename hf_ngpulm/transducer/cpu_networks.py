@@ -204,28 +204,35 @@ def add_product(x, w, out, rows):
 
 
 @contracted
-def lstm_cell(gates, line, hidden, cell, layer, slot, out):
-    """New states of one row in one layer, from what its gates are given; the hidden one also in a line of `out`."""
+def lstm_cell(gates, line, hidden, cell, layer, source, slot, out):
+    """New states of one row in one layer, from what its gates are given and the state in `source`; the hidden one also in a line
+    of `out`.
+    """
     size = Index(hidden.shape[2])
     for j in range(size):
         enter, forget = sigmoid(gates[line, j]), sigmoid(gates[line, size + j])
         candidate, leave = tanh(gates[line, Index(2) * size + j]), sigmoid(gates[line, Index(3) * size + j])
-        new = forget * cell[layer, slot, j] + enter * candidate
+        new = forget * cell[layer, source, j] + enter * candidate
         cell[layer, slot, j] = new
         hidden[layer, slot, j] = out[line, j] = leave * tanh(new)
 
 
-@contracted
-def lstm_cells(gates, cells, new_cells, new_hidden):
-    """New states of all rows of `gates` `[N, 4H]`; those of `cells` `[N, H]` stay as they are."""
-    size = Index(cells.shape[1])
-    for line in range(Index(gates.shape[0])):
-        for j in range(size):
-            enter, forget = sigmoid(gates[line, j]), sigmoid(gates[line, size + j])
-            candidate, leave = tanh(gates[line, Index(2) * size + j]), sigmoid(gates[line, Index(3) * size + j])
-            new = forget * cells[line, j] + enter * candidate
-            new_cells[line, j] = new
-            new_hidden[line, j] = leave * tanh(new)
+@compiled
+def convolve(count, sources, tokens, targets, embedding, convolution, convolution_bias, seen, out):
+    """A prediction network that sees the last tokens only: `seen[k, slot]` are the embeddings of those before the last."""
+    before = seen.shape[0]
+    for i in range(count):
+        source, target = sources[i], targets[i]
+        for j in range(np.uintp(convolution_bias.size)):
+            last = embedding[tokens[i], j]
+            x = convolution_bias[j] + convolution[j, before] * last
+            for k in range(before):
+                x += convolution[j, k] * seen[k, source, j]
+            for k in range(before - 1):
+                seen[k, target, j] = seen[k + 1, source, j]
+            if before:
+                seen[before - 1, target, j] = last
+            out[i, j] = np.float32(0.0) if x < np.float32(0.0) else x  # NaN stays
 
 
 @contracted

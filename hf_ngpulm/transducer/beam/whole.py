@@ -1,0 +1,271 @@
+"""Beam search with networks of the usual kind: all steps of a batch in one compiled call for each thread.
+
+A few rows are searched at a time, so that each product of matrices serves their hypotheses and what it gives is still near when
+the search reads it; when a row has ended, the next one takes its place.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from ...automaton.cpu import borrowed_automaton, compiled
+from ..cpu_networks import add_product, convolve, join_inputs, lstm_cell, matrix_at, normaliser_of
+from ..cpu_products import Layer, product
+from ..networks import ACTIVATIONS, TransducerNetworks
+from .loops import borrowed_beam, borrowed_space, open_of, search_rows, work_space
+
+HYPOTHESES = 48  # that go on at once, about
+
+
+class Networks(NamedTuple):
+    """The weights of a transducer's networks as the loops read them: valid as long as the weights are what they are.
+
+    Args:
+        embedding: `[V, E]`.
+        inputs: int64 `[1]`, where the weights of the inputs of the LSTM's first layer are; empty if there is none.
+        recurrent, recurrent_biases: its weights of hidden states and both its biases, as `Layer` has them.
+        above, above_biases: of each layer above, one behind the other, what it makes of inputs and hidden states.
+        convolution, convolution_bias: `[H, K]` and `[H]`, see `TransducerNetworks`.
+        projection, projection_biases, head, head_biases: as `Layer` has them.
+        num_layers, size, width: layers, their cells, and the size of predictions.
+        separate_blank, activation: see `TransducerNetworks`.
+    """
+
+    embedding: np.ndarray
+    inputs: np.ndarray
+    recurrent: np.ndarray
+    recurrent_biases: np.ndarray
+    above: np.ndarray
+    above_biases: np.ndarray
+    convolution: np.ndarray
+    convolution_bias: np.ndarray
+    projection: np.ndarray
+    projection_biases: np.ndarray
+    head: np.ndarray
+    head_biases: np.ndarray
+    num_layers: int
+    size: int
+    width: int
+    separate_blank: bool
+    activation: int
+
+    @classmethod
+    def of(cls, networks: TransducerNetworks) -> Networks:
+        """They are read anew with each call, since weights may change between two."""
+        first, above = networks.layers[:1], networks.layers[1:]
+        none = np.zeros(0, dtype=np.float32)
+        recurrent = [Layer.of(layer.weight_hh, layer.bias_ih + layer.bias_hh) for layer in first] or [Layer(none, none)]
+        both = [
+            Layer.of(torch.cat([layer.weight_ih, layer.weight_hh], 1), layer.bias_ih + layer.bias_hh) for layer in above
+        ]  # fmt: skip
+        return cls(
+            networks.embedding.numpy(), np.array([layer.weight_ih.data_ptr() for layer in first], dtype=np.int64),
+            *recurrent[0], *(np.concatenate([none, *parts]) for parts in (zip(*both) if both else ((), ()))),
+            networks.convolution.contiguous().numpy(), networks.convolution_bias.numpy(),
+            *Layer.of(networks.projection, networks.projection_bias), *Layer.of(networks.head, networks.head_bias),
+            len(networks.layers), networks.projection.shape[1], len(networks.projection), networks.separate_blank,
+            ACTIVATIONS.index(networks.activation),
+        )  # fmt: skip
+
+
+@compiled
+def begin_rows(rows, slots_of_row, blank, networks, states, predictions, ilm_weight, lines, classes):
+    """Put what is predicted before the first token into the first slot of some rows; what LMs say is in `lines` already."""
+    if rows.size == 0:
+        return 0
+    begin, num_layers, embedding = rows[0] * slots_of_row, networks[12], networks[0]
+    for part in range(states.shape[0]):
+        for j in range(states.shape[2]):
+            # Before the first token there is nothing, or there are blanks.
+            states[part, begin, j] = np.float32(0.0) if num_layers else embedding[blank, j]
+    room = _room(networks, 1)
+    new = np.empty((3, 1), np.int64)
+    new[0, 0], new[1, 0], new[2, 0] = begin, blank, begin
+    places, table = np.full(embedding.shape[0], -1, np.int64), np.empty((1, room[2].shape[1]), np.float32)
+    _predict(1, new, networks, states, predictions, places, table, 0, room)
+    for row in rows:
+        slot = row * slots_of_row
+        if slot != begin:
+            for part in range(states.shape[0]):
+                for j in range(states.shape[2]):
+                    states[part, slot, j] = states[part, begin, j]
+            for d in range(predictions.shape[1]):
+                predictions[slot, d] = predictions[begin, d]
+        if ilm_weight != 0.0:
+            new[2, 0] = slot
+            _subtract_ilm(1, new, networks, predictions, ilm_weight, lines, classes, blank, room)
+    return len(room)
+
+
+@compiled
+def run_rows(
+    first, last, automaton, frames, reaches, of_rows, rules, beam, places, trace, networks, states, predictions, ilm_weight
+):  # fmt: skip
+    """Search each row as far as its frames reach; whether the room for steps was too small for any.
+
+    Args:
+        automaton, of_rows, rules, beam, trace: see `search_rows`.
+        frames: float32 `[B, T, D]`.
+        reaches: int64 `[B]`, see `hf_ngpulm.transducer.beam.cpu.Search.run_on`.
+        places: int64 `[B, K]`, room.
+        states, predictions: float32 `[P, N, H]` and `[N, D]` by slot.
+    """
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = automaton
+    arcs = borrowed_automaton(arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights)
+    lengths, limits, phases = of_rows[0], of_rows[1], of_rows[2]
+    lent, used, longest_trace = borrowed_beam(beam), trace[0], trace[1].shape[0]
+    scores, times, slots = lent[0], lent[2], lent[8]
+    blank, classes, aes_steps = rules[1], rules[2], rules[4]
+    separate_blank, activation = networks[15], networks[16]
+    num_beams, slots_of_row = places.shape[1], lent[13].shape[1]
+    held = max(1, min(HYPOTHESES // num_beams, last - first))
+
+    space = work_space(rules, beam)
+    lent_space = borrowed_space(space)
+    joined = np.empty((held * num_beams, networks[14]), np.float32)
+    logits = np.empty((held * num_beams, networks[11].size), np.float32)
+    room = _room(networks, held * num_beams)
+    table = np.empty((networks[0].shape[0] if networks[12] else 0, room[2].shape[1]), np.float32)
+    in_table, in_use = np.full(networks[0].shape[0], -1, np.int64), 0
+    rows, opened = np.empty(held, np.int64), np.empty(num_beams, np.int64)
+    new = np.empty((3, held * num_beams), np.int64)
+
+    num_rows, following, lacks_room = 0, first, False
+    while True:
+        lines = i = 0
+        while i < held:
+            if i == num_rows:
+                if following == last:
+                    break
+                rows[i] = following
+                following += 1
+                num_rows += 1
+            row = rows[i]
+            count = open_of(row, num_beams, scores, times, limits[row], reaches[row], opened)
+            while count == 0 and aes_steps and limits[row] < lengths[row]:  # the next frame
+                limits[row] += 1
+                phases[row] = 0
+                count = open_of(row, num_beams, scores, times, limits[row], reaches[row], opened)
+            steps = num_beams + 1 if aes_steps and phases[row] == 0 else 1
+            if count == 0 or used[row] + steps > longest_trace:
+                lacks_room |= count > 0
+                num_rows -= 1
+                rows[i] = rows[num_rows]
+                continue
+            for k in range(num_beams):
+                places[row, k] = -1
+            for k in opened[:count]:
+                places[row, k] = lines
+                slot = row * slots_of_row + slots[row, k]
+                join_inputs(frames, row, times[row, k], predictions, slot, joined, lines, activation)
+                lines += 1
+            i += 1
+        if num_rows == 0:
+            break
+        _join(lines, joined, networks, logits, separate_blank, blank)
+        count = search_rows(rows, num_rows, arcs, logits, places, of_rows, rules, lent, trace, lent_space, new, 0)
+        for i in range(num_rows):
+            phases[rows[i]] += 1
+        if count:
+            in_use = _predict(count, new, networks, states, predictions, in_table, table, in_use, room)
+            if ilm_weight != 0.0:
+                _subtract_ilm(count, new, networks, predictions, ilm_weight, lent[11], classes, blank, room)
+    kept = len(space)  # what was borrowed from must last until here
+    return lacks_room, kept
+
+
+@compiled
+def _room(networks, count):
+    """Room for `_predict` and `_subtract_ilm`: embeddings, hidden states, gates, inputs of layers above, outputs, predictions; joined
+    and logits.
+    """
+    embedding, gates, num_layers, size, width = networks[0], networks[3].size, networks[12], networks[13], networks[14]
+    return (
+        np.empty((count, embedding.shape[1]), np.float32), np.empty((count, size), np.float32),
+        np.empty((count, gates), np.float32), np.empty((count, 2 * size if num_layers > 1 else 0), np.float32),
+        np.empty((count, size), np.float32), np.empty((count, networks[9].size), np.float32),
+        np.empty((count, width), np.float32), np.empty((count, networks[11].size), np.float32),
+    )  # fmt: skip
+
+
+@compiled
+def _join(count, joined, networks, logits, separate_blank, blank):
+    product(joined, networks[10], networks[11], logits, count)
+    if separate_blank:  # so that a softmax over all classes gives the blank its sigmoid
+        for line in range(count):
+            _, normaliser = normaliser_of(logits, line, 0, blank)
+            logits[line, blank] += normaliser
+
+
+@compiled
+def _predict(count, new, networks, states, predictions, in_table, table, used, room):
+    """The prediction network, one token on: `new[:, :count]` are the slots of states, tokens, and slots for the new ones.
+
+    What the LSTM's first layer makes of a token is kept in `table`, at `in_table[token]` (-1 for nothing); `used` is the number of
+    its lines.
+
+    Returns:
+        The number of lines in `table`.
+    """
+    embedded, before, gates, both, below, projected, _, _ = room
+    embedding, inputs, recurrent, recurrent_biases, above, above_biases, convolution, convolution_bias = networks[:8]
+    num_layers, size, width = networks[12:15]
+    sources, tokens, targets = new
+    if num_layers:
+        fresh = 0
+        for i in range(count):
+            if in_table[tokens[i]] < 0:
+                in_table[tokens[i]] = used + fresh
+                for e in range(np.uintp(embedding.shape[1])):
+                    embedded[fresh, e] = embedding[tokens[i], e]
+                fresh += 1
+        if fresh:
+            made = table[used : used + fresh]
+            made[:] = 0.0
+            add_product(embedded, matrix_at(inputs[0], 4 * size, embedding.shape[1]), made, fresh)
+            used += fresh
+        hidden, cells, block = states[:num_layers], states[num_layers:], gates.shape[1]
+        for layer in range(num_layers):
+            if layer == 0:
+                for i in range(count):
+                    for j in range(np.uintp(size)):
+                        before[i, j] = hidden[layer, sources[i], j]
+                product(before, recurrent, recurrent_biases, gates, count)
+                for i in range(count):
+                    line = in_table[tokens[i]]
+                    for j in range(np.uintp(4 * size)):
+                        gates[i, j] += table[line, j]
+            else:
+                for i in range(count):
+                    for j in range(np.uintp(size)):
+                        both[i, j], both[i, size + j] = below[i, j], hidden[layer, sources[i], j]
+                at, panel = (layer - 1) * block, 2 * size * block
+                product(both, above[(layer - 1) * panel : layer * panel], above_biases[at : at + block], gates, count)
+            for i in range(count):
+                lstm_cell(gates, i, hidden, cells, layer, sources[i], targets[i], below)
+    else:
+        convolve(count, sources, tokens, targets, embedding, convolution, convolution_bias, states, below)
+    product(below, networks[8], networks[9], projected, count)
+    for i in range(count):
+        for d in range(np.uintp(width)):
+            predictions[targets[i], d] = projected[i, d]
+    return used
+
+
+@compiled
+def _subtract_ilm(count, new, networks, predictions, weight, lines, classes, blank, room):
+    """Subtract the internal LM's scores behind new tokens from what LMs add."""
+    joined, logits = room[6], room[7]
+    no_frames = predictions.reshape(1, predictions.shape[0], predictions.shape[1])
+    for i in range(count):
+        join_inputs(no_frames, 0, -1, predictions, new[2, i], joined, i, networks[16])
+    _join(count, joined, networks, logits, False, blank)
+    for i in range(count):
+        logits[i, blank] = -np.inf
+        _, normaliser = normaliser_of(logits, i, 0, classes)
+        for label in range(classes):
+            if label != blank:
+                lines[new[2, i], label] -= weight * (logits[i, label] - normaliser)
