@@ -63,6 +63,23 @@ def matrix_at(typing_context, address, rows, columns):
     return matrix(types.int64, types.int64, types.int64), generate
 
 
+@intrinsic
+def all_borrowed(typing_context, given):
+    """A tuple whose arrays have no owner, see `hf_ngpulm.automaton.cpu.borrowed`."""
+
+    def generate(context, builder, signature, arguments):
+        made = arguments[0]
+        for place, kind in enumerate(signature.args[0]):
+            if isinstance(kind, types.Array):
+                owned = make_array(kind)(context, builder, value=builder.extract_value(made, place))
+                owned.meminfo = cgutils.get_null_value(owned.meminfo.type)
+                owned.parent = cgutils.get_null_value(owned.parent.type)
+                made = builder.insert_value(made, owned._getvalue(), place)
+        return made
+
+    return given(given), generate
+
+
 @contracted
 def exp(number):
     x = min(max(number, single(-87.3)), single(88.3))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...automaton.cpu import borrowed, borrowed_automaton, compiled, score_one, step_one
-from ..cpu_networks import INFINITY, exp, magnitude_of, normaliser_of, number_of, order_of, sum_for_confidence, summing
+from ...automaton.cpu import borrowed, compiled, score_one, step_one
+from ..cpu_networks import INFINITY, all_borrowed, exp, magnitude_of, normaliser_of, number_of, order_of, sum_for_confidence, summing
+from ..cpu_vectors import BLOCK, at_least, bound_of, lowest_bit
 from . import STILL
 
 ANY_NUMBER = np.iinfo(np.int64).max
-GROUPS = 32  # of classes, at least
 NEGLIGIBLE = 40.0  # a summand less likely than another by this power of e is lost in double precision
 
 
@@ -173,56 +173,29 @@ def _insert(ranks, entries, size, most, rank, entry):
 
 
 @compiled
-def _insert_class(ranks, entries, size, most, rank, label):
-    """The same, with lower labels first among equals, in whatever order they come."""
-    if size == most:
-        if rank < ranks[size - 1] or (rank == ranks[size - 1] and label > entries[size - 1]):
-            return size
-        size -= 1
-    at = size
-    while at > 0 and (ranks[at - 1] < rank or (ranks[at - 1] == rank and entries[at - 1] > label)):
-        ranks[at], entries[at] = ranks[at - 1], entries[at - 1]
-        at -= 1
-    ranks[at], entries[at] = rank, label
-    return size + 1
+def _fuse(logits, at, lines, line, has_lines, classes, blank, fused):
+    """What all classes but the blank score."""
+    if has_lines:
+        for label in range(np.uintp(0), np.uintp(classes)):
+            value = logits[at, label] + lines[line, label]
+            fused[label] = value if value == value else np.float32(-np.inf)  # what is impossible in two ways
+    else:
+        for label in range(np.uintp(0), np.uintp(classes)):
+            fused[label] = logits[at, label]
+    fused[blank] = -np.inf
 
 
 @compiled
-def _best_classes(fused, classes, tops, bounds, most, offset, ranks, entries):
-    """Put the `most` highest classes above -inf into a sorted list, `offset` added to each; returns its size.
-
-    Classes are looked at in groups, so many apart: at least `most` of them are as high as the bound, the highest of the
-    `most`-th best group, and only groups that reach it are searched.
-    """
-    groups = tops.size
-    lowest = order_of(np.float32(-np.inf))
-    tops[:] = lowest
-    whole = classes // groups * groups
-    for first in range(np.uintp(0), np.uintp(whole), np.uintp(groups)):
-        for group in range(np.uintp(groups)):
-            tops[group] = max(tops[group], order_of(fused[first + group]))
-    for group in range(np.uintp(classes - whole)):
-        tops[group] = max(tops[group], order_of(fused[np.uintp(whole) + group]))
-    found = 0
-    bound = lowest
-    for group in range(groups):
-        top = tops[group]
-        if top > bound:
-            at = min(found, most - 1)
-            found = min(found + 1, most)
-            while at > 0 and bounds[at - 1] < top:
-                bounds[at] = bounds[at - 1]
-                at -= 1
-            bounds[at] = top
-            if found == most:
-                bound = bounds[most - 1]
-    size = 0
-    least = number_of(bound)
-    for group in range(groups):
-        if tops[group] >= bound and tops[group] > lowest:
-            for label in range(group, classes, groups):
-                if fused[label] >= least and fused[label] > -np.inf:
-                    size = _insert_class(ranks, entries, size, most, np.float64(fused[label]) + offset, label)
+def _best_classes(fused, tops, most, offset, ranks, entries):
+    """Put the `most` highest classes above -inf into a sorted list, `offset` added to each; returns its size."""
+    least, size = bound_of(fused, most, tops), 0
+    for block in range(fused.size // BLOCK):
+        hits = at_least(fused.ctypes.data + 4 * BLOCK * block, least)
+        while hits != 0:
+            label = block * BLOCK + lowest_bit(hits)
+            hits &= hits - 1
+            if fused[label] > -np.inf:
+                size = _insert(ranks, entries, size, most, np.float64(fused[label]) + offset, label)
     return size
 
 
@@ -232,50 +205,27 @@ def work_space(rules, beam):
     durations, classes, vocab_size, most_extensions = rules[0], rules[2], rules[3], rules[9]
     num_beams, num_automata = beam[9].shape[1:]
     most_extensions = min(most_extensions, classes * max(durations.size, 1))
-    room, buckets, groups = num_beams * (most_extensions + 1), 8, GROUPS
+    room, buckets, blocks = num_beams * (most_extensions + 1), 8, -(-classes // BLOCK)
     while buckets < 2 * room:
         buckets *= 2
-    while groups < 2 * most_extensions:
-        groups *= 2
     longest = max(most_extensions, num_beams, durations.size) + 1
     return (
         np.empty((7, room), np.int64), np.empty((4, room), np.float64), np.empty(buckets, np.int64),
         np.empty((8, num_beams), np.int64), np.empty((4, num_beams), np.float64),
         np.empty((num_beams, num_automata), np.int32), np.empty((num_beams, num_automata), np.float32),
         np.empty(beam[13].shape[1], np.bool_), np.empty((3, longest), np.int64), np.empty((4, longest), np.float64),
-        np.empty(classes, np.float32), np.empty(max(vocab_size, 1), np.float32), np.empty(groups, np.int32),
-        np.empty(most_extensions, np.int32), np.empty(16, np.int32),
-    )  # fmt: skip
-
-
-@compiled
-def borrowed_space(space):
-    a, b, c, d, e, f, g, h, i, j, k, m, n, o, p = space
-    return (
-        borrowed(a), borrowed(b), borrowed(c), borrowed(d), borrowed(e), borrowed(f), borrowed(g), borrowed(h), borrowed(i),
-        borrowed(j), borrowed(k), borrowed(m), borrowed(n), borrowed(o), borrowed(p),
-    )  # fmt: skip
-
-
-@compiled
-def borrowed_beam(beam):
-    a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q = beam
-    return (
-        borrowed(a), borrowed(b), borrowed(c), borrowed(d), borrowed(e), borrowed(f), borrowed(g), borrowed(h), borrowed(i),
-        borrowed(j), borrowed(k), borrowed(m), borrowed(n), borrowed(o), borrowed(p), borrowed(q),
+        np.full(blocks * BLOCK, np.float32(-np.inf)), np.empty(max(vocab_size, 1), np.float32), np.empty(BLOCK, np.float32),
+        np.empty(16, np.int32),
     )  # fmt: skip
 
 
 @compiled
 def step_rows(first, last, automaton, logits, places, of_rows, rules, beam, trace, new):
     """`search_rows` of a run of rows, whose new tokens are put behind `first * num_beams`; returns that and their number."""
-    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = automaton
-    space = work_space(rules, beam)
-    rows, begin = np.arange(first, last), first * places.shape[1]
+    space, rows, begin = work_space(rules, beam), np.arange(first, last), first * places.shape[1]
     end = search_rows(
-        rows, rows.size,
-        borrowed_automaton(arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights),
-        logits, places, of_rows, rules, borrowed_beam(beam), trace, borrowed_space(space), new, begin,
+        rows, rows.size, all_borrowed(automaton), borrowed(logits), borrowed(places), all_borrowed(of_rows), rules,
+        all_borrowed(beam), all_borrowed(trace), all_borrowed(space), borrowed(new), begin,
     )  # fmt: skip
     kept = len(space)  # what was borrowed from must last until here
     return begin, end - begin, kept
@@ -405,11 +355,11 @@ def _candidates(row, logits, places, of_rows, rules, beam, space):
     log_sums, other_sums, duration_sums, _ = space[4]
     entries, pairs, _ = space[8]
     ranks, pair_ranks, _, duration_scores = space[9]
-    fused, tops, bounds = space[10], space[12], space[13]
+    fused, tops = space[10], space[12]
     scores, acoustic, has_lines, num_beams = all_scores[row], all_acoustic[row], lines.shape[0] > 0, places.shape[1]
     total = np.float64(of_rows[4][row]) if blank_aware else 0.0
     length, num_durations = of_rows[0][row], durations.size
-    most_extensions, most_symbols = bounds.size, max_symbols
+    most_extensions, most_symbols = min(most_extensions, classes * max(num_durations, 1)), max_symbols
     if aes_steps:
         most_symbols = ANY_NUMBER if of_rows[2][row] < aes_steps else 0
     count = 0
@@ -434,17 +384,8 @@ def _candidates(row, logits, places, of_rows, rules, beam, space):
             of_blank += total * blank_log_prob
         size = 0
         if all_symbols[row, k] < most_symbols:
-            if late and has_lines:
-                for label in range(np.uintp(0), np.uintp(classes)):
-                    value = logits[at, label] + lines[line, label]
-                    fused[label] = value if value == value else np.float32(-np.inf)  # what is impossible in two ways
-            else:
-                for label in range(np.uintp(0), np.uintp(classes)):
-                    fused[label] = logits[at, label]
-            fused[blank] = -np.inf
-            size = _best_classes(
-                fused, classes, tops, bounds, most_extensions, common if late else -log_sums[k], ranks, entries
-            )
+            _fuse(logits, at, lines, line, late and has_lines, classes, blank, fused)
+            size = _best_classes(fused, tops, most_extensions, common if late else -log_sums[k], ranks, entries)
         if blank_log_prob > -np.inf:
             size = _insert(ranks, entries, size, most_extensions, of_blank if late else blank_log_prob, blank)
         if num_durations:
@@ -541,7 +482,7 @@ def _renew(row, groups, automaton, logits, places, of_rows, rules, beam, trace, 
     old_slots, old_symbols, old_sizes, old_last, old_hashes, old_parent_hashes, _, _ = space[3]
     log_sums, highest = space[4][0], space[4][3]
     old_lm_states, old_lm_scores, occupied = space[5], space[6], space[7]
-    chosen, chosen_scores, one, chain = space[8][2], space[9][2], space[11], space[14]
+    chosen, chosen_scores, one, chain = space[8][2], space[9][2], space[11], space[13]
     weights = of_rows[3]
     scores, acoustic, step = all_scores[row], all_acoustic[row], used[row]
     num_beams, num_automata = all_lm_states.shape[1:]

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ...automaton.cpu import borrowed_automaton, compiled
-from ..cpu_networks import add_product, convolve, join_inputs, lstm_cell, matrix_at, normaliser_of
+from ...automaton.cpu import borrowed, compiled
+from ..cpu_networks import add_product, all_borrowed, convolve, join_inputs, lstm_cell, matrix_at, normaliser_of
 from ..cpu_products import Layer, product
 from ..networks import ACTIVATIONS, TransducerNetworks
-from .loops import borrowed_beam, borrowed_space, open_of, search_rows, work_space
+from .loops import open_of, search_rows, work_space
 
 HYPOTHESES = 48  # that go on at once, about
 
@@ -113,25 +113,27 @@ def run_rows(
         places: int64 `[B, K]`, room.
         states, predictions: float32 `[P, N, H]` and `[N, D]` by slot.
     """
-    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = automaton
-    arcs = borrowed_automaton(arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights)
+    automaton, of_rows, beam, trace = all_borrowed(automaton), all_borrowed(of_rows), all_borrowed(beam), all_borrowed(trace)
+    networks, frames, reaches, places = all_borrowed(networks), borrowed(frames), borrowed(reaches), borrowed(places)
+    states, predictions = borrowed(states), borrowed(predictions)
     lengths, limits, phases = of_rows[0], of_rows[1], of_rows[2]
-    lent, used, longest_trace = borrowed_beam(beam), trace[0], trace[1].shape[0]
-    scores, times, slots = lent[0], lent[2], lent[8]
+    used, longest_trace = trace[0], trace[1].shape[0]
+    scores, times, slots = beam[0], beam[2], beam[8]
     blank, classes, aes_steps = rules[1], rules[2], rules[4]
     separate_blank, activation = networks[15], networks[16]
-    num_beams, slots_of_row = places.shape[1], lent[13].shape[1]
+    num_beams, slots_of_row = places.shape[1], beam[13].shape[1]
     held = max(1, min(HYPOTHESES // num_beams, last - first))
 
-    space = work_space(rules, beam)
-    lent_space = borrowed_space(space)
-    joined = np.empty((held * num_beams, networks[14]), np.float32)
-    logits = np.empty((held * num_beams, networks[11].size), np.float32)
-    room = _room(networks, held * num_beams)
-    table = np.empty((networks[0].shape[0] if networks[12] else 0, room[2].shape[1]), np.float32)
-    in_table, in_use = np.full(networks[0].shape[0], -1, np.int64), 0
-    rows, opened = np.empty(held, np.int64), np.empty(num_beams, np.int64)
-    new = np.empty((3, held * num_beams), np.int64)
+    owned_space, owned_room = work_space(rules, beam), _room(networks, held * num_beams)
+    owned = (
+        np.empty((held * num_beams, networks[14]), np.float32), np.empty((held * num_beams, networks[11].size), np.float32),
+        np.empty((networks[0].shape[0] if networks[12] else 0, owned_room[2].shape[1]), np.float32),
+        np.full(networks[0].shape[0], -1, np.int64), np.empty(held, np.int64), np.empty(num_beams, np.int64),
+        np.empty((3, held * num_beams), np.int64),
+    )  # fmt: skip
+    space, room = all_borrowed(owned_space), all_borrowed(owned_room)
+    joined, logits, table, in_table, rows, opened, new = all_borrowed(owned)
+    in_use = 0
 
     num_rows, following, lacks_room = 0, first, False
     while True:
@@ -166,14 +168,14 @@ def run_rows(
         if num_rows == 0:
             break
         _join(lines, joined, networks, logits, separate_blank, blank)
-        count = search_rows(rows, num_rows, arcs, logits, places, of_rows, rules, lent, trace, lent_space, new, 0)
+        count = search_rows(rows, num_rows, automaton, logits, places, of_rows, rules, beam, trace, space, new, 0)
         for i in range(num_rows):
             phases[rows[i]] += 1
         if count:
             in_use = _predict(count, new, networks, states, predictions, in_table, table, in_use, room)
             if ilm_weight != 0.0:
-                _subtract_ilm(count, new, networks, predictions, ilm_weight, lent[11], classes, blank, room)
-    kept = len(space)  # what was borrowed from must last until here
+                _subtract_ilm(count, new, networks, predictions, ilm_weight, beam[11], classes, blank, room)
+    kept = len(owned_space) + len(owned_room) + len(owned)  # what was borrowed from must last until here
     return lacks_room, kept
 
 
