@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
@@ -40,17 +39,26 @@ class Layer(NamedTuple):
     @classmethod
     def of(cls, weight: Tensor, bias: Tensor) -> Layer:
         """Of weights `[N, K]` and biases `[N]`."""
-        size, inputs = weight.shape
-        padded = -(-size // LANES) * LANES
-        block = VECTORS * LANES
-        whole = size // block * block
-        panels, biases = weight.new_zeros(padded * inputs), bias.new_zeros(padded)
-        biases[:size] = bias
-        if whole:
-            panels[: whole * inputs].view(-1, inputs, block).copy_(weight[:whole].view(-1, block, inputs).transpose(1, 2))
-        if whole < size:
-            panels[whole * inputs :].view(inputs, padded - whole)[:, : size - whole].copy_(weight[whole:].T)
-        return cls(panels.numpy(), biases.numpy())
+        padded = -(-len(weight) // LANES) * LANES
+        panels, biases = np.empty(padded * weight.shape[1], dtype=np.float32), np.zeros(padded, dtype=np.float32)
+        biases[: len(weight)] = bias.numpy()
+        _lay_out(weight.contiguous().numpy(), panels)
+        return cls(panels, biases)
+
+
+@compiled
+def _lay_out(weight, panels):
+    size, inputs = weight.shape
+    for first in range(0, size, VECTORS * LANES):
+        wide = min(VECTORS * LANES, -(-(size - first) // LANES) * LANES)
+        for place in range(np.uintp(wide)):
+            at = np.uintp(first * inputs) + place
+            if first + place < size:
+                for k in range(np.uintp(inputs)):
+                    panels[at + k * np.uintp(wide)] = weight[np.uintp(first) + place, k]
+            else:
+                for k in range(np.uintp(inputs)):
+                    panels[at + k * np.uintp(wide)] = 0.0
 
 
 def _kernel_of(rows, vectors):

@@ -258,6 +258,7 @@ class Search:
             settings.blank_aware, settings.late, settings.log_sum, min(settings.max_symbols, loops.ANY_NUMBER),
             self.num_beams + (settings.aes_beta if aes else 0), settings.aes_gamma,
             -1 if self.confidence is None else MEASURES.index(self.confidence), np.float32(ALPHA), self.num_lms,
+            bool(settings.ilm_weight),
         )  # fmt: skip
 
     def logits(self) -> Tensor | None:

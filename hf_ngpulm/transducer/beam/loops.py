@@ -188,9 +188,9 @@ def _fuse(logits, at, lines, line, has_lines, classes, blank, fused):
 @compiled
 def _best_classes(fused, tops, most, offset, ranks, entries):
     """Put the `most` highest classes above -inf into a sorted list, `offset` added to each; returns its size."""
-    least, size = bound_of(fused, most, tops), 0
+    least, size, address = bound_of(fused, most, tops), 0, fused.ctypes.data
     for block in range(fused.size // BLOCK):
-        hits = at_least(fused.ctypes.data + 4 * BLOCK * block, least)
+        hits = at_least(address + 4 * BLOCK * block, least)
         while hits != 0:
             label = block * BLOCK + lowest_bit(hits)
             hits &= hits - 1
@@ -291,7 +291,7 @@ def _hear(row, logits, places, rules, times, bad_frames, space):
 @compiled
 def _merge_prefixes(row, logits, places, of_rows, rules, beam, trace, space):
     """Have hypotheses that are another one and a token be reached from there too; returns the number of steps that this takes."""
-    _, _, classes, _, _, blank_aware, _, log_sum, _, _, _, measure, alpha, _ = rules
+    _, _, classes, _, _, blank_aware, _, log_sum, _, _, _, measure, alpha, _, _ = rules
     all_scores, all_acoustic, _, _, all_sizes, all_last, all_hashes, all_parent_hashes, all_slots = beam[:9]
     lines, slots_of_row = beam[11], beam[13].shape[1]
     used, links, labels, _, sums = trace
@@ -347,7 +347,7 @@ def _merge_prefixes(row, logits, places, of_rows, rules, beam, trace, space):
 @compiled
 def _candidates(row, logits, places, of_rows, rules, beam, space):
     """What the hypotheses of a row may become; returns their number."""
-    durations, blank, classes, _, aes_steps, blank_aware, late, _, max_symbols, most_extensions, gamma, _, _, _ = rules
+    durations, blank, classes, _, aes_steps, blank_aware, late, _, max_symbols, most_extensions, gamma, _, _, _, _ = rules
     all_scores, all_acoustic, all_times, all_symbols, all_sizes, _, all_hashes, _, all_slots = beam[:9]
     lines, slots_of_row = beam[11], beam[13].shape[1]
     parents, c_labels, c_moves, c_times, c_hashes, c_sizes, _ = space[0]
@@ -473,7 +473,7 @@ def _join_those_that_are_same(count, rules, space):
 def _renew(row, groups, automaton, logits, places, of_rows, rules, beam, trace, space, new, num_new):
     """Make the best groups the new beam of a row; returns the new number of new tokens."""
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = automaton
-    _, blank, classes, vocab_size, _, _, _, _, _, _, _, measure, alpha, num_lms = rules
+    _, blank, classes, vocab_size, _, _, _, _, _, _, _, measure, alpha, num_lms, has_ilm = rules
     all_scores, all_acoustic, all_times, all_symbols, all_sizes, all_last, all_hashes, all_parent_hashes, all_slots = beam[:9]
     all_lm_states, all_lm_scores, lines, _, slot_hashes, slot_sizes, slot_uses = beam[9:]
     used, links, labels, moves, sums = trace
@@ -499,6 +499,8 @@ def _renew(row, groups, automaton, logits, places, of_rows, rules, beam, trace, 
             old_lm_states[k, m], old_lm_scores[k, m] = all_lm_states[row, k, m], all_lm_scores[row, k, m]
         if scores[k] > -np.inf:
             occupied[all_slots[row, k]] = True
+        else:
+            old_slots[k] = -1
     for place in range(num_beams):
         if place >= size:
             scores[place] = acoustic[place] = -np.inf
@@ -545,7 +547,18 @@ def _renew(row, groups, automaton, logits, places, of_rows, rules, beam, trace, 
                 target = row * slots_of_row + slot
                 new[0, num_new], new[1, num_new], new[2, num_new] = row * slots_of_row + old_slots[k], label, target
                 num_new += 1
-                if lines.shape[0]:
+                same = -1  # a slot of the row in which LMs add the same
+                if not has_ilm:
+                    for other in range(num_beams):
+                        if same < 0 and old_slots[other] >= 0:
+                            same = old_slots[other]
+                            for m in range(num_automata):
+                                same = same if old_lm_states[other, m] == all_lm_states[row, place, m] else -1
+                if same >= 0 and lines.shape[0]:
+                    source = row * slots_of_row + same
+                    for other in range(np.uintp(classes)):
+                        lines[target, other] = lines[source, other]
+                elif lines.shape[0]:
                     chain = _fill_line(
                         arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
                         all_lm_states, row, place, weights, num_lms, vocab_size, one, chain, lines, target,

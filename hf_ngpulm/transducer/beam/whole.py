@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ...automaton.cpu import borrowed, compiled
-from ..cpu_networks import add_product, all_borrowed, convolve, join_inputs, lstm_cell, matrix_at, normaliser_of
+from ..cpu_networks import all_borrowed, convolve, join_inputs, lstm_cell, normaliser_of
 from ..cpu_products import Layer, product
 from ..networks import ACTIVATIONS, TransducerNetworks
 from .loops import open_of, search_rows, work_space
@@ -25,8 +25,8 @@ class Networks(NamedTuple):
 
     Args:
         embedding: `[V, E]`.
-        inputs: int64 `[1]`, where the weights of the inputs of the LSTM's first layer are; empty if there is none.
-        recurrent, recurrent_biases: its weights of hidden states and both its biases, as `Layer` has them.
+        inputs, input_biases: of the LSTM's first layer what it makes of inputs, both its biases with that, as `Layer` has them.
+        recurrent, no_biases: of hidden states, and zeros.
         above, above_biases: of each layer above, one behind the other, what it makes of inputs and hidden states.
         convolution, convolution_bias: `[H, K]` and `[H]`, see `TransducerNetworks`.
         projection, projection_biases, head, head_biases: as `Layer` has them.
@@ -36,8 +36,9 @@ class Networks(NamedTuple):
 
     embedding: np.ndarray
     inputs: np.ndarray
+    input_biases: np.ndarray
     recurrent: np.ndarray
-    recurrent_biases: np.ndarray
+    no_biases: np.ndarray
     above: np.ndarray
     above_biases: np.ndarray
     convolution: np.ndarray
@@ -57,13 +58,14 @@ class Networks(NamedTuple):
         """They are read anew with each call, since weights may change between two."""
         first, above = networks.layers[:1], networks.layers[1:]
         none = np.zeros(0, dtype=np.float32)
-        recurrent = [Layer.of(layer.weight_hh, layer.bias_ih + layer.bias_hh) for layer in first] or [Layer(none, none)]
+        inputs = [Layer.of(layer.weight_ih, layer.bias_ih + layer.bias_hh) for layer in first] or [Layer(none, none)]
+        recurrent = [Layer.of(layer.weight_hh, torch.zeros_like(layer.bias_hh)) for layer in first] or [Layer(none, none)]
         both = [
             Layer.of(torch.cat([layer.weight_ih, layer.weight_hh], 1), layer.bias_ih + layer.bias_hh) for layer in above
         ]  # fmt: skip
         return cls(
-            networks.embedding.numpy(), np.array([layer.weight_ih.data_ptr() for layer in first], dtype=np.int64),
-            *recurrent[0], *(np.concatenate([none, *parts]) for parts in (zip(*both) if both else ((), ()))),
+            networks.embedding.numpy(), *inputs[0], *recurrent[0],
+            *(np.concatenate([none, *parts]) for parts in (zip(*both) if both else ((), ()))),
             networks.convolution.contiguous().numpy(), networks.convolution_bias.numpy(),
             *Layer.of(networks.projection, networks.projection_bias), *Layer.of(networks.head, networks.head_bias),
             len(networks.layers), networks.projection.shape[1], len(networks.projection), networks.separate_blank,
@@ -76,7 +78,7 @@ def begin_rows(rows, slots_of_row, blank, networks, states, predictions, ilm_wei
     """Put what is predicted before the first token into the first slot of some rows; what LMs say is in `lines` already."""
     if rows.size == 0:
         return 0
-    begin, num_layers, embedding = rows[0] * slots_of_row, networks[12], networks[0]
+    begin, num_layers, embedding = rows[0] * slots_of_row, networks[13], networks[0]
     for part in range(states.shape[0]):
         for j in range(states.shape[2]):
             # Before the first token there is nothing, or there are blanks.
@@ -120,14 +122,14 @@ def run_rows(
     used, longest_trace = trace[0], trace[1].shape[0]
     scores, times, slots = beam[0], beam[2], beam[8]
     blank, classes, aes_steps = rules[1], rules[2], rules[4]
-    separate_blank, activation = networks[15], networks[16]
+    separate_blank, activation = networks[16], networks[17]
     num_beams, slots_of_row = places.shape[1], beam[13].shape[1]
     held = max(1, min(HYPOTHESES // num_beams, last - first))
 
     owned_space, owned_room = work_space(rules, beam), _room(networks, held * num_beams)
     owned = (
-        np.empty((held * num_beams, networks[14]), np.float32), np.empty((held * num_beams, networks[11].size), np.float32),
-        np.empty((networks[0].shape[0] if networks[12] else 0, owned_room[2].shape[1]), np.float32),
+        np.empty((held * num_beams, networks[15]), np.float32), np.empty((held * num_beams, networks[12].size), np.float32),
+        np.empty((networks[0].shape[0] if networks[13] else 0, owned_room[2].shape[1]), np.float32),
         np.full(networks[0].shape[0], -1, np.int64), np.empty(held, np.int64), np.empty(num_beams, np.int64),
         np.empty((3, held * num_beams), np.int64),
     )  # fmt: skip
@@ -184,18 +186,18 @@ def _room(networks, count):
     """Room for `_predict` and `_subtract_ilm`: embeddings, hidden states, gates, inputs of layers above, outputs, predictions; joined
     and logits.
     """
-    embedding, gates, num_layers, size, width = networks[0], networks[3].size, networks[12], networks[13], networks[14]
+    embedding, gates, num_layers, size, width = networks[0], networks[4].size, networks[13], networks[14], networks[15]
     return (
         np.empty((count, embedding.shape[1]), np.float32), np.empty((count, size), np.float32),
         np.empty((count, gates), np.float32), np.empty((count, 2 * size if num_layers > 1 else 0), np.float32),
-        np.empty((count, size), np.float32), np.empty((count, networks[9].size), np.float32),
-        np.empty((count, width), np.float32), np.empty((count, networks[11].size), np.float32),
+        np.empty((count, size), np.float32), np.empty((count, networks[10].size), np.float32),
+        np.empty((count, width), np.float32), np.empty((count, networks[12].size), np.float32),
     )  # fmt: skip
 
 
 @compiled
 def _join(count, joined, networks, logits, separate_blank, blank):
-    product(joined, networks[10], networks[11], logits, count)
+    product(joined, networks[11], networks[12], logits, count)
     if separate_blank:  # so that a softmax over all classes gives the blank its sigmoid
         for line in range(count):
             _, normaliser = normaliser_of(logits, line, 0, blank)
@@ -213,8 +215,8 @@ def _predict(count, new, networks, states, predictions, in_table, table, used, r
         The number of lines in `table`.
     """
     embedded, before, gates, both, below, projected, _, _ = room
-    embedding, inputs, recurrent, recurrent_biases, above, above_biases, convolution, convolution_bias = networks[:8]
-    num_layers, size, width = networks[12:15]
+    embedding, inputs, input_biases, recurrent, no_biases, above, above_biases, convolution, convolution_bias = networks[:9]
+    num_layers, size, width = networks[13:16]
     sources, tokens, targets = new
     if num_layers:
         fresh = 0
@@ -225,9 +227,7 @@ def _predict(count, new, networks, states, predictions, in_table, table, used, r
                     embedded[fresh, e] = embedding[tokens[i], e]
                 fresh += 1
         if fresh:
-            made = table[used : used + fresh]
-            made[:] = 0.0
-            add_product(embedded, matrix_at(inputs[0], 4 * size, embedding.shape[1]), made, fresh)
+            product(embedded, inputs, input_biases, table[used : used + fresh], fresh)
             used += fresh
         hidden, cells, block = states[:num_layers], states[num_layers:], gates.shape[1]
         for layer in range(num_layers):
@@ -235,7 +235,7 @@ def _predict(count, new, networks, states, predictions, in_table, table, used, r
                 for i in range(count):
                     for j in range(np.uintp(size)):
                         before[i, j] = hidden[layer, sources[i], j]
-                product(before, recurrent, recurrent_biases, gates, count)
+                product(before, recurrent, no_biases, gates, count)
                 for i in range(count):
                     line = in_table[tokens[i]]
                     for j in range(np.uintp(4 * size)):
@@ -250,7 +250,7 @@ def _predict(count, new, networks, states, predictions, in_table, table, used, r
                 lstm_cell(gates, i, hidden, cells, layer, sources[i], targets[i], below)
     else:
         convolve(count, sources, tokens, targets, embedding, convolution, convolution_bias, states, below)
-    product(below, networks[8], networks[9], projected, count)
+    product(below, networks[9], networks[10], projected, count)
     for i in range(count):
         for d in range(np.uintp(width)):
             predictions[targets[i], d] = projected[i, d]
@@ -263,7 +263,7 @@ def _subtract_ilm(count, new, networks, predictions, weight, lines, classes, bla
     joined, logits = room[6], room[7]
     no_frames = predictions.reshape(1, predictions.shape[0], predictions.shape[1])
     for i in range(count):
-        join_inputs(no_frames, 0, -1, predictions, new[2, i], joined, i, networks[16])
+        join_inputs(no_frames, 0, -1, predictions, new[2, i], joined, i, networks[17])
     _join(count, joined, networks, logits, False, blank)
     for i in range(count):
         logits[i, blank] = -np.inf
