@@ -222,9 +222,7 @@ def add_product(x, w, out, rows):
 
 @contracted
 def lstm_cell(gates, line, hidden, cell, layer, source, slot, out):
-    """New states of one row in one layer, from what its gates are given and the state in `source`; the hidden one also in a line
-    of `out`.
-    """
+    """New states of one row in one layer, from its gates and the state in `source`; the hidden one also in a line of `out`."""
     size = Index(hidden.shape[2])
     for j in range(size):
         enter, forget = sigmoid(gates[line, j]), sigmoid(gates[line, size + j])

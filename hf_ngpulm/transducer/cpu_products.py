@@ -1,8 +1,7 @@
 """Products of a few rows with a layer's weights, for networks that run within compiled loops.
 
-A row's result doesn't depend on the rows beside it, so that what a search finds doesn't depend on its batch. The weights are laid
-out anew once for each search, which takes as long as the product with some twenty rows; loops that are shorter than that
-take `add_product` of `cpu_networks`.
+A row's result doesn't depend on the rows beside it, so that what a search finds doesn't depend on its batch. The weights are
+laid out anew for each search, which takes as long as the product with a hundred rows.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Layer(NamedTuple):
     """A linear layer, its size `N` padded to whole vectors.
 
     Args:
-        panels: float32 `[N * K]`: by blocks of `VECTORS` vectors of outputs (the last one may have fewer) the weights of each input.
+        panels: float32 `[N * K]`: by blocks of `VECTORS` vectors of outputs (fewer in the last) the weights of each input.
         biases: float32 `[N]`.
     """
 
@@ -81,9 +80,7 @@ def _kernel_of(rows, vectors):
         def constant(value):
             return ir.Constant(index, value)
 
-        fma = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fmuladd.v{LANES}f32"
-        )
+        fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fmuladd.v{LANES}f32")
         begins = [load(biases, constant(c * LANES)) for c in range(vectors)]
         x_rows = [builder.mul(x_stride, constant(r)) for r in range(rows)]
         before = builder.block

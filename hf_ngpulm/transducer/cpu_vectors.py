@@ -1,4 +1,4 @@
-"""What compilers don't find vector instructions for by themselves: comparing many numbers at once, and taking the hits one by one."""
+"""What compilers find no vector instructions for by themselves: comparing many numbers at once, and taking hits one by one."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def maxima(typing_context, address, blocks, out):
 
 @compiled
 def bound_of(numbers, most, tops):
-    """A number that at least `most` of some blocks of numbers (no NaN) reach, -inf if none is known; `tops` is room for a block."""
+    """A number that at least `most` of some blocks of numbers (no NaN) reach, or -inf; `tops` is room for a block."""
     bound = np.float32(-np.inf)
     if most <= BLOCK:
         maxima(numbers.ctypes.data, numbers.size // BLOCK, tops.ctypes.data)

@@ -1,4 +1,4 @@
-"""Beam search with the networks in compiled loops gives what the plain definition gives, and what steps over torch's networks give."""
+"""Beam search with the networks in compiled loops gives what the plain definition gives, and steps over torch's networks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from letters import Letters
 from toys import ACTIVATIONS, Modules
+from transformers import AutoTokenizer
 
 from hf_ngpulm import InvalidLogitsError, NGramLM, StreamingDecoder, TransducerDecoder
 from hf_ngpulm.automaton.cpu import compiled
+from hf_ngpulm.bundled import bundled
 from hf_ngpulm.confidence import MEASURES
 from hf_ngpulm.transducer.beam import BeamSettings, beam_search, reference
 from hf_ngpulm.transducer.beam.cpu import SLOTS, Search
@@ -202,19 +204,18 @@ def test_broken_outputs_are_named(strategy):
 def test_phrases_that_change_in_mid_stream(durations, ilm_weight):
     """What is kept from before knows of the old phrases."""
     frames = torch.randn(2, 24, 6, generator=torch.Generator().manual_seed(6))
-    lm = NGramLM.train([[0, 1, 2, 3], [3, 2, 1]] * 3, vocab_size=8, order=3)
+    tokenizer = AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
+    lm = NGramLM.from_arpa(bundled("examples/speech/harbour/lm.arpa.gz"), tokenizer, units="id")
+    contexts = [["a", "the", "to"], [("what", 3.0), "is", "in"], {"weather": 2.0, "of": 4.0}]
     found = []
     for kind in (Modules, InTorch):
-        model = kind(9, 8, durations, seed=5, activation="tanh")
-        decoder = TransducerDecoder(
-            model, Letters("abcdefgh"), lm, 0.5, phrases=["abc", "ha"], num_beams=4, ilm_weight=ilm_weight
-        )
+        model = kind(257, 256, durations, seed=5, activation="tanh")
+        decoder = TransducerDecoder(model, tokenizer, lm, 0.5, contexts[0], 3.0, num_beams=4, ilm_weight=ilm_weight)
         streams = StreamingDecoder(decoder, max_streams=2)
         sids = [streams.open() for _ in range(2)]
         for first in range(0, 24, 3):
             streams.step({sid: frames[row, first : first + 3] for row, sid in enumerate(sids)})
-            if first % 6 == 3:
-                streams.set_context(sids[0], ["bcd", "gg", "fed"] if first % 12 == 3 else ["abc"])
+            streams.set_context(sids[0], contexts[first % 9 // 3])
         found.append([streams.close(sid)[0] for sid in sids])
     for best, expected in zip(*found):
         assert best.token_ids == expected.token_ids and best.token_frames == expected.token_frames

@@ -8,6 +8,9 @@ needed, since often another hypothesis comes to the same tokens soon, at another
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -26,8 +29,8 @@ SLOTS = 3  # for each hypothesis
 class Beam:
     """Hypotheses of `B` rows, `K` each, as arrays that the compiled loops change in place.
 
-    `slots` says which of a row's slots a hypothesis's prediction lies in; `lines` holds what LMs add to each class by slot. A slot
-    is that of some tokens (`slot_hashes`, and `slot_sizes`, -1 for none), last in use at a time of the row's clock
+    `slots` says which of a row's slots a hypothesis's prediction lies in; `lines` holds what LMs add to each class by slot. A
+    slot is that of some tokens (`slot_hashes`, and `slot_sizes`, -1 for none), last in use at a time of the row's clock
     (`slot_uses`; the clock is its last column).
     """
 
@@ -109,7 +112,7 @@ class Search:
             self.predictions = projection.new_zeros((slots, projection.shape[0]))
             self.state = (projection.new_zeros((self.networks.num_parts, slots, projection.shape[1])),)
 
-        # The hypotheses that go on (`num_open` of them): place in the beam, slot and frame.
+        # The hypotheses that go on: place in the beam, slot and frame.
         self.places = np.full((batch_size, num_beams), -1, dtype=np.int64)
         self.open_slots, self.open_frames = (
             torch.empty(batch_size * num_beams, dtype=torch.int64, device=CPU) for _ in range(2)
@@ -231,14 +234,14 @@ class Search:
         # A token for every second frame is usual; if there are more, the search goes on with more room.
         steps = int(self.lengths.max(initial=0)) * (3 if self.settings.strategy == "aes" else 2) + self.num_beams + 1
         of_networks, of_slots = whole.Networks.of(networks), self._of_slots()
-        before, behind = (self.automaton, frames.numpy(), self.reaches, self.of_rows, self.rules, self.beam.arrays()), of_slots
+        of_search = (self.reaches, self.of_rows, self.rules, self.beam.arrays())
         work = frames.shape[1] * self.num_beams * len(networks.head)
         lacks_room = True
         while lacks_room:
             trace = self.trace.room(steps)
-            arrays = (*before, self.places, trace, of_networks, *behind)
-            found = in_threads(lambda first, last: whole.run_rows(first, last, *arrays), self.batch_size, work)
-            lacks_room, steps = any(lacks for lacks, _ in found), len(trace[1])
+            arguments = (self.automaton, frames.numpy(), *of_search, self.places, trace, of_networks, *of_slots)
+            found = in_threads(functools.partial(_run_rows, arguments), self.batch_size, work)
+            lacks_room, steps = any(found), len(trace[1])
 
     def shift(self, frames: Tensor) -> None:
         """Have times count from later frames, by so many in each row, int64 `[B]`."""
@@ -315,6 +318,10 @@ class Search:
         beam = self.beam
         tensors = [torch.from_numpy(array) for array in (beam.scores, beam.acoustic_scores, beam.lm_scores, beam.lm_states)]
         return hypotheses(tensors, self.steps(), torch.from_numpy(beam.bad_frames))
+
+
+def _run_rows(arguments: tuple[Any, ...], first: int, last: int) -> bool:
+    return whole.run_rows(first, last, *arguments)[0]
 
 
 def beam_search(

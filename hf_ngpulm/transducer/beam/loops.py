@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from ...automaton.cpu import borrowed, compiled, score_one, step_one
-from ..cpu_networks import INFINITY, all_borrowed, exp, magnitude_of, normaliser_of, number_of, order_of, sum_for_confidence, summing
+from ..cpu_networks import (
+    INFINITY,
+    all_borrowed,
+    exp,
+    magnitude_of,
+    normaliser_of,
+    number_of,
+    order_of,
+    sum_for_confidence,
+    summing,
+)
 from ..cpu_vectors import BLOCK, at_least, bound_of, lowest_bit
 from . import STILL
 
@@ -14,8 +24,8 @@ NEGLIGIBLE = 40.0  # a summand less likely than another by this power of e is lo
 
 
 @compiled
-def open_of(row, num_beams, scores, times, limit, reach, rows_open):
-    """Put the hypotheses of a row that go on into `rows_open`: those before the limit, unless one of the row may get beyond it (see
+def open_of(row, num_beams, scores, times, limit, reach, found):
+    """Put the hypotheses of a row that go on into `found`: those before the limit, unless one of the row may get beyond it (see
     `Search.run_on`); returns their number.
     """
     latest = -1
@@ -26,7 +36,7 @@ def open_of(row, num_beams, scores, times, limit, reach, rows_open):
     if latest + reach <= limit:
         for k in range(num_beams):
             if scores[row, k] > -np.inf and times[row, k] < limit:
-                rows_open[count] = k
+                found[count] = k
                 count += 1
     return count
 
@@ -242,8 +252,8 @@ def search_rows(rows, num_rows, automaton, logits, places, of_rows, rules, beam,
         rules: see `hf_ngpulm.transducer.beam.cpu.Search.rules`.
         beam: the arrays of `hf_ngpulm.transducer.beam.cpu.Beam`.
         trace: steps that each row has taken (int64 `[B]`), and room for links, labels, moves and sums.
-        new: int64 `[3, N]`, where new tokens are put, from `num_new` on: the slot that each is read from, the token, and the slot
-            that its prediction goes to.
+        new: int64 `[3, N]`, where new tokens are put, from `num_new` on: the slot that each is read from, the token, and the
+            slot that its prediction goes to.
 
     Returns:
         The new `num_new`.
@@ -290,7 +300,7 @@ def _hear(row, logits, places, rules, times, bad_frames, space):
 
 @compiled
 def _merge_prefixes(row, logits, places, of_rows, rules, beam, trace, space):
-    """Have hypotheses that are another one and a token be reached from there too; returns the number of steps that this takes."""
+    """Have hypotheses that are another one and a token be reached from there too; returns the steps that this takes."""
     _, _, classes, _, _, blank_aware, _, log_sum, _, _, _, measure, alpha, _, _ = rules
     all_scores, all_acoustic, _, _, all_sizes, all_last, all_hashes, all_parent_hashes, all_slots = beam[:9]
     lines, slots_of_row = beam[11], beam[13].shape[1]

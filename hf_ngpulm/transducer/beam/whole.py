@@ -65,7 +65,8 @@ class Networks(NamedTuple):
         ]  # fmt: skip
         return cls(
             networks.embedding.numpy(), *inputs[0], *recurrent[0],
-            *(np.concatenate([none, *parts]) for parts in (zip(*both) if both else ((), ()))),
+            np.concatenate([none, *(layer.panels for layer in both)]),
+            np.concatenate([none, *(layer.biases for layer in both)]),
             networks.convolution.contiguous().numpy(), networks.convolution_bias.numpy(),
             *Layer.of(networks.projection, networks.projection_bias), *Layer.of(networks.head, networks.head_bias),
             len(networks.layers), networks.projection.shape[1], len(networks.projection), networks.separate_blank,
@@ -183,9 +184,7 @@ def run_rows(
 
 @compiled
 def _room(networks, count):
-    """Room for `_predict` and `_subtract_ilm`: embeddings, hidden states, gates, inputs of layers above, outputs, predictions; joined
-    and logits.
-    """
+    """Room for `_predict` (embeddings, hidden states, gates, inputs above, outputs, predictions) and `_subtract_ilm`."""
     embedding, gates, num_layers, size, width = networks[0], networks[4].size, networks[13], networks[14], networks[15]
     return (
         np.empty((count, embedding.shape[1]), np.float32), np.empty((count, size), np.float32),
@@ -208,8 +207,8 @@ def _join(count, joined, networks, logits, separate_blank, blank):
 def _predict(count, new, networks, states, predictions, in_table, table, used, room):
     """The prediction network, one token on: `new[:, :count]` are the slots of states, tokens, and slots for the new ones.
 
-    What the LSTM's first layer makes of a token is kept in `table`, at `in_table[token]` (-1 for nothing); `used` is the number of
-    its lines.
+    What the LSTM's first layer makes of a token is kept in `table`, at `in_table[token]` (-1 for nothing); `used` is the number
+    of its lines.
 
     Returns:
         The number of lines in `table`.
