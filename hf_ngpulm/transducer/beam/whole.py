@@ -84,11 +84,13 @@ def begin_rows(rows, slots_of_row, blank, networks, states, predictions, ilm_wei
         for j in range(states.shape[2]):
             # Before the first token there is nothing, or there are blanks.
             states[part, begin, j] = np.float32(0.0) if num_layers else embedding[blank, j]
-    room = _room(networks, 1)
+    # (As literals they would be types of their own, for which all would be compiled anew.)
+    one, none = np.int64(1), np.int64(0)
+    room = _room(networks, one)
     new = np.empty((3, 1), np.int64)
     new[0, 0], new[1, 0], new[2, 0] = begin, blank, begin
     places, table = np.full(embedding.shape[0], -1, np.int64), np.empty((1, room[2].shape[1]), np.float32)
-    _predict(1, new, networks, states, predictions, places, table, 0, room)
+    _predict(one, new, networks, states, predictions, places, table, none, room)
     for row in rows:
         slot = row * slots_of_row
         if slot != begin:
@@ -99,7 +101,7 @@ def begin_rows(rows, slots_of_row, blank, networks, states, predictions, ilm_wei
                 predictions[slot, d] = predictions[begin, d]
         if ilm_weight != 0.0:
             new[2, 0] = slot
-            _subtract_ilm(1, new, networks, predictions, ilm_weight, lines, classes, blank, room)
+            _subtract_ilm(one, new, networks, predictions, ilm_weight, lines, classes, blank, room)
     return len(room)
 
 
@@ -136,11 +138,11 @@ def run_rows(
     )  # fmt: skip
     space, room = all_borrowed(owned_space), all_borrowed(owned_room)
     joined, logits, table, in_table, rows, opened, new = all_borrowed(owned)
-    in_use = 0
+    in_use = np.int64(0)
 
-    num_rows, following, lacks_room = 0, first, False
+    num_rows, following, lacks_room = np.int64(0), first, False
     while True:
-        lines = i = 0
+        lines = i = np.int64(0)
         while i < held:
             if i == num_rows:
                 if following == last:
@@ -171,7 +173,7 @@ def run_rows(
         if num_rows == 0:
             break
         _join(lines, joined, networks, logits, separate_blank, blank)
-        count = search_rows(rows, num_rows, automaton, logits, places, of_rows, rules, beam, trace, space, new, 0)
+        count = search_rows(rows, num_rows, automaton, logits, places, of_rows, rules, beam, trace, space, new, np.int64(0))
         for i in range(num_rows):
             phases[rows[i]] += 1
         if count:
