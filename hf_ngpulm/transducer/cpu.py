@@ -307,7 +307,7 @@ def _lstm(count, slots, tokens, embedding, layers, hidden_size, hidden, cell, pl
                 inputs[i, j] = hidden[layer, slot, j]
         add_product(inputs, matrix_at(layers[layer, 1], 4 * hidden_size, hidden_size), gates, count)
         for i in range(count):
-            lstm_cell(gates, i, hidden, cell, layer, slots[i], slots[i], below)
+            lstm_cell(gates, i, hidden, cell, layer, slots[i], below)
     return used
 
 

@@ -221,13 +221,13 @@ def add_product(x, w, out, rows):
 
 
 @contracted
-def lstm_cell(gates, line, hidden, cell, layer, source, slot, out):
-    """New states of one row in one layer, from its gates and the state in `source`; the hidden one also in a line of `out`."""
+def lstm_cell(gates, line, hidden, cell, layer, slot, out):
+    """New states of one row in one layer, from what its gates are given; the hidden one also in a line of `out`."""
     size = Index(hidden.shape[2])
     for j in range(size):
         enter, forget = sigmoid(gates[line, j]), sigmoid(gates[line, size + j])
         candidate, leave = tanh(gates[line, Index(2) * size + j]), sigmoid(gates[line, Index(3) * size + j])
-        new = forget * cell[layer, source, j] + enter * candidate
+        new = forget * cell[layer, slot, j] + enter * candidate
         cell[layer, slot, j] = new
         hidden[layer, slot, j] = out[line, j] = leave * tanh(new)
 

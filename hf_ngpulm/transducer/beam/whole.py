@@ -248,7 +248,9 @@ def _predict(count, new, networks, states, predictions, in_table, table, used, r
                 at, panel = (layer - 1) * block, 2 * size * block
                 product(both, above[(layer - 1) * panel : layer * panel], above_biases[at : at + block], gates, count)
             for i in range(count):
-                lstm_cell(gates, i, hidden, cells, layer, sources[i], targets[i], below)
+                for j in range(np.uintp(size)):
+                    cells[layer, targets[i], j] = cells[layer, sources[i], j]
+                lstm_cell(gates, i, hidden, cells, layer, targets[i], below)
     else:
         convolve(count, sources, tokens, targets, embedding, convolution, convolution_bias, states, below)
     product(below, networks[9], networks[10], projected, count)
