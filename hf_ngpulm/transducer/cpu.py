@@ -17,6 +17,7 @@ from ..automaton.tensors import AutomatonTensors
 from ..confidence import ALPHA, MEASURES, confidence_of_sums
 from .cpu_networks import (
     add_product,
+    convolve,
     join_inputs,
     lstm_cell,
     matrix_at,
@@ -263,7 +264,7 @@ def _predict(
             count, slots, tokens, embedding, layers, hidden_size, hidden, cell, places, table, used, inputs, gates, below
         )  # fmt: skip
     else:
-        _convolve(count, slots, tokens, embedding, convolution, convolution_bias, cell, below)
+        convolve(count, slots, tokens, slots, embedding, convolution, convolution_bias, cell, below)
     for i in range(count):
         for d in range(np.uintp(projection_bias.size)):
             projected[i, d] = projection_bias[d]
@@ -273,24 +274,6 @@ def _predict(
         for d in range(np.uintp(projection_bias.size)):
             predictions[slot, d] = projected[i, d]
     return used
-
-
-@compiled
-def _convolve(count, slots, tokens, embedding, convolution, convolution_bias, seen, out):
-    """A prediction network that sees the last tokens only: `seen[k, slot]` are the embeddings of those before the last."""
-    before = seen.shape[0]
-    for i in range(count):
-        slot = slots[i]
-        for j in range(np.uintp(convolution_bias.size)):
-            last = embedding[tokens[i], j]
-            x = convolution_bias[j] + convolution[j, before] * last
-            for k in range(before):
-                x += convolution[j, k] * seen[k, slot, j]
-            for k in range(before - 1):
-                seen[k, slot, j] = seen[k + 1, slot, j]
-            if before:
-                seen[before - 1, slot, j] = last
-            out[i, j] = np.float32(0.0) if x < np.float32(0.0) else x  # NaN stays
 
 
 @compiled

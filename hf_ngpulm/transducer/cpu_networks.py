@@ -63,6 +63,23 @@ def matrix_at(typing_context, address, rows, columns):
     return matrix(types.int64, types.int64, types.int64), generate
 
 
+@intrinsic
+def all_borrowed(typing_context, given):
+    """A tuple whose arrays have no owner, see `hf_ngpulm.automaton.cpu.borrowed`."""
+
+    def generate(context, builder, signature, arguments):
+        made = arguments[0]
+        for place, kind in enumerate(signature.args[0]):
+            if isinstance(kind, types.Array):
+                owned = make_array(kind)(context, builder, value=builder.extract_value(made, place))
+                owned.meminfo = cgutils.get_null_value(owned.meminfo.type)
+                owned.parent = cgutils.get_null_value(owned.parent.type)
+                made = builder.insert_value(made, owned._getvalue(), place)
+        return made
+
+    return given(given), generate
+
+
 @contracted
 def exp(number):
     x = min(max(number, single(-87.3)), single(88.3))
@@ -215,17 +232,22 @@ def lstm_cell(gates, line, hidden, cell, layer, slot, out):
         hidden[layer, slot, j] = out[line, j] = leave * tanh(new)
 
 
-@contracted
-def lstm_cells(gates, cells, new_cells, new_hidden):
-    """New states of all rows of `gates` `[N, 4H]`; those of `cells` `[N, H]` stay as they are."""
-    size = Index(cells.shape[1])
-    for line in range(Index(gates.shape[0])):
-        for j in range(size):
-            enter, forget = sigmoid(gates[line, j]), sigmoid(gates[line, size + j])
-            candidate, leave = tanh(gates[line, Index(2) * size + j]), sigmoid(gates[line, Index(3) * size + j])
-            new = forget * cells[line, j] + enter * candidate
-            new_cells[line, j] = new
-            new_hidden[line, j] = leave * tanh(new)
+@compiled
+def convolve(count, sources, tokens, targets, embedding, convolution, convolution_bias, seen, out):
+    """A prediction network that sees the last tokens only: `seen[k, slot]` are the embeddings of those before the last."""
+    before = seen.shape[0]
+    for i in range(count):
+        source, target = sources[i], targets[i]
+        for j in range(np.uintp(convolution_bias.size)):
+            last = embedding[tokens[i], j]
+            x = convolution_bias[j] + convolution[j, before] * last
+            for k in range(before):
+                x += convolution[j, k] * seen[k, source, j]
+            for k in range(before - 1):
+                seen[k, target, j] = seen[k + 1, source, j]
+            if before:
+                seen[before - 1, target, j] = last
+            out[i, j] = np.float32(0.0) if x < np.float32(0.0) else x  # NaN stays
 
 
 @contracted

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,9 +10,6 @@ from torch import Tensor, nn
 
 # Activations of the joint network, as the engines know them.
 ACTIVATIONS = ("relu", "tanh", "sigmoid", "silu")
-_IN_PLACE: tuple[Callable[[Tensor], Tensor], ...] = (
-    torch.relu_, torch.tanh_, torch.sigmoid_, lambda x: nn.functional.silu(x, inplace=True)
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -86,45 +82,6 @@ class TransducerNetworks:
             and self.embedding.shape[0] >= token_classes
             and self.head.shape[0] == token_classes + duration_classes
         )
-
-    def start(self, rows: int, blank: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """As the model's own `start`; the state has `num_parts` parts `[N, H]`."""
-        if not self.layers:
-            begin = self.embedding[blank].expand(rows, -1)
-            return self.predict(torch.full((rows,), blank, device=self.head.device), (begin,) * self.num_parts)
-        zeros = [self.head.new_zeros((rows, layer.weight_hh.shape[1])) for layer in self.layers]
-        return self.predict(
-            torch.full((rows,), blank, device=self.head.device), tuple(part for zero in zeros for part in (zero, zero))
-        )
-
-    def predict(self, tokens: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """As the model's own, but that torch's LSTM takes several times as long for single steps."""
-        if not self.layers:
-            seen = (*state, self.embedding.index_select(0, tokens))
-            mixed = torch.addcmul(self.convolution_bias, seen[0], self.convolution[:, 0])
-            for place in range(1, len(seen)):
-                mixed.addcmul_(seen[place], self.convolution[:, place])
-            return torch.addmm(self.projection_bias, mixed.relu_(), self.projection.T), seen[1:]
-        from .cpu_networks import lstm_cells  # compiled loops: they aren't loaded before they are needed
-
-        hidden = self.embedding.index_select(0, tokens)
-        new_state: list[Tensor] = []
-        for number, layer in enumerate(self.layers):
-            old_hidden, cells = state[2 * number : 2 * number + 2]
-            gates = torch.addmm(layer.bias_ih, hidden, layer.weight_ih.T)
-            gates.addmm_(old_hidden, layer.weight_hh.T).add_(layer.bias_hh)
-            hidden, new_cells = torch.empty_like(cells), torch.empty_like(cells)
-            lstm_cells(gates.numpy(), cells.numpy(), new_cells.numpy(), hidden.numpy())
-            new_state += [hidden, new_cells]
-        return torch.addmm(self.projection_bias, hidden, self.projection.T), tuple(new_state)
-
-    def join(self, frames: Tensor, predictions: Tensor) -> Tensor:
-        """Logits for `[N, D]` of frames, which get lost, and predictions."""
-        activated = _IN_PLACE[ACTIVATIONS.index(self.activation)](frames.add_(predictions))
-        logits = torch.addmm(self.head_bias, activated, self.head.T)
-        if self.separate_blank:  # so that a softmax over all classes gives the blank its sigmoid
-            logits[:, -1] += torch.logsumexp(logits[:, :-1], dim=-1)
-        return logits
 
 
 def networks_of(

@@ -17,13 +17,14 @@ class Trace:
     """For each step, row and place in the beam: the place before the step, the label, the frames moved on, and what the
     confidence in a token is made of (see `hf_ngpulm.confidence.confidence_of_sums`).
 
-    Room grows by doubling. What nobody writes means that a hypothesis stays where it is.
+    Rows take steps of their own, `used` says how many. Room grows by doubling. What nobody writes means that a hypothesis stays
+    where it is.
     """
 
     def __init__(self, batch_size: int, num_beams: int) -> None:
-        self._size = 0
+        self.used = np.zeros(batch_size, dtype=np.int64)
         self._shape = (batch_size, num_beams)
-        self._arrays = self._blocks(64)
+        self._arrays = self._blocks(0)
 
     def _blocks(self, steps: int) -> list[np.ndarray]:
         shape = (steps, *self._shape)
@@ -31,16 +32,17 @@ class Trace:
         labels, moves = np.full(shape, STILL, dtype=np.int32), np.zeros(shape, dtype=np.int32)
         return [links, labels, moves, np.zeros(shape, dtype=np.float32)]
 
-    def room(self, steps: int) -> list[np.ndarray]:
-        """Links, labels, moves and sums `[S, B, K]` of the next steps; at least so many."""
-        while self._size + steps > len(self._arrays[0]):
-            blocks = self._blocks(len(self._arrays[0]))
+    def room(self, steps: int) -> tuple[np.ndarray, ...]:
+        """`used`, and links, labels, moves and sums `[S, B, K]`, in which each row finds room for so many more steps."""
+        room, needed = len(self._arrays[0]), self._size + steps
+        if needed > room:
+            blocks = self._blocks(max(needed - room, room))
             self._arrays = [np.concatenate((old, new)) for old, new in zip(self._arrays, blocks)]
-        return [array[self._size :] for array in self._arrays]
+        return self.used, *self._arrays
 
-    def used(self, steps: int) -> None:
-        """So many of them are taken."""
-        self._size += steps
+    @property
+    def _size(self) -> int:
+        return int(self.used.max(initial=0))
 
     def steps(self, confidence: str | None, classes: int) -> list[np.ndarray]:
         """Links, labels, moves and, by this measure, confidences of the steps that are taken."""
@@ -53,7 +55,7 @@ class Trace:
         """Forget the steps."""
         for array, new in zip(self._arrays, self._blocks(self._size)):
             array[: self._size] = new
-        self._size = 0
+        self.used[:] = 0
 
 
 def hypotheses(tensors: Sequence[Tensor], trace: Sequence[np.ndarray], bad_frames: Tensor) -> BeamHypotheses:
