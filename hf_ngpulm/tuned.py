@@ -6,7 +6,8 @@ that is asked for (or if none is, the search that it is for); else the default. 
 remembered aside. The rule holds for one language model, not for lists of them, in
 
   - `pipeline(model=..., lm="my-lm")` of all families, and with it in `hf-ngpulm transcribe` and `evaluate`;
-  - `TransducerDecoder(model, ...)`, and `CTCDecoder(processor, model=model, ...)`, which hasn't heard of the model otherwise;
+  - `TransducerDecoder(model, ...)`, and `CTCDecoder(processor, model=model, ...)` and `GraphDecoder` alike, which haven't heard
+    of the model otherwise;
   - `StreamingRecognizer`, and with it `hf-ngpulm stream` and `serve`; `StreamingDecoder` searches as its decoder does;
   - `NGramLogitsProcessor` (the newest weights, as it can't know the search) and the strategies of `custom_generate`; how many
     beams an attention decoder has is `generate`'s affair there, as is the `ngram_lm_weight` of a generation config, which holds
@@ -104,13 +105,20 @@ class TunedDecoding:
         """Whether the settings are for the search that some given settings ask for, as far as they do."""
         if given.get("strategy") is not None and given["strategy"] != self.settings.get("strategy", "greedy"):
             return False
+        if self.settings.get("strategy") == "graph":
+            # Only who can search a graph, and was asked for it, or for nothing (a beam alone is one of prefixes).
+            asked = given.get("strategy") is not None or ("strategy" in given and given.get("num_beams") is None)
+            return asked and given.get("incomplete") in (None, self.settings.get("incomplete", "taken_back"))
         if given.get("num_beams") is not None and given.get("strategy") is None and (given["num_beams"] == 1) != self.greedy:
             return False
         return given.get("repeats") is None or self.greedy  # a rule of greedy search
 
     def replaces(self, other: TunedDecoding) -> bool:
         """Whether it is for the same model and kind of search."""
-        kinds = [(found.greedy, found.settings.get("strategy")) for found in (self, other)]
+        kinds = [
+            (found.greedy, found.settings.get("strategy"), found.settings.get("incomplete", "taken_back"))
+            for found in (self, other)
+        ]
         return self.model.is_same(other.model) and kinds[0] == kinds[1]
 
     def to_dict(self) -> dict[str, Any]:
@@ -287,7 +295,8 @@ SETTINGS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "ilm_weight": _WEIGHT,
     "beta": ("a number from -1000 to 1000", _number(-1000, 1000)),
     "num_beams": ("a whole number from 1 to 1024", _whole(1, 1024)),
-    "strategy": _one_of("greedy", "alsd", "aes"),
+    "strategy": _one_of("greedy", "alsd", "aes", "graph"),
+    "incomplete": _one_of("taken_back", "kept"),
     "repeats": _one_of("stay", "label", "run"),
     "beam_threshold": ("a number above 0", _number(1e-9, 1e9)),
     "blank_threshold": ("a probability above 0", _number(1e-9, 1)),

@@ -13,8 +13,9 @@ from speech_models import whisper, whisper_parts
 from tiny_transducers import FAMILIES, demo_transducer
 from transformers import AutoModelForCTC, AutoProcessor, pipeline
 
-from hf_ngpulm import NGramFormatError, NGramLM
+from hf_ngpulm import CTCDecoder, GraphDecoder, NGramFormatError, NGramLM
 from hf_ngpulm.bundled import bundled
+from hf_ngpulm.streaming import StreamingRecognizer
 from hf_ngpulm.tuned import SETTINGS, ModelIdentity, TunedDecoding, tuned_for
 
 DEMO = bundled("examples/speech/harbour")
@@ -213,3 +214,38 @@ def test_decoders_take_all_settings():
 
     taken = {name for family in (CTCNGramPipeline, Seq2SeqNGramPipeline, TransducerNGramPipeline) for name in family.settings}
     assert SETTINGS.keys() <= taken
+
+
+def test_graphs_go_by_what_was_tuned_for_them():
+    """In pipelines, by themselves and online; a search of prefixes doesn't, nor is a graph searched with a beam's settings."""
+    folder, source = bundled("examples/models/ctc"), DEMO / "lm.arpa.gz"
+    processor, model = AutoProcessor.from_pretrained(folder), AutoModelForCTC.from_pretrained(folder).eval()
+    lm = NGramLM.from_arpa(source, processor.tokenizer)
+    settings = {"lm_weight": 1.3, "beta": 1.0, "strategy": "graph", "num_beams": 8, "phrase_weight": 2.5}
+    lm.remember(tuned(model, settings))
+    phrases = ["old lighthouse"]
+    own = GraphDecoder(processor, lm, phrases=phrases, model=model)
+    expected = GraphDecoder(processor, lm, 1.3, max_active=8, beta=1.0, phrases=phrases, discount=2.5)
+    for decoder in (own, StreamingRecognizer(model, processor, lm=lm, phrases=phrases).decoder.decoder):
+        assert isinstance(decoder, GraphDecoder) and decoder.contexts.discount == 2.5
+        assert (decoder.max_active, decoder.beta, decoder.fusion.weight) == (8, 1.0, 1.3)
+    logits = torch.randn(2, 30, 257, generator=torch.Generator().manual_seed(3))
+    assert own(logits) == expected(logits)
+    made = {"tokenizer": processor.tokenizer, "feature_extractor": processor.feature_extractor}
+
+    def made_by(**given):
+        return pipeline(TASK, model=model, **made, lm=lm, **given)._forward_params["ngram_decoder"]
+
+    found = made_by(phrases=phrases)
+    assert isinstance(found, GraphDecoder)
+    assert [best.score for (best,) in found(logits)] == [best.score for (best,) in expected(logits)]
+    # Who asks for another search, or can't search graphs, isn't told of it.
+    beam = CTCDecoder(processor, lm=lm, model=model)
+    assert (beam.num_beams, beam.fusion.weight) == (1, 0.5)
+    assert isinstance(made_by(num_beams=4), CTCDecoder) and made_by(num_beams=4).fusion.weight == 0.5
+    other = GraphDecoder(processor, lm, incomplete="kept", model=model)
+    assert (other.fusion.weight, other.contexts.discount, other.max_active) == (0.5, 2.0, 64)
+    lm.remember(tuned(model, {"lm_weight": 0.9, "num_beams": 4}))
+    assert GraphDecoder(processor, lm, model=model).fusion.weight == 1.3
+    assert isinstance(StreamingRecognizer(model, processor, lm=lm).decoder.decoder, CTCDecoder)  # the newest
+    assert StreamingRecognizer(model, processor, lm=lm, strategy="graph").decoder.decoder.fusion.weight == 1.3

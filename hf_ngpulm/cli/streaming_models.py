@@ -20,7 +20,7 @@ NumBeamsOption = Annotated[
     int | None, typer.Option("--num-beams", min=1, help="Beam of the search; 1, the default, searches greedily.")
 ]
 StrategyOption = Annotated[
-    str | None, typer.Option("--strategy", help="For transducers: greedy, alsd or aes (both beam searches).")
+    str | None, typer.Option("--strategy", help="For transducers: greedy, alsd or aes (both beam searches); for CTC: graph.")
 ]
 ChunkOption = Annotated[float | None, typer.Option("--chunk", help="Seconds of audio decoded at a time [default: 1.28].")]
 LeftOption = Annotated[float | None, typer.Option("--left", help="Seconds the encoder hears before a chunk [default: 4].")]

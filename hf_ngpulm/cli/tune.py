@@ -35,7 +35,9 @@ def tune(
         typer.Option("--ilm-weights", help=f"For transducers: weights of the internal LM, which is subtracted: {GRID}."),
     ] = None,
     num_beams: Annotated[int | None, typer.Option("--num-beams", min=1, help="Beam of the search to tune for.")] = None,
-    strategy: Annotated[str | None, typer.Option("--strategy", help="For transducers: greedy, alsd or aes.")] = None,
+    strategy: Annotated[
+        str | None, typer.Option("--strategy", help="For transducers: greedy, alsd or aes; for CTC: graph.")
+    ] = None,
     by: Annotated[str, typer.Option("--by", help="What to choose by: wer, cer or entity_wer.")] = "wer",
     normalise: Annotated[
         str | None, typer.Option("--normalise", help="What is done to transcripts first: lower, no-punctuation, whisper-en ...")

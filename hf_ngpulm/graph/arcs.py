@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
-from ..boosting import Booster, Phrases
-from ..boosting.contexts import is_per_row
+from ..boosting import Phrases
 from ..boosting.phrases import checked_phrases, write
 from ..boosting.spelling import speller_of
 from ..language_model import NGramLM
@@ -70,45 +68,30 @@ class ContextArcs:
 
     Args:
         tokenizer: the ASR model's.
-        discount: of phrases without one of their own (natural log).
         unseen: "backoff" or "stop", see `GraphDecoder`.
     """
 
-    def __init__(self, tokenizer: Any, discount: float, unseen: str) -> None:
+    def __init__(self, tokenizer: Any, unseen: str) -> None:
         self.tokenizer = tokenizer
-        self.discount = discount
         self.unseen = unseen
         self._kept: OrderedDict[Any, PhraseArcs] = OrderedDict()
         self._arrays: dict[int, tuple[np.ndarray, ...]] = {}
 
-    def with_discount(self, discount: float) -> ContextArcs:
-        """The same for phrases with another discount; what is kept is shared."""
-        selected = copy.copy(self)
-        selected.discount = discount
-        return selected
-
-    def of(self, phrases: Phrases | PhraseArcs, lm: NGramLM) -> PhraseArcs:
+    def of(self, phrases: Phrases, lm: NGramLM, discount: float) -> PhraseArcs:
         """The arcs of some phrases.
 
+        Args:
+            discount: of phrases without one of their own (natural log).
+
         Raises:
-            TypeError: a `PhraseBooster`, which isn't found on arcs.
-            ValueError: an empty phrase, a discount that isn't a finite number, arcs of another language model.
+            ValueError: an empty phrase, a discount that isn't a finite number of at least 0.
         """
-        if isinstance(phrases, PhraseArcs):
-            if phrases.lm is not lm:
-                raise ValueError("these phrases' arcs belong to another language model; make them of the phrases once more")
-            return phrases
-        if isinstance(phrases, Booster):
-            raise TypeError(
-                f"a {type(phrases).__name__} is an automaton beside the language model's; a graph has arcs: pass the phrases "
-                "themselves, or decode with a CTCDecoder"
-            )
         # Texts alone are their own key; what else there may be is looked through first.
         texts = tuple(phrases) if isinstance(phrases, list | tuple) and all(type(phrase) is str for phrase in phrases) else None
-        checked = None if texts is not None else self._checked(phrases)
-        key = (id(lm), self.discount, texts) if checked is None else (id(lm), *checked.items())
+        checked = None if texts is not None else checked_discounts(phrases, discount)
+        key = (id(lm), discount, texts) if checked is None else (id(lm), *checked.items())
         if key not in self._kept:
-            checked = self._checked(phrases) if checked is None else checked
+            checked = checked_discounts(phrases, discount) if checked is None else checked
             if id(lm) not in self._arrays:
                 t = lm.tensors
                 of_lm = (t.arc_offsets, t.arc_tokens, t.arc_targets, t.backoff_states)
@@ -119,37 +102,14 @@ class ContextArcs:
         self._kept.move_to_end(key)
         return self._kept[key]
 
-    def _checked(self, phrases: Phrases) -> dict[str, float]:
-        checked = checked_phrases(phrases, self.discount)
-        below = next((name for name, discount in checked.items() if discount < 0), None)
-        if below is not None:
-            raise ValueError(f"a discount should be at least 0, that of {below!r} is {checked[below]}")
-        return checked
 
-    def of_rows(self, phrases: Any, models: Sequence[NGramLM | None]) -> list[PhraseArcs | None]:
-        """The arcs of each row of a batch.
-
-        Args:
-            phrases: one context for all rows, or a list with one (or None) for each.
-            models: the language model of each row.
-        """
-        contexts = list(phrases) if self.is_per_row(phrases) else [phrases] * len(models)
-        if len(contexts) != len(models):
-            raise ValueError(f"phrases lists {len(contexts)} contexts, the batch has {len(models)} rows")
-        if not isinstance(phrases, PhraseArcs | Sequence | Mapping | None):  # may be read only once
-            contexts = [checked_phrases(phrases, self.discount)] * len(models)
-        return [self.of_row(context, model, row) for row, (context, model) in enumerate(zip(contexts, models))]
-
-    def is_per_row(self, phrases: Any) -> bool:
-        """Whether this is a list of contexts, not of phrases."""
-        return is_per_row(phrases) or (isinstance(phrases, Sequence) and any(isinstance(p, PhraseArcs) for p in phrases))
-
-    def of_row(self, context: Any, model: NGramLM | None, row: int) -> PhraseArcs | None:
-        if context is None:
-            return None
-        if model is None:
-            raise ValueError(f"row {row} has phrases, but no language model on whose arcs they could be found")
-        return self.of(context, model)
+def checked_discounts(phrases: Phrases, discount: float) -> dict[str, float]:
+    """Phrases and their discounts, which are at least 0."""
+    checked = checked_phrases(phrases, discount)
+    below = next((name for name, own in checked.items() if own < 0), None)
+    if below is not None:
+        raise ValueError(f"a discount should be at least 0, that of {below!r} is {checked[below]}")
+    return checked
 
 
 def _phrase_arcs(

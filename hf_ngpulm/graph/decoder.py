@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..arguments import check_number, check_weight, one_of, whole
+from ..arguments import check_number, check_weight, one_of, refuse_idle, whole
 from ..automaton.ops import check_engine
+from ..boosting import Booster
 from ..confidence import MEASURES
 from ..ctc.decoder import BETA_PER_WEIGHT, blank_of, check_logits
 from ..ctc.stream import unscored
-from ..fusion import Fusion, RowModels, select_rows
+from ..fusion import LM_WEIGHT, Fusion, RowModels, select_rows
 from ..hypotheses import Hypothesis
 from ..language_model import NGramLM
 from ..log_linear import LogLinear
+from ..tuned import with_remembered
 from ..vocabulary import tokenizer_of
 from ..words import WordSplitter
-from .arcs import UNSEEN, ContextArcs, PhraseArcs
+from .arcs import UNSEEN, ContextArcs, PhraseArcs, checked_discounts
+from .contexts import INCOMPLETE, Context, GraphContexts
 from .stream import GraphStream
 
 MOST_ACTIVE = 1 << 14
+BEAM_THRESHOLD = 14.0
+DISCOUNTS = {"taken_back": 1.0, "kept": 2.0}
 
 
 class GraphDecoder:
@@ -37,32 +42,37 @@ class GraphDecoder:
     token sequences apart however alike their ends are, and sums their alignments; here a hypothesis is one alignment, and a
     number of them covers more different endings. See `hf_ngpulm.graph.search`.
 
-    Phrases are found on the LM's own arcs, which are discounted, after Nigmatulina et al. ("Implementing contextual biasing in
-    GPU decoder for online ASR", Interspeech 2023): a context is a list of arcs and takes no states of its own. It can be
-    another one for each row, and change in mid-utterance. An arc is a token in a state, and as such discounted in states of
-    longer contexts, too. Where the LM has no n-gram, the token is reached by backing off, and the phrase goes on behind it as
-    far as the LM remembers (see `unseen`). Nothing is taken back where a phrase isn't completed: a long list (hundreds of
-    phrases) favours the beginnings of most words, which says nothing. Discounts of beginnings are therefore less by the log of
-    what they'd make the LM's unigrams sum to; for a few phrases that is next to nothing. One name among many is best served by
-    a `PhraseBooster` in a `CTCDecoder`, which takes back what isn't completed, at the price of an automaton beside the LM's.
+    Phrases can be other ones for each row, and change in mid-utterance. By default the search follows them beside the graph
+    (`hf_ngpulm.graph.booster`): what tokens earn is taken back where a phrase isn't completed, so that also one name among a
+    thousand is found; and what the LM hasn't seen costs no more, in a phrase, than if all tokens were equally likely.
+
+    With `incomplete="kept"` they are found on the LM's own arcs, which are discounted, after Nigmatulina et al. ("Implementing
+    contextual biasing in GPU decoder for online ASR", Interspeech 2023): a context is a list of arcs and takes no states of its
+    own. An arc is a token in a state, and as such discounted in states of longer contexts, too. Where the LM has no n-gram, the
+    token is reached by backing off, and the phrase goes on behind it as far as the LM remembers (see `unseen`). Nothing is
+    taken back where a phrase isn't completed: a long list (hundreds of phrases) favours the beginnings of most words, which
+    says nothing. Discounts of beginnings are therefore less by the log of what they'd make the LM's unigrams sum to; for a few
+    phrases that is next to nothing.
 
     Args:
         tokenizer_or_processor: the ASR model's tokenizer, or a processor that has it.
         lm: the language model of all rows, or a list with one (or None) per row. One of words that has been composed with its
             lexicon is as good as one of tokens.
-        lm_weight: weight of its log-probabilities, one number or a tensor `[B]` with one per row.
-        max_active: hypotheses that the search keeps at most.
-        beam_threshold: hypotheses that score so much less than the best one are dropped (natural log).
+        lm_weight: weight of its log-probabilities, one number or a tensor `[B]` with one per row. By default what the LM
+            remembers for `model` and graphs, with the rest of what was tuned for it (see `hf_ngpulm.tuned`); or else 0.5.
+        max_active: hypotheses that the search keeps at most (64).
+        beam_threshold: hypotheses that score so much less than the best one are dropped (natural log; 14).
         beta: bonus for each token or word (natural log), against an LM's liking for short transcripts: a number or a tensor
             `[B]`. By default 3 for a weight of 1, in proportion.
         beta_per: "token" or "word": what `beta` is for. Words begin with a mark, or behind a delimiter.
-        phrases: what shall be recognised, for all rows: texts, pairs of a text and a discount, a mapping, or what `context`
-            returns; or a list with such a context (or None) per row.
-        discount: what each arc of a phrase adds (natural log), at least 0.
-        unseen: where a phrase's next token is in no n-gram with those before it: "backoff": it is discounted there all the
-            same, and the phrase goes on where backing off leads to; "stop": the phrase ends.
+        phrases: what shall be recognised, for all rows: texts, pairs of a text and a discount, a mapping, a `PhraseBooster`, or
+            what `context` returns; or a list with such a context (or None) per row.
+        discount: what each token of a phrase adds (natural log), at least 0. By default 1; or 2, the paper's, if it is kept.
+        incomplete: what becomes of it where a phrase isn't completed: "taken_back" or "kept", see above.
+        unseen: for what is kept, where a phrase's next token is in no n-gram with those before it: "backoff" (the default): it
+            is discounted there all the same, and the phrase goes on where backing off leads to; "stop": the phrase ends.
         blank_threshold: frames whose blank is likelier than this can only be blanks, which saves time; None asks every frame.
-        score_eos: whether the LM's score of `</s>` counts at the end.
+        score_eos: whether the LM's score of `</s>` counts at the end; by default it does.
         num_return_sequences: hypotheses that are returned for each row, which differ in their tokens; at most `max_active`. Of
             those that meet only the best goes on: ones that differ in nothing but what the LM no longer remembers at the end
             aren't among them.
@@ -70,6 +80,7 @@ class GraphDecoder:
         frame_seconds: how long a frame of the logits is; without it words have no times in seconds.
         confidence: measure of confidence of tokens and words (see `hf_ngpulm.confidence`); None for none.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
+        model: the CTC model (of Transformers) whose outputs will be decoded, for settings that were tuned for it; it isn't run.
 
     Raises:
         TokenizerMismatchError: an LM was made for another tokenizer.
@@ -80,26 +91,42 @@ class GraphDecoder:
         self,
         tokenizer_or_processor: Any,
         lm: NGramLM | Sequence[NGramLM | None],
-        lm_weight: float | Tensor = 0.5,
-        max_active: int = 64,
-        beam_threshold: float = 14.0,
+        lm_weight: float | Tensor | None = None,
+        max_active: int | None = None,
+        beam_threshold: float | None = None,
         beta: float | Tensor | None = None,
         beta_per: str = "token",
         phrases: Any = None,
-        discount: float = 2.0,
-        unseen: str = "backoff",
+        discount: float | None = None,
+        incomplete: str | None = None,
+        unseen: str | None = None,
         blank_threshold: float | None = None,
-        score_eos: bool = True,
+        score_eos: bool | None = None,
         num_return_sequences: int = 1,
         blank_id: int | None = None,
         frame_seconds: float | None = None,
         confidence: str | None = "max_prob",
         engine: str = "auto",
+        model: Any = None,
     ) -> None:
         self.tokenizer = tokenizer_of(tokenizer_or_processor)
         self.blank_id = blank_of(self.tokenizer, blank_id)
         if lm is None:
             raise ValueError("lm=None: there is no graph without a language model; CTCDecoder decodes without one")
+        if isinstance(discount, float | int):
+            discount = _at_least_0(discount)
+        given = {
+            "lm_weight": lm_weight, "num_beams": max_active, "beam_threshold": beam_threshold, "beta": beta,
+            "phrase_weight": discount, "incomplete": incomplete, "blank_threshold": blank_threshold, "score_eos": score_eos,
+            "strategy": "graph",
+        }  # fmt: skip
+        lm_weight, max_active, beam_threshold, beta, discount, incomplete, blank_threshold, score_eos, _ = with_remembered(
+            lm, model, given, came_with=True
+        ).values()
+        lm_weight = LM_WEIGHT if lm_weight is None else lm_weight
+        max_active = 64 if max_active is None else max_active
+        beam_threshold = BEAM_THRESHOLD if beam_threshold is None else beam_threshold
+        incomplete = one_of("incomplete", "taken_back" if incomplete is None else incomplete, INCOMPLETE)
         if not beam_threshold > 0:
             raise ValueError(f"beam_threshold should be above 0, got {beam_threshold!r}")
         if blank_threshold is not None and not 0 < blank_threshold <= 1:
@@ -113,7 +140,7 @@ class GraphDecoder:
         self.beta = None if beta is None else check_weight(beta, "beta")
         self.beta_per = one_of("beta_per", beta_per, ("token", "word"))
         self.blank_threshold = float("inf") if blank_threshold is None else float(blank_threshold)
-        self.score_eos = bool(score_eos)
+        self.score_eos = True if score_eos is None else bool(score_eos)
         self.num_return_sequences = whole("num_return_sequences", num_return_sequences, self.max_active, " (max_active)")
         self.frame_seconds = frame_seconds
         self.confidence = confidence
@@ -130,7 +157,10 @@ class GraphDecoder:
                 'word-level model with composition="static"'
             )
         self.per_row: list[NGramLM | None] | None = list(lm) if isinstance(lm, Sequence) else None
-        self.contexts = ContextArcs(self.tokenizer, _at_least_0(discount), one_of("unseen", unseen, UNSEEN))
+        kept = incomplete == "kept"
+        refuse_idle({} if kept else {"unseen": unseen}, "has no meaning where phrases take no arcs; pass incomplete='kept' too")
+        arcs = ContextArcs(self.tokenizer, one_of("unseen", unseen or "backoff", UNSEEN)) if kept else None
+        self.contexts = GraphContexts(self.fusion.contexts, arcs, DISCOUNTS[incomplete] if discount is None else discount)
         self._take_phrases(phrases)
 
     def __call__(self, logits: Tensor, lengths: Tensor | None = None, phrases: Any = None) -> list[list[Hypothesis]]:
@@ -143,7 +173,7 @@ class GraphDecoder:
 
         Returns:
             For each row up to `num_return_sequences` hypotheses, the best one first. Their `acoustic_score` is that of one
-            alignment, their `phrase_score` the sum of discounts.
+            alignment, their `phrase_score` the sum of what phrases add.
 
         Raises:
             InvalidLogitsError: NaN or infinite logits, or a wrong shape.
@@ -158,8 +188,8 @@ class GraphDecoder:
         """Begin to decode a batch whose frames come block by block. Arguments as for a call."""
         return GraphStream(self, batch_size, torch.device(device), self.phrases if phrases is None else phrases)
 
-    def context(self, phrases: Any, lm: NGramLM | None = None) -> PhraseArcs:
-        """The arcs of some phrases, to be passed in place of these, and to see what the LM knows of them.
+    def context(self, phrases: Any, lm: NGramLM | None = None) -> Context:
+        """What is made of some phrases, to be passed in place of these: arcs tell what the LM knows of them (`PhraseArcs`).
 
         Args:
             phrases: texts, pairs of a text and a discount, or a mapping.
@@ -173,7 +203,12 @@ class GraphDecoder:
             raise ValueError(f"the decoder has {len(self.fusion.models)} language models; say which one: context(..., lm=...)")
         if lm is not None and all(other is not lm for other in self.fusion.models):
             raise ValueError("this lm isn't among the decoder's; make the decoder with it: lm=[...]")
-        return self.contexts.of(phrases, self.fusion.models[0] if lm is None else lm)
+        lm = self.fusion.models[0] if lm is None else lm
+        if isinstance(self.fusion.weight, Tensor) and self.contexts.arcs is None:
+            raise ValueError(
+                "what phrases earn depends on the LM's weight, and each row has its own; pass the phrases themselves"
+            )
+        return self.contexts.of(phrases, lm, self.lm_weights(1)[0])
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor | None = None) -> GraphDecoder:
         """The same with other phrases, as cheaply as phrases can be changed.
@@ -194,36 +229,57 @@ class GraphDecoder:
         selected.beta = None if self.beta is None else select_rows(self.beta, rows)
         if isinstance(self.phrases, list):
             selected.phrases = [self.phrases[row] for row in rows]
+        if self.contexts.is_per_row(self.given_phrases):
+            selected.given_phrases = [self.given_phrases[row] for row in rows]
         return selected
 
+    def with_weights(
+        self,
+        lm_weight: float | Tensor | None = None,
+        phrase_weight: float | Tensor | None = None,
+        beta: float | Tensor | None = None,
+    ) -> GraphDecoder:
+        """The same with other weights; None leaves one as it is. Arguments as for the decoder, and for `with_phrases`."""
+        selected = copy.copy(self)
+        selected.fusion = self.fusion.with_weights(lm_weight)
+        selected.beta = self.beta if beta is None else check_weight(beta, "beta")
+        selected._take_phrases(self.given_phrases, phrase_weight)
+        return selected
+
+    def lm_weights(self, batch_size: int) -> list[float]:
+        """The weight of the language model in each row."""
+        weight = self.fusion.weight
+        return weight.tolist() if isinstance(weight, Tensor) else [weight] * batch_size
+
     def _take_phrases(self, phrases: Any, discounts: float | Tensor | None = None) -> None:
-        """Look for arcs, before there is audio, to tell of mistakes."""
+        """Make of phrases what is followed, before there is audio, to tell of mistakes."""
+        if isinstance(discounts, float | int):
+            self.contexts = self.contexts.with_discount(_at_least_0(discounts))
+        contexts = self.contexts
+        if not isinstance(phrases, PhraseArcs | Booster | Sequence | Mapping | None):  # may be read only once
+            phrases = checked_discounts(phrases, contexts.discount)
         self.phrases: Any = None
+        self.given_phrases = phrases  # what they are made into depends on the language model and its weight
         if phrases is None:
             return
-        contexts = self.contexts
-        models: list[NGramLM | None] | None = self.per_row
-        if models is None and contexts.is_per_row(phrases):
-            models = [*self.fusion.models * len(phrases)]
-        elif models is None and isinstance(discounts, Tensor):
-            models = [*self.fusion.models * len(discounts)]
-        if isinstance(discounts, Tensor):
-            assert models is not None
-            given = list(phrases) if contexts.is_per_row(phrases) else [phrases] * len(models)
-            if not len(given) == len(models) == len(discounts):
-                raise ValueError(
-                    f"phrases lists {len(given)} contexts and phrase_weight {len(discounts)} discounts for {len(models)} rows"
-                )
-            each = [contexts.with_discount(_at_least_0(discount)) for discount in discounts.tolist()]
-            rows = enumerate(zip(each, given, models))
-            self.phrases = [of_row.of_row(context, model, row) for row, (of_row, context, model) in rows]
+        listed = [self.per_row, phrases if contexts.is_per_row(phrases) else None, discounts, self.fusion.weight]
+        sizes = [len(rows) for rows in listed if isinstance(rows, list | tuple | Tensor)]
+        if isinstance(discounts, Tensor) and len(set(sizes)) > 1:
+            raise ValueError(
+                f"phrases, phrase_weight, lm or lm_weight are listed for different numbers of rows: {sorted(set(sizes))}"
+            )
+        if not sizes:
+            self.phrases = contexts.of(phrases, self.fusion.models[0], self.lm_weights(1)[0])
             return
-        if discounts is not None:
-            contexts = contexts.with_discount(_at_least_0(discounts))
-        if models is None:
-            self.phrases = contexts.of(phrases, self.fusion.models[0])
-        else:
-            self.phrases = contexts.of_rows(phrases, models)
+        models = [*self.fusion.models * sizes[0]] if self.per_row is None else self.per_row
+        weights = self.lm_weights(len(models))
+        if not isinstance(discounts, Tensor):
+            self.phrases = contexts.of_rows(phrases, models, weights)
+            return
+        given = list(phrases) if contexts.is_per_row(phrases) else [phrases] * len(models)
+        each = [contexts.with_discount(_at_least_0(discount)) for discount in discounts.tolist()]
+        rows = enumerate(zip(each, given, models, weights, strict=True))
+        self.phrases = [of_row.of(context, model, weight, f"row {row}") for row, (of_row, context, model, weight) in rows]
 
     def bonuses(self, models: RowModels, classes: int) -> Tensor:
         """What each token adds besides LM scores and discounts, float32 `[B, C]`."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..boosting import Booster
 from ..confidence import frame_confidence
 from ..ctc.decoder import check_logits
 from ..errors import InvalidLogitsError
+from ..fusion import Fusion
 from ..hypotheses import Hypothesis
-from ..streaming.partials import Transcript
-from .arcs import biased_arcs
-from .search import graph_search, initial_state
+from .arcs import PhraseArcs
+from .contexts import Context
 
 if TYPE_CHECKING:
     from ..language_model import NGramLM
@@ -33,23 +35,25 @@ class GraphStream:
     """
 
     def __init__(self, decoder: GraphDecoder, batch_size: int, device: torch.device, phrases: Any) -> None:
-        from ..streaming.history import History  # compiled loops: they aren't loaded before they are needed
+        # Compiled loops aren't loaded before they are needed; and streams of all kinds need this decoder.
+        from ..streaming.graph import GraphSlots
+        from ..streaming.partials import Transcript
 
         fusion = decoder.fusion
         self.decoder = decoder
         self.batch_size = batch_size
         self.device = device
-        self.models = fusion.rows(batch_size, device)
         self._lms: list[NGramLM | None] = [*fusion.models * batch_size] if decoder.per_row is None else decoder.per_row
-        self._roots = fusion.lm_roots(self.models, self._lms)
-        self._contexts = decoder.contexts.of_rows(phrases, self._lms)
-        self._biased = biased_arcs(self._contexts, self._roots, device)
-        self._bonuses: Tensor | None = None
-        self.state = initial_state(decoder.max_active, self.models.states[:, 0])
-        self.history = History(batch_size, decoder.max_active, goes_on=True)
+        self._lm_weights = decoder.lm_weights(batch_size)
+        contexts = decoder.contexts.of_rows(phrases, self._lms, self._lm_weights)
+        boosters = [context if isinstance(context, Booster) else None for context in contexts]
+        models = fusion.rows(batch_size, device, boosters if any(booster is not None for booster in boosters) else None)
+        self.slots = GraphSlots(decoder, models, self._lms)
+        if any(isinstance(context, PhraseArcs) for context in contexts):
+            self.slots.discount(range(batch_size), [_arcs(context) for context in contexts])
+        self._held: dict[int, Any] = {}  # by row, the phrases that it has switched to
+        weakref.finalize(self, _release, fusion, self._held)
         self._rows = np.arange(batch_size)
-        self._frames = np.zeros(batch_size, dtype=np.int64)
-        self._sums = np.zeros(batch_size)  # of the confidences of all frames
         self._transcripts = [
             Transcript(decoder.splitter, decoder.frame_seconds, decoder.confidence is not None) for _ in range(batch_size)
         ]
@@ -57,10 +61,13 @@ class GraphStream:
     @property
     def frames(self) -> list[int]:
         """How many frames of each row have been decoded."""
-        return self._frames.tolist()
+        return self.slots.frames.tolist()
 
     def set_context(self, row: int, phrases: Any) -> None:
-        """Have a row go on with other phrases: arcs that are taken from the next frame on get their discounts, and no others.
+        """Have a row go on with other phrases, which begin at the next frame.
+
+        Matches in progress of the old ones are given up, and what they have earned is taken back; arcs that have been taken
+        keep their discounts.
 
         Args:
             row: its number.
@@ -71,8 +78,31 @@ class GraphStream:
         """
         if not 0 <= row < self.batch_size:
             raise ValueError(f"row should lie in 0..{self.batch_size - 1}, got {row!r}")
-        self._contexts[row] = self.decoder.contexts.of_row(phrases, self._lms[row], row)
-        self._biased = biased_arcs(self._contexts, self._roots, self.device)
+        context = self.decoder.contexts.of(phrases, self._lms[row], self._lm_weights[row], f"row {row}")
+        slots, models = self.slots, self.slots.models
+        is_wide = models.states.shape[1] > models.num_lms  # has room for an automaton of phrases
+        if isinstance(context, Booster) or is_wide:
+            self._switch(row, context if isinstance(context, Booster) else None, is_wide)
+        slots.discount([row], [_arcs(context)])
+
+    def _switch(self, row: int, booster: Booster | None, is_wide: bool) -> None:
+        from ..streaming.slots import Switch
+
+        slots, fusion = self.slots, self.decoder.fusion
+        if not is_wide:
+            models, shift = fusion.in_pool(slots.models, self.device)
+            slots.widen(models.widened(), shift)
+        phrases: Any = [] if booster is None else booster
+        fusion.hold(phrases)
+        (place,), pool = fusion.places([phrases], self.device)
+        if pool.tensors is not slots.models.tensors:
+            slots.use(pool.tensors)
+        is_empty = (slots.history.sizes[row] == 0) & (not self._transcripts[row].ids)
+        starts, roots = np.array([[place.start], [place.root]], dtype=np.int32)
+        slots.switch(np.array([row]), Switch(starts, roots, torch.ones(1), is_empty[None]))
+        if row in self._held:
+            fusion.hold(self._held[row], -1)
+        self._held[row] = phrases
 
     def add(self, logits: Tensor, lengths: Tensor | None = None) -> None:
         """Decode more frames.
@@ -88,15 +118,14 @@ class GraphStream:
         lengths = check_logits(logits, lengths, self.decoder.blank_id)
         if logits.shape[0] != self.batch_size:
             raise ValueError(f"the logits have {logits.shape[0]} rows, the stream was opened for {self.batch_size}")
-        if self._bonuses is not None and self._bonuses.shape[1] != logits.shape[2]:
-            raise InvalidLogitsError(f"the logits have {logits.shape[2]} classes, before they had {self._bonuses.shape[1]}")
+        if self.slots.classes not in (None, logits.shape[2]):
+            raise InvalidLogitsError(f"the logits have {logits.shape[2]} classes, before they had {self.slots.classes}")
         self.add_checked(logits, lengths)
 
     def add_checked(self, logits: Tensor, lengths: Tensor) -> None:
         """The same for what has been checked."""
         logits, lengths = logits.detach().to(self.device), lengths.to(self.device)
-        if self._bonuses is None:
-            self._bonuses = self.decoder.bonuses(self.models, logits.shape[2])
+        self.slots.classes = logits.shape[2]
         if logits.shape[1] > BLOCK_FRAMES:  # a frame of a later block may be broken
             bad = ~torch.isfinite(torch.logsumexp(logits.float(), -1))
             bad &= torch.arange(logits.shape[1], device=logits.device) < lengths[:, None]
@@ -106,32 +135,22 @@ class GraphStream:
             self._search(block, (lengths - first).clamp(0, block.shape[1]).to(torch.int32))
 
     def _search(self, logits: Tensor, lengths: Tensor) -> None:
-        decoder, history = self.decoder, self.history
-        assert self._bonuses is not None
-        state, frames = graph_search(
-            self.models.tensors, self.state, logits, lengths, self.models.weights[:, 0].contiguous(), self._bonuses,
-            self._biased, decoder.blank_id, self.models.vocab_size, decoder.beam_threshold, decoder.blank_threshold,
-            decoder.engine,
-        )  # fmt: skip
+        slots, everything = self.slots, slice(None)
+        state, frames = slots.search_frames(everything, slots.models, slots.state, logits, lengths)
         _refuse(frames.bad_frames)
-        self.state = state
         confidences = np.zeros(logits.shape[:2], dtype=np.float32)
-        if decoder.confidence is not None:
-            confidences = frame_confidence(logits, decoder.confidence).cpu().numpy()
-        counts, live = lengths.cpu().numpy(), self._live()
-        links, labels = frames.links.cpu().numpy(), frames.labels.cpu().numpy()
-        history.follow_frames(self._rows, links, labels, counts, self._frames, self._sums, confidences, live)
-        self._frames += counts
-        common, spoken = history.hand_over(self._rows, live)
+        if self.decoder.confidence is not None:
+            confidences = frame_confidence(logits, self.decoder.confidence).cpu().numpy()
+        counts = lengths.cpu().numpy()
+        slots.follow(self._rows, everything, state, frames, counts, confidences)
+        slots.frames += counts
+        common, spoken = slots.history.hand_over(self._rows, slots.live())
         columns = [column.tolist() for column in spoken]
         first = 0
         for transcript, count in zip(self._transcripts, common.tolist()):
             if count:
                 transcript.extend(*(column[first : first + count] for column in columns))
                 first += count
-
-    def _live(self) -> np.ndarray:
-        return (self.state.scores > -torch.inf).cpu().numpy()
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """For each row up to `num_return_sequences` hypotheses, the best one first, as if its utterance ended here."""
@@ -142,28 +161,21 @@ class GraphStream:
         return [best for (best,) in self._ranked(False, 1)]
 
     def _ranked(self, score_eos: bool, most: int) -> list[list[Hypothesis]]:
-        state = self.state
-        ends = (state.lm_scores[..., None], state.lm_states[..., None])
-        scores, lm_scores, _ = self.models.at_end(state.scores, *ends, score_eos, self.decoder.engine)
-        # The same tokens may have come to two search states: behind a blank, and with the last of them going on.
-        scores, places = scores.topk(min(2 * most, scores.shape[1]) if most > 1 else 1, dim=1)
-        acoustic_scores = state.scores - state.fused
-        parts = (value.gather(1, places) for value in (acoustic_scores, lm_scores, state.phrase_scores))
-        columns = torch.stack([scores, *parts], 2).tolist()
-        rows = self._rows.repeat(places.shape[1])
-        sizes, tails = self.history.tails_of(rows, places.cpu().numpy().reshape(-1))
-        found: list[list[Hypothesis]] = []
-        for row, (transcript, figures) in enumerate(zip(self._transcripts, columns)):
-            n_best: dict[bytes, Hypothesis] = {}
-            for at, (score, acoustic_score, lm_score, phrase_score) in enumerate(figures, row * places.shape[1]):
-                tail = type(tails)(*(array[at, : sizes[at]] for array in tails))
-                tokens = tail.ids.tobytes()
-                if len(n_best) < most and tokens not in n_best and (score > -torch.inf or not n_best):
-                    n_best[tokens] = transcript.hypothesis(
-                        len(transcript.ids), tail, int(self._frames[row]), score, acoustic_score, lm_score, phrase_score
-                    )
-            found.append([*n_best.values()])
-        return found
+        from ..streaming.partials import Spoken
+
+        ranked = self.slots.ranked(slice(None), score_eos, most)
+        rows = self._rows.repeat([len(found) for found in ranked])
+        places = np.array([hypothesis.place for found in ranked for hypothesis in found], dtype=np.int64)
+        sizes, tails = self.slots.history.tails_of(rows, places)
+        listed: list[list[Hypothesis]] = []
+        at = 0
+        for transcript, frames, found in zip(self._transcripts, self.frames, ranked):
+            listed.append([])
+            for hypothesis in found:
+                tail = Spoken(*(array[at, : sizes[at]] for array in tails))
+                listed[-1].append(transcript.hypothesis(len(transcript.ids), tail, frames, *hypothesis[1:]))
+                at += 1
+        return listed
 
 
 def _refuse(bad_frames: Tensor) -> None:
@@ -174,3 +186,12 @@ def _refuse(bad_frames: Tensor) -> None:
                 f"the logits of row {row} hold NaN or infinity at frame {frame}: the model's output is broken "
                 "(an overflow in half precision, or broken weights or audio)"
             )
+
+
+def _arcs(context: Context) -> PhraseArcs | None:
+    return context if isinstance(context, PhraseArcs) else None
+
+
+def _release(fusion: Fusion, held: dict[int, Any]) -> None:
+    for phrases in held.values():
+        fusion.hold(phrases, -1)

@@ -43,6 +43,7 @@ OF_SOME_DECODER = frozenset(
         "merge",
         "repeats",
         "strategy",
+        "incomplete",
         "max_symbols",
         "ilm_weight",
         "blank_scoring",

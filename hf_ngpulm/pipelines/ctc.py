@@ -37,8 +37,9 @@ class CTCNGramPipeline(NGramPipeline):
         phrase_weight: what their bonuses are multiplied with (default 1); a list or a tensor has one for each recording.
         num_beams: prefixes that the search keeps; 1 (the default) searches greedily.
         strategy: "graph" searches in the LM's graph in place of prefixes, see `hf_ngpulm.GraphDecoder`: `num_beams` are then
-            the hypotheses that it keeps (by default 64), and `phrase_weight` the discount of phrases (by default 2), which have
-            to be given as texts.
+            the hypotheses that it keeps (by default 64), and `phrase_weight` the discount of phrases without one of their own
+            (by default 1).
+        incomplete: in a graph, what becomes of a discount where a phrase isn't completed: "taken_back" or "kept".
         num_return_sequences: above 1, results have a list `hypotheses` of so many transcripts with their scores.
         confidence: a measure (see `hf_ngpulm.confidence`); the chunks that `return_timestamps` gives then have a `confidence`.
         beta, beam_threshold, blank_threshold, score_eos, merge, repeats, engine: as for `hf_ngpulm.CTCDecoder`.
@@ -51,11 +52,11 @@ class CTCNGramPipeline(NGramPipeline):
     """
 
     settings = (
-        "lm", "lm_weight", "phrases", "phrase_weight", "num_beams", "strategy", "beta", "beam_threshold", "blank_threshold",
-        "score_eos", "merge", "num_return_sequences", "repeats", "confidence", "engine",
+        "lm", "lm_weight", "phrases", "phrase_weight", "num_beams", "strategy", "incomplete", "beta", "beam_threshold",
+        "blank_threshold", "score_eos", "merge", "num_return_sequences", "repeats", "confidence", "engine",
     )  # fmt: skip
     reasons = ("lm", "phrases", "num_beams", "confidence")
-    of_an_lm = frozenset({"lm_weight", "repeats", "score_eos", "strategy"})
+    of_an_lm = frozenset({"lm_weight", "repeats", "score_eos", "strategy", "incomplete"})
     shared_with_generation = ("num_beams", "num_return_sequences")
 
     takes_what_lms_come_with = True
@@ -67,6 +68,8 @@ class CTCNGramPipeline(NGramPipeline):
         settings = {**defaults, **settings, "frame_seconds": self._frame_seconds}
         strategy = settings.pop("strategy", None)
         if strategy is None:
+            of_graphs = {"incomplete": settings.pop("incomplete", None)}
+            refuse_idle(of_graphs, "has no meaning but in a graph: pass strategy='graph' too")
             return CTCDecoder(self.tokenizer, **settings)
         one_of("strategy", strategy, ("graph",))
         of_others = {name: settings.pop(name, None) for name in ("repeats", "merge")}

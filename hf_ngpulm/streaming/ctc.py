@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -17,12 +18,18 @@ from ..fusion import RowModels, widened
 from .history import History
 from .slots import Found, Slots, Switch, given_back
 
+if TYPE_CHECKING:
+    from ..graph import GraphDecoder
+    from ..graph.search import GraphState
+
+State = TypeVar("State", beam.BeamState, "GraphState")
+
 
 class CTCSlots(Slots):
     """What greedy search and beams have in common."""
 
-    def __init__(self, decoder: CTCDecoder, models: RowModels) -> None:
-        super().__init__(models, History(len(models.states), decoder.num_beams, goes_on=True))
+    def __init__(self, decoder: CTCDecoder | GraphDecoder, models: RowModels, num_beams: int) -> None:
+        super().__init__(models, History(len(models.states), num_beams, goes_on=True))
         self.decoder = decoder
         self.classes: int | None = None
         # Of the confidences of all frames of a slot's utterance.
@@ -69,8 +76,10 @@ class CTCSlots(Slots):
 
 
 class GreedySlots(CTCSlots):
+    decoder: CTCDecoder
+
     def __init__(self, decoder: CTCDecoder, models: RowModels) -> None:
-        super().__init__(decoder, models)
+        super().__init__(decoder, models, 1)
         slots, device = len(models.states), models.states.device
         self.states = models.states.clone()
         self.before = torch.full((slots, 2), decoder.blank_id, dtype=torch.int32, device=device)
@@ -142,10 +151,25 @@ class GreedySlots(CTCSlots):
         return [Found(0, score, float(self.acoustic_scores[slot]), lm_score, phrase_score)]
 
 
-class BeamSlots(CTCSlots):
-    def __init__(self, decoder: CTCDecoder, models: RowModels) -> None:
-        super().__init__(decoder, models)
-        self.state = beam.initial_state(decoder.num_beams, models.states)
+class FramesSlots(CTCSlots, Generic[State]):
+    """What searches have in common that keep several hypotheses for each slot, as rows `[S, K]` of tensors."""
+
+    state: State
+
+    def __init__(self, decoder: CTCDecoder | GraphDecoder, models: RowModels, num_beams: int) -> None:
+        super().__init__(decoder, models, num_beams)
+        self.num_beams = num_beams
+        self.state = self.initial(models.states)
+
+    @abstractmethod
+    def initial(self, states: Tensor) -> State:
+        """Before the first frame, with automata in the states `[N, M]`."""
+
+    @abstractmethod
+    def search_frames(
+        self, rows: Tensor | slice, models: RowModels, state: State, logits: Tensor, lengths: Tensor
+    ) -> tuple[State, Any]:
+        """Go on with the search of some slots; what happened has `links`, `labels` and `bad_frames`."""
 
     def widen(self, models: RowModels, shift: int) -> None:
         super().widen(models, shift)
@@ -156,14 +180,17 @@ class BeamSlots(CTCSlots):
         state, rows = self.state, torch.from_numpy(slots).to(self.state.fused.device)
         back = given_back(self.models, rows, state.lm_states[rows], self.decoder.engine)
         state.lm_scores[rows, :, -1] += back
-        state.fused[rows] += self.models.weights[rows, -1:] * back
+        self.add_fused(rows, self.models.weights[rows, -1:] * back)
         state.lm_states[rows, :, -1] = contexts.states.to(state.lm_states.device)
         super().switch(slots, contexts)
 
+    def add_fused(self, rows: Tensor, more: Tensor) -> None:
+        """Have the hypotheses of some slots score more for phrases, `[N, K]`."""
+        self.state.fused[rows] += more
+
     def begin(self, slot: int) -> None:
         super().begin(slot)
-        first = beam.initial_state(self.decoder.num_beams, self.models.states[slot : slot + 1])
-        for part, new in zip(self.state, first):
+        for part, new in zip(self.state, self.initial(self.models.states[slot : slot + 1])):
             part[slot] = new[0]
 
     def search(
@@ -175,27 +202,45 @@ class BeamSlots(CTCSlots):
         lengths: Tensor,
         confidences: np.ndarray,
     ) -> np.ndarray:
-        decoder = self.decoder
-        state = beam.BeamState(*(part[rows] for part in self.state))
-        bonuses = decoder.token_bonuses(models.lm_weights)
-        state, frames = search_frames(decoder, models, state, logits, lengths, bonuses, unscored(models))
+        kind = type(self.state)
+        state, frames = self.search_frames(rows, models, kind(*(part[rows] for part in self.state)), logits, lengths)
         bad_frames = frames.bad_frames.cpu().numpy()
         good = bad_frames < 0
-        links, labels = frames.links.cpu().numpy(), frames.labels.cpu().numpy()
         if not good.all():
-            slots, links, labels, confidences = slots[good], links[good], labels[good], confidences[good]
+            slots, confidences = slots[good], confidences[good]
             which = torch.from_numpy(np.flatnonzero(good)).to(logits.device)
-            state = beam.BeamState(*(part[which] for part in state))
+            state, frames = (type(parts)(*(part[which] for part in parts)) for parts in (state, frames))
             rows, lengths = torch.from_numpy(slots).to(logits.device), lengths[which]
+        self.follow(slots, rows, state, frames, lengths.cpu().numpy(), confidences)
+        return bad_frames
+
+    def follow(
+        self, slots: np.ndarray, rows: Tensor | slice, state: State, frames: Any, lengths: np.ndarray, confidences: np.ndarray
+    ) -> None:
+        """Keep what some slots have come to, and with it what their hypotheses consist of now."""
         if isinstance(rows, slice):
             self.state = state
         else:
             for part, new in zip(self.state, state):
                 part[rows] = new
-        self.history.follow_frames(
-            slots, links, labels, lengths.cpu().numpy(), self.frames, self.sums, confidences, self.live()
-        )
-        return bad_frames
+        links, labels = frames.links.cpu().numpy(), frames.labels.cpu().numpy()
+        self.history.follow_frames(slots, links, labels, lengths, self.frames, self.sums, confidences, self.live())
+
+
+class BeamSlots(FramesSlots[beam.BeamState]):
+    decoder: CTCDecoder
+
+    def __init__(self, decoder: CTCDecoder, models: RowModels) -> None:
+        super().__init__(decoder, models, decoder.num_beams)
+
+    def initial(self, states: Tensor) -> beam.BeamState:
+        return beam.initial_state(self.num_beams, states)
+
+    def search_frames(
+        self, rows: Tensor | slice, models: RowModels, state: beam.BeamState, logits: Tensor, lengths: Tensor
+    ) -> tuple[beam.BeamState, beam.BeamFrames]:
+        bonuses = self.decoder.token_bonuses(models.lm_weights)
+        return search_frames(self.decoder, models, state, logits, lengths, bonuses, unscored(models))
 
     def _ended(self, state: beam.BeamState) -> beam.BeamState:
         return with_joined_texts(state) if self.decoder.merge == "text" else state

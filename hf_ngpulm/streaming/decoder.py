@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -16,12 +16,17 @@ from ..boosting.contexts import is_per_row
 from ..ctc import CTCDecoder
 from ..errors import StreamError
 from ..fusion import Fusion, RowModels
+from ..graph.arcs import PhraseArcs
+from ..graph.decoder import GraphDecoder
 from ..hypotheses import Hypothesis
 from ..language_model import NGramLM
 from ..log_linear import LogLinear
 from ..transducer import TransducerDecoder
 from .partials import Partial, Spoken, Transcript
 from .slots import Slots, Switch
+
+if TYPE_CHECKING:
+    from .graph import GraphSlots
 
 DECODERS_LM: Any = object()  # where None means none
 DECODERS_PHRASES: Any = object()
@@ -44,8 +49,8 @@ class StreamingDecoder:
     by up to its longest duration. At the end nothing does.
 
     Args:
-        decoder: a `CTCDecoder`, whose chunks are logits `[T, C]`; or a `TransducerDecoder`, whose chunks are encoder frames
-            `[T, D]` as its model's `encode` gives them. Greedy search or a beam.
+        decoder: a `CTCDecoder` or `GraphDecoder`, whose chunks are logits `[T, C]`; or a `TransducerDecoder`, whose chunks are
+            encoder frames `[T, D]` as its model's `encode` gives them. Greedy search or a beam.
         max_streams: streams that may be open at the same time. Memory is taken for all of them at once.
         endpoint_frames: a partial says `endpoint` when so many frames have passed since the end of the last token, of which
             there must be one. None: never. What an endpoint means is the caller's affair (`reset` begins a new utterance).
@@ -61,30 +66,34 @@ class StreamingDecoder:
     @torch.inference_mode()
     def __init__(
         self,
-        decoder: CTCDecoder | TransducerDecoder,
+        decoder: CTCDecoder | GraphDecoder | TransducerDecoder,
         max_streams: int = 64,
         endpoint_frames: int | None = None,
         endpoint_seconds: float | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        if not isinstance(decoder, CTCDecoder | TransducerDecoder):
-            raise TypeError(f"decoder should be a CTCDecoder or a TransducerDecoder, got {type(decoder).__name__}")
+        if not isinstance(decoder, CTCDecoder | GraphDecoder | TransducerDecoder):
+            raise TypeError(
+                f"decoder should be a CTCDecoder, a GraphDecoder or a TransducerDecoder, got {type(decoder).__name__}"
+            )
         self.decoder = decoder
         self.max_streams = whole("max_streams", max_streams, MOST_STREAMS)
         self.endpoint_frames = _endpoint(endpoint_frames, endpoint_seconds, decoder.frame_seconds)
-        self._fusion: Fusion = decoder.fusion if isinstance(decoder, CTCDecoder) else decoder.search.fusion
-        if is_per_row(self._fusion.phrases) or isinstance(self._fusion.phrase_weight, Tensor):
+        self._fusion: Fusion = decoder.search.fusion if isinstance(decoder, TransducerDecoder) else decoder.fusion
+        listed = isinstance(decoder.phrases, list) if isinstance(decoder, GraphDecoder) else is_per_row(self._fusion.phrases)
+        if listed or isinstance(self._fusion.phrase_weight, Tensor):
             raise ValueError(
                 "phrases, or their weights, are listed for the rows of a batch, which streams aren't; pass one for all"
             )
         self._phrases: dict[int, Any] = {}  # of open streams
+        self._graph_models: dict[int, tuple[Any, float, float | None]] = {}  # of those in graphs: LM, its weight, discount
         if self._fusion.phrases is not None:
             self._fusion.hold(self._fusion.phrases)
-        weights = [] if isinstance(decoder, CTCDecoder) else list(decoder.model.parameters())
+        weights = list(decoder.model.parameters()) if isinstance(decoder, TransducerDecoder) else []
         known = [*(weight.device for weight in weights), *(lm.device for lm in self._fusion.models)]
         self.device = torch.device(device if device is not None else known[0] if known else "cpu")
-        if isinstance(decoder, CTCDecoder) and dtype is not None:
+        if not isinstance(decoder, TransducerDecoder) and dtype is not None:
             raise ValueError("dtype is for a transducer's frames; logits may be of any floating type")
         if dtype is None:
             dtype = next((weight.dtype for weight in weights if weight.dtype.is_floating_point), torch.float32)
@@ -118,7 +127,7 @@ class StreamingDecoder:
             phrases: what shall be recognised in it: a `PhraseBooster`, or what one is made of; None for nothing. By default
                 the decoder's phrases.
             phrase_weight: what their bonuses are multiplied with, if not by the decoder's weight; also those of all phrases
-                that the stream switches to.
+                that the stream switches to. In a graph the discount of phrases without one of their own.
 
         Returns:
             The stream's number, which no other stream ever has.
@@ -128,17 +137,12 @@ class StreamingDecoder:
         """
         if phrase_weight is not None:
             phrase_weight = check_number(phrase_weight, "phrase_weight")
+        if isinstance(self.decoder, GraphDecoder):
+            return self._open_graph(lm, lm_weight, phrases, phrase_weight)
         if phrases is not DECODERS_PHRASES:
             phrases = self._fusion.contexts.booster(phrases)  # to tell of mistakes before a stream is open
         models = self._models(lm, lm_weight)
-        if not self._free:
-            raise ValueError(
-                f"{len(self)} streams are open, no more may be (max_streams={self.max_streams}); close one, or make a "
-                "StreamingDecoder for more"
-            )
-        sid, slot = self._opened, self._free.pop()
-        self._opened += 1
-        self._slot_of[sid] = slot
+        sid, slot = self._take_slot()
         if phrases is not DECODERS_PHRASES or phrase_weight is not None:
             given = self._fusion.phrases if phrases is DECODERS_PHRASES else phrases
             self._widen()
@@ -154,6 +158,52 @@ class StreamingDecoder:
         self._begin(sid)
         return sid
 
+    def _open_graph(self, lm: Any, lm_weight: float | None, phrases: Any, discount: float | None) -> int:
+        """The same for streams in the graphs of their language models: their phrases depend on these and their weights."""
+        assert isinstance(self.decoder, GraphDecoder)
+        slots = cast("GraphSlots", self._slots)
+        models = self._models(lm, lm_weight)
+        own = cast("NGramLM | None", self._fusion.of_all if lm is DECODERS_LM else lm)  # not several in one, in a graph
+        of_stream = (own, float(models.weights[0, 0]), discount)
+        context = self._context(*of_stream, self.decoder.given_phrases if phrases is DECODERS_PHRASES else phrases)
+        sid, slot = self._take_slot()
+        if self._is_wide:
+            models = self._fusion.in_pool(models, self.device)[0].widened()
+        self._graph_models[sid] = of_stream
+        slots.place(slot, models)
+        slots.place_lm(slot, own)
+        self._begin(sid)
+        if context is not None:
+            self._follow_in_graphs([sid], [context])
+            self._slots.begin(slot)
+        return sid
+
+    def _take_slot(self) -> tuple[int, int]:
+        """Number and slot of a new stream."""
+        if not self._free:
+            raise ValueError(
+                f"{len(self)} streams are open, no more may be (max_streams={self.max_streams}); close one, or make a "
+                "StreamingDecoder for more"
+            )
+        sid, slot = self._opened, self._free.pop()
+        self._opened += 1
+        self._slot_of[sid] = slot
+        return sid, slot
+
+    def _context(self, lm: Any, lm_weight: float, discount: float | None, phrases: Any) -> PhraseArcs | Booster | None:
+        """What a graph's stream follows for some phrases."""
+        assert isinstance(self.decoder, GraphDecoder)
+        contexts = self.decoder.contexts if discount is None else self.decoder.contexts.with_discount(discount)
+        return contexts.of(phrases, lm, lm_weight, "the stream")
+
+    def _follow_in_graphs(self, sids: list[int], contexts: list[Any]) -> None:
+        boosters = [context if isinstance(context, Booster) else None for context in contexts]
+        if self._is_wide or any(booster is not None for booster in boosters):
+            self._widen()
+            self._follow(sids, boosters, torch.ones(len(sids)))
+        arcs = [context if isinstance(context, PhraseArcs) else None for context in contexts]
+        cast("GraphSlots", self._slots).discount([self._slot_of[sid] for sid in sids], arcs)
+
     def set_context(self, sid: int, phrases: Any) -> None:
         """Have a stream go on with other phrases, also in mid-utterance; see `set_contexts`."""
         self.set_contexts({sid: phrases})
@@ -163,7 +213,8 @@ class StreamingDecoder:
         """Have streams go on with other phrases, also in mid-utterance.
 
         Matches in progress of the old phrases are given up and give back what they have got; those of the new ones begin with
-        the next token (where a delimiter stands between words, behind the next one). Other streams aren't disturbed, and
+        the next token (where a delimiter stands between words, behind the next one). In a graph, discounts of arcs that have
+        been taken are kept. Other streams aren't disturbed, and
         phrases that streams have had before are switched to at once.
 
         Args:
@@ -176,6 +227,10 @@ class StreamingDecoder:
         unknown = {sid: "it isn't open" for sid in contexts if sid not in self._slot_of}
         if unknown:
             raise StreamError(unknown)
+        if isinstance(self.decoder, GraphDecoder):
+            found = [self._context(*self._graph_models[sid], phrases) for sid, phrases in contexts.items()]
+            self._follow_in_graphs(list(contexts), found)
+            return
         boosters = [self._fusion.contexts.booster(phrases) for phrases in contexts.values()]
         if contexts:
             self._widen()
@@ -347,6 +402,7 @@ class StreamingDecoder:
         self._release(sid)
         self._free.append(self._slot_of.pop(sid))
         del self._transcripts[sid]
+        self._graph_models.pop(sid, None)
         return hypotheses
 
     @torch.inference_mode()
@@ -375,13 +431,15 @@ class StreamingDecoder:
         return hypotheses
 
 
-def _slots(decoder: CTCDecoder | TransducerDecoder, models: RowModels, dtype: torch.dtype) -> Slots:
+def _slots(decoder: CTCDecoder | GraphDecoder | TransducerDecoder, models: RowModels, dtype: torch.dtype) -> Slots:
     """The searches that a decoder's settings ask for."""
-    from . import ctc, transducer  # compiled loops: they aren't loaded before they are needed
+    from . import ctc, graph, transducer  # compiled loops: they aren't loaded before they are needed
 
+    if not isinstance(decoder, TransducerDecoder) and isinstance(decoder.beta, Tensor):
+        raise ValueError("beta has a number for each row of a batch, which streams aren't; pass one number")
+    if isinstance(decoder, GraphDecoder):
+        return graph.GraphSlots(decoder, models, [None] * len(models.states))
     if isinstance(decoder, CTCDecoder):
-        if isinstance(decoder.beta, Tensor):
-            raise ValueError("beta has a number for each row of a batch, which streams aren't; pass one number")
         return (ctc.GreedySlots if decoder.num_beams == 1 else ctc.BeamSlots)(decoder, models)
     kind = transducer.GreedySlots if decoder.search.settings.strategy == "greedy" else transducer.BeamSlots
     return kind(decoder, models, dtype)

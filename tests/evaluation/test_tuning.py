@@ -14,7 +14,7 @@ from speech_models import whisper_parts
 from tiny_transducers import FAMILIES, demo_transducer
 from transformers import pipeline
 
-from hf_ngpulm import CTCDecoder, NGramLM, TokenizerMismatchError, TransducerDecoder
+from hf_ngpulm import CTCDecoder, GraphDecoder, NGramLM, TokenizerMismatchError, TransducerDecoder
 from hf_ngpulm.bundled import bundled
 from hf_ngpulm.evaluation import Recording, character_errors, tune_weights
 from hf_ngpulm.evaluation.tuning.outputs import KeptTensors
@@ -138,6 +138,27 @@ def test_greedy_ctc_with_phrases_of_each_recording(asr, clips, outputs, lm):
 
 
 @pytest.mark.skipif("ParakeetForTDT" not in dict(FAMILIES), reason="this version of Transformers has no TDT")
+def test_graphs_as_in_separate_runs(asr, clips, outputs, lm):
+    """In a pipeline and alone, phrases of each recording among them; and what was found is remembered for graphs."""
+    phrases = [clip["entities"] or None for clip in clips]
+    grids = {"lm_weights": [0.0, 1.0], "phrase_weights": [0.0, 2.0], **FEW}
+    parts = {"model": asr.model, "tokenizer": asr.tokenizer, "feature_extractor": asr.feature_extractor}
+    graph = pipeline(TASK, **parts, lm=lm, lm_weight=0.5, strategy="graph", num_beams=8, beta=2.0, phrases=phrases)
+    result = tune_weights(graph, outputs, **grids)
+    alone = GraphDecoder(asr.tokenizer, lm, 0.5, max_active=8, beta=2.0, phrases=phrases)
+    again = tune_weights(alone, outputs, model=asr.model, **grids)
+    assert again.points == result.points and again.tuned == result.tuned
+    for point in result.points:
+        weight, discount = point.setting["lm_weight"], point.setting["phrase_weight"]
+        one = GraphDecoder(asr.tokenizer, lm, weight, max_active=8, beta=2.0, discount=discount)
+        texts = [one(clip["logits"][None], None, some)[0][0].text for clip, some in zip(outputs, phrases)]
+        assert counted(point) == counts(clips, texts)
+    assert result.tuned.settings == {**result.best.setting, "strategy": "graph", "num_beams": 8, "beta": 2.0}
+    kept = GraphDecoder(asr.tokenizer, lm, 0.5, incomplete="kept", beam_threshold=9.0, score_eos=False)
+    found = tune_weights(kept, outputs, lm_weights=[0.5, 1.0], model=asr.model, **FEW).tuned.settings
+    assert found.items() >= {"incomplete": "kept", "beam_threshold": 9.0, "score_eos": False, "num_beams": 64}.items()
+
+
 @pytest.mark.parametrize("search", [{}, {"num_beams": 3}])
 def test_transducers_as_in_separate_runs(search, clips):
     parts = demo_transducer("ParakeetForTDT")

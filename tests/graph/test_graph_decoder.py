@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -69,7 +70,7 @@ def best_alignment(log_probs, tokens):
 def test_hypothesis_fields(tokenizer, lm):
     logits, lengths = random_logits(), torch.tensor([40, 0, 7, 39])
     log_probs = torch.log_softmax(logits, -1).numpy()
-    context = GraphDecoder(tokenizer, lm).context(PHRASES)
+    context = GraphDecoder(tokenizer, lm, incomplete="kept").context(PHRASES)
     decoder = GraphDecoder(tokenizer, lm, WEIGHT, beta=BETA, phrases=context, frame_seconds=0.04)
     discounted = 0.0
     for row, (best,) in enumerate(decoder(logits, lengths)):
@@ -128,7 +129,7 @@ def test_other_phrases_and_some_of_the_rows(tokenizer, lm):
     each = shared.with_phrases(PHRASES, discounts)
     assert each(logits) == shared(logits, None, [dict.fromkeys(PHRASES, discount) for discount in discounts.tolist()])
     assert one.with_phrases(None)(logits) == shared(logits)
-    with pytest.raises(ValueError, match="phrases lists 2 contexts and phrase_weight 4 discounts for 2 rows"):
+    with pytest.raises(ValueError, match=r"different numbers of rows: \[2, 4\]"):
         shared.with_phrases([PHRASES, None], discounts)
     with pytest.raises(ValueError, match="discount should be at least 0"):
         shared.with_phrases(PHRASES, -1.0)
@@ -167,13 +168,13 @@ def earned(context, token_ids):
 def test_phrases_earn_the_discounts_of_their_arcs(tokenizer, lm):
     """Without following phrases past what the LM has seen: the arcs are those that an ArcBooster finds."""
     discounts = {phrase: 0.5 + number for number, phrase in enumerate(PHRASES)}
-    stopping = GraphDecoder(tokenizer, lm, 0.4, beta=BETA, phrases=discounts, unseen="stop")
+    stopping = GraphDecoder(tokenizer, lm, 0.4, beta=BETA, phrases=discounts, incomplete="kept", unseen="stop")
     booster = ArcBooster(discounts, lm, tokenizer)
     found = stopping.context(discounts)
     assert list(zip(found.states.tolist(), found.tokens.tolist())) == arcs_of(booster, lm)
     assert found.seen == booster.seen
     logits = torch.cat([random_logits(8, 60), *(saying(tokenizer, " ".join([p] * 12))[:, :60] for p in PHRASES[2:4])])
-    for decoder in (stopping, GraphDecoder(tokenizer, lm, 0.4, beta=BETA, phrases=discounts)):
+    for decoder in (stopping, GraphDecoder(tokenizer, lm, 0.4, beta=BETA, phrases=discounts, incomplete="kept")):
         context, scores = decoder.context(discounts), []
         for (best,) in decoder(logits):
             scores.append(best.phrase_score)
@@ -185,7 +186,7 @@ def test_beginnings_earn_the_less_the_more_phrases_begin(tokenizer, lm):
     """Discounted unigrams' probabilities sum to 1, as before."""
     unigrams = lm.scores(lm.roots[:1])[0].double().exp()
     for phrases in (["weather"], PHRASES, [chr(ord("a") + n) for n in range(26)]):
-        context = GraphDecoder(tokenizer, lm, discount=2.0).context(phrases)
+        context = GraphDecoder(tokenizer, lm, incomplete="kept").context(phrases)
         at_root = context.states == int(lm.roots[0])
         beginnings = unigrams[torch.from_numpy(context.tokens[at_root]).long()]
         expected = 2.0 - np.log1p(float(beginnings.sum()) * np.expm1(2.0))
@@ -222,8 +223,9 @@ def test_partials_are_the_best_so_far(tokenizer, lm, decoder):
         assert stream.partials() == [best for (best,) in without_end(logits[:, : frame + 1])]
 
 
-def test_contexts_change_in_mid_utterance(tokenizer, lm, decoder):
+def test_contexts_on_arcs_change_in_mid_utterance(tokenizer, lm):
     """Tokens get the discounts of the context that they are found in."""
+    decoder = GraphDecoder(tokenizer, lm, WEIGHT, max_active=16, beta=BETA, incomplete="kept")
     logits, contexts = random_logits(3, 90), [PHRASES, None, [("what", 6.0), "the day"]]
     prepared = [None if context is None else decoder.context(context) for context in contexts]
     stream = decoder.stream(3, phrases=contexts)
@@ -250,6 +252,98 @@ def test_contexts_change_in_mid_utterance(tokenizer, lm, decoder):
     assert again.hypotheses() == unchanged
 
 
+def test_what_is_not_completed_is_taken_back(tokenizer, lm):
+    """Each phrase that was said earns its discount for each token, and what the LM charges beyond ln(V); others nothing."""
+    discounts = {"call anna": 1.5, "the weather": 1.0, "the weatherman": 3.0, "new york": 2.0}
+    decoder = GraphDecoder(tokenizer, lm, WEIGHT, beta=BETA, phrases=discounts, max_active=16)
+    for text in ("call anna", "what is the weather today", "call the weather new yorker", "the time"):
+        best = decoder(saying(tokenizer, text, margin=40.0))[0][0]
+        assert best.text == text
+        expected = 0.0
+        for phrase in (phrase for phrase in discounts if f" {phrase} " in f" {text} "):
+            state = lm.roots[:1]
+            for token in tokenizer(phrase)["input_ids"]:
+                score, state = lm.step(state, torch.tensor([token]))
+                expected += discounts[phrase] + WEIGHT * max(0.0, -math.log(256) - float(score))
+        assert best.phrase_score == pytest.approx(expected, abs=1e-3)
+
+
+def test_an_unknown_phrase_costs_no_more_than_if_all_tokens_were_equally_likely(tokenizer):
+    """Neither is anything paid before the LM charges for it."""
+    lm = NGramLM.train([tokenizer("what is the weather today")["input_ids"]] * 30, vocab_size=256, order=3)
+    booster = GraphDecoder(tokenizer, lm, 1.0, discount=0.0).context(["the xylophone"])
+    state, at = lm.roots[:1], booster.roots[:1]
+    paid = 0.0
+    for token in tokenizer("the xylophone")["input_ids"]:
+        score, state = lm.step(state, torch.tensor([token]))
+        earns, at = booster.step(at, torch.tensor([token]))
+        assert float(score + earns) == pytest.approx(max(float(score), -math.log(256)), abs=1e-4)
+        paid += float(earns)
+    assert paid > 1.0
+
+
+def test_contexts_change_in_mid_utterance(tokenizer, lm, decoder):
+    """What is in progress is taken back, a row's switch changes no other row, and what is switched to counts from there on."""
+    first, later = saying(tokenizer, "call anna", 40.0), saying(tokenizer, "what is the time", 40.0)
+    stream = decoder.stream(3)
+    stream.add(torch.cat([first] * 3))
+    stream.set_context(0, ["what is the time"])
+    stream.set_context(1, [("anna what", 5.0), ("call anna", 5.0)])
+    stream.add(torch.cat([later] * 3))
+    stream.set_context(0, None)
+    found = [best for (best,) in stream.hypotheses()]
+    assert {best.text for best in found} == {"call anna what is the time"}
+    booster = decoder.context(["what is the time"])
+    earned, at = 0.0, booster.roots[:1]
+    for token in tokenizer("what is the time")["input_ids"]:
+        score, at = booster.step(at, torch.tensor([token]))
+        earned += float(score)
+    assert found[0].phrase_score == pytest.approx(earned, abs=1e-3) and earned > 3.0
+    assert found[1].phrase_score == found[2].phrase_score == 0.0
+    unchanged = decoder(torch.cat([first, later], 1))[0][0]
+    assert found[2] == unchanged and found[1].score == pytest.approx(unchanged.score, abs=1e-3)
+
+
+def test_all_contexts_at_once_and_switched_to_at_the_beginning(tokenizer, lm, decoder):
+    """Automata, arcs and nothing, in one batch."""
+    logits = random_logits(4, 50)
+    arcs = GraphDecoder(tokenizer, lm, WEIGHT, incomplete="kept").context(PHRASES)
+    contexts = [PHRASES, arcs, None, PhraseBooster(PHRASES[:2], tokenizer)]
+    together = decoder(logits, None, contexts)
+    stream = decoder.stream(4)
+    for row, context in enumerate(contexts):
+        (alone,) = decoder(logits[row : row + 1], None, context)
+        assert together[row][0].token_ids == alone[0].token_ids
+        assert together[row][0].score == pytest.approx(alone[0].score, abs=1e-3)
+        stream.set_context(row, context)
+    stream.add(logits)
+    for (found,), (best,) in zip(stream.hypotheses(), together):
+        assert (found.token_ids, found.score) == (best.token_ids, pytest.approx(best.score, abs=1e-3))
+    assert together[1][0].phrase_score > 0 == together[2][0].phrase_score
+
+
+def test_from_arcs_to_an_automaton_and_back(tokenizer, lm):
+    """Discounts of arcs are kept, what was completed beside them too."""
+    decoder = GraphDecoder(tokenizer, lm, WEIGHT, beta=BETA, max_active=16, incomplete="kept")
+    booster = PhraseBooster([("call anna", 2.0)], tokenizer)
+    said = saying(tokenizer, "call anna", 40.0)
+    for engine in ("cpu", "reference"):
+        decoder.engine = engine
+        stream, alone = decoder.stream(2, phrases=PHRASES), decoder.stream(2, phrases=PHRASES)
+        scores = []
+        for context in (booster, PHRASES, None):
+            for each in (stream, alone):
+                each.add(torch.cat([said] * 2))
+            stream.set_context(1, context)
+            if context is booster:
+                alone.set_context(1, None)
+            scores.append([best.phrase_score for (best,) in stream.hypotheses()])
+        (first, of_arcs), (_, both), (last, of_all) = scores
+        assert first == of_arcs and stream.hypotheses()[0] == alone.hypotheses()[0]
+        assert both == pytest.approx(of_arcs + 2.0 * len(tokenizer("call anna")["input_ids"]), abs=1e-3)
+        assert of_all > both and last > first
+
+
 def test_a_long_stream_keeps_little(tokenizer, lm):
     """Half an hour of frames of 80 ms: what is kept of the search is as long as hypotheses differ."""
     decoder = GraphDecoder(tokenizer, lm, WEIGHT, max_active=8, beta=BETA)
@@ -258,7 +352,7 @@ def test_a_long_stream_keeps_little(tokenizer, lm):
     kept = []
     for _ in range(8):
         stream.add(logits)
-        kept.append((stream.history.tails.ids.nbytes, int(stream.history.sizes.max())))
+        kept.append((stream.slots.history.tails.ids.nbytes, int(stream.slots.history.sizes.max())))
     assert stream.frames == [24000]
     assert max(size for _, size in kept) < 100
     assert kept[-1][0] == kept[1][0]
@@ -269,7 +363,7 @@ def test_a_long_stream_keeps_little(tokenizer, lm):
 def test_models_weights_and_contexts_of_rows(tokenizer, lm):
     other = NGramLM.train([[5, 7, 9, 5, 7], [9, 7, 5]] * 20, vocab_size=256, order=2)
     models, weights, betas = [lm, other, None, lm], torch.tensor([0.8, 0.5, 0.3, 1.2]), torch.tensor([2.0, 1.0, 0.0, 3.0])
-    contexts = [PHRASES, ["what"], None, None]
+    contexts = [dict.fromkeys(PHRASES, 9.0), ["what"], None, None]
     logits = random_logits()
     together = GraphDecoder(tokenizer, models, weights, beta=betas, phrases=contexts)(logits)
     for row, (model, context) in enumerate(zip(models, contexts)):
@@ -287,20 +381,22 @@ def test_prepared_contexts_and_texts_are_the_same(tokenizer, lm, decoder):
     expected = decoder(logits, None, PHRASES)
     prepared = decoder.context(iter(PHRASES))
     assert decoder(logits, None, prepared) == expected
-    assert decoder(logits, None, [prepared, PHRASES, prepared, dict.fromkeys(PHRASES, 2.0)]) == expected
+    assert decoder(logits, None, [prepared, PHRASES, prepared, dict.fromkeys(PHRASES, 1.0)]) == expected
     assert decoder(logits, None, iter(PHRASES)) == expected
     assert decoder(logits, None, []) == decoder(logits)
 
 
-def test_contexts_are_found_again_by_what_is_in_them(tokenizer, lm):
-    decoder = GraphDecoder(tokenizer, lm)
+@pytest.mark.parametrize("incomplete", ["taken_back", "kept"])
+def test_contexts_are_found_again_by_what_is_in_them(tokenizer, lm, incomplete):
+    decoder = GraphDecoder(tokenizer, lm, incomplete=incomplete)
     first = decoder.context(PHRASES)
     assert decoder.context(list(PHRASES)) is decoder.context(tuple(PHRASES)) is first
     assert decoder.context(PHRASES[:3]) is not first
     pairs = decoder.context(dict.fromkeys(PHRASES, 3.0))
     assert decoder.context([(phrase, 3.0) for phrase in PHRASES]) is pairs
-    threes = GraphDecoder(tokenizer, lm, discount=3.0).context(PHRASES)
-    assert threes.discounts.tolist() == pairs.discounts.tolist() != first.discounts.tolist()
+    threes = GraphDecoder(tokenizer, lm, discount=3.0, incomplete=incomplete).context(PHRASES)
+    given = "discounts" if incomplete == "kept" else "arc_weights"
+    assert getattr(threes, given).tolist() == getattr(pairs, given).tolist() != getattr(first, given).tolist()
     assert decoder.with_phrases(PHRASES, 3.0).phrases is not decoder.with_phrases(PHRASES).phrases is first
 
 
@@ -323,7 +419,7 @@ def test_phrases_behind_a_delimiter(tmp_path):
         str(tmp_path / "vocab.json"), pad_token="_", unk_token="<unk>", word_delimiter_token="|", bos_token=None, eos_token=None
     )
     lm = NGramLM.train([[0, 1, 4, 2, 3], [2, 0, 1, 4, 0, 1]] * 10, vocab_size=7, order=3)
-    context = GraphDecoder(tokenizer, lm).context(["ab"])
+    context = GraphDecoder(tokenizer, lm, incomplete="kept").context(["ab"])
     behind = int(lm.step(lm.roots, torch.tensor([4]))[1])
     arcs = dict(zip(zip(context.states.tolist(), context.tokens.tolist()), context.discounts.tolist()))
     assert arcs[behind, 0] == 2.0
@@ -341,7 +437,9 @@ def test_phrases_behind_a_delimiter(tmp_path):
         ({"frame_seconds": -1.0}, "frame_seconds"),
         ({"confidence": "sure"}, "confidence"),
         ({"beta_per": "character"}, "beta_per"),
-        ({"unseen": "guess"}, "unseen"),
+        ({"unseen": "guess", "incomplete": "kept"}, "unseen"),
+        ({"unseen": "stop"}, "pass incomplete='kept' too"),
+        ({"incomplete": "lost"}, "incomplete"),
         ({"discount": -1.0}, "discount should be at least 0"),
         ({"phrases": [("alarm", -1.0)]}, "a discount should be at least 0, that of 'alarm'"),
         ({"phrases": [""]}, "empty"),
@@ -356,12 +454,13 @@ def test_bad_arguments(tokenizer, lm, arguments, words):
 def test_what_it_refuses(tokenizer, lm, decoder):
     with pytest.raises(ValueError, match="CTCDecoder decodes without"):
         GraphDecoder(tokenizer, None)
-    with pytest.raises(TypeError, match="pass the phrases themselves"):
-        GraphDecoder(tokenizer, lm, phrases=PhraseBooster(PHRASES, tokenizer))
+    kept = GraphDecoder(tokenizer, lm, incomplete="kept")
     with pytest.raises(ValueError, match="row 1 has phrases, but no language model"):
-        GraphDecoder(tokenizer, [lm, None], phrases=PHRASES)
+        GraphDecoder(tokenizer, [lm, None], phrases=PHRASES, incomplete="kept")
     with pytest.raises(ValueError, match="another language model"):
-        GraphDecoder(tokenizer, NGramLM.train([[1, 2]] * 9, vocab_size=256, order=2), phrases=decoder.context(PHRASES))
+        GraphDecoder(tokenizer, NGramLM.train([[1, 2]] * 9, vocab_size=256, order=2), phrases=kept.context(PHRASES))
+    with pytest.raises(ValueError, match="each row has its own; pass the phrases themselves"):
+        GraphDecoder(tokenizer, lm, torch.tensor([0.5, 0.6])).context(PHRASES)
     with pytest.raises(ValueError, match="phrases lists 2 contexts"):
         decoder(random_logits(), None, [PHRASES, None])
     with pytest.raises(ValueError, match=r"row should lie in 0\.\.1"):

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from itertools import groupby, product
 
+import numpy as np
 import pytest
 import torch
 from automata import as_dictionaries, automata, language_models, seeds, step_by_hand
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hf_ngpulm.automaton import BackoffAutomaton
+from hf_ngpulm.boosting.automaton import Spellings, phrase_automaton
 from hf_ngpulm.graph import search as graph
 from hf_ngpulm.graph.following import owners_of
 
@@ -79,16 +81,17 @@ def traced(frames: graph.GraphFrames, row: int, place: int) -> list[int]:
 
 def hypotheses(
     state: graph.GraphState, frames: graph.GraphFrames
-) -> list[dict[tuple[int, int], tuple[list[int], list[float]]]]:
+) -> list[dict[tuple[int, ...], tuple[list[int], list[float]]]]:
     """Labels and scores of each row's hypotheses by search state."""
     rows = []
     for row in range(len(state.scores)):
         found = {}
         for place in range(state.scores.shape[1]):
             if state.scores[row, place] > -math.inf:
-                key = (int(state.lm_states[row, place]), int(state.last_tokens[row, place]))
+                key = (*state.lm_states[row, place].tolist(), int(state.last_tokens[row, place]))
                 assert key not in found
-                scores = [float(getattr(state, name)[row, place]) for name in ("scores", "fused", "lm_scores", "phrase_scores")]
+                scores = [float(getattr(state, name)[row, place]) for name in ("scores", "fused", "phrase_scores")]
+                scores += state.lm_scores[row, place].tolist()
                 found[key] = (traced(frames, row, place), scores)
         rows.append(found)
     return rows
@@ -136,8 +139,34 @@ def biased_arcs(automaton: BackoffAutomaton, draw, generator, batch_size: int) -
 
 
 @st.composite
+def beside_phrases(draw, automaton: BackoffAutomaton, batch_size: int, generator) -> tuple[BackoffAutomaton, Tensor]:
+    """An automaton with some of random phrases packed behind it; and states of these, in which rows begin, `[B, 1]`."""
+    packed = automaton
+    firsts = []
+    for _ in range(draw(st.integers(1, 2))):
+        tokens = st.integers(0, automaton.vocab_size - 1)
+        phrases = draw(st.lists(st.lists(tokens, min_size=1, max_size=4), max_size=6))
+        length = sum(map(len, phrases))
+        spellings = Spellings(
+            np.array([token for phrase in phrases for token in phrase], dtype=np.int64),
+            np.array([len(phrase) for phrase in phrases], dtype=np.int64),
+            3 * torch.rand(length, generator=generator).double().numpy(),
+            4 * torch.rand(len(phrases), generator=generator).double().numpy() - 1,
+            torch.rand(len(phrases), generator=generator).numpy() < 0.5,
+            np.zeros(len(phrases), dtype=bool),
+        )
+        begins_word = torch.rand(automaton.vocab_size, generator=generator).numpy() < 0.5
+        of_phrases = phrase_automaton(spellings, automaton.vocab_size, begins_word)
+        firsts.append((packed.num_states, of_phrases.num_states))
+        packed = BackoffAutomaton.pack([packed, of_phrases])
+    which = torch.randint(0, len(firsts), (batch_size,), generator=generator).tolist()
+    states = [firsts[n][0] + int(torch.randint(0, firsts[n][1], (), generator=generator)) for n in which]
+    return packed, torch.tensor(states, dtype=torch.int32)[:, None]
+
+
+@st.composite
 def problems(draw, longest=8, most_classes=20, most_rows=4, most_active=9):
-    """A batch of logits for a graph with discounts."""
+    """A batch of logits for a graph, with discounts or beside an automaton of phrases."""
     sizes = st.integers(1, most_classes)
     automaton = draw(st.one_of(automata(sizes, most=3), language_models(sizes)))
     for values in (automaton.arc_weights, automaton.backoff_weights):
@@ -166,15 +195,21 @@ def problems(draw, longest=8, most_classes=20, most_rows=4, most_active=9):
     logits = logits.to(draw(st.sampled_from([torch.float32, torch.float16, torch.bfloat16])))
     if draw(st.booleans()):
         logits = logits.transpose(0, 1).contiguous().transpose(0, 1)
-    states = torch.randint(0, automaton.num_states, (batch_size,), dtype=torch.int32, generator=generator)
+    biased = biased_arcs(automaton, draw, generator, batch_size)
+    states = torch.randint(0, automaton.num_states, (batch_size, 1), dtype=torch.int32, generator=generator)
+    weights = uniform(-0.5, 1.5, batch_size, 1)
+    if draw(st.booleans()):
+        automaton, columns = draw(beside_phrases(automaton, batch_size, generator))
+        biased = biased._replace(ranges=torch.zeros_like(biased.ranges))
+        states, weights = torch.cat([states, columns], 1), torch.cat([weights, uniform(-0.3, 1.5, batch_size, 1)], 1)
     return Problem(
         automaton,
         graph.initial_state(draw(st.one_of(st.integers(1, most_active), st.just(40))), states),
         logits,
         lengths,
-        weights=uniform(-0.5, 1.5, batch_size),
+        weights=weights,
         bonuses=uniform(-1, 2, batch_size, classes),
-        biased=biased_arcs(automaton, draw, generator, batch_size),
+        biased=biased,
         blank=blank,
         threshold=draw(st.sampled_from([math.inf, math.inf, 8.0, 2.0, 0.1])),
         skip=draw(st.sampled_from([math.inf, math.inf, 0.9, 0.5])),
@@ -189,7 +224,7 @@ def discount_by_hand(states, discounts, state, token, root):
     return max(discounts.get((other, token), 0.0) for other in chain)
 
 
-def all_alignments(problem: Problem) -> dict[tuple[int, int], tuple[float, tuple[int, ...]]]:
+def all_alignments(problem: Problem) -> dict[tuple[int, ...], tuple[float, tuple[int, ...]]]:
     """The best of all labellings of the one row for each search state: its score and its tokens."""
     p, automaton = problem, problem.automaton
     states = as_dictionaries(automaton)
@@ -200,18 +235,19 @@ def all_alignments(problem: Problem) -> dict[tuple[int, int], tuple[float, tuple
             key = (int(p.biased.states[owner]) + root, int(p.biased.tokens[arc]))
             discounts[key] = float(p.biased.discounts[arc])
     log_probs = torch.log_softmax(p.logits[0].double(), -1).tolist()
-    best: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
+    best: dict[tuple[int, ...], tuple[float, tuple[int, ...]]] = {}
     classes = p.logits.shape[2]
     for path in product(range(classes), repeat=len(log_probs)):
         tokens = [label for label, _ in groupby(path) if label != p.blank]
-        score, lm_state = sum(x[label] for x, label in zip(log_probs, path)), int(p.state.lm_states[0, 0])
+        score, at = sum(x[label] for x, label in zip(log_probs, path)), p.state.lm_states[0, 0].tolist()
         for token in tokens:
             score += float(p.bonuses[0, token])
             if token < automaton.vocab_size:
-                score += discount_by_hand(states, discounts, lm_state, token, root)
-                lm_score, lm_state = step_by_hand(states, lm_state, token, automaton.vocab_size)
-                score += float(p.weights[0]) * lm_score
-        key = (lm_state, path[-1] if path and path[-1] != p.blank else -1)
+                score += discount_by_hand(states, discounts, at[0], token, root)
+                steps = [step_by_hand(states, state, token, automaton.vocab_size) for state in at]
+                score += sum(weight * lm_score for weight, (lm_score, _) in zip(p.weights[0].tolist(), steps))
+                at = [state for _, state in steps]
+        key = (*at, path[-1] if path and path[-1] != p.blank else -1)
         if score > best.get(key, (-math.inf,))[0]:
             best[key] = (score, tuple(tokens))
     return best

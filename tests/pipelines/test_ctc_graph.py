@@ -138,6 +138,7 @@ def test_bad_settings(asr, audios, settings, message):
         asr(audios[0].copy(), **settings)
 
 
-def test_a_booster_is_no_context_of_a_graph(asr, audios):
-    with pytest.raises(TypeError, match="pass the phrases themselves"):
-        asr(audios[0].copy(), phrases=PhraseBooster(["jazz"], asr.tokenizer))
+def test_boosters_are_contexts_too(asr, lm, parts, audios):
+    booster = PhraseBooster(PHRASES[0], asr.tokenizer, weight=20.0)
+    found = asr(audios[0].copy(), phrases=booster)["text"]
+    assert found == decode(parts, lm, audios[0], booster)[0].text != asr(audios[0].copy())["text"]

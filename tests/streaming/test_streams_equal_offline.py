@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from letters import Letters
 from toys import Modules, toys
 
-from hf_ngpulm import CTCDecoder, NGramLM, StreamingDecoder, TransducerDecoder
+from hf_ngpulm import CTCDecoder, GraphDecoder, NGramLM, StreamingDecoder, TransducerDecoder
 
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 DURATIONS = (None, None, (0, 1, 2, 3, 4), (0, 1), (1, 2), (0, 3))
@@ -151,6 +151,25 @@ def test_ctc(data):
         lambda chosen: CTCDecoder(tokenizer, **chosen), kinds, given_options, play, frames_of,
         lambda decoder, frames: decoder(frames), tokenizer,
     )  # fmt: skip
+
+
+@given(st.data())
+@settings(RELAXED, max_examples=25)
+def test_graphs(data):
+    tokenizer = Letters(["a", "b", "ab", "|", "ba", "aa", "c", "d", "_"], blank=8)
+    given_options, kinds = data.draw(options(8, (3, 8)).filter(lambda drawn: "lm" in drawn[0]))
+    kinds = [kind for kind in kinds if kind[1]["lm"] is not None]  # a graph needs one
+    given_options["max_active"] = given_options.pop("num_beams")
+    given_options["beta"] = data.draw(st.sampled_from([None, 1.5]))
+
+    def frames_of(length, generator):
+        return 2.5 * torch.randn(length, 9, generator=generator) + torch.eye(9)[8] * 2
+
+    def decode(decoder, frames):
+        return decoder(frames)
+
+    play = data.draw(plays(len(kinds)))
+    check(lambda chosen: GraphDecoder(tokenizer, **chosen), kinds, given_options, play, frames_of, decode, tokenizer)
 
 
 def transducer(data, model, strategy, num_beams, examples_of_width):

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from ...ctc import CTCDecoder
+from ...graph import GraphDecoder
+from ...graph.decoder import BEAM_THRESHOLD
 from ...hypotheses import Hypothesis
 from ...transducer import TransducerDecoder, TransformersTransducer
 from .outputs import KeptTensors
@@ -178,6 +180,47 @@ class CTCSweep(FrameSweep):
         return None if self.decoder.num_beams > 1 else "it is a bonus of beam search: pass num_beams=8, or so, too"
 
     def _decoded(self, decoder: CTCDecoder, weights: dict[str, Any], frames: Tensor, lengths: Tensor) -> Any:
+        return decoder.with_weights(**weights)(frames, lengths)
+
+
+class GraphSweep(FrameSweep):
+    """Of a `GraphDecoder`, whose `phrase_weight` is the discount of phrases without one of their own."""
+
+    weights = ("lm_weight", "phrase_weight", "beta")
+    field = "logits"
+    decoder: GraphDecoder
+
+    @property
+    def fusion(self) -> Any:
+        return self.decoder.fusion
+
+    @property
+    def phrases(self) -> Any:
+        return self.decoder.phrases
+
+    @property
+    def model(self) -> Any:
+        return None if self.pipeline is None else self.pipeline.model
+
+    def search(self) -> dict[str, Any]:
+        decoder = self.decoder
+        found: dict[str, Any] = {"strategy": "graph", "num_beams": decoder.max_active}
+        if decoder.contexts.arcs is not None:
+            found["incomplete"] = "kept"
+        if decoder.beam_threshold != BEAM_THRESHOLD:
+            found["beam_threshold"] = decoder.beam_threshold
+        if decoder.blank_threshold <= 1:
+            found["blank_threshold"] = decoder.blank_threshold
+        return found | ({} if decoder.score_eos else {"score_eos": False})
+
+    def standing(self) -> dict[str, Any]:
+        decoder = self.decoder
+        return {"lm_weight": decoder.fusion.weight, "phrase_weight": decoder.contexts.discount, "beta": decoder.beta}
+
+    def _without_beta(self) -> str | None:
+        return None
+
+    def _decoded(self, decoder: GraphDecoder, weights: dict[str, Any], frames: Tensor, lengths: Tensor) -> Any:
         return decoder.with_weights(**weights)(frames, lengths)
 
 

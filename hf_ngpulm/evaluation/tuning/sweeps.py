@@ -39,6 +39,11 @@ class Sweep(ABC):
         """The decoder's language models and phrases."""
 
     @property
+    def phrases(self) -> Any:
+        """What shall be recognised: one context, a list with one for each utterance, or None."""
+        return self.fusion.phrases
+
+    @property
     @abstractmethod
     def model(self) -> Any:
         """The recogniser, if it is known."""
@@ -79,7 +84,7 @@ class Sweep(ABC):
         """
         reasons = {
             "lm_weight": None if self.fusion.models else "there is no language model: pass lm= to the decoder or pipeline",
-            "phrase_weight": None if self.fusion.phrases is not None else "there are no phrases: pass phrases= there too",
+            "phrase_weight": None if self.phrases is not None else "there are no phrases: pass phrases= there too",
             "ilm_weight": None if "ilm_weight" in self.weights else "only a transducer has an internal LM to subtract",
             "beta": self._without_beta(),
         }

@@ -15,13 +15,14 @@ from tqdm import tqdm
 from ...arguments import one_of, whole
 from ...boosting.contexts import is_per_row
 from ...ctc import CTCDecoder
+from ...graph import GraphDecoder
 from ...pipelines import CTCNGramPipeline, NGramPipeline, Seq2SeqNGramPipeline
 from ...transducer import TransducerDecoder
 from ...tuned import ModelIdentity
 from ..counts import Normalisation
 from ..significance import bootstrap
 from .attention import AttentionSweep
-from .frames import CTCSweep, TransducerSweep
+from .frames import CTCSweep, GraphSweep, TransducerSweep
 from .grids import GridSearch, Setting, grid_values
 from .outputs import KeptTensors
 from .results import MEASURES, Scorer, TuningPoint, TuningResult
@@ -68,7 +69,8 @@ def tune_weights(
 
     Args:
         decoder: a speech recognition pipeline of any family with `lm=` or `phrases=`, which is tuned for its model; or a
-            `CTCDecoder` or `TransducerDecoder`, for a dataset that has the model's outputs. Its other settings stay.
+            `CTCDecoder`, `GraphDecoder` or `TransducerDecoder`, for a dataset that has the model's outputs. Its other settings
+            stay.
         dataset: utterances: mappings with "text", and "audio" (a path, bytes of a file, samples with a "sampling_rate", or
             what `datasets` makes of a column of audio), or `Recording`s; in place of audio "logits" `[T, C]` for CTC or
             "encoder_hidden_states" `[T, D]` (projected) for transducers will do. "entities", a list of phrases, if their error
@@ -170,19 +172,22 @@ def tune_weights(
 def _sweep_of(decoder: Any, kept: KeptTensors, batch_size: int) -> Sweep:
     if isinstance(decoder, CTCDecoder):
         return CTCSweep(kept, batch_size, decoder)
+    if isinstance(decoder, GraphDecoder):
+        return GraphSweep(kept, batch_size, decoder)
     if isinstance(decoder, TransducerDecoder):
         return TransducerSweep(kept, batch_size, decoder)
     if not isinstance(decoder, NGramPipeline):
         raise ValueError(
-            "tune_weights takes a speech recognition pipeline with lm= or phrases=, a CTCDecoder or a TransducerDecoder; "
-            f"got {type(decoder).__name__}"
+            "tune_weights takes a speech recognition pipeline with lm= or phrases=, a CTCDecoder, a GraphDecoder or a "
+            f"TransducerDecoder; got {type(decoder).__name__}"
         )
     made = decoder._forward_params.get("ngram_decoder")
     if made is None:
         raise ValueError("the pipeline has neither a language model nor phrases to weigh: make it with lm= or phrases=")
     if isinstance(decoder, Seq2SeqNGramPipeline):
         return AttentionSweep(kept, batch_size, decoder)
-    kind = CTCSweep if isinstance(decoder, CTCNGramPipeline) else TransducerSweep
+    of_ctc = GraphSweep if isinstance(made, GraphDecoder) else CTCSweep
+    kind = of_ctc if isinstance(decoder, CTCNGramPipeline) else TransducerSweep
     return kind(kept, batch_size, made, decoder)
 
 
@@ -233,7 +238,7 @@ def _hold(sweep: Sweep, dataset: Iterable[Any], progress: bool, report: Callable
         raise ValueError(f"none of {len(held.texts)} recordings can be read: {held.unreadable[0]}")
     if left_out:
         held.warnings.append(f"{left_out} of {left_out + len(held.texts)} utterances have no transcript and are left out")
-    listed = {"lm": sweep.fusion.per_row, "phrases": sweep.fusion.phrases if is_per_row(sweep.fusion.phrases) else None}
+    listed = {"lm": sweep.fusion.per_row, "phrases": sweep.phrases if is_per_row(sweep.phrases) else None}
     listed |= {name: value for name, value in sweep.standing().items() if isinstance(value, Tensor)}
     for name, values in listed.items():
         if values is not None and len(values) != len(held.texts):
@@ -260,7 +265,7 @@ def _points(sweep: Sweep, scorer: Scorer, numbers: Sequence[int], settings: Sequ
 
 def _nothing_added(sweep: Sweep) -> Settings:
     """The setting without language models and phrases, and what goes with them."""
-    has = {"lm_weight": bool(sweep.fusion.models), "phrase_weight": sweep.fusion.phrases is not None}
+    has = {"lm_weight": bool(sweep.fusion.models), "phrase_weight": sweep.phrases is not None}
     return {name: 0.0 for name in sweep.standing() if has.get(name, True)}
 
 

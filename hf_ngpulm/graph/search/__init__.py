@@ -1,22 +1,25 @@
-"""Token passing over the product of the CTC topology and a backoff automaton, with an engine each for CPU and GPU.
+"""Token passing over the product of the CTC topology and backoff automata, with an engine each for CPU and GPU.
 
-A search state is a pair of an automaton's state and a label: the last token while its frames go on, or the blank (behind which
-the same token may come again). At each frame a hypothesis at (s, l) goes on to
+A search state is a pair of the automata's states (a language model's, and that of phrases if there are any) and a label: the
+last token while its frames go on, or the blank (behind which the same token may come again). At each frame a hypothesis at
+(s, l) goes on to
 
     (s, blank)   by a blank,
     (s, l)       by the token l once more, if l is a token,
-    (s', t)      by any other token t, where s' is the state behind t in s.
+    (s', t)      by any other token t, where s' are the states behind t in s.
 
 Tokens are read as the automaton defines it: the arc of the longest context that has one (there are no epsilon arcs; each
-token has one arc in each state). A token adds its bonus, the weighted LM score and the discount of its arc. Of hypotheses that
-meet in a search state the best one stays (Viterbi): nothing that follows could tell them apart. That is what sets this search
-apart from `hf_ngpulm.ctc.beam`, where different token sequences never meet and alignments of the same one are summed.
+token has one arc in each state). A token adds its bonus, the weighted scores of the automata and the discount of its arc. Of
+hypotheses that meet in a search state the best one stays (Viterbi): nothing that follows could tell them apart. That is what
+sets this search apart from `hf_ngpulm.ctc.beam`, where different token sequences never meet and alignments of the same one are
+summed.
 
 Then hypotheses that score `threshold` less than the best one are dropped, and all but the best `K`.
 
 **Discounts.** A row has a list of pairs of a state and a token, each with what it adds (nothing negative) where the token is
 read in that state, or in one of a longer context: one that backs off to it. (So phrases that begin in mid-utterance are met.)
-The largest of those that apply counts. Pairs of the root apply everywhere.
+The largest of those that apply counts. Pairs of the root apply everywhere. States and arcs are the language model's. A row has
+either discounts or an automaton of phrases, not both.
 
 The search is described by tensors that it takes and returns: cutting the frames into blocks changes nothing, and lists of arcs
 may change between blocks.
@@ -64,9 +67,9 @@ class GraphState(NamedTuple):
     Args:
         scores: float64 `[B, K]`, what is maximised.
         last_tokens: int32 `[B, K]`, the label: a token, or -1 for the blank.
-        lm_states: int32 `[B, K]`.
+        lm_states: int32 `[B, K, M]`, of the language model, and of the phrases if M is 2.
         fused: float64 `[B, K]`, what LM scores, bonuses and discounts make of `scores`; the rest is acoustic.
-        lm_scores: float64 `[B, K]`, the automaton's unweighted scores.
+        lm_scores: float64 `[B, K, M]`, the automata's unweighted scores.
         phrase_scores: float64 `[B, K]`, discounts.
     """
 
@@ -98,17 +101,18 @@ def initial_state(max_active: int, lm_states: Tensor) -> GraphState:
 
     Args:
         max_active: K.
-        lm_states: int32 `[B]`, the states in which the rows' automata begin.
+        lm_states: int32 `[B, M]`, the states in which the rows' automata begin.
     """
     zeros = torch.zeros((len(lm_states), max_active), dtype=torch.float64, device=lm_states.device)
+    states = lm_states.to(torch.int32)[:, None].repeat(1, max_active, 1)
     scores = torch.full_like(zeros, -torch.inf)
     scores[:, 0] = 0.0
     return GraphState(
         scores=scores,
         last_tokens=torch.full_like(zeros, -1, dtype=torch.int32),
-        lm_states=lm_states.to(torch.int32)[:, None].repeat(1, max_active),
+        lm_states=states,
         fused=zeros,
-        lm_scores=zeros.clone(),
+        lm_scores=torch.zeros_like(states, dtype=torch.float64),
         phrase_scores=zeros.clone(),
     )
 
@@ -134,12 +138,12 @@ def graph_search(
         state: where the search stands; left as it is.
         logits: `[B, T, C]`, floating point of any precision and layout; need not be normalised.
         lengths: int32 `[B]`, frames of each row.
-        weights: float32 `[B]`, weight of the automaton's scores.
-        bonuses: float32 `[B, C]`, what each token adds besides; for classes from `vocab_size` on, which the automaton doesn't
-            score and which leave its state, in place of a score too.
+        weights: float32 `[B, M]`, weights of the automata's scores.
+        bonuses: float32 `[B, C]`, what each token adds besides; for classes from `vocab_size` on, which the automata don't
+            score and which leave their states, in place of a score too.
         biased: arcs with discounts.
         blank: id of the blank class.
-        vocab_size: token ids that the automaton scores, `0 .. vocab_size - 1`; a blank among them is left out.
+        vocab_size: token ids that the automata score, `0 .. vocab_size - 1`; a blank among them is left out.
         threshold, skip: hypotheses that score so much less than the best one are dropped; frames whose blank has a probability
             above `skip` can only be blanks.
         engine: "auto", "reference", "cpu" or "gpu".

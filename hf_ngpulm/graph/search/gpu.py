@@ -55,7 +55,9 @@ def graph_search(
         new, link, label = _one_frame(automaton, state, log_probs, weights, bonuses, biased, blank, vocab_size, threshold, skip)
         # A row whose weights are so large that nothing is possible stands still, too.
         moves = (going[:, frame] & (new.scores.amax(1) > -torch.inf))[:, None]
-        state = GraphState(*(torch.where(moves, part, old) for part, old in zip(new, state)))
+        state = GraphState(
+            *(torch.where(moves if part.dim() == 2 else moves[..., None], part, old) for part, old in zip(new, state))
+        )
         links[:, frame] = torch.where(moves, link, links[:, frame])
         labels[:, frame] = torch.where(moves, label, labels[:, frame])
     return state, GraphFrames(links, labels, bad_frames)
@@ -80,19 +82,20 @@ def _one_frame(
     tokens = torch.arange(classes, device=device)
 
     # What each token scores, adds and leads to, `[B, K, C]`.
-    lm_scores = torch.zeros(shape, device=device)
+    num_models = state.lm_states.shape[2]
+    lm_scores = torch.zeros((batch_size, max_active, num_models, classes), device=device)
     discounts = torch.zeros(shape, device=device)
-    targets = state.lm_states[..., None].expand(shape).contiguous()
+    targets = state.lm_states[..., None].repeat(1, 1, 1, classes)
     scored = min(vocab_size, classes)
     if scored:
-        states = state.lm_states.flatten()
-        of_lm, behind = torch.ops.hf_ngpulm.advance(list(automaton), states, vocab_size, "auto")
-        lm_scores[..., :scored] = of_lm.view(batch_size, max_active, vocab_size)[..., :scored]
-        targets[..., :scored] = behind.view(batch_size, max_active, vocab_size)[..., :scored]
+        every = (batch_size, max_active, num_models, vocab_size)
+        scores_found, behind = torch.ops.hf_ngpulm.advance(list(automaton), state.lm_states.flatten(), vocab_size, "auto")
+        lm_scores[..., :scored] = scores_found.view(every)[..., :scored]
+        targets[..., :scored] = behind.view(every)[..., :scored]
         if len(biased.tokens):
-            of_phrases = _discounts(automaton, states, biased, max_active, vocab_size)
+            of_phrases = _discounts(automaton, state.lm_states[..., 0].flatten(), biased, max_active, vocab_size)
             discounts[..., :scored] = of_phrases.view(batch_size, max_active, vocab_size)[..., :scored]
-    added = bonuses[:, None] + weights[:, None, None] * lm_scores + discounts
+    added = bonuses[:, None] + (weights[:, None, :, None] * lm_scores).sum(2) + discounts
 
     # All candidates: hypotheses without new tokens (first those that end in a blank), then with one.
     skipped = (log_probs[:, blank].exp() > skip)[:, None]
@@ -102,9 +105,12 @@ def _one_frame(
     impossible = (tokens == blank) | (tokens == last[..., None]) | skipped[..., None]
     extended = torch.where(impossible, -torch.inf, extended)
     candidates = torch.cat([scores + log_probs[:, blank, None], repeats, extended.flatten(1)], 1)
-    # Their search states as numbers.
-    own = state.lm_states.to(torch.int64) * (classes + 1)
-    keys = torch.cat([own, own + last + 1, (targets.to(torch.int64) * (classes + 1) + tokens + 1).flatten(1)], 1)
+    # Their search states as numbers: of pairs of an LM's and the phrases' state as many as there are.
+    pairs = torch.cat([state.lm_states, targets.movedim(2, 3).flatten(1, 2)], 1).to(torch.int64)
+    pairs = pairs[..., 0] if num_models == 1 else _numbered((pairs[..., 0] << 32) | pairs[..., 1])
+    own = pairs[:, :max_active] * (classes + 1)
+    extended_keys = pairs[:, max_active:].view(shape) * (classes + 1) + tokens + 1
+    keys = torch.cat([own, own + last + 1, extended_keys.flatten(1)], 1)
 
     # Of those with the same search state the best one stays. (That where both parts of a candidate are -inf is no number.)
     candidates = torch.where(candidates > -torch.inf, candidates, -torch.inf)
@@ -134,19 +140,25 @@ def _one_frame(
     is_repeat = ~is_new & (number >= max_active)
 
     def of_place(values: Tensor) -> Tensor:
-        return values.gather(1, place)
+        return values.gather(1, place if values.dim() == 2 else place[..., None].expand(-1, -1, num_models))
 
     def of_token(values: Tensor) -> Tensor:
         found = values.flatten(1).gather(1, place * classes + token)
         return torch.where(is_new, found, torch.zeros_like(found))
 
+    def of_models(values: Tensor) -> Tensor:
+        """`[B, K, M, C]` -> `[B, K, M]`."""
+        values = values.movedim(2, 3).flatten(1, 2)
+        return values.gather(1, (place * classes + token)[..., None].expand(-1, -1, num_models))
+
+    more_states = is_new[..., None]
     of_last = torch.where(is_repeat, of_place(last), -1)
     new = GraphState(
         scores=new_scores,
         last_tokens=torch.where(is_new, token, of_last).to(torch.int32),
-        lm_states=torch.where(is_new, targets.flatten(1).gather(1, place * classes + token), of_place(state.lm_states)),
+        lm_states=torch.where(more_states, of_models(targets), of_place(state.lm_states)),
         fused=of_place(state.fused) + of_token(added),
-        lm_scores=of_place(state.lm_scores) + of_token(lm_scores),
+        lm_scores=of_place(state.lm_scores) + torch.where(more_states, of_models(lm_scores), 0.0),
         phrase_scores=of_place(state.phrase_scores) + of_token(discounts),
     )
     live = new_scores > -torch.inf
@@ -154,6 +166,14 @@ def _one_frame(
     links = torch.where(live, place, empty).to(torch.int32)
     labels = torch.where(is_new, token, torch.where(is_repeat, INSIDE, BLANK))
     return new, links, torch.where(live, labels, BLANK).to(torch.int32)
+
+
+def _numbered(keys: Tensor) -> Tensor:
+    """Numbers for the keys of each row `[B, N]`, the same for the same ones and below N."""
+    ordered, order = keys.sort(1)
+    changes = torch.zeros_like(keys)
+    changes[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    return torch.zeros_like(keys).scatter(1, order, changes.cumsum(1))
 
 
 def _discounts(automaton: AutomatonTensors, states: Tensor, biased: BiasedArcs, max_active: int, vocab_size: int) -> Tensor:

@@ -37,7 +37,7 @@ def graph_search(
     graph = _Graph(automaton)
     for row, length in enumerate(lengths.tolist()):
         discounts, root = _row_of(biased, row), int(biased.roots[row])
-        weight, added = float(weights[row]), bonuses[row].tolist()
+        row_weights, added = weights[row].tolist(), bonuses[row].tolist()
         columns = [part[row].tolist() for part in state]
         places = [place for place in zip(*columns) if place[0] > -math.inf]
         for frame in range(min(length, frames)):
@@ -45,33 +45,35 @@ def graph_search(
                 bad_frames[row] = frame
                 break
             x = log_probs[row, frame].tolist()
-            met: dict[tuple[int, int], Any] = {}
+            met: dict[Any, Any] = {}
 
-            def offer(key: tuple[int, int], candidate: Any, met: dict[tuple[int, int], Any] = met) -> None:
+            def offer(states: list[int], label: int, candidate: Any, met: dict[Any, Any] = met) -> None:
+                key = (*states, label)
                 if candidate[0] > -math.inf and (key not in met or candidate[0] > met[key][0]):
                     met[key] = candidate
 
-            for k, (score, last, lm_state, fused, lm_score, phrase_score) in enumerate(places):
-                offer((lm_state, -1), (score + x[blank], fused, lm_score, phrase_score, k, BLANK))
+            for k, (score, last, states, fused, lm_scores, phrase_score) in enumerate(places):
+                offer(states, -1, (score + x[blank], fused, lm_scores, phrase_score, k, BLANK))
                 if math.exp(x[blank]) > skip:
                     continue
                 if last >= 0:
-                    offer((lm_state, last), (score + x[last], fused, lm_score, phrase_score, k, INSIDE))
+                    offer(states, last, (score + x[last], fused, lm_scores, phrase_score, k, INSIDE))
                 for token, log_prob in enumerate(x):
                     if token in (blank, last):
                         continue
-                    lm, discount, target = 0.0, 0.0, lm_state
+                    read, discount, targets = [0.0] * len(states), 0.0, states
                     if token < vocab_size:
-                        lm, target = graph.read(lm_state, token)
-                        discount = graph.discount(lm_state, token, discounts, root)
-                    extra = added[token] + weight * lm + discount
-                    parts = (score + log_prob + extra, fused + extra, lm_score + lm, phrase_score + discount)
-                    offer((target, token), (*parts, k, token))
+                        read, targets = map(list, zip(*(graph.read(lm_state, token) for lm_state in states)))
+                        discount = graph.discount(states[0], token, discounts, root)
+                    extra = added[token] + sum(w * lm for w, lm in zip(row_weights, read)) + discount
+                    sums = [before + lm for before, lm in zip(lm_scores, read)]
+                    parts = (score + log_prob + extra, fused + extra, sums, phrase_score + discount)
+                    offer(targets, token, (*parts, k, token))
             if not met:
                 continue  # nothing is possible: weights so large that the sums overflow
             kept = sorted(met.items(), key=lambda item: -item[1][0])[:max_active]
             kept = [item for item in kept if item[1][0] >= kept[0][1][0] - threshold]
-            places = [(c[0], last, lm_state, *c[1:4]) for (lm_state, last), c in kept]
+            places = [(c[0], last, states, *c[1:4]) for (*states, last), c in kept]
             for k, (_, candidate) in enumerate(kept):
                 links[row, frame, k], labels[row, frame, k] = candidate[4:]
         for values, part in zip(zip(*places), state):

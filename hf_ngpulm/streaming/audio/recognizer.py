@@ -9,11 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...arguments import one_of
 from ...ctc import CTCDecoder
 from ...errors import StreamError
+from ...graph import GraphDecoder
 from ...hypotheses import Hypothesis
 from ...pipelines.base import frame_lengths, is_ctc, is_transducer
 from ...transducer import TransducerDecoder, transducer_of
+from ...tuned import with_remembered
 from ..decoder import StreamingDecoder
 from ..partials import Partial
 from .buffered import BufferedEncoder, Encode
@@ -57,8 +60,9 @@ class StreamingRecognizer:
         language: the language that is spoken, for models that are told it (Nemotron 3.5).
         endpoint_seconds, endpoint_frames: as for `StreamingDecoder`.
         max_waiting_seconds: audio that may wait in a stream for a step.
-        decoding: settings of `CTCDecoder` or `TransducerDecoder`: lm, lm_weight, num_beams, strategy ... Where there is no
-            weight, what the LM remembers for the model holds.
+        decoding: settings of `CTCDecoder` or `TransducerDecoder`: lm, lm_weight, num_beams, strategy ... (for CTC models
+            "graph", in which `num_beams` and `phrase_weight` are a `GraphDecoder`'s `max_active` and `discount`). Where there
+            is no weight, what the LM remembers for the model holds.
 
     Attributes:
         sampling_rate: of the audio, in hertz.
@@ -109,15 +113,15 @@ class StreamingRecognizer:
             self.encoder = BufferedEncoder(model, extractor, _encode(model), **{**defaults, **given})
         self.sampling_rate = self.encoder.sampling_rate
         self.chunk_seconds, self.latency_seconds = self.encoder.chunk_seconds, self.encoder.latency_seconds
-        decoder: CTCDecoder | TransducerDecoder
+        decoder: CTCDecoder | GraphDecoder | TransducerDecoder
         if is_ctc(model):
             assert isinstance(self.encoder, BufferedEncoder)
             decoding.setdefault("frame_seconds", self.encoder.stride / self.sampling_rate)
-            decoder = CTCDecoder(tokenizer, **decoding, model=model)
+            decoder = _ctc_decoder(tokenizer, decoding, model)
         else:
             decoder = TransducerDecoder(model, processor, **decoding)
         self.frame_seconds = decoder.frame_seconds
-        self._fusion = decoder.fusion if isinstance(decoder, CTCDecoder) else decoder.search.fusion
+        self._fusion = decoder.search.fusion if isinstance(decoder, TransducerDecoder) else decoder.fusion
         self.decoder = StreamingDecoder(decoder, max_streams, endpoint_frames, endpoint_seconds, model.device)
         self._begins: dict[int, int] = {}  # frames of each stream before its utterance
         self._frames: dict[int, int] = {}  # of each stream
@@ -298,3 +302,17 @@ def _cache_aware(
             raise ValueError(f"language should be one of {sorted(known)}, got {language!r}")
         prompt_id = known[language]
     return CacheAwareEncoder(model, processor.feature_extractor, max_streams, num_lookahead_tokens, prompt_id)
+
+
+def _ctc_decoder(tokenizer: Any, decoding: dict[str, Any], model: Any) -> CTCDecoder | GraphDecoder:
+    """The search that is asked for, or else was tuned: in a graph, or of prefixes."""
+    decoding = dict(decoding)
+    strategy = decoding.pop("strategy", None)
+    if strategy is None:
+        searched = {name: decoding.get(name) for name in ("lm_weight", "num_beams", "repeats", "merge", "incomplete")}
+        strategy = with_remembered(decoding.get("lm"), model, {**searched, "strategy": None})["strategy"]
+    if strategy is None:
+        return CTCDecoder(tokenizer, **decoding, model=model)
+    one_of("strategy", strategy, ("graph",))
+    names = {"num_beams": "max_active", "phrase_weight": "discount"}
+    return GraphDecoder(tokenizer, **{names.get(name, name): value for name, value in decoding.items()}, model=model)
