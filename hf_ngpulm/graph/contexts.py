@@ -30,7 +30,7 @@ class GraphContexts:
         self.boosters = boosters
         self.arcs = arcs
         self.discount = discount
-        self._kept: OrderedDict[Any, GraphBooster] = OrderedDict()
+        self._kept: OrderedDict[Any, tuple[NGramLM | None, GraphBooster]] = OrderedDict()
 
     def with_discount(self, discount: float) -> GraphContexts:
         """The same for phrases with another discount; what is kept is shared.
@@ -74,11 +74,12 @@ class GraphContexts:
     def _booster(self, phrases: dict[str, float], lm: NGramLM | None, lm_weight: float) -> GraphBooster:
         key = (id(lm), lm_weight, *phrases.items())
         if key not in self._kept:
-            self._kept[key] = GraphBooster(phrases, self.boosters.tokenizer, lm, lm_weight)
+            # With the model itself, so that none that comes after it has its identity.
+            self._kept[key] = lm, GraphBooster(phrases, self.boosters.tokenizer, lm, lm_weight)
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
-        return self._kept[key]
+        return self._kept[key][1]
 
     def of_rows(self, phrases: Any, models: Sequence[NGramLM | None], lm_weights: Sequence[float]) -> list[Context]:
         """What is followed for each row of a batch.
