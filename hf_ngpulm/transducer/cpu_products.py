@@ -18,7 +18,10 @@ from torch import Tensor
 from ..automaton.cpu import compiled
 
 # Numbers that are multiplied at once, and the tile of sums that is kept in registers: rows, and vectors of a row.
-_WIDE = binding.get_host_cpu_features().get("avx512f", False)
+try:
+    _WIDE = bool(binding.get_host_cpu_features().get("avx512f"))
+except RuntimeError:  # where LLVM can't tell
+    _WIDE = False
 LANES = 16 if _WIDE else 8
 MOST_ROWS = 8 if _WIDE else 4
 VECTORS = 3

@@ -20,7 +20,7 @@ from ...automaton.tensors import AutomatonTensors
 from ...confidence import ALPHA, MEASURES
 from ..model import TransducerModel
 from ..networks import TransducerNetworks
-from . import FIRST_HASH, BeamHypotheses, BeamSettings, loops, whole
+from . import FIRST_HASH, BeamHypotheses, BeamSettings, lines, loops, whole
 from .tracing import Trace, hypotheses
 
 SLOTS = 3  # for each hypothesis
@@ -132,7 +132,7 @@ class Search:
             *self.automaton, numbers, self.beam.lm_states, self.weights, self.num_lms, self.vocab_size,
             SLOTS * self.num_beams, self.beam.lines,
         )  # fmt: skip
-        loops.first_lines(*arrays)
+        lines.first_lines(*arrays)
         if self.networks is not None:
             whole.begin_rows(
                 numbers, SLOTS * self.num_beams, self.model.blank_id, whole.Networks.of(self.networks), *self._of_slots(),
@@ -200,7 +200,7 @@ class Search:
             SLOTS * self.num_beams, beam.lines,
         )  # fmt: skip
         beam.forget(numbers)
-        loops.lines_of_rows(*arrays)
+        lines.lines_of_rows(*arrays)
         if self.settings.ilm_weight:
             assert self.predictions is not None
             slots = beam.slots[numbers] + numbers[:, None] * SLOTS * self.num_beams

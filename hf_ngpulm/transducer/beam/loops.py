@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...automaton.cpu import borrowed, compiled, score_one, step_one
-from ..cpu_networks import (
-    INFINITY,
-    all_borrowed,
-    exp,
-    magnitude_of,
-    normaliser_of,
-    number_of,
-    order_of,
-    sum_for_confidence,
-    summing,
-)
-from ..cpu_vectors import BLOCK, at_least, bound_of, lowest_bit
+from ...automaton.cpu import borrowed, compiled, step_one
+from ..cpu_networks import all_borrowed, normaliser_of
+from ..cpu_vectors import BLOCK
 from . import STILL
+from .classes import add, best_classes, confidence_sum, fuse, insert, normalisers
+from .lines import fill_line
 
 ANY_NUMBER = np.iinfo(np.int64).max
-NEGLIGIBLE = 40.0  # a summand less likely than another by this power of e is lost in double precision
 
 
 @compiled
@@ -58,155 +49,9 @@ def collect(scores, times, slots, limits, reaches, longest, slots_of_row, places
 
 
 @compiled
-def first_lines(
-    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    rows, lm_states, weights, num_lms, vocab_size, slots_of_row, lines,
-):  # fmt: skip
-    one, chain = np.empty(max(vocab_size, 1), dtype=np.float32), np.empty(16, dtype=np.int32)
-    if lines.shape[0]:
-        for row in rows:
-            chain = _fill_line(
-                arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-                lm_states, row, 0, weights, num_lms, vocab_size, one, chain, lines, row * slots_of_row,
-            )  # fmt: skip
-
-
-@compiled
-def lines_of_rows(
-    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    rows, scores, slots, lm_states, weights, num_lms, vocab_size, slots_of_row, lines,
-):  # fmt: skip
-    """The lines of all hypotheses of some rows anew."""
-    one, chain = np.empty(max(vocab_size, 1), dtype=np.float32), np.empty(16, dtype=np.int32)
-    for row in rows:
-        for place in range(scores.shape[1]):
-            if scores[row, place] > -np.inf:
-                chain = _fill_line(
-                    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-                    lm_states, row, place, weights, num_lms, vocab_size, one, chain, lines,
-                    row * slots_of_row + slots[row, place],
-                )  # fmt: skip
-
-
-@compiled
-def _fill_line(
-    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    lm_states, row, place, weights, num_lms, vocab_size, one, chain, lines, line,
-):  # fmt: skip
-    """What the LMs of a hypothesis add to the score of each class."""
-    classes = lines.shape[1]
-    scored = min(vocab_size, classes)
-    total = np.float32(0.0)
-    for m in range(num_lms):
-        total += weights[row, m]
-    # As likely as one of V tokens that are equally likely.
-    of_others = -total * np.log(np.float32(vocab_size)) if vocab_size else np.float32(0.0)
-    for label in range(scored, classes):
-        lines[line, label] = of_others
-    is_first = True
-    for m in range(weights.shape[1]):
-        weight = weights[row, m]
-        if weight != 0.0:
-            chain = score_one(
-                arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-                lm_states[row, place, m], vocab_size, chain, one,
-            )  # fmt: skip
-            if is_first:
-                for label in range(np.uintp(0), np.uintp(scored)):
-                    lines[line, label] = weight * one[label]
-            else:
-                for label in range(np.uintp(0), np.uintp(scored)):
-                    lines[line, label] += weight * one[label]
-            is_first = False
-    if is_first:
-        for label in range(np.uintp(0), np.uintp(scored)):
-            lines[line, label] = 0.0
-    return chain
-
-
-@compiled
-def _add(a, b):
-    """log(exp(a) + exp(b))"""
-    if a < b:
-        a, b = b, a
-    return a if b < a - NEGLIGIBLE or b == -np.inf else a + np.log1p(np.exp(b - a))
-
-
-@compiled
 def _extend_hash(prefix_hash, token):
     mixed = (prefix_hash + np.int64(token) + np.int64(1)) * np.int64(6364136223846793005) + np.int64(1442695040888963407)
     return mixed ^ (mixed >> np.int64(29))
-
-
-@summing
-def _log_sums(logits, at, classes, blank):
-    """Log of the sum of exponentials of all classes, and of all but the blank, NaN if there is none; and the highest."""
-    top, widest = np.int32(-(2**31)), np.int32(0)
-    for label in range(np.uintp(0), np.uintp(classes)):
-        if label != np.uintp(blank):
-            top = max(top, order_of(logits[at, label]))
-        widest = max(widest, magnitude_of(logits[at, label]))
-    highest = number_of(top)
-    if widest > INFINITY or max(highest, logits[at, blank]) == np.inf:
-        return np.float64(np.nan), np.float64(np.nan), highest
-    others = -np.inf
-    if highest > -np.inf:
-        total = np.float32(0.0)
-        for label in range(np.uintp(0), np.uintp(blank)):
-            total += exp(logits[at, label] - highest)
-        for label in range(np.uintp(blank + 1), np.uintp(classes)):
-            total += exp(logits[at, label] - highest)
-        others = np.float64(highest) + np.log(np.float64(total))
-    return _add(others, np.float64(logits[at, blank])), others, max(highest, logits[at, blank])
-
-
-@compiled
-def _sum_for_confidence(logits, at, classes, log_sum, highest, measure, alpha):
-    if measure == 0:
-        return exp(np.float32(highest) - np.float32(log_sum))
-    return sum_for_confidence(logits, at, classes, np.float32(log_sum), 0, measure, alpha)
-
-
-@compiled
-def _insert(ranks, entries, size, most, rank, entry):
-    """Put an entry in a list that is sorted, the highest rank first, and holds `most`; returns its new size."""
-    if size == most:
-        if rank <= ranks[size - 1]:
-            return size
-        size -= 1
-    at = size
-    while at > 0 and ranks[at - 1] < rank:
-        ranks[at], entries[at] = ranks[at - 1], entries[at - 1]
-        at -= 1
-    ranks[at], entries[at] = rank, entry
-    return size + 1
-
-
-@compiled
-def _fuse(logits, at, lines, line, has_lines, classes, blank, fused):
-    """What all classes but the blank score."""
-    if has_lines:
-        for label in range(np.uintp(0), np.uintp(classes)):
-            value = logits[at, label] + lines[line, label]
-            fused[label] = value if value == value else np.float32(-np.inf)  # what is impossible in two ways
-    else:
-        for label in range(np.uintp(0), np.uintp(classes)):
-            fused[label] = logits[at, label]
-    fused[blank] = -np.inf
-
-
-@compiled
-def _best_classes(fused, tops, most, offset, ranks, entries):
-    """Put the `most` highest classes above -inf into a sorted list, `offset` added to each; returns its size."""
-    least, size, address = bound_of(fused, most, tops), 0, fused.ctypes.data
-    for block in range(fused.size // BLOCK):
-        hits = at_least(address + 4 * BLOCK * block, least)
-        while hits != 0:
-            label = block * BLOCK + lowest_bit(hits)
-            hits &= hits - 1
-            if fused[label] > -np.inf:
-                size = _insert(ranks, entries, size, most, np.float64(fused[label]) + offset, label)
-    return size
 
 
 @compiled
@@ -286,7 +131,7 @@ def _hear(row, logits, places, rules, times, bad_frames, space):
     for k in range(places.shape[1]):
         at = places[row, k]
         if at >= 0:
-            log_sums[k], other_sums[k], highest[k] = _log_sums(logits, at, classes, blank)
+            log_sums[k], other_sums[k], highest[k] = normalisers(logits, at, classes, blank)
             duration_sums[k] = 0.0
             if durations.size:
                 _, duration_sums[k] = normaliser_of(logits, at, classes, classes + durations.size)
@@ -342,12 +187,12 @@ def _merge_prefixes(row, logits, places, of_rows, rules, beam, trace, space):
                     step = used[row] + depths[k] - 1
                     links[step, row, k], labels[step, row, k] = j, token
                     if measure >= 0:
-                        sums[step, row, k] = _sum_for_confidence(
+                        sums[step, row, k] = confidence_sum(
                             logits, places[row, j], classes, log_sums[j], highest[j], measure, alpha
                         )
                 if log_sum:
-                    scores[k] = _add(scores[k], score)
-                    acoustic[k] = _add(acoustic[k], acoustic[j] + gain)
+                    scores[k] = add(scores[k], score)
+                    acoustic[k] = add(acoustic[k], acoustic[j] + gain)
                 elif score > scores[k]:
                     scores[k], acoustic[k] = score, acoustic[j] + gain
                 break
@@ -394,17 +239,17 @@ def _candidates(row, logits, places, of_rows, rules, beam, space):
             of_blank += total * blank_log_prob
         size = 0
         if all_symbols[row, k] < most_symbols:
-            _fuse(logits, at, lines, line, late and has_lines, classes, blank, fused)
-            size = _best_classes(fused, tops, most_extensions, common if late else -log_sums[k], ranks, entries)
+            fuse(logits, at, lines, line, late and has_lines, classes, blank, fused)
+            size = best_classes(fused, tops, most_extensions, common if late else -log_sums[k], ranks, entries)
         if blank_log_prob > -np.inf:
-            size = _insert(ranks, entries, size, most_extensions, of_blank if late else blank_log_prob, blank)
+            size = insert(ranks, entries, size, most_extensions, of_blank if late else blank_log_prob, blank)
         if num_durations:
             for d in range(num_durations):
                 duration_scores[d] = np.float64(logits[at, classes + d]) - duration_sums[k]
             num_pairs = 0
             for i in range(size):
                 for d in range(num_durations):
-                    num_pairs = _insert(
+                    num_pairs = insert(
                         pair_ranks, pairs, num_pairs, most_extensions, ranks[i] + duration_scores[d],
                         entries[i] * num_durations + d,
                     )  # fmt: skip
@@ -468,8 +313,8 @@ def _join_those_that_are_same(count, rules, space):
             if c_hashes[other] == c_hashes[i] and c_times[other] == c_times[i] and c_sizes[other] == c_sizes[i]:
                 better = c_scores[i] > c_scores[other]
                 if log_sum:
-                    g_scores[group] = _add(g_scores[group], c_scores[i])
-                    g_acoustic[group] = _add(g_acoustic[group], c_acoustic[i])
+                    g_scores[group] = add(g_scores[group], c_scores[i])
+                    g_acoustic[group] = add(g_acoustic[group], c_acoustic[i])
                 elif better:
                     g_scores[group], g_acoustic[group] = c_scores[i], c_acoustic[i]
                 if better:
@@ -499,7 +344,7 @@ def _renew(row, groups, automaton, logits, places, of_rows, rules, beam, trace, 
     slots_of_row, scored = slot_hashes.shape[1], min(vocab_size, classes)
     size = 0
     for group in range(groups):
-        size = _insert(chosen_scores, chosen, size, num_beams, g_scores[group], group)
+        size = insert(chosen_scores, chosen, size, num_beams, g_scores[group], group)
     for slot in range(slots_of_row):
         occupied[slot] = False
     for k in range(num_beams):
@@ -531,7 +376,7 @@ def _renew(row, groups, automaton, logits, places, of_rows, rules, beam, trace, 
             all_symbols[row, place] = 0 if c_moves[i] > 0 else old_symbols[k] + 1
             all_sizes[row, place] = old_sizes[k] + 1
             if measure >= 0:
-                sums[step, row, place] = _sum_for_confidence(
+                sums[step, row, place] = confidence_sum(
                     logits, places[row, k], classes, log_sums[k], highest[k], measure, alpha
                 )
             all_last[row, place], all_hashes[row, place] = label, c_hashes[i]
@@ -569,7 +414,7 @@ def _renew(row, groups, automaton, logits, places, of_rows, rules, beam, trace, 
                     for other in range(np.uintp(classes)):
                         lines[target, other] = lines[source, other]
                 elif lines.shape[0]:
-                    chain = _fill_line(
+                    chain = fill_line(
                         arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
                         all_lm_states, row, place, weights, num_lms, vocab_size, one, chain, lines, target,
                     )  # fmt: skip
