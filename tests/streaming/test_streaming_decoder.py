@@ -121,7 +121,7 @@ def test_streams_that_are_not_open():
 def test_wrong_arguments():
     ctc, transducer = DECODERS["ctc greedy"](), DECODERS["alsd"]()
     for call, error, message in (
-        (lambda: StreamingDecoder(LETTERS), TypeError, "CTCDecoder or a TransducerDecoder"),
+        (lambda: StreamingDecoder(LETTERS), TypeError, "a CTCDecoder, a GraphDecoder or a TransducerDecoder, got Letters"),
         (lambda: StreamingDecoder(ctc, 0), ValueError, "max_streams"),
         (lambda: StreamingDecoder(ctc, endpoint_seconds=1.0), ValueError, "frame_seconds"),
         (lambda: StreamingDecoder(ctc, endpoint_frames=1, endpoint_seconds=1.0), ValueError, "one of them"),
