@@ -31,11 +31,8 @@ class Contexts:
         self._kept: OrderedDict[Any, Booster] = OrderedDict()
         self._bytes = 0
 
-    def booster(self, context: Context, weight: float = 1.0) -> Booster | None:
+    def booster(self, context: Context) -> Booster | None:
         """The booster of one context.
-
-        Args:
-            weight: of phrases without one of their own.
 
         Raises:
             ValueError: see `PhraseBooster`; or one that scores another number of token ids than the language model.
@@ -57,7 +54,7 @@ class Contexts:
             return context
         if self.tokenizer is None:
             raise ValueError("phrases need the tokenizer to be written with: pass a PhraseBooster instead of texts")
-        key = tuple(checked_phrases(context, weight).items())
+        key = tuple(checked_phrases(context, 1.0).items())
         if key in self._kept:
             self._kept.move_to_end(key)
         else:
