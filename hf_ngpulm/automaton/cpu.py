@@ -6,9 +6,6 @@ keeps the compiled code on disk, so only the first process on a machine waits fo
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -20,9 +17,8 @@ from numba.np.arrayobj import make_array, populate_array
 from torch import Tensor
 
 from .tensors import AutomatonTensors
+from .threads import in_threads
 
-# Below this many elements of output a second thread costs more than it saves.
-ELEMENTS_PER_THREAD = 1 << 16
 CPU = torch.device("cpu")  # not the default device, whatever that is
 compiled = njit(nogil=True, cache=True, error_model="numpy")
 
@@ -147,20 +143,6 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 def arrays_of(automaton: AutomatonTensors) -> tuple[np.ndarray, ...]:
     return tuple(tensor.numpy() for tensor in automaton)
-
-
-_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
-
-
-def in_threads(run: Callable[[int, int], Any], rows: int, elements_per_row: int) -> list[Any]:
-    """Call `run(first, last)` on runs of rows, on as many threads as torch would use and the work is worth."""
-    threads = min(torch.get_num_threads(), rows, max(1, rows * elements_per_row // ELEMENTS_PER_THREAD))
-    if threads <= 1:
-        return [run(0, rows)]
-    key = (os.getpid(), threads)  # a forked process needs a pool of its own
-    pool = _pools.get(key) or _pools.setdefault(key, ThreadPoolExecutor(threads, "hf_ngpulm"))
-    bounds = np.linspace(0, rows, threads + 1).astype(np.int64)
-    return list(pool.map(run, bounds[:-1], bounds[1:]))
 
 
 def _in_threads(kernel: Any, rows: int, elements_per_row: int, automaton: AutomatonTensors, *arguments: Any) -> None:

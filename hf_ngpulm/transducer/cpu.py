@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..automaton.cpu import CPU, arrays_of, borrowed, borrowed_automaton, compiled, in_threads, score_one, step_one
+from ..automaton.cpu import CPU, arrays_of, borrowed, borrowed_automaton, compiled, score_one, step_one
 from ..automaton.tensors import AutomatonTensors
+from ..automaton.threads import in_threads
 from ..confidence import ALPHA, MEASURES, confidence_of_sums
 from .cpu_networks import (
     add_product,

@@ -19,7 +19,7 @@ from automata import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_ngpulm.automaton import BackoffAutomaton, cpu
+from hf_ngpulm.automaton import BackoffAutomaton, cpu, threads
 
 QUERIES = {
     "scores": lambda automaton, states: automaton.scores(states),
@@ -207,7 +207,7 @@ def test_several_threads_give_the_same(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     expected = [query() for query in queries]
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    monkeypatch.setattr(cpu, "ELEMENTS_PER_THREAD", 1)
+    monkeypatch.setattr(threads, "ELEMENTS_PER_THREAD", 1)
     for query, values in zip(queries, expected):
         assert torch.equal(query(), values)
     states[90] = 1000

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...automaton.cpu import arrays_of, borrowed, borrowed_automaton, compiled, in_threads, step_one
+from ...automaton.cpu import arrays_of, borrowed, borrowed_automaton, compiled, step_one
 from ...automaton.tensors import AutomatonTensors
+from ...automaton.threads import in_threads
 from ...batches import packed_frames
 from . import BLANK, INSIDE, BeamFrames, BeamState
 from .added import KEPT_SCORES, ROUNDING, are_equal, keep, line_of, list_above, list_sums_above

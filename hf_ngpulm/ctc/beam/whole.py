@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...automaton.cpu import arrays_of, compiled, in_threads
+from ...automaton.cpu import arrays_of, compiled
 from ...automaton.tensors import AutomatonTensors
+from ...automaton.threads import in_threads
 from ...batches import packed_frames
 from ...fusion import RowModels
 from . import BLANK, FIRST_HASH

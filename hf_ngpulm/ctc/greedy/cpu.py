@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...automaton.cpu import arrays_of, borrowed_automaton, compiled, in_threads, score_one, step_one
+from ...automaton.cpu import arrays_of, borrowed_automaton, compiled, score_one, step_one
 from ...automaton.tensors import AutomatonTensors
+from ...automaton.threads import in_threads
 from ...batches import packed_frames
 from . import RULES
 

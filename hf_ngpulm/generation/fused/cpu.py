@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...automaton.cpu import CPU, arrays_of, borrowed, borrowed_automaton, compiled, in_threads, step_one
+from ...automaton.cpu import CPU, arrays_of, borrowed, borrowed_automaton, compiled, step_one
+from ...automaton.threads import in_threads
 from . import HOLD, KINDS, START, TEXT, Roles, Rows
 
 # The compiler makes vector instructions of loops over this many elements whose results don't depend on each other.

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...automaton.cpu import CPU, borrowed, compiled, in_threads
+from ...automaton.cpu import CPU, borrowed, compiled
+from ...automaton.threads import in_threads
 
 BLOCK = 128  # elements whose largest is found at once, in vector instructions
 

@@ -19,8 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...automaton.cpu import arrays_of, borrowed, borrowed_automaton, compiled, in_threads, score_one, step_one
+from ...automaton.cpu import arrays_of, borrowed, borrowed_automaton, compiled, score_one, step_one
 from ...automaton.tensors import AutomatonTensors
+from ...automaton.threads import in_threads
 from ...batches import packed_frames
 from ...ctc.beam.added import BLOCK, KEPT_SCORES, ROUNDING, any_above
 from ..following import owner_above, owner_of

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...automaton.cpu import compiled, in_threads
+from ...automaton.cpu import compiled
+from ...automaton.threads import in_threads
 from .reference import LN10
 from .tables import KEY_FACTOR, LONGEST_WORDS, MIDDLE_WORDS, WORD_FACTOR, ProbingStates, ProbingTables
 

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...automaton.cpu import compiled, in_threads
+from ...automaton.cpu import compiled
+from ...automaton.threads import in_threads
 from ...errors import NGramFormatError
 from ..to_table import Ngrams
 from .cpu import _find

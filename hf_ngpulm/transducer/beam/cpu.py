@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...automaton.cpu import CPU, arrays_of, in_threads
+from ...automaton.cpu import CPU, arrays_of
 from ...automaton.tensors import AutomatonTensors
+from ...automaton.threads import in_threads
 from ...confidence import ALPHA, MEASURES
 from ..model import TransducerModel
-from ..networks import TransducerNetworks
 from . import FIRST_HASH, BeamHypotheses, BeamSettings, lines, loops, whole
 from .tracing import Trace, hypotheses
 
@@ -104,6 +104,7 @@ class Search:
         networks = model.networks()
         serves = networks is not None and networks.serve(like, classes, len(self.durations))
         self.networks = networks if serves else None
+        self.laid_out: whole.Networks | None = None
         # By slot; of the state its parts, or if the networks run in compiled loops one tensor of all.
         self.predictions: Tensor | None = None
         self.state: tuple[Tensor, ...] = ()
@@ -134,9 +135,11 @@ class Search:
         )  # fmt: skip
         lines.first_lines(*arrays)
         if self.networks is not None:
+            # Weights may have changed since other utterances began.
+            self.laid_out = whole.Networks.of(self.networks)
             whole.begin_rows(
-                numbers, SLOTS * self.num_beams, self.model.blank_id, whole.Networks.of(self.networks), *self._of_slots(),
-                self.beam.lines, self.model.vocab_size,
+                numbers, SLOTS * self.num_beams, self.model.blank_id, self.laid_out, *self._of_slots(), self.beam.lines,
+                self.model.vocab_size,
             )  # fmt: skip
             return
         prediction, state = self.model.start(len(rows), self.like)
@@ -221,8 +224,8 @@ class Search:
         self.trace.clear()
         if self.settings.strategy == "aes":
             self.limits, self.reaches = np.minimum(self.lengths, 1), np.zeros_like(self.reaches)
-        if self.networks is not None:
-            self._run_whole(frames.contiguous(), self.networks)
+        if self.laid_out is not None:
+            self._run_whole(frames.contiguous(), self.laid_out)
         else:
             self.frames, self.longest = frames.reshape(-1, frames.shape[2]), frames.shape[1]
             if self.settings.strategy == "alsd":
@@ -230,16 +233,15 @@ class Search:
             else:
                 self.aes()
 
-    def _run_whole(self, frames: Tensor, networks: TransducerNetworks) -> None:
+    def _run_whole(self, frames: Tensor, networks: whole.Networks) -> None:
         # A token for every second frame is usual; if there are more, the search goes on with more room.
         steps = int(self.lengths.max(initial=0)) * (3 if self.settings.strategy == "aes" else 2) + self.num_beams + 1
-        of_networks, of_slots = whole.Networks.of(networks), self._of_slots()
-        of_search = (self.reaches, self.of_rows, self.rules, self.beam.arrays())
-        work = frames.shape[1] * self.num_beams * len(networks.head)
+        of_slots, of_search = self._of_slots(), (self.reaches, self.of_rows, self.rules, self.beam.arrays())
+        work = frames.shape[1] * self.num_beams * networks.head_biases.size
         lacks_room = True
         while lacks_room:
             trace = self.trace.room(steps)
-            arguments = (self.automaton, frames.numpy(), *of_search, self.places, trace, of_networks, *of_slots)
+            arguments = (self.automaton, frames.numpy(), *of_search, self.places, trace, networks, *of_slots)
             found = in_threads(functools.partial(_run_rows, arguments), self.batch_size, work)
             lacks_room, steps = any(found), len(trace[1])
 

@@ -1,0 +1,85 @@
+"""Runs of rows on several threads: torch's own where they can be had.
+
+For some milliseconds after each operation of torch on several threads, its OpenMP runtime has them look out for more work
+without giving up their cores. Threads of our own would share the cores with those (on two cores a search took as long on two
+threads as on one), and wake up later. So the runtime that torch has loaded is asked to run the rows, as `at::parallel_for`
+does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+# Below this many elements of output a second thread costs more than it saves.
+ELEMENTS_PER_THREAD = 1 << 16
+
+_Found = TypeVar("_Found")
+_Run = Callable[[int, int], _Found]
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+_loaded_in = os.getpid()
+_body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+def in_threads(run: _Run[_Found], rows: int, elements_per_row: int) -> list[_Found]:
+    """Call `run(first, last)` on runs of rows, on as many threads as torch would use and the work is worth."""
+    threads = min(torch.get_num_threads(), rows, max(1, rows * elements_per_row // ELEMENTS_PER_THREAD))
+    if threads <= 1:
+        return [run(0, rows)]
+    bounds = np.linspace(0, rows, threads + 1).astype(np.int64)
+    parallel = _openmp()
+    # The threads of the runtime are gone in a process that was forked.
+    if parallel is None or os.getpid() != _loaded_in:
+        return _in_pool(run, bounds)
+    return _in_team(parallel, run, bounds)
+
+
+def _in_pool(run: _Run[_Found], bounds: np.ndarray) -> list[_Found]:
+    threads = len(bounds) - 1
+    key = (os.getpid(), threads)  # a forked process needs a pool of its own
+    pool = _pools.get(key) or _pools.setdefault(key, ThreadPoolExecutor(threads, "hf_ngpulm"))
+    return list(pool.map(run, bounds[:-1], bounds[1:]))
+
+
+def _in_team(parallel: Callable[..., None], run: _Run[_Found], bounds: np.ndarray) -> list[_Found]:
+    """Have each thread of a team take parts until there are none left: a team may be smaller than what was asked for."""
+    parts, threads = itertools.count(), len(bounds) - 1
+    found: dict[int, _Found] = {}
+    errors: list[BaseException] = []
+
+    def take(_: int | None) -> None:
+        try:
+            while (part := next(parts)) < threads:
+                found[part] = run(bounds[part], bounds[part + 1])
+        except BaseException as error:  # must not be lost, nor leave through the runtime's frames
+            errors.append(error)
+
+    parallel(_body(take), None, threads, 0)
+    if errors:
+        raise errors[0]
+    return [found[part] for part in range(threads)]
+
+
+@functools.lru_cache(maxsize=1)
+def _openmp() -> Callable[..., Any] | None:
+    """`GOMP_parallel(body, data, threads, flags)` of the OpenMP runtime that torch runs on, None where that has no such thing.
+
+    It is what compilers call for `#pragma omp parallel`; LLVM's and Intel's runtimes have it as well as GNU's. It is looked up
+    through torch's library, so that it isn't another runtime's.
+    """
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).with_name("lib") / "libtorch_cpu.so"))
+        parallel = library.GOMP_parallel
+    except (OSError, AttributeError):
+        return None
+    parallel.argtypes, parallel.restype = [_body, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
+    return parallel
