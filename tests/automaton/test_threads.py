@@ -59,7 +59,7 @@ def test_errors_reach_the_caller(kind):
             raise IndexError(f"row {first}")
         return first
 
-    with pytest.raises(IndexError, match="row [23]"):
+    with pytest.raises(IndexError, match=r"row [23]"):
         in_threads(run, 4, threads.ELEMENTS_PER_THREAD)
     assert len(_runs(4)) == 4  # and the next call is served
 
