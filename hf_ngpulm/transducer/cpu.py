@@ -19,11 +19,12 @@ from ..confidence import ALPHA, MEASURES, confidence_of_sums
 from .cpu_networks import (
     add_product,
     convolve,
+    highest_class,
     join_inputs,
     lstm_cell,
     matrix_at,
     normaliser_of,
-    order_of,
+    place_of,
     sum_for_confidence,
 )
 from .networks import ACTIVATIONS, TransducerNetworks
@@ -207,15 +208,11 @@ def _choose(
 @compiled
 def _first_highest(x, size, otherwise):
     """The first of the highest above -inf; `otherwise` if there is none (weights so large that nothing is possible)."""
-    top = order_of(np.float32(-np.inf))
     for c in range(np.uintp(size)):
-        top = max(top, order_of(x[c] if x[c] == x[c] else np.float32(-np.inf)))
-    if top == order_of(np.float32(-np.inf)):
-        return otherwise
-    best = 0
-    while order_of(x[best]) != top:
-        best += 1
-    return best
+        x[c] = x[c] if x[c] == x[c] else np.float32(-np.inf)
+    line = x.reshape(1, x.size)
+    highest = highest_class(line, 0, 0, size)
+    return place_of(line, 0, 0, size, highest) if highest > -np.inf else otherwise
 
 
 @compiled

@@ -14,16 +14,16 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
 from ..automaton.cpu import compiled
+from .cpu_vectors import BLOCK, at_least, exp_sum, highest_of, lowest_bit
 from .networks import ACTIVATIONS
 
 RELU, TANH, SIGMOID, SILU = range(len(ACTIVATIONS))
-INFINITY = np.int32(0x7F800000)  # its bits
-MAGNITUDE = np.int32(0x7FFFFFFF)
 # NaN and infinity keep their meaning, only sums may be taken in any order.
 summing = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
 contracted = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 Index = np.uintp  # what may be negative is checked at every step
 one, single = Index(1), np.float32
+half = single(0.5)
 
 
 @intrinsic
@@ -115,41 +115,50 @@ def tanh(x):
 
 
 @compiled
-def order_of(number):
-    """An integer that is larger for larger numbers; unlike that of numbers the maximum of integers is a vector instruction."""
-    bits = bits_of(number)
-    return bits ^ ((bits >> np.int32(31)) & MAGNITUDE)
+def highest_class(x, line, first, last):
+    """The highest of the classes `first .. last - 1`: -inf if there is none, NaN if there is a NaN."""
+    highest, blocks = single(-np.inf), (last - first) // BLOCK
+    if blocks > 0:
+        highest = highest_of(x.ctypes.data + 4 * (line * x.shape[1] + first), blocks)
+    for c in range(first + blocks * BLOCK, last):
+        if x[line, c] > highest or x[line, c] != x[line, c]:
+            highest = x[line, c]
+    return highest
 
 
 @compiled
-def magnitude_of(number):
-    """The bits of its absolute value: above `INFINITY` for NaN."""
-    return bits_of(number) & MAGNITUDE
+def sum_of_classes(x, line, first, last, highest):
+    """The sum of the exponentials of the classes `first .. last - 1`, `highest` subtracted from each."""
+    total, blocks = single(0.0), (last - first) // BLOCK
+    if blocks > 0:
+        total = exp_sum(x.ctypes.data + 4 * (line * x.shape[1] + first), blocks, highest)
+    for c in range(first + blocks * BLOCK, last):
+        total += exp(x[line, c] - highest)
+    return total
 
 
 @compiled
-def number_of(order):
-    """The number whose `order_of` it is."""
-    return float_of(np.int32(order ^ ((order >> np.int32(31)) & MAGNITUDE)))
+def place_of(x, line, first, last, number):
+    """The first of the classes `first .. last - 1` that is as high as a number; one of them is."""
+    address, blocks = x.ctypes.data + 4 * (line * x.shape[1] + first), (last - first) // BLOCK
+    for block in range(blocks):
+        hits = at_least(address + 4 * BLOCK * block, number)
+        if hits:
+            return first + block * BLOCK + lowest_bit(hits)
+    at = first + blocks * BLOCK
+    while x[line, at] < number:
+        at += 1
+    return at
 
 
-@summing
+@compiled
 def normaliser_of(x, line, first, last):
     """The first of the highest classes `first .. last - 1`, and the log of the sum of exponentials; NaN if there is none."""
-    top, widest = np.int32(-(2**31)), np.int32(0)
-    for c in range(Index(first), Index(last)):
-        top = max(top, order_of(x[line, c]))
-        widest = max(widest, magnitude_of(x[line, c]))
-    highest = number_of(top)
-    if widest > INFINITY or magnitude_of(highest) == INFINITY:
+    highest = highest_class(x, line, first, last)
+    if not np.isfinite(highest):
         return np.int64(first), single(np.nan)
-    total = single(0.0)
-    for c in range(Index(first), Index(last)):
-        total += exp(x[line, c] - highest)
-    best = np.int64(first)
-    while x[line, best] != highest:
-        best += 1
-    return best, highest + np.log(total)
+    best = place_of(x, line, first, last, highest)
+    return best, highest + np.log(sum_of_classes(x, line, first, last, highest))
 
 
 @summing
@@ -221,15 +230,37 @@ def add_product(x, w, out, rows):
 
 
 @contracted
+def gate_tanh(x):
+    """tanh within 4e-7: a quotient of polynomials, fitted to it over -8..8 for the least largest error; NaN stays.
+
+    One division and no `exp`, unlike `tanh`: three times as fast where it becomes vector instructions.
+    """
+    x = single(-8.0) if x < single(-8.0) else (single(8.0) if x > single(8.0) else x)
+    square = x * x
+    above = single(2.3491618e-11) * square - single(1.46976897e-8)
+    above = above * square + single(9.876423e-6)
+    above = above * square + single(2.9856104e-3)
+    above = above * square + single(0.12978986)
+    above = above * square + single(1.0)
+    below = single(2.371689e-4) * square + single(0.024026884)
+    below = below * square + single(0.463123)
+    below = below * square + single(1.0)
+    return x * above / below
+
+
+@contracted
 def lstm_cell(gates, line, hidden, cell, layer, slot, out):
     """New states of one row in one layer, from what its gates are given; the hidden one also in a line of `out`."""
     size = Index(hidden.shape[2])
     for j in range(size):
-        enter, forget = sigmoid(gates[line, j]), sigmoid(gates[line, size + j])
-        candidate, leave = tanh(gates[line, Index(2) * size + j]), sigmoid(gates[line, Index(3) * size + j])
+        # The sigmoid of x is half of 1 + tanh(x / 2).
+        enter = half + half * gate_tanh(half * gates[line, j])
+        forget = half + half * gate_tanh(half * gates[line, size + j])
+        candidate = gate_tanh(gates[line, Index(2) * size + j])
+        leave = half + half * gate_tanh(half * gates[line, Index(3) * size + j])
         new = forget * cell[layer, slot, j] + enter * candidate
         cell[layer, slot, j] = new
-        hidden[layer, slot, j] = out[line, j] = leave * tanh(new)
+        hidden[layer, slot, j] = out[line, j] = leave * gate_tanh(new)
 
 
 @compiled

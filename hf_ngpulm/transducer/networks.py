@@ -48,8 +48,8 @@ class TransducerNetworks:
     head: Tensor
     head_bias: Tensor
     separate_blank: bool = False
-    convolution: Tensor = field(default_factory=lambda: torch.empty((0, 0), device="cpu"))
-    convolution_bias: Tensor = field(default_factory=lambda: torch.empty(0, device="cpu"))
+    convolution: Tensor = field(default_factory=lambda: torch.empty((0, 0), dtype=torch.float32, device="cpu"))
+    convolution_bias: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float32, device="cpu"))
 
     def __post_init__(self) -> None:
         below = self.embedding.shape[1]

@@ -20,6 +20,7 @@ from hf_ngpulm.bundled import bundled
 from hf_ngpulm.confidence import MEASURES
 from hf_ngpulm.transducer.beam import BeamSettings, beam_search, reference
 from hf_ngpulm.transducer.beam.cpu import SLOTS, Search
+from hf_ngpulm.transducer.cpu_networks import highest_class, normaliser_of, sum_of_classes
 from hf_ngpulm.transducer.cpu_products import Layer, product
 from hf_ngpulm.transducer.cpu_vectors import BLOCK, at_least, bound_of, count_bits, lowest_bit
 
@@ -245,3 +246,30 @@ def test_bounds_and_hits(blocks, most, values, seed):
     assert [bool(hits >> place & 1) for place in range(BLOCK)] == expected.tolist()
     places = np.flatnonzero(expected)
     assert _lowest_and_count(hits) == ((places[0] if len(places) else -1), len(places))
+
+
+@compiled
+def _softmax_parts(x, line, first, last):
+    highest = highest_class(x, line, first, last)
+    return highest, sum_of_classes(x, line, first, last, highest), normaliser_of(x, line, first, last)
+
+
+@given(st.integers(0, 40), st.integers(1, 70), st.sampled_from([1.0, 30.0]), st.sampled_from([None, 0.0, 0.5]), seeds)
+@settings(RELAXED, max_examples=60)
+def test_sums_of_exponentials(first, size, scale, impossible, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x = scale * torch.randn(3, first + size + 5, generator=generator)
+    if impossible is not None:
+        x[torch.rand(x.shape, generator=generator) < impossible] = -torch.inf
+    part = x[1, first : first + size]
+    highest, total, (place, normaliser) = _softmax_parts(x.numpy(), 1, first, first + size)
+    if part.max() == -torch.inf:
+        assert highest == -np.inf and np.isnan(normaliser)
+        return
+    assert (highest, place) == (part.max(), first + int(part.argmax()))
+    torch.testing.assert_close(torch.tensor(total), (part - part.max()).exp().sum(), rtol=2e-6, atol=0)
+    torch.testing.assert_close(torch.tensor(normaliser), part.logsumexp(0), rtol=2e-6, atol=2e-6)
+    for broken in (torch.nan, -torch.nan, torch.inf):
+        x[1, first + int(torch.randint(size, (), generator=generator))] = broken
+        highest, _, (_, normaliser) = _softmax_parts(x.numpy(), 1, first, first + size)
+        assert np.isnan(normaliser) and not highest < np.inf

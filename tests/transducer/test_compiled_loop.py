@@ -17,7 +17,7 @@ from toys import ACTIVATIONS, Modules
 from hf_ngpulm import InvalidLogitsError, NGramLM, TransducerDecoder
 from hf_ngpulm.confidence import MEASURES
 from hf_ngpulm.transducer import greedy, reference
-from hf_ngpulm.transducer.cpu_networks import add_product, exp, sigmoid, tanh
+from hf_ngpulm.transducer.cpu_networks import add_product, exp, gate_tanh, sigmoid, tanh
 from hf_ngpulm.transducer.networks import LSTMLayer, TransducerNetworks, networks_of
 
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -205,6 +205,15 @@ def test_functions(ours, theirs):
     assert [ours(np.float32(number)) for number in (-math.inf, math.inf)] == pytest.approx(
         [float(theirs(torch.tensor(number))) for number in (-88.0, 88.3)], rel=1e-5, abs=1e-37
     )
+
+
+def test_tanh_of_gates():
+    numbers = torch.cat([torch.linspace(-12, 12, 4001), torch.logspace(-30, 0, 300)])
+    found = torch.tensor([gate_tanh(np.float32(number)) for number in numbers.tolist()], dtype=torch.float64)
+    torch.testing.assert_close(found, numbers.double().tanh(), rtol=4e-7, atol=0)
+    assert float(found.abs().max()) <= 1.0
+    assert math.isnan(gate_tanh(np.float32(math.nan)))
+    assert [gate_tanh(np.float32(number)) for number in (-math.inf, math.inf)] == pytest.approx([-1.0, 1.0], rel=4e-7)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 8, 11])

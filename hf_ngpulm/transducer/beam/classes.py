@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ...automaton.cpu import compiled
-from ..cpu_networks import INFINITY, exp, magnitude_of, number_of, order_of, sum_for_confidence, summing
-from ..cpu_vectors import BLOCK, at_least, bound_of, lowest_bit
+from ..cpu_networks import exp, highest_class, sum_for_confidence, sum_of_classes
+from ..cpu_vectors import BLOCK, add_blocks, at_least, bound_of, lowest_bit
 
 NEGLIGIBLE = 40.0  # a summand less likely than another by this power of e is lost in double precision
 
@@ -19,26 +19,20 @@ def add(a, b):
     return a if b < a - NEGLIGIBLE or b == -np.inf else a + np.log1p(np.exp(b - a))
 
 
-@summing
+@compiled
 def normalisers(logits, at, classes, blank):
     """Log of the sum of exponentials of all classes, and of all but the blank, NaN if there is none; and the highest."""
-    top, widest = np.int32(-(2**31)), np.int32(0)
-    for label in range(np.uintp(0), np.uintp(classes)):
-        if label != np.uintp(blank):
-            top = max(top, order_of(logits[at, label]))
-        widest = max(widest, magnitude_of(logits[at, label]))
-    highest = number_of(top)
-    if widest > INFINITY or max(highest, logits[at, blank]) == np.inf:
+    of_blank, above = logits[at, blank], highest_class(logits, at, blank + 1, classes)
+    highest = highest_class(logits, at, 0, blank)
+    if above > highest or above != above:
+        highest = above
+    if not (highest < np.inf and of_blank < np.inf):
         return np.float64(np.nan), np.float64(np.nan), highest
     others = -np.inf
     if highest > -np.inf:
-        total = np.float32(0.0)
-        for label in range(np.uintp(0), np.uintp(blank)):
-            total += exp(logits[at, label] - highest)
-        for label in range(np.uintp(blank + 1), np.uintp(classes)):
-            total += exp(logits[at, label] - highest)
+        total = sum_of_classes(logits, at, 0, blank, highest) + sum_of_classes(logits, at, blank + 1, classes, highest)
         others = np.float64(highest) + np.log(np.float64(total))
-    return add(others, np.float64(logits[at, blank])), others, max(highest, logits[at, blank])
+    return add(others, np.float64(of_blank)), others, max(highest, of_blank)
 
 
 @compiled
@@ -67,7 +61,11 @@ def insert(ranks, entries, size, most, rank, entry):
 def fuse(logits, at, lines, line, has_lines, classes, blank, fused):
     """What all classes but the blank score."""
     if has_lines:
-        for label in range(np.uintp(0), np.uintp(classes)):
+        blocks = classes // BLOCK
+        if blocks > 0:
+            ours = lines.ctypes.data + 4 * line * lines.shape[1]
+            add_blocks(logits.ctypes.data + 4 * at * logits.shape[1], ours, fused.ctypes.data, blocks)
+        for label in range(blocks * BLOCK, classes):
             value = logits[at, label] + lines[line, label]
             fused[label] = value if value == value else np.float32(-np.inf)  # what is impossible in two ways
     else:

@@ -12,6 +12,7 @@ from .classes import add, best_classes, confidence_sum, fuse, insert, normaliser
 from .lines import fill_line
 
 ANY_NUMBER = np.iinfo(np.int64).max
+DURATION_BITS = 16  # of a class and a duration in one number
 
 
 @compiled
@@ -246,17 +247,22 @@ def _candidates(row, logits, places, of_rows, rules, beam, space):
         if num_durations:
             for d in range(num_durations):
                 duration_scores[d] = np.float64(logits[at, classes + d]) - duration_sums[k]
-            num_pairs = 0
+            num_pairs, likeliest = 0, 0
+            for d in range(1, num_durations):
+                likeliest = d if duration_scores[d] > duration_scores[likeliest] else likeliest
             for i in range(size):
+                # Entries are sorted: where the best duration brings one no place, none behind it has any.
+                if num_pairs == most_extensions and ranks[i] + duration_scores[likeliest] <= pair_ranks[num_pairs - 1]:
+                    break
                 for d in range(num_durations):
                     num_pairs = insert(
                         pair_ranks, pairs, num_pairs, most_extensions, ranks[i] + duration_scores[d],
-                        entries[i] * num_durations + d,
+                        entries[i] << DURATION_BITS | d,
                     )  # fmt: skip
             size = num_pairs
         for i in range(size):
             if num_durations:
-                label, d = pairs[i] // num_durations, pairs[i] % num_durations
+                label, d = pairs[i] >> DURATION_BITS, pairs[i] & ((1 << DURATION_BITS) - 1)
                 move, of_duration = durations[d], duration_scores[d]
             else:
                 label, of_duration = entries[i], 0.0
