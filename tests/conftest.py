@@ -23,8 +23,8 @@ if not torch.cuda.is_available():
 
 
 def pytest_configure(config):
-    """Forget compiled loops that are older than the source of any: numba looks at a loop's own file, not at those of others that
-    it calls.
+    """Forget compiled loops that are older than the source of any: numba looks at a loop's own file only, not at those of the
+    others that it calls.
     """
     if hasattr(config, "workerinput"):
         return
