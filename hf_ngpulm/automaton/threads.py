@@ -26,7 +26,6 @@ ELEMENTS_PER_THREAD = 1 << 16
 _Found = TypeVar("_Found")
 _Run = Callable[[int, int], _Found]
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
-_loaded_in = os.getpid()
 _body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
@@ -37,10 +36,26 @@ def in_threads(run: _Run[_Found], rows: int, elements_per_row: int) -> list[_Fou
         return [run(0, rows)]
     bounds = np.linspace(0, rows, threads + 1).astype(np.int64)
     parallel = _openmp()
-    # The threads of the runtime are gone in a process that was forked.
-    if parallel is None or os.getpid() != _loaded_in:
+    if parallel is None or _has_lost_threads():
         return _in_pool(run, bounds)
     return _in_team(parallel, run, bounds)
+
+
+def _was_forked() -> bool:
+    """Whether this process was forked from another one and goes on with the same program, as Linux knows (PF_FORKNOEXEC)."""
+    try:
+        after_name = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
+        return bool(int(after_name.split()[6]) & 0x40)
+    except (OSError, ValueError, IndexError):
+        return True
+
+
+# Whoever forks after it has used torch leaves a runtime without its threads to the child, which would wait for them for ever.
+_loaded_in, _loaded_after_fork = os.getpid(), _was_forked()
+
+
+def _has_lost_threads() -> bool:
+    return _loaded_after_fork or os.getpid() != _loaded_in
 
 
 def _in_pool(run: _Run[_Found], bounds: np.ndarray) -> list[_Found]:

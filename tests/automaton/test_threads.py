@@ -90,6 +90,25 @@ def test_after_a_fork():
     child.join(60)
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_loaded_after_a_fork():
+    """Torch has run in the parent; only the child loads the package."""
+    script = """
+import os, signal, torch
+torch.set_num_threads(4)
+torch.sin(torch.randn(1 << 20))
+child = os.fork()
+if child == 0:
+    signal.alarm(60)  # rather than wait for ever
+    from hf_ngpulm.automaton import threads
+    print([(int(a), int(b)) for a, b in threads.in_threads(lambda *run: run, 4, threads.ELEMENTS_PER_THREAD)], flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "[(0, 1), (1, 2), (2, 3), (3, 4)]", done.stderr
+
+
 @pytest.mark.skipif(threads._openmp() is None, reason="torch's OpenMP runtime can't be called here")
 def test_a_team_smaller_than_asked_for():
     script = """
