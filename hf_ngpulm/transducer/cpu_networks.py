@@ -14,7 +14,7 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
 from ..automaton.cpu import compiled
-from .cpu_vectors import BLOCK, at_least, exp_sum, highest_of, lowest_bit
+from .cpu_vectors import BLOCK, EXP, at_least, exp_sum, highest_of, lowest_bit
 from .networks import ACTIVATIONS
 
 RELU, TANH, SIGMOID, SILU = range(len(ACTIVATIONS))
@@ -86,11 +86,11 @@ def exp(number):
     shifted = x * single(1.4426950408889634) + single(12582912.0)  # rounds to a whole number, in the lowest bits
     power = bits_of(shifted) - np.int32(0x4B400000)
     rest = x - single(power) * single(0.693359375) + single(power) * single(2.12194440e-4)
-    value = single(1.9875691500e-4) * rest + single(1.3981999507e-3)
-    value = value * rest + single(8.3334519073e-3)
-    value = value * rest + single(4.1665795894e-2)
-    value = value * rest + single(1.6666665459e-1)
-    value = value * rest + single(5.0000001201e-1)
+    value = single(EXP[0]) * rest + single(EXP[1])
+    value = value * rest + single(EXP[2])
+    value = value * rest + single(EXP[3])
+    value = value * rest + single(EXP[4])
+    value = value * rest + single(EXP[5])
     value = value * rest * rest + rest + single(1.0)
     value *= float_of(np.int32((power + np.int32(127)) << np.int32(23)))
     return value if number == number else number  # NaN stays

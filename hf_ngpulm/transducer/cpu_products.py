@@ -1,7 +1,7 @@
 """Products of a few rows with a layer's weights, for networks that run within compiled loops.
 
 A row's result doesn't depend on the rows beside it, so that what a search finds doesn't depend on its batch. The weights are
-laid out anew for each search, which takes as long as the product with a hundred rows.
+laid out anew when utterances begin, which takes as long as the product with a hundred rows.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ and taking hits one by one, the highest of them, and sums of exponentials.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from llvmlite import ir
 from numba import types
@@ -14,6 +16,8 @@ from ..automaton.cpu import compiled
 
 BLOCK = 16  # numbers that are compared at once
 _VECTOR = ir.VectorType(ir.FloatType(), BLOCK)
+# exp(x) - 1 - x as a polynomial times x squared, the highest power first (Cephes).
+EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 
 
 def _load(builder, address):
@@ -76,6 +80,10 @@ def _along_blocks(builder, addresses, blocks, begins, change):
     return changed[1:]
 
 
+def _higher(builder, a, b):
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+
 def _across(builder, vector, join):
     """All numbers of a vector as one."""
     half = BLOCK // 2
@@ -94,16 +102,13 @@ def highest_of(typing_context, address, blocks):
     def generate(context, builder, signature, arguments):
         flags = ir.VectorType(ir.IntType(1), BLOCK)
 
-        def higher(a, b):
-            return builder.select(builder.fcmp_ordered(">", a, b), a, b)
-
         def change(places, highest, broken):
             numbers = _load(builder, places[0])
-            return higher(numbers, highest), builder.or_(broken, builder.fcmp_unordered("uno", numbers, numbers))
+            return _higher(builder, numbers, highest), builder.or_(broken, builder.fcmp_unordered("uno", numbers, numbers))
 
         begins = (ir.Constant(_VECTOR, [float("-inf")] * BLOCK), ir.Constant(flags, [0] * BLOCK))
         highest, broken = _along_blocks(builder, arguments[:1], arguments[1], begins, change)
-        highest = _across(builder, highest, higher)
+        highest = _across(builder, highest, functools.partial(_higher, builder))
         bits = builder.bitcast(broken, ir.IntType(BLOCK))
         return builder.select(
             builder.icmp_unsigned("==", bits, ir.Constant(bits.type, 0)), highest, ir.Constant(highest.type, float("nan"))
@@ -116,7 +121,7 @@ def highest_of(typing_context, address, blocks):
 def exp_sum(typing_context, address, blocks, highest):
     """The sum of the exponentials of some blocks of numbers, at least one, their `highest` subtracted from each; NaN stays.
 
-    The polynomial is that of `hf_ngpulm.transducer.cpu_networks.exp`.
+    As `hf_ngpulm.transducer.cpu_networks.exp` has it.
     """
 
     def generate(context, builder, signature, arguments):
@@ -143,8 +148,8 @@ def exp_sum(typing_context, address, blocks, highest):
             rounded = builder.fsub(shifted, all_of(12582912.0))
             rest = builder.call(fma, [rounded, all_of(-0.693359375), x])
             rest = builder.call(fma, [rounded, all_of(2.12194440e-4), rest])
-            value = all_of(1.9875691500e-4)
-            for factor in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
+            value = all_of(EXP[0])
+            for factor in EXP[1:]:
                 value = builder.call(fma, [value, rest, all_of(factor)])
             value = builder.call(fma, [builder.fmul(value, rest), rest, builder.fadd(rest, all_of(1.0))])
             # The power of 2 lies in the lowest bits of `shifted`; those above them leave at the top.
@@ -166,8 +171,7 @@ def maxima(typing_context, address, blocks, out):
         address, blocks, out = arguments
 
         def change(places, highest):
-            numbers = _load(builder, places[0])
-            return (builder.select(builder.fcmp_ordered(">", numbers, highest), numbers, highest),)
+            return (_higher(builder, _load(builder, places[0]), highest),)
 
         begins = (ir.Constant(_VECTOR, [float("-inf")] * BLOCK),)
         (highest,) = _along_blocks(builder, [address], blocks, begins, change)
