@@ -1,4 +1,7 @@
-"""What the wheel holds of the bundled models: the encoder that most of them share lies in it once.
+"""What goes into a wheel besides the sources: the native core, and the bundled models with what they share only once.
+
+The core is built by `csrc/build.py`; where there is no compiler, PyPI's `ziglang` becomes a requirement of the build. A wheel
+fits every Python of its platform.
 
 In the source tree each model is a folder by itself. In the wheel, which would be twice as large without, those tensors that
 several models have under one name are moved to `encoder.safetensors` beside the folders, and an index in each (as Transformers
@@ -7,12 +10,19 @@ writes it for weights in several files) says where they are: `from_pretrained` l
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
+import platform
+import re
 import shutil
 import struct
+import sys
+import sysconfig
 import tempfile
 from collections import Counter
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 try:
@@ -27,8 +37,16 @@ OWN, HEAD, INDEX = "model.safetensors", "head.safetensors", "model.safetensors.i
 Tensors = dict[str, tuple[str, list[int], bytes]]  # by name: type, shape and numbers
 
 
-class BundledModels(BuildHookInterface):
+class Build(BuildHookInterface):
+    def dependencies(self) -> list[str]:
+        return [] if _core().find_compiler() else ["ziglang>=0.13"]
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "wheel":
+            return
+        _core().build()
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{platform_tag()}"
         if version == "editable":  # the source tree is there
             return
         self.folder = Path(tempfile.mkdtemp())
@@ -38,6 +56,22 @@ class BundledModels(BuildHookInterface):
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if hasattr(self, "folder"):
             shutil.rmtree(self.folder)
+
+
+def platform_tag() -> str:
+    """Return the tag of a wheel with libraries for this machine."""
+    if sys.platform == "darwin":  # Python itself may be one for several kinds of machines
+        return f"macosx_{os.environ['MACOSX_DEPLOYMENT_TARGET'].replace('.', '_')}_{platform.machine()}"
+    return re.sub("[-.]", "_", sysconfig.get_platform())
+
+
+def _core() -> ModuleType:
+    """The module that builds the native core."""
+    spec = importlib.util.spec_from_file_location("ngpulm_build", Path(__file__).parent / "csrc" / "build.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def share_tensors(models: Path, out: Path) -> None:

@@ -33,8 +33,8 @@ import encoded
 import speech
 
 from hf_ngpulm import CTCDecoder, PhraseBooster, StreamingDecoder, TransducerDecoder
-from hf_ngpulm.language_model import load_language_model
-from hf_ngpulm.vocabulary import tokenizer_of
+from hf_ngpulm.language_model.model import load_language_model
+from hf_ngpulm.text.vocabulary import tokenizer_of
 
 BATCH_SIZES = (32, 128)
 BEAM = 6

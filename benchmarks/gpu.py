@@ -47,7 +47,8 @@ def ctc(out: Path | None) -> None:
     """Time of CTC search with LM beside plain argmax. Of random logits one stands out at each frame, mostly the blank's."""
     import lm_queries
 
-    from hf_ngpulm.ctc import beam, greedy
+    from hf_ngpulm.search import ctc_beam as beam
+    from hf_ngpulm.search import ctc_greedy as greedy
 
     results: list[dict[str, Any]] = []
     for vocab_size in (1024, 5000):

@@ -4,11 +4,10 @@
 
 A manifest has a line {"audio": path, "text": transcript, "entities": [names in it]} per clip; the other file a name per line
 that is in no clip. Weights, bonuses and discounts are chosen on the even clips (the first one is even), figures are those of
-the odd ones; beside them those of all clips at the paper's discount. "own": each clip with a context of its own entities;
+the odd ones; beside them those of all clips. "own": each clip with a context of its own entities;
 "among 1000": these and distractors, so many phrases in all, other ones for each clip. Discounts are chosen for each kind by
 itself, the one with the lowest entity error rate of those at which the word error rate is no worse than without phrases;
-entities are the clip's own (see hf_ngpulm.evaluation). "taken back": what a phrase that isn't completed has earned; "kept": the
-paper's way, on the arcs of the graph.
+entities are the clip's own (see hf_ngpulm.evaluation).
 
 Searches run from the model's outputs to text. What phrases cost is told from seconds of the process, on one thread: batch by
 batch decodings without and with phrases take turns, and so does the model; a turn goes over all clips, figures are medians of
@@ -38,12 +37,11 @@ import speech
 
 from hf_ngpulm import CTCDecoder, GraphDecoder
 from hf_ngpulm.evaluation import entity_errors, word_errors
-from hf_ngpulm.language_model import load_language_model
+from hf_ngpulm.language_model.model import load_language_model
 
 BEAMS, ACTIVE = (8, 16), (8, 16, 32, 64)
 WEIGHTS, BETAS = (0.7, 0.9, 1.1, 1.3), (1.0, 2.0, 3.0, 4.0, 5.0)
-DISCOUNTS = {"taken_back": (0.5, 1.0, 1.5, 2.0, 3.0), "kept": (1.0, 1.5, 2.0, 3.0, 4.0)}
-PAPERS = 2.0  # Nigmatulina et al. 2023
+DISCOUNTS = (0.5, 1.0, 1.5, 2.0, 3.0)
 OF_PHRASES = (16, 32, 64)  # hypotheses that phrases are tried with
 BATCH_SIZES = (1, 32)
 MOST_PHRASES = 1000
@@ -80,10 +78,9 @@ def main() -> None:
             phrases = biased(outputs, entities, among, [settings[active] for active in OF_PHRASES])
             print(measure.table([*phrases[0]], [[*row.values()] for row in phrases]), flush=True)
             costs = [
-                cost(outputs, of_size, batch_size, entities, among, names, {**settings[active], "incomplete": name}, args)
+                cost(outputs, of_size, batch_size, entities, among, names, settings[active], args)
                 for batch_size, of_size in batched.items()
                 for active in OF_PHRASES
-                for name in DISCOUNTS
             ]
             print(measure.table([*costs[0]], [[*row.values()] for row in costs]), flush=True)
         making = setting_up(outputs, entities, among)
@@ -140,10 +137,10 @@ def decoded(outputs: speech.Outputs, decoder: GraphDecoder, contexts: list[Any] 
 def biased(
     outputs: speech.Outputs, entities: list[Any], among: list[Any], every_settings: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Error rates with and without phrases, a row for each number of hypotheses, way of phrases and discount."""
+    """Error rates with and without phrases, a row for each number of hypotheses, and discount."""
 
     def row(settings: dict[str, Any], phrases: str, way: dict[str, Any], found: list[str]) -> dict[str, Any]:
-        figures: dict[str, Any] = {**settings, "phrases": phrases, "incomplete": "", "unseen": "", "discount": 0.0, **way}
+        figures: dict[str, Any] = {**settings, "phrases": phrases, "discount": 0.0, **way}
         for name, part in (("even", EVEN), ("odd", ODD), ("all", ALL)):
             errors = entity_errors(outputs.texts[part], found[part], entities[part])
             figures[f"wer, {name}"] = round(wer(outputs, found, part), 2)
@@ -155,21 +152,20 @@ def biased(
     for settings in every_settings:
         none = decoded(outputs, GraphDecoder(outputs.processor, outputs.lm, **settings), None)
         rows.append(row(settings, "none", {}, none))
-    ways = [{"incomplete": name, "discount": discount} for name, values in DISCOUNTS.items() for discount in values]
-    ways.append({"incomplete": "kept", "unseen": "stop", "discount": PAPERS})
-    for way, settings in itertools.product(ways, every_settings):
+    for discount, settings in itertools.product(DISCOUNTS, every_settings):
+        way = {"discount": discount}
         decoder = GraphDecoder(outputs.processor, outputs.lm, **settings, **way)
         for kind, contexts in (("own", entities), (among_name(), among)):
             found = decoded(outputs, decoder, [context or None for context in contexts])
             rows.append(row(settings, kind, way, found))
     actives = [settings["max_active"] for settings in every_settings]
-    for active, name, kind in itertools.product(actives, DISCOUNTS, ("own", among_name())):
-        of_size = [r for r in rows if r["max_active"] == active and r["incomplete"] in ("", name)]
+    for active, kind in itertools.product(actives, ("own", among_name())):
+        of_size = [r for r in rows if r["max_active"] == active]
         best = min(
             (r for r in of_size if r["phrases"] in (kind, "none") and r["wer, even"] <= of_size[0]["wer, even"]),
             key=lambda r: r["entity_wer, even"],
         )
-        rows.append({**best, "phrases": f"{kind}, chosen", "incomplete": name})
+        rows.append({**best, "phrases": f"{kind}, chosen"})
     return rows
 
 

@@ -30,8 +30,8 @@ import speech
 
 from hf_ngpulm import CTCDecoder, NGramLM
 from hf_ngpulm.compat import build_ctcdecoder
+from hf_ngpulm.formats.arpa import ArpaFile
 from hf_ngpulm.lexicon.spellings import make_lexicon
-from hf_ngpulm.ngrams.arpa import ArpaFile
 
 BEAMS = (16, 64, 100)
 BATCH_SIZES = (1, 8, 32)

@@ -6,7 +6,7 @@ python examples/train_lm.py
 from transformers import AutoTokenizer
 
 from hf_ngpulm import NGramLM
-from hf_ngpulm.bundled import bundled
+from hf_ngpulm.common.bundled import bundled
 
 demo = bundled("examples/speech/harbour")
 tokenizer = AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))

@@ -1,21 +1,31 @@
 """Fast n-gram language models for every speech recogniser in Hugging Face Transformers.
 
-Importing the package registers its pipeline classes: `pipeline("automatic-speech-recognition", model=..., lm=...)`.
+Importing the package registers its pipeline classes: `pipeline("automatic-speech-recognition", model=..., lm=...)`. What is
+imported from it is loaded when it is asked for, and the pipelines when those of Transformers are.
 """
 
-from .boosting import ArcBooster, PhraseBooster
-from .ctc import CTCDecoder
-from .errors import InvalidLogitsError, NGramFormatError, StreamError, TokenizerMismatchError
-from .generation import NGramLogitsProcessor
-from .graph import GraphDecoder
-from .hypotheses import Hypothesis
-from .language_model import NGramLM
-from .log_linear import LogLinear
-from .pipelines import CTCNGramPipeline, Seq2SeqNGramPipeline, TransducerNGramPipeline, register
-from .streaming import Partial, StreamingDecoder
-from .transducer import TransducerDecoder
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-register()
+from .common.after_import import after_import
+from .common.lazy import attributes_of
+
+if TYPE_CHECKING:
+    from .audio import StreamingRecognizer
+    from .decoding.ctc import CTCDecoder
+    from .decoding.graph import GraphDecoder
+    from .decoding.hypotheses import Hypothesis
+    from .decoding.partials import Partial
+    from .decoding.streaming import StreamingDecoder
+    from .decoding.transducer import TransducerDecoder
+    from .errors import InvalidLogitsError, NGramFormatError, StreamError, TokenizerMismatchError
+    from .generation import NGramLogitsProcessor
+    from .language_model.log_linear import LogLinear
+    from .language_model.model import NGramLM
+    from .phrases import ArcBooster, PhraseBooster
+    from .pipelines import CTCNGramPipeline, Seq2SeqNGramPipeline, TransducerNGramPipeline, register
+    from .search.networks.model import TransducerModel
 
 __all__ = [
     "ArcBooster",
@@ -33,7 +43,57 @@ __all__ = [
     "Seq2SeqNGramPipeline",
     "StreamError",
     "StreamingDecoder",
+    "StreamingRecognizer",
     "TokenizerMismatchError",
     "TransducerDecoder",
+    "TransducerModel",
     "TransducerNGramPipeline",
+    "register",
 ]
+
+_MODULES = {
+    "ArcBooster": "phrases",
+    "CTCDecoder": "decoding.ctc",
+    "CTCNGramPipeline": "pipelines",
+    "GraphDecoder": "decoding.graph",
+    "Hypothesis": "decoding.hypotheses",
+    "InvalidLogitsError": "errors",
+    "LogLinear": "language_model.log_linear",
+    "NGramFormatError": "errors",
+    "NGramLM": "language_model.model",
+    "NGramLogitsProcessor": "generation",
+    "Partial": "decoding.partials",
+    "PhraseBooster": "phrases",
+    "Seq2SeqNGramPipeline": "pipelines",
+    "StreamError": "errors",
+    "StreamingDecoder": "decoding.streaming",
+    "StreamingRecognizer": "audio",
+    "TokenizerMismatchError": "errors",
+    "TransducerDecoder": "decoding.transducer",
+    "TransducerModel": "search.networks.model",
+    "TransducerNGramPipeline": "pipelines",
+    "register": "pipelines",
+}
+
+
+__getattr__ = attributes_of(__name__, _MODULES)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _registering(kind: str) -> Callable[[], None]:
+    return lambda: getattr(importlib.import_module(".models.registration", __name__), f"register_{kind}")()
+
+
+def _register_pipelines() -> None:
+    importlib.import_module(".pipelines", __name__)
+
+
+# Each when its part of Transformers has been loaded: these parts import one another.
+after_import("transformers.models.auto.configuration_auto", _registering("configurations"))
+after_import("transformers.models.auto.modeling_auto", _registering("models"))
+after_import("transformers.models.auto.feature_extraction_auto", _registering("feature_extractors"))
+after_import("transformers.models.auto.tokenization_auto", _registering("tokenizers"))
+after_import("transformers.pipelines", _register_pipelines)

@@ -1,4 +1,4 @@
-"""Makes the helpers beside this file importable from every folder of tests.
+"""What holds for all tests; helpers that several share are in `support`.
 
 Without a GPU the Triton kernels run in Triton's interpreter, which has to be chosen before they are imported.
 

@@ -17,7 +17,7 @@ from transformers import (
 )  # fmt: skip
 
 from hf_ngpulm.models import HatConfig, HatForASR, StatelessTransducerConfig, StatelessTransducerForASR
-from hf_ngpulm.transducer.losses import tdt_loss, transducer_loss
+from hf_ngpulm.models.losses import tdt_loss, transducer_loss
 
 PIECES = 256
 SIZE = 144

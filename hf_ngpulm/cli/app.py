@@ -69,7 +69,8 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ModuleNotFoundError as error:
-        if error.name not in ("accelerate", "aiohttp", "datasets", "jiwer", "matplotlib", "sounddevice", "soundfile", "soxr"):
+        extras = ("accelerate", "aiohttp", "datasets", "jiwer", "matplotlib", "pyarrow", "sounddevice", "soundfile", "soxr")
+        if error.name not in extras:
             raise
         return _complain(f"this command needs {error.name}: pip install 'hf-ngpulm[all]'")
     except (ValueError, OSError) as error:

@@ -78,8 +78,8 @@ def convert(
 
 def _convert_words(source: str, target: str, kind: str, out_units: str | None, max_ngrams: int | None) -> None:
     """Write the n-grams of a KenLM binary with its own words."""
-    from ..kenlm import read_binary
-    from ..ngrams import write_arpa
+    from ..formats.arpa import write_arpa
+    from ..formats.kenlm import read_binary
 
     if kind != "arpa":
         raise ValueError(
@@ -91,7 +91,7 @@ def _convert_words(source: str, target: str, kind: str, out_units: str | None, m
     file = read_binary(source)
     table = file.table()
     if max_ngrams is not None:
-        from ..pruning import prune_table
+        from ..language_model.pruning import prune_table
 
         table = prune_table(table, max_ngrams)
     write_arpa(table, target, "piece", file.words)

@@ -66,8 +66,8 @@ def demo(
     """Small models of every kind transcribe bundled clips: alone, with a language model, a beam, phrases. Works offline."""
     import torch
 
-    from ..bundled import bundled
-    from ..language_model import NGramLM
+    from ..common.bundled import bundled
+    from ..language_model.model import NGramLM
 
     chosen = list(dict.fromkeys(model or MODELS))
     unknown = [name for name in chosen if name not in MODELS]
@@ -99,7 +99,7 @@ def demo(
 
 
 def _read(folder: Path) -> Clips:
-    from ..audio import read_audio
+    from ..audio.files import read_audio
 
     lines = [json.loads(line) for line in (folder / "clips.jsonl").read_text(encoding="utf-8").splitlines()]
     rate = 16_000

@@ -92,10 +92,10 @@ def evaluate(
     """
     import torch
 
+    from ..common.progress import Bars
     from ..evaluation import evaluating, read_recordings
     from ..evaluation.processes import WorkerLostError, launched_alone, rank_and_size
     from ..evaluation.results import read_results
-    from ..progress import Bars
 
     if not 0 < confidence < 1:
         raise ValueError(f"--confidence should lie between 0 and 1, as in 0.95, got {confidence}")

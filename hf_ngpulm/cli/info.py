@@ -74,7 +74,7 @@ def _facts(lm: str, tokenizer: str | None, vocab_size: int | None, units: str) -
 
 def _kenlm_facts(path: str) -> tuple[dict[str, Any], dict[str, str]]:
     """What a KenLM binary says of itself; its n-grams aren't read."""
-    from ..kenlm import read_binary
+    from ..formats.kenlm import read_binary
 
     file = read_binary(path)
     total, size = sum(file.counts), os.path.getsize(path)

@@ -29,8 +29,8 @@ def interpolate(
 
     hf-ngpulm interpolate general-lm domain-lm --valid transcripts.txt --tokenizer nvidia/parakeet-ctc-0.6b -o mixed-lm
     """
-    from ..language_model import NGramLM
-    from ..texts import read_texts
+    from ..language_model.model import NGramLM
+    from ..text import read_texts
 
     if (weights is None) == (not valid):
         raise ValueError("name either --weights, or --valid with text to fit them to")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from ..language_model import NGramLM
+    from ..language_model.model import NGramLM
 
 LMArgument = Annotated[
     str,
@@ -82,7 +82,7 @@ def of_words(
 
 def is_word_binary(source: str, tokenizer: str | None, vocab_size: int | None, units: str) -> bool:
     """Whether a KenLM binary was given, to be taken with the words that it is over and not as a model of token ids."""
-    from ..kenlm import is_kenlm_binary
+    from ..formats.kenlm import is_kenlm_binary
 
     if not is_kenlm_binary(source) or tokenizer is not None or vocab_size is not None:
         return False
@@ -95,7 +95,7 @@ def load(
     source: str, tokenizer: str | None = None, vocab_size: int | None = None, units: str = "auto", **of_words: Any
 ) -> NGramLM:
     """Load whatever a command was given."""
-    from ..language_model import NGramLM, load_language_model
+    from ..language_model.model import NGramLM, load_language_model
 
     if os.path.isfile(source) and not source.endswith(".nemo"):
         if is_word_binary(source, tokenizer, vocab_size, units):
@@ -118,7 +118,7 @@ def load_recogniser(model: str, device: str, **settings: Any) -> Any:
     """A speech recognition pipeline, without the progress bar of its weights."""
     import transformers
 
-    from .. import register
+    from ..pipelines import register
 
     check_folder(model)
     register()

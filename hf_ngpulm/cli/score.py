@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ..texts.sources import read_texts
+from ..text.sources import read_texts
 from .models import JsonOption, LMArgument, TokenizerOption, UnitsOption, load, load_tokenizer
 
 
@@ -31,8 +31,8 @@ def score(
         raise ValueError("--tokenizer is needed to turn text into token ids: the folder or Hub id of the ASR model")
     model = load(lm, tokenizer, None, units)
     encoder = load_tokenizer(tokenizer)
-    texts = list(read_texts(files)) if files else [line.strip() for line in sys.stdin if line.strip()]
-    if not texts:
+    texts = list(read_texts(files)) if files else [line.strip() for line in sys.stdin]
+    if not any(texts):
         raise ValueError("there is nothing to score: the input has no text")
     scored = model.score_texts(texts, encoder)
     for text, (log_prob, token_ids) in zip(texts, scored, strict=True):

@@ -47,12 +47,31 @@ def serve(
     language: LanguageOption = None,
     endpoint: EndpointOption = 1.0,
     max_clients: Annotated[int, typer.Option("--max-clients", min=1, help="Clients at the same time.")] = 64,
+    max_per_address: Annotated[
+        int,
+        typer.Option("--max-per-address", min=1, help="Of these, from one IPv4 address or IPv6 network of 64 bits."),
+    ] = 16,
     max_phrases: Annotated[int, typer.Option("--max-phrases", min=1, help="Phrases of a client.")] = 1000,
+    max_phrase_bytes: Annotated[
+        int, typer.Option("--max-phrase-bytes", min=1, help="Bytes of a client's phrases in all, in UTF-8.")
+    ] = 32_768,
     max_message: Annotated[int, typer.Option("--max-message", min=1024, help="Bytes of a client's message.")] = 262_144,
     idle: Annotated[float, typer.Option("--idle", min=0.1, help="Seconds after which a silent client is closed.")] = 60.0,
     origin: Annotated[
         list[str] | None,
-        typer.Option("--origin", help="Origin whose pages may connect, besides the server's own; * for all; several times."),
+        typer.Option(
+            "--origin",
+            help="Origin (https://example.org) whose pages may connect, besides the server's own, and by whose name the server "
+            "may be called, as behind a proxy; * for all pages, by this machine's names; several times.",
+        ),
+    ] = None,
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--proxy",
+            help="Address or network of a reverse proxy, whose X-Forwarded-For tells clients' addresses; one on this machine "
+            "needn't be named; several times.",
+        ),
     ] = None,
     tick: Annotated[
         float, typer.Option("--tick", min=0.001, max=10, help="Seconds that clients' chunks wait to be decoded together.")
@@ -63,20 +82,24 @@ def serve(
     """Serve a websocket (/stream) that turns clients' audio into text, a page with a microphone (/), and /health.
 
     All clients are decoded as one batch, each with its own phrases. Listens on this machine alone unless --host says otherwise;
-    there are no passwords and no encryption: put a reverse proxy in front of it.
+    there are no passwords and no encryption: put a reverse proxy in front of it. Of phrases a client may have in any 5 seconds
+    what it may have at a time; it has 10 seconds to say hello.
 
     hf-ngpulm serve nvidia/parakeet-tdt-0.6b-v3 --lm org/my-lm --port 8765
     """
     from ..serving import Limits, make_app
-    from ..serving.app import local_hosts
+    from ..serving.access import local_hosts
 
-    limits = Limits(clients=max_clients, phrases=max_phrases, message_bytes=max_message, idle_seconds=idle)
+    limits = Limits(
+        clients=max_clients, clients_per_address=max_per_address, message_bytes=max_message, phrases=max_phrases,
+        phrase_bytes=max_phrase_bytes, idle_seconds=idle,
+    )  # fmt: skip
     recognizer = load_streaming(
         model, device, endpoint, lm=lm, lm_weight=lm_weight, num_beams=num_beams, strategy=strategy, chunk_seconds=chunk,
         left_seconds=left, right_seconds=right, num_lookahead_tokens=lookahead, language=language, max_streams=max_clients,
     )  # fmt: skip
     warm_up(recognizer)
-    app = make_app(recognizer, limits, origin or (), tick, None if origin else local_hosts(host))
+    app = make_app(recognizer, limits, origin or (), tick, local_hosts(host, origin or ()), proxy or ())
     asyncio.run(_serve(app, host, port, limits.shutdown_seconds, as_json))
 
 

@@ -31,7 +31,7 @@ from .streaming_models import (
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..streaming import StreamingRecognizer
+    from ..audio import StreamingRecognizer
 
 
 def stream(
@@ -78,7 +78,7 @@ def stream(
     recognizer = load_streaming(model, device, endpoint, max_streams=1, **settings)
     if not no_wait:
         warm_up(recognizer)
-    from ..streaming.audio.sources import file_pieces, microphone_pieces
+    from ..audio.sources import file_pieces, microphone_pieces
 
     rate = recognizer.sampling_rate
     pieces: Iterator[np.ndarray]
@@ -105,7 +105,7 @@ def _until_interrupted(pieces: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
 
 def _events(recognizer: StreamingRecognizer, pieces: Iterable[np.ndarray], context: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """What a stream says, as it says it."""
-    from ..streaming.audio.events import final_event, partial_event
+    from ..audio.events import final_event, partial_event
 
     sid = recognizer.open(**context)
 

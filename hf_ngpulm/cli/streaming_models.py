@@ -9,7 +9,7 @@ import typer
 from .models import load_recogniser
 
 if TYPE_CHECKING:
-    from ..streaming import StreamingRecognizer
+    from ..audio import StreamingRecognizer
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="Folder or Hub id of the ASR model.")]
 LMOption = Annotated[str | None, typer.Option("--lm", help="Language model: folder, Hub id, ARPA or .nemo file.")]
@@ -42,8 +42,8 @@ def load_streaming(model: str, device: str | None, endpoint: float, **settings: 
     import torch
     from transformers import AutoProcessor
 
-    from ..language_model import load_language_model
-    from ..streaming import StreamingRecognizer
+    from ..audio import StreamingRecognizer
+    from ..language_model.model import load_language_model
 
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     # Half precision, in which many models are saved, is slow and coarse on a CPU.

@@ -25,7 +25,7 @@ from .models import (
 )
 
 if TYPE_CHECKING:
-    from ..training import Training
+    from ..language_model.training import Training
 
 
 def train(
@@ -92,10 +92,10 @@ def train(
         raise ValueError("name either --tokenizer (the ASR model's; the input is text) or --vocab-size (it is token ids)")
     # A request to end leaves no temporary files behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    from ..common.progress import Bars
+    from ..language_model.training import train as train_on
     from ..ngrams.kneser_ney import DISCOUNT_FALLBACK
-    from ..progress import Bars
-    from ..texts import read_ids, read_texts, total_bytes
-    from ..training import train as train_on
+    from ..text import read_ids, read_texts, total_bytes
 
     begin = time.perf_counter()
     accelerator = _accelerator()
@@ -112,7 +112,7 @@ def train(
         normalise=normalise,
         discount_fallback=DISCOUNT_FALLBACK if fallback else None,
         valid=_validation(valid, field, split, vocab_size is not None) if valid else None,
-        outputs=None if outputs is None else read_texts([outputs]),
+        outputs=None if outputs is None else filter(None, read_texts([outputs])),
         device=device,
         memory=memory,
         folder=folder,
@@ -134,7 +134,7 @@ def train(
 
 def _validation(inputs: list[str], field: str | None, split: str, are_ids: bool) -> Iterator[Any]:
     """Texts, or lists of token ids."""
-    from ..texts import read_ids, read_texts
+    from ..text import read_ids, read_texts
 
     if not are_ids:
         yield from read_texts(inputs, field, split)
@@ -148,7 +148,7 @@ def _write_arpa(training: Training, path: str) -> None:
     if training.of_words is None:
         training.lm.to_arpa(path)
         return
-    from ..ngrams import write_arpa
+    from ..formats.arpa import write_arpa
 
     table, words = training.of_words
     write_arpa(table, path, "piece", words)

@@ -46,7 +46,7 @@ def transcribe(
     import numpy as np
     import torch
 
-    from ..audio import read_audio
+    from ..audio.files import read_audio
     from ..evaluation.recognition import SHORTEST
 
     if timestamps not in (None, "word", "char"):

@@ -26,13 +26,30 @@ def tune(
     model: Annotated[str, typer.Argument(help="Folder or Hub id of the ASR model.")],
     data: Annotated[str, typer.Argument(help="Recordings with transcripts: manifest, folder, or Hub id of a dataset.")],
     lm: Annotated[str | None, typer.Option("--lm", help="Language model: folder, Hub id, ARPA or .nemo file.")] = None,
-    weights: Annotated[str | None, typer.Option("--weights", help=f"Weights of the LM: {GRID}.")] = None,
-    betas: Annotated[str | None, typer.Option("--betas", help=f"For CTC with a beam: bonuses for each token: {GRID}.")] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option("--weights", "--lm-weight", help=f"Weights of the LM, or the one to keep to: {GRID} [default: tuned]."),
+    ] = None,
+    betas: Annotated[
+        str | None,
+        typer.Option(
+            "--betas",
+            "--beta",
+            help=f"For CTC with a beam: bonuses for each token: {GRID} [default: in proportion to the LM's weight].",
+        ),
+    ] = None,
     phrases: PhrasesOption = None,
-    phrase_weights: Annotated[str | None, typer.Option("--phrase-weights", help=f"Weights of the phrases: {GRID}.")] = None,
+    phrase_weights: Annotated[
+        str | None,
+        typer.Option("--phrase-weights", "--phrase-weight", help=f"Weights of the phrases: {GRID} [default: tuned]."),
+    ] = None,
     ilm_weights: Annotated[
         str | None,
-        typer.Option("--ilm-weights", help=f"For transducers: weights of the internal LM, which is subtracted: {GRID}."),
+        typer.Option(
+            "--ilm-weights",
+            "--ilm-weight",
+            help=f"For transducers: weights of the internal LM, which is subtracted: {GRID} [default: it isn't].",
+        ),
     ] = None,
     num_beams: Annotated[int | None, typer.Option("--num-beams", min=1, help="Beam of the search to tune for.")] = None,
     strategy: Annotated[
@@ -62,6 +79,8 @@ def tune(
     """Find the weights with which a model and an LM make the fewest errors; with --save, the LM remembers them.
 
     hf-ngpulm tune nvidia/parakeet-ctc-0.6b dev.jsonl --lm my-lm --num-beams 8 --save --plot wer.png
+
+    The weights of the LM and of phrases are tuned whatever else is; a single value, as in --lm-weight 0.5, stays.
 
     Wherever this model decodes with this LM, and no weight is given, what was saved holds from then on. The exit status is 3 if
     some audio could not be read; weights are found, and saved, all the same.

@@ -17,32 +17,36 @@ and what is found differs for these reasons:
   added up at the end.
 - **Look-ahead.** A word counts there when it ends, and until then only whether it may become a known one. Here each label
   counts what it says of the word, so that unlikely words are dropped sooner and likely ones kept. A narrower beam suffices.
-- **Words that aren't among the unigrams**, but in the language model, score as `<unk>` here, with their own probability there.
 - **Spaces.** One at the end of a transcript counts as an unknown word there, as nothing here; a second one in a row costs
   log V.
 - **Pieces** (`▁`). Any pieces that join to a word are that word there; here, the 16 ways to cut it into the fewest. One text
   has many prefixes, so twice as many are kept.
 - `beam_width=1` keeps 2 prefixes. `prune_history` acts on the transcripts that are returned.
 - `lm_start_state` takes what this decoder has returned as `last_lm_state`, an object of its own; not a `kenlm.State`.
-- Pools of processes aren't used. `MultiLanguageModel` isn't offered: `hf_ngpulm.LogLinear` is, for `CTCDecoder`.
+- Pools of processes aren't used. Language models of other classes than those here aren't taken.
 
 Transformers' pipeline takes such a decoder (`pipeline(..., decoder=...)`); its `Wav2Vec2ProcessorWithLM` asks whether a
 decoder is of pyctcdecode's own class, and takes it after `stand_in`. `NGramLM.from_wav2vec2_with_lm` reads the repos of such
 processors.
 """
 
-from .alphabet import Alphabet
-from .decoder import BeamSearchDecoderCTC, build_ctcdecoder
-from .language_model import LanguageModel
-from .standing_in import stand_in
-from .transcripts import OutputBeam, OutputBeamMPSafe
+from ..formats.wav2vec2.alphabet import Alphabet, verify_alphabet_coverage
+from .decoder import Beam, BeamSearchDecoderCTC, LMBeam, OutputBeam, OutputBeamMPSafe, build_ctcdecoder
+from .language_model import HotwordScorer, LanguageModel, MultiLanguageModel, load_unigram_set_from_arpa
+from .replace_module import stand_in
 
 __all__ = [
     "Alphabet",
+    "Beam",
     "BeamSearchDecoderCTC",
+    "HotwordScorer",
+    "LMBeam",
     "LanguageModel",
+    "MultiLanguageModel",
     "OutputBeam",
     "OutputBeamMPSafe",
     "build_ctcdecoder",
+    "load_unigram_set_from_arpa",
     "stand_in",
+    "verify_alphabet_coverage",
 ]

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import secrets
 import weakref
-from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from ..boosting import PhraseBooster
-from ..ctc import CTCDecoder
-from ..ctc.decoder import MOST_BEAMS
-from ..ctc.stream import BeamStream
 from ..errors import NGramFormatError
-from ..hypotheses import Hypothesis
-from ..language_model import NGramLM
-from .alphabet import Alphabet, LabelTokenizer
-from .constants import (
+from ..formats.wav2vec2.alphabet import Alphabet, LabelTokenizer
+from ..formats.wav2vec2.constants import (
     DEFAULT_ALPHA,
     DEFAULT_BEAM_WIDTH,
     DEFAULT_BETA,
@@ -35,34 +23,45 @@ from .constants import (
     DEFAULT_SCORE_LM_BOUNDARY,
     DEFAULT_UNK_LOGP_OFFSET,
 )
-from .fused import CUTTINGS, FusedModel, LMState
-from .language_model import LanguageModel
-from .outputs import log_probs_of, without_unlikely
-from .repository import ALPHABET_FILE, LM_FOLDER, download
-from .transcripts import OutputBeam, OutputBeamMPSafe, Transcript, merged
+from ..formats.wav2vec2.repository import ALPHABET_FILE, LM_FOLDER, download
+from .hotwords import HotwordScorer
+from .language_model import LanguageModel, MultiLanguageModel
+from .partial import EMPTY_START_BEAM, Beam, LMBeam, PartialSearch
+from .searching import Search, Searches
+from .transcripts import OutputBeam, OutputBeamMPSafe
+from .weighed_lm import FusedModel, LMState
 
 logger = logging.getLogger(__name__)
 
-MOST_ENTRIES = 1 << 25  # of a batch: rows x frames x prefixes
-KEPT_HOTWORDS = 16
-MORE_PREFIXES = 16  # of pieces a text has several, until they are joined
+__all__ = ["Beam", "BeamSearchDecoderCTC", "LMBeam", "OutputBeam", "OutputBeamMPSafe", "build_ctcdecoder"]
+
 FOR_THE_BEST = 16  # prefixes that may together be the best text
 
 
 class BeamSearchDecoderCTC:
     """pyctcdecode's decoder on this package's engine, see `hf_ngpulm.compat`.
 
+    It can be pickled, with its language model.
+
     Args:
         alphabet: labels of the outputs.
-        language_model: of words, or None.
+        language_model: of words, several, or None.
         tokenizer: of the recogniser: words are spelled as it writes them only. Without it they are spelled in labels, and where
             these are pieces (`▁`) in the ways that take fewest, up to 16 a word: recognisers that aren't sure mix them.
         case: "lower" or "upper" changes the words of the language model before they are spelled, see
             `hf_ngpulm.lexicon.compose`.
 
+    Attributes:
+        model_container: the language models of all decoders. As in pyctcdecode, they stay until `cleanup` or
+            `clear_class_models` is called.
+
     Raises:
-        NGramFormatError: the words can't be written in these labels, or only in another case.
+        NGramFormatError: the words of the language model can be written in these labels, but only in another case.
+        TypeError: a language model of another class.
+        ValueError: what a language model is weighed with isn't a finite number, or too large.
     """
+
+    model_container: ClassVar[dict[bytes, LanguageModel | MultiLanguageModel | None]] = {}
 
     _ALPHABET_SERIALIZED_FILENAME = ALPHABET_FILE
     _LANGUAGE_MODEL_SERIALIZED_DIRECTORY = LM_FOLDER
@@ -71,19 +70,38 @@ class BeamSearchDecoderCTC:
     def __init__(
         self,
         alphabet: Alphabet,
-        language_model: LanguageModel | None = None,
+        language_model: LanguageModel | MultiLanguageModel | None = None,
         tokenizer: Any = None,
         case: str = "auto",
     ) -> None:
+        if not isinstance(language_model, LanguageModel | MultiLanguageModel | None):
+            raise TypeError(
+                "language_model should be a LanguageModel or a MultiLanguageModel of hf_ngpulm.compat (the search needs all of "
+                f"its n-grams), got {type(language_model).__name__}"
+            )
         self._alphabet = alphabet
         self._tokenizer = LabelTokenizer(alphabet) if tokenizer is None else tokenizer
-        # Where users of pyctcdecode look for the model; of this decoder only, and gone with it.
-        self._model_key = secrets.token_bytes(16)
-        self.model_container: dict[bytes, LanguageModel | None] = {self._model_key: language_model}
         self._fused = None if language_model is None else FusedModel(language_model, self._tokenizer, case)
-        self._made: OrderedDict[Any, CTCDecoder] = OrderedDict()
-        self._hotwords: OrderedDict[Any, PhraseBooster | None] = OrderedDict()
+        self._searches = Searches(alphabet, self._tokenizer, self._fused)
+        self._hold(language_model)
+
+    def _hold(self, language_model: LanguageModel | MultiLanguageModel | None) -> None:
+        """Have the language model where users of pyctcdecode look for it."""
+        self._model_key = secrets.token_bytes(16)
+        self.model_container[self._model_key] = language_model
         self._decoders.add(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_model_key": self._language_model}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._hold(state["_model_key"])
+
+    def __copy__(self) -> BeamSearchDecoderCTC:
+        other = object.__new__(type(self))
+        other.__setstate__(self.__getstate__())
+        return other
 
     # -- decoding
 
@@ -98,10 +116,9 @@ class BeamSearchDecoderCTC:
         lm_start_state: LMState | None = None,
     ) -> str:
         """The best transcript. Arguments as for `decode_beams`."""
-        search = self._search(
-            beam_width, beam_prune_logp, token_min_logp, hotwords, hotword_weight, lm_start_state, prefixes=FOR_THE_BEST
-        )
-        return self._transcripts([logits], search)[0][0].text
+        scorer = HotwordScorer.build_scorer(hotwords, hotword_weight)
+        search = self._search(beam_width, beam_prune_logp, token_min_logp, scorer, lm_start_state, FOR_THE_BEST)
+        return search.transcripts([logits])[0][0].text
 
     def decode_beams(
         self,
@@ -119,23 +136,26 @@ class BeamSearchDecoderCTC:
         Args:
             logits: `[T, C]`, numpy or torch on any device: logits, log-probabilities, or probabilities (rows that sum to one,
                 none below zero).
-            beam_width: prefixes that the search keeps, and transcripts that are returned at most; 1 to 1024.
-            beam_prune_logp: those that score so much less (below 0) than the best one are dropped.
+            beam_width: prefixes that the search keeps, of up to 1,024, and transcripts that are returned at most.
+            beam_prune_logp: those that score so much less (at most 0) than the best one are dropped.
             token_min_logp: labels less likely than this are left out, but for the likeliest of a frame.
             prune_history: leave out transcripts that differ from a better one only in words further back than the language
                 model sees.
-            hotwords: words that shall be recognised; of several in a text each counts.
+            hotwords: words that shall be recognised; of several in a text each counts. A single text is taken for its words,
+                with a warning.
             hotword_weight: natural log, what each earns.
             lm_start_state: `last_lm_state` of what was said before, by this decoder.
 
         Raises:
             InvalidLogitsError: another shape, or NaN or infinite logits.
             ValueError: an argument out of range, or the state of another decoder.
+            TypeError: a state of another class, such as `kenlm.State`.
         """
-        search = self._search(beam_width, beam_prune_logp, token_min_logp, hotwords, hotword_weight, lm_start_state)
-        (found,) = self._transcripts([logits], search)
+        scorer = HotwordScorer.build_scorer(hotwords, hotword_weight)
+        search = self._search(beam_width, beam_prune_logp, token_min_logp, scorer, lm_start_state)
+        (found,) = search.transcripts([logits])
         if prune_history:
-            found = self._without_same_history(found)
+            found = self._without_same_history(found, lambda transcript: (transcript.text,))
         return [transcript.beam(self._fused) for transcript in found]
 
     def decode_batch(
@@ -155,8 +175,9 @@ class BeamSearchDecoderCTC:
             logits_list: of each utterance `[T, C]`; a batch `[B, T, C]` will do.
             beam_width, beam_prune_logp, token_min_logp, hotwords, hotword_weight: as for `decode_beams`.
         """
-        search = self._search(beam_width, beam_prune_logp, token_min_logp, hotwords, hotword_weight, prefixes=FOR_THE_BEST)
-        return [found[0].text for found in self._transcripts(list(logits_list), search)]
+        scorer = HotwordScorer.build_scorer(hotwords, hotword_weight)
+        search = self._search(beam_width, beam_prune_logp, token_min_logp, scorer, prefixes=FOR_THE_BEST)
+        return [found[0].text for found in search.transcripts(list(logits_list))]
 
     def decode_beams_batch(
         self,
@@ -170,16 +191,69 @@ class BeamSearchDecoderCTC:
         hotword_weight: float = DEFAULT_HOTWORD_WEIGHT,
     ) -> list[list[OutputBeamMPSafe]]:
         """The best transcripts of each utterance. Arguments as for `decode_batch` and `decode_beams`."""
-        search = self._search(beam_width, beam_prune_logp, token_min_logp, hotwords, hotword_weight)
-        batch = self._transcripts(list(logits_list), search)
+        scorer = HotwordScorer.build_scorer(hotwords, hotword_weight)
+        search = self._search(beam_width, beam_prune_logp, token_min_logp, scorer)
+        batch = search.transcripts(list(logits_list))
         if prune_history:
-            batch = [self._without_same_history(found) for found in batch]
-        return [[transcript.beam_without_state() for transcript in found] for found in batch]
+            batch = [self._without_same_history(found, lambda transcript: (transcript.text,)) for found in batch]
+        return [[transcript.beam(None).get_mp_safe_beam() for transcript in found] for found in batch]
+
+    def get_starting_state(self) -> tuple[list[Beam], dict[Any, Any], dict[Any, Any]]:
+        """The beam before the first frame, and two dictionaries for `partial_decode_beams`, in which nothing is kept."""
+        return [EMPTY_START_BEAM], {}, {}
+
+    def partial_decode_beams(
+        self,
+        logits: Any,
+        cached_lm_scores: dict[Any, Any],
+        cached_p_lm_scores: dict[Any, Any],
+        beams: Sequence[Beam],
+        processed_frames: int,
+        beam_width: int = DEFAULT_BEAM_WIDTH,
+        beam_prune_logp: float = DEFAULT_PRUNE_LOGP,
+        token_min_logp: float = DEFAULT_MIN_TOKEN_LOGP,
+        prune_history: bool = DEFAULT_PRUNE_BEAMS,
+        hotword_scorer: HotwordScorer | None = None,
+        force_next_word: bool = False,
+        is_end: bool = False,
+    ) -> list[LMBeam]:
+        """Decode more frames of an utterance. Cut or not, it comes to the same.
+
+        Args:
+            logits: `[T, C]`, as for `decode_beams`.
+            cached_lm_scores, cached_p_lm_scores: as `get_starting_state` gives them: what pyctcdecode keeps there, beams know.
+            beams: from which the search goes on: those that the call before this one returned, some of them, or others.
+            processed_frames: frames of the calls before.
+            beam_width, beam_prune_logp, token_min_logp: as for `decode_beams`.
+            prune_history: as for `decode_beams`: of beams with the same words at their ends the best one is returned.
+            hotword_scorer: hotwords; from now on those before count no more.
+            force_next_word: end the last word here.
+            is_end: end the utterance here.
+
+        Returns:
+            The best first, each text once.
+
+        Raises:
+            InvalidLogitsError: another shape, or NaN or infinite logits.
+            ValueError: no beams, or an argument out of range.
+        """
+        if not beams:
+            raise ValueError("beams is empty: go on from those that the call before this one returned, or get_starting_state()")
+        search = self._search(beam_width, beam_prune_logp, token_min_logp, hotword_scorer)
+        found = PartialSearch(search)(beams, logits, processed_frames, force_next_word, is_end)
+        found = [beam for beam in found if beam.lm_score >= found[0].lm_score - search.threshold]
+        if prune_history:
+            found = self._without_same_history(found, lambda beam: (beam.text, beam.partial_word, beam.last_char))
+        return found[: search.beam_width] if force_next_word or is_end else found
 
     # -- parameters and files
 
     @property
-    def _language_model(self) -> LanguageModel | None:
+    def _language_model(self) -> LanguageModel | MultiLanguageModel | None:
+        if self._model_key not in self.model_container:
+            raise RuntimeError(
+                "the decoder's language model was let go of (cleanup, clear_class_models); make the decoder anew"
+            )
         return self.model_container[self._model_key]
 
     def reset_params(
@@ -196,16 +270,17 @@ class BeamSearchDecoderCTC:
             )
 
     def cleanup(self) -> None:
-        """Let go of the language model. (It goes with the decoder, too.)"""
-        self.model_container.clear()
+        """Let go of the language model: the decoder is of no further use."""
+        self.model_container.pop(self._model_key, None)
         self._fused = None
-        self._made.clear()
+        self._searches = Searches(self._alphabet, self._tokenizer, None)
 
     @classmethod
     def clear_class_models(cls) -> None:
         """Let go of the language models of all decoders."""
         for decoder in list(cls._decoders):
             decoder.cleanup()
+        cls.model_container.clear()
 
     def save_to_dir(self, filepath: str | os.PathLike[str]) -> None:
         """Write `alphabet.json`, and a folder `language_model` if there is one, to a folder, as pyctcdecode reads them."""
@@ -214,6 +289,22 @@ class BeamSearchDecoderCTC:
         if self._language_model is not None:
             (folder / LM_FOLDER).mkdir()
             self._language_model.save_to_dir(folder / LM_FOLDER)
+
+    @staticmethod
+    def parse_directory_contents(filepath: str | os.PathLike[str]) -> dict[str, str | None]:
+        """The paths of what a folder holds of a decoder: "alphabet", and "language_model" or None.
+
+        Raises:
+            NGramFormatError: there is no alphabet, or something else beside it and no language model.
+        """
+        folder = Path(filepath)
+        names = {path.name for path in folder.iterdir() if not path.name.startswith((".", "__"))}
+        if ALPHABET_FILE not in names or (len(names) > 1 and LM_FOLDER not in names):
+            raise NGramFormatError(
+                f"{folder} should hold {ALPHABET_FILE}, and {LM_FOLDER} or nothing else; it holds {', '.join(sorted(names))}"
+            )
+        language_model = str(folder / LM_FOLDER) if LM_FOLDER in names else None
+        return {"alphabet": str(folder / ALPHABET_FILE), "language_model": language_model}
 
     @classmethod
     def load_from_dir(cls, filepath: str | os.PathLike[str], unigram_encoding: str | None = None) -> BeamSearchDecoderCTC:
@@ -247,127 +338,22 @@ class BeamSearchDecoderCTC:
         kwargs.pop("allow_patterns", None)
         return cls.load_from_dir(download(model_id, cache_dir=cache_dir, **kwargs))
 
-    # -- the search
+    def _search(self, *given: Any, **more: Any) -> Search:
+        """What a call asks for, see `Searches.search`."""
+        self._language_model  # noqa: B018 - has it been let go of?
+        return self._searches.search(*given, **more)
 
-    def _search(
-        self,
-        beam_width: int,
-        beam_prune_logp: float,
-        token_min_logp: float,
-        hotwords: Iterable[str] | None,
-        hotword_weight: float,
-        lm_start_state: LMState | None = None,
-        prefixes: int = MOST_BEAMS,
-    ) -> _Search:
-        """What a call asks for, checked; `prefixes`: of how many, the best ones, transcripts are made."""
-        if isinstance(beam_width, bool) or not isinstance(beam_width, int | np.integer) or not 1 <= beam_width <= MOST_BEAMS:
-            raise ValueError(f"beam_width should be a whole number from 1 to {MOST_BEAMS}, got {beam_width!r}")
-        if not beam_prune_logp < 0:
-            raise ValueError(f"beam_prune_logp should be below 0, got {beam_prune_logp!r}")
-        if math.isnan(token_min_logp):
-            raise ValueError(f"token_min_logp should be a number, got {token_min_logp!r}")
-        threshold = min(-float(beam_prune_logp), 1e9)
-        decoder = self._decoder(int(beam_width), threshold, prefixes)
-        lm = decoder.fusion.models[0] if decoder.fusion.models else None
-        booster = self._booster(hotwords, hotword_weight)
-        if booster is not None:
-            decoder = decoder.with_phrases(booster)
-        start = None if lm_start_state is None else lm_start_state.of(self._fused)
-        return _Search(decoder, lm, int(beam_width), threshold, float(token_min_logp), start)
-
-    def _decoder(self, beam_width: int, threshold: float, prefixes: int) -> CTCDecoder:
-        """The decoder of this package, with the language model as it is weighed at the moment."""
-        language_model = self._language_model
-        attrs = None if language_model is None else language_model.attrs
-        if self._made and next(iter(self._made))[0] != attrs:
-            self._made.clear()
-        key = (attrs, beam_width, threshold, prefixes)
-        if key not in self._made:
-            lm = None if self._fused is None or attrs is None else self._fused.weighed(attrs)
-            # 1 would be another search, that of alignments.
-            num_beams = min(MOST_BEAMS, max(2, beam_width + MORE_PREFIXES * self._alphabet.is_bpe))
-            self._made[key] = CTCDecoder(
-                self._tokenizer, lm, 1.0, num_beams=num_beams, beta=0.0, beam_threshold=threshold,
-                score_eos=attrs is not None and attrs.score_boundary, merge="text" if self._alphabet.is_bpe else None,
-                num_return_sequences=min(prefixes, num_beams),
-                blank_id=self._alphabet.labels.index(""), confidence=None,
-            )  # fmt: skip
-        return self._made[key]
-
-    def _booster(self, hotwords: Iterable[str] | None, weight: float) -> PhraseBooster | None:
-        if isinstance(hotwords, str):
-            raise TypeError(f"hotwords should be a list of words, got the text {hotwords!r}")
-        words = tuple(dict.fromkeys(word for text in hotwords or () for word in text.split()))
-        if not words:
-            return None
-        key = (words, weight)
-        if key not in self._hotwords:
-            size = None if self._fused is None else self._fused.composed.vocab_size
-            has_words = self._alphabet.is_bpe or " " in self._alphabet.labels
-            self._hotwords[key] = _booster(words, weight, self._tokenizer, has_words, size)
-            if len(self._hotwords) > KEPT_HOTWORDS:
-                self._hotwords.popitem(last=False)
-        return self._hotwords[key]
-
-    def _transcripts(self, logits_list: list[Any], search: _Search) -> list[list[Transcript]]:
-        """Transcripts of utterances, decoded in batches of similar length."""
-        rows = [log_probs_of(logits, len(self._alphabet.labels)) for logits in logits_list]
-        order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
-        found: list[list[Transcript]] = [[] for _ in rows]
-        while order:
-            count = max(1, MOST_ENTRIES // (max(1, len(rows[order[-1]])) * search.decoder.num_beams))
-            batch = [row for row in order[-count:] if rows[row].device == rows[order[-1]].device]
-            order = [row for row in order if row not in set(batch)]
-            for row, beams in zip(batch, self._batch([rows[row] for row in batch], search)):
-                found[row] = beams
-        return found
-
-    def _batch(self, rows: list[Tensor], search: _Search) -> list[list[Transcript]]:
-        decoder, lm = search.decoder, search.lm
-        padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        lengths = torch.tensor([len(row) for row in rows], device=padded.device)
-        kept, left_out = without_unlikely(padded, lengths, search.token_min_logp)
-        lengths = decoder.check(kept, lengths)
-        if lm is None or (search.start is None and decoder.score_eos):
-            batch = decoder.decode_checked(kept, lengths)
-        else:
-            batch = self._batch_from(search, lm, kept, lengths)
-        start = 0 if lm is None else int(lm.starts[0]) if search.start is None else search.start
-        return [
-            merged(n_best, offset, start, search.threshold, search.beam_width)
-            for n_best, offset in zip(batch, left_out.tolist(), strict=True)
-        ]
-
-    def _batch_from(self, search: _Search, lm: NGramLM, logits: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
-        """Decode from another state of the language model, or without `</s>`, where the last word ends by itself."""
-        decoder = search.decoder
-        models = decoder.fusion.rows(len(logits), logits.device)
-        place = int(models.states[0, 0]) - int(lm.starts[0])  # of the automaton, where it lies beside others
-        states = models.states.clone()
-        states[:, 0] = place + (int(lm.starts[0]) if search.start is None else search.start)
-        stream = BeamStream(decoder, models._replace(states=states), logits.device)
-        stream.add_checked(logits, lengths)
-        if self._fused is not None and not decoder.score_eos:
-            ends = self._fused.word_end_scores(lm, (stream.state.lm_states[..., 0] - place).to(lm.device)).to(logits.device)
-            stream.state = stream.state._replace(fused=stream.state.fused + ends)
-        return stream.hypotheses()
-
-    def _without_same_history(self, transcripts: list[Transcript]) -> list[Transcript]:
+    def _without_same_history(self, found: list[Any], seen: Callable[[Any], tuple[Any, ...]]) -> list[Any]:
+        """Of beams that end alike, as far as the language model sees, the best one; `seen`: the text, and what else counts."""
         language_model = self._language_model
         seen_by_lm = max(1, (1 if language_model is None else language_model.order) - 1)
-        best = {tuple(transcript.text.split()[-seen_by_lm:]): transcript for transcript in reversed(transcripts)}
-        return sorted(best.values(), key=lambda transcript: -transcript.lm_score)
 
+        def end(beam: Any) -> tuple[Any, ...]:
+            text, *more = seen(beam)
+            return (*text.split()[-seen_by_lm:], None, *more)
 
-class _Search(NamedTuple):
-    """What a call asks for, checked."""
-
-    decoder: CTCDecoder
-    lm: NGramLM | None
-    beam_width: int
-    threshold: float
-    token_min_logp: float
-    start: int | None
+        best = {end(beam): beam for beam in reversed(found)}
+        return sorted(best.values(), key=lambda beam: -beam.lm_score)
 
 
 def build_ctcdecoder(
@@ -390,24 +376,17 @@ def build_ctcdecoder(
         unigrams: words that are known; all of the file's if left out, also of a binary.
         alpha: weight of the language model.
         beta: natural log, added for each word.
-        unk_score_offset: log10, added to the log-probability of unknown words.
+        unk_score_offset: log10, added to the log-probability of words that aren't known; minus infinity forbids them.
         lm_score_boundary: whether `<s>` and `</s>` count.
         tokenizer, case: not in pyctcdecode, see `BeamSearchDecoderCTC`.
 
     Raises:
         ValueError: labels that can't be, numbers that aren't finite.
-        NGramFormatError: a damaged file, a binary without words and no unigrams, or words that the labels don't write.
+        NGramFormatError: a damaged file, a binary without words and no unigrams, or words that the labels write in another
+            case only.
     """
     alphabet = Alphabet.build_alphabet(labels)
     language_model = None
     if kenlm_model_path is not None:
         language_model = LanguageModel(kenlm_model_path, unigrams, alpha, beta, unk_score_offset, lm_score_boundary)
     return BeamSearchDecoderCTC(alphabet, language_model, tokenizer, case)
-
-
-def _booster(words: tuple[str, ...], weight: float, tokenizer: Any, has_words: bool, vocab_size: int | None) -> PhraseBooster:
-    """Words that earn a weight each when they are complete, and their share of it letter by letter until then."""
-    return PhraseBooster(
-        list(words), tokenizer, weight, "phrase", whole_words=has_words, case="keep", tokenizations=CUTTINGS,
-        vocab_size=vocab_size,
-    )  # fmt: skip

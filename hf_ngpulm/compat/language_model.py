@@ -1,18 +1,50 @@
-"""A word-level language model as pyctcdecode's decoder holds one."""
+"""Word-level language models as pyctcdecode's decoder holds them."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ..errors import NGramFormatError
-from .constants import DEFAULT_ALPHA, DEFAULT_BETA, DEFAULT_SCORE_LM_BOUNDARY, DEFAULT_UNK_LOGP_OFFSET
-from .word_files import ATTRS_FILE, UNIGRAMS_FILE, Attrs, finite, kenlm_file_in, read_unigrams, read_words, words_of
+from ..formats.arpa import ArpaFile
+from ..formats.wav2vec2.constants import (
+    AVG_TOKEN_LEN,
+    DEFAULT_ALPHA,
+    DEFAULT_BETA,
+    DEFAULT_SCORE_LM_BOUNDARY,
+    DEFAULT_UNK_LOGP_OFFSET,
+)
+from ..formats.wav2vec2.word_files import (
+    ATTRS_FILE,
+    UNIGRAMS_FILE,
+    Attrs,
+    checked_attrs,
+    kenlm_file_in,
+    read_unigrams,
+    read_words,
+    words_of,
+)
+from .hotwords import HotwordScorer, WordPrefixes
+
+__all__ = ["HotwordScorer", "LanguageModel", "MultiLanguageModel", "load_unigram_set_from_arpa"]
+
+
+def load_unigram_set_from_arpa(arpa_path: str | os.PathLike[str]) -> set[str]:
+    """The words of an ARPA file (also .gz, .bz2, .xz).
+
+    Raises:
+        NGramFormatError: a damaged file, or one without words.
+    """
+    words = set(ArpaFile(arpa_path).words)
+    if not words:
+        raise NGramFormatError(f"{os.fspath(arpa_path)}: the file has no words among its 1-grams")
+    return words
 
 
 class LanguageModel:
@@ -23,11 +55,11 @@ class LanguageModel:
         unigrams: the words that are known; all of the file's if left out.
         alpha: weight of its log-probabilities.
         beta: natural log, added for each word.
-        unk_score_offset: log10, added to the log-probability of unknown words.
+        unk_score_offset: log10, added to the log-probability of words that aren't known; minus infinity forbids them.
         score_boundary: whether `<s>` and `</s>` count.
 
     Attributes:
-        alpha, beta, unk_score_offset, score_boundary: may be set at any time.
+        alpha, beta, unk_score_offset, score_boundary: may be set at any time; a decoder checks them when it decodes.
 
     Raises:
         NGramFormatError: a damaged file, or a binary without words and no unigrams.
@@ -62,10 +94,9 @@ class LanguageModel:
         """What it is weighed with at the moment, checked.
 
         Raises:
-            ValueError: a number that isn't finite.
+            ValueError: a number that isn't finite, or too large.
         """
-        numbers = {name: finite(name, getattr(self, name)) for name in self.JSON_ATTRS[:3]}
-        return Attrs(**numbers, score_boundary=bool(self.score_boundary))
+        return checked_attrs({name: getattr(self, name) for name in self.JSON_ATTRS})
 
     def reset_params(self, **params: Any) -> None:
         """Set some of `alpha`, `beta`, `unk_score_offset` and `score_boundary`; None leaves what there is.
@@ -80,10 +111,31 @@ class LanguageModel:
             if value is None:
                 continue
             if name != "score_boundary":
-                value = finite(name, value)
+                if isinstance(value, bool) or not isinstance(value, int | float):
+                    raise ValueError(f"{name} should be a number, got {value!r}")
+                value = float(value)
             elif not isinstance(value, bool):
                 raise ValueError(f"score_boundary should be True or False, got {value!r}")
             setattr(self, name, value)
+
+    @cached_property
+    def _unigram_set(self) -> frozenset[str]:
+        """The unigrams that the file has."""
+        return frozenset(self.unigrams or ()) & frozenset(self.words)
+
+    @cached_property
+    def _prefixes(self) -> WordPrefixes:
+        return WordPrefixes(self._unigram_set)
+
+    def score_partial_token(self, partial_token: str) -> float:
+        """What pyctcdecode's search charges the beginning of a word until it ends.
+
+        It is `unk_score_offset` where no unigram begins so (or there are none), the more from the seventh character on. The
+        search of this package charges what `hf_ngpulm.compat` says.
+        """
+        if self._prefixes.has_node(partial_token):
+            return 0.0
+        return self.unk_score_offset * max(1.0, len(partial_token) / AVG_TOKEN_LEN)
 
     def save_to_dir(self, filepath: str | os.PathLike[str]) -> None:
         """Write `attrs.json` and `unigrams.txt`, and copy KenLM's file, to a folder."""
@@ -92,6 +144,23 @@ class LanguageModel:
         words = "".join(f"{word}\n" for word in sorted(self.unigrams or ()))
         (folder / UNIGRAMS_FILE).write_text(words, encoding="utf-8")
         shutil.copy2(self.path, folder / Path(self.path).name)
+
+    @staticmethod
+    def parse_directory_contents(filepath: str | os.PathLike[str]) -> dict[str, str]:
+        """The paths of the three files of a folder: "json_attrs", "unigrams" and "kenlm".
+
+        Raises:
+            NGramFormatError: one of them is missing, or there are others (but hidden ones).
+        """
+        folder = Path(filepath)
+        names = {path.name for path in folder.iterdir() if not path.name.startswith((".", "__"))}
+        missing = sorted({ATTRS_FILE, UNIGRAMS_FILE} - names)
+        if missing or len(names) != 3:
+            raise NGramFormatError(
+                f"{folder} should hold {ATTRS_FILE}, {UNIGRAMS_FILE} and a KenLM file, and holds {', '.join(sorted(names))}"
+            )
+        paths = {"json_attrs": folder / ATTRS_FILE, "unigrams": folder / UNIGRAMS_FILE, "kenlm": kenlm_file_in(folder)}
+        return {name: str(path) for name, path in paths.items()}
 
     @classmethod
     def load_from_dir(cls, filepath: str | os.PathLike[str]) -> LanguageModel:
@@ -106,3 +175,47 @@ class LanguageModel:
                 raise NGramFormatError(f"{folder} has no {name}; NGramLM.from_wav2vec2_with_lm does without it")
         attrs = Attrs.read(folder / ATTRS_FILE)
         return cls(kenlm_file_in(folder), read_unigrams(folder / UNIGRAMS_FILE), **asdict(attrs))
+
+
+class MultiLanguageModel:
+    """Several language models, of whose scores a decoder takes the mean.
+
+    Args:
+        language_models: at least two; each is weighed by itself.
+
+    Raises:
+        ValueError: fewer than two.
+        TypeError: another class.
+    """
+
+    def __init__(self, language_models: Sequence[LanguageModel]) -> None:
+        for lm in language_models:
+            if not isinstance(lm, LanguageModel):
+                raise TypeError(f"MultiLanguageModel takes LanguageModels, got {type(lm).__name__}")
+        if len(language_models) < 2:
+            raise ValueError(f"MultiLanguageModel takes two language models at least, got {len(language_models)}")
+        self.language_models = list(language_models)
+
+    @property
+    def order(self) -> int:
+        """Words of the longest n-grams of all."""
+        return max(lm.order for lm in self.language_models)
+
+    def score_partial_token(self, partial_token: str) -> float:
+        """The mean of theirs."""
+        return sum(lm.score_partial_token(partial_token) for lm in self.language_models) / len(self.language_models)
+
+    def reset_params(self, **params: Any) -> None:
+        """Set parameters of all of them, see `LanguageModel.reset_params`."""
+        for lm in self.language_models:
+            lm.reset_params(**params)
+
+    def save_to_dir(self, filepath: str | os.PathLike[str]) -> None:
+        """Refuse: pyctcdecode's folders hold one language model.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            f"a folder holds one language model, these are {len(self.language_models)}: save each of them by itself"
+        )

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from ..common.batches import tensor_of
 from ..errors import InvalidLogitsError
-from .constants import MIN_TOKEN_CLIP_P
+from ..formats.wav2vec2.constants import MIN_TOKEN_CLIP_P
 
 NEVER = -1e4  # a log-probability that nothing makes up for
 
 
 def log_probs_of(logits: Any, classes: int) -> Tensor:
     """Log-probabilities `[T, C]` of whatever a model's outputs are, float32."""
-    values = torch.as_tensor(np.ascontiguousarray(logits) if isinstance(logits, np.ndarray) else logits).detach().float()
+    values = tensor_of(logits, "logits").detach().float()
     if values.dim() != 2 or values.shape[1] != classes:
         raise InvalidLogitsError(
             f"logits should have the shape [T, {classes}], a class for each label (the blank among them), got "

@@ -6,10 +6,73 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..hypotheses import Hypothesis
-from .fused import FusedModel, LMState
+from ..decoding.hypotheses import Hypothesis
+from ..formats.wav2vec2.alphabet import BPE_TOKEN
+from .weighed_lm import FusedModel, LMState
 
-WordFrames = tuple[str, tuple[int, int]]
+Frames = tuple[int, int]
+WordFrames = tuple[str, Frames]
+NULL_FRAMES: Frames = (-1, -1)  # of no word
+
+
+class Writing(NamedTuple):
+    """How labels make up words.
+
+    Args:
+        labels: of the classes of the outputs; empty where they say nothing.
+        is_bpe: whether words begin at labels with `▁`; otherwise there is a space between them.
+    """
+
+    labels: list[str]
+    is_bpe: bool
+
+
+class Words:
+    """The words that some labels make up, and their frames.
+
+    Args:
+        writing: of the labels.
+        text, text_frames: words that have ended.
+        partial, frames: the beginning of the one that hasn't.
+    """
+
+    def __init__(
+        self,
+        writing: Writing,
+        text: str = "",
+        text_frames: list[Frames] | None = None,
+        partial: str = "",
+        frames: Frames = NULL_FRAMES,
+    ) -> None:
+        self._writing, self.text, self.text_frames = writing, text, text_frames or []
+        self.partial, self.frames = partial, frames
+
+    def go_on(self, end: int) -> None:
+        """The last label goes on until a frame."""
+        if self.partial:
+            self.frames = self.frames[0], end
+
+    def add(self, token: int, first: int, end: int) -> None:
+        """A label, its first frame, and the one after its last."""
+        label, is_bpe = self._writing.labels[token], self._writing.is_bpe
+        begins = is_bpe and label.startswith(BPE_TOKEN)
+        if begins or (not is_bpe and label == " "):
+            self.end_word()
+        letters = label.strip(BPE_TOKEN if is_bpe else " ")
+        if letters or begins:
+            self.partial, self.frames = self.partial + letters, (first if self.frames[0] < 0 else self.frames[0], end)
+        if is_bpe and label[1:].endswith(BPE_TOKEN):
+            self.end_word()
+
+    def end_word(self) -> None:
+        if self.partial:
+            self.text, self.text_frames = joined(self.text, self.partial), [*self.text_frames, self.frames]
+        self.partial, self.frames = "", NULL_FRAMES
+
+
+def joined(text: str, word: str) -> str:
+    """A text with one more word, if there is one."""
+    return f"{text} {word}" if text and word else text or word
 
 
 class OutputBeam(NamedTuple):
@@ -18,7 +81,7 @@ class OutputBeam(NamedTuple):
     Args:
         text: words with a space between them.
         last_lm_state: for `lm_start_state`; None without a language model.
-        text_frames: each word with its first frame and the one behind its last.
+        text_frames: each word with its first frame and the one after its last.
         logit_score: natural log-probability of the outputs, summed over all alignments that were kept.
         lm_score: `logit_score` with what language model, beta and hotwords add: what transcripts are ranked by.
     """
@@ -29,6 +92,10 @@ class OutputBeam(NamedTuple):
     logit_score: float
     lm_score: float
 
+    def get_mp_safe_beam(self) -> OutputBeamMPSafe:
+        """The same without the state."""
+        return OutputBeamMPSafe(self.text, self.text_frames, self.logit_score, self.lm_score)
+
 
 class OutputBeamMPSafe(NamedTuple):
     """The same without the state, as batches give it."""
@@ -38,56 +105,62 @@ class OutputBeamMPSafe(NamedTuple):
     logit_score: float
     lm_score: float
 
+    @property
+    def last_lm_state(self) -> None:
+        """None."""
+
 
 class Transcript(NamedTuple):
-    """What was found of one text: its scores, its likeliest prefix, and the state that it began in."""
+    """What was found of one text: its scores, its likeliest prefix, and the states that it began in."""
 
     lm_score: float
     logit_score: float
     text: str
     best: Hypothesis
-    start: int
+    starts: tuple[int, ...]
+    writing: Writing
 
     def beam(self, fused: FusedModel | None) -> OutputBeam:
-        state = None if fused is None else LMState(fused, self.start, self.best.token_ids)
+        state = None if fused is None else LMState(fused, self.starts, self.best.token_ids)
         return OutputBeam(self.text, state, self.text_frames(), self.logit_score, self.lm_score)
 
-    def beam_without_state(self) -> OutputBeamMPSafe:
-        return OutputBeamMPSafe(self.text, self.text_frames(), self.logit_score, self.lm_score)
-
     def text_frames(self) -> list[WordFrames]:
-        best, splitter = self.best, self.best.splitter
-        assert splitter is not None
-        spans, words = splitter.spans(best.token_ids), self.text.split()
-        if len(spans) == len(words):
-            named = [(word, first, last) for word, (first, last) in zip(words, spans)]
-        else:  # marks of words' beginnings without a word
-            named = splitter.words(best.token_ids)
-        return [(word, (best.token_frames[first], best.token_ends[last - 1])) for word, first, last in named]
+        """Each word with its first frame and the one after its last."""
+        words, best = Words(self.writing), self.best
+        for token, first, end in zip(best.token_ids, best.token_frames, best.token_ends):
+            words.add(token, first, end)
+        words.end_word()
+        written = self.text.split()  # a tokenizer of its own may write labels otherwise
+        named = written if len(written) == len(words.text_frames) else words.text.split()
+        return list(zip(named, words.text_frames))
 
 
-def merged(n_best: list[Hypothesis], offset: float, start: int, threshold: float, most: int) -> list[Transcript]:
+def merged(
+    n_best: list[Hypothesis], offset: float, starts: tuple[int, ...], threshold: float, most: int, writing: Writing
+) -> list[Transcript]:
     """Transcripts of different texts: those with spaces more or less at an end, or cut into other pieces, are one.
 
     Args:
         n_best: best first.
         offset: natural log of how likely the labels are that weren't left out.
-        start: the state that the language model began in.
+        starts: the states that the language models began in.
         threshold: texts that score so much less than the best one are left out.
         most: texts.
+        writing: of the labels.
     """
     of_text: dict[str, list[Hypothesis]] = {}
     for hypothesis in n_best:
         of_text.setdefault(hypothesis.text, []).append(hypothesis)
     found = []
     for text, same in of_text.items():
-        logit_score = offset + _log_sum([hypothesis.acoustic_score for hypothesis in same])
+        logit_score = offset + log_sum([hypothesis.acoustic_score for hypothesis in same])
         # What the search added is the same for one text, but for spaces at its ends, and pieces that are unknown words.
         lm_score = logit_score + max(hypothesis.score - hypothesis.acoustic_score for hypothesis in same)
-        found.append(Transcript(lm_score, logit_score, text, same[0], start))
-    found.sort(key=lambda transcript: -transcript.lm_score)
+        found.append(Transcript(lm_score, logit_score, text, same[0], starts, writing))
+    found.sort(key=lambda transcript: (-transcript.lm_score, transcript.text))
     return [transcript for transcript in found if transcript.lm_score >= found[0].lm_score - threshold][:most]
 
 
-def _log_sum(values: list[float]) -> float:
+def log_sum(values: list[float]) -> float:
+    """log(sum(exp(value)))"""
     return values[0] if len(values) == 1 else float(np.logaddexp.reduce(values))

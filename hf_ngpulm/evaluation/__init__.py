@@ -6,12 +6,13 @@ when they are first used.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..common.lazy import attributes_of
 from .counts import ErrorCounts, character_errors, word_errors
 from .entities import EntityErrors, EntityMatches, entity_errors
-from .recordings import Recording, Recordings, load_audio, read_recordings
+from .recording_sources import read_recordings
+from .recordings import Recording, Recordings, load_audio
 from .significance import Comparison, Interval, bootstrap, paired_significance
 
 if TYPE_CHECKING:
@@ -66,7 +67,4 @@ _ELSEWHERE = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name in _ELSEWHERE:
-        return getattr(importlib.import_module(f".{_ELSEWHERE[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = attributes_of(__name__, _ELSEWHERE)

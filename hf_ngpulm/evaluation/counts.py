@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..texts.normalisation import Normaliser, normaliser
+from ..text.normalisation import Normaliser, normaliser
 
 Normalisation = str | Normaliser | Iterable[str | Normaliser] | None
 
@@ -67,7 +67,7 @@ def word_errors(references: Iterable[str], hypotheses: Iterable[str], normalise:
 
     Args:
         references, hypotheses: what was said and what was recognised, one text per utterance.
-        normalise: what is done to both before they are compared, as in `hf_ngpulm.texts.normaliser`: names such as "lower",
+        normalise: what is done to both before they are compared, as in `hf_ngpulm.text.normaliser`: names such as "lower",
             "lower,no-punctuation" or "whisper-en", a function, or a list of these. Words are what stands between blanks.
 
     Raises:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..texts.normalisation import Normaliser, normaliser
+from ..text.normalisation import Normaliser, normaliser
 from .counts import ErrorCounts, Normalisation, pairs
 from .entity_alignment import Occurrence, aligned_counts
 

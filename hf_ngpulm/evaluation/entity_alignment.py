@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..automaton.cpu import compiled
+from ..automaton.compiled import compiled
 from .counts import ErrorCounts
 
 BITS = 21  # of each count

@@ -12,16 +12,17 @@ from typing import Any
 
 import torch
 
-from ..language_model import NGramLM
+from ..language_model.model import NGramLM
 from ..pipelines import NGramPipeline
-from ..texts.agreement import unwritable_letters
-from ..texts.normalisation import normaliser
+from ..text.normalisation import normaliser
+from ..text.style import unwritable_letters
 from .counts import Normalisation
 from .loading import Loader, batches, shares
 from .parts import Parts, digest_of, fingerprint_of
 from .processes import Signs, Watch, local_rank, rank_and_size
 from .recognition import Recogniser
-from .recordings import Recording, Recordings, read_recordings
+from .recording_sources import read_recordings
+from .recordings import Recording, Recordings
 from .results import Clock, Evaluation, Scores, Utterance, read_results, summary_path
 
 FORMAT = 1  # of what is kept of an evaluation; results of another one are no part of this

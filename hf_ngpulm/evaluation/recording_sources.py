@@ -1,4 +1,4 @@
-"""Where recordings come from: manifests, folders of audio, and datasets. `hf_ngpulm.evaluation.read_recordings` says which."""
+"""Where recordings come from: manifests, folders of audio, and datasets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..texts.sources import FIELDS, choose_field, numbered_lines
+from ..text.sources import FIELDS, choose_field, numbered_lines
 from .recordings import Recording, Recordings
 
 AUDIO_FIELDS = ("audio", "audio_filepath", "file_name", "path", "file", "wav")
@@ -39,6 +39,45 @@ class Row(NamedTuple):
     values: dict[str, Any]
     where: str
     folder: Path
+
+
+def read_recordings(
+    source: str | os.PathLike[str],
+    *,
+    split: str | None = None,
+    config: str | None = None,
+    audio_field: str | None = None,
+    text_field: str | None = None,
+    entities_field: str = "entities",
+    limit: int | None = None,
+) -> Recordings:
+    """Recordings and their transcripts, of whatever holds them.
+
+    Args:
+        source: one of
+            a manifest: JSON lines (`.jsonl`, `.json`, `.ndjson`) or a table with a header (`.tsv`, `.csv`). Fields: the audio
+            ("audio", or NeMo's "audio_filepath", "file_name", "path", "file", "wav"; relative paths lie beside the manifest),
+            the transcript (see `text_field`), and, where there are any, entities (a list; in tables separated by ";" or a
+            JSON list), "id", and NeMo's "offset" and "duration" in seconds;
+            a folder of audio files, also in folders within, with `metadata.jsonl` or `metadata.csv` as Hugging Face's
+            audiofolder has it, LibriSpeech's `*.trans.txt`, or a `.txt` beside each file;
+            a folder saved by `datasets`, a Parquet file, or a folder of these;
+            the id of a dataset on the Hub, `org/name` or `org/name:config`.
+        split: of a dataset on the Hub or in a folder; "test" by default if there is one, or the only one. Of a folder of
+            audio: the folder within.
+        config: of a dataset on the Hub.
+        audio_field, text_field, entities_field: fields or columns. By default the transcript is the first there is of "text",
+            "sentence", "transcription", "transcript", "normalized_text", "raw_transcription".
+        limit: only the first so many.
+
+    Raises:
+        FileNotFoundError: there is no such file, nor could it be a dataset.
+        ValueError: no recordings, a field that is missing or isn't what it should be: names the place.
+    """
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise ValueError(f"limit should be a whole number above 0, got {limit!r}")
+    fields = Fields(audio_field, text_field, entities_field)
+    return recordings_of(os.fspath(source), fields, split, config, limit)
 
 
 def recordings_of(name: str, fields: Fields, split: str | None, config: str | None, limit: int | None) -> Recordings:

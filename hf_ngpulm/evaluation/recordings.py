@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from ..audio import checked_samples, decode_audio, resample
+from ..audio.files import checked_samples, decode_audio, resample
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,47 +95,6 @@ class Recordings(Sequence[Recording]):
 
     def __iter__(self) -> Iterator[Recording]:
         return (self[i] for i in range(len(self)))
-
-
-def read_recordings(
-    source: str | os.PathLike[str],
-    *,
-    split: str | None = None,
-    config: str | None = None,
-    audio_field: str | None = None,
-    text_field: str | None = None,
-    entities_field: str = "entities",
-    limit: int | None = None,
-) -> Recordings:
-    """Recordings and their transcripts, of whatever holds them.
-
-    Args:
-        source: one of
-            a manifest: JSON lines (`.jsonl`, `.json`, `.ndjson`) or a table with a header (`.tsv`, `.csv`). Fields: the audio
-            ("audio", or NeMo's "audio_filepath", "file_name", "path", "file", "wav"; relative paths lie beside the manifest),
-            the transcript (see `text_field`), and, where there are any, entities (a list; in tables separated by ";" or a
-            JSON list), "id", and NeMo's "offset" and "duration" in seconds;
-            a folder of audio files, also in folders within, with `metadata.jsonl` or `metadata.csv` as Hugging Face's
-            audiofolder has it, LibriSpeech's `*.trans.txt`, or a `.txt` beside each file;
-            a folder saved by `datasets`, a Parquet file, or a folder of these;
-            the id of a dataset on the Hub, `org/name` or `org/name:config`.
-        split: of a dataset on the Hub or in a folder; "test" by default if there is one, or the only one. Of a folder of
-            audio: the folder within.
-        config: of a dataset on the Hub.
-        audio_field, text_field, entities_field: fields or columns. By default the transcript is the first there is of "text",
-            "sentence", "transcription", "transcript", "normalized_text", "raw_transcription".
-        limit: only the first so many.
-
-    Raises:
-        FileNotFoundError: there is no such file, nor could it be a dataset.
-        ValueError: no recordings, a field that is missing or isn't what it should be: names the place.
-    """
-    from . import recording_sources
-
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise ValueError(f"limit should be a whole number above 0, got {limit!r}")
-    fields = recording_sources.Fields(audio_field, text_field, entities_field)
-    return recording_sources.recordings_of(os.fspath(source), fields, split, config, limit)
 
 
 def load_audio(recording: Recording, sampling_rate: int) -> np.ndarray:

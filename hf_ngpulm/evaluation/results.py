@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..files import write_beside
-from ..texts.normalisation import normaliser
+from ..common.files import write_beside
+from ..text.normalisation import normaliser
 from .counts import ErrorCounts, Normalisation, character_errors, word_errors
 from .entities import EntityErrors, entity_errors
 from .significance import Comparison, Interval, bootstrap, paired_significance

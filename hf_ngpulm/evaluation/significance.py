@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..arguments import whole
+from ..common.arguments import whole
 from .counts import ErrorCounts
 
 NUMBERS_AT_ONCE = 1 << 20  # utterances drawn at a time

@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from ..arguments import one_of
 from ..automaton.ops import check_engine
-from ..boosting.contexts import is_per_row
-from ..fusion import Fusion
-from ..language_model import NGramLM
-from ..tuned import with_remembered
-from .fused import KINDS, TEXT, UNSCORED, Roles, Rows, fuse, text_of
+from ..common.arguments import one_of
+from ..config.tuned import with_remembered
+from ..fusion.fusion import Fusion
+from ..language_model.model import NGramLM
+from ..phrases.contexts import is_per_row
+from ..search.attention_step import KINDS, TEXT, UNSCORED, Roles, Rows, fuse, text_of
 from .transcripts import num_classes, roles_of
 from .whisper import Window, follow_recordings
 
 if TYPE_CHECKING:
-    from ..lexicon.growing.searching import Growth
+    from ..lexicon.lazy_search import Growth
 
 CHOICES = ("lm_weighted", "none")
 LM_WEIGHT = 0.2  # where nobody says anything else: attention decoders have strong language models of their own
@@ -67,7 +67,7 @@ class NGramLogitsProcessor(LogitsProcessor):
         lm: a language model, or a list with one (or None) per recording; None for phrases alone.
         weight: of its log-probabilities; a number, or a tensor with one per recording. By default what the LM remembers for the
             model (the newest: how many beams `generate` has can't be known here), with what was tuned of the rest (see
-            `hf_ngpulm.tuned`); or else 0.2.
+            `hf_ngpulm.config.tuned`); or else 0.2.
         model: whose `generate` it is for. Whisper's is told to say which recordings its rows are (see `generation.whisper`).
         phrases: phrases that shall be recognised: a `hf_ngpulm.PhraseBooster`, or what one is made of; or a list with such a
             context (or None) per recording.

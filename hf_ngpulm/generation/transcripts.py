@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from ..language_model import NGramLM
-from ..vocabulary import tokenizer_of
-from .fused import END, HOLD, START, TEXT, Roles
+from ..language_model.model import NGramLM
+from ..search.attention_step import END, HOLD, START, TEXT, Roles
+from ..text.vocabulary import tokenizer_of
 
 # What configs call single control tokens, and tables of them.
 CONTROL_TOKENS = (

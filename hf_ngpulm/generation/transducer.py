@@ -9,10 +9,11 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.logits_process import SuppressTokensLogitsProcessor
 
-from ..arguments import refuse_idle
-from ..transducer import TransducerSearch, TransformersTransducer
-from ..vocabulary import tokenizer_of
-from .given import GivenLM, given_lm
+from ..common.arguments import refuse_idle
+from ..decoding.transducer_paths import TransducerSearch
+from ..search.networks.model import TransformersTransducer
+from ..text.vocabulary import tokenizer_of
+from .lm_argument import GivenLM, given_lm
 
 
 @torch.inference_mode()

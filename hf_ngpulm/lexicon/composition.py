@@ -46,17 +46,116 @@ trie.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 import torch
 
 from ..automaton import BackoffAutomaton
 from ..automaton.automaton import MAX_CONTEXT_LENGTH
 from ..automaton.tensors import AutomatonTensors, token_dtype
+from ..engines.native import Function, Struct
+from ..engines.threads import block_bounds, in_blocks
 from ..errors import NGramFormatError
-from . import loops
 from .spellings import Boundaries
-from .trie import Trie
-from .word_lm import FormLM
+from .trie import NgpulmSpellingTrie, Trie
+from .word_lm import STATES_PER_THREAD, FormLM
+
+
+class NgpulmFormLM(Struct):
+    """A language model over spellings, and what is said of unknown words, as the core reads them.
+
+    Members:
+        ends_after: `[A + 1]`, log p(</s>) after each arc and, last, after `<unk>`; None where that is to be looked up.
+        unknown, unknown_token: natural log-probability of an unknown word at the root, and what each token adds.
+    """
+
+    name = "NgpulmFormLM"
+    members = """
+        const int64_t* offsets;
+        const int32_t* forms;
+        const double* log_probs;
+        const int32_t* targets;
+        const double* ends;
+        const double* ends_after;
+        const int32_t* backoff_states;
+        const double* backoff_weights;
+        int32_t num_states;
+        int32_t start;
+        int32_t unknown_target;
+        double unknown;
+        double unknown_token;
+    """
+
+
+class NgpulmBoundaries(Struct):
+    """Where words end, see `Boundaries`; -1 stands for no delimiter."""
+
+    name = "NgpulmBoundaries"
+    members = """
+        const uint8_t* begins_word;
+        int32_t delimiter;
+        int32_t vocab_size;
+    """
+
+
+class NgpulmPlaces(Struct):
+    """What is known of prefix states before there are arcs. They are numbered through after the LM's own.
+
+    Members:
+        first_place: `[S + 1]`, where those under each state of the LM begin.
+        nodes: of the trie.
+        mass: natural log of the probability of all words with the prefix.
+        word_arcs: the LM's arc for the word that ends there, -1 if the state has none of its own.
+        lower: the place of the same node under the first state further down that has it.
+    """
+
+    name = "NgpulmPlaces"
+    members = """
+        const int64_t* first_place;
+        int32_t* nodes;
+        double* mass;
+        int32_t* word_arcs;
+        int32_t* lower;
+    """
+
+
+class NgpulmComposed(Struct):
+    """The composed automaton, as the core writes it."""
+
+    name = "NgpulmComposed"
+    members = """
+        const int32_t* arc_offsets;
+        void* arc_tokens;
+        float* arc_weights;
+        int32_t* arc_targets;
+        int32_t* backoff_states;
+        float* backoff_weights;
+        int32_t token_bytes;
+    """
+
+
+_count_places = Function(
+    "int64_t ngpulm_count_places(const NgpulmFormLM* lm, const NgpulmSpellingTrie* trie, int64_t* first_place)",
+    NgpulmFormLM, NgpulmSpellingTrie,
+)  # fmt: skip
+_weigh_places = Function(
+    "int64_t ngpulm_weigh_places(const NgpulmFormLM* given, const NgpulmSpellingTrie* trie, const NgpulmBoundaries* boundaries,"
+    " const NgpulmPlaces* places, int32_t* arc_offsets)",
+    NgpulmFormLM, NgpulmSpellingTrie, NgpulmBoundaries, NgpulmPlaces,
+)  # fmt: skip
+_compose = Function(
+    "int64_t ngpulm_compose(int64_t first, int64_t last, const NgpulmFormLM* given, const NgpulmSpellingTrie* trie,"
+    " const NgpulmBoundaries* boundaries, const NgpulmPlaces* places, const NgpulmComposed* out)",
+    NgpulmFormLM, NgpulmSpellingTrie, NgpulmBoundaries, NgpulmPlaces, NgpulmComposed,
+)  # fmt: skip
+
+
+class Composed(NamedTuple):
+    """States composed, those of the LM first, and the mass of each prefix, float64."""
+
+    tensors: AutomatonTensors
+    mass: np.ndarray
 
 
 def compose_automaton(
@@ -75,47 +174,66 @@ def compose_automaton(
     Raises:
         NGramFormatError: the automaton would have more states or arcs than can be addressed.
     """
-    vocab_size, delimiter = len(boundaries.begins_word), boundaries.delimiter_id
-    paths, longest = (trie.path_offsets, trie.path_nodes), trie.longest
-    every = (0, lm.num_states)
-    first_place = np.empty(lm.num_states + 1, dtype=np.int64)
-    loops.count_places(*every, lm.offsets, lm.forms, *paths, trie.num_nodes, first_place)
-    size = int(first_place[-1])
-    num_states = lm.num_states + size
-    arcs_of_lm = (lm.offsets, lm.forms, lm.log_probs, lm.backoff_states, lm.backoff_weights)
-    nodes, mass, word_arcs = np.empty(size, dtype=np.int32), np.empty(size), np.empty(size, dtype=np.int64)
-    loops.weigh(*every, *arcs_of_lm, *paths, first_place, trie.num_nodes, longest, nodes, mass, word_arcs)
-    arc_offsets = loops.count_arcs(
-        *every, lm.offsets, lm.forms, lm.ends, *paths, trie.child_offsets, first_place, nodes, word_arcs, delimiter,
-        vocab_size, boundaries.num_unknown_arcs, longest,
+    tensors = compose_states(lm, trie, boundaries, unknown_score, unknown_token_score).tensors
+    start = torch.tensor([lm.start], dtype=torch.int32)
+    return BackoffAutomaton(
+        tensors, len(boundaries.begins_word), min(context_length, MAX_CONTEXT_LENGTH), torch.zeros(1, dtype=torch.int32), start
+    )
+
+
+def compose_states(
+    lm: FormLM,
+    trie: Trie,
+    boundaries: Boundaries,
+    unknown_score: float,
+    unknown_token_score: float,
+    ends_after: np.ndarray | None = None,
+    more_states: int = 0,
+) -> Composed:
+    """The states of `compose_automaton`.
+
+    Args:
+        ends_after: log p(</s>) after each arc and, last, after `<unk>`; for an LM without the states that these lead to.
+        more_states: room for states that have no arcs yet.
+    """
+    native = (
+        NgpulmFormLM(
+            **{name: value for name, value in lm._asdict().items() if name != "unknown"},
+            ends_after=ends_after, num_states=lm.num_states, unknown=unknown_score, unknown_token=unknown_token_score,
+        ),
+        trie.native,
+        NgpulmBoundaries(
+            begins_word=boundaries.begins_word, delimiter=boundaries.delimiter_id, vocab_size=len(boundaries.begins_word)
+        ),
     )  # fmt: skip
-    num_arcs = int(arc_offsets[-1])
+    first_place = np.empty(lm.num_states + 1, dtype=np.int64)
+    num_places = _count_places(*native[:2], first_place)
+    num_states = lm.num_states + num_places
+    _check_size(num_states, len(lm.forms))
+    of_places: dict[str, Any] = {name: np.empty(num_places, dtype=np.int32) for name in ("nodes", "word_arcs", "lower")}
+    mass = np.empty(num_places)
+    places = NgpulmPlaces(first_place=first_place, mass=mass, **of_places)
+    arc_offsets = torch.empty(num_states + more_states + 1, dtype=torch.int32)
+    num_arcs = _weigh_places(*native, places, arc_offsets)
+    _check_size(num_states, num_arcs)
+    arc_offsets[num_states:] = num_arcs
+    tensors = AutomatonTensors(
+        arc_offsets=arc_offsets,
+        arc_tokens=torch.empty(num_arcs, dtype=token_dtype(len(boundaries.begins_word))),
+        arc_weights=torch.empty(num_arcs),
+        arc_targets=torch.empty(num_arcs, dtype=torch.int32),
+        backoff_states=torch.zeros(num_states + more_states, dtype=torch.int32),
+        backoff_weights=torch.zeros(num_states + more_states),
+    )
+    out = NgpulmComposed(**tensors._asdict(), token_bytes=tensors.arc_tokens.element_size())
+    for broken in in_blocks(_compose, block_bounds(lm.num_states, STATES_PER_THREAD), (*native, places, out)):
+        assert broken < 0, f"state {broken} has another number of arcs than were counted"
+    return Composed(tensors, mass)
+
+
+def _check_size(num_states: int, num_arcs: int) -> None:
     if max(num_states, num_arcs) >= 2**31:
         raise NGramFormatError(
             f"composed with its lexicon the language model would have {num_states} states and {num_arcs} arcs; at most "
             "2**31 - 1 can be addressed: prune it first"
         )
-    arc_tokens = np.empty(num_arcs, dtype=np.int16 if token_dtype(vocab_size) == torch.int16 else np.int32)
-    arc_weights, arc_targets = np.empty(num_arcs, dtype=np.float32), np.empty(num_arcs, dtype=np.int32)
-    backoff_states, backoff_weights = np.empty(num_states, dtype=np.int32), np.empty(num_states, dtype=np.float32)
-    behind = np.append(lm.targets, lm.unknown_target) if delimiter >= 0 else lm.targets[:0]
-    ends_behind = loops.score_ends(lm.ends, lm.backoff_states, lm.backoff_weights, behind)
-    own_ids, shifts = np.arange(lm.num_states), np.full(lm.num_states, lm.num_states)
-    broken = loops.fill(
-        *every, *arcs_of_lm, lm.ends, ends_behind, lm.targets, own_ids, shifts, lm.start, unknown_score, lm.unknown_target,
-        ends_behind[-1] if delimiter >= 0 else 0.0, unknown_token_score,
-        trie.path_offsets, trie.path_nodes, trie.path_tokens, trie.depths, trie.child_offsets,
-        trie.child_tokens, trie.child_nodes, trie.child_forms,
-        first_place, nodes, mass, word_arcs, boundaries.begins_word, delimiter, vocab_size, longest, arc_offsets,
-        arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    )  # fmt: skip
-    assert broken < 0, f"state {broken} has another number of arcs than were counted"
-    tensors = AutomatonTensors(
-        torch.from_numpy(arc_offsets.astype(np.int32)), torch.from_numpy(arc_tokens), torch.from_numpy(arc_weights),
-        torch.from_numpy(arc_targets),
-        torch.from_numpy(backoff_states), torch.from_numpy(backoff_weights),
-    )  # fmt: skip
-    start = torch.tensor([lm.start], dtype=torch.int32)
-    return BackoffAutomaton(
-        tensors, vocab_size, min(context_length, MAX_CONTEXT_LENGTH), torch.zeros(1, dtype=torch.int32), start
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..automaton.tensors import AutomatonTensors
-from ..word_summary import WordSummary
+from ..config.word_summary import WordSummary
 
 
 def reweighed(

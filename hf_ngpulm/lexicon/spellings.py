@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..boosting.spelling import Speller, speller_of
 from ..errors import NGramFormatError
-from ..vocabulary import tokenizer_name
+from ..text.spelling import Speller, speller_of
+from ..text.vocabulary import tokenizer_name
 
 CASES = ("auto", "keep", "lower", "upper")
 LexiconSource = Mapping[str, Any] | Iterable[str] | str | os.PathLike[str] | None
@@ -36,7 +36,7 @@ class Boundaries(NamedTuple):
 
     @property
     def delimiter_id(self) -> int:
-        """The same with -1 for None, for compiled loops."""
+        """The same with -1 for None, for the native core."""
         return -1 if self.delimiter is None else self.delimiter
 
     @property
@@ -82,6 +82,7 @@ def make_lexicon(
     vocab_size: int | None = None,
     case: str = "auto",
     cuttings: int = 1,
+    may_be_empty: bool = False,
 ) -> Lexicon:
     """Spell the words of an LM.
 
@@ -96,6 +97,7 @@ def make_lexicon(
             refuses words in a case that the tokenizer doesn't write.
         cuttings: in how many ways words are cut into pieces, where the tokenizer spells them: its own, and those with the
             fewest pieces. Recognisers that aren't sure mix them.
+        may_be_empty: whether there may be no word that can be spelled.
 
     Raises:
         ValueError: several cuttings in a vocabulary with a delimiter between words, which isn't one of pieces.
@@ -145,7 +147,7 @@ def make_lexicon(
     pairs = list(dict.fromkeys([*pairs, *spelled]))
     has_spelling = {n for n, _ in pairs}
     unspelled = tuple(word for n, word in enumerate(words) if n not in has_spelling)
-    if not pairs:
+    if not pairs and not may_be_empty:
         raise NGramFormatError(
             f"the tokenizer {tokenizer_name(speller.tokenizer)!r} can't write any of the LM's {len(words)} words, such as "
             f"{_shown(words)}; is this the tokenizer of the ASR model?"

@@ -37,8 +37,7 @@ class WordTexts:
                 sentences = [_words(row, clean) for row in batch]
                 ids = [numbers.setdefault(word, len(numbers)) for sentence in sentences for word in sentence]
                 np.array(ids, dtype=np.int32).tofile(self._file)
-                lengths = np.array([len(sentence) for sentence in sentences], dtype=np.int64)
-                self._lengths.append(lengths[lengths > 0])
+                self._lengths.append(np.array([len(sentence) for sentence in sentences], dtype=np.int64))
             if not numbers:
                 raise ValueError("training needs at least one word, the texts have none")
         except BaseException:

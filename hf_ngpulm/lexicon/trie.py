@@ -2,11 +2,40 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from ..automaton.cpu import compiled
+from ..engines.native import Function, Struct
+
+
+class NgpulmSpellingTrie(Struct):
+    """A `Trie` as the core reads it."""
+
+    name = "NgpulmSpellingTrie"
+    members = """
+        const int64_t* path_offsets;
+        const int32_t* path_nodes;
+        const int32_t* path_tokens;
+        const int32_t* depths;
+        const int64_t* child_offsets;
+        const int32_t* child_tokens;
+        const int32_t* child_nodes;
+        const int32_t* child_forms;
+        const int32_t* end_forms;
+        int32_t num_forms;
+        int32_t num_nodes;
+    """
+
+
+_spelling_trie = Function(
+    "int64_t ngpulm_spelling_trie(const int64_t* offsets, const int32_t* tokens, int64_t num_forms, int32_t* path_nodes,"
+    " int32_t* depths, int32_t* end_forms, int64_t* child_offsets, int32_t* child_tokens, int32_t* child_nodes,"
+    " int32_t* child_forms, int64_t* sizes)"
+)
+
+KEY = np.dtype(">i4")  # tokens whose bytes compare as they do
 
 
 class Trie(NamedTuple):
@@ -24,6 +53,7 @@ class Trie(NamedTuple):
     child_tokens: np.ndarray  # int32 [C], ascending within a node
     child_nodes: np.ndarray  # int32 [C]: inner node, or -1 for a leaf
     child_forms: np.ndarray  # int32 [C]: the spelling that a leaf completes, or -1
+    end_forms: np.ndarray  # int32 [N]: behind the last spelling that goes through a node
 
     @property
     def num_forms(self) -> int:
@@ -36,7 +66,11 @@ class Trie(NamedTuple):
     @property
     def longest(self) -> int:
         """Tokens of the longest spelling."""
-        return int(np.diff(self.path_offsets).max())
+        return int(np.diff(self.path_offsets).max(initial=0))
+
+    @property
+    def native(self) -> NgpulmSpellingTrie:
+        return NgpulmSpellingTrie(**self._asdict(), num_forms=self.num_forms, num_nodes=self.num_nodes)
 
 
 def sorted_spellings(offsets: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -49,66 +83,32 @@ def sorted_spellings(offsets: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarra
     Returns:
         The number of each given spelling among the sorted ones, int64 `[P]`; their offsets `[F + 1]` and tokens.
     """
-    lengths = np.diff(offsets)
-    padded = np.full((len(lengths), int(lengths.max())), -1, dtype=np.int32)
-    rows = np.repeat(np.arange(len(lengths)), lengths)
-    padded[rows, np.arange(len(tokens)) - offsets[rows]] = tokens
-    order = np.lexsort(padded.T[::-1])
-    padded = padded[order]
-    is_new = np.ones(len(order), dtype=bool)
-    is_new[1:] = (padded[1:] != padded[:-1]).any(axis=1)
-    number = np.empty(len(order), dtype=np.int64)
-    number[order] = np.cumsum(is_new) - 1
-    padded, kept = padded[is_new], lengths[order][is_new]
-    return number, np.concatenate([[0], np.cumsum(kept)]), padded[padded >= 0]
+    if len(offsets) == 1:
+        return np.zeros(0, dtype=np.int64), offsets, tokens
+    keys = spelling_keys(offsets, tokens)
+    different = sorted(set(keys))
+    numbers = dict(zip(different, range(len(different))))
+    number = np.fromiter(map(numbers.__getitem__, keys), np.int64, len(keys))
+    lengths = np.fromiter(map(len, different), np.int64, len(different)) // KEY.itemsize
+    return number, np.concatenate([[0], np.cumsum(lengths)]), np.frombuffer(b"".join(different), KEY).astype(np.int32)
+
+
+def spelling_keys(offsets: np.ndarray, tokens: np.ndarray) -> list[bytes]:
+    """Spellings as bytes, in the order of their tokens; a long one takes no room among the others."""
+    content, ends = tokens.astype(KEY).tobytes(), (KEY.itemsize * offsets).tolist()
+    return [content[first:end] for first, end in pairwise(ends)]
 
 
 def build_trie(offsets: np.ndarray, tokens: np.ndarray) -> Trie:
     """The trie of spellings that are different and sorted, as `sorted_spellings` gives them."""
-    path_nodes, depths, parents = _walk(offsets, tokens)
-    of_node = np.argsort(parents[:, 0], kind="stable")
-    counts = np.bincount(parents[:, 0], minlength=len(depths))
-    node, token, form = parents[of_node, 1:].T
+    size = len(tokens) + 1
+    path_nodes, depths, end_forms, child_tokens, child_nodes, child_forms = np.empty((6, size), dtype=np.int32)
+    child_offsets, sizes = np.empty(size + 1, dtype=np.int64), np.empty(2, dtype=np.int64)
+    of_children = (child_tokens, child_nodes, child_forms)
+    _spelling_trie(offsets, tokens, len(offsets) - 1, path_nodes, depths, end_forms, child_offsets, *of_children, sizes)
+    num_nodes, num_children = sizes.tolist()
+    token, node, form = (column[:num_children].copy() for column in of_children)
     return Trie(
-        offsets, path_nodes, tokens, depths, np.concatenate([[0], np.cumsum(counts)]),
-        np.ascontiguousarray(token), np.ascontiguousarray(node), np.ascontiguousarray(form),
+        offsets, path_nodes[:-1].copy(), tokens, depths[:num_nodes].copy(), child_offsets[: num_nodes + 1].copy(), token, node,
+        form, end_forms[:num_nodes].copy(),
     )  # fmt: skip
-
-
-@compiled
-def _walk(offsets, tokens):
-    """Inner nodes along each path; the depth of each; and for each node its parent, number, token and form."""
-    num_forms = offsets.size - 1
-    path_nodes = np.empty(tokens.size, dtype=np.int32)
-    depths = np.zeros(tokens.size + 1, dtype=np.int32)
-    parents = np.empty((tokens.size, 4), dtype=np.int32)
-    inner, nodes = 1, 0
-    for form in range(num_forms):
-        first, last = offsets[form], offsets[form + 1]
-        shared = 0
-        if form:
-            before = offsets[form - 1]
-            while before + shared < first and tokens[before + shared] == tokens[first + shared]:
-                path_nodes[first + shared] = path_nodes[before + shared]
-                shared += 1
-        following = 0  # tokens that the next spelling shares
-        if form + 1 < num_forms:
-            while (
-                first + following < last
-                and last + following < offsets[form + 2]
-                and (tokens[first + following] == tokens[last + following])
-            ):
-                following += 1
-        for at in range(first + shared, last):
-            is_leaf = at + 1 == last and following < last - first
-            parents[nodes, 0] = 0 if at == first else path_nodes[at - 1]
-            parents[nodes, 1] = -1 if is_leaf else inner
-            parents[nodes, 2] = tokens[at]
-            parents[nodes, 3] = form if is_leaf else -1
-            nodes += 1
-            path_nodes[at] = -1
-            if not is_leaf:
-                path_nodes[at] = inner
-                depths[inner] = at + 1 - first
-                inner += 1
-    return path_nodes, depths[:inner].copy(), parents[:nodes].copy()

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from ..automaton.tensors import AutomatonTensors
-from ..word_summary import WordSummary
+from ..config.word_summary import WordSummary
 
 
 class _Arrays(NamedTuple):

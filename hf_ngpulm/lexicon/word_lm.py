@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,17 +10,58 @@ from torch import Tensor
 
 from ..automaton import BackoffAutomaton
 from ..automaton.convert import MISSING_LOG_PROB, automaton_from_table
+from ..automaton.cpu import Automaton
+from ..config.word_summary import LARGEST_SCORE
+from ..engines.native import Function, Struct
+from ..engines.threads import block_bounds, in_blocks
+from ..errors import NGramFormatError
 from ..ngrams.table import NGramOrder, NGramTable
+
+# A state that a search comes to costs as much as its words have spellings, and as there are words of these spellings.
+MOST_SPELLINGS, MOST_HOMOGRAPHS = 1024, 16384
+
+# Fewer states than this aren't worth a second thread.
+STATES_PER_THREAD = 1 << 15
+
+
+class NgpulmWords(Struct):
+    """Which forms spell the words of a model, as the core reads it."""
+
+    name = "NgpulmWords"
+    members = """
+        const int64_t* first_form;
+        const int64_t* forms_of_word;
+        const int64_t* first_word;
+        const int64_t* words_of_form;
+        int32_t num_words;
+    """
+
+
+_count_forms = Function(
+    "int64_t ngpulm_count_forms(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmWords* words,"
+    " int64_t* counts)",
+    Automaton, NgpulmWords,
+)  # fmt: skip
+_read_forms = Function(
+    "int64_t ngpulm_read_forms(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmWords* words,"
+    " const int64_t* offsets, int32_t* forms, double* log_probs, int32_t* targets, double* ends)",
+    Automaton, NgpulmWords,
+)  # fmt: skip
+_score_ends = Function(
+    "int64_t ngpulm_score_ends(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmWords* words,"
+    " const int32_t* states, double* scores)",
+    Automaton, NgpulmWords,
+)  # fmt: skip
 
 
 class FormArcs(NamedTuple):
-    """What some states of a word-level LM know of spelled forms. `A` arcs."""
+    """What the first states of a word-level LM know of spelled forms. `S` states, `A` arcs."""
 
-    states: np.ndarray  # int64 [A], which of the states, ascending
+    offsets: np.ndarray  # int64 [S + 1]: the arcs of state s
     forms: np.ndarray  # int32 [A], ascending within a state
     log_probs: np.ndarray  # float64 [A], natural log
     targets: np.ndarray  # int32 [A], the state of the LM behind the form
-    ends: np.ndarray  # float64, one for each state: log p(</s> | state), NaN where the state has none of its own
+    ends: np.ndarray  # float64 [S]: log p(</s> | state), NaN where the state has none of its own
 
 
 class FormLM(NamedTuple):
@@ -52,6 +93,10 @@ class WordLM:
         automaton: over the words `0 .. W - 1` that have a spelling, and an id behind them for all others.
         word_of, form_of: int64 `[P]`, pairs of a word and a form that spells it.
         num_forms: F.
+
+    Raises:
+        NGramFormatError: more spellings of a word, or words of a spelling, than a search could cope with, or n-grams whose
+            scores can't be added up in single precision.
     """
 
     def __init__(self, automaton: BackoffAutomaton, word_of: np.ndarray, form_of: np.ndarray, num_forms: int) -> None:
@@ -62,6 +107,16 @@ class WordLM:
         self._first_form = np.searchsorted(word_of[by_word], np.arange(self.num_words + 1))
         by_form = np.argsort(form_of, kind="stable")
         self._words_of_form, self._first_word = word_of[by_form], np.searchsorted(form_of[by_form], np.arange(num_forms + 1))
+        for what, first, most in (
+            ("a word has {} spellings", self._first_form, MOST_SPELLINGS),
+            ("{} words have the same spelling", self._first_word, MOST_HOMOGRAPHS),
+        ):
+            if (found := int(np.diff(first).max(initial=0))) > most:
+                raise NGramFormatError(f"{what.format(found)}; at most {most} can be used")
+        for weights in (automaton.tensors.arc_weights, automaton.tensors.backoff_weights):
+            largest = max(abs(float(bound)) for bound in weights.aminmax())
+            if not largest <= LARGEST_SCORE:
+                raise NGramFormatError(f"the score {largest:g} of an n-gram is more than {LARGEST_SCORE:g} in size")
 
     @classmethod
     def of_table(cls, table: NGramTable, word_of: np.ndarray, form_of: np.ndarray, num_forms: int) -> WordLM:
@@ -80,9 +135,13 @@ class WordLM:
         return int(self.automaton.starts[0])
 
     @property
-    def spelled(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Where the forms of each word begin, int64 `[W + 1]`, among those of all; and where the words of each form do."""
-        return self._first_form, self._forms_of_word, self._first_word
+    def native(self) -> tuple[Automaton, NgpulmWords]:
+        """The same as the core reads it."""
+        words = NgpulmWords(
+            first_form=self._first_form, forms_of_word=self._forms_of_word, first_word=self._first_word,
+            words_of_form=self._words_of_form, num_words=self.num_words,
+        )  # fmt: skip
+        return Automaton.of(self.automaton.tensors, self.automaton.vocab_size), words
 
     @property
     def unknown(self) -> float:
@@ -94,80 +153,36 @@ class WordLM:
         """The state behind `<unk>`."""
         return int(self.automaton.tensors.arc_targets[self.num_words])
 
-    def forms(self, states: np.ndarray | None = None) -> FormArcs:
-        """The arcs of some states, or of all, for the forms that spell their words."""
-        t = self.automaton.tensors
-        offsets = t.arc_offsets.numpy()
-        if states is None:
-            arcs: Any = slice(None)
-            numbers = np.repeat(np.arange(t.num_states), np.diff(offsets))
-            num_states = t.num_states
-        else:
-            counts = np.diff(np.stack([offsets[states], offsets[states + 1]]).astype(np.int64), axis=0)[0]
-            arcs = np.repeat(offsets[states].astype(np.int64), counts) + _within(counts)
-            numbers = np.repeat(np.arange(len(states)), counts)
-            num_states = len(states)
-        tokens = t.arc_tokens.numpy()[arcs].astype(np.int64)
-        weights, behind = t.arc_weights.numpy()[arcs].astype(np.float64), t.arc_targets.numpy()[arcs]
-        ends = np.full(num_states, np.nan)
-        is_end = tokens == self.num_words + 1
-        ends[numbers[is_end]] = weights[is_end]
+    def forms(self, last: int | None = None) -> FormArcs:
+        """The arcs of the states before `last`, or of all, for the forms that spell their words."""
+        last = self.automaton.num_states if last is None else last
+        counts, bounds, native = np.empty(last, dtype=np.int64), block_bounds(last, STATES_PER_THREAD), self.native
+        in_blocks(_count_forms, bounds, (*native, counts))
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        size = int(offsets[-1])
+        forms, targets = np.empty(size, dtype=np.int32), np.empty(size, dtype=np.int32)
+        log_probs, ends = np.empty(size), np.empty(last)
+        in_blocks(_read_forms, bounds, (*native, offsets, forms, log_probs, targets, ends))
+        return FormArcs(offsets, forms, log_probs, targets, ends)
 
-        # A word's arc becomes one for each of its forms.
-        is_word = tokens < self.num_words
-        numbers, words, weights, behind = (column[is_word] for column in (numbers, tokens, weights, behind))
-        ways = np.diff(self._first_form)[words]
-        arc = np.repeat(np.arange(len(words)), ways)
-        forms = self._forms_of_word[self._first_form[words[arc]] + _within(ways)]
-        numbers, weights, behind = numbers[arc], weights[arc], behind[arc]
-        shared = np.diff(self._first_word)[forms] > 1
-        if shared.any():
-            together = self._homographs(numbers[shared], forms[shared], states)
-            numbers, forms, weights, behind = (
-                np.concatenate([column[~shared], added])
-                for column, added in zip((numbers, forms, weights, behind), together, strict=True)
-            )
-        order = np.argsort(numbers * self.num_forms + forms, kind="stable")
-        return FormArcs(numbers[order], forms[order].astype(np.int32), weights[order], behind[order].astype(np.int32), ends)
-
-    def _homographs(
-        self, numbers: np.ndarray, forms: np.ndarray, states: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """State, form, log of the sum of its words' probabilities, and the state behind the likeliest of them."""
-        pairs = np.unique(numbers.astype(np.int64) * self.num_forms + forms)
-        numbers, forms = pairs // self.num_forms, pairs % self.num_forms
-        counts = np.diff(self._first_word)[forms]
-        pair = np.repeat(np.arange(len(pairs)), counts)
-        words = self._words_of_form[self._first_word[forms[pair]] + _within(counts)]
-        asked = (numbers if states is None else states[numbers])[pair]
-        found = self.automaton.step(torch.from_numpy(asked.astype(np.int32)), torch.from_numpy(words.astype(np.int32)))
-        scores, behind = found[0].double().numpy(), found[1].numpy()
-        likeliest = np.lexsort((words, -scores, pair))[np.cumsum(counts) - counts]
-        best = scores[likeliest]
-        total = np.bincount(pair, np.exp(scores - best[pair]), minlength=len(pairs))
-        return numbers, forms, best + np.log(total), behind[likeliest]
+    def score_ends(self, states: np.ndarray) -> np.ndarray:
+        """log p(</s>) in some states int32, float64."""
+        scores = np.empty(len(states))
+        _score_ends(0, len(states), *self.native, states, scores)
+        return scores
 
 
 def form_lm(words: WordLM) -> FormLM:
     """All of it in double precision."""
-    arcs, t = words.forms(), words.automaton.tensors
+    t = words.automaton.tensors
     return FormLM(
-        offsets=np.concatenate([[0], np.cumsum(np.bincount(arcs.states, minlength=t.num_states))]),
-        forms=arcs.forms,
-        log_probs=arcs.log_probs,
-        targets=arcs.targets,
-        ends=arcs.ends,
+        *words.forms(),
         backoff_states=t.backoff_states.numpy(),
         backoff_weights=t.backoff_weights.double().numpy(),
         start=words.start,
         unknown=words.unknown,
         unknown_target=words.unknown_target,
     )
-
-
-def _within(counts: np.ndarray) -> np.ndarray:
-    """0, 1, ... within each of some runs."""
-    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def _with_words(table: NGramTable, words: np.ndarray) -> tuple[NGramTable, np.ndarray]:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from ..arguments import check_number, one_of, whole
 from ..automaton import BackoffAutomaton
 from ..automaton.automaton import MAX_CONTEXT_LENGTH
-from ..config import NGramLMConfig
+from ..common.arguments import check_number, one_of, whole
+from ..config.config import NGramLMConfig
+from ..config.word_summary import LARGEST_SCORE, WordSummary
 from ..ngrams.table import NGramTable, one_thread
-from ..vocabulary import Vocabulary, tokenizer_of
-from ..word_summary import WordSummary
+from ..text.vocabulary import Vocabulary, tokenizer_of
 from .composition import compose_automaton
 from .reweighing import reweighed
 from .spellings import SHOWN, Boundaries, Lexicon, LexiconSource, make_lexicon
@@ -24,7 +24,7 @@ from .trie import Trie, build_trie, sorted_spellings
 from .word_lm import WordLM, form_lm
 
 if TYPE_CHECKING:
-    from ..language_model import NGramLM
+    from ..language_model.model import NGramLM
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +67,7 @@ def compose(
     engine: str = "auto",
     cuttings: int = 1,
     composition: str = "auto",
+    may_be_empty: bool = False,
 ) -> NGramLM:
     """Make a language model over tokens of one over words, see `hf_ngpulm.lexicon.composition`.
 
@@ -85,14 +86,16 @@ def compose(
         cuttings: in how many ways words are cut into pieces, up to 64, see `hf_ngpulm.lexicon.spellings.make_lexicon`. Each
             scores what the word does. With several, let CTC beam search join them: `CTCDecoder(..., merge="text")`.
         composition: "static" makes all states now; "on_the_fly" makes a state when a search comes to it, from a model over
-            words that is a tenth as large, and gives the same scores (see `hf_ngpulm.lexicon.growing.model`). "auto" is static
+            words that is a tenth as large, and gives the same scores (see `hf_ngpulm.lexicon.lazy_model`). "auto" is static
             for up to 5 million n-grams.
+        may_be_empty: whether a lexicon none of whose words the tokenizer can write will do, with a warning: all words are
+            unknown then.
 
     Raises:
         NGramFormatError: no word can be spelled, or only in another case; a bad lexicon; more states than can be addressed.
         ValueError: the offset, the cost or the bonus isn't a finite number; cuttings out of range, or not of pieces.
     """
-    from ..language_model import NGramLM
+    from ..language_model.model import NGramLM
 
     if len(words) != table.vocab_size:
         raise ValueError(f"words should name the {table.vocab_size} ids of the table, got {len(words)}")
@@ -101,13 +104,14 @@ def compose(
         raise ValueError("a word-level language model needs the ASR model's tokenizer to spell its words: pass tokenizer=...")
     vocabulary = Vocabulary.of(tokenizer, vocab_size)
     cost = math.log(vocabulary.size) if unk_token_cost is None else float(unk_token_cost)
-    if not math.isfinite(unk_score_offset):
+    if not abs(unk_score_offset) <= LARGEST_SCORE:
         raise ValueError(
             f"unk_score_offset should be a finite number, got {unk_score_offset}; closed_vocabulary=True forbids unknown words"
         )
-    if not (math.isfinite(cost) and cost >= 0):
+    if not 0 <= cost <= LARGEST_SCORE:
         raise ValueError(f"unk_token_cost should be a finite number of at least 0, got {unk_token_cost}")
-    check_number(word_bonus, "word_bonus")
+    if not abs(check_number(word_bonus, "word_bonus")) <= LARGEST_SCORE:
+        raise ValueError(f"word_bonus should be at most {LARGEST_SCORE:g} in size, got {word_bonus}")
     one_of("composition", composition, ("auto", "static", "on_the_fly"))
     if composition == "auto":
         composition = "static" if sum(table.num_ngrams) <= MOST_STATIC_NGRAMS else "on_the_fly"
@@ -118,7 +122,8 @@ def compose(
                 f"{sum(table.num_ngrams):,}",
                 f"{MOST_STATIC_NGRAMS:,}",
             )
-    spelled = make_lexicon(words, tokenizer, lexicon, vocab_size, case, whole("cuttings", cuttings, MOST_CUTTINGS))
+    cuttings = whole("cuttings", cuttings, MOST_CUTTINGS)
+    spelled = make_lexicon(words, tokenizer, lexicon, vocab_size, case, cuttings, may_be_empty)
     _tell(spelled, len(words), given=lexicon is not None)
     parts = spelled_parts(table, spelled, None if closed_vocabulary else unk_score_offset, cost)
     is_static = composition == "static"
@@ -155,7 +160,7 @@ def compose(
     in_no_word = torch.from_numpy(np.flatnonzero(unused).astype(np.int32))
     made: NGramLM
     if automaton is None:
-        from .growing.model import Bonuses, OnTheFlyLM
+        from .lazy_model import Bonuses, OnTheFlyLM
 
         made = OnTheFlyLM(config, parts, in_no_word, vocabulary.pieces, engine, Bonuses(word=float(word_bonus)))
     else:

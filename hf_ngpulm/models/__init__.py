@@ -4,8 +4,18 @@
 `hf_ngpulm` is imported.
 """
 
-from .configuration import HatConfig, StatelessTransducerConfig
-from .registration import register
-from .transducers import HatForASR, StatelessTransducerForASR
+from ..common.lazy import attributes_of
 
 __all__ = ["HatConfig", "HatForASR", "StatelessTransducerConfig", "StatelessTransducerForASR", "register"]
+
+# The models aren't loaded with their configurations: Transformers loads its own in that order, too.
+__getattr__ = attributes_of(
+    __name__,
+    {
+        "HatConfig": "configuration",
+        "HatForASR": "transducers",
+        "StatelessTransducerConfig": "configuration",
+        "StatelessTransducerForASR": "transducers",
+        "register": "registration",
+    },
+)

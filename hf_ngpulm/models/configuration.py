@@ -6,6 +6,8 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
+from .registration import register_configurations
+
 
 class _TransducerConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
     """What both have in common.
@@ -79,3 +81,6 @@ class StatelessTransducerConfig(_TransducerConfig):
             raise ValueError(f"context_size={context_size}: the prediction network should see at least one token")
         self.context_size = context_size
         super().__init__(**kwargs)
+
+
+register_configurations()

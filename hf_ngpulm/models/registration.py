@@ -1,28 +1,59 @@
-"""Makes the auto classes of Transformers know the models of this package."""
+"""Make the auto classes of Transformers know the models of this package, each when that part of Transformers is loaded.
+
+Loading a module here may be what loads that part: then the module isn't complete yet, and enters its classes when it is.
+"""
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import transformers
-from transformers import AutoConfig, AutoFeatureExtractor, AutoModel, AutoTokenizer, ParakeetFeatureExtractor
-
-from .configuration import HatConfig, StatelessTransducerConfig
-from .transducers import HatForASR, StatelessTransducerForASR
-
-MODELS: tuple[tuple[Any, Any], ...] = (
-    (HatConfig, HatForASR),
-    (StatelessTransducerConfig, StatelessTransducerForASR),
-)
-# The auto class by which the speech recognition pipeline finds them.
-AUTO: Any = getattr(transformers, "AutoModelForRNNT", transformers.AutoModelForCTC)
 
 
 def register() -> None:
-    """Enter the classes; again does no harm."""
-    for config, model in MODELS:
-        AutoConfig.register(config.model_type, config, exist_ok=True)
-        AutoModel.register(config, model, exist_ok=True)
-        AUTO.register(config, model, exist_ok=True)
-        AutoFeatureExtractor.register(config, ParakeetFeatureExtractor, exist_ok=True)
-        AutoTokenizer.register(config, fast_tokenizer_class=transformers.PreTrainedTokenizerFast, exist_ok=True)
+    """Enter all classes; again does no harm."""
+    register_configurations()
+    register_feature_extractors()
+    register_tokenizers()
+    register_models()
+
+
+def register_configurations() -> None:
+    """Enter the configurations."""
+    for config in _configurations():
+        transformers.AutoConfig.register(config.model_type, config, exist_ok=True)
+
+
+def register_feature_extractors() -> None:
+    """Enter the feature extractor."""
+    for config in _configurations():
+        transformers.AutoFeatureExtractor.register(config, transformers.ParakeetFeatureExtractor, exist_ok=True)
+
+
+def register_tokenizers() -> None:
+    """Enter the class of tokenizers."""
+    for config in _configurations():
+        transformers.AutoTokenizer.register(config, fast_tokenizer_class=transformers.PreTrainedTokenizerFast, exist_ok=True)
+
+
+def register_models() -> None:
+    """Enter the models, also with the auto class by which the speech recognition pipeline finds them."""
+    for config, model in zip(_configurations(), _classes("transducers", "HatForASR", "StatelessTransducerForASR")):
+        transformers.AutoModel.register(config, model, exist_ok=True)
+        auto_class().register(config, model, exist_ok=True)
+
+
+def auto_class() -> Any:
+    """Return the auto class of RNN-T models, which the oldest supported Transformers lacks."""
+    return getattr(transformers, "AutoModelForRNNT", transformers.AutoModelForCTC)
+
+
+def _configurations() -> list[Any]:
+    return _classes("configuration", "HatConfig", "StatelessTransducerConfig")
+
+
+def _classes(module: str, *names: str) -> list[Any]:
+    """Return classes of one of the modules beside this one; none while it is being loaded."""
+    loaded = importlib.import_module(f"{__package__}.{module}")
+    return [getattr(loaded, name) for name in names] if hasattr(loaded, names[-1]) else []

@@ -11,11 +11,12 @@ from transformers import AutoModel, PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.utils import ModelOutput
 
-from ..transducer.losses import transducer_loss
-from ..transducer.model import State, TransducerModel, TransformersTransducer
-from ..transducer.networks import TransducerNetworks, is_plain, networks_of, stateless_networks, with_blank_head
-from ..transducer.search import TransducerSearch
+from ..decoding.transducer_paths import TransducerSearch
+from ..search.networks.model import State, TransducerModel, TransformersTransducer
+from ..search.networks.networks import TransducerNetworks, is_plain, networks_of, stateless_networks, with_blank_head
 from .configuration import HatConfig, StatelessTransducerConfig
+from .losses import transducer_loss
+from .registration import register_models
 
 
 @dataclass
@@ -262,3 +263,6 @@ def blank_and_labels(logits: Tensor, tokens: Tensor, blank_id: int) -> tuple[Ten
     index = tokens[:, None, :, None].expand(-1, logits.shape[1], -1, -1)
     labels = logits[:, :, :-1].gather(-1, index)[..., 0] - total[:, :, :-1]
     return logits[..., blank_id] - total, labels
+
+
+register_models()

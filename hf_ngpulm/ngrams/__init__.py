@@ -1,7 +1,5 @@
-"""N-gram tables, and everything from and to them."""
+"""N-gram tables, and how they are counted and estimated."""
 
-from .arpa import read_arpa, write_arpa
-from .nemo import read_nemo
 from .table import NGramOrder, NGramTable
 
-__all__ = ["NGramOrder", "NGramTable", "read_arpa", "read_nemo", "write_arpa"]
+__all__ = ["NGramOrder", "NGramTable"]

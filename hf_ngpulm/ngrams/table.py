@@ -18,6 +18,7 @@ from torch import Tensor
 from ..errors import NGramFormatError
 
 NUM_SPECIAL = 3  # <s>, </s>, <unk>: the ids behind the vocabulary
+MAX_ORDER = 64  # of models in files of other programs: the work of reading grows with its square
 
 
 @contextmanager

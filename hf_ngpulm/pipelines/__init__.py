@@ -7,3 +7,6 @@ from .seq2seq import Seq2SeqNGramPipeline
 from .transducer import TransducerNGramPipeline
 
 __all__ = ["CTCNGramPipeline", "NGramPipeline", "Seq2SeqNGramPipeline", "TransducerNGramPipeline", "register"]
+
+# Here, and not where Transformers' pipelines have been loaded, since loading this package may be what loads those.
+register()

@@ -14,15 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformers import AutomaticSpeechRecognitionPipeline, GenerationConfig
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CTC_MAPPING_NAMES,
-    MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
-)
 from transformers.pipelines.automatic_speech_recognition import rescale_stride
 
-from ..hypotheses import Hypothesis
-from ..language_model import NGramLM, configured_lm, load_language_model
-from ..tuned import SETTINGS, with_remembered
+from ..config.tuned import SETTINGS, with_remembered
+from ..decoding.hypotheses import Hypothesis
+from ..language_model.model import NGramLM, configured_lm, load_language_model
+from .families import frame_lengths
 from .per_item import RECORDING, Numbered, Recordings, listed_values, numbered, numbers_in
 
 # What the decoder of some family takes: the stock pipeline would swallow the name of any setting.
@@ -43,7 +40,6 @@ OF_SOME_DECODER = frozenset(
         "merge",
         "repeats",
         "strategy",
-        "incomplete",
         "max_symbols",
         "ilm_weight",
         "blank_scoring",
@@ -59,7 +55,6 @@ OF_THE_STOCK_PIPELINE = ("chunk_length_s", "stride_length_s", "return_timestamps
 NO_PHRASES: list[str] = []
 _GENERATION = GenerationConfig()
 logger = logging.getLogger(__name__)
-TRANSDUCERS = ("parakeet_tdt", "parakeet_rnnt", "nemotron_asr_streaming", "nemotron3_5_asr")
 
 
 class NGramPipeline(AutomaticSpeechRecognitionPipeline):
@@ -70,8 +65,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     may be lists with a value for each recording (see `hf_ngpulm.pipelines.per_item`).
 
     Where there is one `lm` and no `lm_weight`, settings that were tuned for the model with that LM and are kept in the LM's
-    config hold: weights, and the search that they are for (see `hf_ngpulm.tuned`); for CTC models also those that an LM came
-    with (`NGramLM.from_wav2vec2_with_lm`). What is given goes before them; an `lm_weight` before all of them.
+    config hold: weights, and the search that they are for (see `hf_ngpulm.config.tuned`); for CTC models also those that an LM
+    came with (`NGramLM.from_wav2vec2_with_lm`). What is given goes before them; an `lm_weight` before all of them.
     """
 
     # Settings that a family's decoder takes; any of the reasons is cause enough to decode here.
@@ -84,17 +79,21 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
 
     def __new__(cls, model: Any = None, *args: Any, **kwargs: Any) -> NGramPipeline:
         if cls is NGramPipeline:
-            from .ctc import CTCNGramPipeline
-            from .seq2seq import Seq2SeqNGramPipeline
-            from .transducer import TransducerNGramPipeline
-
-            if is_transducer(model):
-                cls = TransducerNGramPipeline
-            elif is_seq2seq(model):
-                cls = Seq2SeqNGramPipeline
-            elif is_ctc(model):
-                cls = CTCNGramPipeline
+            cls = next((kind for kind in cls.families if kind.serves(model)), cls)
         return object.__new__(cls)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "serves" in vars(cls):
+            NGramPipeline.families.append(cls)
+
+    # The table of families: the classes that say which models they serve.
+    families: ClassVar[list[type[NGramPipeline]]] = []
+
+    @staticmethod
+    def serves(model: Any) -> bool:
+        """Tell whether the class is that of a model's family."""
+        return False
 
     def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
         self._held = {name: kwargs.pop(name) for name in self.shared_with_generation if name in kwargs}
@@ -387,25 +386,3 @@ def _shown(hypothesis: Hypothesis, timestamps: str | None, with_confidence: bool
             for word in (hypothesis.words if timestamps == "word" else hypothesis.characters)
         ]
     return result
-
-
-def is_ctc(model: Any) -> bool:
-    name = type(model).__name__
-    return name in MODEL_FOR_CTC_MAPPING_NAMES.values() or name.endswith("ForCTC")
-
-
-def is_seq2seq(model: Any) -> bool:
-    return type(model).__name__ in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES.values()
-
-
-def is_transducer(model: Any) -> bool:
-    return hasattr(model, "as_transducer") or getattr(getattr(model, "config", None), "model_type", None) in TRANSDUCERS
-
-
-def frame_lengths(model: Any, input_lengths: Tensor) -> Tensor | None:
-    """Output frames for inputs of some lengths, int64 `[B]`; None for a model that can't tell."""
-    for owner in (model, getattr(model, "encoder", None)):
-        for name in ("_get_subsampling_output_length", "_get_feat_extract_output_lengths"):
-            if hasattr(owner, name):
-                return getattr(owner, name)(input_lengths).to(torch.int64)
-    return None

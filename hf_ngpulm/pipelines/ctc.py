@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ..arguments import one_of, refuse_idle
-from ..ctc import CTCDecoder
-from ..fusion import LM_WEIGHT
-from ..hypotheses import Hypothesis
-from .base import NGramPipeline, frame_lengths
+from ..common.arguments import one_of, refuse_idle
+from ..decoding.ctc import CTCDecoder
+from ..decoding.hypotheses import Hypothesis
+from ..fusion.fusion import LM_WEIGHT
+from .base import NGramPipeline
+from .families import frame_lengths, is_ctc
 
 if TYPE_CHECKING:
-    from ..graph import GraphDecoder
+    from ..decoding.graph import GraphDecoder
 
 
 class CTCNGramPipeline(NGramPipeline):
@@ -39,9 +40,9 @@ class CTCNGramPipeline(NGramPipeline):
         strategy: "graph" searches in the LM's graph in place of prefixes, see `hf_ngpulm.GraphDecoder`: `num_beams` are then
             the hypotheses that it keeps (by default 64), and `phrase_weight` the discount of phrases without one of their own
             (by default 1).
-        incomplete: in a graph, what becomes of a discount where a phrase isn't completed: "taken_back" or "kept".
         num_return_sequences: above 1, results have a list `hypotheses` of so many transcripts with their scores.
-        confidence: a measure (see `hf_ngpulm.confidence`); the chunks that `return_timestamps` gives then have a `confidence`.
+        confidence: a measure (see `hf_ngpulm.search.confidence`); the chunks that `return_timestamps` gives then have a
+            `confidence`.
         beta, beam_threshold, blank_threshold, score_eos, merge, repeats, engine: as for `hf_ngpulm.CTCDecoder`.
 
     `return_timestamps="word"` or `"char"` works with all tokenizers ("char" gives single tokens).
@@ -51,25 +52,24 @@ class CTCNGramPipeline(NGramPipeline):
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
 
+    serves = staticmethod(is_ctc)
     settings = (
-        "lm", "lm_weight", "phrases", "phrase_weight", "num_beams", "strategy", "incomplete", "beta", "beam_threshold",
+        "lm", "lm_weight", "phrases", "phrase_weight", "num_beams", "strategy", "beta", "beam_threshold",
         "blank_threshold", "score_eos", "merge", "num_return_sequences", "repeats", "confidence", "engine",
     )  # fmt: skip
     reasons = ("lm", "phrases", "num_beams", "confidence")
-    of_an_lm = frozenset({"lm_weight", "repeats", "score_eos", "strategy", "incomplete"})
+    of_an_lm = frozenset({"lm_weight", "repeats", "score_eos", "strategy"})
     shared_with_generation = ("num_beams", "num_return_sequences")
 
     takes_what_lms_come_with = True
 
     def _make_decoder(self, settings: dict[str, Any]) -> CTCDecoder | GraphDecoder:
-        from ..graph import GraphDecoder  # has a stream's parts, and those need pipelines
+        from ..decoding.graph import GraphDecoder  # has a stream's parts, and those need pipelines
 
         defaults = {"confidence": None, "lm_weight": LM_WEIGHT}  # what is remembered is among the settings
         settings = {**defaults, **settings, "frame_seconds": self._frame_seconds}
         strategy = settings.pop("strategy", None)
         if strategy is None:
-            of_graphs = {"incomplete": settings.pop("incomplete", None)}
-            refuse_idle(of_graphs, "has no meaning but in a graph: pass strategy='graph' too")
             return CTCDecoder(self.tokenizer, **settings)
         one_of("strategy", strategy, ("graph",))
         of_others = {name: settings.pop(name, None) for name in ("repeats", "merge")}

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..arguments import check_number
-from ..boosting.contexts import is_per_row
+from ..common.arguments import check_number
+from ..phrases.contexts import is_per_row
 
 RECORDING = "ngram_recording"  # among what the model is given, and what comes out
 

@@ -1,4 +1,4 @@
-"""Makes `pipeline("automatic-speech-recognition", ...)` use this package's classes."""
+"""Make `pipeline("automatic-speech-recognition", ...)` use this package's classes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ def register() -> None:
     """Put the class in the place of the stock one, of which it is a subclass; models of this package are found too."""
     models.register()
     stock = PIPELINE_REGISTRY.supported_tasks[TASK]
-    classes = tuple(
-        dict.fromkeys((*stock["pt"], models.AUTO))
-    )  # the stock task loads TDT models, but no RNN-T by its auto class
+    # The stock task loads TDT models, but no RNN-T by its auto class.
+    classes = tuple(dict.fromkeys((*stock["pt"], models.auto_class())))
     # `register_pipeline` does the same but warns that the task is there already, which is just what is meant.
     PIPELINE_REGISTRY.supported_tasks[TASK] = {**stock, "pt": classes, "impl": NGramPipeline}

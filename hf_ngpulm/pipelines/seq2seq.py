@@ -10,6 +10,7 @@ from transformers import AutomaticSpeechRecognitionPipeline
 from ..generation import NGramLogitsProcessor
 from ..generation.logits_processor import LM_WEIGHT
 from .base import NGramPipeline, of_recordings
+from .families import is_seq2seq
 from .per_item import numbers_in
 
 
@@ -37,6 +38,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
 
+    serves = staticmethod(is_seq2seq)
     settings = ("lm", "lm_weight", "phrases", "phrase_weight", "prompt_context", "unscored", "score_eos", "engine")
     of_an_lm = frozenset(("lm_weight", "unscored", "score_eos"))
 

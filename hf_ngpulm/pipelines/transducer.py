@@ -6,10 +6,12 @@ from typing import Any
 
 from torch import Tensor
 
-from ..fusion import LM_WEIGHT
-from ..hypotheses import Hypothesis
-from ..transducer import TransducerDecoder, transducer_of
+from ..decoding.hypotheses import Hypothesis
+from ..decoding.transducer import TransducerDecoder
+from ..fusion.fusion import LM_WEIGHT
+from ..search.networks.model import transducer_of
 from .base import NGramPipeline
+from .families import is_transducer
 
 _FOR_THE_ENCODER = ("prompt_ids", "num_lookahead_tokens")
 
@@ -34,7 +36,8 @@ class TransducerNGramPipeline(NGramPipeline):
         num_beams: hypotheses that the search keeps; 1 (the default) searches greedily.
         strategy: "greedy", "alsd" (beam search, the default with `num_beams`) or "aes" (beam search for RNN-T).
         num_return_sequences: above 1, results have a list `hypotheses` of so many transcripts with their scores.
-        confidence: a measure (see `hf_ngpulm.confidence`); the chunks that `return_timestamps` gives then have a `confidence`.
+        confidence: a measure (see `hf_ngpulm.search.confidence`); the chunks that `return_timestamps` gives then have a
+            `confidence`.
         max_symbols, ilm_weight, blank_scoring, pruning, merging, length_normalization: as for `hf_ngpulm.TransducerDecoder`.
         score_eos, aes_steps, aes_beta, aes_gamma, engine: the same.
 
@@ -45,6 +48,7 @@ class TransducerNGramPipeline(NGramPipeline):
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
 
+    serves = staticmethod(is_transducer)
     settings = (
         "lm", "lm_weight", "phrases", "phrase_weight", "num_beams", "strategy", "num_return_sequences", "confidence",
         "max_symbols", "ilm_weight", "blank_scoring", "pruning", "merging", "length_normalization", "score_eos", "aes_steps",

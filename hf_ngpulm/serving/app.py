@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from aiohttp import WSCloseCode, web
 
-from ..streaming import StreamingRecognizer
-from .connection import Connection
+from ..audio import StreamingRecognizer
+from .access import check_host, check_origin, client_address, networks
+from .connection import Connection, close
 from .engine import Engine
-from .limits import Limits
+from .limits import Full, Limits, Places
 
 PAGE = Path(__file__).parent / "page"
 _PAGES = {
@@ -39,6 +39,7 @@ def make_app(
     origins: Collection[str] = (),
     tick: float = 0.08,
     hosts: Collection[str] | None = None,
+    proxies: Collection[str] = (),
 ) -> web.Application:
     """An aiohttp application that recognises the speech of many clients as one batch.
 
@@ -47,9 +48,10 @@ def make_app(
     (for a server with a language model) may be left out. It is told `{"type": "ready", "unwritable"}` (phrases that the model
     can't write, and what in them), sends audio as binary messages (PCM, one channel, little-endian) and, at any time,
     `{"type": "set_context", "phrases": [...]}`, which counts from the next chunk on and is answered `{"type": "context",
-    "unwritable"}`. It is sent `{"type": "partial", "text", "stable", "end"}` as it speaks, `{"type": "final", "text", "words"}`
-    for each utterance; after its `{"type": "end"}` the rest, and `{"type": "done"}`. A client that breaks the rules is closed
-    with a reason (1008, 1009).
+    "unwritable"}`; audio that comes after it waits for it. It is sent `{"type": "partial", "text", "stable", "end"}` as it
+    speaks, `{"type": "final", "text", "words"}` for each utterance; after its `{"type": "end"}` the rest, and `{"type":
+    "done"}`. A client that breaks the rules is closed with a reason (1008, 1009), one for which there is no place is told to
+    come later (1013).
 
     `/` is a page with a microphone, `/health` tells how many clients there are.
 
@@ -64,9 +66,15 @@ def make_app(
         tick: seconds that chunks wait for each other to share a batch.
         hosts: names by which the server may be called, if not by any; a guard against pages that have their own name lead to
             this machine (DNS rebinding). `local_hosts` gives those of this machine.
+        proxies: addresses, or networks (`10.0.0.0/8`), of reverse proxies, whose `X-Forwarded-For` tells the address that
+            counts for `limits.clients_per_address`; those on this machine needn't be named. All clients of a proxy that isn't
+            named count as its own; those of one on this machine that doesn't say whom it speaks for don't count.
+
+    While the server runs, Python's threads take turns ten times as often as usual (`sys.setswitchinterval`): decoding gives up
+    its turn in each operation, and shouldn't wait for one behind messages and phrases.
 
     Raises:
-        ValueError: a recogniser for fewer streams than there may be clients.
+        ValueError: a recogniser for fewer streams than there may be clients; a proxy that isn't an address.
     """
     limits = limits or Limits()
     if recognizer.decoder.max_streams < limits.clients:
@@ -74,30 +82,36 @@ def make_app(
             f"the recogniser takes {recognizer.decoder.max_streams} streams, the limit is {limits.clients} clients; make it "
             f"with max_streams={limits.clients}"
         )
+    # Of a client from which no more is taken than can't be decoded yet, nothing ever would be.
+    limits = replace(limits, buffered_seconds=max(limits.buffered_seconds, recognizer.latency_seconds))
     engine = Engine(recognizer, tick, limits.utterance_seconds)
-    connections: dict[web.WebSocketResponse, Connection] = {}
+    places, trusted = Places(limits), networks(proxies)
+    connections: set[Connection] = set()
     shutting_down = False
 
     async def stream(request: web.Request) -> web.WebSocketResponse:
-        _check_origin(request, origins)
+        check_origin(request, origins)
         ws = web.WebSocketResponse(
-            heartbeat=limits.heartbeat_seconds, max_msg_size=limits.message_bytes, compress=False, timeout=limits.send_seconds
+            heartbeat=limits.heartbeat_seconds, max_msg_size=limits.message_bytes, compress=False, timeout=limits.close_seconds
         )
         transport = request.transport
         if transport is not None:
             connected = transport.get_extra_info("socket")
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         await ws.prepare(request)
-        if shutting_down or len(connections) >= limits.clients:
-            why = b"the server is shutting down" if shutting_down else b"the server is full; try again later"
-            await ws.close(code=WSCloseCode.TRY_AGAIN_LATER, message=why)
-            return ws
-        connection = Connection(ws, engine, limits, transport)
-        connections[ws] = connection
         try:
-            await connection.run()
-        finally:
-            del connections[ws]
+            if shutting_down:
+                raise Full("the server is shutting down")
+            with places.taken(client_address(request, trusted)) as budget:
+                connection = Connection(ws, engine, limits, transport, budget)
+                connections.add(connection)
+                try:
+                    farewell = await connection.run()
+                finally:
+                    connections.remove(connection)
+        except Full as full:
+            farewell = WSCloseCode.TRY_AGAIN_LATER, str(full)
+        await close(ws, transport, *farewell, limits.close_seconds)
         return ws
 
     async def page(request: web.Request) -> web.Response:
@@ -105,13 +119,12 @@ def make_app(
         return web.Response(text=(PAGE / name).read_text(encoding="utf-8"), content_type=kind, headers=_HEADERS)
 
     async def health(_: web.Request) -> web.Response:
-        facts = {"status": "ok" if engine.sound else "broken", "clients": len(connections), "max_clients": limits.clients}
+        facts = {"status": "ok" if engine.sound else "broken", "clients": len(places), "max_clients": limits.clients}
         return web.json_response(facts, status=200 if engine.sound else 503)
 
     @web.middleware
-    async def check_host(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if hosts is not None and _name(request.host) not in hosts:
-            raise web.HTTPForbidden(text=f"this server isn't called {request.host!r}\n")
+    async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
+        check_host(request, hosts)
         return await handler(request)
 
     async def start(_: web.Application) -> None:
@@ -120,18 +133,18 @@ def make_app(
     async def end(_: web.Application) -> None:
         nonlocal shutting_down
         shutting_down = True
-        for connection in connections.values():
+        for connection in connections:
             connection.shut_down()
         deadline = asyncio.get_running_loop().time() + limits.shutdown_seconds
         while connections and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.02)
-        for ws in list(connections):
-            await ws.close(code=WSCloseCode.GOING_AWAY, message=b"the server is shutting down")
+        for connection in connections:
+            connection.abort()
 
     async def stop(_: web.Application) -> None:
         await asyncio.to_thread(engine.stop)
 
-    app = web.Application(middlewares=[check_host])
+    app = web.Application(middlewares=[checked])
     app.router.add_get("/stream", stream)
     app.router.add_get("/health", health)
     for path in _PAGES:
@@ -140,26 +153,3 @@ def make_app(
     app.on_shutdown.append(end)
     app.on_cleanup.append(stop)
     return app
-
-
-def local_hosts(host: str) -> set[str] | None:
-    """The names of a server that listens on some address, if only this machine reaches it; else None, for any."""
-    try:
-        is_local = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_local = host == "localhost"
-    return {"localhost", "127.0.0.1", "::1", host} if is_local else None
-
-
-def _check_origin(request: web.Request, origins: Collection[str]) -> None:
-    """Browsers say whose page connects: only the server's own may, and those that are named."""
-    origin = request.headers.get("Origin")
-    if origin is None or "*" in origins or origin in origins:
-        return
-    if urlsplit(origin).netloc.lower() != request.host.lower():
-        raise web.HTTPForbidden(text=f"pages of {origin} may not connect\n")
-
-
-def _name(host: str) -> str:
-    """A host without its port."""
-    return urlsplit(f"//{host}").hostname or ""

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 from collections import deque
 from typing import Any
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from ..streaming.audio.resampling import Resampler
+from ..audio.resampling import Resampler
 from . import messages
 from .engine import Engine, Session
-from .limits import Limits
+from .limits import Limits, PhraseBudget
 
+if sys.version_info >= (3, 11):
+    from asyncio import timeout
+else:
+    from async_timeout import timeout  # asyncio.wait_for, before 3.12, loses cancellations: who is cancelled goes on for ever
+
+log = logging.getLogger(__name__)
 _REASON = 120  # bytes of a reason that fit in a close frame
 
 
@@ -26,9 +34,18 @@ class Connection:
         ws: the websocket, prepared.
         engine: shared by all.
         limits: see `Limits`.
+        transport: what is cut off when the client doesn't read.
+        budget: the client's own, if not a full one.
     """
 
-    def __init__(self, ws: web.WebSocketResponse, engine: Engine, limits: Limits, transport: asyncio.Transport | None) -> None:
+    def __init__(
+        self,
+        ws: web.WebSocketResponse,
+        engine: Engine,
+        limits: Limits,
+        transport: asyncio.Transport | None,
+        budget: PhraseBudget | None = None,
+    ) -> None:
         self.ws, self.engine, self.limits, self.transport = ws, engine, limits, transport
         self.session: Session | None = None
         self._loop = asyncio.get_running_loop()
@@ -36,21 +53,25 @@ class Connection:
         self._news = asyncio.Event()
         self._unsent: deque[dict[str, Any]] = deque()
         self._partial: dict[str, Any] | None = None
+        self._budget = budget or PhraseBudget(limits)
         self._farewell: int = WSCloseCode.OK
         self._ended = False
 
-    async def run(self) -> None:
-        """Until the client leaves, or has to."""
+    async def run(self) -> tuple[int, str]:
+        """Until the client leaves, or has to; with what code and reason it is to be closed."""
+        writer = asyncio.create_task(self._write())
+        reader = asyncio.create_task(self._read())
         try:
-            writer = asyncio.create_task(self._write())
-            reader = asyncio.create_task(self._read())
-            done, _ = await asyncio.wait({writer, reader}, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await asyncio.wait({writer, reader}, return_when=asyncio.FIRST_COMPLETED)
+            return (writer if writer.done() else reader).result()
         except messages.ProtocolError as error:
-            await self._close(WSCloseCode.POLICY_VIOLATION, str(error))
+            return WSCloseCode.POLICY_VIOLATION, str(error)
         except (asyncio.TimeoutError, ConnectionError):  # it doesn't read
-            self._abort()
+            self._cut()
+            return WSCloseCode.OK, ""
+        except Exception:
+            log.exception("a client's connection is closed")
+            return WSCloseCode.INTERNAL_ERROR, "the server failed"
         finally:
             if self.session is not None:
                 self.engine.leave(self.session)
@@ -67,17 +88,24 @@ class Connection:
             self._ended = True
             self.engine.end(self.session)
 
-    async def _read(self) -> None:
+    def abort(self) -> None:
+        """Close at once, without a word."""
+        self._deliver({"type": "failed", "code": WSCloseCode.GOING_AWAY, "reason": ""})
+        self._cut()
+
+    async def _read(self) -> tuple[int, str]:
         hello = messages.hello(messages.parse(await self._text(self.limits.hello_seconds)), self.limits)
         recognizer = self.engine.recognizer
         resample = Resampler(hello.sample_rate, recognizer.sampling_rate)
+        if hello.settings.get("phrases"):
+            hello.settings["phrases"] = await self._context(hello.settings)
         self.session = Session(hello.settings, self._deliver_from_thread)
         self.engine.enter(self.session)
         most = self.limits.buffered_seconds * recognizer.sampling_rate
         while True:
             message = await self._receive(None if self._ended else self.limits.idle_seconds)
-            if message is None:
-                return
+            if message is None or self._is_gone():
+                return WSCloseCode.OK, ""  # what a client that is gone has sent before isn't decoded
             if self._ended:
                 if self._farewell == WSCloseCode.GOING_AWAY:
                     continue
@@ -86,13 +114,15 @@ class Connection:
                 samples = resample(messages.samples(message.data, hello.encoding))
                 if len(samples):
                     self.engine.push(self.session, samples)
-                while self.session.backlog > most:
+                while self.session.backlog > most and not self._is_gone():
                     self._room.clear()
                     await self._room.wait()
                 continue
             said = messages.parse(message.data)
             if said["type"] == "set_context":
-                self.engine.set_context(self.session, messages.set_context(said, self.limits))
+                weights = {name: value for name, value in hello.settings.items() if name != "phrases"}
+                context = await self._context({**weights, **messages.set_context(said, self.limits)})
+                self.engine.set_context(self.session, context)
             elif said["type"] == "end":
                 self._ended = True
                 rest = resample(messages.samples(b"", hello.encoding), last=True)
@@ -101,6 +131,18 @@ class Connection:
                 self.engine.end(self.session)
             else:
                 raise messages.ProtocolError(f"unknown type: {said['type'][:40]}")
+
+    async def _context(self, settings: dict[str, Any]) -> Any:
+        """What the client's stream is to follow; nothing that comes after it is read before it is there."""
+        texts = [phrase if isinstance(phrase, str) else phrase[0] for phrase in settings["phrases"] or ()]
+        cost = self._budget.cost(len(texts), sum(len(text.encode()) for text in texts))
+        await asyncio.sleep(self._budget.take(cost))
+        if not texts:
+            return None
+        try:
+            return await self.engine.contexts.of(settings, cost)
+        except ValueError as error:
+            raise messages.ProtocolError(str(error)) from None
 
     async def _text(self, seconds: float) -> str:
         message = await self._receive(seconds)
@@ -111,7 +153,8 @@ class Connection:
     async def _receive(self, seconds: float | None) -> Any:
         """The next message; None when the client has left (or broken the protocol of websockets itself)."""
         try:
-            message = await asyncio.wait_for(self.ws.receive(), seconds)
+            async with timeout(seconds):
+                message = await self.ws.receive()
         except asyncio.TimeoutError:
             raise messages.ProtocolError(f"nothing was said for {seconds:g} s") from None
         return message if message.type in (WSMsgType.BINARY, WSMsgType.TEXT) else None
@@ -133,10 +176,10 @@ class Connection:
                 self._partial = None
             self._unsent.append(event)
             if len(self._unsent) > self.limits.unsent:
-                self._abort()
+                self._cut()
         self._news.set()
 
-    async def _write(self) -> None:
+    async def _write(self) -> tuple[int, str]:
         while True:
             await self._news.wait()
             self._news.clear()
@@ -146,21 +189,26 @@ class Connection:
                     self._partial = None
                 assert event is not None
                 if event["type"] == "failed":
-                    await self._close(event["code"], event["reason"])
-                    return
-                await asyncio.wait_for(self.ws.send_json(event), self.limits.send_seconds)
+                    return event["code"], event["reason"]
+                async with timeout(self.limits.send_seconds):
+                    await self.ws.send_json(event)
                 if event["type"] == "done":
-                    shut = self._farewell == WSCloseCode.GOING_AWAY
-                    await self._close(self._farewell, "the server is shutting down" if shut else "")
-                    return
+                    return self._farewell, "the server is shutting down" if self._farewell == WSCloseCode.GOING_AWAY else ""
 
-    async def _close(self, code: int, reason: str) -> None:
-        message = " ".join(reason.split()).encode()[:_REASON].decode(errors="ignore").encode()
-        try:
-            await asyncio.wait_for(self.ws.close(code=code, message=message), self.limits.send_seconds)
-        except (asyncio.TimeoutError, ConnectionError):
-            self._abort()
+    def _is_gone(self) -> bool:
+        return self.transport is not None and self.transport.is_closing()
 
-    def _abort(self) -> None:
+    def _cut(self) -> None:
         if self.transport is not None:
             self.transport.abort()
+
+
+async def close(ws: web.WebSocketResponse, transport: asyncio.Transport | None, code: int, reason: str, seconds: float) -> None:
+    """Tell a client why it is closed; one that doesn't say goodbye within some seconds is cut off."""
+    message = " ".join(reason.split()).encode(errors="replace")[:_REASON].decode(errors="ignore").encode()
+    try:
+        async with timeout(seconds):
+            await ws.close(code=code, message=message)
+    except (asyncio.TimeoutError, ConnectionError):
+        if transport is not None:
+            transport.abort()

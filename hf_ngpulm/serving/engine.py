@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 import warnings
@@ -12,18 +13,23 @@ from typing import Any
 
 import numpy as np
 
+from ..audio import StreamingRecognizer
+from ..audio.events import final_event, partial_event
+from ..decoding.partials import Partial
 from ..errors import StreamError
-from ..streaming import Partial, StreamingRecognizer
-from ..streaming.audio.events import final_event, partial_event
+from .contexts import ContextMaker
 
 log = logging.getLogger(__name__)
+# Seconds until a thread that wants to go on gets its turn, of others that are busy. PyTorch gives up its turn in each of the
+# thousands of operations of a step: with Python's 5 ms a step could take seconds while phrases are made or messages read.
+_TURN = 0.0005
 
 
 class Session:
     """A client's stream, between its connection and the decoding thread.
 
     Args:
-        settings: for `StreamingRecognizer.open`.
+        settings: for `StreamingRecognizer.open`; phrases as `StreamingRecognizer.context` has made them.
         deliver: called by the decoding thread with what the stream says: a dictionary with the type `ready`, `context`,
             `partial`, `final`, `done` or `failed` (with `code` and `reason`; nothing follows these two), or `room` when audio
             has been decoded.
@@ -38,7 +44,7 @@ class Session:
         self.backlog = 0
         # Left for the decoding thread, under the engine's lock.
         self.pieces: deque[np.ndarray] = deque()
-        self.context: dict[str, Any] | None = None
+        self.context: tuple[Any] | None = None
         self.ended = False
         # The decoding thread's own.
         self.sid: int | None = None
@@ -48,7 +54,8 @@ class Engine:
     """One recogniser for all clients, driven by one thread.
 
     A step takes the next chunk of every client that has one. Between steps the thread waits for a tick, so that chunks that
-    come at about the same time share a batch; while clients have more than one chunk waiting, it doesn't.
+    come at about the same time share a batch; while clients have more than one chunk waiting, it doesn't. Another thread,
+    `contexts`, makes of phrases what streams follow.
 
     Args:
         recognizer: nobody else's, from now on.
@@ -58,6 +65,7 @@ class Engine:
 
     def __init__(self, recognizer: StreamingRecognizer, tick: float = 0.08, utterance_seconds: float = 300.0) -> None:
         self.recognizer = recognizer
+        self.contexts = ContextMaker(recognizer.context)
         self.tick = tick
         self.utterance_frames = utterance_seconds / (recognizer.frame_seconds or 0.01)
         self.sound = True  # False when streams couldn't be freed after an error
@@ -70,14 +78,19 @@ class Engine:
     def start(self) -> None:
         # Clients are told of their phrases; what is warned of once would be kept.
         warnings.filterwarnings("ignore", message="the tokenizer can't write")
+        self._turn = sys.getswitchinterval()
+        sys.setswitchinterval(min(self._turn, _TURN))
+        self.contexts.start()
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, and close all streams."""
+        """End the threads, and close all streams."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
         self._thread.join()
+        self.contexts.stop()
+        sys.setswitchinterval(self._turn)
 
     # What connections say; any thread may.
 
@@ -100,10 +113,10 @@ class Engine:
             session.backlog += len(samples)
             self._wake()
 
-    def set_context(self, session: Session, settings: dict[str, Any]) -> None:
-        """Only the last one before a step is made."""
+    def set_context(self, session: Session, context: Any) -> None:
+        """What `contexts` has made of other phrases, or None; of several before a step the last one counts."""
         with self._changed:
-            session.context = settings
+            session.context = (context,)
             self._wake()
 
     def end(self, session: Session) -> None:
@@ -140,7 +153,7 @@ class Engine:
         for session in list(self._streams.values()):
             self._free(session)
 
-    def _taken(self, session: Session) -> tuple[list[np.ndarray], dict[str, Any] | None, bool]:
+    def _taken(self, session: Session) -> tuple[list[np.ndarray], tuple[Any] | None, bool]:
         taken = list(session.pieces), session.context, session.ended
         session.pieces.clear()
         session.context = None
@@ -175,23 +188,20 @@ class Engine:
                 self._finish(session)
         return bool(ready)
 
-    def _listen(self, session: Session, pieces: list[np.ndarray], context: dict[str, Any] | None, ended: bool) -> None:
+    def _listen(self, session: Session, pieces: list[np.ndarray], context: tuple[Any] | None, ended: bool) -> None:
         if session.sid is None:
             session.sid = self.recognizer.open(**session.settings)
             self._streams[session.sid] = session
             recognizer = self.recognizer
             lengths = {"chunk_seconds": recognizer.chunk_seconds, "latency_seconds": recognizer.latency_seconds}
-            session.deliver({"type": "ready", **lengths, "unwritable": self._unwritable(session.settings)})
+            session.deliver({"type": "ready", **lengths, "unwritable": _unwritable(session.settings.get("phrases"))})
         if context is not None:
-            self.recognizer.set_context(session.sid, context["phrases"])
-            session.deliver({"type": "context", "unwritable": self._unwritable(context)})
+            self.recognizer.set_context(session.sid, context[0])
+            session.deliver({"type": "context", "unwritable": _unwritable(context[0])})
         if pieces:
             self.recognizer.push(session.sid, np.concatenate(pieces))
         if ended:
             self.recognizer.end(session.sid)
-
-    def _unwritable(self, settings: dict[str, Any]) -> dict[str, str]:
-        return self.recognizer.unwritable(settings["phrases"]) if settings.get("phrases") else {}
 
     def _tell(self, sid: int, partial: Partial) -> None:
         session, recognizer = self._streams[sid], self.recognizer
@@ -238,3 +248,8 @@ class Engine:
             session.sid = None
             if session in self._sessions:
                 self._sessions.remove(session)
+
+
+def _unwritable(context: Any) -> dict[str, str]:
+    """Phrases that the tokenizer can't write, and what in them."""
+    return {} if context is None else context.left_out

@@ -1,8 +1,12 @@
-"""What the server lets its clients have."""
+"""What the server lets its clients have: limits, and who keeps count."""
 
 from __future__ import annotations
 
 import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
 
@@ -12,29 +16,40 @@ class Limits:
 
     Args:
         clients: at the same time, those that haven't said hello included; others are told to come later (1013).
+        clients_per_address: of these, from one IPv4 address or one IPv6 network of 64 bits. The server's own machine may have
+            all; for clients of a reverse proxy see `make_app`.
         message_bytes: of a message, text or audio.
         phrases: in a context.
         phrase_characters: of each phrase.
-        buffered_seconds: audio of a client that waits to be decoded. A client that sends more is read more slowly.
+        phrase_bytes: of all phrases of a context, in UTF-8.
+        phrase_seconds: in which a client may be given as many phrases, or bytes of them, as a context may have, and all clients
+            of an address as many as `clients_per_address` clients may. One that changes them faster is read more slowly.
+        buffered_seconds: audio of a client that waits to be decoded; at least what a chunk takes. A client that sends more is
+            read more slowly.
         utterance_seconds: an utterance without an end is ended.
         hello_seconds: until a client says hello.
         idle_seconds: in which a client says nothing at all.
         heartbeat_seconds: between pings; a client that doesn't answer within half of that is gone.
         send_seconds: in which a client takes what it is sent; one that doesn't read is dropped.
+        close_seconds: in which a client that is told to go says goodbye. It has lost its place by then.
         unsent: utterances that may wait to be sent.
         shutdown_seconds: in which the server, when it is told to stop, finishes what it was sent.
     """
 
     clients: int = 64
+    clients_per_address: int = 16
     message_bytes: int = 256 * 1024
     phrases: int = 1000
     phrase_characters: int = 100
+    phrase_bytes: int = 32 * 1024
+    phrase_seconds: float = 5.0
     buffered_seconds: float = 10.0
     utterance_seconds: float = 300.0
     hello_seconds: float = 10.0
     idle_seconds: float = 60.0
     heartbeat_seconds: float = 20.0
     send_seconds: float = 10.0
+    close_seconds: float = 2.0
     unsent: int = 1000
     shutdown_seconds: float = 5.0
 
@@ -43,3 +58,109 @@ class Limits:
             value = getattr(self, field.name)
             if not 0 < value < math.inf or (field.type == "int" and int(value) != value):
                 raise ValueError(f"{field.name} should be a {'whole ' * (field.type == 'int')}number above 0, got {value!r}")
+
+
+class Full(Exception):
+    """There is no place for a client; the message is for it."""
+
+
+class PhraseBudget:
+    """What a client may still be given of phrases: a token bucket.
+
+    It holds a context as large as may be, and fills again in `Limits.phrase_seconds`.
+
+    Args:
+        limits: see `Limits`.
+        contexts: how many contexts it holds instead, for several clients.
+        within: a budget that all is taken from, too.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        contexts: int = 1,
+        within: PhraseBudget | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limits, self.contexts, self.within = limits, contexts, within
+        self._clock = clock
+        self._left, self._at = float(contexts), clock()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing has been taken, or all has come back."""
+        return self._now() >= self.contexts
+
+    def cost(self, count: int, size: int) -> float:
+        """The part of a context that phrases are: of their number or of their bytes, whichever is more; never nothing.
+
+        Args:
+            count: phrases.
+            size: bytes of all of them, in UTF-8.
+        """
+        return max(max(1, count) / self.limits.phrases, size / self.limits.phrase_bytes)
+
+    def take(self, cost: float) -> float:
+        """Take something; the seconds that the client has to wait for it, no more than `Limits.phrase_seconds`."""
+        # No more is owed than a budget, or who comes again and again without waiting would lock others out.
+        self._left = max(self._now() - cost, -float(self.contexts))
+        self._at = self._clock()
+        wait = max(0.0, -self._left / self.contexts * self.limits.phrase_seconds)
+        return wait if self.within is None else max(wait, self.within.take(cost))
+
+    def _now(self) -> float:
+        come_back = (self._clock() - self._at) / self.limits.phrase_seconds * self.contexts
+        return min(float(self.contexts), self._left + come_back)
+
+
+class Places:
+    """The places that clients have, in all and by address, and their budgets of phrases; see `PhraseBudget`."""
+
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limits = limits
+        self._clock = clock
+        self._taken = 0
+        self._of_address: Counter[str] = Counter()
+        self._budgets: dict[str, PhraseBudget] = {}  # of addresses: who leaves and comes again has no new one
+
+    def __len__(self) -> int:
+        """Clients that have a place."""
+        return self._taken
+
+    @contextmanager
+    def taken(self, address: str | None) -> Iterator[PhraseBudget]:
+        """Take a place from entry to exit of the `with` block.
+
+        Args:
+            address: see `client_address`; None for a client whose address doesn't count.
+
+        Returns:
+            The client's budget, within that of its address, which is as large as that of all clients that the address may have.
+
+        Raises:
+            Full: there is no place, or none for this address.
+        """
+        if self._taken >= self.limits.clients:
+            raise Full("the server is full; try again later")
+        if address is None:
+            self._taken += 1
+            try:
+                yield PhraseBudget(self.limits, clock=self._clock)
+            finally:
+                self._taken -= 1
+            return
+        most = self.limits.clients_per_address
+        if self._of_address[address] >= most:
+            raise Full(f"{most} clients of {address} are connected, as many as may be; try again later")
+        self._budgets = {name: left for name, left in self._budgets.items() if name in self._of_address or not left.is_full}
+        of_address = self._budgets.setdefault(address, PhraseBudget(self.limits, most, clock=self._clock))
+        self._taken += 1
+        self._of_address[address] += 1
+        try:
+            yield PhraseBudget(self.limits, within=of_address, clock=self._clock)
+        finally:
+            self._taken -= 1
+            self._of_address[address] -= 1
+            if not self._of_address[address]:
+                del self._of_address[address]

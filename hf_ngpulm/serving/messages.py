@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..streaming.audio.resampling import HIGHEST_RATE, LOWEST_RATE
+from ..audio.resampling import HIGHEST_RATE, LOWEST_RATE
 from .limits import Limits
 
 ENCODINGS: dict[str, np.dtype] = {"float32": np.dtype("<f4"), "int16": np.dtype("<i2")}
@@ -93,16 +93,23 @@ def _phrases(given: Any, limits: Limits) -> list[str | tuple[str, float]]:
     if len(given) > limits.phrases:
         raise ProtocolError(f"{len(given)} phrases; at most {limits.phrases} are taken")
     found: list[str | tuple[str, float]] = []
+    size = 0
     for item in given:
         text, weight = item if isinstance(item, list) and len(item) == 2 else (item, None)
         if not isinstance(text, str) or not text.strip():
             raise ProtocolError("a phrase should be a text that isn't empty, or a pair of one and its weight")
         if len(text) > limits.phrase_characters:
             raise ProtocolError(f"a phrase of {len(text)} characters; at most {limits.phrase_characters} are taken")
+        try:
+            size += len(text.encode())
+        except UnicodeEncodeError:
+            raise ProtocolError(f"a phrase with half of a surrogate pair, which isn't text: {text!a}") from None
         if isinstance(item, list):
             found.append((text, _weight("a phrase's weight", weight, -MOST_WEIGHT)))
         else:
             found.append(text)
+    if size > limits.phrase_bytes:
+        raise ProtocolError(f"phrases of {size} bytes in all; at most {limits.phrase_bytes} are taken")
     return found
 
 

@@ -13,7 +13,8 @@ from automata import answers, assert_same_answers, automata, batches, build_auto
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hf_ngpulm.automaton import BackoffAutomaton, cpu, ops
+from hf_ngpulm.automaton import BackoffAutomaton, ops
+from hf_ngpulm.automaton import compiled as cpu
 from hf_ngpulm.automaton.automaton import MAX_CONTEXT_LENGTH
 from hf_ngpulm.automaton.tensors import AutomatonTensors
 from hf_ngpulm.errors import NGramFormatError

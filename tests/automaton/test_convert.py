@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from hf_ngpulm.automaton import BackoffAutomaton, automaton_from_table, convert, table_from_automaton
 from hf_ngpulm.automaton.automaton import MAX_CONTEXT_LENGTH
 from hf_ngpulm.errors import NGramFormatError
-from hf_ngpulm.ngrams.arpa import read_arpa
+from hf_ngpulm.formats.arpa import read_arpa
 from hf_ngpulm.ngrams.table import NGramTable
-from hf_ngpulm.vocabulary import Vocabulary
+from hf_ngpulm.text.vocabulary import Vocabulary
 
 DATA = Path(__file__).parents[1] / "data" / "lmplz"
 MODELS = sorted(path.name.removesuffix(".arpa.gz") for path in DATA.glob("*.arpa.gz"))

@@ -1,7 +1,5 @@
-"""The compiled loops build the automaton that torch builds, bit for bit."""
+"""The native core builds the automaton that torch builds, bit for bit."""
 
-import subprocess
-import sys
 from unittest import mock
 
 import numpy as np
@@ -15,11 +13,11 @@ from hypothesis import strategies as st
 from hf_ngpulm.automaton import automaton_from_table, convert, steps
 from hf_ngpulm.automaton.steps import cpu, reference
 from hf_ngpulm.errors import NGramFormatError
-from hf_ngpulm.ngrams.arpa import read_arpa
+from hf_ngpulm.formats.arpa import read_arpa
 from hf_ngpulm.ngrams.counting import NGramCounter
 from hf_ngpulm.ngrams.kneser_ney import estimate
 from hf_ngpulm.ngrams.table import NGramOrder, NGramTable
-from hf_ngpulm.vocabulary import Vocabulary
+from hf_ngpulm.text.vocabulary import Vocabulary
 
 missing_unigrams = st.sampled_from(["share", "unk", -3.5])
 
@@ -120,22 +118,30 @@ def test_too_many_arcs():
 
 def test_which_engine(monkeypatch):
     table = NGramTable.from_rows(1, [(torch.tensor([[0], [2]]), torch.full((2,), -1.0), torch.zeros(2))])
-    assert steps.steps_for(table) is reference
-    monkeypatch.setattr(steps, "FEWEST_COMPILED", 2)
     assert steps.steps_for(table) is cpu
-    monkeypatch.setattr(steps, "MOST_COMPILED", 1)
+    monkeypatch.setattr(steps, "MOST_NUMBERED", 1)
     assert steps.steps_for(table) is reference
-    monkeypatch.setattr(steps, "MOST_COMPILED", 2)
+    monkeypatch.setattr(steps, "MOST_NUMBERED", 2)
     monkeypatch.setenv("HF_NGPULM_ENGINE", "reference")
     assert steps.steps_for(table) is reference
 
 
-def test_small_tables_need_no_compiled_loops():
-    code = (
-        "import sys, torch\n"
-        "from hf_ngpulm.automaton import automaton_from_table\n"
-        "from hf_ngpulm.ngrams.table import NGramTable\n"
-        "automaton_from_table(NGramTable.from_rows(1, [(torch.tensor([[0]]), torch.zeros(1), torch.zeros(1))]))\n"
-        "assert 'numba' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
+@pytest.mark.parametrize("block", [1, 1 << 18])
+@pytest.mark.parametrize(
+    "column, row, value, message",
+    [
+        ("prefixes", 3, 7, "row 3 of the 2-grams, prefix 7 and token 1: .*prefixes below 4"),
+        ("prefixes", 0, -1, "row 0 of the 2-grams, prefix -1 and token 0"),
+        ("prefixes", 2, 0, "row 2 of the 2-grams, prefix 0 and token 0"),
+        ("tokens", 1, 0, "row 1 of the 2-grams, prefix 0 and token 0"),
+        ("tokens", 3, 6, "row 3 of the 2-grams, prefix 1 and token 6: .*tokens below 6"),
+        ("tokens", 3, -1, "row 3 of the 2-grams, prefix 1 and token -1"),
+    ],
+)
+def test_tables_that_no_reader_makes_are_refused(column, row, value, message, block):
+    rows = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]])
+    unigrams = (torch.tensor([[0], [1], [2], [4]]), torch.full((4,), -1.0), torch.zeros(4))
+    table = NGramTable.from_rows(3, [unigrams, (rows, torch.full((4,), -1.0), torch.zeros(4))])
+    getattr(table.orders[1], column)[row] = value
+    with mock.patch.object(cpu, "ELEMENTS_PER_BLOCK", block), pytest.raises(NGramFormatError, match=message):
+        automaton_from_table(table)

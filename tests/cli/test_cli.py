@@ -13,8 +13,8 @@ import soundfile
 import torch
 
 from hf_ngpulm import NGramLM
-from hf_ngpulm.bundled import bundled
 from hf_ngpulm.cli.app import run
+from hf_ngpulm.common.bundled import bundled
 
 DEMO = bundled("examples/speech/harbour")
 MODEL, ARPA = str(bundled("examples/models/ctc")), str(DEMO / "lm.arpa.gz")
@@ -70,6 +70,15 @@ def test_score_reads_files_and_standard_input(saved, capsys, tmp_path, monkeypat
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
     assert run(["score", saved, "--tokenizer", MODEL]) == 0
     assert "2 sentences" in capsys.readouterr().out
+    (tmp_path / "blank").write_text("\n" + text)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n" + text))
+    for files in ([str(tmp_path / "blank")], []):
+        assert run(["score", saved, *files, "--tokenizer", MODEL, "--json"]) == 0
+        blank, *others, total = lines(capsys)
+        assert others == [first, second] and blank["tokens"] == 0 and total["sentences"] == 3
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n \n"))
+    assert run(["score", saved, "--tokenizer", MODEL]) == 2
+    assert "nothing to score" in capsys.readouterr().err
 
 
 def test_train(tmp_path, capsys):

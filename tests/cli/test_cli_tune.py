@@ -7,8 +7,8 @@ import pytest
 from transformers import pipeline
 
 from hf_ngpulm import NGramLM
-from hf_ngpulm.bundled import bundled
 from hf_ngpulm.cli.app import run
+from hf_ngpulm.common.bundled import bundled
 
 DEMO = bundled("examples/speech/harbour")
 MODEL, ARPA, CLIPS = str(bundled("examples/models/ctc")), str(DEMO / "lm.arpa.gz"), str(DEMO / "clips.jsonl")
@@ -49,6 +49,25 @@ def test_tune_and_decode_with_what_was_found(saved, tmp_path, capsys):
     assert first == entry and second.settings["num_beams"] == 1
     assert run(["info", saved]) == 0
     assert "tuned for ctc" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("grid, name", [("--betas", "beta"), ("--phrase-weights", "phrase_weight")])
+def test_the_weight_of_the_lm_is_tuned_whatever_else_is(grid, name, saved, capsys):
+    """And not left at some number that nobody gave; a single value is one that somebody gave."""
+    arguments = ["tune", MODEL, CLIPS, "--lm", saved, "--limit", "2", "--num-beams", "4", "--device", "cpu", "--refine", "0"]
+    arguments += [*(["--phrases", "harbour master"] if name == "phrase_weight" else []), grid, "0,1", "--json"]
+
+    def points():
+        capsys.readouterr()
+        assert run(arguments) == 0
+        *found, _ = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        return found
+
+    found = points()
+    assert {round(0.2 * i, 9) for i in range(11)} <= {point["lm_weight"] for point in found}
+    assert {(point["lm_weight"], point[name]) for point in found} >= {(0.0, 0.0), (0.0, 1.0), (2.0, 0.0), (2.0, 1.0)}
+    arguments += ["--lm-weight", "0.5"]
+    assert {point["lm_weight"] for point in points()} == {0.5}
 
 
 def test_phrases_of_each_recording_and_an_arpa_file(tmp_path, capsys):

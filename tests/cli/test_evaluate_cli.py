@@ -5,8 +5,8 @@ import json
 import pytest
 import soundfile
 
-from hf_ngpulm.bundled import bundled
 from hf_ngpulm.cli.app import run
+from hf_ngpulm.common.bundled import bundled
 
 DEMO = bundled("examples/speech/harbour")
 MODEL, CLIPS, ARPA = str(bundled("examples/models/ctc")), str(DEMO / "clips.jsonl"), str(DEMO / "lm.arpa.gz")

@@ -8,9 +8,9 @@ import torch
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.cli.app import run
-from hf_ngpulm.kenlm import read_binary
-from hf_ngpulm.ngrams import read_arpa
-from hf_ngpulm.vocabulary import Vocabulary
+from hf_ngpulm.formats.arpa import read_arpa
+from hf_ngpulm.formats.kenlm import read_binary
+from hf_ngpulm.text.vocabulary import Vocabulary
 
 
 @pytest.mark.parametrize("name", ["o3_trie", "o4_quant_array", "o3_probing", "o3_trie_no_words"])

@@ -8,17 +8,18 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import soundfile
 
-from hf_ngpulm.audio import read_audio
-from hf_ngpulm.bundled import bundled
+from hf_ngpulm.audio import sources
+from hf_ngpulm.audio.files import read_audio
+from hf_ngpulm.audio.sources import file_pieces
 from hf_ngpulm.cli.app import run
 from hf_ngpulm.cli.phrases import read_phrases
-from hf_ngpulm.streaming.audio import sources
-from hf_ngpulm.streaming.audio.sources import file_pieces
+from hf_ngpulm.common.bundled import bundled
 
 DEMO = bundled("examples/speech/harbour")
 MODEL, CLIP, LM = str(bundled("examples/models/ctc")), str(DEMO / "clips" / "00.flac"), str(DEMO / "lm.arpa.gz")
@@ -130,6 +131,64 @@ def test_serve_until_it_is_told_to_stop():
         assert (server.returncode, errors) == (0, "")
     finally:
         server.kill()
+
+
+@pytest.mark.parametrize(
+    "arguments, asked, status",
+    [
+        ([], {"Host": "evil.example"}, 403),
+        (["--origin", "https://friend.example"], {"Host": "evil.example", "Origin": "http://evil.example"}, 403),
+        (["--origin", "https://friend.example"], {"Host": "evil.example", "Origin": "https://friend.example"}, 403),
+        (["--origin", "https://friend.example"], {"Host": "friend.example"}, 200),
+        (["--origin", "https://friend.example"], {"Host": "localhost:80", "Origin": "https://friend.example"}, 200),
+        (["--origin", "*"], {"Host": "evil.example"}, 403),
+        (["--host", "0.0.0.0"], {"Host": "any.example"}, 200),
+    ],
+)
+def test_serve_checks_what_it_is_called(arguments, asked, status, monkeypatch):
+    """Also where other pages may connect: one that has its name lead to this machine (DNS rebinding) mustn't."""
+    test_utils = pytest.importorskip("aiohttp.test_utils")
+    decoder = SimpleNamespace(max_streams=64)
+    recognizer = SimpleNamespace(decoder=decoder, latency_seconds=2.0, frame_seconds=0.08, context=None)
+    statuses = []
+
+    async def ask(app, *_):
+        async with test_utils.TestClient(test_utils.TestServer(app)) as client:
+            response = await client.get("/health", headers=asked)
+            statuses.append(response.status)
+
+    monkeypatch.setattr("hf_ngpulm.cli.serve.load_streaming", lambda *_, **__: recognizer)
+    monkeypatch.setattr("hf_ngpulm.cli.serve.warm_up", lambda _: None)
+    monkeypatch.setattr("hf_ngpulm.cli.serve._serve", ask)
+    assert run(["serve", MODEL, *arguments]) == 0
+    assert statuses == [status]
+
+
+def test_serve_hands_on_who_may_come(monkeypatch):
+    given = {}
+    monkeypatch.setattr("hf_ngpulm.cli.serve.load_streaming", lambda *_, **__: None)
+    monkeypatch.setattr("hf_ngpulm.cli.serve.warm_up", lambda _: None)
+    monkeypatch.setattr("hf_ngpulm.serving.make_app", lambda _, limits, *more: given.update(limits=limits, proxies=more[-1]))
+    monkeypatch.setattr("hf_ngpulm.cli.serve._serve", lambda *_: asyncio.sleep(0))
+    assert (
+        run(
+            [
+                "serve",
+                MODEL,
+                "--max-per-address",
+                "3",
+                "--max-phrase-bytes",
+                "7",
+                "--proxy",
+                "10.0.0.0/8",
+                "--proxy",
+                "192.0.2.7",
+            ]
+        )
+        == 0
+    )
+    assert (given["limits"].clients_per_address, given["limits"].phrase_bytes) == (3, 7)
+    assert given["proxies"] == ["10.0.0.0/8", "192.0.2.7"]
 
 
 def test_serve_on_an_address_that_is_taken(capsys):

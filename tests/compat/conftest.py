@@ -1,5 +1,6 @@
 import gzip
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ from transformers import Wav2Vec2Config, Wav2Vec2CTCTokenizer, Wav2Vec2FeatureEx
 
 from hf_ngpulm.compat import build_ctcdecoder
 
-DATA = Path(__file__).parent.parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 
 
 @pytest.fixture(scope="session")
@@ -24,11 +25,17 @@ def golden():
 
 
 @pytest.fixture(scope="session")
-def words_arpa(tmp_path_factory):
-    """The words of 90 sentences, order 3."""
-    path = tmp_path_factory.mktemp("kenlm") / "words.arpa"
-    path.write_bytes(gzip.decompress((DATA / "kenlm" / "o3.arpa.gz").read_bytes()))
-    return path
+def arpas(tmp_path_factory):
+    """The words of 90 sentences, orders 2 and 3."""
+    folder = tmp_path_factory.mktemp("kenlm")
+    for name in ("o2", "o3"):
+        (folder / f"{name}.arpa").write_bytes(gzip.decompress((DATA / "kenlm" / f"{name}.arpa.gz").read_bytes()))
+    return {name: folder / f"{name}.arpa" for name in ("o2", "o3")}
+
+
+@pytest.fixture(scope="session")
+def words_arpa(arpas):
+    return Path(shutil.copy(arpas["o3"], arpas["o3"].with_name("words.arpa")))
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import json
 import math
 import multiprocessing
+import re
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def test_pieces(tmp_path):
     assert best.text == "bugs bunny" and best.text_frames == [("bugs", (0, 2)), ("bunny", (3, 4))]
 
 
-def test_hotwords(words_arpa):
+def test_hotwords(words_arpa, caplog):
     """Its README: words with extra importance, which the language model needn't know."""
     labels = ["", " ", *"abcdefghijklmnopqrstuvwxyz"]
     decoder = build_ctcdecoder(labels, words_arpa)
@@ -65,8 +66,15 @@ def test_hotwords(words_arpa):
     assert decoder.decode(logits, hotwords=["radi", "adio"]) == "stop the radio"  # parts of words aren't words
     with pytest.raises(FileNotFoundError, match=r"nosuch\.arpa: no such file"):
         build_ctcdecoder(["a", " "], "nosuch.arpa")
-    with pytest.raises(TypeError, match="a list of words"):
-        decoder.decode(logits, hotwords="radio")
+    as_list = decoder.decode_beams(logits, hotwords=["tunes"], hotword_weight=20.0)[0]
+    as_text = decoder.decode_beams(logits, hotwords="tunes", hotword_weight=20.0)[0]
+    assert (as_text.text, as_text.lm_score) == (as_list.text, as_list.lm_score) and as_text.text == "stop the tunes"
+    assert any("of the text 'tunes' its words are taken" in record.getMessage() for record in caplog.records)
+    for bad in (math.nan, math.inf, 1e38):
+        with pytest.raises(
+            ValueError, match=f"hotword_weight should be a finite number, got {re.escape(repr(bad))}; up to 1,000,000 will do"
+        ):
+            decoder.decode(logits, hotwords=["radio"], hotword_weight=bad)
 
 
 def test_batches_with_and_without_a_pool(decoder, outputs):
@@ -86,7 +94,7 @@ def test_batches_with_and_without_a_pool(decoder, outputs):
 
 def test_several_batches(decoder, outputs, monkeypatch):
     each = decoder.decode_batch(None, outputs)
-    monkeypatch.setattr("hf_ngpulm.compat.decoder.MOST_ENTRIES", 20000)  # two utterances, or so
+    monkeypatch.setattr("hf_ngpulm.compat.searching.MOST_ENTRIES", 20000)  # two utterances, or so
     assert decoder.decode_batch(None, outputs) == each
 
 
@@ -122,7 +130,7 @@ def test_scores_are_of_all_outputs(labels, outputs):
     assert some.lm_score == some.logit_score
 
 
-def test_arguments_of_the_search(decoder, outputs):
+def test_arguments_of_the_search(decoder, outputs, caplog):
     wide = decoder.decode_beams(outputs[1], beam_width=50, beam_prune_logp=-15)
     assert 5 < len(wide) <= 50
     assert [beam.lm_score for beam in wide] == sorted((beam.lm_score for beam in wide), reverse=True)
@@ -137,12 +145,29 @@ def test_arguments_of_the_search(decoder, outputs):
     assert len(set(ends)) == len(ends)
     for bad, problem in (
         ({"beam_width": 0}, "beam_width"),
-        ({"beam_width": 2000}, "beam_width"),
-        ({"beam_prune_logp": 1.0}, "beam_prune_logp should be below 0"),
+        ({"beam_width": 2.5}, "beam_width"),
+        ({"beam_prune_logp": 1.0}, "beam_prune_logp should be at most 0"),
+        ({"beam_prune_logp": math.nan}, "beam_prune_logp should be at most 0"),
         ({"token_min_logp": math.nan}, "token_min_logp"),
     ):
         with pytest.raises(ValueError, match=problem):
             decoder.decode(outputs[1], **bad)
+    with pytest.raises(TypeError, match=r"last_lm_state of a beam that this decoder has returned, got builtins\.int"):
+        decoder.decode(outputs[1], lm_start_state=3)
+
+
+def test_the_widest_and_the_narrowest_beam(decoder, outputs, caplog):
+    """Both are accepted by pyctcdecode."""
+    widest = decoder.decode_beams(outputs[1], beam_width=1024, beam_prune_logp=-20)
+    assert not caplog.records
+    found = decoder.decode_beams(outputs[1], beam_width=2000, beam_prune_logp=-20)
+    assert [beam.text for beam in found] == [beam.text for beam in widest]
+    assert [r.getMessage() for r in caplog.records] == ["beam_width=2000: the search keeps 1024 prefixes, no more are possible"]
+    (best,) = decoder.decode_beams(outputs[0], beam_prune_logp=0.0)
+    assert best.text == decoder.decode(outputs[0], beam_prune_logp=0.0) == decoder.decode(outputs[0])
+    even = np.zeros((1, 29), dtype=np.float32)  # where nothing is better than anything else
+    even[:, 1] = -100.0
+    assert len(build_ctcdecoder(["", " ", *"abcdefghijklmnopqrstuvwxyz'"]).decode_beams(even, beam_prune_logp=0.0)) == 28
 
 
 @pytest.mark.parametrize("kind", ["letters", "pieces"])
@@ -162,8 +187,18 @@ def test_parameters_at_any_time(golden, words_arpa, kind):
     decoder.reset_params(alpha=0.0, beta=0.0, unk_score_offset=0.0)
     unweighed = decoder.decode_beams(logits)[0]
     assert unweighed.lm_score == pytest.approx(unweighed.logit_score, abs=1e-3)
-    with pytest.raises(ValueError, match="alpha should be a finite number"):
-        decoder.reset_params(alpha=math.inf)
+    for name in ("alpha", "beta", "unk_score_offset"):
+        for bad in (math.inf, math.nan, 1e38):
+            decoder.reset_params(**{name: bad})  # as pyctcdecode takes it
+            with pytest.raises(
+                ValueError, match=f"{name} should be a finite number, got {re.escape(repr(bad))}; up to 1,000,000 will do"
+            ):
+                decoder.decode(logits)
+            with pytest.raises(
+                ValueError, match=f"{name} should be a finite number, got {re.escape(repr(bad))}; up to 1,000,000 will do"
+            ):
+                build_ctcdecoder(golden.labels[kind], words_arpa, **{name: bad})
+            decoder.reset_params(**{name: 1.0})
     build_ctcdecoder(golden.labels[kind]).reset_params(alpha=2.0)  # nothing to weigh
 
 
@@ -178,8 +213,8 @@ def test_going_on_from_a_state(golden, words_arpa, kind, hotwords):
     two = decoder.decode_beams(second, hotwords=hotwords, lm_start_state=one.last_lm_state)[0]
     both = decoder.decode_beams(whole, hotwords=hotwords)[0]
     assert f"{one.text} {two.text}" == both.text == "turn off the radio"
-    ended = decoder._fused.weighed(decoder._language_model.attrs)
-    end = float(ended.final_scores(torch.tensor([one.last_lm_state.of(decoder._fused)], dtype=torch.int32)))
+    (ended,) = decoder._fused.weighed(decoder._fused.attrs)
+    end = float(ended.final_scores(torch.tensor(one.last_lm_state.of(decoder._fused), dtype=torch.int32)))
     added = [beam.lm_score - beam.logit_score for beam in (one, two, both)]
     assert added[0] - end + added[1] == pytest.approx(added[2], abs=1e-3)  # </s> once
     other = build_ctcdecoder(labels, words_arpa)
@@ -191,7 +226,7 @@ def test_going_on_from_a_state(golden, words_arpa, kind, hotwords):
 def test_unknown_words_cost_what_they_cost(labels, words_arpa):
     """However long: its offset, p(<unk>), and beta."""
     decoder = build_ctcdecoder(labels, words_arpa, alpha=0.5, beta=1.5, unk_score_offset=-4.0)
-    model = decoder._fused.composed
+    model = decoder._fused.parts[0].composed
     for word in ("xx", "zermatt", "q" + "xyz" * 14):
         logits = 3 * said(f"stop {word} radio", labels)
         beam = decoder.decode_beams(logits)[0]
@@ -230,9 +265,13 @@ def test_made_of_parts(labels, words_arpa, outputs):
     assert decoder.decode_beams(outputs[0])[0].lm_score == pytest.approx(
         build_ctcdecoder(labels, words_arpa, alpha=0.0).decode_beams(outputs[0])[0].lm_score, abs=1e-3
     )
+    other = build_ctcdecoder(labels)
+    assert other.model_container is decoder.model_container is BeamSearchDecoderCTC.model_container
     decoder.cleanup()
-    assert decoder.model_container == {}
-    BeamSearchDecoderCTC.clear_class_models()
+    assert decoder._model_key not in BeamSearchDecoderCTC.model_container
+    with pytest.raises(RuntimeError, match="let go of"):
+        decoder.decode(outputs[0])
+    assert other.decode(outputs[0])
 
 
 @pytest.mark.parametrize("name", ["o3_trie", "o3_probing", "o3_probing_no_words", "o3_trie_no_words"])
@@ -256,8 +295,8 @@ def test_binaries(labels, words_arpa, outputs, tmp_path, name):
 def test_words_that_disagree_are_counted(labels, words_arpa, caplog):
     build_ctcdecoder(labels, words_arpa, ["radio", "the", "zermatt", "<s>", "</s>", "<unk>"])
     messages = [record.getMessage() for record in caplog.records]
-    assert any("1 words of the lexicon aren't in the language model, such as 'zermatt'" in message for message in messages)
-    assert any("words aren't in the lexicon" in message for message in messages)
+    assert any("1 words of the unigrams aren't in the language model, such as 'zermatt'" in message for message in messages)
+    assert any("34 words of the language model aren't among the unigrams" in message for message in messages)
 
 
 def test_case(labels, words_arpa, tmp_path):

@@ -4,7 +4,7 @@ import pytest
 
 from hf_ngpulm import NGramFormatError
 from hf_ngpulm.compat import Alphabet
-from hf_ngpulm.compat.alphabet import LabelTokenizer
+from hf_ngpulm.formats.wav2vec2.alphabet import LabelTokenizer
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from kenlm_files import unpack
 from transformers import AutoTokenizer, Wav2Vec2CTCTokenizer, pipeline
 
 from hf_ngpulm import CTCDecoder, NGramFormatError, NGramLM, TokenizerMismatchError
-from hf_ngpulm.bundled import bundled
+from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.compat import LanguageModel, build_ctcdecoder
-from hf_ngpulm.compat.word_files import Attrs, charged_to_unknown_words
-from hf_ngpulm.language_model import load_language_model
+from hf_ngpulm.formats.wav2vec2.word_files import Attrs, charged_to_unknown_words
+from hf_ngpulm.language_model.model import load_language_model
 from hf_ngpulm.lexicon.spellings import make_lexicon
 
 TASK = "automatic-speech-recognition"
@@ -83,7 +83,7 @@ def test_other_weights(repo, labels, words_arpa, outputs, tokenizer, attrs):
 
 def test_in_a_pipeline(saved, recogniser, caplog, monkeypatch):
     """`lm=` alone: weights and beam are the repo's. What is given goes before them."""
-    monkeypatch.setattr("hf_ngpulm.tuned._told", set())  # it is said once
+    monkeypatch.setattr("hf_ngpulm.config.tuned._told", set())  # it is said once
     audio = np.random.default_rng(0).normal(size=16000).astype(np.float32)
     features = recogniser["feature_extractor"](audio, sampling_rate=16000, return_tensors="pt", return_attention_mask=True)
     with torch.no_grad():
@@ -149,6 +149,7 @@ def test_attrs_that_lack_something(repo, caplog):
         (json.dumps(ATTRS | {"alpha": "much"}), "alpha should be a number, is 'much'"),
         (json.dumps(ATTRS | {"beta": True}), "beta should be a number"),
         (json.dumps(ATTRS | {"alpha": 1e300}), "alpha should be a number"),
+        (json.dumps(ATTRS | {"alpha": 1e-300}), "alpha should be 0, or at least 1e-6 in size, is 1e-300"),
         (json.dumps(ATTRS | {"score_boundary": 1}), "score_boundary should be true or false"),
         (json.dumps(ATTRS | {"alpha": -1}), "alpha should be at least 0"),
     ],
@@ -159,19 +160,31 @@ def test_damaged_attrs(repo, text, problem):
         NGramLM.from_wav2vec2_with_lm(repo)
 
 
-def test_unigrams(repo, caplog):
+def test_unigrams(repo, tokenizer, caplog):
     """Words in one and not in the other are counted; without a list all of the LM's are known."""
     unigrams = repo / "language_model" / "unigrams.txt"
     known = [word for word in unigrams.read_text().split() if word.isascii()]  # others have letters that the tokenizer lacks
     unigrams.write_text("\n".join([*known[:30], "zermatt", "<s>", "</s>"]))
-    assert NGramLM.from_wav2vec2_with_lm(repo).config.words.num_spelled == 30
+    assert NGramLM.from_wav2vec2_with_lm(repo, closed_vocabulary=True).config.words.num_spelled == 30
     messages = [record.getMessage() for record in caplog.records]
     assert any("1 words of the lexicon aren't in the language model, such as 'zermatt'" in message for message in messages)
     assert any("words aren't in the lexicon" in message for message in messages)
+    caplog.clear()
+    restricted = NGramLM.from_wav2vec2_with_lm(repo)
+    messages = [record.getMessage() for record in caplog.records]
+    assert any("1 words of the unigrams aren't in the language model, such as 'zermatt'" in message for message in messages)
+    assert any("6 words of the language model aren't among the unigrams" in message for message in messages)
     unigrams.write_text("")
     everything = NGramLM.from_wav2vec2_with_lm(repo).config.words.num_spelled
     unigrams.unlink()
     assert NGramLM.from_wav2vec2_with_lm(repo).config.words.num_spelled == everything > 30
+    assert restricted.config.words.num_spelled == everything  # what isn't listed costs the offset, and is known otherwise
+    full = NGramLM.from_wav2vec2_with_lm(repo)
+    for text in ("stop radio", "turn off the radio", "when it rains turn on the lamp", "stop zermatt radio"):
+        row = torch.tensor([tokenizer(text)["input_ids"]])
+        unlisted = sum(word in ("turn", "the", "when") for word in text.split())
+        expected = float(full.score_sequences(row)) - 10 * math.log(10) * unlisted
+        assert float(restricted.score_sequences(row)) == pytest.approx(expected, abs=1e-3)
     unigrams.write_bytes(b"stra\xdfe\n")
     with pytest.raises(NGramFormatError, match="not UTF-8"):
         NGramLM.from_wav2vec2_with_lm(repo)
@@ -225,6 +238,18 @@ def test_the_tokenizer_of_another_recogniser(saved, tokenizer, tmp_path):
         NGramLM.from_wav2vec2_with_lm(saved, swapped)
 
 
+def test_unknown_words_that_are_forbidden(repo, tokenizer):
+    """An offset of minus infinity, as pyctcdecode saves it."""
+    change(repo, **ATTRS | {"unk_score_offset": -math.inf})
+    assert "-Infinity" in (repo / "language_model" / "attrs.json").read_text()
+    forbidding, closed = NGramLM.from_wav2vec2_with_lm(repo), NGramLM.from_wav2vec2_with_lm(repo, closed_vocabulary=True)
+    row = torch.tensor([tokenizer("stop zermatt radio")["input_ids"]])
+    assert float(forbidding.score_sequences(row)) == float(closed.score_sequences(row)) < -9000
+    change(repo, **ATTRS | {"alpha": -math.inf})
+    with pytest.raises(NGramFormatError, match="alpha should be a number"):
+        NGramLM.from_wav2vec2_with_lm(repo)
+
+
 def test_closed_vocabulary(saved):
     lm = NGramLM.from_wav2vec2_with_lm(saved, closed_vocabulary=True)
     assert float(lm.score_sequences(torch.tensor([[25, 25]]))) < -9000
@@ -239,7 +264,7 @@ def test_from_the_hub(saved, tmp_path):
         code = """
             import json
             from hf_ngpulm import NGramLM
-            from hf_ngpulm.language_model import load_language_model
+            from hf_ngpulm.language_model.model import load_language_model
             lm = NGramLM.from_wav2vec2_with_lm("alice/with-lm")
             other = load_language_model("alice/with-lm")
             row = lm.score_sequences(__import__("torch").tensor([[20, 21, 1, 20]]))

@@ -22,10 +22,10 @@ from speech_models import configured, randomised, whisper_parts
 from tiny_transducers import demo_transducer
 
 from hf_ngpulm import NGramLM
-from hf_ngpulm.bundled import bundled
+from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.compat import build_ctcdecoder
-from hf_ngpulm.ngrams import write_arpa
-from hf_ngpulm.training import train
+from hf_ngpulm.formats.arpa import write_arpa
+from hf_ngpulm.language_model.training import train
 
 DEMO = bundled("examples/speech/harbour")
 COMMIT = "0" * 40

@@ -131,6 +131,13 @@ def test_few_blocks_are_not_run_and_all_say_why():
     assert len(left_out) < len(every) / 3
 
 
+def test_nothing_links_to_a_release_that_is_not_there():
+    """Pages, cards, and what comes with the package: they name the package."""
+    pages = [*PAGES, *(ROOT / "model_cards").glob("*.md"), *(ROOT / "examples").rglob("*.md"), ROOT / "pyproject.toml"]
+    assert len(pages) > 40
+    assert not [name_of(page) for page in pages if re.search(r"pypi\.org/project/hf", page.read_text(encoding="utf-8"))]
+
+
 def test_mistakes_on_a_page_fail(tmp_path):
     """The reader of pages sees blocks of all kinds, and what is said of them."""
     page = tmp_path / "page.md"

@@ -17,8 +17,8 @@ from speech_models import whisper_parts
 from tiny_transducers import demo_transducer
 
 from hf_ngpulm import NGramLM
-from hf_ngpulm.audio import read_audio
-from hf_ngpulm.bundled import bundled
+from hf_ngpulm.audio.files import read_audio
+from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.evaluation import Recording, SettingsMismatchError, evaluate, read_recordings, read_results
 from hf_ngpulm.evaluation.loading import BATCHES_PER_WINDOW, Loader, batches
 from hf_ngpulm.evaluation.parts import Parts

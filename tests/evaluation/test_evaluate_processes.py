@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from hf_ngpulm.bundled import bundled
 from hf_ngpulm.cli.app import run
+from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.evaluation import read_results
 from hf_ngpulm.evaluation.parts import Parts
 from hf_ngpulm.evaluation.processes import Signs, Watch, WorkerLostError, rank_and_size, sign_path

@@ -15,10 +15,10 @@ from tiny_transducers import FAMILIES, demo_transducer
 from transformers import pipeline
 
 from hf_ngpulm import CTCDecoder, GraphDecoder, NGramLM, TokenizerMismatchError, TransducerDecoder
-from hf_ngpulm.bundled import bundled
+from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.config.tuned import ModelIdentity
 from hf_ngpulm.evaluation import Recording, character_errors, tune_weights
 from hf_ngpulm.evaluation.tuning.outputs import KeptTensors
-from hf_ngpulm.tuned import ModelIdentity
 
 DEMO = bundled("examples/speech/harbour")
 TASK = "automatic-speech-recognition"
@@ -154,9 +154,9 @@ def test_graphs_as_in_separate_runs(asr, clips, outputs, lm):
         texts = [one(clip["logits"][None], None, some)[0][0].text for clip, some in zip(outputs, phrases)]
         assert counted(point) == counts(clips, texts)
     assert result.tuned.settings == {**result.best.setting, "strategy": "graph", "num_beams": 8, "beta": 2.0}
-    kept = GraphDecoder(asr.tokenizer, lm, 0.5, incomplete="kept", beam_threshold=9.0, score_eos=False)
-    found = tune_weights(kept, outputs, lm_weights=[0.5, 1.0], model=asr.model, **FEW).tuned.settings
-    assert found.items() >= {"incomplete": "kept", "beam_threshold": 9.0, "score_eos": False, "num_beams": 64}.items()
+    given = GraphDecoder(asr.tokenizer, lm, 0.5, beam_threshold=9.0, score_eos=False)
+    found = tune_weights(given, outputs, lm_weights=[0.5, 1.0], model=asr.model, **FEW).tuned.settings
+    assert found.items() >= {"beam_threshold": 9.0, "score_eos": False, "num_beams": 64}.items()
 
 
 @pytest.mark.parametrize("search", [{}, {"num_beams": 3}])
@@ -242,6 +242,25 @@ def test_coarse_to_fine_and_held_out(asr, outputs, lm):
         assert counted(point) == counts(items, texts)
     third = tune_weights(decoder, outputs, lm_weights=[1.0], held_out=1 / 3, **FEW)
     assert third.utterances == 4 and third.held_out.words.length == sum(len(outputs[i]["text"].split()) for i in (2, 5))
+
+
+def test_what_is_there_to_weigh_is_tuned_unless_its_weight_is_given(asr, outputs, lm):
+    """Whatever else is tuned: a weight that nobody gave is none to measure with."""
+    decoder = CTCDecoder(asr.tokenizer, lm, 0.5, ["harbour master"], 1.0, num_beams=4)
+    of_lm, of_phrases = {round(0.2 * i, 9) for i in range(11)}, {0.5 * i for i in range(7)}
+
+    def tried(**grids):
+        points = tune_weights(decoder, outputs[:2], **grids, **FEW).points
+        return {name: {point.setting[name] for point in points} for name in points[0].setting}
+
+    assert tried(betas=[0.0, 2.0]) == {"lm_weight": of_lm, "phrase_weight": of_phrases, "beta": {0.0, 2.0}}
+    assert tried(phrase_weights=[1.0, 2.0]) == {"lm_weight": of_lm, "phrase_weight": {1.0, 2.0}}
+    assert tried(lm_weights=0.5) == {"lm_weight": {0.5}, "phrase_weight": of_phrases}
+    assert tried(lm_weights=0.5, phrase_weights=1.0) == {"lm_weight": {0.5}, "phrase_weight": {1.0}}
+    decoder = CTCDecoder(asr.tokenizer, lm, torch.tensor([0.4, 0.8]), num_beams=4)  # given for each utterance
+    assert tried(betas=[0.0, 2.0]) == {"beta": {0.0, 2.0}}
+    with pytest.raises(ValueError, match="nothing to tune: neither a language model nor phrases whose weight is the same"):
+        tried()
 
 
 def test_doubts_are_told(asr, outputs, lm, caplog):

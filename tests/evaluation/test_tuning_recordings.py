@@ -11,9 +11,9 @@ import torch
 import transformers
 from transformers import pipeline
 
-from hf_ngpulm.audio import read_audio
-from hf_ngpulm.bundled import bundled
+from hf_ngpulm.audio.files import read_audio
 from hf_ngpulm.cli.app import run
+from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.evaluation import evaluate, read_recordings, tune_weights, word_errors
 
 DEMO = bundled("examples/speech/harbour")

@@ -11,7 +11,7 @@ from transformers import (
 )
 
 from hf_ngpulm import NGramLM, NGramLogitsProcessor, PhraseBooster
-from hf_ngpulm.bundled import bundled
+from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.generation import seq2seq_generate
 
 CLASSES = 260

@@ -15,10 +15,10 @@ from tiny_transducers import tiny_model
 from transformers import CompileConfig, LogitsProcessor, MaxLengthCriteria, StoppingCriteria
 
 from hf_ngpulm import InvalidLogitsError, NGramLM, NGramLogitsProcessor, TokenizerMismatchError
-from hf_ngpulm.bundled import bundled
+from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.generation import seq2seq_generate, transducer_generate
-from hf_ngpulm.generation.given import _language_models
-from hf_ngpulm.generation.seq2seq.candidates import best_tokens
+from hf_ngpulm.generation.lm_argument import _language_models
+from hf_ngpulm.search.attention_step.candidates import best_tokens
 
 SEARCHES = {
     "greedy": {},

@@ -10,8 +10,8 @@ from letters import Letters
 from speech_models import FAMILIES
 
 from hf_ngpulm import NGramLM
-from hf_ngpulm.generation.fused import END, HOLD, KINDS, START, TEXT
 from hf_ngpulm.generation.transcripts import num_classes, roles_of
+from hf_ngpulm.search.attention_step import END, HOLD, KINDS, START, TEXT
 
 PIECES = ["a", "b", "</s>", "<|en|>", "<|1.25|>", "|", "<|said|>"]
 

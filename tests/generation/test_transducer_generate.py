@@ -12,10 +12,10 @@ from tiny_transducers import BLANK, FAMILIES, PROMPTS, VOCAB_SIZE, generated, ti
 from transformers import LogitsProcessor
 
 from hf_ngpulm import NGramLM, TokenizerMismatchError
-from hf_ngpulm.bundled import bundled
+from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.decoding.transducer import TransducerDecoder
 from hf_ngpulm.generation import transducer_generate
-from hf_ngpulm.generation.given import _language_models, loaded
-from hf_ngpulm.transducer import TransducerDecoder
+from hf_ngpulm.generation.lm_argument import _language_models, loaded
 
 LETTERS = Letters("abcdefghij")
 

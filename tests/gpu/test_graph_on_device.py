@@ -7,7 +7,7 @@ import torch
 from transformers import AutoTokenizer
 
 from hf_ngpulm import GraphDecoder, NGramLM
-from hf_ngpulm.bundled import bundled
+from hf_ngpulm.common.bundled import bundled
 
 pytestmark = pytest.mark.gpu
 CONTEXTS = [["call anna", "new york"], None, [("what", 3.0), "the day"], ["a", "the", "to"]]

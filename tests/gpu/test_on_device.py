@@ -7,9 +7,10 @@ import torch
 
 from hf_ngpulm import CTCDecoder, NGramLM
 from hf_ngpulm.automaton import BackoffAutomaton
-from hf_ngpulm.bundled import bundled
-from hf_ngpulm.ctc import beam, greedy
+from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.ngrams.table import NGramTable
+from hf_ngpulm.search import ctc_beam as beam
+from hf_ngpulm.search import ctc_greedy as greedy
 
 pytestmark = pytest.mark.gpu
 

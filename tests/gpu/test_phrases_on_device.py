@@ -8,7 +8,7 @@ from toys import Toy
 from transformers import AutoTokenizer
 
 from hf_ngpulm import CTCDecoder, NGramLM, NGramLogitsProcessor, StreamingDecoder, TransducerDecoder
-from hf_ngpulm.bundled import bundled
+from hf_ngpulm.common.bundled import bundled
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"

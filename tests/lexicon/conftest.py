@@ -3,7 +3,7 @@ import json
 import pytest
 from transformers import AutoTokenizer, Wav2Vec2CTCTokenizer
 
-from hf_ngpulm.bundled import bundled
+from hf_ngpulm.common.bundled import bundled
 
 TEXTS = ["a cab", "a bad cab", "dad had a cab", "a bad dad", "had a fab cab", "abba had a cab", "dad fed a bad cab"]
 

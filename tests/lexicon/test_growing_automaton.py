@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from two_level import spellings
 
 from hf_ngpulm.automaton.pool import AutomatonPool
-from hf_ngpulm.ctc import beam
-from hf_ngpulm.ctc.beam import cpu
-from hf_ngpulm.lexicon.growing import pooled as in_pools
-from hf_ngpulm.lexicon.growing.searching import Growth
-from hf_ngpulm.ngrams.arpa import ArpaFile
+from hf_ngpulm.formats.arpa import ArpaFile
+from hf_ngpulm.lexicon import lazy_pool as in_pools
+from hf_ngpulm.lexicon.lazy_search import Growth
+from hf_ngpulm.search import ctc_beam as beam
+from hf_ngpulm.search.ctc_beam import cpu
 
 slow_to_draw = settings(
     deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]

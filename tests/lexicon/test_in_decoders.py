@@ -11,8 +11,8 @@ from toys import Toy
 from two_level import Spelled, TwoLevel
 
 from hf_ngpulm import CTCDecoder, LogLinear, NGramLM, StreamingDecoder, TransducerDecoder
-from hf_ngpulm.ngrams import write_arpa
-from hf_ngpulm.training import train
+from hf_ngpulm.formats.arpa import write_arpa
+from hf_ngpulm.language_model.training import train
 
 WEIGHT, BETA = 0.7, 1.0
 

@@ -1,9 +1,13 @@
 """Language models that are composed on the fly, as users have them: made, saved, loaded, shown, and refused."""
 
 import copy
+import dataclasses
+import itertools
 import json
 import logging
+import math
 import pickle
+import tracemalloc
 
 import pytest
 import torch
@@ -12,11 +16,13 @@ from typer.testing import CliRunner
 
 from hf_ngpulm import CTCDecoder, NGramFormatError, NGramLM, StreamingDecoder
 from hf_ngpulm.cli.app import app
-from hf_ngpulm.graph import GraphDecoder
+from hf_ngpulm.config.word_summary import LARGEST_SCORE
+from hf_ngpulm.decoding.graph import GraphDecoder
+from hf_ngpulm.formats.arpa import write_arpa
+from hf_ngpulm.language_model.training import train
 from hf_ngpulm.lexicon import words as lexicon_words
-from hf_ngpulm.lexicon.growing.model import OnTheFlyLM
-from hf_ngpulm.ngrams import write_arpa
-from hf_ngpulm.training import train
+from hf_ngpulm.lexicon.lazy_model import Bonuses, Grades, OnTheFlyLM
+from hf_ngpulm.ngrams import NGramTable
 
 SENTENCES = ["a bad cab", "abba had a cab", "dad fed a bad cab", "cab", "fff a", ""]
 
@@ -186,3 +192,138 @@ def test_broken_files(arpa, request, kind, tmp_path):
     save_file({name: tensor for name, tensor in good.items() if name != "grades"}, file)
     with pytest.raises(NGramFormatError, match="missing or unknown"):
         NGramLM.from_pretrained(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def kept(arpa, letters, tmp_path_factory):
+    """A saved model of letters, with unknown words that are graded: its folder, config and tensors."""
+    folder = tmp_path_factory.mktemp("kept")
+    _, growing = both(arpa, letters, unk_token_cost=0.0)
+    grades = Grades((1,) * growing.vocab_size, -5.0, (-1.0, -2.0, -5.0), -5.0)
+    words = dataclasses.replace(growing.config.words, context_length=1023)
+    graded = growing.changed(Bonuses(grades=grades), dataclasses.replace(growing.config, words=words))
+    graded.save_pretrained(folder)
+    assert scores(NGramLM.from_pretrained(folder), letters) == scores(graded, letters)
+    tensors = {name: tensor.clone() for name, tensor in load_file(folder / "model.safetensors").items()}
+    return folder, json.loads((folder / "config.json").read_text()), tensors
+
+
+def changed(tensor, at, value):
+    tensor = tensor.clone()
+    tensor[at] = value
+    return tensor
+
+
+HOSTILE = [
+    ("word_of", -1, 2**40, "word_of should have each of 0..1099511627776"),
+    ("word_of", -1, 2**63 - 1, "word_of should have each of 0..9223372036854775807"),
+    ("word_of", 0, -1, "word_of should have each"),
+    ("form_of", -1, 2**40, "form_of should have each"),
+    *(
+        ("bonuses", at, value, "bonuses holds a value .* more than 1e\\+30")
+        for at in (0, 1, 2)
+        for value in (1e300, -1e38, math.inf)
+    ),
+    *(
+        ("grades", at, value, "grades holds a value .* more than 1e\\+30")
+        for at in (0, 1, 2)
+        for value in (1e300, 1e38, math.nan)
+    ),
+    ("words.arc_weights", 0, 1.0, "log-probabilities above 0"),
+    ("words.arc_weights", 0, -1e38, "the score 1e\\+38 of an n-gram is more than 1e\\+30"),
+    ("words.backoff_weights", -1, 3e38, "the score 3e\\+38 of an n-gram is more than 1e\\+30"),
+]
+
+
+@pytest.mark.parametrize(("name", "at", "value", "message"), HOSTILE)
+def test_hostile_numbers(kept, name, at, value, message, tmp_path):
+    _, config, tensors = kept
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file(tensors | {name: changed(tensors[name], at, value)}, tmp_path / "model.safetensors")
+    with pytest.raises(NGramFormatError, match=message):
+        NGramLM.from_pretrained(tmp_path)
+
+
+def test_hostile_lengths(kept, tmp_path):
+    _, config, tensors = kept
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    none = torch.zeros(0, dtype=torch.int64)
+    for wrong, message in (
+        ({"word_of": none, "form_of": none}, "should have each of"),
+        ({"grades": torch.zeros(1_000_000, dtype=torch.float64)}, "grades of unknown words don't fit"),
+    ):
+        save_file(tensors | wrong, tmp_path / "model.safetensors")
+        with pytest.raises(NGramFormatError, match=message):
+            NGramLM.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("unk_score_offset", 1e300), ("unk_score_offset", -1e31), ("unk_token_cost", 1e31), ("word_bonus", 1e31),
+     ("context_length", 0), ("context_length", 2**31 - 1)],
+)  # fmt: skip
+def test_hostile_words_of_a_config(kept, name, value, tmp_path):
+    _, config, tensors = kept
+    (tmp_path / "config.json").write_text(json.dumps({**config, "words": {**config["words"], name: value}}))
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(NGramFormatError, match=rf"words\.{name}"):
+        NGramLM.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("value", [LARGEST_SCORE, -LARGEST_SCORE])
+@pytest.mark.parametrize("at", [0, 1])
+def test_the_largest_bonuses_give_finite_scores(kept, letters, at, value, tmp_path):
+    _, config, tensors = kept
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file(tensors | {"bonuses": changed(tensors["bonuses"], at, value)}, tmp_path / "model.safetensors")
+    lm = NGramLM.from_pretrained(tmp_path)
+    assert torch.isfinite(lm.score_sequences(torch.tensor([letters("a bad cab a cab")["input_ids"]]))).all()
+    assert torch.isfinite(lm.scores(lm.initial_states(1))).all()
+
+
+@pytest.mark.parametrize("composition", ["static", "on_the_fly"])
+@pytest.mark.parametrize("option", ["unk_score_offset", "unk_token_cost", "word_bonus"])
+def test_options_beyond_any_score(option, composition, letters):
+    table = NGramTable.from_rows(1, [(torch.tensor([[0]]), torch.tensor([-1.0]), torch.tensor([0.0]))])
+    with pytest.raises(ValueError, match=option):
+        lexicon_words.compose(table, ["a"], letters, composition=composition, **{option: 2 * LARGEST_SCORE})
+
+
+@pytest.mark.parametrize("composition", ["static", "on_the_fly"])
+def test_words_with_more_spellings_than_a_search_could_cope_with(composition, letters):
+    table = NGramTable.from_rows(1, [(torch.tensor([[0]]), torch.tensor([-1.0]), torch.tensor([0.0]))])
+    ways = list(itertools.product(range(5, 11), repeat=4))
+    made = lexicon_words.compose(table, ["a"], letters, lexicon={"a": ways[:1024]}, composition=composition)
+    assert made.config.words.num_spellings == 1024
+    with pytest.raises(NGramFormatError, match="a word has 1296 spellings; at most 1024"):
+        lexicon_words.compose(table, ["a"], letters, lexicon={"a": ways}, composition=composition)
+
+
+def test_a_long_spelling_among_many_short_ones(letters, tmp_path):
+    """It takes no more room than its own: padding all to its length would take 120 MB."""
+    ways = list(itertools.islice(itertools.product(range(5, 12), repeat=6), 30_000))
+    rows = torch.arange(len(ways) + 1)[:, None], torch.full((len(ways) + 1,), -11.0), torch.zeros(len(ways) + 1)
+    words = [str(n) for n in range(len(ways) + 1)]
+    lexicon = dict(zip(words, [*([way] for way in ways), [(5,) * 1022]]))
+    table = NGramTable.from_rows(len(words), [rows])
+    made = lexicon_words.compose(table, words, letters, lexicon=lexicon, composition="on_the_fly")
+    made.save_pretrained(tmp_path)
+    tracemalloc.start()
+    try:
+        again = NGramLM.from_pretrained(tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 60 << 20
+    finally:
+        tracemalloc.stop()
+    row = torch.tensor([[5] * 1022 + [4], [5, 6, 7, 8, 9, 10, 4] + [0] * 1016])
+    assert torch.equal(again.score_sequences(row, torch.tensor([1023, 7])), made.score_sequences(row, torch.tensor([1023, 7])))
+
+
+def test_an_order_that_nothing_has_costs_nothing(kept, letters, tmp_path):
+    """The order is what the config says; a search must not make room for states that the model can't have."""
+    _, config, tensors = kept
+    config = {**config, "order": 1024, "num_ngrams": [*config["num_ngrams"], *[0] * (1024 - len(config["num_ngrams"]))]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file(tensors, tmp_path / "model.safetensors")
+    lm = NGramLM.from_pretrained(tmp_path)
+    scores(lm, letters)
+    assert len(lm.tensors.backoff_states) < 16_000

@@ -7,8 +7,8 @@ import torch
 from toys import Toy
 
 from hf_ngpulm import CTCDecoder, LogLinear, NGramLM, StreamingDecoder, TransducerDecoder
+from hf_ngpulm.language_model.training import train
 from hf_ngpulm.lexicon import compose
-from hf_ngpulm.training import train
 
 
 def sentences(count, seed):

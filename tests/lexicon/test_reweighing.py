@@ -11,12 +11,12 @@ from two_level import TwoLevel, spellings
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.automaton import BackoffAutomaton
+from hf_ngpulm.config.word_summary import WordSummary
+from hf_ngpulm.formats.arpa import ArpaFile
+from hf_ngpulm.language_model.training import train
 from hf_ngpulm.lexicon.reweighing import reweighed
 from hf_ngpulm.lexicon.unknowns import grade_unknown_words
 from hf_ngpulm.lexicon.words import compose_spelled
-from hf_ngpulm.ngrams.arpa import ArpaFile
-from hf_ngpulm.training import train
-from hf_ngpulm.word_summary import WordSummary
 
 LN10 = math.log(10)
 slow_to_draw = settings(

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from hf_ngpulm import LogLinear, NGramLM
-from hf_ngpulm.bundled import bundled
 from hf_ngpulm.cli.app import run
+from hf_ngpulm.common.bundled import bundled
 
 MODEL = str(bundled("examples/models/ctc"))
 TEXTS = ["call the coast guard", "set a course", "call the guard", "set the course for the coast"]

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 from arpa_models import BruteForce
+from safetensors.torch import load_file, save_file
 
 from hf_ngpulm import NGramFormatError, NGramLM
-from hf_ngpulm.language_model import load_language_model
+from hf_ngpulm.formats.arpa import ArpaFile, write_arpa
+from hf_ngpulm.language_model.model import load_language_model
+from hf_ngpulm.language_model.training import train
 from hf_ngpulm.lexicon import compose
 from hf_ngpulm.lexicon.spellings import make_lexicon
-from hf_ngpulm.ngrams import write_arpa
-from hf_ngpulm.ngrams.arpa import ArpaFile
-from hf_ngpulm.training import train
 
 COMMANDS = ["play some music", "play the news", "stop the music", "what is the news", "play music"]
 
@@ -94,12 +94,14 @@ def test_saved_and_loaded(arpa, tmp_path):
         ("case", "title", "words.case can't be 'title'"),
         ("unk_token_cost", "much", "words.unk_token_cost can't be 'much'"),
         ("context_length", 2**20, "its context length is 1048576"),
+        ("num_contexts", 2**30, "words.num_contexts is 1073741824, but there are"),
     ],
 )
 def test_a_config_that_was_tampered_with(arpa, tmp_path, key, value, message):
     path, tokenizer, _ = arpa
     NGramLM.from_arpa(path, tokenizer=tokenizer, units="word").save_pretrained(tmp_path / "saved")
-    file = tmp_path / "saved" / "config.json"
+    file, weights = tmp_path / "saved" / "config.json", tmp_path / "saved" / "model.safetensors"
+    save_file({name: tensor.clone() for name, tensor in load_file(weights).items()}, weights)  # without a digest of the config
     config = json.loads(file.read_text())
     config["words"][key] = value
     file.write_text(json.dumps(config))

@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 import torch
 
-from hf_ngpulm.bundled import bundled
+from hf_ngpulm.common.bundled import bundled
 
 
 @pytest.fixture(scope="module")

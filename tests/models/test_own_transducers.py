@@ -9,11 +9,12 @@ import transformers
 
 import hf_ngpulm
 from hf_ngpulm import NGramLM, TransducerDecoder
-from hf_ngpulm.bundled import bundled
-from hf_ngpulm.fusion import no_models
+from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.fusion.fusion import no_models
 from hf_ngpulm.models import HatConfig, HatForASR, StatelessTransducerConfig, StatelessTransducerForASR
-from hf_ngpulm.transducer import reference, transducer_of
-from hf_ngpulm.transducer.losses import transducer_loss
+from hf_ngpulm.models.losses import transducer_loss
+from hf_ngpulm.search.networks.model import transducer_of
+from hf_ngpulm.search.transducer_greedy import reference
 
 ENCODER = {
     "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "num_mel_bins": 80,

@@ -15,8 +15,9 @@ from plain_kneser_ney import BOS, EOS, UNK, occurrences
 
 from hf_ngpulm.ngrams import counting
 from hf_ngpulm.ngrams.counting import NGramCounter, parse_bytes
+from hf_ngpulm.ngrams.kneser_ney import estimate
 from hf_ngpulm.ngrams.packing import Packing
-from hf_ngpulm.ngrams.steps import steps_for
+from hf_ngpulm.ngrams.steps import cpu, steps_for
 
 ENGINES = ["cpu", "reference"]
 
@@ -86,6 +87,20 @@ def test_a_sentence_longer_than_chunks(monkeypatch):
     sentence = np.random.default_rng(0).integers(0, 5, 3000).tolist()
     counts = count([sentence], 5, 4, memory=1)
     assert as_dictionaries(counts) == occurrences([sentence], 4)
+
+
+@pytest.mark.parametrize("vocab_size", [4, 60_000])
+def test_blocks_of_threads_change_nothing(vocab_size, monkeypatch):
+    rows = np.random.default_rng(0).integers(-1, 4, (200, 8)).tolist()
+    whole = count(rows, vocab_size, 6, engine="reference")
+    expected = estimate(whole, (0, 0, 1), engine="reference").table
+    monkeypatch.setattr(cpu, "ELEMENTS_PER_THREAD", 1)
+    monkeypatch.setattr("os.cpu_count", lambda: 7)
+    counts = count(rows, vocab_size, 6, engine="cpu")
+    assert equal(counts, whole)
+    for found, order in zip(estimate(counts, (0, 0, 1), engine="cpu").table.orders, expected.orders, strict=True):
+        for one, other in zip(vars(found).values(), vars(order).values(), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
 
 
 def test_where_tokens_were_first_seen():

@@ -16,9 +16,9 @@ from plain_kneser_ney import BOS, EOS, UNK, PlainKneserNey
 from test_counting import ENGINES, count, texts
 
 from hf_ngpulm.automaton import automaton_from_table
-from hf_ngpulm.ngrams import read_arpa
+from hf_ngpulm.formats.arpa import read_arpa
 from hf_ngpulm.ngrams.kneser_ney import estimate, thresholds_of
-from hf_ngpulm.vocabulary import Vocabulary
+from hf_ngpulm.text.vocabulary import Vocabulary
 
 DATA = Path(__file__).parents[1] / "data" / "lmplz"
 LN10 = math.log(10.0)

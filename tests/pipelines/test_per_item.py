@@ -16,7 +16,7 @@ from transformers import AutoProcessor, pipeline
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.automaton.pool import AutomatonPool
-from hf_ngpulm.bundled import bundled
+from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.pipelines.per_item import PER_ITEM, RECORDING, Numbered, Recordings, listed_values, numbered, numbers_in
 
 DEMO = bundled("examples/speech/harbour")

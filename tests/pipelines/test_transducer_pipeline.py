@@ -11,7 +11,7 @@ from tiny_transducers import FAMILIES, demo_transducer
 from transformers import AutomaticSpeechRecognitionPipeline, pipeline
 
 from hf_ngpulm import CTCNGramPipeline, NGramLM, TokenizerMismatchError, TransducerDecoder, TransducerNGramPipeline
-from hf_ngpulm.bundled import bundled
+from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.pipelines.base import OF_SOME_DECODER
 
 DEMO = bundled("examples/speech/harbour")

@@ -11,7 +11,7 @@ from hf_ngpulm.serving import messages
 from hf_ngpulm.serving.limits import Limits
 from hf_ngpulm.serving.messages import ProtocolError
 
-LIMITS = Limits(phrases=3, phrase_characters=10)
+LIMITS = Limits(phrases=3, phrase_characters=10, phrase_bytes=24)
 HELLO = {"type": "hello", "sample_rate": 16000}
 
 
@@ -59,6 +59,8 @@ def test_text_that_is_no_message(text):
         ({"encoding": ["int16"]}, "encoding"),
         ({"phrases": ["a"] * 4}, "at most 3"),
         ({"phrases": ["a" * 11]}, "at most 10"),
+        ({"phrases": ["日本日本", ["日本日本", 1], "a"]}, "phrases of 25 bytes in all; at most 24"),
+        ({"phrases": ["anna", "a\ud800"]}, r"half of a surrogate pair, which isn't text: 'a\\ud800'"),
         ({"phrases": "anna"}, "should be a list"),
         ({"phrases": 0}, "should be a list"),
         ({"phrases": {"anna": 1}}, "should be a list"),

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...ctc import CTCDecoder
-from ...graph import GraphDecoder
-from ...graph.decoder import BEAM_THRESHOLD
-from ...hypotheses import Hypothesis
-from ...transducer import TransducerDecoder, TransformersTransducer
+from ...decoding.ctc import CTCDecoder
+from ...decoding.graph import BEAM_THRESHOLD, GraphDecoder
+from ...decoding.hypotheses import Hypothesis
+from ...decoding.transducer import TransducerDecoder
+from ...search.networks.model import TransformersTransducer
 from .outputs import KeptTensors
 from .sweeps import LONGEST, Settings, Sweep
 from .utterances import Utterance
@@ -205,8 +205,6 @@ class GraphSweep(FrameSweep):
     def search(self) -> dict[str, Any]:
         decoder = self.decoder
         found: dict[str, Any] = {"strategy": "graph", "num_beams": decoder.max_active}
-        if decoder.contexts.arcs is not None:
-            found["incomplete"] = "kept"
         if decoder.beam_threshold != BEAM_THRESHOLD:
             found["beam_threshold"] = decoder.beam_threshold
         if decoder.blank_threshold <= 1:

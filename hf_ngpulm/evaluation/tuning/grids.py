@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
 from typing import Any
 
-from ...tuned import SETTINGS
+from ...config.tuned import SETTINGS
 
 MOST_VALUES = 1000
 # Values beyond an edge that are tried at a time, and how often.

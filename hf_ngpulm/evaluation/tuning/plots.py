@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ...files import write_beside
+from ...common.files import write_beside
 
 if TYPE_CHECKING:
     from .results import TuningPoint, TuningResult

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...files import write_beside
-from ...tuned import ModelIdentity, TunedDecoding
+from ...common.files import write_beside
+from ...config.tuned import ModelIdentity, TunedDecoding
 from ..counts import ErrorCounts, Normalisation, character_errors, word_errors
 from ..entities import EntityErrors, entity_errors
 from ..significance import Interval

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
+from torch import Tensor
+
 from .outputs import KeptTensors
 from .utterances import Utterance
 
@@ -25,7 +27,7 @@ class Sweep(ABC):
         batch_size: recordings that the model is given at once.
     """
 
-    # The weights that can differ, and the grids that are taken for a language model and for phrases if none is given.
+    # The weights that can differ, and the grids of a language model and of phrases for which none is given.
     weights: ClassVar[tuple[str, ...]]
     lm_grid: ClassVar[str] = "0:2:0.2"
     phrase_grid: ClassVar[str] = "0:3:0.5"
@@ -50,7 +52,7 @@ class Sweep(ABC):
 
     @abstractmethod
     def search(self) -> dict[str, Any]:
-        """Settings of the search (not weights) that the weights are tuned for, as `hf_ngpulm.tuned` has them."""
+        """Settings of the search (not weights) that the weights are tuned for, as `hf_ngpulm.config.tuned` has them."""
 
     @abstractmethod
     def standing(self) -> dict[str, Any]:
@@ -75,6 +77,14 @@ class Sweep(ABC):
         Returns:
             Number of an utterance, number of a setting, and the transcript; in any order.
         """
+
+    def usual_grids(self) -> dict[str, str]:
+        """Grids of the weights that are tuned without being asked for: of all that there is to weigh, but for weights that are
+        listed for the utterances.
+        """
+        there = {"lm_weight": bool(self.fusion.models), "phrase_weight": self.phrases is not None}
+        grids, standing = {"lm_weight": self.lm_grid, "phrase_weight": self.phrase_grid}, self.standing()
+        return {name: grids[name] for name in grids if there[name] and not isinstance(standing[name], Tensor)}
 
     def check(self, names: Iterable[str]) -> None:
         """Refuse weights that there is nothing for.

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from tqdm import tqdm
 
-from ...arguments import one_of, whole
-from ...boosting.contexts import is_per_row
-from ...ctc import CTCDecoder
-from ...graph import GraphDecoder
+from ...common.arguments import one_of, whole
+from ...config.tuned import ModelIdentity
+from ...decoding.ctc import CTCDecoder
+from ...decoding.graph import GraphDecoder
+from ...decoding.transducer import TransducerDecoder
+from ...phrases.contexts import is_per_row
 from ...pipelines import CTCNGramPipeline, NGramPipeline, Seq2SeqNGramPipeline
-from ...transducer import TransducerDecoder
-from ...tuned import ModelIdentity
 from ..counts import Normalisation
 from ..significance import bootstrap
 from .attention import AttentionSweep
@@ -78,8 +78,9 @@ def tune_weights(
             can't be read: these are reported. Audio of more than 40 seconds is cut as `evaluate` cuts it (but for Whisper,
             which does so itself).
         lm_weights, betas, phrase_weights, ilm_weights: the coarse grids: numbers, or a text such as "0:2:0.2" (from, to, step).
-            Weights that have none stay what the decoder has. If none has one, the weight of the LM is tuned (or of phrases,
-            where there is no LM).
+            A single number is not tuned: that weight stays so. Where there is a language model its weight is tuned without
+            being asked for, over a grid that suits the family, as is that of phrases; but for weights that the decoder lists,
+            one for each utterance. `beta` and `ilm_weight` stay what the decoder has unless they are given.
         by: "wer", "cer" or "entity_wer".
         normalise: what is done to transcripts before they are compared, as in `word_errors`.
         refine: how often the steps are halved around the best.
@@ -108,12 +109,15 @@ def tune_weights(
     if not 0 < level < 1:
         raise ValueError(f"level should lie between 0 and 1, as in 0.95, got {level!r}")
     asked = {"lm_weight": lm_weights, "phrase_weight": phrase_weights, "ilm_weight": ilm_weights, "beta": betas}
-    grids = {name: grid_values(name, grid) for name, grid in asked.items() if grid is not None}
+    given = {name: grid_values(name, grid) for name, grid in asked.items() if grid is not None}
     with KeptTensors(memory, folder) as kept:
         sweep = _sweep_of(decoder, kept, batch_size)
+        usual = {name: grid_values(name, grid) for name, grid in sweep.usual_grids().items()}
+        grids = {name: (usual | given)[name] for name in asked if name in usual | given}
         if not grids:
-            name, grid = ("lm_weight", sweep.lm_grid) if sweep.fusion.models else ("phrase_weight", sweep.phrase_grid)
-            grids = {name: grid_values(name, grid)}
+            raise ValueError(
+                "nothing to tune: neither a language model nor phrases whose weight is the same for all utterances"
+            )
         sweep.check(grids)
         model = sweep.model if model is None else model
         identity = None if model is None else ModelIdentity.of(model)

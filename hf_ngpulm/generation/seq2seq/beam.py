@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteriaList
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria
 
-from .candidates import best_tokens
+from ...search.attention_step.candidates import best_tokens
 from .checks import probabilities, refuse_impossible
 from .model import Decoder
 from .states import Scoring

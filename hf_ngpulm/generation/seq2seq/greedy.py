@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteriaList
 
-from .candidates import best_tokens
+from ...search.attention_step.candidates import best_tokens
 from .checks import probabilities, refuse_impossible
 from .model import Decoder
 from .states import Scoring

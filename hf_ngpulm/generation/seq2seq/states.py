@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import LogitsProcessorList
 from transformers.generation import logits_process
 
-from ..fused import follow, fuse_at, read
+from ...search.attention_step import follow, fuse_at, read
 from ..logits_processor import NGramLogitsProcessor
 
 # What `generate` appends behind all other processors, those of the caller included.

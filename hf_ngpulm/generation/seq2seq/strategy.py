@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
-from ...tuned import with_remembered
-from ..given import GivenLM, given_lm
+from ...config.tuned import with_remembered
+from ..lm_argument import GivenLM, given_lm
 from ..logits_processor import LM_WEIGHT, NGramLogitsProcessor
 from .beam import beam_search
 from .callers import arguments_of_generate, window_of_whisper
@@ -58,7 +58,7 @@ def seq2seq_generate(
             `ngram_lm_weight`), if it does; False goes without.
         lm_weight: of its log-probabilities; a number, or a tensor with one per recording. By default what the LM remembers for
             the model, and for a search with or without beams as it is asked for, with what was tuned of the rest (see
-            `hf_ngpulm.tuned`); or else 0.2.
+            `hf_ngpulm.config.tuned`); or else 0.2.
         phrases, phrase_weight, normalise_phrases: as for `hf_ngpulm.NGramLogitsProcessor`.
         processor: the model's (or its tokenizer), to make sure that the LM was made for it, and to write phrases with;
             LLM-based models need it, or `start`, to know where a transcript begins.

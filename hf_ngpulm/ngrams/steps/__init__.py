@@ -1,7 +1,7 @@
 """The heavy steps of estimating a language model, one file per engine with the same operations.
 
-`reference` is plain torch: it is the definition and runs anywhere, and it is what a GPU runs. `cpu` does the same in
-compiled loops. Integers come out identical, floats to rounding.
+`reference` is plain torch: it is the definition and runs anywhere, and it is what a GPU runs. `cpu` has the native core do the
+same. Integers come out identical, floats to rounding.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ENGINES = ("reference", "cpu")
 
 
 def steps_for(device: torch.device, engine: str = "auto") -> ModuleType:
-    """The module of an engine; "auto" takes the compiled loops on a CPU and torch elsewhere.
+    """The module of an engine; "auto" takes the native core on a CPU and torch elsewhere.
 
     The environment variable HF_NGPULM_ENGINE=reference forces torch on a CPU too.
     """

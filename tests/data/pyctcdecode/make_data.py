@@ -12,13 +12,16 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import kenlm
 import numpy as np
-from pyctcdecode import build_ctcdecoder
+from pyctcdecode import Alphabet, BeamSearchDecoderCTC, build_ctcdecoder
+from pyctcdecode.language_model import LanguageModel, MultiLanguageModel, load_unigram_set_from_arpa
 
 HERE = Path(__file__).parent
 KENLM = HERE.parent / "kenlm"
 LETTERS = "abcdefghijklmnopqrstuvwxyz'"
-# Of each case: labels, what the decoder is made with, and what `decode_beams` is given.
+LISTED = ["attic", "close", "garden", "in", "kitchen", "lamp", "now", "off", "radio", "start", "the", "turn", "zermatt"]
+# Of each case: labels, what the decoder is made with (or each of its models), and what `decode_beams` is given.
 CASES = {
     "defaults": ("letters", {}, {}),
     "weights": ("letters", {"alpha": 0.8, "beta": 0.5, "unk_score_offset": -4.0}, {}),
@@ -28,6 +31,13 @@ CASES = {
     "narrow": ("letters", {}, {"beam_width": 10, "beam_prune_logp": -6.0, "token_min_logp": -3.0}),
     "history": ("letters", {}, {"prune_history": True}),
     "pieces": ("pieces", {}, {}),
+    "unigrams": ("letters", {"unigrams": LISTED, "unk_score_offset": -1.0}, {}),
+    "two models": ("letters", [{"file": "o3"}, {"file": "o2", "alpha": 0.3, "beta": 0.5}], {}),
+    "two boundaries": (
+        "letters",
+        [{"file": "o3", "score_boundary": False}, {"file": "o2"}],
+        {"hotwords": ["the"], "hotword_weight": 2.0},
+    ),
 }
 
 
@@ -49,6 +59,11 @@ def outputs(words: list[str], labels: list[str], seed: int) -> np.ndarray:
     return logits.astype(np.float16)
 
 
+def language_model(path: str, made_with: dict) -> LanguageModel:
+    weights = {name: value for name, value in made_with.items() if name != "file"}
+    return LanguageModel(kenlm.Model(path), load_unigram_set_from_arpa(path), **weights)
+
+
 def main() -> None:
     logging.disable(logging.WARNING)
     golden = json.loads(gzip.decompress((KENLM / "golden.json.gz").read_bytes()))
@@ -59,11 +74,16 @@ def main() -> None:
     logits = {name: [outputs(words, rows, seed) for seed, words in enumerate(sentences)] for name, rows in labels.items()}
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        arpa = Path(folder, "words.arpa")
-        with gzip.open(KENLM / "o3.arpa.gz") as packed, arpa.open("wb") as plain:
-            shutil.copyfileobj(packed, plain)
+        arpas = {name: str(Path(folder, f"{name}.arpa")) for name in ("o2", "o3")}
+        for name, path in arpas.items():
+            with gzip.open(KENLM / f"{name}.arpa.gz") as packed, open(path, "wb") as plain:
+                shutil.copyfileobj(packed, plain)
         for name, (kind, made_with, given) in CASES.items():
-            decoder = build_ctcdecoder(labels[kind], None if made_with is None else str(arpa), **(made_with or {}))
+            if isinstance(made_with, list):
+                models = [language_model(arpas[of_one["file"]], of_one) for of_one in made_with]
+                decoder = BeamSearchDecoderCTC(Alphabet.build_alphabet(labels[kind]), MultiLanguageModel(models))
+            else:
+                decoder = build_ctcdecoder(labels[kind], None if made_with is None else arpas["o3"], **(made_with or {}))
             beams = [decoder.decode_beams(rows.astype(np.float32), **given) for rows in logits[kind]]
             best = [[(text, frames, logit, lm) for text, _, frames, logit, lm in n_best[:10]] for n_best in beams]
             found[name] = {"labels": kind, "made_with": made_with, "given": given, "beams": best}

@@ -1,0 +1,120 @@
+// The n-gram automaton in compressed sparse rows, and the queries that every search is made of.
+// hf_ngpulm/automaton/tensors.py says what the arrays mean; hf_ngpulm/automaton/reference.py is the definition.
+#pragma once
+#include "core.hpp"
+
+// As hf_ngpulm/automaton/cpu.py declares it.
+struct NgpulmAutomaton {
+  const int32_t* arc_offsets;
+  const void* arc_tokens;
+  const float* arc_weights;
+  const int32_t* arc_targets;
+  const int32_t* backoff_states;
+  const float* backoff_weights;
+  int32_t num_states;
+  int32_t vocab_size;
+  int32_t token_bytes;
+};
+
+namespace ngpulm {
+
+struct Step {
+  float score;
+  int32_t state;
+};
+
+// A view; `Token` is the type of `arc_tokens`: int16_t or int32_t.
+template <class Token>
+struct Automaton {
+  const int32_t* arc_offsets;     // [S + 1]
+  const Token* arc_tokens;        // [A], ascending within a state
+  const float* arc_weights;       // [A]
+  const int32_t* arc_targets;     // [A]
+  const int32_t* backoff_states;  // [S]
+  const float* backoff_weights;   // [S]
+  int32_t num_states, vocab_size;
+
+  explicit Automaton(const NgpulmAutomaton& a)
+      : arc_offsets(a.arc_offsets), arc_tokens(static_cast<const Token*>(a.arc_tokens)), arc_weights(a.arc_weights),
+        arc_targets(a.arc_targets), backoff_states(a.backoff_states), backoff_weights(a.backoff_weights),
+        num_states(a.num_states), vocab_size(a.vocab_size) {}
+
+  bool has(int32_t state) const { return state >= 0 && state < num_states; }
+  bool is_root(int32_t state) const { return backoff_states[state] == state; }
+
+  // Whether a root has an arc for every token, at the token's own place.
+  bool is_dense(int32_t low, int32_t high) const { return is_dense(low, high, vocab_size); }
+  bool is_dense(int32_t low, int32_t high, int32_t limit) const {
+    return high - low >= limit && arc_tokens[low + limit - 1] == limit - 1;
+  }
+
+  // Index of the arc for a token among the arcs `low .. high - 1` of a state, -1 if it has none.
+  int32_t find_arc(int32_t low, int32_t high, int32_t token) const {
+    const int32_t end = high;
+    while (low < high) {
+      const int32_t middle = int32_t((uint32_t(low) + uint32_t(high)) >> 1);
+      if (arc_tokens[middle] < token) low = middle + 1;
+      else high = middle;
+    }
+    return low < end && arc_tokens[low] == token ? low : -1;
+  }
+
+  // Score of a token and the state it leads to; a token outside 0 .. limit - 1 scores nothing and leads nowhere. `limit` is
+  // the vocabulary's size, or one more to ask for </s> too.
+  Step step(int32_t state, int32_t token) const { return step(state, token, vocab_size); }
+  Step step(int32_t state, int32_t token, int32_t limit) const {
+    float score = 0.f;
+    if (token < 0 || token >= limit) return {score, state};
+    for (;;) {
+      const int32_t low = arc_offsets[state], high = arc_offsets[state + 1], backoff = backoff_states[state];
+      // A root that has every token needs no search.
+      const int32_t arc = backoff == state && is_dense(low, high, limit) ? low + token : find_arc(low, high, token);
+      if (arc >= 0) return {score + arc_weights[arc], arc_targets[arc]};
+      score += backoff_weights[state];
+      if (backoff == state) return {score, state};
+      state = backoff;
+    }
+  }
+
+  // Scores of all tokens: the root's, then those of ever longer contexts over them; and where they lead, if `targets` is
+  // given. `chain` is room for a backoff chain.
+  void scores(int32_t state, std::vector<int32_t>& chain, float* out, int32_t* targets = nullptr) const {
+    chain.clear();
+    for (; !is_root(state); state = backoff_states[state]) chain.push_back(state);
+    float score = 0.f;
+    for (int32_t s : chain) score += backoff_weights[s];
+    const int32_t low = arc_offsets[state], high = arc_offsets[state + 1];
+    if (is_dense(low, high)) {
+      const float* weights = arc_weights + low;
+      for (int32_t token = 0; token < vocab_size; ++token) out[token] = score + weights[token];
+      if (targets) std::copy_n(arc_targets + low, vocab_size, targets);
+    } else {
+      std::fill_n(out, vocab_size, score + backoff_weights[state]);
+      if (targets) std::fill_n(targets, vocab_size, state);
+      overlay(state, score, out, targets);
+    }
+    for (size_t level = chain.size(); level-- > 0;) {
+      score = 0.f;
+      for (size_t longer = 0; longer < level; ++longer) score += backoff_weights[chain[longer]];
+      overlay(chain[level], score, out, targets);
+    }
+  }
+
+ private:
+  // Put a state's own arcs over what shorter contexts say.
+  void overlay(int32_t state, float score, float* out, int32_t* targets) const {
+    for (int32_t arc = arc_offsets[state]; arc < arc_offsets[state + 1]; ++arc)
+      if (const int32_t token = arc_tokens[arc]; token < vocab_size) {
+        out[token] = score + arc_weights[arc];
+        if (targets) targets[token] = arc_targets[arc];
+      }
+  }
+};
+
+// Call `run` with the automaton as its type of tokens has it.
+template <class Run>
+auto with_automaton(const NgpulmAutomaton& automaton, Run&& run) {
+  return automaton.token_bytes == 2 ? run(Automaton<int16_t>(automaton)) : run(Automaton<int32_t>(automaton));
+}
+
+}  // namespace ngpulm

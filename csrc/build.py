@@ -1,0 +1,157 @@
+"""Build the native core: `python csrc/build.py`, or by the package's build hook.
+
+Every file of C++ here is compiled for each instruction set and linked to one library each, which the package chooses from when
+it is loaded (`hf_ngpulm/engines/native.py`). Nothing is linked but the C++ runtime, and that statically: a library works with
+every Python and every PyTorch of its platform. What is up to date isn't compiled again.
+
+The compiler is `$CXX`, or the first of c++, g++ and clang++ that is found, or the one in PyPI's package `ziglang`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).parent
+LIBRARIES = HERE.parent / "hf_ngpulm" / "engines" / "lib"
+OBJECTS = HERE.parent / "build" / "native"
+SUFFIX = {"darwin": "dylib", "win32": "dll"}.get(sys.platform, "so")
+FLAGS = [
+    "-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math",
+    "-ffp-contract=off",  # the same numbers with each instruction set; products ask for fused operations by name
+    "-Wall", "-Wextra", "-Wno-psabi",  # vectors are passed between functions of one library only
+]  # fmt: skip
+SANITIZERS = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
+
+
+if sys.platform == "darwin":  # the oldest macOS that the libraries run on
+    os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", "11.0")
+
+
+class BuildError(RuntimeError):
+    """There is no compiler, or it failed."""
+
+
+def instruction_sets(is_zig: bool = False, machine: str = platform.machine()) -> dict[str, list[str]]:
+    """Names of the libraries for a machine, and the compiler's flags for each; the first one runs everywhere."""
+    if machine.lower() not in ("x86_64", "amd64"):
+        return {machine.lower(): []}
+    if is_zig:
+        return {"x86-64": ["-march=x86_64"], "x86-64-v3": ["-march=x86_64_v3"], "x86-64-v4": ["-march=x86_64_v4"]}
+    v3 = ["-mavx2", "-mfma", "-mbmi", "-mbmi2", "-mf16c", "-mlzcnt", "-mpopcnt"]  # older compilers don't know the level's name
+    v4 = [*v3, "-mavx512f", "-mavx512bw", "-mavx512cd", "-mavx512dq", "-mavx512vl"]
+    return {"x86-64": ["-march=x86-64"], "x86-64-v3": v3, "x86-64-v4": v4}
+
+
+def find_compiler() -> list[str] | None:
+    """The command that compiles C++17; None if there is none."""
+    if os.environ.get("CXX"):
+        return shlex.split(os.environ["CXX"])
+    for name in ("c++", "g++", "clang++"):
+        if shutil.which(name):
+            return [name]
+    try:
+        import ziglang  # noqa: F401
+    except ImportError:
+        return None
+    return [sys.executable, "-m", "ziglang", "c++"]
+
+
+def digest() -> str:
+    """A digest of all sources: what a library was built from. `hf_ngpulm.engines.native` compares it in a source tree."""
+    found = hashlib.sha256()
+    for path in sorted(HERE.glob("*.[ch]pp")):
+        found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()[:16]
+
+
+def build(
+    folder: Path = LIBRARIES, sanitize: bool = False, only: str | None = None, jobs: int = os.cpu_count() or 1
+) -> list[Path]:
+    """Build what is out of date; the libraries, one for each instruction set.
+
+    Raises:
+        BuildError: there is no compiler, or it can't compile this.
+    """
+    version, variant = digest(), "-sanitized" if sanitize else ""
+    libraries = {name: folder / f"ngpulm-{name}{variant}.{SUFFIX}" for name in instruction_sets() if only in (None, name)}
+    stale = [name for name, path in libraries.items() if not is_built_from(path, version)]
+    if not stale:
+        return list(libraries.values())
+    compiler = find_compiler()
+    if compiler is None:
+        raise BuildError(
+            "no C++ compiler was found: set CXX to one, install g++ or clang (on Debian: apt install g++), or"
+            " `pip install ziglang`"
+        )
+    is_zig = "ziglang" in compiler
+    sets, extra = instruction_sets(is_zig), SANITIZERS if sanitize else []
+    newest_header = max(path.stat().st_mtime for path in HERE.glob("*.hpp"))
+
+    def compile_one(name: str, source: Path) -> Path:
+        target = OBJECTS / (name + variant) / f"{source.stem}.o"
+        command = [*compiler, *FLAGS, *extra, *sets[name], "-c", str(source)]
+        if source.name == "version.cpp":
+            command.append(f'-DNGPULM_SOURCES="{version}"')
+        made_by = target.with_suffix(".command")
+        is_current = target.exists() and target.stat().st_mtime > max(source.stat().st_mtime, newest_header)
+        if not (is_current and made_by.exists() and made_by.read_text(encoding="utf-8") == repr(command)):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            run([*command, "-o", str(target)])
+            made_by.write_text(repr(command), encoding="utf-8")
+        return target
+
+    jobs_of = [(name, source) for source in sorted(HERE.glob("*.cpp")) for name in stale]
+    with ThreadPoolExecutor(jobs) as pool:
+        objects = list(pool.map(lambda job: compile_one(*job), jobs_of))
+    folder.mkdir(parents=True, exist_ok=True)
+    static = [] if is_zig or sanitize or sys.platform == "darwin" else ["-static-libstdc++", "-static-libgcc"]
+    if sys.platform == "win32" and not is_zig:
+        static = ["-static"]
+    for name in stale:
+        part = libraries[name].with_suffix(f".{os.getpid()}.part")
+        own = [str(path) for (of, _), path in zip(jobs_of, objects) if of == name]
+        run([*compiler, "-shared", *extra, *sets[name], *own, *static, *([] if sanitize else ["-s"]), "-o", str(part)])
+        os.replace(part, libraries[name])
+    return list(libraries.values())
+
+
+def is_built_from(library: Path, version: str) -> bool:
+    return library.exists() and b"NGPULM_SOURCES=" + version.encode() in library.read_bytes()
+
+
+def run(command: list[str]) -> None:
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        raise BuildError(f"the C++ compiler failed:\n{shlex.join(command)}\n{result.stderr[-4000:]}")
+    if result.stderr.strip():
+        print(result.stderr, file=sys.stderr)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=LIBRARIES, help="folder of the libraries")
+    parser.add_argument("--sanitize", action="store_true", help="with the address and undefined-behaviour sanitizers")
+    parser.add_argument("--only", help="one instruction set", choices=list(instruction_sets()))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--find-compiler", action="store_true", help="only tell whether there is one")
+    arguments = parser.parse_args()
+    if arguments.find_compiler:
+        sys.exit(find_compiler() is None)
+    for path in build(arguments.out, arguments.sanitize, arguments.only, arguments.jobs):
+        print(path)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BuildError as error:
+        sys.exit(str(error))

@@ -1,0 +1,49 @@
+// What every file of the core uses: exported functions, results, and small numerical helpers.
+//
+// Each exported function is `extern "C"`, takes plain numbers, pointers and pointers to the structs of this folder, works on
+// rows `first .. last - 1` where it has rows, and returns an int64: what it documents (0 or more, or -1), or FAILED_*.
+// It keeps no state between calls and may run in many threads at once.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <utility>
+#include <vector>
+
+#ifdef _WIN32
+#define NGPULM_EXPORT extern "C" __declspec(dllexport)
+#else
+#define NGPULM_EXPORT extern "C" __attribute__((visibility("default")))
+#endif
+
+namespace ngpulm {
+
+constexpr int64_t FAILED_MEMORY = -100, FAILED_INTERNALLY = -101;  // as hf_ngpulm/engines/native.py has them
+constexpr float NEG_INF = -std::numeric_limits<float>::infinity();
+constexpr double NEG_INF_DOUBLE = -std::numeric_limits<double>::infinity();
+
+// a * b + c: rounded once where the processor can, so that products of matrices run at full speed.
+inline float multiply_add(float a, float b, float c) {
+#if defined(__FMA__) || defined(__aarch64__)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+// The result of `run()`; no exception crosses the boundary.
+template <class Run>
+int64_t guarded(Run&& run) noexcept {
+  try {
+    return run();
+  } catch (const std::bad_alloc&) {
+    return FAILED_MEMORY;
+  } catch (...) {
+    return FAILED_INTERNALLY;
+  }
+}
+
+}  // namespace ngpulm

@@ -1,0 +1,34 @@
+// Frames of logits, as searches read them.
+#pragma once
+#include "exponentials.hpp"
+
+// As hf_ngpulm/search/frames.py declares it.
+struct NgpulmFrames {
+  const int64_t* starts;
+  const int32_t* lengths;
+  const float* logits;
+  int64_t classes;
+  int32_t blank;
+};
+
+namespace ngpulm {
+
+struct Frame {
+  const float* logits;  // [C]
+  float normaliser;     // log of the sum of their exponentials
+  float highest;        // of all but the blank
+
+  // Nothing can be told of a frame with NaN or infinity, or in which nothing is possible.
+  bool is_broken() const { return !std::isfinite(normaliser); }
+  float log_prob(int32_t label) const { return logits[label] - normaliser; }
+};
+
+inline Frame frame_of(const NgpulmFrames& frames, int64_t row, int64_t number) {
+  const float* x = frames.logits + (frames.starts[row] + number) * frames.classes;
+  const int64_t after_blank = frames.blank + 1;
+  const float highest =
+      std::max(highest_of(x, frames.blank), highest_of(x + after_blank, frames.classes - after_blank));
+  return {x, log_sum_exp(x, frames.classes, std::max(highest, x[frames.blank])), highest};
+}
+
+}  // namespace ngpulm

@@ -1,0 +1,91 @@
+// Finding out the n-grams of KenLM's probing models from their hashes. hf_ngpulm/formats/kenlm/probing/listing.py says how that is
+// possible, and tables.py what a key is and how the tables lie in the file; their sizes have been checked there.
+#include "core.hpp"
+
+// As hf_ngpulm/formats/kenlm/probing/listing.py declares it: a hash table with linear probing, `stride` int32s to a bucket.
+struct NgpulmHashTable {
+  const int32_t* buckets;
+  int64_t num_buckets;
+  int64_t probes;
+  int64_t stride;
+};
+
+namespace ngpulm {
+namespace {
+
+constexpr uint64_t KEY_FACTOR = 8978948897894561157u, WORD_FACTOR = 17894857484156487943u;
+
+// The inverse of an odd number modulo 2 ** 64: each step of Newton's doubles the bits that are right, of which there are 3.
+constexpr uint64_t inverse(uint64_t odd) {
+  uint64_t found = odd;
+  for (int step = 0; step < 5; ++step) found *= 2 - odd * found;
+  return found;
+}
+constexpr uint64_t INVERSE = inverse(KEY_FACTOR);
+static_assert(INVERSE * KEY_FACTOR == 1);
+
+uint64_t change_of(int64_t word) { return uint64_t(word + 1) * WORD_FACTOR; }
+
+// The bucket of a key, -1 if there is none.
+int64_t find(const NgpulmHashTable& table, uint64_t key) {
+  if (key == 0) return -1;
+  int64_t bucket = int64_t(key % uint64_t(table.num_buckets));
+  for (int64_t probe = 0; probe < table.probes; ++probe) {
+    uint64_t found;
+    std::memcpy(&found, table.buckets + bucket * table.stride, sizeof found);  // (such a file is little-endian)
+    if (found == key) return bucket;
+    if (found == 0) return -1;
+    if (++bucket == table.num_buckets) bucket = 0;
+  }
+  return -1;
+}
+
+}  // namespace
+}  // namespace ngpulm
+
+using namespace ngpulm;
+
+// Try words as the first of the bigrams `first .. last - 1`: writes those that fit, and the last words that they make. Returns how
+// many fit.
+NGPULM_EXPORT int64_t ngpulm_try_words(int64_t first, int64_t last, const uint64_t* keys, const int64_t* first_words, int64_t num_first_words,
+                                       const uint8_t* ends_longer, int64_t num_words, int64_t* found, int64_t* last_words) {
+  constexpr int64_t KEYS_PER_BLOCK = 1024;
+  int64_t hits = 0;
+  for (int64_t begin = first; begin < last; begin += KEYS_PER_BLOCK) {
+    const int64_t end = std::min(begin + KEYS_PER_BLOCK, last);
+    for (int64_t i = 0; i < num_first_words; ++i) {
+      const uint64_t change = change_of(first_words[i]);
+      int64_t fitting = 0;  // nothing but this count, so that the compiler can do several at once
+      for (int64_t at = begin; at < end; ++at) fitting += ((keys[at] ^ change) * INVERSE) < uint64_t(num_words);
+      for (int64_t at = begin; fitting && at < end; ++at) {
+        const uint64_t last_word = (keys[at] ^ change) * INVERSE;
+        if (last_word >= uint64_t(num_words) || !ends_longer[last_word]) continue;
+        ++hits;
+        found[at] = first_words[i];
+        last_words[at] = int64_t(last_word);
+      }
+    }
+  }
+  return hits;
+}
+
+// Try pairs of overlapping n-grams, those of the rows `first .. last - 1` of `after` with `before[begins .. ends - 1]`: writes, by the
+// bucket of the n-gram that they make, which two they are. `maybe` is a filter of bits by the keys' upper ones. Returns how many fit.
+NGPULM_EXPORT int64_t ngpulm_try_pairs(int64_t first, int64_t last, const int64_t* begins, const int64_t* ends, const int64_t* before,
+                                       const int64_t* after, const uint64_t* keys, const int64_t* first_words, const uint64_t* maybe,
+                                       int64_t shift, const NgpulmHashTable* table, int64_t* prefixes, int64_t* suffixes) {
+  int64_t hits = 0;
+  for (int64_t row = first; row < last; ++row) {
+    const uint64_t key = keys[after[row]] * KEY_FACTOR;
+    for (int64_t at = begins[row]; at < ends[row]; ++at) {
+      const uint64_t joined = key ^ change_of(first_words[before[at]]), top = joined >> shift;
+      if (!((maybe[top >> 6] >> (top & 63)) & 1)) continue;
+      const int64_t bucket = find(*table, joined);
+      if (bucket < 0) continue;
+      ++hits;
+      prefixes[bucket] = before[at];
+      suffixes[bucket] = after[row];
+    }
+  }
+  return hits;
+}

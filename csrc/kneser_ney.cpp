@@ -1,0 +1,64 @@
+// Estimation of interpolated modified Kneser-Ney models: hf_ngpulm/ngrams/kneser_ney.py tells the story,
+// hf_ngpulm/ngrams/steps/reference.py is the definition.
+#include "core.hpp"
+
+using namespace ngpulm;
+
+// Where the n-grams of an order begin that follow each of those of the order below: first_child [num_parents + 1].
+NGPULM_EXPORT int64_t ngpulm_first_children(const int64_t* prefixes, int64_t size, int64_t num_parents, int64_t* first_child) {
+  int64_t row = 0;
+  for (int64_t parent = 0; parent <= num_parents; ++parent) {
+    while (row < size && prefixes[row] < parent) ++row;
+    first_child[parent] = row;
+  }
+  return 0;
+}
+
+// The row, in the order below, of the n-grams `first .. last - 1` without their first token. `suffixes_below` says the same of
+// the n-grams of the order below.
+NGPULM_EXPORT int64_t ngpulm_suffix_rows(int64_t first, int64_t last, const int64_t* prefixes, const int32_t* tokens, const int32_t* tokens_below,
+                                         const int32_t* suffixes_below, const int64_t* first_child, int32_t* out) {
+  // What follows a context follows its suffix too, and both lists ascend: walk them side by side.
+  int64_t context = -1, at = 0, end = 0;
+  for (int64_t row = first; row < last; ++row) {
+    if (prefixes[row] != context) {
+      context = prefixes[row];
+      at = first_child[suffixes_below[context]];
+      end = first_child[suffixes_below[context] + 1];
+    }
+    int64_t step = 1;
+    for (; at + step < end && tokens_below[at + step] <= tokens[row]; step *= 2) at += step;  // gallop
+    for (step /= 2; step > 0; step /= 2)
+      if (at + step < end && tokens_below[at + step] <= tokens[row]) at += step;
+    out[row] = int32_t(at);
+  }
+  return 0;
+}
+
+// Interpolated probabilities of one order, and the weights that contexts give the lower order (Chen and Goodman 1998, section 4.1;
+// with pruning as KenLM's lmplz). A context belongs to the rows `first .. last - 1` that its first n-gram is among. `discounts` are
+// those of adjusted counts of 0, 1, 2, and 3 and more. Without `dropped` none are, without `suffixes` all are interpolated with
+// the one that there is.
+NGPULM_EXPORT int64_t ngpulm_discount(int64_t first, int64_t last, int64_t size, const int64_t* prefixes, const int64_t* counts,
+                                      const uint8_t* dropped, const double* discounts, const float* lower, const int32_t* suffixes,
+                                      float* probabilities, float* weights) {
+  const auto discount = [&](int64_t row) { return discounts[std::min<int64_t>(counts[row], 3)]; };
+  int64_t row = first;
+  while (0 < row && row < last && prefixes[row] == prefixes[row - 1]) ++row;
+  while (row < last) {
+    const int64_t context = prefixes[row];
+    int64_t total = 0, end = row;
+    double spared = 0;
+    for (; end < size && prefixes[end] == context; ++end) {
+      total += counts[end];
+      spared += dropped && dropped[end] ? double(counts[end]) : discount(end);
+    }
+    const double weight = total > 0 ? spared / double(total) : 1.0;
+    weights[context] = float(weight);
+    for (; row < end; ++row) {
+      const double below = lower[suffixes ? suffixes[row] : 0];
+      probabilities[row] = float((double(counts[row]) - discount(row)) / double(total) + weight * below);
+    }
+  }
+  return 0;
+}

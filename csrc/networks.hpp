@@ -1,0 +1,94 @@
+// The prediction and joint networks of a transducer, run on a few rows at a time.
+// hf_ngpulm/search/networks/networks.py says what they are.
+#pragma once
+#include "products.hpp"
+#include "vectors.hpp"
+
+// As hf_ngpulm/search/networks/cpu.py declares it. Of the layers [L, 4] the addresses of `weight_ih` [4H, X], `weight_hh`
+// [4H, H], `bias_ih` and `bias_hh` [4H]; none if the prediction network is a convolution over the last `places` tokens.
+struct NgpulmNetworks {
+  const int64_t* layers;
+  const float* embedding;
+  const float* convolution;
+  const float* convolution_bias;
+  const float* projection;
+  const float* projection_bias;
+  const float* head;
+  const float* head_bias;
+  float* laid_out;
+  int64_t num_layers;
+  int64_t tokens;
+  int64_t embedded;
+  int64_t places;
+  int64_t size;
+  int64_t width;
+  int64_t outputs;
+  int64_t activation;
+  int64_t separate_blank;
+};
+
+// What the networks know in each of `slots` slots, as hf_ngpulm/search/networks/cpu.py declares it: of the state
+// [parts, slots, H] hidden states of all layers and then cells, or the embeddings of the tokens before the last; predictions
+// [slots, D].
+struct NgpulmSlots {
+  float* states;
+  float* predictions;
+  int64_t slots;
+  int64_t parts;
+};
+
+namespace ngpulm {
+
+// The layers as products need them; they lie in `laid_out`.
+struct LaidOut {
+  explicit LaidOut(const NgpulmNetworks& networks);
+  void fill(const NgpulmNetworks& networks) const;
+
+  Layer inputs, recurrent;   // of the LSTM's first layer: what it makes of inputs, biases with that, and of hidden states
+  std::vector<Layer> above;  // what layers above make of inputs and hidden states side by side
+  Layer projection, head;
+  int64_t floats = 0;
+};
+
+// Networks at work: predictions of up to `most` rows at once, and logits of up to `most_joined` lines.
+class Networks {
+ public:
+  Networks(const NgpulmNetworks& networks, const NgpulmSlots& slots, int64_t most, int64_t most_joined);
+
+  // The joint network in two steps: what its head is given for a frame and the prediction in a slot; then logits of all lines.
+  void hear(int64_t line, const float* frame, int64_t slot);
+  void join(int64_t lines, int64_t blank);
+  float* logits(int64_t line) { return logits_.data() + line * stride(); }
+  int64_t stride() const { return layers_.head.outputs; }
+
+  // What the model takes for likely without hearing anything: log-probabilities of the token classes, -inf for the blank, by
+  // the predictions in some slots.
+  void ask_internal_lm(int64_t count, const int64_t* slots, int64_t blank, int64_t classes);
+  const float* internal_lm(int64_t place) const { return internal_.data() + place * stride(); }
+
+  // The prediction network, one token on: from the states in slots to those in others, and the predictions there.
+  void predict(int64_t count, const int64_t* sources, const int64_t* tokens, const int64_t* targets);
+  // Put what is predicted before the first token into a slot.
+  void begin(int64_t slot, int64_t blank);
+  void copy(int64_t source, int64_t target);
+
+ private:
+  float* state(int64_t part, int64_t slot) { return slots_.states + (part * slots_.slots + slot) * networks_.size; }
+  float* prediction(int64_t slot) { return slots_.predictions + slot * networks_.width; }
+  void activate(float* numbers) const;
+  void lstm(int64_t count, const int64_t* sources, const int64_t* tokens, const int64_t* targets);
+  void look_up(int64_t count, const int64_t* tokens);
+  void open_gates(const float* gates, float* cell, float* hidden, float* below) const;
+  void convolve(int64_t line, int64_t source, int64_t token, int64_t target);
+
+  const NgpulmNetworks& networks_;
+  const NgpulmSlots& slots_;
+  LaidOut layers_;
+  Floats joined_, logits_, internal_, embedded_, before_, gates_, below_, projected_;
+  // What the LSTM's first layer makes of tokens: the line of `table_` of each, -1 for none yet.
+  std::vector<int32_t> in_table_;
+  Floats table_;
+  int64_t used_ = 0;
+};
+
+}  // namespace ngpulm

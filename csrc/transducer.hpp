@@ -1,0 +1,30 @@
+// What searches of transducers share: the classes of the joint network's outputs, and the confidence in a frame.
+#pragma once
+#include "automaton.hpp"
+#include "vectors.hpp"
+
+// As hf_ngpulm/search/networks/cpu.py declares it. Logits are those of the token classes, the blank among them, and after
+// them those of the durations, of which an RNN-T has none. `measure` is a place among hf_ngpulm/search/confidence.py's
+// MEASURES, -1 for none.
+struct NgpulmClasses {
+  const int64_t* durations;
+  int64_t num_durations;
+  int64_t tokens;
+  int64_t blank;
+  int64_t measure;
+  float alpha;
+};
+
+namespace ngpulm {
+
+// What `confidence_of_sums` asks for at a frame; `best` is the logit of the class whose probability is meant.
+inline float sum_for_confidence(const NgpulmClasses& classes, const float* logits, float log_sum, float best) {
+  const auto log_prob = [=](float logit) { return at_least(logit - log_sum, -1e4f); };
+  const float alpha = classes.alpha;
+  if (classes.measure == 0) return exp_of(best - log_sum);
+  if (classes.measure == 1)
+    return sum_of(logits, classes.tokens, NEG_INF, [=](float logit) { return exp_of(log_prob(logit)) * log_prob(logit); });
+  return sum_of(logits, classes.tokens, NEG_INF, [=](float logit) { return exp_of(alpha * log_prob(logit)); });
+}
+
+}  // namespace ngpulm

@@ -1,0 +1,244 @@
+// Greedy search for transducers by looping over labels (Bataev et al., "Label-Looping", SLT 2024). The definition is
+// hf_ngpulm/search/transducer_greedy/reference.py.
+//
+// A few rows are searched at a time, so that each product of matrices serves several; when a row has ended, the next one takes
+// its place.
+#include "networks.hpp"
+#include "transducer.hpp"
+
+// As hf_ngpulm/search/transducer_greedy/cpu.py declares them.
+struct NgpulmGreedyRules {
+  int64_t vocab_size;
+  int64_t max_symbols;
+  float ilm_weight;
+};
+
+struct NgpulmGreedyRows {
+  const int64_t* ends;
+  const float* weights;
+  int64_t* times;
+  int64_t* symbols;
+  int32_t* lm_states;
+  double* acoustic_scores;
+  float* lm_scores;
+  double* ilm_scores;
+  int64_t* bad_frames;
+  int64_t num_automata;
+};
+
+// Of each row `room` places for steps: class, frames moved on after it, and what the confidence in it is made of.
+struct NgpulmGreedySteps {
+  int64_t* counts;
+  int64_t* tokens;
+  int64_t* moves;
+  float* sums;
+  int64_t room;
+};
+
+namespace ngpulm {
+
+namespace {
+
+constexpr int64_t ROWS = 32;  // that are searched together
+
+// What the model says at the first frame that isn't a blank's.
+struct Said {
+  int64_t place = -1;  // in the window of frames; -1 if all are
+  int64_t token = -1, move = 0;
+  float log_sum = 0.f, duration_log_prob = 0.f;
+};
+
+template <class LM>
+class Greedy {
+ public:
+  Greedy(const LM& lm, const NgpulmClasses& classes, const NgpulmGreedyRules& rules, const NgpulmGreedyRows& rows)
+      : lm_(lm), classes_(classes), rules_(rules), rows_(rows), fused_(classes.tokens), one_(std::max<int64_t>(rules.vocab_size, 1)) {}
+
+  bool goes_on(int64_t row) const { return rows_.times[row] < rows_.ends[row] && rows_.bad_frames[row] < 0; }
+
+  bool has_states(int64_t row) const {
+    const int32_t* states = rows_.lm_states + row * rows_.num_automata;
+    return std::all_of(states, states + rows_.num_automata, [&](int32_t state) { return lm_.has(state); });
+  }
+
+  // Follow the blanks of a row through the frames of a window; `took(place, move)` is told of each.
+  template <class Took>
+  Said follow_blanks(int64_t row, const float* logits, int64_t stride, int64_t frames, Took&& took) {
+    const int64_t tokens = classes_.tokens, blank = classes_.blank;
+    for (int64_t place = 0; place < frames;) {
+      const float* line = logits + place * stride;
+      const Normaliser said = normaliser_of(line, tokens);
+      int64_t move = said.best == blank;
+      float duration_log_prob = 0.f;
+      if (classes_.num_durations) {
+        const Normaliser duration = normaliser_of(line + tokens, classes_.num_durations);
+        move = classes_.durations[duration.best];
+        duration_log_prob = line[tokens + duration.best] - duration.log_sum;
+      }
+      if (!std::isfinite(said.log_sum + duration_log_prob)) {
+        rows_.bad_frames[row] = rows_.times[row];
+        break;
+      }
+      if (said.best != blank) return {place, said.best, move, said.log_sum, duration_log_prob};
+      move = std::max<int64_t>(move, 1);
+      rows_.acoustic_scores[row] += line[blank] - said.log_sum + duration_log_prob;
+      took(place, move);
+      rows_.symbols[row] = 0;
+      rows_.times[row] += move;
+      place += move;
+    }
+    return {};
+  }
+
+  // Choose anew where the model says a token, by its logits and (if that is subtracted) the internal LM's log-probabilities,
+  // and move on; `said` becomes what is chosen.
+  void choose(int64_t row, const float* logits, const float* internal, Said& said) {
+    const float* weights = rows_.weights + row * rows_.num_automata;
+    int32_t* states = rows_.lm_states + row * rows_.num_automata;
+    float* lm_scores = rows_.lm_scores + row * rows_.num_automata;
+    const bool listens = std::any_of(weights, weights + rows_.num_automata, [](float weight) { return weight != 0.f; });
+    const int64_t candidates = listens ? std::min(rules_.vocab_size, classes_.tokens) : classes_.tokens;
+    const float score = said.duration_log_prob - said.log_sum;
+    if (said.token < candidates && (listens || rules_.ilm_weight != 0.f)) {
+      float* fused = std::copy_n(logits, candidates, fused_.data()) - candidates;
+      for (int64_t m = 0; m < rows_.num_automata; ++m)
+        if (weights[m] != 0.f) {
+          lm_.scores(states[m], chain_, one_.data());
+          for (int64_t c = 0; c < candidates; ++c) fused[c] += weights[m] * one_[c];
+        }
+      if (rules_.ilm_weight != 0.f)
+        for (int64_t c = 0; c < candidates; ++c) fused[c] -= rules_.ilm_weight * internal[c];
+      for (int64_t c = 0; c < candidates; ++c) fused[c] = fused[c] == fused[c] ? fused[c] : NEG_INF;  // impossible classes
+      if (classes_.blank < candidates) fused[classes_.blank] = NEG_INF;
+      const float highest = highest_of(fused, candidates);
+      if (highest > NEG_INF) said.token = first_at_least(fused, candidates, highest);  // or weights are so large that none is
+      if (rules_.ilm_weight != 0.f) rows_.ilm_scores[row] += internal[said.token];
+    }
+    for (int64_t m = 0; m < rows_.num_automata; ++m) {
+      const Step step = lm_.step(states[m], int32_t(said.token));
+      states[m] = step.state;
+      lm_scores[m] += step.score;
+    }
+    rows_.acoustic_scores[row] += logits[said.token] + score;
+    rows_.symbols[row] += 1;
+    if (said.move == 0 && rows_.symbols[row] >= rules_.max_symbols) said.move = 1;
+    if (said.move > 0) {
+      rows_.symbols[row] = 0;
+      rows_.times[row] += said.move;
+    }
+  }
+
+ private:
+  const LM& lm_;
+  const NgpulmClasses& classes_;
+  const NgpulmGreedyRules& rules_;
+  const NgpulmGreedyRows& rows_;
+  Floats fused_, one_;
+  std::vector<int32_t> chain_;
+};
+
+}  // namespace
+
+}  // namespace ngpulm
+
+using namespace ngpulm;
+
+// Follow the blanks of each row through a window of frames to its first token, and choose that with the LM. `logits`
+// [rows, window, C] and `internal` [rows, tokens] (the internal LM's log-probabilities; null if its weight is 0) are those of
+// others' networks. `tokens` and `moves` [rows, window] are the steps, -1 for none. Returns -1, or the first row whose states
+// don't exist.
+NGPULM_EXPORT int64_t ngpulm_greedy_window(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,
+                                           const NgpulmGreedyRules* rules, const NgpulmGreedyRows* rows, const float* logits,
+                                           const float* internal, int64_t window, int64_t* tokens, int64_t* moves) {
+  return guarded([&] {
+    return with_automaton(*automaton, [&](auto lm) -> int64_t {
+      Greedy search(lm, *classes, *rules, *rows);
+      const int64_t outputs = classes->tokens + classes->num_durations;
+      for (int64_t row = first; row < last; ++row) {
+        if (!search.has_states(row)) return row;
+        const float* lines = logits + row * window * outputs;
+        int64_t *said_tokens = tokens + row * window, *said_moves = moves + row * window;
+        Said said = search.follow_blanks(row, lines, outputs, std::min(window, rows->ends[row] - rows->times[row]),
+                                         [&](int64_t place, int64_t move) {
+                                           said_tokens[place] = classes->blank;
+                                           said_moves[place] = move;
+                                         });
+        if (said.place < 0) continue;
+        search.choose(row, lines + said.place * outputs, internal ? internal + row * classes->tokens : nullptr, said);
+        said_tokens[said.place] = said.token;
+        said_moves[said.place] = said.move;
+      }
+      return -1;
+    });
+  });
+}
+
+// Take rows to their ends, or as far as there is room for their steps. What the networks know of a row is in the slot of its
+// number, if it has `begun`. `frames` are [rows, longest, D]. Returns -1, or the first row whose states don't exist.
+NGPULM_EXPORT int64_t ngpulm_greedy_rows(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,
+                                         const NgpulmGreedyRules* rules, const NgpulmGreedyRows* rows, const NgpulmGreedySteps* steps,
+                                         const NgpulmNetworks* networks, const NgpulmSlots* slots, uint8_t* begun, const float* frames,
+                                         int64_t longest, int64_t window) {
+  return guarded([&] {
+    return with_automaton(*automaton, [&](auto lm) -> int64_t {
+      Greedy search(lm, *classes, *rules, *rows);
+      const int64_t most = std::max<int64_t>(1, std::min(ROWS, last - first));
+      Networks network(*networks, *slots, most, most * window);
+      std::vector<int64_t> going, emitting, tokens;
+      std::vector<Said> said(most);
+      int64_t following = first, begins_as = -1;  // the first row that begins shows the others how
+      const auto has_room = [&](int64_t row) { return steps->counts[row] + window <= steps->room; };
+      const auto put = [&](int64_t row, int64_t token, int64_t move, float sum) {
+        const int64_t at = row * steps->room + steps->counts[row]++;
+        steps->tokens[at] = token, steps->moves[at] = move, steps->sums[at] = sum;
+      };
+      for (int64_t row = first; row < last; ++row) {
+        if (!search.has_states(row)) return row;
+        if (begun[row] || !search.goes_on(row)) continue;
+        if (begins_as < 0) network.begin(row, classes->blank);
+        else network.copy(begins_as, row);
+        begins_as = row, begun[row] = true;
+      }
+      for (;;) {
+        // Rows that have ended make room for the next.
+        size_t kept = 0;
+        for (int64_t row : going)
+          if (search.goes_on(row) && has_room(row)) going[kept++] = row;
+        going.resize(kept);
+        for (; int64_t(going.size()) < most && following < last; ++following)
+          if (search.goes_on(following) && has_room(following)) going.push_back(following);
+        if (going.empty()) return -1;
+
+        int64_t lines = 0;
+        for (int64_t row : going)
+          for (int64_t time = rows->times[row]; time < std::min(rows->times[row] + window, rows->ends[row]); ++time)
+            network.hear(lines++, frames + (row * longest + time) * networks->width, row);
+        network.join(lines, classes->blank);
+
+        emitting.clear(), tokens.clear();
+        lines = 0;
+        for (int64_t row : going) {
+          const int64_t line = lines, ahead = std::min(window, rows->ends[row] - rows->times[row]);
+          lines += ahead;
+          Said found = search.follow_blanks(row, network.logits(line), network.stride(), ahead,
+                                            [&](int64_t, int64_t move) { put(row, classes->blank, move, 0.f); });
+          if (found.place < 0) continue;
+          found.place += line;
+          said[emitting.size()] = found;
+          emitting.push_back(row);
+        }
+        const int64_t count = int64_t(emitting.size());
+        if (rules->ilm_weight != 0.f) network.ask_internal_lm(count, emitting.data(), classes->blank, classes->tokens);
+        for (int64_t i = 0; i < count; ++i) {
+          const float* logits = network.logits(said[i].place);
+          // The confidence is that in the model's own choice.
+          const float sum = classes->measure < 0 ? 0.f : sum_for_confidence(*classes, logits, said[i].log_sum, logits[said[i].token]);
+          search.choose(emitting[i], logits, rules->ilm_weight != 0.f ? network.internal_lm(i) : nullptr, said[i]);
+          put(emitting[i], said[i].token, said[i].move, sum);
+          tokens.push_back(said[i].token);
+        }
+        network.predict(count, emitting.data(), tokens.data(), emitting.data());
+      }
+    });
+  });
+}

@@ -1,0 +1,162 @@
+"""Buffered streaming: encoders that hear a whole recording at once are given a window around each chunk."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..common.arguments import check_number
+from ..pipelines.families import frame_lengths
+from .encoder import StreamEncoder, extract
+
+# Model inputs -> frames (or logits) `[B, T, D]`, and the number of each row's frames, None for all of them.
+Encode = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
+
+_PROBE = 16  # frames
+MOST_SECONDS = 600.0
+
+
+class BufferedEncoder(StreamEncoder):
+    """A chunk is encoded with audio before and behind it, and only its own frames are kept.
+
+    Windows begin at whole frames, so that no frame is lost or doubled where they meet. Windows of all streams are one batch;
+    for models without an attention mask, which would hear the padding, one for each length. Where a window covers the whole
+    recording, its frames are those of offline recognition. Otherwise they differ by what the encoder doesn't hear; and by
+    normalisation, which many feature extractors do over all they are given.
+
+    Args:
+        model: the model, for its device, type and lengths of frames.
+        extractor: its feature extractor.
+        encode: the part of the model that makes frames.
+        chunk_seconds, left_seconds, right_seconds: the chunk, and the audio before and behind it, rounded to whole frames.
+
+    Raises:
+        ValueError: lengths out of range, or a model that can't tell how many frames it makes.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        extractor: Any,
+        encode: Encode,
+        chunk_seconds: float,
+        left_seconds: float,
+        right_seconds: float,
+    ) -> None:
+        super().__init__()
+        self.model, self.extractor, self.encode_batch = model, extractor, encode
+        self.sampling_rate = extractor.sampling_rate
+        # So many samples each frame takes, and so many more (or less) the first ones do.
+        needed = [self._samples_for(frames) for frames in (_PROBE, 2 * _PROBE)]
+        self.stride, rest = divmod(needed[1] - needed[0], _PROBE)
+        if rest or self.stride <= 0:
+            raise ValueError(f"{type(model).__name__}'s frames aren't evenly spaced; it can't be cut in chunks")
+        self.overhang = needed[0] - _PROBE * self.stride
+        seconds = self.stride / self.sampling_rate
+        lengths = {"chunk_seconds": chunk_seconds, "left_seconds": left_seconds, "right_seconds": right_seconds}
+        for name, value in lengths.items():
+            if not 0 <= check_number(value, name, math.inf) <= MOST_SECONDS or (name == "chunk_seconds" and not value):
+                raise ValueError(f"{name} should be from 0 to {MOST_SECONDS:g} (a chunk above 0), got {value!r}")
+        self.chunk = max(1, round(chunk_seconds / seconds))
+        self.left, self.right = (round(value / seconds) for value in (left_seconds, right_seconds))
+        self.chunk_seconds = self.chunk * seconds
+        self.latency_seconds = max((self.chunk + self.right) * self.stride, self._enough(self.chunk)) / self.sampling_rate
+        self._has_mask = "attention_mask" in extract(extractor, [np.zeros(needed[1], dtype=np.float32)])
+        self.done: dict[int, int] = {}  # frames of each stream
+
+    def open(self, sid: int) -> None:
+        super().open(sid)
+        self.done[sid] = 0
+
+    def close(self, sid: int) -> None:
+        super().close(sid)
+        del self.done[sid]
+
+    def ready(self, sid: int) -> bool:
+        audio, done = self.audio[sid], self.done[sid]
+        if audio.ended and audio.received >= self._enough(done + 1):
+            return True
+        return audio.received >= self._window_end(done)
+
+    def waiting(self, sid: int) -> int:
+        return max(0, self.audio[sid].received - self.done[sid] * self.stride)
+
+    def encode(self, sids: Sequence[int]) -> list[Tensor]:
+        windows: list[np.ndarray] = []
+        cuts: list[tuple[int, int | None]] = []
+        for sid in sids:
+            audio, done = self.audio[sid], self.done[sid]
+            first, end = max(0, done - self.left), self._window_end(done)
+            is_last = audio.received < end
+            windows.append(audio.slice(first * self.stride, end))
+            cuts.append((done - first, None if is_last else done - first + self.chunk))
+        frames = self._frames(windows)
+        chunks = [of_window[begin:end] for of_window, (begin, end) in zip(frames, cuts)]
+        for sid, chunk, (_, whole) in zip(sids, chunks, cuts):
+            if whole is not None and len(chunk) != self.chunk:
+                raise RuntimeError(f"{type(self.model).__name__} made {len(chunk)} frames where {self.chunk} were due")
+            self.done[sid] += len(chunk)
+            self.audio[sid].forget((self.done[sid] - self.left) * self.stride)
+        return chunks
+
+    def _enough(self, frames: int) -> int:
+        """The fewest samples that give so many frames."""
+        return max(1, frames * self.stride + self.overhang)
+
+    def _window_end(self, done: int) -> int:
+        """The position behind the window of the chunk that begins at some frame."""
+        return max((done + self.chunk + self.right) * self.stride, self._enough(done + self.chunk))
+
+    def _frames(self, windows: list[np.ndarray]) -> list[Tensor]:
+        """The frames of each window, `[T, D]`."""
+        if self._has_mask:
+            return self._frames_of_batch(windows)
+        found: dict[int, Tensor] = {}
+        by_length = sorted(range(len(windows)), key=lambda place: len(windows[place]))
+        for _, group in groupby(by_length, key=lambda place: len(windows[place])):
+            places = list(group)
+            found |= zip(places, self._frames_of_batch([windows[place] for place in places]))
+        return [found[place] for place in range(len(windows))]
+
+    def _frames_of_batch(self, windows: list[np.ndarray]) -> list[Tensor]:
+        inputs = extract(self.extractor, windows)
+        features = inputs[self.model.main_input_name].to(self.model.device, self.model.dtype)
+        mask = inputs.get("attention_mask")
+        frames, lengths = self.encode_batch(features, None if mask is None else mask.to(self.model.device))
+        if lengths is None:
+            return list(frames)
+        return [of_row[:length] for of_row, length in zip(frames, lengths.tolist())]
+
+    def _samples_for(self, frames: int) -> int:
+        """The fewest samples of which the model makes so many frames, found by halving."""
+        low, high = 0, 256
+        while self._count(high) < frames:
+            low, high = high, 2 * high
+            if high > self.sampling_rate * MOST_SECONDS:
+                raise ValueError(f"{type(self.model).__name__} makes too few frames of audio to be cut in chunks")
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._count(middle) >= frames else (middle, high)
+        return high
+
+    def _count(self, samples: int) -> int:
+        """Frames that the model makes of so many samples."""
+        try:
+            inputs = extract(self.extractor, [np.sin(np.arange(samples, dtype=np.float32))])
+        except (ValueError, RuntimeError, AssertionError):  # some refuse less than one of their windows
+            return 0
+        mask = inputs.get("attention_mask")
+        size = inputs[self.model.main_input_name].shape[1] if mask is None else int(mask.sum())
+        lengths = frame_lengths(self.model, torch.tensor([size]))
+        if lengths is None:
+            raise ValueError(
+                f"{type(self.model).__name__} can't tell how many frames it makes (it has no "
+                "_get_feat_extract_output_lengths); it can't be cut in chunks"
+            )
+        return int(lengths[0])

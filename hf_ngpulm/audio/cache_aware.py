@@ -1,0 +1,213 @@
+"""Cache-aware streaming: Nemotron's encoder, chunk by chunk, with what its layers remember."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..common.arguments import whole
+from .encoder import StreamEncoder
+
+
+class CacheAwareEncoder(StreamEncoder):
+    """Every frame is made once, and is what the model makes of the whole recording with the same look-ahead, up to rounding.
+
+    Attention and convolutions of the encoder reach back over what their layers keep of each stream, and ahead to the end of the
+    chunk of `num_lookahead_tokens + 1` frames. Transformers' own streaming takes one recording, or several that begin together
+    and have whole chunks; here the layers are given caches of streams of any age, side by side in one batch.
+
+    Mel frame `8 t` is the last that frame t hears (with a subsampling of 8); so the first chunk lacks 7 mel frames. They are
+    zeros, as is all that convolutions make of them, like the zeros with which the model itself pads.
+
+    Args:
+        model: a `NemotronAsrStreamingForRNNT`, or `Nemotron3_5AsrForRNNT`.
+        extractor: its feature extractor.
+        max_streams: what layers keep is allocated for so many streams.
+        num_lookahead_tokens: frames behind a chunk's first one that it may hear; the latency is one more, in frames.
+        prompt_id: what a model that is told the language is told (`Nemotron3_5Asr`).
+
+    Raises:
+        ValueError: an encoder that is built otherwise.
+    """
+
+    def __init__(
+        self, model: Any, extractor: Any, max_streams: int, num_lookahead_tokens: int, prompt_id: int | None = None
+    ) -> None:
+        super().__init__()
+        self.model, self.extractor, self.prompt_id = model, extractor, prompt_id
+        config = model.config.encoder_config
+        if (config.subsampling_conv_kernel_size, config.subsampling_conv_stride) != (3, 2):
+            raise ValueError(
+                f"the encoder's subsampling has kernels of {config.subsampling_conv_kernel_size} and strides of "
+                f"{config.subsampling_conv_stride}; streaming knows 3 and 2"
+            )
+        if "is_last_audio_chunk" not in inspect.signature(type(extractor).__call__).parameters:
+            raise ValueError(f"{type(extractor).__name__} doesn't know the last chunk of a stream; upgrade transformers")
+        self.sampling_rate, self.hop, self.reach = extractor.sampling_rate, extractor.hop_length, extractor.n_fft // 2
+        self.factor: int = config.subsampling_factor
+        self.chunk = whole("num_lookahead_tokens", num_lookahead_tokens, 1 << 12, least=0) + 1
+        # Attention looks back over whole chunks.
+        self.memory = (config.sliding_window - 1) // self.chunk * self.chunk
+        self.chunk_seconds = self.chunk * self.factor * self.hop / self.sampling_rate
+        self.latency_seconds = self.chunk_seconds + self.reach / self.sampling_rate
+        self._free = list(range(max_streams))
+        self._max_streams = max_streams
+        self._slots: dict[int, int] = {}
+        self._chunks: dict[int, int] = {}  # of each stream, so far
+        self._caches: dict[str, Tensor] = {}  # `[S, ...]`, by layer
+
+    @torch.inference_mode()
+    def open(self, sid: int) -> None:
+        super().open(sid)
+        self._slots[sid] = self._free.pop()
+        self._chunks[sid] = 0
+        for cache in self._caches.values():
+            cache[self._slots[sid]] = 0
+
+    def close(self, sid: int) -> None:
+        super().close(sid)
+        self._free.append(self._slots.pop(sid))
+        del self._chunks[sid]
+
+    def ready(self, sid: int) -> bool:
+        audio, chunks = self.audio[sid], self._chunks[sid]
+        if audio.ended:
+            return self._lengths(audio.received // self.hop)[-1] > chunks * self.chunk
+        return audio.received >= self._chunk_end(chunks)
+
+    def waiting(self, sid: int) -> int:
+        return max(0, self.audio[sid].received - self._first_mel(self._chunks[sid]) * self.hop)
+
+    def _first_mel(self, chunk: int) -> int:
+        """The mel frame with which a chunk begins."""
+        return chunk * self.chunk * self.factor - (self.factor - 1)
+
+    def _chunk_end(self, chunk: int) -> int:
+        """The position behind the samples that a chunk hears."""
+        return (self._first_mel(chunk + 1) - 1) * self.hop + self.reach
+
+    def _lengths(self, mels: int) -> list[int]:
+        """How many frames of a recording there are before each convolution of the subsampling, and behind the last."""
+        lengths, rate = [mels], self.factor
+        while rate > 1:
+            lengths.append(lengths[-1] // 2 + 1 if mels else 0)
+            rate //= 2
+        return lengths
+
+    @torch.inference_mode()
+    def encode(self, sids: Sequence[int]) -> list[Tensor]:
+        features, places = self._features(sids)
+        device, encoder = self.model.device, self.model.encoder
+        slots = torch.tensor([self._slots[sid] for sid in sids], device=device)
+        caches = _Caches(self._caches, self._max_streams, slots, places, self.memory)
+        hidden = encoder.subsampling(features.to(device, self.model.dtype), None, padding_cache=caches) * encoder.input_scale
+        rows, size, _ = hidden.shape
+        own = places[-1][:, 1].tolist()
+        heard = torch.zeros((rows, 1, size, self.memory + size), dtype=torch.bool)
+        for row, (sid, count) in enumerate(zip(sids, own)):
+            heard[row, :, :, max(0, self.memory - self._chunks[sid] * self.chunk) : self.memory + count] = True
+        heard = heard.to(device)
+        positions = encoder.encode_positions(hidden, cached_frames=self.memory)
+        for layer in encoder.layers:
+            hidden = layer(
+                hidden,
+                attention_mask=heard,
+                position_embeddings=positions,
+                past_key_values=caches,
+                padding_cache=caches,
+            )
+        frames = self._projected(hidden)
+        caches.keep()
+        for sid in sids:
+            self._chunks[sid] += 1
+            self.audio[sid].forget(self._first_mel(self._chunks[sid]) * self.hop - self.reach)
+        return [of_row[:count] for of_row, count in zip(frames, own)]
+
+    def _features(self, sids: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
+        """Mel frames of the streams' next chunks `[N, F, M]`, and what of them and of what follows is real.
+
+        That is, for each level of the subsampling, the places of the first real frame and behind the last, int64 `[N, 2]`.
+        """
+        pieces, bounds = [], []
+        for sid in sids:
+            audio, chunk = self.audio[sid], self._chunks[sid]
+            first, end = self._first_mel(chunk), self._chunk_end(chunk)
+            pieces.append(audio.slice(first * self.hop - self.reach, end))
+            # While more may come, a chunk is full at every level.
+            lengths = self._lengths(audio.received // self.hop if audio.ended else 1 << 40)
+            of_stream, rate = [], self.factor
+            for length in lengths:
+                begin = chunk * self.chunk * rate - (rate - 1)
+                of_stream.append((max(0, -begin), max(0, min(length - begin, self.chunk * rate))))
+                rate //= 2
+            bounds.append(of_stream)
+        places = list(torch.tensor(bounds).transpose(0, 1))
+        longest = (self.chunk * self.factor - 1) * self.hop + 2 * self.reach
+        features = self.extractor(
+            pieces, sampling_rate=self.sampling_rate, padding="max_length", max_length=longest, return_tensors="pt",
+            center=False, is_last_audio_chunk=True,
+        )["input_features"][:, : self.chunk * self.factor]  # fmt: skip
+        return features * _inside(places[0], features.shape[1])[..., None], places
+
+    def _projected(self, hidden: Tensor) -> Tensor:
+        """The encoder's output as the joint network takes it."""
+        model = self.model
+        if hasattr(model, "prompt_projector"):
+            prompt = model.config.default_prompt_id if self.prompt_id is None else self.prompt_id
+            one_hot = torch.zeros((*hidden.shape[:2], model.config.num_prompts), dtype=hidden.dtype, device=hidden.device)
+            one_hot[..., prompt] = 1
+            hidden = model.prompt_projector(torch.cat([hidden, one_hot], dim=-1))
+        return model.encoder_projector(hidden)
+
+
+class _Caches:
+    """What the layers of a batch remember: in the place of both caches of Transformers, keys and values as well as padding.
+
+    Args:
+        kept: of all streams, by layer; grows with the first batch.
+        slots: the batch's streams, int64 `[N]`.
+        places: see `CacheAwareEncoder._features`.
+        memory: how many keys and values are kept.
+    """
+
+    def __init__(self, kept: dict[str, Tensor], max_streams: int, slots: Tensor, places: list[Tensor], memory: int) -> None:
+        self.kept, self.max_streams, self.slots = kept, max_streams, slots
+        self.places, self.memory = places, memory
+        self.new: dict[str, Tensor] = {}
+
+    def update(self, first: Tensor, second: Any, third: Any) -> Any:
+        """Keys, values and a layer's number -> both with those before them; or a convolution's input, its name and itself."""
+        if isinstance(second, Tensor):
+            return tuple(
+                self._extended(f"{name}.{third}", states, self.memory) for name, states in (("keys", first), ("values", second))
+            )
+        kind, level = second.split(".")
+        if kind == "subsampling":
+            inside = _inside(self.places[int(level)], first.shape[2]).to(first.device)
+            first = first * inside[:, None, :, None]
+        return self._extended(second, first, third.left_pad)
+
+    def _extended(self, name: str, states: Tensor, count: int) -> Tensor:
+        """Behind the last `count` of what was there before, along dimension 2."""
+        if name not in self.kept:
+            shape = list(states.shape)
+            shape[0], shape[2] = self.max_streams, count
+            self.kept[name] = states.new_zeros(shape)
+        states = torch.cat([self.kept[name][self.slots], states], dim=2)
+        self.new[name] = states[:, :, states.shape[2] - count :]
+        return states
+
+    def keep(self) -> None:
+        """For the next chunks of these streams."""
+        for name, states in self.new.items():
+            self.kept[name][self.slots] = states
+
+
+def _inside(places: Tensor, size: int) -> Tensor:
+    """Which of `size` frames lie between a first one and the one behind the last, bool `[N, size]`."""
+    numbers = torch.arange(size)
+    return (numbers >= places[:, :1]) & (numbers < places[:, 1:])

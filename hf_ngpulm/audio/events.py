@@ -1,0 +1,34 @@
+"""What a stream says, as JSON has it: for the command line and for the clients of a server. Times in seconds of its audio."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..decoding.hypotheses import Hypothesis
+from ..decoding.partials import Partial
+from .recognizer import StreamingRecognizer
+
+
+def partial_event(recognizer: StreamingRecognizer, sid: int, partial: Partial) -> dict[str, Any]:
+    """The utterance so far. `stable`: as much of it as can no longer change; `end`: how far the audio has been decoded."""
+    end = recognizer.utterance_begin(sid) + partial.frames * (recognizer.frame_seconds or 0.0)
+    return {"type": "partial", "end": round(end, 3), "text": partial.text, "stable": partial.stable_text}
+
+
+def final_event(hypotheses: list[Hypothesis], begin: float) -> dict[str, Any] | None:
+    """An utterance that has ended; None for one in which nothing was said.
+
+    Args:
+        hypotheses: as `StreamingRecognizer.close` and `reset` give them.
+        begin: of the utterance, in seconds.
+    """
+    if not hypotheses or not hypotheses[0].token_ids:
+        return None
+    words: list[dict[str, Any]] = []
+    for word in hypotheses[0].words:
+        shown: dict[str, Any] = {"text": word.text}
+        for name, time in (("start", word.start), ("end", word.end)):
+            if time is not None:
+                shown[name] = round(begin + time, 3)
+        words.append(shown | ({} if word.confidence is None else {"confidence": round(word.confidence, 3)}))
+    return {"type": "final", "text": hypotheses[0].text, "words": words}

@@ -1,0 +1,322 @@
+"""StreamingRecognizer: audio of many streams in, what they say out."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..common.arguments import one_of
+from ..config.tuned import with_remembered
+from ..decoding.ctc import CTCDecoder
+from ..decoding.graph import GraphDecoder
+from ..decoding.hypotheses import Hypothesis
+from ..decoding.partials import Partial
+from ..decoding.streaming import StreamingDecoder
+from ..decoding.transducer import TransducerDecoder
+from ..errors import StreamError
+from ..pipelines.families import frame_lengths, is_ctc, is_transducer
+from ..search.networks.model import transducer_of
+from .buffered import BufferedEncoder, Encode
+from .cache_aware import CacheAwareEncoder
+from .encoder import StreamEncoder
+
+CACHE_AWARE = ("nemotron_asr_streaming", "nemotron3_5_asr")
+
+
+class StreamingRecognizer:
+    """Online recognition: audio of many streams in, what has been said so far out.
+
+        recognizer = StreamingRecognizer(model, processor, lm=lm, num_beams=8, max_streams=64)
+        sid = recognizer.open(phrases=["ryanair one sierra golf"])
+        recognizer.push(sid, samples)  # float32 at `sampling_rate`, any number of them, as often as there are more
+        partials = recognizer.step()  # the next chunk of every stream that has one, as one batch; {} if none has
+        recognizer.end(sid)  # no more audio; steps go on with what is left
+        hypotheses = recognizer.close(sid)
+
+    CTC models, and transducers with an encoder that hears whole recordings (Parakeet), are *buffered*: each chunk is encoded
+    with some audio before and behind it. The result is that of offline recognition where this context covers the recording;
+    elsewhere it differs by what the encoder doesn't hear. Nemotron is *cache-aware*: its encoder remembers, every frame is made
+    once, and the result is that of the whole recording with the same look-ahead. In both ways a frame depends neither on how
+    the audio came nor (but for rounding) on what other streams do; the search goes on as in `StreamingDecoder`.
+
+    What a stream keeps is bounded: the buffered window, or the layers' memory (for Nemotron 0.6b about 14 MB in float32,
+    allocated for `max_streams` with the first chunk), audio that waits to be decoded, and the transcript of its utterance,
+    which grows until `reset` begins a new one.
+
+    Not safe for use by several threads at a time, but for `context`.
+
+    Args:
+        model: a CTC model, or a transducer, of Transformers.
+        processor: its processor: whatever has its `feature_extractor` and its `tokenizer`.
+        max_streams: streams that may be open at the same time.
+        chunk_seconds: buffered models: audio that is decoded at a time (default 1.28), rounded to whole frames.
+        left_seconds, right_seconds: audio that the encoder hears before a chunk (default 4.0) and behind it (default 1.28). A
+            transcript lags behind the audio by up to the chunk and the right context.
+        num_lookahead_tokens: cache-aware models: frames that the first frame of a chunk hears ahead; by default what the
+            processor says, else the model's config. The lag is one frame more.
+        language: the language that is spoken, for models that are told it (Nemotron 3.5).
+        endpoint_seconds, endpoint_frames: as for `StreamingDecoder`.
+        max_waiting_seconds: audio that may wait in a stream for a step.
+        decoding: settings of `CTCDecoder` or `TransducerDecoder`: lm, lm_weight, num_beams, strategy ... (for CTC models
+            "graph", in which `num_beams` and `phrase_weight` are a `GraphDecoder`'s `max_active` and `discount`). Where there
+            is no weight, what the LM remembers for the model holds.
+
+    Attributes:
+        sampling_rate: of the audio, in hertz.
+        frame_seconds: how long a frame is.
+        chunk_seconds: how much audio is decoded at a time.
+        latency_seconds: how much audio a stream needs for its first chunk.
+
+    Raises:
+        ValueError: a model that can't be streamed, or settings that are out of range or not for this kind of model.
+        TokenizerMismatchError: an LM was made for another tokenizer.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        processor: Any,
+        max_streams: int = 64,
+        chunk_seconds: float | None = None,
+        left_seconds: float | None = None,
+        right_seconds: float | None = None,
+        num_lookahead_tokens: int | None = None,
+        language: str | None = None,
+        endpoint_seconds: float | None = None,
+        endpoint_frames: int | None = None,
+        max_waiting_seconds: float = 120.0,
+        **decoding: Any,
+    ) -> None:
+        extractor, tokenizer = (getattr(processor, name, None) for name in ("feature_extractor", "tokenizer"))
+        if extractor is None or tokenizer is None:
+            raise ValueError(f"processor should have a feature_extractor and a tokenizer, got {type(processor).__name__}")
+        if not 0 < max_waiting_seconds < math.inf:
+            raise ValueError(f"max_waiting_seconds should be above 0, got {max_waiting_seconds!r}")
+        if not (is_ctc(model) or is_transducer(model)):
+            raise ValueError(f"{type(model).__name__} is neither a CTC model nor a transducer, the models that can be streamed")
+        self.max_waiting_seconds = max_waiting_seconds
+        cutting = {"chunk_seconds": chunk_seconds, "left_seconds": left_seconds, "right_seconds": right_seconds}
+        looking = {"num_lookahead_tokens": num_lookahead_tokens, "language": language}
+        cache_aware = model.config.model_type in CACHE_AWARE
+        idle = [name for name, value in (cutting if cache_aware else looking).items() if value is not None]
+        if idle:
+            kind = "cache-aware model (it has num_lookahead_tokens)" if cache_aware else "model with a window of audio"
+            raise ValueError(f"{', '.join(idle)}: no settings for {type(model).__name__}, a {kind}; leave them out")
+        if cache_aware:
+            self.encoder: StreamEncoder = _cache_aware(model, processor, max_streams, num_lookahead_tokens, language)
+        else:
+            defaults = {"chunk_seconds": 1.28, "left_seconds": 4.0, "right_seconds": 1.28}
+            given = {name: value for name, value in cutting.items() if value is not None}
+            self.encoder = BufferedEncoder(model, extractor, _encode(model), **{**defaults, **given})
+        self.sampling_rate = self.encoder.sampling_rate
+        self.chunk_seconds, self.latency_seconds = self.encoder.chunk_seconds, self.encoder.latency_seconds
+        decoder: CTCDecoder | GraphDecoder | TransducerDecoder
+        if is_ctc(model):
+            assert isinstance(self.encoder, BufferedEncoder)
+            decoding.setdefault("frame_seconds", self.encoder.stride / self.sampling_rate)
+            decoder = _ctc_decoder(tokenizer, decoding, model)
+        else:
+            decoder = TransducerDecoder(model, processor, **decoding)
+        self.frame_seconds = decoder.frame_seconds
+        self.decoder = StreamingDecoder(decoder, max_streams, endpoint_frames, endpoint_seconds, model.device)
+        self._begins: dict[int, int] = {}  # frames of each stream before its utterance
+        self._frames: dict[int, int] = {}  # of each stream
+        self._problems: dict[int, str] = {}  # of streams that can't go on
+
+    def __len__(self) -> int:
+        """Streams that are open."""
+        return len(self._frames)
+
+    def open(self, **settings: Any) -> int:
+        """Open a stream.
+
+        Args:
+            settings: for this stream alone, as for `StreamingDecoder.open`: phrases, phrase_weight, lm and lm_weight.
+
+        Returns:
+            The stream's number, which no other stream ever has.
+
+        Raises:
+            ValueError: as many streams as there may be are open, or bad settings.
+        """
+        sid = self.decoder.open(**settings)
+        self.encoder.open(sid)
+        self._begins[sid] = self._frames[sid] = 0
+        return sid
+
+    def set_context(self, sid: int, phrases: Any) -> None:
+        """Give a stream other phrases from the next step on, as `StreamingDecoder.set_context`; also in mid-utterance."""
+        self._check_open(sid)
+        self.decoder.set_context(sid, phrases)
+
+    def unwritable(self, phrases: Any) -> dict[str, str]:
+        """Those of some phrases that the model's tokenizer can't write, and what in them it doesn't know."""
+        made = self.context(phrases)
+        return {} if made is None else made.left_out
+
+    def context(self, phrases: Any, **settings: Any) -> Any:
+        """Make what streams follow for some phrases, as `StreamingDecoder.context`; other threads may while one decodes."""
+        return self.decoder.context(phrases, **settings)
+
+    def push(self, sid: int, samples: np.ndarray | Tensor) -> None:
+        """Add audio to a stream.
+
+        Args:
+            samples: floating point `[N]`, from -1 to 1, at `sampling_rate`; any number of them, also 0.
+
+        Raises:
+            StreamError: the stream isn't open, has ended or can't go on; audio that holds NaN or infinity, has a wrong shape or
+                type, or is more than may wait for a step. The stream is as it was.
+        """
+        self._check_open(sid)
+        audio = self.encoder.audio[sid]
+        samples = samples.detach().cpu().numpy() if isinstance(samples, Tensor) else np.asarray(samples)
+        problem = self._problems.get(sid)
+        if problem is None and audio.ended:
+            problem = "audio after its end"
+        elif problem is None and (samples.ndim != 1 or samples.dtype.kind != "f"):
+            problem = f"audio should be floating point of the shape [N], got {samples.dtype} {list(samples.shape)}"
+        elif problem is None and not np.isfinite(samples).all():
+            problem = "the audio holds NaN or infinity"
+        elif problem is None and self.waiting_seconds(sid) + len(samples) / self.sampling_rate > self.max_waiting_seconds:
+            problem = (
+                f"more than {self.max_waiting_seconds:g} s of audio wait to be decoded; call step() until it returns nothing"
+            )
+        if problem is not None:
+            raise StreamError({sid: problem})
+        audio.append(samples)
+
+    def waiting_seconds(self, sid: int) -> float:
+        """Audio of a stream that hasn't been decoded yet; `latency_seconds` of it wait for what follows them."""
+        self._check_open(sid)
+        return self.encoder.waiting(sid) / self.sampling_rate
+
+    def ready(self) -> list[int]:
+        """Streams of which a step would decode something."""
+        return [sid for sid in self._frames if sid not in self._problems and self.encoder.ready(sid)]
+
+    @torch.inference_mode()
+    def step(self) -> dict[int, Partial]:
+        """Encode and decode the next chunk of every stream that has all that its next frames need, as one batch.
+
+        Returns:
+            For each of these streams what it has said so far; nothing if no stream has enough audio.
+
+        Raises:
+            StreamError: what the model says to some streams is broken: they can only be closed. The others have been decoded,
+                their partials are in the error's `partials`.
+        """
+        return self._step(self.ready())
+
+    def _step(self, sids: list[int]) -> dict[int, Partial]:
+        if not sids:
+            return {}
+        chunks = dict(zip(sids, self.encoder.encode(sids)))
+        for sid, chunk in chunks.items():
+            self._frames[sid] += len(chunk)
+        try:
+            return self.decoder.step(chunks)
+        except StreamError as error:
+            self._problems |= error.problems
+            raise
+
+    def end(self, sid: int) -> None:
+        """Say that no more audio of a stream will come. Steps decode what is left of it, then `ready` has it no more."""
+        self._check_open(sid)
+        self.encoder.audio[sid].ended = True
+
+    def utterance_begin(self, sid: int) -> float:
+        """Where a stream's utterance begins, in seconds of its audio; times in partials and hypotheses count from there."""
+        self._check_open(sid)
+        return self._begins[sid] * (self.frame_seconds or 0.0)
+
+    def reset(self, sid: int) -> list[Hypothesis]:
+        """End a stream's utterance, with what has been decoded so far, and begin a new one, as `StreamingDecoder.reset`.
+
+        The audio goes on, and so does what the encoder hears.
+        """
+        self._check_open(sid)
+        hypotheses = self.decoder.reset(sid)
+        self._begins[sid] = self._frames[sid]
+        return hypotheses
+
+    def close(self, sid: int) -> list[Hypothesis]:
+        """Decode what is left of a stream, and close it.
+
+        Returns:
+            Hypotheses of its (last) utterance, the best one first; if it couldn't go on, of what was said before.
+
+        Raises:
+            StreamError: it isn't open, or what the model says to the rest is broken; it is closed then, too.
+        """
+        self.end(sid)
+        try:
+            while sid not in self._problems and self.encoder.ready(sid):
+                self._step([sid])
+        finally:
+            hypotheses = self.discard(sid)
+        return hypotheses
+
+    @torch.inference_mode()
+    def discard(self, sid: int) -> list[Hypothesis]:
+        """Close a stream without decoding what is left of it."""
+        self._check_open(sid)
+        self.encoder.close(sid)
+        del self._begins[sid], self._frames[sid]
+        self._problems.pop(sid, None)
+        return self.decoder.close(sid)
+
+    def _check_open(self, sid: int) -> None:
+        if sid not in self._frames:
+            raise StreamError({sid: "it isn't open"})
+
+
+def _encode(model: Any) -> Encode:
+    """The part of a model that makes what its decoder takes."""
+    if is_transducer(model):
+        return transducer_of(model).encode
+
+    def logits(features: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        out = model(**{model.main_input_name: features}, attention_mask=mask).logits
+        return out, None if mask is None else frame_lengths(model, mask.sum(-1).long())
+
+    return logits
+
+
+def _cache_aware(
+    model: Any, processor: Any, max_streams: int, num_lookahead_tokens: int | None, language: str | None
+) -> CacheAwareEncoder:
+    supported = getattr(processor, "supported_num_lookahead_tokens", None)
+    if num_lookahead_tokens is None:
+        configured = model.config.encoder_config.default_num_lookahead_tokens
+        num_lookahead_tokens = getattr(processor, "default_num_lookahead_tokens", configured)
+    elif supported is not None and num_lookahead_tokens not in supported:
+        raise ValueError(f"num_lookahead_tokens should be one of those the model was trained with, {supported}, "
+                         f"got {num_lookahead_tokens!r}")  # fmt: skip
+    prompt_id = None
+    if language is not None:
+        known = getattr(processor, "prompt_dictionary", None)
+        if known is None:
+            raise ValueError(f"language={language!r}: {type(model).__name__} isn't told languages; leave it out")
+        if language not in known:
+            raise ValueError(f"language should be one of {sorted(known)}, got {language!r}")
+        prompt_id = known[language]
+    return CacheAwareEncoder(model, processor.feature_extractor, max_streams, num_lookahead_tokens, prompt_id)
+
+
+def _ctc_decoder(tokenizer: Any, decoding: dict[str, Any], model: Any) -> CTCDecoder | GraphDecoder:
+    """The search that is asked for, or else was tuned: in a graph, or of prefixes."""
+    decoding = dict(decoding)
+    strategy = decoding.pop("strategy", None)
+    if strategy is None:
+        searched = {name: decoding.get(name) for name in ("lm_weight", "num_beams", "repeats", "merge")}
+        strategy = with_remembered(decoding.get("lm"), model, {**searched, "strategy": None})["strategy"]
+    if strategy is None:
+        return CTCDecoder(tokenizer, **decoding, model=model)
+    one_of("strategy", strategy, ("graph",))
+    names = {"num_beams": "max_active", "phrase_weight": "discount"}
+    return GraphDecoder(tokenizer, **{names.get(name, name): value for name, value in decoding.items()}, model=model)

@@ -1,0 +1,1 @@
+"""What every package uses: arguments, batches, files, progress, bundled files."""

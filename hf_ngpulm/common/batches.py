@@ -1,0 +1,85 @@
+"""Rows of different lengths in one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import InvalidLogitsError
+
+# What decoders take for a model's outputs.
+Outputs: TypeAlias = Tensor | np.ndarray | Sequence[Any]
+
+
+def tensor_of(values: Any, name: str, device: torch.device | None = None) -> Tensor:
+    """A tensor of a model's outputs: tensors as they are; arrays (numpy, and what converts to it) and lists as others, in no
+    more than single precision.
+
+    Args:
+        values: numbers of any shape.
+        name: of the argument, for messages.
+        device: where arrays and lists go; the CPU if left out.
+
+    Raises:
+        InvalidLogitsError: something else, or lists of different lengths.
+    """
+    if isinstance(values, Tensor):
+        return values
+    if hasattr(values, "logits"):
+        raise InvalidLogitsError(f"{name} should be a tensor or an array, got {type(values).__name__}: pass its .logits")
+    try:
+        if isinstance(values, list | tuple) and any(isinstance(row, Tensor) for row in values):
+            return torch.stack([tensor_of(row, name, device) for row in values])
+        array = np.asarray(values)
+        if array.dtype.kind not in "fiub":
+            raise TypeError(array.dtype)
+        dtype = np.dtype(np.float32) if array.dtype.kind == "f" and array.itemsize > 4 else array.dtype.newbyteorder("=")
+        array = np.require(array, dtype, ["C", "W"])  # what torch can share
+        return torch.from_numpy(array).to(device or "cpu")
+    except (TypeError, ValueError, RuntimeError):
+        of = f" of shapes {shapes}" if (shapes := _shapes(values)) else ""
+        raise InvalidLogitsError(
+            f"{name} should be a tensor, a numpy array or nested lists of numbers, got {type(values).__name__}{of}; rows of "
+            "different lengths are padded to one array, and their lengths passed as lengths="
+        ) from None
+
+
+def _shapes(values: Any) -> str:
+    """The shapes of the first arrays in a list."""
+    rows = values[:4] if isinstance(values, list | tuple) else ()
+    return ", ".join(str(tuple(row.shape)) for row in rows if hasattr(row, "shape"))
+
+
+def checked_lengths(lengths: Outputs | None, batch_size: int, frames: int, device: torch.device) -> Tensor:
+    """Lengths of the rows, int64 `[B]`; all `frames` if there are none.
+
+    Raises:
+        ValueError: another number of rows, no integers, or lengths beyond the frames.
+    """
+    if lengths is None:
+        return torch.full((batch_size,), frames, dtype=torch.int64, device=device)
+    lengths = torch.as_tensor(lengths)
+    if lengths.shape != (batch_size,) or lengths.dtype.is_floating_point:
+        raise ValueError(f"lengths should be {batch_size} integers, one per row, got {lengths.dtype} {tuple(lengths.shape)}")
+    if batch_size and (int(lengths.min()) < 0 or int(lengths.max()) > frames):
+        lowest, highest = int(lengths.min()), int(lengths.max())
+        raise ValueError(f"lengths should lie in 0..{frames}, the frames there are, got {lowest}..{highest}")
+    return lengths.to(device, torch.int64)
+
+
+def packed_frames(logits: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """The frames of all rows, one behind the other, in single precision.
+
+    `[B, T, C]` logits, `[B]` lengths -> where each row begins, int64 `[B]`, and float32 `[N, C]`.
+    """
+    batch_size, frames, _ = logits.shape
+    lengths = lengths.to(torch.int64)
+    starts = torch.cumsum(lengths, 0) - lengths
+    if int(lengths.sum()) == batch_size * frames:
+        return starts, logits.detach().float().flatten(0, 1).contiguous()
+    rows = [logits[row, :length].detach().float() for row, length in enumerate(lengths.tolist())]
+    return starts, torch.cat(rows)

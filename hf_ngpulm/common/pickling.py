@@ -1,0 +1,33 @@
+"""What goes into a pickle, to another process or a deep copy, and what is made anew there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+
+class WithoutCaches:
+    """Objects that are pickled, and deeply copied, without what they keep to save time.
+
+    Caches are told apart by the identity of objects, or hold what can't be pickled (weak references, CUDA graphs). A shallow
+    copy shares them.
+
+        class Decoder(WithoutCaches, caches={"_prepared": dict}): ...  # names of attributes, and what makes empty ones
+    """
+
+    _caches: ClassVar[dict[str, Callable[[], Any]]] = {}
+
+    def __init_subclass__(cls, caches: Mapping[str, Callable[[], Any]] | None = None, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        cls._caches = {**cls._caches, **(caches or {})}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in self._caches}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, **{name: make() for name, make in self._caches.items()})
+
+    def __copy__(self) -> Any:
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
+        return other

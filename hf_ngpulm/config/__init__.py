@@ -1,0 +1,1 @@
+"""What a language model's `config.json` says."""

@@ -1,0 +1,137 @@
+"""What `config.json` of a saved language model holds."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from ..errors import NGramFormatError
+from .training_summary import TrainingSummary
+from .tuned import TunedDecoding, decoding_from, settings_from
+from .word_summary import WordSummary
+
+MODEL_TYPE = "ngram_lm"
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class NGramLMConfig:
+    """What `config.json` holds.
+
+    Args:
+        vocab_size: number of token ids that are scored.
+        order: longest n-gram.
+        num_ngrams: n-grams of each order.
+        states_per_depth: states whose contexts have 0, 1, ... tokens; nothing where n-grams are of words.
+        unk_log_prob: natural log-probability of `<unk>`, None if the model had none.
+        bos_log_prob: what its file says of `<s>`, None if it had none.
+        missing_unigrams: how token ids without a unigram score: "share", "unk" or a natural log-probability.
+        tokenizer_id: name or path of the tokenizer that the token ids come from.
+        tokenizer_fingerprint: SHA-256 of its first `vocab_size` pieces.
+        training: how it was trained, where it was trained here.
+        words: of a word-level model, composed with a lexicon; then n-grams, order, `<unk>` and `<s>` are those of words.
+        decoding: settings that were found best for speech recognisers, newest last (see `hf_ngpulm.config.tuned`).
+        defaults: settings that the model came with, for CTC pipelines to decode with any recogniser that nothing is said of
+            there, such as pyctcdecode's alpha and beta; empty if it came with none.
+    """
+
+    vocab_size: int
+    order: int
+    num_ngrams: tuple[int, ...]
+    states_per_depth: tuple[int, ...]
+    unk_log_prob: float | None = None
+    bos_log_prob: float | None = None
+    missing_unigrams: str | float = "share"
+    tokenizer_id: str | None = None
+    tokenizer_fingerprint: str | None = None
+    training: TrainingSummary | None = None
+    words: WordSummary | None = None
+    decoding: tuple[TunedDecoding, ...] = ()
+    defaults: dict[str, float | int | str | bool] = field(default_factory=dict)
+    model_type: str = field(default=MODEL_TYPE)
+    format_version: int = field(default=FORMAT_VERSION)
+
+    @property
+    def unit(self) -> str:
+        """What the n-grams are of: "token" or "word"."""
+        return "token" if self.words is None else "word"
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that a state depends on at most."""
+        return self.order - 1 if self.words is None else self.words.context_length
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Names and values for tables: what the model's words and its training were."""
+        words = [] if self.words is None else self.words.lines()
+        return words + ([] if self.training is None else self.training.lines(self.unit))
+
+    def to_dict(self) -> dict[str, Any]:
+        values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        del values["decoding"]
+        if not self.defaults:
+            del values["defaults"]
+        values["unit"] = self.unit
+        return values | ({"decoding": [entry.to_dict() for entry in self.decoding]} if self.decoding else {})
+
+    @classmethod
+    def from_dict(cls, values: Any, where: str) -> NGramLMConfig:
+        """Read a config, refusing what isn't one.
+
+        Raises:
+            NGramFormatError: says which entry is wrong and what it should be.
+        """
+
+        def require(condition: bool, message: str) -> None:
+            if not condition:
+                raise NGramFormatError(f"{where}: {message}")
+
+        found = values.get("model_type") if isinstance(values, dict) else type(values).__name__
+        require(found == MODEL_TYPE, f"not an n-gram language model: model_type should be {MODEL_TYPE!r}, is {found!r}")
+        version = values.get("format_version")
+        require(
+            version == FORMAT_VERSION,
+            f"format_version {version!r} can't be read by this version of hf_ngpulm, which reads {FORMAT_VERSION}",
+        )
+        known = {entry.name for entry in fields(cls)}
+        values = {name: value for name, value in values.items() if name in known}
+        for name in ("vocab_size", "order"):
+            require(
+                _is_count(values.get(name)) and values[name] > 0,
+                f"{name} should be a positive integer, is {values.get(name)!r}",
+            )
+        if values.get("words") is not None:
+            values["words"] = WordSummary.from_dict(values["words"], where)
+        depths = values["order"] if values.get("words") is None else 0
+        for name, size in (("num_ngrams", values["order"]), ("states_per_depth", depths)):
+            value = values.get(name)
+            good = isinstance(value, list) and len(value) == size and all(_is_count(count) for count in value)
+            require(good, f"{name} should be {size} counts, is {str(value)[:80]}")
+            values[name] = tuple(value)
+        for name in ("unk_log_prob", "bos_log_prob"):
+            value = values.get(name)
+            require(value is None or _is_finite(value), f"{name} should be a finite number or null, is {value!r}")
+        missing = values.get("missing_unigrams", "share")
+        require(
+            missing in ("share", "unk") or _is_finite(missing),
+            f"missing_unigrams should be 'share', 'unk' or a number, is {missing!r}",
+        )
+        for name in ("tokenizer_id", "tokenizer_fingerprint"):
+            require(isinstance(values.get(name), str | None), f"{name} should be text or null, is {values.get(name)!r}")
+        if values.get("training") is not None:
+            values["training"] = TrainingSummary.from_dict(values["training"], where)
+        if "decoding" in values:
+            values["decoding"] = decoding_from(values["decoding"], where)
+        if "defaults" in values:
+            values["defaults"] = settings_from(values["defaults"], where, "defaults")
+        return cls(**values)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_finite(value: Any) -> bool:
+    # By comparison: `math.isfinite` fails for an integer that no float can hold.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

@@ -1,0 +1,112 @@
+"""What a saved language model says of how it was trained."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from ..errors import NGramFormatError
+
+
+@dataclass(frozen=True)
+class TrainingSummary:
+    """How a language model was estimated. Stored in `config.json` and told in the model card.
+
+    Args:
+        num_sentences, num_tokens: the text, sentence ends not counted as tokens.
+        num_unknown: tokens of it that the vocabulary lacks.
+        prune: n-grams that occur at most so often were dropped, one threshold an order.
+        num_counted: different n-grams of each order in the text.
+        discounts: of each order, what was taken off adjusted counts of 1, of 2, and of 3 and more.
+        fallback_orders: orders for which these couldn't be computed, so that the fallback was used.
+        max_ngrams: the size that the finished model was pruned to by relative entropy, None if it wasn't.
+        perplexity_per_token, perplexity_per_word: of the validation text, None if there was none.
+    """
+
+    num_sentences: int
+    num_tokens: int
+    num_unknown: int
+    prune: tuple[int, ...]
+    num_counted: tuple[int, ...]
+    discounts: tuple[tuple[float, float, float], ...]
+    fallback_orders: tuple[int, ...] = ()
+    max_ngrams: int | None = None
+    perplexity_per_token: float | None = None
+    perplexity_per_word: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Any, where: str) -> TrainingSummary:
+        """Read a summary from a config, refusing what isn't one.
+
+        Raises:
+            NGramFormatError: says which entry is wrong.
+        """
+        if not isinstance(values, dict):
+            raise NGramFormatError(f"{where}: training should be an object, is {type(values).__name__}")
+        kinds = {
+            "num_sentences": _is_count,
+            "num_tokens": _is_count,
+            "num_unknown": _is_count,
+            "prune": _list_of(_is_count),
+            "num_counted": _list_of(_is_count),
+            "discounts": _list_of(_list_of(_is_number, 3)),
+            "fallback_orders": _list_of(_is_count),
+            "max_ngrams": _or_none(_is_count),
+            "perplexity_per_token": _or_none(_is_number),
+            "perplexity_per_word": _or_none(_is_number),
+        }
+        found: dict[str, Any] = {}
+        for entry in fields(cls):
+            value = values.get(entry.name, entry.default)
+            value = list(value) if isinstance(value, tuple) else value
+            if not kinds[entry.name](value):
+                raise NGramFormatError(f"{where}: training.{entry.name} can't be {str(value)[:80]!r}")
+            found[entry.name] = _as_tuples(value)
+        return cls(**found)
+
+    def lines(self, unit: str = "token") -> list[tuple[str, str]]:
+        """Names and values for tables, of what there is to say. `unit` is what was counted."""
+        dropped = self.num_unknown and f", {self.num_unknown:,} of them unknown"
+        rows = [
+            ("text", f"{self.num_sentences:,} sentences, {self.num_tokens:,} {unit}s{dropped or ''}"),
+            ("n-grams in the text", ", ".join(f"{count:,}" for count in self.num_counted)),
+            ("pruning", self._pruning()),
+            ("discounts", "; ".join(" ".join(f"{value:.3f}" for value in order) for order in self.discounts)),
+        ]
+        if self.fallback_orders:
+            rows.append(("fallback discounts", "orders " + ", ".join(map(str, self.fallback_orders))))
+        if self.perplexity_per_token is not None:
+            words = "" if self.perplexity_per_word is None else f", {self.perplexity_per_word:.2f} per word"
+            rows.append(("validation perplexity", f"{self.perplexity_per_token:.3f} per token{words}"))
+        return rows
+
+    def _pruning(self) -> str:
+        counts = f"counts up to {' '.join(map(str, self.prune))}" if any(self.prune) else ""
+        entropy = f"relative entropy, to {self.max_ngrams:,} n-grams" if self.max_ngrams is not None else ""
+        return "; ".join(filter(None, (counts, entropy))) or "none"
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300 and not math.isnan(value)
+
+
+def _or_none(check: Any) -> Any:
+    return lambda value: value is None or check(value)
+
+
+def _list_of(check: Any, size: int | None = None) -> Any:
+    return lambda value: (
+        isinstance(value, list) and len(value) <= 1024 and size in (None, len(value)) and all(check(item) for item in value)
+    )
+
+
+def _as_tuples(value: Any) -> Any:
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value

@@ -1,5 +1,0 @@
-"""Decoding of CTC models."""
-
-from .decoder import CTCDecoder
-
-__all__ = ["CTCDecoder"]

@@ -1,0 +1,1 @@
+"""Decoders: from a model's output to hypotheses."""

@@ -1,0 +1,80 @@
+"""What a decoder returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+from ..text.words import WordSplitter
+
+
+class Word(NamedTuple):
+    """One word of a transcript.
+
+    Args:
+        text: the word.
+        start, end: seconds; None where the decoder wasn't told how long a frame is.
+        confidence: from 0 to 1, the lowest of its tokens; None where none was asked for.
+    """
+
+    text: str
+    start: float | None
+    end: float | None
+    confidence: float | None
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One transcript of one utterance.
+
+    Args:
+        text: the transcript.
+        token_ids: its tokens.
+        score: what the search maximised (natural logs): `acoustic_score` plus the weighted scores of the language models,
+            that of `</s>` if it took part, and bonuses, less those of an internal LM. A transducer's blank-aware scoring is in
+            it, too; hypotheses of its beam are ranked by the score divided by the number of tokens and one more.
+        acoustic_score: the acoustic model's log-probability over all frames: in greedy search, and in a graph, of the one
+            alignment that was found, in beam search of the token sequence (the sum of all its alignments that the beam kept).
+        lm_score: the language model's log-probability of the tokens, without `</s>`; 0 without a model.
+        phrase_score: what phrases have earned (see `hf_ngpulm.PhraseBooster`), before it is weighted.
+        token_frames: the frame at which each token begins.
+        token_ends: the frame behind the last one of each token.
+        token_confidences: for each token the mean confidence of its frames, from 0 to 1 (see `hf_ngpulm.search.confidence`).
+    """
+
+    text: str
+    token_ids: list[int]
+    score: float
+    acoustic_score: float
+    lm_score: float
+    token_frames: list[int]
+    token_ends: list[int] = field(default_factory=list)
+    token_confidences: list[float] = field(default_factory=list)
+    phrase_score: float = 0.0
+    frame_seconds: float | None = field(default=None, repr=False)
+    splitter: WordSplitter | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def words(self) -> list[Word]:
+        """The words with their times and confidences."""
+        if self.splitter is None:
+            return []
+        return [self._span(text, first, last) for text, first, last in self.splitter.words(self.token_ids)]
+
+    @cached_property
+    def characters(self) -> list[Word]:
+        """The same for single tokens, which are characters in a vocabulary of characters."""
+        if self.splitter is None:
+            return []
+        return [self._span(text, first, first + 1) for first, text in enumerate(self.splitter.token_texts(self.token_ids))]
+
+    def _span(self, text: str, first: int, last: int) -> Word:
+        seconds = self.frame_seconds
+        confidences = self.token_confidences[first:last]
+        return Word(
+            text,
+            None if seconds is None else round(self.token_frames[first] * seconds, 6),
+            None if seconds is None else round(self.token_ends[last - 1] * seconds, 6),
+            min(confidences, default=None),
+        )

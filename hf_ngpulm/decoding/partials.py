@@ -1,0 +1,139 @@
+"""What is known of an utterance while it is being decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from ..text.words import WordSplitter
+from .hypotheses import Hypothesis, Word
+
+
+class Spoken(NamedTuple):
+    """Tokens, first frames, frames behind the last ones, and confidences: arrays of the same shape."""
+
+    ids: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    confidences: np.ndarray
+
+
+class Transcript:
+    """What all hypotheses of an utterance have in common. It grows at its end only."""
+
+    def __init__(self, splitter: WordSplitter, frame_seconds: float | None, has_confidences: bool) -> None:
+        self.splitter = splitter
+        self.frame_seconds = frame_seconds
+        self.has_confidences = has_confidences
+        self.ids: list[int] = []
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self.confidences: list[float] = []
+        # Two words begin at tokens `before` and `at`; the text of all tokens before `at`, and that of those between the two.
+        self._before, self._at, self._text, self._between = 0, 0, "", ""
+
+    def extend(self, ids: list[int], starts: list[int], ends: list[int], confidences: list[float]) -> None:
+        self.ids += ids
+        self.starts += starts
+        self.ends += ends
+        self.confidences += confidences
+
+    def hypothesis(
+        self,
+        count: int,
+        tail: Spoken,
+        frames: int,
+        score: float,
+        acoustic_score: float = 0.0,
+        lm_score: float = 0.0,
+        phrase_score: float = 0.0,
+    ) -> Hypothesis:
+        """The first `count` tokens, and those of a tail, of an utterance of so many frames."""
+        token_ids = [*self.ids[:count], *tail.ids.tolist()]
+        confidences = [*self.confidences[:count], *tail.confidences.tolist()] if self.has_confidences else []
+        return Hypothesis(
+            text=self.splitter.text(token_ids),
+            token_ids=token_ids,
+            score=score,
+            acoustic_score=acoustic_score,
+            lm_score=lm_score,
+            phrase_score=phrase_score,
+            token_frames=[*self.starts[:count], *tail.starts.tolist()],
+            token_ends=[min(end, frames) for end in (*self.ends[:count], *tail.ends.tolist())],
+            token_confidences=confidences,
+            frame_seconds=self.frame_seconds,
+            splitter=self.splitter,
+        )
+
+    def text(self, count: int, more: Sequence[int]) -> str:
+        """The text of the first `count` tokens and some more.
+
+        Only the end is read anew: from two words on that all hypotheses have, since how a word is written may depend on the one
+        before it (spaces).
+        """
+        if self._at > count:  # an earlier partial
+            return self.splitter.text([*self.ids[:count], *more])
+        added = self._added([*self.ids[self._at : count], *more])
+        text = None if added is None else self._text + added
+        begins = [self._at + first for first, _ in self.splitter.spans(self.ids[self._at : count])]
+        if len(begins) > 1:
+            added = self._added(self.ids[self._at : begins[-1]])
+            if added is not None:
+                self._before, self._at, self._text = begins[-2], begins[-1], self._text + added
+                self._between = self.splitter.text(self.ids[self._before : self._at])
+        return self.splitter.text([*self.ids[:count], *more]) if text is None else text
+
+    def _added(self, more: Sequence[int]) -> str | None:
+        """What some tokens behind `at` add to the text; None if they change it."""
+        whole = self.splitter.text([*self.ids[self._before : self._at], *more])
+        return whole[len(self._between) :] if whole.startswith(self._between) else None
+
+
+@dataclass(frozen=True)
+class Partial:
+    """What a stream has said so far: its best hypothesis, as it was after a step. Times count from the utterance's begin.
+
+    Args:
+        score: what the search maximises, without the LM's score of `</s>` (natural log).
+        frames: of the utterance so far.
+        stable: how many of the tokens can no longer change: what all hypotheses that are left begin with. A last token of
+            greedy CTC that may still go on isn't among them.
+        endpoint: whether the utterance seems to have ended (see `StreamingDecoder`).
+    """
+
+    score: float
+    frames: int
+    stable: int
+    endpoint: bool
+    _transcript: Transcript = field(repr=False, compare=False)
+    _count: int = field(repr=False, compare=False)  # tokens that were handed over then
+    _tails: Spoken = field(repr=False, compare=False)  # of several streams, `[N, L]`
+    _tail: tuple[int, int] = field(repr=False, compare=False)  # place among them, and number of tokens
+
+    def _of_tail(self) -> Spoken:
+        place, size = self._tail
+        return Spoken(*(array[place, :size] for array in self._tails))
+
+    @cached_property
+    def token_ids(self) -> list[int]:
+        """The tokens."""
+        return [*self._transcript.ids[: self._count], *self._of_tail().ids.tolist()]
+
+    @cached_property
+    def text(self) -> str:
+        """The transcript."""
+        return self._transcript.text(self._count, self._of_tail().ids.tolist())
+
+    @cached_property
+    def stable_text(self) -> str:
+        """The text of the tokens that can no longer change."""
+        return self._transcript.text(self._count, self._of_tail().ids[: self.stable - self._count].tolist())
+
+    @cached_property
+    def words(self) -> list[Word]:
+        """The words with their times and confidences, as far as these are known."""
+        return self._transcript.hypothesis(self._count, self._of_tail(), self.frames, self.score).words

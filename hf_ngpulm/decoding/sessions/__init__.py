@@ -1,0 +1,1 @@
+"""Decoding of rows that come in pieces, one file per family of decoders."""

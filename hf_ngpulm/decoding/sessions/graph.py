@@ -1,0 +1,91 @@
+"""Streams of CTC models that are decoded in the graph of a language model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...fusion.fusion import RowModels
+from ...search.ctc_graph import GraphFrames, GraphState, graph_search, initial_state
+from .ctc import FramesSlots
+from .session import Found
+
+if TYPE_CHECKING:
+    from ..graph import GraphDecoder
+
+
+class GraphSlots(FramesSlots[GraphState]):
+    """Token passing."""
+
+    decoder: GraphDecoder
+
+    def __init__(self, decoder: GraphDecoder, models: RowModels) -> None:
+        super().__init__(decoder, models, decoder.max_active)
+        self.bonuses: Tensor | None = None
+
+    def place(self, slot: int, models: RowModels) -> None:
+        super().place(slot, models)
+        self.bonuses = None  # they depend on weights
+
+    def initial(self, states: Tensor) -> GraphState:
+        return initial_state(self.num_beams, states)
+
+    def search_frames(
+        self, rows: Tensor | slice, models: RowModels, state: GraphState, logits: Tensor, lengths: Tensor
+    ) -> tuple[GraphState, GraphFrames]:
+        decoder = self.decoder
+        if self.bonuses is None or self.bonuses.shape[1] != logits.shape[2]:
+            self.bonuses = decoder.bonuses(self.models, logits.shape[2])
+        return graph_search(
+            models.tensors, state, logits, lengths.to(torch.int32), models.weights, self.bonuses[rows], decoder.blank_id,
+            models.vocab_size, decoder.beam_threshold, decoder.blank_threshold, decoder.engine,
+        )  # fmt: skip
+
+    def add_fused(self, rows: Tensor, more: Tensor) -> None:
+        super().add_fused(rows, more)
+        self.state.scores[rows] += more
+
+    def live(self) -> np.ndarray:
+        return (self.state.scores > -torch.inf).cpu().numpy()
+
+    def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        scores = self.state.scores.cpu().numpy()[slots]
+        places = scores.argmax(1)
+        return places, scores[np.arange(len(slots)), places]
+
+    def finish(self, slot: int) -> list[Found]:
+        decoder = self.decoder
+        (found,) = self.ranked(slice(slot, slot + 1), decoder.score_eos, decoder.num_return_sequences)
+        return [hypothesis for hypothesis in found if hypothesis.score > -np.inf]
+
+    def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
+        """The best hypotheses of some slots as if their utterances ended here, the best one first; at least one of each.
+
+        Args:
+            score_eos: whether `</s>` counts.
+            most: how many of each slot, at most; they differ in their tokens.
+        """
+        state, models = GraphState(*(part[rows] for part in self.state)), self.models.of(rows)
+        given = (state.scores, state.lm_scores, state.lm_states)
+        scores, lm_scores, phrase_scores = models.at_end(*given, score_eos, self.decoder.engine)
+        # The same tokens may have come to several search states: behind a blank, and with the last of them going on.
+        scores, places = scores.topk(min(2 * most, scores.shape[1]) if most > 1 else 1, dim=1)
+        parts = (state.scores - state.fused, lm_scores, phrase_scores)
+        columns = torch.stack([scores, *(part.gather(1, places) for part in parts)], 2).tolist()
+        listed = [[Found(*both) for both in zip(row, *zip(*values))] for row, values in zip(places.tolist(), columns)]
+        if most == 1:
+            return listed
+        slots = np.arange(len(self.frames))[rows].repeat(places.shape[1])
+        sizes, tails = self.history.tails_of(slots, places.cpu().numpy().reshape(-1))
+        distinct: list[list[Found]] = []
+        for row, found in enumerate(listed):
+            n_best: dict[bytes, Found] = {}
+            for at, hypothesis in enumerate(found, row * places.shape[1]):
+                tokens = tails.ids[at, : sizes[at]].tobytes()
+                if len(n_best) < most and tokens not in n_best and (hypothesis.score > -np.inf or not n_best):
+                    n_best[tokens] = hypothesis
+            distinct.append([*n_best.values()])
+        return distinct

@@ -1,0 +1,155 @@
+"""What the searches of many streams offer, whatever they search: streams lie in slots, whose states are rows of tensors."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...automaton.tensors import AutomatonTensors
+from ...fusion.fusion import RowModels
+
+if TYPE_CHECKING:
+    from .history import History
+
+
+class Found(NamedTuple):
+    """A hypothesis of a stream: its place in the beam (-1 for none), and its scores as in `hf_ngpulm.Hypothesis`."""
+
+    place: int
+    score: float
+    acoustic_score: float
+    lm_score: float
+    phrase_score: float
+
+
+class Switch(NamedTuple):
+    """Phrases that the utterances of `N` slots go on with.
+
+    Args:
+        starts, roots: int32 `[N]`, their states at the beginning of a transcript, and without context.
+        weights: float32 `[N]`.
+        is_empty: bool `[N, K]`, the hypotheses without a token, for which the utterance has yet to begin.
+    """
+
+    starts: np.ndarray
+    roots: np.ndarray
+    weights: Tensor
+    is_empty: np.ndarray
+
+    @property
+    def states(self) -> Tensor:
+        """In which hypotheses go on, int32 `[N, K]`."""
+        return torch.from_numpy(np.where(self.is_empty, self.starts[:, None], self.roots[:, None]))
+
+    def of(self, which: np.ndarray) -> Switch:
+        """Some of them."""
+        return Switch(self.starts[which], self.roots[which], self.weights[torch.from_numpy(which)], self.is_empty[which])
+
+
+class Slots(ABC):
+    """Searches of `S` streams. A slot begins anew with each utterance.
+
+    Args:
+        models: what each slot is fused with. Rows may be replaced at any time; an utterance begins with what is there then.
+        history: the hypotheses.
+        frames: int64 `[S]`, frames of each slot's utterance so far.
+    """
+
+    def __init__(self, models: RowModels, history: History) -> None:
+        self.models = models
+        self.history = history
+        self.frames = np.zeros(len(models.states), dtype=np.int64)
+
+    def place(self, slot: int, models: RowModels) -> None:
+        """Have a slot fused with what one row is fused with."""
+        for name in ("states", "weights", "present"):
+            getattr(self.models, name)[slot] = getattr(models, name)[0]
+
+    def use(self, tensors: AutomatonTensors) -> None:
+        """Go on with automata that lie in other tensors, at the same places."""
+        self.models = self.models._replace(tensors=tensors)
+
+    def widen(self, models: RowModels, shift: int) -> None:
+        """Have room for phrases, too.
+
+        Args:
+            models: as before, with phrases, of which no row has any.
+            shift: how much larger the numbers of the language models' states are now.
+        """
+        self.models = models
+
+    def switch(self, slots: np.ndarray, contexts: Switch) -> None:
+        """Have the utterances of some slots, int64 `[N]`, go on with other phrases.
+
+        Matches in progress are given up; those of the new phrases begin with the next token.
+        """
+        rows, models = torch.from_numpy(slots), self.models
+        models.states[rows, -1] = torch.from_numpy(contexts.starts).to(models.states.device)
+        models.weights[rows, -1] = contexts.weights.to(models.weights.device)
+        models.present[rows, -1] = True
+
+    def begin(self, slot: int) -> None:
+        """Begin an utterance."""
+        self.frames[slot] = 0
+        self.history.begin(slot)
+
+    @abstractmethod
+    def refusal(self, chunk: Tensor) -> str | None:
+        """What is wrong with a chunk by its shape and type; None if nothing is."""
+
+    @abstractmethod
+    def step(self, slots: np.ndarray, chunks: Sequence[Tensor]) -> np.ndarray:
+        """Decode a chunk `[T, ...]` of each of some slots, int64 `[N]`, no two of them the same.
+
+        Returns:
+            int64 `[N]`, for each the first frame (of the utterance) whose outputs were broken, else -1. Slots with one are as
+            they were, or `is_broken`.
+        """
+
+    @abstractmethod
+    def live(self) -> np.ndarray:
+        """Which places of the beams hold a hypothesis, bool `[S, K]`."""
+
+    @abstractmethod
+    def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The place of the best hypothesis of each of some slots, and its score, as long as more frames may come."""
+
+    @abstractmethod
+    def finish(self, slot: int) -> list[Found]:
+        """End the utterance of a slot; its hypotheses, the best one first."""
+
+    def goes_on(self, slots: np.ndarray) -> np.ndarray:
+        """Whether the last token of a slot's only hypothesis may go on, bool `[N]`."""
+        return np.zeros(len(slots), dtype=np.bool_)
+
+    def is_broken(self, slot: int) -> bool:
+        """Whether the slot's utterance can't go on, since the model's outputs were broken."""
+        return False
+
+
+def given_back(models: RowModels, rows: Tensor, lm_states: Tensor, engine: str) -> Tensor:
+    """What the phrases in progress of some rows, int64 `[N]`, give back, unweighted: float32 `[N, K]`.
+
+    Args:
+        lm_states: of their hypotheses, `[N, K, M]`.
+    """
+    states = lm_states[..., -1].to(models.states.device, copy=True).flatten()
+    ends = torch.full_like(states, models.vocab_size)
+    scores, _ = torch.ops.hf_ngpulm.step(list(models.tensors), states, ends, models.vocab_size + 1, engine)
+    return scores.view(lm_states.shape[:2]).masked_fill_(~models.present[rows, -1:], 0.0)
+
+
+def broken_frames(frames: Tensor, lengths: np.ndarray) -> np.ndarray:
+    """The first frame with NaN or infinity of each of some rows that lie one behind the other `[N, D]`; -1 for none."""
+    is_broken = ~torch.isfinite(frames.sum(-1, dtype=torch.float32))
+    found = np.full(len(lengths), -1, dtype=np.int64)
+    if bool(is_broken.any()):
+        for row, part in enumerate(is_broken.cpu().split(lengths.tolist())):
+            if bool(part.any()):
+                found[row] = int(part.int().argmax())
+    return found

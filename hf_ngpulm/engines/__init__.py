@@ -1,0 +1,1 @@
+"""Engines that run the same operation: reference, CPU, GPU."""

@@ -1,0 +1,121 @@
+"""Runs of rows on several threads: torch's own where they can be had.
+
+For some milliseconds after each operation of torch on several threads, its OpenMP runtime has them look out for more work
+without giving up their cores. Threads of our own would share the cores with those (on two cores a search took as long on two
+threads as on one), and wake up later. So the runtime that torch has loaded is asked to run the rows, as `at::parallel_for`
+does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+# Below this many elements of output a second thread costs more than it saves.
+ELEMENTS_PER_THREAD = 1 << 16
+
+_Found = TypeVar("_Found")
+_Run = Callable[[int, int], _Found]
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+_body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+def in_threads(run: _Run[_Found], rows: int, elements_per_row: int) -> list[_Found]:
+    """Call `run(first, last)` on runs of rows, on as many threads as torch would use and the work is worth."""
+    threads = min(torch.get_num_threads(), rows, max(1, rows * elements_per_row // ELEMENTS_PER_THREAD))
+    if threads <= 1:
+        return [run(0, rows)]
+    bounds = np.linspace(0, rows, threads + 1).astype(np.int64)
+    parallel = _openmp()
+    if parallel is None or _has_lost_threads():
+        return _in_pool(run, bounds)
+    return _in_team(parallel, run, bounds)
+
+
+def block_bounds(rows: int, least: int) -> np.ndarray:
+    """Bounds of a block of rows for each core, of at least so many rows each."""
+    return np.linspace(0, rows, max(1, min(os.cpu_count() or 1, rows // least)) + 1).astype(np.int64)
+
+
+def in_blocks(
+    run: Callable[..., _Found], bounds: np.ndarray, arguments: tuple[Any, ...] = (), *each: Iterable[Any]
+) -> list[_Found]:
+    """Call `run(first, last, one of each, arguments)` for each block of rows, on as many threads as there are cores.
+
+    For blocks that take milliseconds and longer: their threads are started for this call. What it finds, in order.
+    """
+    blocks = [tuple(map(int, block)) for block in pairwise(bounds)]
+    threads = min(os.cpu_count() or 1, len(blocks))
+    if threads <= 1:
+        return [run(*block, *own, *arguments) for block, *own in zip(blocks, *each)]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(lambda block, *own: run(*block, *own, *arguments), blocks, *each))
+
+
+def _was_forked() -> bool:
+    """Whether this process was forked from another one and goes on with the same program, as Linux knows (PF_FORKNOEXEC)."""
+    try:
+        after_name = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
+        return bool(int(after_name.split()[6]) & 0x40)
+    except (OSError, ValueError, IndexError):
+        return True
+
+
+# Whoever forks after it has used torch leaves a runtime without its threads to the child, which would wait for them for ever.
+_loaded_in, _loaded_after_fork = os.getpid(), _was_forked()
+
+
+def _has_lost_threads() -> bool:
+    return _loaded_after_fork or os.getpid() != _loaded_in
+
+
+def _in_pool(run: _Run[_Found], bounds: np.ndarray) -> list[_Found]:
+    threads = len(bounds) - 1
+    key = (os.getpid(), threads)  # a forked process needs a pool of its own
+    pool = _pools.get(key) or _pools.setdefault(key, ThreadPoolExecutor(threads, "hf_ngpulm"))
+    return list(pool.map(run, bounds[:-1], bounds[1:]))
+
+
+def _in_team(parallel: Callable[..., None], run: _Run[_Found], bounds: np.ndarray) -> list[_Found]:
+    """Have each thread of a team take parts until there are none left: a team may be smaller than what was asked for."""
+    parts, threads = itertools.count(), len(bounds) - 1
+    found: dict[int, _Found] = {}
+    errors: list[BaseException] = []
+
+    def take(_: int | None) -> None:
+        try:
+            while (part := next(parts)) < threads:
+                found[part] = run(bounds[part], bounds[part + 1])
+        except BaseException as error:  # must not be lost, nor leave through the runtime's frames
+            errors.append(error)
+
+    parallel(_body(take), None, threads, 0)
+    if errors:
+        raise errors[0]
+    return [found[part] for part in range(threads)]
+
+
+@functools.lru_cache(maxsize=1)
+def _openmp() -> Callable[..., Any] | None:
+    """`GOMP_parallel(body, data, threads, flags)` of the OpenMP runtime that torch runs on, None where that has no such thing.
+
+    It is what compilers call for `#pragma omp parallel`; LLVM's and Intel's runtimes have it as well as GNU's. It is looked up
+    through torch's library, so that it isn't another runtime's.
+    """
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).with_name("lib") / "libtorch_cpu.so"))
+        parallel = library.GOMP_parallel
+    except (OSError, AttributeError):
+        return None
+    parallel.argtypes, parallel.restype = [_body, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
+    return parallel

@@ -1,0 +1,1 @@
+"""File formats of language models, a module for each."""

@@ -1,0 +1,131 @@
+"""KenLM's vocabularies: words as 64-bit hashes, and the word strings at the end of the file.
+
+Word ids begin with 0 for `<unk>`, which is in no hash table. A trie's vocabulary is the ascending hashes of the words 1, 2,
+...; that of probing models is a hash table with linear probing from hashes to ids. After KenLM's `lm/vocab.cc`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...errors import NGramFormatError
+
+UNKNOWN = "<unk>"
+_MULTIPLIER = np.uint64(0xC6A4A7935BD1E995)
+_SHIFT = np.uint64(47)
+
+
+def hash_words(words: Sequence[bytes]) -> np.ndarray:
+    """MurmurHash64A (Appleby) of each word with seed 0, uint64 `[N]`; words of one length are hashed together."""
+    lengths = np.fromiter(map(len, words), dtype=np.int64, count=len(words))
+    ends = np.cumsum(lengths)
+    return _hash_spans(np.frombuffer(b"".join(words), dtype=np.uint8), ends - lengths, lengths)
+
+
+def _hash_spans(text: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    hashes = np.empty(len(starts), dtype=np.uint64)
+    by_length = np.argsort(lengths, kind="stable")
+    groups = np.flatnonzero(np.diff(lengths[by_length], prepend=-1))
+    for first, last in zip(groups, [*groups[1:], len(by_length)]):
+        rows = by_length[first:last]
+        length = int(lengths[rows[0]])
+        padded = np.zeros((len(rows), -(-length // 8) * 8), dtype=np.uint8)
+        padded[:, :length] = text[starts[rows, None] + np.arange(length)]
+        blocks = padded.view("<u8")
+        h = np.full(len(rows), length, dtype=np.uint64) * _MULTIPLIER
+        for i in range(length // 8):
+            k = blocks[:, i] * _MULTIPLIER
+            k ^= k >> _SHIFT
+            h = (h ^ (k * _MULTIPLIER)) * _MULTIPLIER
+        if length % 8:
+            h = (h ^ blocks[:, -1]) * _MULTIPLIER
+        h ^= h >> _SHIFT
+        h *= _MULTIPLIER
+        hashes[rows] = h ^ (h >> _SHIFT)
+    return hashes
+
+
+class KenLMVocabulary:
+    """The words of a KenLM model.
+
+    Args:
+        hashes: uint64 `[W - 1]`, the hash of the words 1, 2, ..., which must be all different.
+    """
+
+    def __init__(self, hashes: np.ndarray) -> None:
+        self._by_hash = np.argsort(hashes, kind="stable")
+        self._ascending = hashes[self._by_hash]
+        doubles = np.flatnonzero(self._ascending[1:] == self._ascending[:-1])
+        if doubles.size:
+            first, second = sorted(self._by_hash[doubles[0] : doubles[0] + 2] + 1)
+            raise NGramFormatError(f"the words {first} and {second} of the vocabulary have the same hash: a damaged file")
+        self.hashes = hashes
+
+    def __len__(self) -> int:
+        return len(self.hashes) + 1
+
+    def ids(self, words: Sequence[str]) -> np.ndarray:
+        """Word ids, int64 `[N]`; 0, that of `<unk>`, for words that the model doesn't know."""
+        wanted = hash_words([word.encode() for word in words])
+        if len(self.hashes) == 0:
+            return np.zeros(len(wanted), dtype=np.int64)
+        at = np.minimum(np.searchsorted(self._ascending, wanted), len(self.hashes) - 1)
+        return np.where(self._ascending[at] == wanted, self._by_hash[at] + 1, 0)
+
+    def read_strings(self, data: np.ndarray) -> list[str]:
+        """The strings of all words, from the end of a file (uint8); each has to have the hash of its word."""
+        text = data.tobytes()
+        ends = np.flatnonzero(data == 0)
+        if len(ends) != len(self) or text[-1:] != b"\0":
+            raise NGramFormatError(f"{len(ends)} word strings at the end of the file, for a vocabulary of {len(self)} words")
+        starts = np.append(0, ends[:-1] + 1)
+        if text[: ends[0]] != UNKNOWN.encode():
+            raise NGramFormatError(f"the word strings should begin with {UNKNOWN}, they begin with {text[: ends[0]][:40]!r}")
+        wrong = np.flatnonzero(_hash_spans(data, starts[1:], (ends - starts)[1:]) != self.hashes)
+        if wrong.size:
+            word = text[starts[wrong[0] + 1] : ends[wrong[0] + 1]][:40]
+            raise NGramFormatError(f"the string {word!r} of word {wrong[0] + 1} doesn't have the word's hash: a damaged file")
+        try:
+            return text.decode().split("\0")[:-1]
+        except UnicodeDecodeError as error:
+            at = int(np.searchsorted(ends, error.start))
+            word = text[starts[at] : ends[at]][:40]
+            raise NGramFormatError(
+                f"word {at}, {word!r}, isn't UTF-8 text. Convert the ARPA file to UTF-8, and build it anew"
+            ) from None
+
+
+def read_sorted(data: np.ndarray, num_words: int) -> KenLMVocabulary:
+    """The vocabulary of a trie: a 64-bit count, and the hashes of the words but for `<unk>` in ascending order."""
+    stored = int(data[:8].view("<u8")[0])
+    if stored != num_words - 1:
+        raise NGramFormatError(
+            f"the vocabulary holds {stored} words beside {UNKNOWN}, by the header it should be {num_words - 1}"
+        )
+    hashes = data[8 : 8 * num_words].view("<u8")
+    descents = np.flatnonzero(hashes[1:] <= hashes[:-1])
+    if descents.size:
+        raise NGramFormatError(f"the hashes of the words {descents[0] + 1} and {descents[0] + 2} aren't in ascending order")
+    return KenLMVocabulary(hashes.astype(np.uint64))
+
+
+def read_probing(data: np.ndarray, num_unigrams: int) -> KenLMVocabulary:
+    """The vocabulary of a probing model: version and number of words (32 bits each), and buckets of a hash and an id."""
+    version, num_words = data[:8].view("<u4").tolist()
+    if version != 0:
+        raise NGramFormatError(f"the vocabulary has version {version}, this reader knows version 0")
+    # One more than the header counts where the ARPA file had no <unk>.
+    if not num_unigrams <= num_words <= num_unigrams + 1:
+        raise NGramFormatError(f"the vocabulary holds {num_words} words, by the header it should be {num_unigrams}")
+    buckets = data[8:].view([("hash", "<u8"), ("id", "<u4")])
+    used = buckets[buckets["hash"] != 0]
+    ids = used["id"].astype(np.int64)
+    seen = np.zeros(num_words, dtype=bool)
+    seen[ids[ids < num_words]] = True
+    if len(used) != num_words - 1 or not seen[1:].all():
+        raise NGramFormatError(f"the ids of the vocabulary's {len(used)} entries aren't 1 to {num_words - 1}, each once")
+    hashes = np.empty(num_words - 1, dtype=np.uint64)
+    hashes[ids - 1] = used["hash"]
+    return KenLMVocabulary(hashes)

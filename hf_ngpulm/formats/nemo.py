@@ -1,0 +1,338 @@
+"""Reading NeMo's NGPU-LM checkpoints (`NGramGPULanguageModel.save_to("lm.nemo")`).
+
+A ``.nemo`` file is a tar archive, in older versions gzip'ed, of ``model_config.yaml`` and ``model_weights.ckpt``. The
+weights are the automaton of Bataev et al., "NGPU-LM" (arXiv 2505.22857):
+
+* state 0 is the empty context, state 1 the context `<s>`; every other state is the context that is spelt by the one arc
+  into it from a state of the order below;
+* arcs of the highest order lead to the context without its first token, since a longer context has no state;
+* `final_weights` is log p(`</s>` | state), with backoffs resolved when it was made;
+* all weights are natural logarithms.
+
+Nothing in the file is trusted: no member is written to disk, of pickle only what ``torch.load(weights_only=True)``
+takes is read, what is unpacked is limited in size, and every tensor is checked before it is used as an index.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+import torch
+import yaml
+from torch import Tensor
+
+from ..common.files import read_unpacked
+from ..errors import NGramFormatError
+from ..ngrams.table import MAX_ORDER, NGramOrder, NGramTable
+
+_CONFIG = "model_config.yaml"
+_WEIGHTS = "model_weights.ckpt"
+_ROOT, _BOS_STATE = 0, 1
+_NO_FINAL = -10000.0  # NeMo's "minus infinity": the state has no final weight of its own
+_WEIGHT_TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_INDEX_TYPES = (torch.int32, torch.int64)
+
+# What a file may make us read, beyond its own size.
+_MAX_CONFIG_BYTES = 1 << 18
+_MAX_MEMBERS = 1000
+_MAX_GZIP_RATIO, _MIN_GZIP_LIMIT = 64, 1 << 28
+
+
+def read_nemo(path: str | os.PathLike[str]) -> NGramTable:
+    """Read the n-grams of a NeMo NGPU-LM checkpoint.
+
+    The table gives the model's own probabilities in every context. NeMo doesn't keep all of an ARPA file: `<s>` gets
+    log-probability 0 (as lmplz writes it, nobody asks for it), and there is no `<unk>`. Tokens that had no unigram are
+    ordinary unigrams here, with the score that NeMo gave them, their share of `<unk>`.
+
+    Args:
+        path: a ``.nemo`` file.
+
+    Raises:
+        NGramFormatError: the file isn't such a checkpoint, or a broken one. The message names the wrong value.
+        OSError: the file can't be opened.
+    """
+    with open(path, "rb") as file:
+        try:
+            config, weights = _read_members(file)
+            return _table(_read_config(config), _read_state_dict(weights))
+        except NGramFormatError as error:
+            raise NGramFormatError(f"{os.fspath(path)}: {error}") from error
+
+
+# From the automaton to n-grams
+
+
+def _table(config: dict[str, int], state_dict: Mapping[str, Any]) -> NGramTable:
+    vocab_size, max_order = config["vocab_size"], config["max_order"]
+    tensors = _check_tensors(config, state_dict)
+    # Only `num_arcs` rows are arcs, the rest is padding for NeMo's kernel.
+    arc_from, arc_to, arc_token = (tensors[name][: config["num_arcs"]] for name in ("from_states", "to_states", "ilabels"))
+    arc_weights = tensors["arcs_weights"][: config["num_arcs"]]
+    backoff_to, backoffs = tensors["backoff_to_states"], tensors["backoff_weights"]
+    context_length = tensors["state_order"] - 1
+    arc_order = context_length[arc_from] + 1
+    _check_arcs(tensors["start_end_arcs"], arc_from, arc_order, vocab_size, max_order)
+    _check_contexts(context_length, backoff_to, arc_from, arc_to, arc_token, max_order)
+
+    # A final weight that isn't what backing off would give is an n-gram of its own. (Resolved sums are float32 and may
+    # associate otherwise than here; true n-grams are further apart.)
+    final = tensors["final_weights"]
+    resolved = backoffs + final[backoff_to]
+    own_final = (final > _NO_FINAL) & ((final - resolved).abs() > 4e-6 * resolved.abs().clamp(min=1.0))
+    own_final[_ROOT] = True  # the unigram </s>
+    if int(context_length[own_final].max()) >= max_order:
+        raise NGramFormatError(
+            f"<s> has a final weight of its own, {float(final[_BOS_STATE]):g}, in a model of order {max_order}"
+        )
+
+    num_ids = vocab_size + 3
+    row_of_state = torch.zeros_like(backoff_to)
+    orders = []
+    for n in range(1, max_order + 1):
+        arcs = torch.nonzero(arc_order == n)[:, 0]
+        ends = torch.nonzero(own_final & (context_length == n - 1))[:, 0]
+        # Where the n-gram leads, 0 if it's no context: </s>, tokens without a unigram, and the highest order.
+        contexts = torch.cat([arc_to[arcs] if n < max_order else torch.zeros_like(arcs), torch.zeros_like(ends)])
+        prefixes = torch.cat([row_of_state[arc_from[arcs]], row_of_state[ends]])
+        tokens = torch.cat([arc_token[arcs], torch.full_like(ends, vocab_size + 1)])
+        log_probs = torch.cat([arc_weights[arcs], final[ends]])
+        if n == 1:
+            contexts = torch.cat([contexts, torch.tensor([_BOS_STATE])])
+            prefixes = torch.cat([prefixes, torch.tensor([0])])
+            tokens = torch.cat([tokens, torch.tensor([vocab_size])])
+            log_probs = torch.cat([log_probs, torch.tensor([0.0])])
+        keys, by_key = torch.sort(prefixes * num_ids + tokens)
+        if bool((keys[1:] == keys[:-1]).any()):
+            token = int(keys[1:][keys[1:] == keys[:-1]][0]) % num_ids
+            raise NGramFormatError(f"two arcs of order {n} leave the same state with the same token {token}")
+        if bool((log_probs > 0).any()):
+            raise NGramFormatError(
+                f"an n-gram of order {n} has the log-probability {float(log_probs.max()):g}, which should be at most 0"
+            )
+        contexts = contexts[by_key]
+        orders.append(
+            NGramOrder(
+                prefixes=prefixes[by_key],
+                tokens=tokens[by_key].to(torch.int32),
+                log_probs=log_probs[by_key],
+                backoffs=torch.where(contexts == _ROOT, 0.0, backoffs[contexts]),
+            )
+        )
+        row_of_state[contexts] = torch.arange(contexts.numel())
+        row_of_state[_ROOT] = 0
+    return NGramTable(vocab_size, tuple(orders))
+
+
+def _check_arcs(bounds: Tensor, arc_from: Tensor, arc_order: Tensor, vocab_size: int, max_order: int) -> None:
+    """Each state's range in `start_end_arcs` holds its arcs and no others, and the empty context has every token."""
+    num_arcs = arc_from.numel()
+    start, end = bounds.unbind(dim=1)
+    index = torch.arange(num_arcs)
+    # Every arc inside its state's range, and ranges as long as there are arcs: then the ranges tile the arcs.
+    inside = (start[arc_from] <= index) & (index < end[arc_from])
+    if bool((start > end).any()) or int((end - start).sum()) != num_arcs or not bool(inside.all()):
+        raise NGramFormatError(f"start_end_arcs and from_states disagree about the source of some of the {num_arcs} arcs")
+    if int(arc_order.max()) > max_order:
+        raise NGramFormatError(f"an arc has order {int(arc_order.max())}, more than max_order {max_order}")
+    if int(end[_ROOT] - start[_ROOT]) != vocab_size:
+        raise NGramFormatError(
+            f"the start state has {int(end[_ROOT] - start[_ROOT])} arcs, it should have one for each of the {vocab_size} tokens"
+        )
+
+
+def _check_contexts(
+    context_length: Tensor, backoff_to: Tensor, arc_from: Tensor, arc_to: Tensor, arc_token: Tensor, max_order: int
+) -> None:
+    """States are contexts, backoff arcs drop a context's first token, and arcs lead to the longest context there is."""
+    num_states = context_length.numel()
+    if int(context_length[_ROOT]) != 0 or int(context_length[_BOS_STATE]) != 1:
+        orders = int(context_length[_ROOT]) + 1, int(context_length[_BOS_STATE]) + 1
+        raise NGramFormatError(f"the start state and the state of <s> have orders {orders}, they should have (1, 2)")
+
+    # Arcs that grow the context form a tree over the states: one arc into each, but none into the first two.
+    top = context_length[arc_from] == max_order - 1
+    no_unigram = ~top & (arc_from == _ROOT) & (arc_to == _ROOT)
+    grows = ~top & ~no_unigram
+    parents, children = arc_from[grows], arc_to[grows]
+    wrong = context_length[children] != context_length[parents] + 1
+    if bool(wrong.any()):
+        raise NGramFormatError(
+            f"an arc leads from state {int(parents[wrong][0])} to state {int(children[wrong][0])}, "
+            "whose order isn't one more: this isn't an n-gram model"
+        )
+    arcs_into = torch.bincount(children, minlength=num_states)
+    arcs_into[:2] += 1
+    if bool((arcs_into != 1).any()):
+        state = int(torch.nonzero(arcs_into != 1)[0, 0])
+        raise NGramFormatError(
+            f"state {state} isn't one context: {int(arcs_into[state])} arcs lead to it from the order below, not one"
+        )
+    parent = torch.full_like(backoff_to, -1)
+    label = torch.full_like(backoff_to, -1)
+    parent[children] = parents
+    label[children] = arc_token[grows]
+
+    # The suffix of a longer context is the suffix of its parent, prolonged by its own last token.
+    is_suffix = (parent[backoff_to] == backoff_to[parent]) & (label[backoff_to] == label)
+    is_suffix = torch.where(context_length > 1, is_suffix, backoff_to == _ROOT)
+    if not bool(is_suffix.all()):
+        state = int(torch.nonzero(~is_suffix)[0, 0])
+        raise NGramFormatError(
+            f"state {state} backs off to state {int(backoff_to[state])}, which isn't the same context without its first token"
+        )
+    source, target = arc_from[top], arc_to[top]
+    follows = (parent[target] == backoff_to[source]) & (label[target] == arc_token[top])
+    wrong = ~follows if max_order > 1 else target != _ROOT
+    if bool(wrong.any()):
+        raise NGramFormatError(
+            f"an arc of the highest order leads from state {int(source[wrong][0])} to state {int(target[wrong][0])}, "
+            "which isn't the context of the n-gram's last tokens"
+        )
+
+
+# Reading the archive
+
+
+def _read_members(file: BinaryIO) -> tuple[bytes, bytes]:
+    """The two members' contents, found by base name."""
+    size = os.fstat(file.fileno()).st_size
+    if file.read(2) == b"\x1f\x8b":
+        file.seek(0)
+        file = _gunzip(file, limit=max(_MAX_GZIP_RATIO * size, _MIN_GZIP_LIMIT))
+        size = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    found: dict[str, bytes] = {}
+    try:
+        with tarfile.open(fileobj=file, mode="r:") as archive:
+            for count, member in enumerate(archive):
+                if count == _MAX_MEMBERS:
+                    raise NGramFormatError(f"the archive has more than {_MAX_MEMBERS} members, a NeMo model has few")
+                name = member.name.rsplit("/", 1)[-1]
+                if name not in (_CONFIG, _WEIGHTS):
+                    continue
+                limit = _MAX_CONFIG_BYTES if name == _CONFIG else size
+                if name in found:
+                    raise NGramFormatError(f"the archive has more than one {name}")
+                # A sparse member can claim any size: its holes take no room in the archive.
+                if not member.isreg() or member.issparse():
+                    raise NGramFormatError(f"{name} in the archive isn't a plain file")
+                if member.size > limit:
+                    raise NGramFormatError(f"{name} claims {member.size} bytes, at most {limit} are possible")
+                content = archive.extractfile(member)
+                assert content is not None  # since it is a regular file
+                found[name] = content.read()
+    except NGramFormatError:
+        raise
+    except (tarfile.TarError, EOFError, ValueError, OSError) as error:
+        raise NGramFormatError(f"not a NeMo checkpoint, which is a tar archive ({_first_line(error)})") from error
+    for name in (_CONFIG, _WEIGHTS):
+        if name not in found:
+            raise NGramFormatError(f"the archive has no {name}: not a NeMo checkpoint")
+    return found[_CONFIG], found[_WEIGHTS]
+
+
+def _gunzip(file: BinaryIO, limit: int) -> io.BytesIO:
+    try:
+        with gzip.GzipFile(fileobj=file) as stream:
+            return io.BytesIO(read_unpacked(stream, limit))
+    except (OSError, EOFError, zlib.error) as error:
+        raise NGramFormatError(f"a broken gzip file ({_first_line(error)})") from error
+
+
+def _read_config(content: bytes) -> dict[str, int]:
+    """The sizes in `model_config.yaml`."""
+    try:
+        config = yaml.safe_load(content)
+    except Exception as error:  # apart from YAMLError it lets a dozen others through: recursion, overflows, bad dates
+        raise NGramFormatError(f"{_CONFIG} isn't valid YAML ({_first_line(error)})") from error
+    if not isinstance(config, dict):
+        raise NGramFormatError(f"{_CONFIG} holds a {type(config).__name__}, it should hold a mapping")
+    if config.get("separate_bos_state", True) is not True:
+        raise NGramFormatError(
+            "the model has no state for <s> (separate_bos_state isn't true): a phrase-boosting tree rather than a "
+            "language model. Build a PhraseBooster from its phrases"
+        )
+    sizes = {}
+    for name, least, most in (
+        ("vocab_size", 1, 2**31 - 4),
+        ("max_order", 1, MAX_ORDER),
+        ("num_states", 2, 2**62),
+        ("num_arcs", 1, 2**62),
+    ):
+        value = config.get(name)
+        if type(value) is not int:  # a bool is no size
+            raise NGramFormatError(f"{name} in {_CONFIG} is {'missing' if value is None else 'not a whole number'}")
+        if not least <= value <= most:
+            raise NGramFormatError(f"{name} in {_CONFIG} should be from {least} to {most}, it is {value:.6g}")
+        sizes[name] = value
+    return sizes
+
+
+def _read_state_dict(content: bytes) -> Mapping[str, Any]:
+    stream = io.BytesIO(content)
+    try:
+        if not zipfile.is_zipfile(stream):
+            raise NGramFormatError(f"{_WEIGHTS} isn't in PyTorch's zip format")
+        with zipfile.ZipFile(stream) as records:
+            if any(record.compress_type != zipfile.ZIP_STORED for record in records.infolist()):
+                raise NGramFormatError(f"{_WEIGHTS} has compressed records; PyTorch writes none")
+        stream.seek(0)
+        state_dict = torch.load(stream, weights_only=True, map_location="cpu")
+    except NGramFormatError:
+        raise
+    except Exception as error:  # a hostile pickle can make the reader raise anything
+        raise NGramFormatError(f"{_WEIGHTS} can't be read as plain tensors ({_first_line(error)})") from error
+    if not isinstance(state_dict, Mapping):
+        raise NGramFormatError(f"{_WEIGHTS} holds a {type(state_dict).__name__}, it should hold a state dict")
+    return state_dict
+
+
+def _check_tensors(config: dict[str, int], state_dict: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The model's tensors, of the right shapes: weights, finite, as float32; indices, in range, as int64."""
+    states, arcs, padded = config["num_states"], config["num_arcs"], config["num_arcs"] + config["vocab_size"]
+    tensors = {}
+    for name, size in (("arcs_weights", padded), ("backoff_weights", states), ("final_weights", states)):
+        tensor = _plain_tensor(state_dict, name, (size,), _WEIGHT_TYPES).to(torch.float32)
+        wrong = ~torch.isfinite(tensor)
+        if bool(wrong.any()):
+            raise NGramFormatError(f"{name} has the value {float(tensor[wrong][0])}, all should be finite")
+        tensors[name] = tensor
+    for name, shape, least, most in (
+        ("from_states", (padded,), 0, states - 1),
+        ("to_states", (padded,), 0, states - 1),
+        ("ilabels", (padded,), 0, config["vocab_size"] - 1),
+        ("backoff_to_states", (states,), 0, states - 1),
+        ("start_end_arcs", (states, 2), 0, arcs),
+        ("state_order", (states,), 1, MAX_ORDER + 1),
+    ):
+        tensor = _plain_tensor(state_dict, name, shape, _INDEX_TYPES).to(torch.int64)
+        wrong = (tensor < least) | (tensor > most)
+        if bool(wrong.any()):
+            raise NGramFormatError(f"{name} has the value {int(tensor[wrong][0])}, it should be from {least} to {most}")
+        tensors[name] = tensor
+    return tensors
+
+
+def _plain_tensor(state_dict: Mapping[str, Any], name: str, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> Tensor:
+    tensor = state_dict.get(name)
+    if not isinstance(tensor, Tensor):
+        raise NGramFormatError(f"{_WEIGHTS} has no tensor {name}")
+    if tensor.dtype not in dtypes or tensor.layout != torch.strided or tensor.device.type != "cpu":
+        raise NGramFormatError(f"{name} is a {tensor.layout} tensor of {tensor.dtype}, it should be one of {dtypes[0]}")
+    # A view can claim any size: hold it to what is stored.
+    if tuple(tensor.shape) != shape or tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        raise NGramFormatError(f"{name} has the shape {tuple(tensor.shape)}, by the config it should be {shape}")
+    return tensor.detach().contiguous()
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return (text.splitlines()[0] if text else type(error).__name__)[:200]

@@ -1,0 +1,124 @@
+"""The files of a saved language model: reading them, and what ties one to the other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError, safe_open
+
+from ..automaton.tensors import AutomatonTensors
+from ..config.config import NGramLMConfig
+from ..errors import NGramFormatError
+
+if TYPE_CHECKING:
+    from ..language_model.model import NGramLM
+
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
+TENSORS = (*AutomatonTensors._fields, "roots", "starts", "unk_tokens")
+# In the metadata of the tensors, the digest of those fields of the config that go with them. The others may be changed by hand:
+# settings of decoders, and the name of the tokenizer. Never add to these, or earlier files won't be read.
+DIGEST = "config_sha256"
+OF_TENSORS = (
+    "vocab_size", "order", "num_ngrams", "states_per_depth", "unk_log_prob", "bos_log_prob", "missing_unigrams",
+    "tokenizer_fingerprint", "training", "words",
+)  # fmt: skip
+
+
+def config_digest(values: Any) -> str:
+    """SHA-256 over what a config, as `config.json` has it, says of the tensors."""
+    fields = {name: values.get(name) for name in OF_TENSORS} if isinstance(values, dict) else {}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Raise what safetensors says of a disk, such as that it is full, as the `OSError` that it is."""
+    try:
+        yield
+    except SafetensorError as error:
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        if found is None:
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1])), os.fspath(path)) from error
+
+
+def load_saved(cls: type[NGramLM], config_path: Path, weights_path: Path, where: str, engine: str) -> NGramLM:
+    """A model out of its two files, checked.
+
+    Raises:
+        NGramFormatError: they don't hold a language model, or a broken one.
+    """
+    try:
+        values = json.loads(config_path.read_text(encoding="utf-8"))
+        digest = config_digest(values)
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or numbers of thousands of digits
+        raise NGramFormatError(f"{where}: {CONFIG_FILE} isn't JSON: {error}") from None
+    config = NGramLMConfig.from_dict(values, f"{where}/{CONFIG_FILE}")
+    try:
+        with safe_open(weights_path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get(DIGEST, digest) != digest:
+                raise NGramFormatError(
+                    f"{where}: {CONFIG_FILE} and {WEIGHTS_FILE} are of two models, or one has been changed: they weren't saved "
+                    "together. Save the model again, or download both"
+                )
+            names = set(file.keys())
+            expected: tuple[str, ...] = TENSORS
+            if config.words is not None and config.words.composition == "on_the_fly":
+                from ..lexicon.lazy_saved import NAMES  # compiled loops: they aren't loaded before they are needed
+
+                expected = NAMES
+            if names != set(expected):
+                odd = sorted(names ^ set(expected))
+                raise NGramFormatError(
+                    f"{where}: {WEIGHTS_FILE} should hold {len(expected)} tensors; missing or unknown: {odd}"
+                )
+            tensors = {name: file.get_tensor(name) for name in expected}
+            pieces = _pieces(metadata.get("pieces"), config, where)
+    except SafetensorError as error:
+        raise NGramFormatError(f"{where}: {WEIGHTS_FILE} isn't a safetensors file or is cut short: {error}") from None
+    if expected is not TENSORS:
+        from ..lexicon.lazy_saved import model_of
+
+        try:
+            return model_of(config, tensors, pieces, engine)
+        except NGramFormatError as error:
+            raise NGramFormatError(f"{where}: {error}") from None
+    roots, starts, unk_tokens = (tensors.pop(name) for name in ("roots", "starts", "unk_tokens"))
+    try:
+        lm = cls(config, AutomatonTensors(**tensors), roots, starts, unk_tokens, pieces, engine)
+        lm.validate()
+        inside = unk_tokens.numel() == 0 or (int(unk_tokens[0]) >= 0 and int(unk_tokens[-1]) < config.vocab_size)
+        if not inside or not bool((unk_tokens[1:] > unk_tokens[:-1]).all()):
+            raise NGramFormatError(f"unk_tokens should ascend within 0..{config.vocab_size - 1}")
+        if config.words is None and sum(config.states_per_depth) != lm.num_states:
+            raise NGramFormatError(f"states_per_depth counts {sum(config.states_per_depth)} states, there are {lm.num_states}")
+        if config.words is not None and config.words.num_contexts > lm.num_states:
+            raise NGramFormatError(f"words.num_contexts is {config.words.num_contexts}, but there are {lm.num_states} states")
+    except NGramFormatError as error:
+        raise NGramFormatError(f"{where}: {error}") from None
+    return lm
+
+
+def _pieces(encoded: str | None, config: NGramLMConfig, where: str) -> list[str | None] | None:
+    if encoded is None:
+        return None
+    try:
+        pieces = json.loads(encoded)
+    except (ValueError, RecursionError):
+        pieces = None
+    if (
+        not isinstance(pieces, list)
+        or len(pieces) != config.vocab_size
+        or not all(isinstance(piece, str | None) for piece in pieces)
+    ):
+        raise NGramFormatError(f"{where}: the metadata of {WEIGHTS_FILE} should list {config.vocab_size} pieces, but doesn't")
+    return pieces

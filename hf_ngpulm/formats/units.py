@@ -1,0 +1,139 @@
+"""Which token id a unit of an ARPA file stands for.
+
+Four ways to write a token are in use: the tokenizer's pieces (`▁the`), decimal ids (`17`), NeMo's encoding (one
+character per token, code point = id + 100), and single characters (for character vocabularies; case and the word
+delimiter may differ from the tokenizer's).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from ..errors import NGramFormatError
+from ..text.marks import WORD_MARKS
+from ..text.vocabulary import Vocabulary
+
+UNITS = ("piece", "id", "nemo", "char")
+NEMO_OFFSET = 100  # NeMo's DEFAULT_TOKEN_OFFSET: keeps clear of control characters and blanks
+WORD_DELIMITERS = ("|", "▁", " ", "_", "<space>")
+
+
+def units_to_ids(words: Sequence[str], units: str, vocabulary: Vocabulary) -> tuple[str, list[int]]:
+    """Translate the unigrams of a file (without `<s>`, `</s>`, `<unk>`) to token ids.
+
+    Returns:
+        The units that were used (detected if `units="auto"`), and an id per word.
+
+    Raises:
+        NGramFormatError: the words aren't units of this vocabulary; says what they look like and what would be right.
+    """
+    if units not in ("auto", *UNITS):
+        raise ValueError(f"units must be one of {('auto', *UNITS)}, got {units!r}")
+    candidates = UNITS if units == "auto" else (units,)
+    misses: dict[str, list[str]] = {}
+    for candidate in candidates:
+        read = _reader(candidate, vocabulary)
+        if read is None:
+            continue
+        ids = [read(word) for word in words]
+        misses[candidate] = [word for word, token_id in zip(words, ids, strict=True) if token_id < 0]
+        if not misses[candidate]:
+            doubled = _first_double(ids)
+            if doubled is not None:
+                first, second = (words[i] for i in doubled)
+                if first == second:
+                    raise NGramFormatError(f"{first!r} occurs more than once among the 1-grams")
+                if units == "auto" and candidate == "char":
+                    continue
+                raise NGramFormatError(
+                    f"{first!r} and {second!r} are both token id {ids[doubled[0]]} when read as {candidate} units"
+                )
+            return candidate, ids
+    raise NGramFormatError(_complaint(words, units, vocabulary, misses))
+
+
+def are_word_level(words: Sequence[str], vocabulary: Vocabulary) -> bool:
+    """Whether the unigrams of a file are whole words, which aren't units of the vocabulary however they are read."""
+    if vocabulary.pieces is None:
+        return False
+    for candidate in UNITS:
+        read = _reader(candidate, vocabulary)
+        strange = [word for word in words if read is not None and read(word) < 0]
+        if not strange or not _are_whole_words(words, strange):
+            return False
+    return True
+
+
+def _reader(units: str, vocabulary: Vocabulary) -> Callable[[str], int] | None:
+    """A function from a word to its id, -1 where it has none; None for units that need a tokenizer, without one."""
+    if units == "id":
+        return lambda word: _in_range(int(word), vocabulary.size) if re.fullmatch("[0-9]{1,18}", word) else -1
+    if units == "nemo":
+        return lambda word: _in_range(ord(word) - NEMO_OFFSET, vocabulary.size) if len(word) == 1 else -1
+    if vocabulary.pieces is None:
+        return None
+    by_piece = {piece: token_id for token_id, piece in enumerate(vocabulary.pieces) if piece is not None}
+    if units == "piece":
+        return lambda word: by_piece.get(word, -1)
+    delimiter = next((by_piece[mark] for mark in WORD_DELIMITERS if mark in by_piece), -1)
+
+    def read_char(word: str) -> int:
+        if word in WORD_DELIMITERS:
+            return by_piece.get(word, delimiter)
+        if len(word) != 1:
+            return -1
+        return next((by_piece[form] for form in (word, word.lower(), word.upper()) if form in by_piece), -1)
+
+    return read_char
+
+
+def _in_range(token_id: int, size: int) -> int:
+    return token_id if 0 <= token_id < size else -1
+
+
+def _first_double(ids: list[int]) -> tuple[int, int] | None:
+    seen: dict[int, int] = {}
+    for row, token_id in enumerate(ids):
+        if token_id in seen:
+            return seen[token_id], row
+        seen[token_id] = row
+    return None
+
+
+def _complaint(words: Sequence[str], units: str, vocabulary: Vocabulary, misses: dict[str, list[str]]) -> str:
+    total = len(words)
+    if not misses:
+        return f"{units} units need the ASR model's tokenizer to be read: pass tokenizer=..."
+    best = min(misses, key=lambda candidate: len(misses[candidate]))
+    strange = misses[best]
+    name = vocabulary.tokenizer_id or f"a vocabulary of {vocabulary.size} ids"
+    expected = f"units of {name}"
+    if vocabulary.pieces is not None:
+        examples = [piece for piece in vocabulary.pieces if piece][-3:]
+        expected += f" (pieces such as {', '.join(map(repr, examples))}; decimal ids; NeMo's characters; single characters)"
+    else:
+        expected += " (decimal ids, or NeMo's one character per token; pieces need tokenizer=...)"
+    shown = ", ".join(repr(word) for word in strange[:3])
+    if vocabulary.pieces is not None and _are_whole_words(words, strange):
+        return (
+            f"this is a word-level language model (units such as {shown}), but token-level units were expected: "
+            f'{expected}. The ways out: units="word" (--unit word) spells its words in tokens; or train one of the text it was '
+            "made of, with the ASR model's tokenizer: `hf-ngpulm train TEXT --tokenizer ASR_MODEL --output my-lm`, or "
+            "NGramLM.train(texts, tokenizer=...)"
+        )
+    if len(strange) <= total // 2:
+        return (
+            f"{len(strange)} of {total} unigrams, such as {shown}, are outside the vocabulary when read as {best} "
+            f"units; expected {expected}. Is this the tokenizer that the language model was made with?"
+        )
+    return (
+        f"found units such as {shown} ({len(strange)} of {total} unigrams can't be read as {best} units); expected {expected}"
+    )
+
+
+def _are_whole_words(words: Sequence[str], strange: list[str]) -> bool:
+    """Letters for the most part, and nowhere a tokenizer's mark of where words begin or end."""
+    if any(mark in word for word in words for mark in WORD_MARKS):
+        return False
+    return sum(len(word) > 1 and word.isalpha() for word in strange) > len(strange) // 2

@@ -1,0 +1,1 @@
+"""Repositories of `Wav2Vec2ProcessorWithLM`."""

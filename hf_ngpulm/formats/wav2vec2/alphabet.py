@@ -1,0 +1,184 @@
+"""The labels of a CTC model's outputs, as pyctcdecode writes them, and as a tokenizer."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from ...errors import NGramFormatError
+
+logger = logging.getLogger(__name__)
+
+BPE_TOKEN = "▁"
+UNK_TOKEN = "⁇"
+UNK_BPE_TOKEN = "▁⁇▁"
+BLANK_TOKEN_PTN = re.compile(r"^[<\[]pad[>\]]$", re.IGNORECASE)
+UNK_TOKEN_PTN = re.compile(r"^[<\[]unk[>\]]$", re.IGNORECASE)
+_SPECIAL = re.compile(r"^[<\[].+[>\]]$")
+
+
+class Alphabet:
+    """Labels in pyctcdecode's notation: `""` the blank, `" "` between words or `▁` where a word begins, `⁇` what is unknown.
+
+    Args:
+        labels: one for each class of the outputs, all different.
+        is_bpe: whether words begin at labels with `▁`; otherwise there is a label between them.
+    """
+
+    def __init__(self, labels: Sequence[str], is_bpe: bool) -> None:
+        self._labels, self._is_bpe = list(labels), bool(is_bpe)
+
+    @property
+    def labels(self) -> list[str]:
+        """A copy of the labels."""
+        return list(self._labels)
+
+    @property
+    def is_bpe(self) -> bool:
+        return self._is_bpe
+
+    @classmethod
+    def build_alphabet(cls, labels: Iterable[str]) -> Alphabet:
+        """Bring labels into this notation.
+
+        `|` is taken for the space if there is none; `<pad>`, `[PAD]`, or `_` in vocabularies without it, for the blank, which
+        otherwise is appended; `<unk>` for the unknown one; WordPiece's `##` (a word goes on) becomes `▁` (a word begins).
+
+        Raises:
+            ValueError: a label that occurs twice, or a space among labels with `▁`.
+        """
+        labels = list(labels)
+        doubles = sorted({label for label in labels if labels.count(label) > 1})
+        if doubles:
+            raise ValueError(f"labels should be all different, but {doubles[:5]} occur more than once")
+        has_hashes = any(label.startswith("##") for label in labels)
+        is_bpe = has_hashes or any(label.startswith(BPE_TOKEN) for label in labels)
+        if is_bpe and any(" " in label for label in labels):
+            raise ValueError(f"labels with {BPE_TOKEN} or ## say where words begin; a label with a space has no place there")
+        if has_hashes:
+            labels = [_begins_word(label) for label in labels]
+        elif not is_bpe and "|" in labels and " " not in labels:
+            labels[labels.index("|")] = " "
+        labels = ["" if BLANK_TOKEN_PTN.match(label) else label for label in labels]
+        if not is_bpe and "_" in labels and "" not in labels:
+            labels[labels.index("_")] = ""
+        if "" not in labels:
+            logger.info("no label is the CTC blank's: it is appended to the end")
+            labels.append("")
+        unknown = UNK_BPE_TOKEN if is_bpe else UNK_TOKEN
+        labels = [unknown if UNK_TOKEN_PTN.match(label) else label for label in labels]
+        if not is_bpe and " " not in labels:
+            logger.warning("no label stands between words (' ' or '|')")
+        return cls(labels, is_bpe)
+
+    def dumps(self) -> str:
+        """As JSON text."""
+        return json.dumps({"labels": self._labels, "is_bpe": self._is_bpe})
+
+    @classmethod
+    def loads(cls, text: str) -> Alphabet:
+        """Of JSON text.
+
+        Raises:
+            NGramFormatError: it isn't that of an alphabet.
+        """
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise NGramFormatError(f"alphabet.json isn't JSON: {error}") from None
+        labels = values.get("labels") if isinstance(values, dict) else None
+        if (
+            not isinstance(labels, list)
+            or not all(isinstance(label, str) for label in labels)
+            or labels.count("") != 1
+            or len(set(labels)) != len(labels)
+            or not isinstance(values.get("is_bpe"), bool)
+        ):
+            raise NGramFormatError(
+                "alphabet.json should be an object with labels (texts, all different, one of them empty: the blank) and is_bpe "
+                f"(true or false), is {text[:80]!r}"
+            )
+        return cls(labels, values["is_bpe"])
+
+
+def verify_alphabet_coverage(alphabet: Alphabet, unigrams: Collection[str]) -> None:
+    """Warn if more than a fifth of the different characters of some words are in no label."""
+    of_words, of_labels = set("".join(unigrams)), set("".join(alphabet.labels))
+    missing = of_words - of_labels
+    if len(missing) > 0.2 * len(of_words):
+        shown = ", ".join(map(repr, sorted(missing)[:5]))
+        logger.warning(
+            "the labels lack %s of the %s characters of the unigrams, such as %s", len(missing), len(of_words), shown
+        )
+
+
+def _begins_word(label: str) -> str:
+    """A label of WordPiece in SentencePiece's notation."""
+    if label.startswith("##"):
+        return label[2:]
+    special = _SPECIAL.match(label) or label in ("", BPE_TOKEN, UNK_BPE_TOKEN)
+    return label if special else BPE_TOKEN + label
+
+
+class LabelTokenizer:
+    """An alphabet as a tokenizer: as much of one as decoding with words takes.
+
+    It writes words label by label, or in the fewest pieces (`▁`), which may not be those that the recogniser was trained with.
+    """
+
+    is_fast = False
+    name_or_path = "the labels"
+
+    def __init__(self, alphabet: Alphabet) -> None:
+        self.labels, self.is_bpe = alphabet.labels, alphabet.is_bpe
+        self._written = [label.replace(BPE_TOKEN, " ") if self.is_bpe else label for label in self.labels]
+        self.ids = {label: token for token, label in enumerate(self.labels)}
+        self.pad_token_id = self.ids[""]
+        self.all_special_ids = [self.pad_token_id]
+        self.word_delimiter_token = None if self.is_bpe else " "
+        self.word_delimiter_token_id = None if self.is_bpe else self.ids.get(" ")
+        # Of letters, unknown ones are left out; of pieces, a word is unknown as a whole.
+        self.unk_token_id = len(self.labels) if self.is_bpe else None
+        # Longest first, where labels of several characters stand among the others.
+        ways = sorted((label for label in self.labels if label), key=len, reverse=True)
+        self._label = re.compile("|".join(map(re.escape, ways)))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def get_vocab(self) -> dict[str, int]:
+        return dict(self.ids)
+
+    def __call__(self, texts: str | list[str], **_: Any) -> dict[str, Any]:
+        if isinstance(texts, str):
+            return {"input_ids": self._encode(texts)}
+        return {"input_ids": [self._encode(text) for text in texts]}
+
+    def _encode(self, text: str) -> list[int]:
+        if not self.is_bpe:
+            return [self.ids[label] for label in self._label.findall(text)]
+        return [token for word in text.split() for token in self._fewest(BPE_TOKEN + word)]
+
+    def _fewest(self, word: str) -> list[int]:
+        """The fewest pieces that join to a word, or the unknown token."""
+        ways: list[list[int] | None] = [[]]
+        for end in range(1, len(word) + 1):
+            found: list[int] | None = None
+            for begin in range(end):
+                before, token = ways[begin], self.ids.get(word[begin:end])
+                if before is not None and token is not None and (found is None or len(before) + 1 < len(found)):
+                    found = [*before, token]
+            ways.append(found)
+        return [len(self.labels)] if ways[-1] is None else ways[-1]
+
+    def tokenize(self, text: str) -> list[str]:
+        return [self.labels[token] if token < len(self.labels) else UNK_TOKEN for token in self._encode(text)]
+
+    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
+        return [self.labels[token] for token in ids]
+
+    def decode(self, ids: Iterable[int], **_: Any) -> str:
+        return " ".join("".join([self._written[token] for token in ids]).split())

@@ -1,0 +1,282 @@
+"""Repos of a `Wav2Vec2ProcessorWithLM`: its word-level language model over the tokens of the recogniser.
+
+Such a repo, on the Hub or in a folder, has beside the files of model and tokenizer
+
+    alphabet.json                   the labels of the outputs
+    language_model/attrs.json       alpha, beta, unk_score_offset, score_boundary
+    language_model/unigrams.txt     the words
+    language_model/*.bin or *.arpa  KenLM's file
+
+Only these four are read (and the tokenizer's, if none is given), as numbers and text: nothing is unpickled or executed. What
+pyctcdecode does with them becomes:
+
+- **unigrams** are the words that are known. Words of the LM that aren't among them cost unk_score_offset (with
+  `closed_vocabulary` they are forbidden), words among them that the LM lacks are unknown; both are counted in a warning.
+  Without the file, or with an empty one, all of the LM's words are known.
+- **unk_score_offset** is added to log10 p(<unk>), or to log10 p(word) of one that isn't listed, there; natural logarithms here,
+  so it is multiplied with ln 10. An unknown word costs nothing besides, however long it is. Until it ends the search charges it
+  as there, unk_score_offset without alpha for up to 6 characters and in proportion for longer ones (of up to 30); the rest is
+  added when it ends, or given back. Minus infinity forbids unknown words (`closed_vocabulary`).
+- **alpha** multiplies the LM's natural log-probabilities here as there: `lm_weight`.
+- **beta** is a bonus for each word: beta / alpha is added to each word's log-probability (`word_bonus`, see
+  `hf_ngpulm.lexicon.compose`), so that with a weight of alpha it is beta. The decoder's own `beta`, for each token, is 0.
+- **score_boundary** false: the search begins without `<s>`, and `</s>` doesn't count.
+- **its beam**: 100 prefixes, of which those 10 below the best are dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from huggingface_hub import hf_hub_download, snapshot_download
+from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
+
+from ...automaton.automaton import MAX_CONTEXT_LENGTH
+from ...config.config import MODEL_TYPE
+from ...errors import NGramFormatError, TokenizerMismatchError
+from ...lexicon import compose
+from ...lexicon.reweighing import reweighed
+from ...lexicon.unknowns import grade_unknown_words
+from ...text.spelling import speller_of
+from ...text.vocabulary import tokenizer_of
+from .alphabet import BLANK_TOKEN_PTN, UNK_BPE_TOKEN, UNK_TOKEN, UNK_TOKEN_PTN, Alphabet
+from .constants import DEFAULT_BEAM_WIDTH, DEFAULT_PRUNE_LOGP
+from .word_files import (
+    ARPA_ENDINGS,
+    ATTRS_FILE,
+    BINARY_ENDINGS,
+    CUTTINGS,
+    UNIGRAMS_FILE,
+    Attrs,
+    charged_to_unknown_words,
+    kenlm_file_in,
+    piece_lengths,
+    read_unigrams,
+    read_words,
+    unknown_log_prob,
+    whole_unknown_word,
+    with_unlisted,
+)
+
+if TYPE_CHECKING:
+    from ...language_model.model import NGramLM
+
+logger = logging.getLogger(__name__)
+
+ALPHABET_FILE, LM_FOLDER = "alphabet.json", "language_model"
+CONFIG_FILE = "config.json"
+
+
+def lm_from_repository(
+    repo: str | os.PathLike[str],
+    tokenizer: Any,
+    hub: dict[str, Any],
+    case: str,
+    closed_vocabulary: bool,
+    device: str | torch.device | None,
+    engine: str,
+    composition: str,
+) -> NGramLM:
+    """What `NGramLM.from_wav2vec2_with_lm` does.
+
+    Args:
+        hub: `revision`, `token`, `cache_dir` and `local_files_only`, as downloading takes them.
+        repo, tokenizer, case, closed_vocabulary, device, engine, composition: as there.
+    """
+    repo = os.fspath(repo)
+    folder = download(repo, **hub)
+    kenlm_file = kenlm_file_in(folder / LM_FOLDER)
+    if tokenizer is None or isinstance(tokenizer, str):
+        from transformers import AutoTokenizer
+
+        tokenizer = (
+            AutoTokenizer.from_pretrained(repo, **hub) if tokenizer is None else AutoTokenizer.from_pretrained(tokenizer)
+        )
+    tokenizer = tokenizer_of(tokenizer)
+    if (folder / ALPHABET_FILE).is_file():
+        alphabet = Alphabet.loads((folder / ALPHABET_FILE).read_text(encoding="utf-8"))
+        change = check_labels(alphabet, tokenizer, repo)
+        case = change if case == "auto" and change is not None else case
+    attrs_file, unigrams_file = (folder / LM_FOLDER / name for name in (ATTRS_FILE, UNIGRAMS_FILE))
+    if attrs_file.is_file():
+        attrs = Attrs.read(attrs_file)
+    else:
+        attrs = Attrs()
+        logger.warning("%s has no %s/%s; pyctcdecode's defaults are taken: %s", repo, LM_FOLDER, ATTRS_FILE, attrs)
+    if attrs.alpha < 0:
+        raise NGramFormatError(f"{attrs_file}: alpha should be at least 0, is {attrs.alpha}")
+    if attrs.alpha == 0 and attrs.beta:
+        logger.warning("%s: alpha is 0, so nothing of the language model counts, nor does beta (%s)", repo, attrs.beta)
+    unigrams = read_unigrams(unigrams_file) if unigrams_file.is_file() else None
+    table, words = read_words(kenlm_file, unigrams)
+    closed_vocabulary = closed_vocabulary or attrs.unk_score_offset == -math.inf
+    lexicon = unigrams if closed_vocabulary else None
+    if not closed_vocabulary:
+        table = with_unlisted(table, words, unigrams, case, attrs.offset)
+    weight = attrs.alpha or math.inf
+    has_pieces = speller_of(tokenizer).mark is not None
+    try:
+        lm = compose(
+            table, words, tokenizer, lexicon, None, case, closed_vocabulary, attrs.offset, 0.0, attrs.beta / weight, None,
+            engine, CUTTINGS if has_pieces else 1, composition,
+        )  # fmt: skip
+    except NGramFormatError as error:
+        raise NGramFormatError(f"{repo}: {error}") from None
+    defaults: dict[str, float | int | str | bool] = {
+        "lm_weight": attrs.alpha,
+        "beta": 0.0,
+        "num_beams": DEFAULT_BEAM_WIDTH,
+        "beam_threshold": -DEFAULT_PRUNE_LOGP,
+        "score_eos": attrs.score_boundary,
+    }
+    if has_pieces:
+        defaults["merge"] = "text"
+    lm.config = replace(lm.config, defaults=defaults)
+    if not attrs.score_boundary:
+        lm = _without_start(lm)
+    if attrs.alpha and not closed_vocabulary:
+        lm = _with_graded_unknown_words(lm, attrs, unknown_log_prob(table))
+    return lm if device is None else lm.to(device)
+
+
+def _without_start(lm: NGramLM) -> NGramLM:
+    """The same for texts that begin without context."""
+    if lm.grows:
+        from ...lexicon.lazy_model import OnTheFlyLM
+
+        assert isinstance(lm, OnTheFlyLM)
+        return lm.changed(lm.bonuses._replace(begins_at_start=False))
+    lm.starts = lm.roots.clone()
+    return lm
+
+
+def _with_graded_unknown_words(lm: NGramLM, attrs: Attrs, unknown: float) -> NGramLM:
+    """The same, with unknown words that cost what they do in pyctcdecode's search; in units of alpha."""
+    assert lm.config.words is not None
+    whole = whole_unknown_word(attrs, unknown) / attrs.alpha
+    charged = [charge / attrs.alpha for charge in charged_to_unknown_words(attrs, unknown)]
+    spaces = -math.log(lm.vocab_size) / attrs.alpha
+    words = replace(lm.config.words, context_length=MAX_CONTEXT_LENGTH)
+    config = replace(lm.config, words=words)
+    if lm.grows:
+        from ...lexicon.lazy_model import Grades, OnTheFlyLM
+
+        assert isinstance(lm, OnTheFlyLM)
+        grades = Grades(tuple(piece_lengths(lm)), whole, tuple(charged), whole)
+        return lm.changed(lm.bonuses._replace(delimiter=spaces, grades=grades), config)
+    tensors = reweighed(lm.tensors, lm.config.words, lm.vocab_size, delimiter=spaces, start=int(lm.starts[0]))
+    tensors = grade_unknown_words(tensors, lm.config.words, piece_lengths(lm), whole, charged, whole)
+    return type(lm)(config, tensors, lm.roots, lm.starts, lm.unk_tokens, lm.pieces, lm.engine)
+
+
+def download(
+    repo: str,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | Path | None = None,
+    local_files_only: bool = False,
+) -> Path:
+    """The folder of a repo with the files that a language model needs, and no others if they have to be downloaded.
+
+    Raises:
+        FileNotFoundError: it is neither a folder nor the id of a repo.
+    """
+    if os.path.isdir(repo):
+        return Path(repo)
+    small = [ALPHABET_FILE, *(f"{LM_FOLDER}/{name}" for name in (ATTRS_FILE, UNIGRAMS_FILE))]
+    folder = Path()
+    for endings in (BINARY_ENDINGS, ARPA_ENDINGS):  # the second only where there is none of the first
+        wanted = [*small, *(f"{LM_FOLDER}/*{ending}" for ending in endings)]
+        try:
+            folder = Path(
+                snapshot_download(
+                    repo, revision=revision, token=token, cache_dir=cache_dir, local_files_only=local_files_only,
+                    allow_patterns=wanted, library_name="hf_ngpulm",
+                )
+            )  # fmt: skip
+        except HFValidationError:
+            raise FileNotFoundError(f"{repo} is neither a folder nor the id of a Hub repo (organisation/name)") from None
+        if any(path.name.endswith(endings) for path in (folder / LM_FOLDER).glob("*")):
+            break
+    return folder
+
+
+def is_with_lm(source: str | os.PathLike[str]) -> bool | None:
+    """Whether a folder or repo has a language model for pyctcdecode, and isn't one of this package's.
+
+    None: nobody knows, for the Hub can't be asked, and nothing of the repo is in the cache.
+    """
+    name = os.fspath(source)
+    if os.path.isdir(name):
+        return os.path.isdir(os.path.join(name, LM_FOLDER)) and not _is_ours(Path(name, CONFIG_FILE))
+    try:
+        if _is_ours(Path(hf_hub_download(name, CONFIG_FILE, library_name="hf_ngpulm"))):
+            return False
+    except LocalEntryNotFoundError:
+        return None
+    except HFValidationError:
+        return False  # loading it as one of this package's tells what is wrong
+    except EntryNotFoundError:
+        pass  # a repo with the decoder alone
+    except OSError:
+        return False
+    try:
+        hf_hub_download(name, ALPHABET_FILE, library_name="hf_ngpulm")
+    except (EntryNotFoundError, OSError):
+        return False
+    return True
+
+
+def _is_ours(config: Path) -> bool:
+    try:
+        values = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(values, dict) and values.get("model_type") == MODEL_TYPE
+
+
+def check_labels(alphabet: Alphabet, tokenizer: Any, where: str) -> str | None:
+    """Hold the labels of a repo to the pieces of a tokenizer.
+
+    Returns:
+        "lower" or "upper" if the tokenizer's pieces are the labels in that case: what words have to be changed to; or None.
+
+    Raises:
+        TokenizerMismatchError: they differ by more than case.
+    """
+    pieces: list[str] = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
+    delimiter = getattr(tokenizer, "word_delimiter_token", None)
+    blank = getattr(tokenizer, "pad_token_id", None)
+    unknown = UNK_BPE_TOKEN if alphabet.is_bpe else UNK_TOKEN
+    written = []
+    for token, piece in enumerate(pieces):
+        if token == blank or BLANK_TOKEN_PTN.match(piece):
+            piece = ""
+        elif not alphabet.is_bpe and piece == delimiter:
+            piece = " "
+        elif UNK_TOKEN_PTN.match(piece):
+            piece = unknown
+        written.append(piece)
+    labels = [unknown if UNK_TOKEN_PTN.match(label) else label for label in alphabet.labels]
+    for change, case in ((str, None), (str.lower, "lower"), (str.upper, "upper")):
+        changed = [change(label) for label in labels]
+        # Special tokens that aren't among the outputs stand behind, on either side.
+        if all(ours == theirs or (case and _are_special(ours, theirs)) for ours, theirs in zip(written, changed)):
+            return case
+    token = next(token for token, (ours, theirs) in enumerate(zip(written, labels)) if ours != theirs)
+    raise TokenizerMismatchError(
+        f"{where}: {ALPHABET_FILE} has the label {labels[token]!r} for class {token}, the tokenizer the piece "
+        f"{pieces[token]!r}; the language model was made for another recogniser"
+    )
+
+
+def _are_special(ours: str, theirs: str) -> bool:
+    """Tokens that are written in one case whatever the others are."""
+    return ours.lower() == theirs.lower() and len(ours) > 1 and not ours.isalpha()

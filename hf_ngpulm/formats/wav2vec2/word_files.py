@@ -1,0 +1,245 @@
+"""The files of a word-level language model as pyctcdecode has them: KenLM's, a list of words, and four numbers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...automaton.convert import MISSING_LOG_PROB
+from ...common.arguments import LARGEST_WEIGHT
+from ...errors import NGramFormatError
+from ...lexicon.spellings import SHOWN
+from ...lexicon.words import FORBIDDEN
+from ...ngrams.table import NGramTable
+from ..arpa import ArpaFile
+from ..kenlm import KenLMFile, is_kenlm_binary, read_binary
+from .constants import (
+    AVG_TOKEN_LEN,
+    DEFAULT_ALPHA,
+    DEFAULT_BETA,
+    DEFAULT_SCORE_LM_BOUNDARY,
+    DEFAULT_UNK_LOGP_OFFSET,
+    LOG_BASE_CHANGE_FACTOR,
+)
+
+if TYPE_CHECKING:
+    from ...language_model.model import NGramLM
+
+logger = logging.getLogger(__name__)
+
+# Ways to cut a word into pieces, those with the fewest pieces, where no tokenizer says which one the recogniser learned.
+CUTTINGS = 16
+ATTRS_FILE, UNIGRAMS_FILE = "attrs.json", "unigrams.txt"
+BINARY_ENDINGS = (".bin", ".binary")
+ARPA_ENDINGS = (".arpa", ".arpa.gz", ".arpa.bz2", ".arpa.xz")
+LONGEST_WORD = 30  # characters of unknown words, from which on they are charged the same; up to AVG_TOKEN_LEN they are, too
+# What lists of words have out of language models, and that are none.
+SPECIAL = frozenset({"", "<s>", "</s>", "<unk>", "<UNK>"})
+
+
+@dataclass(frozen=True)
+class Attrs:
+    """What pyctcdecode weighs a language model with.
+
+    Args:
+        alpha: weight of its log-probabilities.
+        beta: natural log, added for each word.
+        unk_score_offset: log10 (as the model's own log-probabilities), added to those of unknown words; minus infinity forbids
+            them.
+        score_boundary: whether `<s>` and `</s>` count.
+    """
+
+    alpha: float = DEFAULT_ALPHA
+    beta: float = DEFAULT_BETA
+    unk_score_offset: float = DEFAULT_UNK_LOGP_OFFSET
+    score_boundary: bool = DEFAULT_SCORE_LM_BOUNDARY
+
+    @property
+    def offset(self) -> float:
+        """`unk_score_offset` as a natural log, and finite."""
+        return FORBIDDEN if self.unk_score_offset == -math.inf else LOG_BASE_CHANGE_FACTOR * self.unk_score_offset
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Attrs:
+        """Of `attrs.json`; what it lacks is pyctcdecode's default, with a warning.
+
+        Raises:
+            NGramFormatError: it isn't JSON, or an entry isn't what it should be.
+        """
+        try:
+            values = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise NGramFormatError(f"{path}: isn't JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise NGramFormatError(f"{path}: should be an object, is {str(values)[:80]!r}")
+        found: dict[str, Any] = {}
+        for entry in fields(cls):
+            if entry.name not in values:
+                logger.warning("%s has no %s; pyctcdecode's default is taken, %s", path, entry.name, entry.default)
+                continue
+            value = values[entry.name]
+            is_switch = isinstance(value, bool)
+            if entry.name == "score_boundary":
+                if not is_switch:
+                    raise NGramFormatError(f"{path}: score_boundary should be true or false, is {str(value)[:80]!r}")
+            elif is_switch or not isinstance(value, int | float) or not _is_weight(entry.name, value):
+                raise NGramFormatError(f"{path}: {entry.name} should be a number, is {str(value)[:80]!r}")
+            elif entry.name == "alpha" and 0 < abs(value) < 1e-6:  # all else is divided by it
+                raise NGramFormatError(f"{path}: alpha should be 0, or at least 1e-6 in size, is {value!r}")
+            found[entry.name] = value if is_switch else float(value)
+        return cls(**found)
+
+
+def read_unigrams(path: str | os.PathLike[str]) -> list[str] | None:
+    """The words of `unigrams.txt`, one a line; None of an empty file, which says nothing of words.
+
+    Raises:
+        NGramFormatError: it isn't UTF-8 text.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise NGramFormatError(f"{path}: not UTF-8 text: {error}") from None
+    return words_of(lines)
+
+
+def words_of(unigrams: Iterable[str] | None) -> list[str] | None:
+    """Words without what is none, each once; None if nothing is left."""
+    if isinstance(unigrams, str):
+        raise TypeError(f"unigrams should be a list of words, got the text {unigrams[:60]!r}")
+    found = [*dict.fromkeys(word.strip() for word in unigrams or () if word.strip() not in SPECIAL)]
+    return found or None
+
+
+def kenlm_file_in(folder: Path) -> Path:
+    """The KenLM file of a folder; a binary before an ARPA file, which takes longer to read.
+
+    Raises:
+        NGramFormatError: there is none, or several of a kind.
+    """
+    names = sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")) if folder.is_dir() else []
+    for endings in (BINARY_ENDINGS, ARPA_ENDINGS):
+        found = [name for name in names if name.endswith(endings)]
+        if len(found) > 1:
+            raise NGramFormatError(f"{folder} holds several language models, {', '.join(found)}; leave the one that is meant")
+        if found:
+            return folder / found[0]
+    raise NGramFormatError(
+        f"{folder} holds no KenLM file (*.bin, *.binary, *.arpa, *.arpa.gz); there is {', '.join(names) or 'nothing'}"
+    )
+
+
+def read_words(path: str | os.PathLike[str], unigrams: Collection[str] | None) -> tuple[NGramTable, list[str]]:
+    """N-grams of words, and the words that their ids stand for.
+
+    Args:
+        path: an ARPA file (also compressed) or a binary of KenLM.
+        unigrams: its words, for a binary that holds only their hashes.
+
+    Raises:
+        NGramFormatError: a damaged file, or a binary without words and no unigrams.
+        FileNotFoundError: there is no such file.
+    """
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"{os.fspath(path)}: no such file; name an ARPA file or a KenLM binary")
+    if not is_kenlm_binary(path):
+        arpa = ArpaFile(path)
+        return arpa.word_table(), arpa.words
+    file: KenLMFile = read_binary(path)
+    if not file.has_words:
+        if unigrams is None:
+            raise NGramFormatError(
+                f"{path}: the file holds no word strings, only their hashes, and no list of its words was given: pass "
+                "unigrams=[...] (unigrams.txt), or build it anew without build_binary's -v"
+            )
+        file.name_words(unigrams)
+    return file.word_table(), file.words
+
+
+def unknown_log_prob(table: NGramTable) -> float:
+    """Natural log-probability of `<unk>`, also of a model without it."""
+    row = table.row_of_unigram(table.unk)
+    return MISSING_LOG_PROB if row is None else float(table.orders[0].log_probs[row])
+
+
+def charged_to_unknown_words(attrs: Attrs, unknown: float) -> list[float]:
+    """What an unknown word of 0, 1, ... characters scores until it ends.
+
+    pyctcdecode's search charges it its offset (a natural log here, and unweighted), and known words nothing before they end.
+    Here known words pay for what the language model thinks of them letter by letter. So unknown ones have to pay for that,
+    too, by the time that they are as long as the average word: without it they push known words out of the beam, and cost
+    more than these when it is too late.
+    """
+    offset, share = max(min(attrs.unk_score_offset, 0.0), FORBIDDEN), attrs.alpha * unknown
+    return [offset * max(1.0, n / AVG_TOKEN_LEN) + share * min(1.0, n / AVG_TOKEN_LEN) for n in range(LONGEST_WORD + 1)]
+
+
+def whole_unknown_word(attrs: Attrs, unknown: float) -> float:
+    """What it scores when it has ended, `unknown` being the natural log-probability of `<unk>`."""
+    return attrs.alpha * (unknown + attrs.offset)
+
+
+def piece_lengths(lm: NGramLM) -> list[int]:
+    """Characters of each token of a language model, without the mark of words' beginnings."""
+    return [len((piece or "").lstrip("▁Ġ")) for piece in lm.pieces or ()]
+
+
+def checked_attrs(values: dict[str, Any]) -> Attrs:
+    """Attributes of a language model that may be computed with.
+
+    Raises:
+        ValueError: one that isn't a finite number, or too large (`unk_score_offset` may be minus infinity).
+    """
+    for name in ("alpha", "beta", "unk_score_offset"):
+        if not _is_weight(name, values[name]):
+            raise ValueError(f"{name} should be a finite number, got {values[name]!r}; up to {LARGEST_WEIGHT:,.0f} will do")
+    return Attrs(**values)
+
+
+def _is_weight(name: str, value: float) -> bool:
+    return abs(value) <= LARGEST_WEIGHT or (name == "unk_score_offset" and value == -math.inf)
+
+
+def with_unlisted(
+    table: NGramTable, words: Sequence[str], unigrams: Collection[str] | None, case: str, offset: float
+) -> NGramTable:
+    """N-grams in which the words that aren't among the unigrams cost their offset, and are known like others otherwise.
+
+    pyctcdecode adds it to the words' own log-probabilities, and the language model goes on behind them.
+
+    Args:
+        table: of the language model.
+        words: what its ids stand for.
+        unigrams: the words that are listed; None, or none that the language model has: all of its words are.
+        case: as for `hf_ngpulm.lexicon.compose`.
+        offset: natural log.
+    """
+    if unigrams is None:
+        return table
+    change = {"lower": str.lower, "upper": str.upper}.get(case, str)
+    listed, known = set(unigrams), {written for word in words for written in (word, change(word))}
+    missing = [word for word in unigrams if word not in known]
+    is_unlisted = torch.tensor([word not in listed and change(word) not in listed for word in words])
+    if missing:
+        _tell(missing, "of the unigrams aren't in the language model", "they stay unknown")
+    if bool(is_unlisted.all()):
+        return table
+    if bool(is_unlisted.any()):
+        unlisted = [word for word, left_out in zip(words, is_unlisted.tolist(), strict=True) if left_out]
+        _tell(unlisted, "of the language model aren't among the unigrams", "each costs unk_score_offset")
+    penalty = torch.zeros(table.num_ids)
+    penalty[: len(words)] = offset * is_unlisted
+    orders = [replace(order, log_probs=order.log_probs + penalty[order.tokens.to(torch.int64)]) for order in table.orders]
+    return NGramTable(table.vocab_size, tuple(orders))
+
+
+def _tell(words: Sequence[str], what: str, then: str) -> None:
+    logger.warning("%s words %s, such as %s; %s", f"{len(words):,}", what, ", ".join(map(repr, words[:SHOWN])), then)

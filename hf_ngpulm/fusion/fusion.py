@@ -1,0 +1,419 @@
+"""Which language models and phrases the rows of a batch follow, and with what weights."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..automaton import BackoffAutomaton
+from ..automaton.pool import AutomatonPool, Place
+from ..automaton.tensors import AutomatonTensors
+from ..common.arguments import check_number, check_weight
+from ..common.pickling import WithoutCaches
+from ..language_model.log_linear import LogLinear, parts_of
+from ..language_model.model import NGramLM
+from ..phrases import Booster
+from ..phrases.contexts import Contexts, is_per_row
+
+if TYPE_CHECKING:
+    from ..lexicon.lazy_search import Growth
+
+Result = TypeVar("Result")
+LM_WEIGHT = 0.5  # where nobody says anything else
+# Contexts that stay in a pool after their batch, and how many arcs they may have in all.
+KEPT_CONTEXTS, KEPT_ARCS = 1024, 1 << 24
+
+
+class RowModels(NamedTuple):
+    """What the rows of a batch are fused with.
+
+    Args:
+        tensors: those of one automaton, or of several in one set.
+        vocab_size: tokens that they score.
+        states: int32 `[B, M]`, the states in which each row's automata begin.
+        weights: float32 `[B, M]`; 0 for a row without a model.
+        present: bool `[B, M]`, whether a row has a model.
+        num_lms: how many of the M are language models; they come first, phrases last.
+        growth: of language models that are composed as searches come to them; None if there are none. See `settled`.
+    """
+
+    tensors: AutomatonTensors
+    vocab_size: int
+    states: Tensor
+    weights: Tensor
+    present: Tensor
+    num_lms: int
+    growth: Growth | None = None
+
+    @property
+    def lm_weights(self) -> Tensor:
+        """Weights of the language models together, `[B]`."""
+        return self.weights[:, : self.num_lms].sum(1)
+
+    def at_end(
+        self, scores: Tensor, lm_scores: Tensor, lm_states: Tensor, score_eos: bool, engine: str
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores of hypotheses whose utterances end here.
+
+        Args:
+            scores: `[B, K]`, of the search.
+            lm_scores, lm_states: `[B, K, M]`, each automaton's unweighted score of the tokens, and where they have led.
+            score_eos: whether `</s>` counts.
+
+        Returns:
+            Scores with what the end adds, and the unweighted scores of the LMs (without `</s>`) and of the phrases: float64
+            `[B, K]` on the device of the scores.
+        """
+        device = scores.device
+        lm_scores = lm_scores.double().masked_fill(~self.present[:, None].to(device), 0.0)
+        if (score_eos and self.num_lms) or self.num_lms < lm_scores.shape[2]:
+            finals = self.final_scores(lm_states.to(self.states.device), score_eos, engine).to(device).double()
+            scores = scores + (self.weights[:, None].to(device) * finals).sum(2)
+            lm_scores[..., self.num_lms :] += finals[..., self.num_lms :]
+        return scores, lm_scores[..., : self.num_lms].sum(2), lm_scores[..., self.num_lms :].sum(2)
+
+    def grown(self) -> RowModels:
+        """The same with all that has been composed so far."""
+        return self if self.growth is None else self._replace(tensors=self.growth.tensors)
+
+    def widened(self) -> RowModels:
+        """The same with phrases, of which no row has any."""
+        states, weights, present = (widened(part) for part in (self.states, self.weights, self.present))
+        return self._replace(states=states, weights=weights, present=present)
+
+    def of(self, rows: Tensor | slice) -> RowModels:
+        """Some of the rows."""
+        return self._replace(states=self.states[rows], weights=self.weights[rows], present=self.present[rows])
+
+    def final_scores(self, states: Tensor, score_eos: bool, engine: str) -> Tensor:
+        """What the end of a transcript scores, unweighted: that of `</s>`, and what unfinished phrases give back.
+
+        Args:
+            states: `[B, K, M]`.
+            score_eos: whether `</s>` counts; phrases give back anyhow.
+
+        Returns:
+            float32 `[B, K, M]`.
+        """
+        ends = torch.full((states.numel(),), self.vocab_size, dtype=torch.int32, device=states.device)
+        tensors = [tensor.to(states.device) for tensor in self.grown().tensors]
+        scores, _ = torch.ops.hf_ngpulm.step(tensors, states.flatten(), ends, self.vocab_size + 1, engine)
+        scores = scores.view(states.shape).masked_fill(~self.present[:, None].to(states.device), 0.0)
+        if not score_eos:
+            scores[..., : self.num_lms] = 0.0
+        return scores
+
+
+def settled(models: RowModels, search: Callable[[RowModels], Result], replay: Callable[[Growth, Result], bool]) -> Result:
+    """The result of a search.
+
+    With language models that are composed as searches come to them it is done again as long as it has entered what wasn't yet
+    composed: the last time, all scores are those of the whole models.
+
+    Args:
+        search: with models, from where it stands; nothing may be different when it is done again.
+        replay: tells what a search has entered (`Growth.replay`), and whether that was new.
+    """
+    growth = models.growth
+    if growth is None:
+        return search(models)
+    with growth.lock:
+        while True:
+            result = search(models.grown())
+            if not replay(growth, result):
+                return result
+
+
+def widened(values: Tensor, shift: int = 0) -> Tensor:
+    """`[..., M]` -> `[..., M + 1]`: what there is of language models, larger by `shift`, and nothing of phrases."""
+    return torch.cat([values + shift if shift else values, values.new_zeros((*values.shape[:-1], 1))], -1)
+
+
+def no_models(batch_size: int, device: torch.device) -> RowModels:
+    """For decoding without a language model: M = 0."""
+    integers = torch.zeros(1, dtype=torch.int32, device=device)
+    numbers = torch.zeros(1, device=device)
+    tensors = AutomatonTensors(
+        arc_offsets=integers.repeat(2),
+        arc_tokens=integers[:0].to(torch.int16),
+        arc_weights=numbers[:0],
+        arc_targets=integers[:0],
+        backoff_states=integers,
+        backoff_weights=numbers,
+    )
+    none = torch.zeros((batch_size, 0), device=device)
+    return RowModels(tensors, 0, none.to(torch.int32), none, none.to(torch.bool), 0)
+
+
+class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": lambda: None}):
+    """Language models and phrases with their weights: for all rows the same ones, or one (or None) for each row.
+
+    Automata that share a batch lie in a pool, where they stay: a batch with the same ones again costs nothing.
+
+    Args:
+        lm: a model, several as `LogLinear`, a sequence with one of these (or None) per row, or None.
+        lm_weight: a number, or a tensor `[B]` with one per row.
+        phrases: a `PhraseBooster` or phrases to make one of, a sequence with one (or None) per row, or None.
+        phrase_weight: a number, or a tensor `[B]`.
+        tokenizer: what phrases are written with.
+
+    Raises:
+        ValueError: models over vocabularies of different sizes, none at all in a list, or a weight that isn't a finite number.
+        TokenizerMismatchError: a model or booster that was made for another tokenizer.
+    """
+
+    def __init__(
+        self,
+        lm: NGramLM | LogLinear | Sequence[NGramLM | LogLinear | None] | None = None,
+        lm_weight: float | Tensor = LM_WEIGHT,
+        phrases: Any = None,
+        phrase_weight: float | Tensor = 1.0,
+        tokenizer: Any = None,
+    ) -> None:
+        self.per_row = list(lm) if isinstance(lm, Sequence) else None
+        self.of_all: NGramLM | LogLinear | None = None if isinstance(lm, Sequence) else lm
+        every = [parts_of(row) for row in ([lm] if self.per_row is None else self.per_row)]
+        self.num_lms = max(map(len, every), default=0)  # of the row that has most
+        self.models: list[NGramLM] = list({id(model): model for parts in every for model, _ in parts}.values())
+        if not self.models and lm is not None:
+            raise ValueError("lm is an empty list, or one of None only; pass a language model, or lm=None")
+        for model in self.models:
+            if not isinstance(model, BackoffAutomaton):
+                raise TypeError(f"lm should be an NGramLM (see hf_ngpulm.NGramLM.from_pretrained), got {type(model).__name__}")
+            if tokenizer is not None:
+                model.check_tokenizer(tokenizer)
+        sizes = sorted({model.vocab_size for model in self.models})
+        if len(sizes) > 1:
+            raise ValueError(f"language models over vocabularies of different sizes {sizes} can't serve one batch")
+        self.weight = check_weight(lm_weight, "lm_weight")
+        self.contexts = Contexts(tokenizer, sizes[0] if sizes else None)
+        self._take_phrases(phrases, phrase_weight)
+        self.held: Counter[str] = Counter()  # contexts that streams are in
+        self._pools: dict[torch.device, AutomatonPool] = {}
+        self._shared: tuple[tuple[Any, ...], Any, RowModels] | None = None
+
+    @property
+    def grows(self) -> bool:
+        """Whether any of the language models is composed as searches come to it."""
+        return any(model.grows for model in self.models)
+
+    def rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
+        """The models of `batch_size` rows, on the device of their logits.
+
+        Args:
+            phrases: those of this batch, if they aren't the usual ones.
+
+        Raises:
+            ValueError: a list of models, phrases or weights for another number of rows.
+        """
+        phrases = self.phrases if phrases is None else phrases
+        boosters = None if phrases is None else self.contexts.of_rows(phrases, batch_size)
+        if not self.models and boosters is None:
+            return no_models(batch_size, device)
+        models: list[Any] = [self.of_all] * batch_size
+        if self.per_row is not None:
+            if len(self.per_row) != batch_size:
+                raise ValueError(f"lm lists {len(self.per_row)} language models, the batch has {batch_size} rows")
+            models = self.per_row
+        columns, weights = [], []
+        if self.models:
+            lm_weights = _weights(self.weight, "lm_weight", batch_size, device)
+            nothing = [(None, 0.0)] * self.num_lms  # behind the parts of rows that have fewer than others
+            every_part = [(*parts_of(row), *nothing)[: self.num_lms] for row in models]
+            for place in range(self.num_lms):
+                columns.append([parts[place][0] for parts in every_part])
+                factors = torch.tensor([parts[place][1] for parts in every_part], dtype=torch.float32, device=device)
+                weights.append(lm_weights * factors)
+        if boosters is not None:
+            columns.append(boosters)
+            weights.append(_weights(self.phrase_weight, "phrase_weight", batch_size, device))
+        automata = [[column[row] for column in columns] for row in range(batch_size)]
+        present = torch.tensor([[model is not None for model in row] for row in automata], dtype=torch.bool, device=device)
+        present = present.view(batch_size, len(columns))
+        only = self.models[0] if len(self.models) == 1 and len(columns) == 1 and not self.models[0].grows else None
+        if only is not None and only.device == device:
+            states = only.starts[:1].expand(batch_size)[:, None]
+            tensors, vocab_size = only.tensors, only.vocab_size
+        else:
+            pool = self._pool(device, [booster for booster in boosters or () if booster is not None])
+            starts = [[0 if model is None else pool.places[_key(model)].start for model in row] for row in automata]
+            states = torch.tensor(starts, dtype=torch.int32, device=device).view(batch_size, len(columns))
+            tensors, vocab_size = pool.tensors, pool.vocab_size
+        return RowModels(
+            tensors,
+            vocab_size,
+            states.contiguous(),
+            torch.where(present, torch.stack(weights, 1), 0.0),
+            present,
+            self.num_lms,
+            self._growth(device),
+        )
+
+    def shared_rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
+        """As `rows`, for who changes nothing in them: those of the batch before, if this one is of the same kind."""
+        lm = self.of_all
+        varied = phrases is not None or self.phrases is not None or self.per_row is not None or isinstance(self.weight, Tensor)
+        if varied or not isinstance(lm, NGramLM) or (lm.grows and not device.type == lm.device.type == "cpu"):
+            return self.rows(batch_size, device, phrases)
+        if lm.grows:
+            return self._growing_rows(lm, batch_size)
+        kind: tuple[Any, ...] = (batch_size, device, self.weight)
+        of = lm.arc_offsets  # others after the model has moved to another device
+        if self._shared is None or self._shared[0] != kind or self._shared[1] is not of:
+            self._shared = kind, of, self.rows(batch_size, device)
+        return self._shared[2]
+
+    def _growing_rows(self, lm: NGramLM, batch_size: int) -> RowModels:
+        """Rows with nothing but one language model that grows: it is searched where it lies."""
+        from ..lexicon.lazy_search import Growth  # compiled loops: they aren't loaded before they are needed
+
+        growth = Growth(None, [lm])  # type: ignore[list-item]
+        states = lm.starts.cpu()[:1].expand(batch_size)[:, None].contiguous()
+        weights = torch.full((batch_size, 1), float(self.weight))
+        return RowModels(growth.tensors, lm.vocab_size, states, weights, torch.ones_like(weights, dtype=torch.bool), 1, growth)
+
+    def row(self, model: NGramLM | LogLinear | None, lm_weight: float, device: torch.device) -> RowModels:
+        """One row with one of the models, or None, its weight, and the phrases of all rows.
+
+        Raises:
+            ValueError: another model, or a weight that isn't a finite number.
+        """
+        rows = [self.of_all] if self.per_row is None else self.per_row
+        known = {id(other): other for other in rows if other is not None}.values()
+        if model is not None and all(other is not model for other in known):
+            raise ValueError(f"this lm isn't among the decoder's {len(known)}; make the decoder with it too: lm=[...]")
+        one = copy.copy(self)
+        one.per_row = [model] if self.models else None
+        one.weight = check_number(lm_weight, "lm_weight")
+        return one.rows(1, device)
+
+    def hold(self, phrases: Any, times: int = 1) -> None:
+        """Keep some phrases in the pools, for searches that go on using them; or, with -1 for `times`, no longer."""
+        booster = self.contexts.booster(phrases)
+        if booster is not None:
+            self.held[booster.fingerprint] += times
+            if not self.held[booster.fingerprint]:  # or a server would note of ever more of them
+                del self.held[booster.fingerprint]
+
+    def places(self, contexts: Sequence[Any], device: torch.device) -> tuple[list[Place], AutomatonPool]:
+        """Where some phrases lie, and in what pool."""
+        boosters = [self.contexts.booster(phrases) for phrases in contexts]
+        known = [booster for booster in boosters if booster is not None]
+        pool = self._pool(device, known)
+        return [pool.places[_key(booster)] for booster in known], pool
+
+    def in_pool(self, models: RowModels, device: torch.device) -> tuple[RowModels, int]:
+        """The same rows with automata that lie in the pool, and how much larger the numbers of their states are there."""
+        _, pool = self.places([[]], device)
+        shift = 0
+        if models.num_lms and models.tensors.arc_offsets is self.models[0].tensors.arc_offsets:
+            shift = pool.places[_key(self.models[0])].states[0]
+        states = models.states + shift
+        return models._replace(tensors=pool.tensors, vocab_size=pool.vocab_size, states=states), shift
+
+    def select(self, rows: Sequence[int]) -> Fusion:
+        """The same for a batch of some of the rows, in this order; the pools are shared.
+
+        Args:
+            rows: places in the lists of models and phrases, and in tensors of weights.
+        """
+        selected = copy.copy(self)
+        if self.per_row is not None:
+            selected.per_row = [self.per_row[row] for row in rows]
+        if is_per_row(self.phrases):
+            selected.phrases = [self.phrases[row] for row in rows]
+        selected.weight = select_rows(self.weight, rows)
+        selected.phrase_weight = select_rows(self.phrase_weight, rows)
+        return selected
+
+    def with_phrases(self, phrases: Any, phrase_weight: float | Tensor) -> Fusion:
+        """The same with other phrases; the pools, and the contexts in them, are shared."""
+        changed = copy.copy(self)
+        changed._take_phrases(phrases, phrase_weight)
+        return changed
+
+    def with_weights(self, lm_weight: float | Tensor | None = None, phrase_weight: float | Tensor | None = None) -> Fusion:
+        """The same with other weights; None leaves one as it is."""
+        changed = copy.copy(self)
+        if lm_weight is not None:
+            changed.weight = check_weight(lm_weight, "lm_weight")
+        if phrase_weight is not None:
+            changed.phrase_weight = check_weight(phrase_weight, "phrase_weight")
+        return changed
+
+    def _take_phrases(self, phrases: Any, phrase_weight: float | Tensor) -> None:
+        self.phrase_weight = check_weight(phrase_weight, "phrase_weight")
+        # Boosters are made before there is audio, to tell of mistakes; and phrases may be any iterable, which is read once.
+        self.phrases: Any = None
+        if is_per_row(phrases):
+            self.phrases = self.contexts.of_rows(phrases, len(phrases))
+        elif phrases is not None:
+            self.phrases = self.contexts.booster(phrases)
+
+    def _pool(self, device: torch.device, boosters: Sequence[Booster]) -> AutomatonPool:
+        """The pool of a device, with all language models and some boosters in it."""
+        pool = self._pools.get(device)
+        if pool is None:
+            vocab_size = self.models[0].vocab_size if self.models else boosters[0].vocab_size if boosters else 1
+            pool = AutomatonPool(vocab_size, device)
+            if self.models or boosters:
+                self._pools[device] = pool
+            for model in self.models:  # copies: the caller's stay where they are
+                if not model.grows:
+                    pool.add(_key(model), model)
+        for model in self.models:
+            if model.grows:
+                model.grow_in(pool)
+        before = len(pool.places)
+        for booster in boosters:
+            key = _key(booster)
+            pool.add(key, booster)
+            pool.places[key] = pool.places.pop(key)  # the last one used stands last
+        if len(pool.places) > before:
+            self._make_room(pool, {_key(booster) for booster in boosters})
+        return pool
+
+    def _growth(self, device: torch.device) -> Growth | None:
+        """Of the models in the pool of a device, if any grows."""
+        growing: list[Any] = [model for model in self.models if model.grows]
+        if not growing:
+            return None
+        from ..lexicon.lazy_search import Growth  # compiled loops: they aren't loaded before they are needed
+
+        return Growth(self._pools[device], growing)
+
+    def _make_room(self, pool: AutomatonPool, needed: set[str | int]) -> None:
+        """Drop the contexts that have been out of use for longest, if there are too many."""
+        sizes = {key: place.arcs[1] for key, place in pool.places.items() if isinstance(key, str)}
+        count, arcs = len(sizes), sum(sizes.values())
+        for key, size in sizes.items():
+            if count <= KEPT_CONTEXTS and arcs <= KEPT_ARCS:
+                break
+            if key not in needed and not self.held[key]:
+                pool.drop(key)
+                count, arcs = count - 1, arcs - size
+
+
+def _key(model: BackoffAutomaton) -> str | int:
+    """What a pool knows a model by: language models stay as long as the pool, boosters with the same contents are one."""
+    return model.fingerprint if isinstance(model, Booster) else id(model)
+
+
+def select_rows(weight: float | Tensor, rows: Sequence[int]) -> float | Tensor:
+    """The weights of some rows: of a tensor with one for each, those; a number is that of all."""
+    return weight[torch.tensor(rows, dtype=torch.int64, device=weight.device)] if isinstance(weight, Tensor) else weight
+
+
+def _weights(weight: float | Tensor, name: str, batch_size: int, device: torch.device) -> Tensor:
+    """One for each row, float32 `[B]`."""
+    if not isinstance(weight, Tensor):
+        return torch.full((batch_size,), weight, device=device)
+    weights = weight.detach().to(device, torch.float32, copy=True)
+    if weights.shape != (batch_size,):
+        raise ValueError(f"{name} has the shape {tuple(weights.shape)}, the batch has {batch_size} rows")
+    return weights

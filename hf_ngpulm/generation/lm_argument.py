@@ -1,0 +1,47 @@
+"""What language model a call of `generate` asks for: one that is at hand, one by its name, or the generation config's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..language_model.model import NGramLM, configured_lm, load_language_model
+from ..text.vocabulary import Vocabulary, tokenizer_of
+
+GivenLM = NGramLM | str | os.PathLike[str] | Sequence[NGramLM | None] | Literal[False] | None
+_KEPT_MODELS = 4
+_language_models: dict[tuple[str, str, str | None], NGramLM] = {}
+
+
+def given_lm(
+    lm: GivenLM, weight: float | Tensor | None, generation_config: Any, processor: Any, device: torch.device
+) -> tuple[NGramLM | Sequence[NGramLM | None] | None, float | Tensor | None]:
+    """The language models to decode with, and the weight where one is given.
+
+    Args:
+        lm: one, or a list of them; a name: that of a Hub repo, a folder or a file; None for what the generation config names as
+            `ngram_lm` (with the weight `ngram_lm_weight`), if it does; False for none.
+        weight: goes before the generation config's.
+        processor: the model's, or its tokenizer: what a file's units are depends on it.
+        device: of the model, for an LM that is loaded.
+    """
+    if lm is None:
+        lm, configured = configured_lm(generation_config)
+        weight = configured if weight is None else weight
+    if isinstance(lm, str | os.PathLike):
+        lm = loaded(os.fspath(lm), None if processor is None else tokenizer_of(processor), device)
+    return (None if lm is False else lm), weight
+
+
+def loaded(source: str, tokenizer: Any, device: torch.device) -> NGramLM:
+    """A model by its name, kept for the next call. What token ids an ARPA file's units are depends on the tokenizer."""
+    key = (source, str(device), None if tokenizer is None else Vocabulary.of(tokenizer).fingerprint)
+    lm = _language_models.pop(key, None)
+    _language_models[key] = load_language_model(source, tokenizer, device) if lm is None else lm
+    while len(_language_models) > _KEPT_MODELS:
+        _language_models.pop(next(iter(_language_models)))
+    return _language_models[key]

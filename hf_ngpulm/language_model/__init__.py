@@ -1,0 +1,1 @@
+"""`NGramLM`: training, pruning, interpolation, perplexity."""

@@ -1,0 +1,48 @@
+"""Several language models for the same utterances."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..automaton import BackoffAutomaton
+from ..common.arguments import check_number
+
+
+@dataclass(frozen=True, init=False)
+class LogLinear:
+    """Language models whose weighted log-probabilities add up, such as one of words and one of tokens: `lm=LogLinear(...)`.
+
+        decoder = CTCDecoder(tokenizer, lm=LogLinear([words, tokens], [0.6, 0.4]), lm_weight=0.8, num_beams=16)
+
+    The decoder's `lm_weight` multiplies the weights. A hypothesis's `lm_score` is the sum of the models' log-probabilities,
+    without weights. A list of such, or of these and models, has one for each row.
+
+    Args:
+        models: over the same token ids.
+        weights: one for each model.
+
+    Raises:
+        ValueError: no models, another number of weights, or one that isn't a finite number.
+        TypeError: something else than language models.
+    """
+
+    models: tuple[Any, ...]
+    weights: tuple[float, ...]
+
+    def __init__(self, models: Sequence[Any], weights: Sequence[float]) -> None:
+        if not models or len(models) != len(weights):
+            raise ValueError(f"LogLinear takes language models and a weight for each, got {len(models)} and {len(weights)}")
+        for model in models:
+            if not isinstance(model, BackoffAutomaton):
+                raise TypeError(f"LogLinear takes NGramLMs (see hf_ngpulm.NGramLM.from_pretrained), got {type(model).__name__}")
+        object.__setattr__(self, "models", tuple(models))
+        object.__setattr__(self, "weights", tuple(check_number(weight, "a weight of LogLinear") for weight in weights))
+
+
+def parts_of(lm: Any) -> tuple[tuple[Any, float], ...]:
+    """The language models of a row, with what the row's weight is multiplied with for each."""
+    if lm is None:
+        return ()
+    return tuple(zip(lm.models, lm.weights)) if isinstance(lm, LogLinear) else ((lm, 1.0),)

@@ -1,0 +1,129 @@
+"""How well a language model predicts texts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+
+from ..automaton import BackoffAutomaton
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """How well a language model predicts texts. Sentence ends count as tokens.
+
+    Args:
+        per_token: exp of the mean negative log-probability of tokens and sentence ends.
+        per_word: the same, per word (blank-separated) and sentence end; None where token ids were given, not words.
+        per_token_known, per_word_known: the same without the tokens that the model has no unigram for; words keep the
+            probability of their other tokens.
+        log_prob: natural log-probability of all texts.
+        num_tokens, num_words, num_sentences: what was scored, sentence ends not counted in the first two.
+        num_missing: tokens that the model has no unigram for.
+    """
+
+    per_token: float
+    per_word: float | None
+    per_token_known: float
+    per_word_known: float | None
+    log_prob: float
+    num_tokens: int
+    num_words: int
+    num_sentences: int
+    num_missing: int
+
+
+class ScoredText(NamedTuple):
+    """One text.
+
+    Args:
+        log_probs: natural log-probabilities of its tokens and of `</s>`.
+        token_ids: its tokens.
+        text: itself, None if it was given as token ids.
+    """
+
+    log_probs: list[float]
+    token_ids: list[int]
+    text: str | None
+
+
+def scored_texts(
+    automaton: BackoffAutomaton, texts: Iterable[str | Sequence[int]], tokenizer: Any = None, batch_size: int = 1024
+) -> Iterator[ScoredText]:
+    """Score texts in batches.
+
+    Args:
+        automaton: of the language model.
+        texts: strings, or lists of token ids.
+        tokenizer: for strings.
+
+    Raises:
+        ValueError: strings without a tokenizer.
+    """
+    rest = iter(texts)
+    while batch := list(islice(rest, batch_size)):
+        if all(isinstance(text, str) for text in batch):
+            if tokenizer is None:
+                raise ValueError("texts need the ASR model's tokenizer (tokenizer=...); without one, pass lists of token ids")
+            rows = tokenizer(batch, add_special_tokens=False)["input_ids"]
+        else:
+            rows = [list(map(int, row)) for row in batch]
+        lengths = torch.tensor([len(row) for row in rows])
+        token_ids = torch.full((len(rows), max(1, int(lengths.max()))), -1)
+        for i, row in enumerate(rows):
+            token_ids[i, : len(row)] = torch.tensor(row, dtype=torch.int64)
+        scores, states = automaton.score_tokens(token_ids, lengths)
+        ends = automaton.final_scores(states).tolist()
+        for text, row, values, end in zip(batch, rows, scores.tolist(), ends, strict=True):
+            yield ScoredText([*values[: len(row)], end], row, text if isinstance(text, str) else None)
+
+
+def perplexity_of(scored: Iterable[ScoredText], vocab_size: int, missing: Collection[int]) -> Perplexity:
+    """Perplexity of what has been scored.
+
+    Args:
+        scored: texts.
+        vocab_size: tokens that there are.
+        missing: those without a unigram.
+
+    Raises:
+        ValueError: there are no texts.
+    """
+    total: list[float] = []
+    unknown: list[float] = []
+    num_tokens = num_words = num_sentences = 0
+    words_known = True
+    for scores, row, text in scored:
+        num_sentences += 1
+        num_tokens += len(row)
+        total += scores
+        unknown += [score for score, token in zip(scores, row) if token in missing or not 0 <= token < vocab_size]
+        words_known &= text is not None
+        num_words += len(text.split()) if text is not None else 0
+    if not num_sentences:
+        raise ValueError("perplexity needs at least one text, got none")
+    log_prob, known = math.fsum(total), math.fsum(total) - math.fsum(unknown)
+    num_words = num_words if words_known else 0
+    return Perplexity(
+        per_token=_perplexity(log_prob, num_tokens + num_sentences),
+        per_word=_perplexity(log_prob, num_words + num_sentences) if words_known else None,
+        per_token_known=_perplexity(known, num_tokens - len(unknown) + num_sentences),
+        per_word_known=_perplexity(known, num_words + num_sentences) if words_known else None,
+        log_prob=log_prob,
+        num_tokens=num_tokens,
+        num_words=num_words,
+        num_sentences=num_sentences,
+        num_missing=len(unknown),
+    )
+
+
+def _perplexity(log_prob: float, count: int) -> float:
+    try:
+        return math.exp(-log_prob / count)
+    except OverflowError:
+        return math.inf

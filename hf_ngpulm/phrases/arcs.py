@@ -1,0 +1,146 @@
+"""ArcBooster: phrases boosted along the arcs that a language model has for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..automaton import BackoffAutomaton
+from ..automaton.reference import find_arc
+from ..automaton.tensors import AutomatonTensors, token_dtype
+from ..common.arguments import one_of
+from ..language_model.model import NGramLM
+from ..text.spelling import CASES, speller_of
+from .automaton import Spellings, build_trie
+from .phrases import Booster, Phrases, Written, write
+
+
+class ArcBooster(Booster):
+    """A discount on those arcs of a language model that phrases run along.
+
+    After Nigmatulina et al. ("Implementing contextual biasing in GPU decoder for online ASR", Interspeech 2023), who do so in a
+    decoding graph: a phrase is followed through the automaton from the empty context, token by token, as far as n-grams go;
+    these arcs, and those that the same tokens take from longer contexts (in mid-utterance), are discounted. What a context
+    consists of is a few hundred integers, `arcs`; queries are answered by an automaton that is no larger, beside the LM's, so
+    it goes wherever a `PhraseBooster` does (`phrases=`).
+
+    It never favours what the LM hasn't seen: a name that is new to the LM gains little, but nor do words that only look like
+    the phrase. Nothing is taken back where a phrase isn't completed. Prefer a `PhraseBooster` for names that the LM's text may
+    lack, this for phrases that it has and that are the likelier ones at the moment.
+
+    Args:
+        phrases: texts, or pairs of a text and a discount, or a mapping.
+        lm: the language model that is decoded with.
+        tokenizer: the ASR model's tokenizer, or a processor that has it.
+        discount: what each arc adds (natural log); the paper's is 2.0.
+        case, normalise, strict: as for `PhraseBooster`.
+        engine: "auto" (by device), "reference", "cpu" or "gpu".
+
+    Attributes:
+        arcs: int32, in ascending order: the arcs of `lm` that were followed from the empty context.
+        seen: a dictionary from phrases to how many of their tokens could be followed.
+
+    Raises:
+        ValueError: an empty phrase, a discount that isn't a finite number.
+        TokenizerMismatchError: the LM was made for another tokenizer.
+    """
+
+    arcs: Tensor
+
+    def __init__(
+        self,
+        phrases: Phrases,
+        lm: NGramLM,
+        tokenizer: Any,
+        discount: float = 2.0,
+        case: str = "auto",
+        normalise: Any = None,
+        strict: bool = False,
+        engine: str = "auto",
+    ) -> None:
+        one_of("case", case, CASES)
+        lm.check_tokenizer(tokenizer)
+        speller = speller_of(tokenizer, lm.vocab_size)
+        written = write(phrases, discount, speller, False, case, 1, normalise, strict)
+        depths = np.repeat(np.arange(len(lm.config.states_per_depth)), lm.config.states_per_depth)
+        contexts, arcs, seen = _followed(written, lm, depths)
+        built = _discounting(contexts, lm.vocab_size)
+        super().__init__(built, written, speller.vocabulary, engine)
+        self.register_buffer("arcs", torch.from_numpy(np.unique(np.array(arcs, dtype=np.int32))))
+        names = list(written.phrases)
+        self.seen = {names[phrase]: count for phrase, count in seen.items()}
+
+
+def _followed(
+    written: Written, lm: NGramLM, depths: np.ndarray
+) -> tuple[dict[tuple[int, ...], float], list[int], dict[int, int]]:
+    """Follow phrases through a language model.
+
+    Returns:
+        For each arc the tokens of its context and its own, with the largest discount; the arcs; and how far each phrase came.
+    """
+    tensors = AutomatonTensors(*(tensor.cpu() for tensor in lm.tensors))
+    weights = list(written.phrases.values())
+    contexts: dict[tuple[int, ...], float] = {}
+    arcs: list[int] = []
+    seen: dict[int, int] = {}
+    going = list(written.spellings)
+    root = int(lm.roots[0])
+    states = torch.full((len(going),), root)
+    position = 0
+    while going:
+        tokens = torch.tensor([spelling.tokens[position] for spelling in going])
+        places, found = find_arc(tensors, states, tokens)
+        if position:  # a token that goes on from the empty context doesn't follow the one before it
+            found = found & (states != root)
+        left = []
+        for row, (spelling, place, exists, state) in enumerate(
+            zip(going, places.tolist(), found.tolist(), states.tolist(), strict=True)
+        ):
+            if exists:
+                context = spelling.tokens[position - int(depths[state]) : position + 1]
+                discount = weights[spelling.phrase]
+                contexts[context] = max(discount, contexts.get(context, discount))
+                arcs.append(place)
+            seen[spelling.phrase] = max(seen.get(spelling.phrase, 0), position + exists)
+            if exists and position + 1 < len(spelling.tokens):
+                left.append(row)
+        going = [going[row] for row in left]
+        states = tensors.arc_targets[places[left]].to(torch.int64)
+        position += 1
+    return contexts, arcs, seen
+
+
+def _discounting(contexts: dict[tuple[int, ...], float], vocab_size: int) -> BackoffAutomaton:
+    """An automaton that gives a token the largest discount of all sequences that it completes."""
+    tokens = np.array([token for sequence in contexts for token in sequence], dtype=np.int64)
+    lengths = np.array([len(sequence) for sequence in contexts], dtype=np.int64)
+    bonuses = np.array(list(contexts.values()), dtype=np.float64)
+    none = np.zeros(len(contexts), dtype=bool)
+    radix = vocab_size + 2
+    trie = build_trie(Spellings(tokens, lengths, np.zeros(len(tokens)), bonuses, none, none), radix, np.zeros(radix, bool))
+    nodes = len(trie.depths)
+    parents, arc_tokens = np.divmod(trie.keys, radix)
+    # What completes nothing itself has what it ends in: nodes come in order of their lengths.
+    discounts = np.zeros(nodes)
+    spelled: list[tuple[int, ...]] = [()]
+    for node in range(1, nodes):
+        spelled.append((*spelled[parents[node - 1]], int(arc_tokens[node - 1])))
+        behind = trie.fails[node]
+        inherited = discounts[behind] if behind else 0.0
+        own = contexts.get(spelled[node])
+        discounts[node] = inherited if own is None else own if not behind else max(own, inherited)
+    weights = discounts[1:]
+    tensors = AutomatonTensors(
+        arc_offsets=torch.from_numpy(np.append(0, np.cumsum(np.bincount(parents, minlength=nodes))).astype(np.int32)),
+        arc_tokens=torch.from_numpy(arc_tokens.astype(np.int32)).to(token_dtype(vocab_size)),
+        arc_weights=torch.from_numpy(weights.astype(np.float32)),
+        arc_targets=torch.arange(1, nodes, dtype=torch.int32),
+        backoff_states=torch.from_numpy(trie.fails.astype(np.int32)),
+        backoff_weights=torch.zeros(nodes),
+    )
+    root = torch.zeros(1, dtype=torch.int32)
+    return BackoffAutomaton(tensors, vocab_size, int(trie.depths.max()), root, root.clone())

@@ -1,0 +1,113 @@
+"""PhraseBooster: phrases that a speech recogniser should recognise, as an automaton that decoders follow beside an LM's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..common.arguments import check_number, one_of, whole
+from ..text.spelling import CASES, speller_of
+from .automaton import Spellings, phrase_automaton
+from .phrases import Booster, Phrases, Written, write
+
+# Vocabularies of at most so many tokens have pieces so short that a phrase often is the beginning of another word.
+SMALL_VOCABULARY = 8192
+
+
+class PhraseBooster(Booster):
+    """Phrases (names, terms) that shall be recognised, each with the bonus that it earns in a transcript.
+
+        booster = PhraseBooster(["ryanair one sierra golf", ("NVIDIA", 2.0)], tokenizer=processor)
+        CTCDecoder(processor, phrases=booster)
+
+    It answers the same queries as an `NGramLM`. A token that goes on with a phrase scores its share of the bonus at once, so
+    that greedy search can follow; where the phrase then isn't completed, all is taken back (Aho and Corasick's automaton). At
+    each place the longest phrase counts, and overlapping ones count each; see `hf_ngpulm.phrases.reference`.
+
+    Args:
+        phrases: texts, or pairs of a text and a weight, or a mapping from texts to weights.
+        tokenizer: the ASR model's tokenizer, or a processor that has it.
+        weight: of phrases without one: the bonus (natural log) for each token, or for each phrase, see `weight_per`. Negative
+            weights keep phrases from being recognised.
+        weight_per: "token": a phrase earns its weight times the number of its tokens; or "phrase".
+        growth: how much more later tokens earn than the first one: the d-th earns 1 + growth * ln(d) times as much (with
+            `weight_per="phrase"`: of the same whole).
+        end_bonus: what completing a phrase earns besides, in weights.
+        whole_words: whether a phrase must end where a word ends (or, in vocabularies with a word delimiter, also begin where
+            one begins); not where it ends in a script without blanks. By default so in vocabularies of up to 8,192 tokens.
+        case: "auto": phrases as they are, or else in small letters or in capitals, if the tokenizer can write that;
+            "keep": as they are; "any": in all of these and with capitals at the beginning of words.
+        tokenizations: token sequences for each way to write a phrase: the tokenizer's own one and those with the fewest tokens.
+        normalise: what is done to phrases first, as for `NGramLM.train`; Unicode is always composed (NFC).
+        strict: raise an error for a phrase that the tokenizer can't write, instead of a warning.
+        vocab_size: number of token ids; that of a language model that is used beside it.
+        engine: "auto" (by device), "reference", "cpu" or "gpu".
+
+    Attributes:
+        phrases: a dictionary from texts, as they were given, to weights.
+        left_out: a dictionary from phrases that can't be written to what in them the tokenizer doesn't know.
+
+    Raises:
+        ValueError: an empty phrase, a weight that isn't a finite number, a phrase of more than 500 tokens; with `strict`, one
+            that can't be written.
+    """
+
+    def __init__(
+        self,
+        phrases: Phrases,
+        tokenizer: Any,
+        weight: float = 1.0,
+        weight_per: str = "token",
+        growth: float = 0.0,
+        end_bonus: float = 0.0,
+        whole_words: bool | None = None,
+        case: str = "auto",
+        tokenizations: int = 1,
+        normalise: Any = None,
+        strict: bool = False,
+        vocab_size: int | None = None,
+        engine: str = "auto",
+    ) -> None:
+        one_of("weight_per", weight_per, ("token", "phrase"))
+        one_of("case", case, CASES)
+        whole("tokenizations", tokenizations, 100)
+        for name, value in (("growth", growth), ("end_bonus", end_bonus)):
+            if check_number(value, name) < 0:
+                raise ValueError(f"{name} should be at least 0, got {value!r}")
+        speller = speller_of(tokenizer, vocab_size)
+        if whole_words is None:
+            whole_words = speller.has_words and speller.vocabulary.size <= SMALL_VOCABULARY
+        elif whole_words and not speller.has_words:
+            raise ValueError("whole_words=True: the tokenizer has no marks of where words begin; leave it out")
+        written = write(phrases, weight, speller, whole_words, case, tokenizations, normalise, strict)
+        built = phrase_automaton(
+            _with_bonuses(written, weight_per, growth, end_bonus),
+            speller.vocabulary.size,
+            np.array(speller.begins_word, dtype=bool),
+            speller.delimiter if whole_words else None,
+        )
+        super().__init__(built, written, speller.vocabulary, engine)
+
+    def extra_repr(self) -> str:
+        return f"phrases={len(self.phrases)}, {super().extra_repr()}"
+
+
+def _with_bonuses(written: Written, weight_per: str, growth: float, end_bonus: float) -> Spellings:
+    """What each spelling earns: as much as the tokenizer's own one of the phrase."""
+    spellings, weights = written.spellings, np.array(list(written.phrases.values()), dtype=np.float64)
+    lengths = np.array([len(spelling.tokens) for spelling in spellings], dtype=np.int64)
+    tokens = np.fromiter((token for spelling in spellings for token in spelling.tokens), np.int64, int(lengths.sum()))
+    phrase, own_lengths, free = (np.array([spelling[column] for spelling in spellings], dtype=np.int64) for column in (0, 2, 3))
+    longest = int(max(lengths.max(initial=0), own_lengths.max(initial=0)))
+    # What the first so many tokens earn in weights.
+    shares = np.concatenate([[0.0], np.cumsum(1 + growth * np.log(np.arange(1, longest + 1)))])
+    units = shares[own_lengths] if weight_per == "token" else np.ones(len(spellings))
+    without_end = weights[phrase] * units
+    bonuses = without_end + weights[phrase] * end_bonus
+    depths = np.arange(1, len(tokens) + 1) - np.repeat(np.cumsum(lengths) - lengths + free, lengths)
+    payments = np.repeat(without_end / shares[lengths - free], lengths) * shares[np.maximum(depths, 0)]
+    ends = np.cumsum(lengths) - 1
+    payments[ends] = bonuses
+    bounded, initial = (np.array([spelling[column] for spelling in spellings], dtype=bool) for column in (4, 5))
+    return Spellings(tokens, lengths, payments, bonuses, bounded, initial)

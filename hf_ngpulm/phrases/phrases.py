@@ -1,0 +1,133 @@
+"""What boosters of all kinds share: the phrases that they are given, written with a tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+import warnings
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from ..automaton import BackoffAutomaton
+from ..common.arguments import check_number
+from ..text.normalisation import normaliser
+from ..text.spelling import Speller, Spelling
+from ..text.vocabulary import Vocabulary, check_tokenizer
+
+# States back off at most twice for each token, and an automaton's chains may not be longer than this allows.
+MOST_TOKENS = 500
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+Phrases = Iterable["str | tuple[str, float]"] | Mapping[str, float]
+"""Texts, pairs of a text and a weight, or a mapping from texts to weights."""
+
+
+class Written(NamedTuple):
+    """Phrases in tokens.
+
+    Args:
+        phrases: a dictionary from texts to weights.
+        spellings: all ways to write them; they refer to phrases by number.
+        left_out: a dictionary from phrases that can't be written to what in them the tokenizer doesn't know.
+    """
+
+    phrases: dict[str, float]
+    spellings: list[Spelling]
+    left_out: dict[str, str]
+
+
+class Booster(BackoffAutomaton):
+    """An automaton of phrases.
+
+    Attributes:
+        phrases, left_out: see `Written`.
+        vocabulary: of the tokenizer that they are written with.
+    """
+
+    def __init__(self, built: BackoffAutomaton, written: Written, vocabulary: Vocabulary, engine: str) -> None:
+        super().__init__(built.tensors, built.vocab_size, built.context_length, built.roots, built.starts, engine)
+        self.phrases = written.phrases
+        self.left_out = written.left_out
+        self.vocabulary = vocabulary
+
+    @property
+    def pieces(self) -> tuple[str | None, ...] | None:
+        """The piece of each token id."""
+        return self.vocabulary.pieces
+
+    def check_tokenizer(self, tokenizer: Any) -> None:
+        """Refuse another tokenizer than the phrases were written with.
+
+        Raises:
+            TokenizerMismatchError: token ids stand for other pieces.
+        """
+        check_tokenizer(
+            self.vocab_size, self.vocabulary.fingerprint, self.vocabulary.tokenizer_id, tokenizer, "the phrase booster"
+        )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of what the automaton consists of: two boosters with the same one score alike."""
+        digest = hashlib.sha256()
+        for tensor in (*self.tensors, self.roots, self.starts):
+            data = tensor.cpu().numpy().tobytes()
+            digest.update(len(data).to_bytes(8, "little") + data)
+        return digest.hexdigest()
+
+    def extra_repr(self) -> str:
+        return f"phrases={len(self.phrases)}, {super().extra_repr()}"
+
+
+def write(
+    phrases: Phrases,
+    weight: float,
+    speller: Speller,
+    whole_words: bool,
+    case: str,
+    tokenizations: int,
+    normalise: Any,
+    strict: bool,
+) -> Written:
+    """Write phrases; arguments as for `hf_ngpulm.PhraseBooster`."""
+    checked = checked_phrases(phrases, check_number(weight, "weight"))
+    clean = normaliser(normalise, speller.tokenizer)
+    texts = [unicodedata.normalize("NFC", clean(phrase)) for phrase in checked]
+    spellings, unknown = speller.spell(texts, whole_words, case, tokenizations)
+    names = list(checked)
+    left_out = {names[n]: what for n, what in unknown.items()}
+    if left_out:
+        few = ", ".join(f"{name!r} ({what!r})" for name, what in list(left_out.items())[:5])
+        message = f"the tokenizer can't write {len(left_out)} of {len(names)} phrases (unknown to it in brackets): {few}"
+        if strict:
+            raise ValueError(f"{message}; leave them out, or write them differently (see case= and normalise=)")
+        warnings.warn(message, stacklevel=3)
+    longest = max(spellings, key=lambda spelling: len(spelling.tokens), default=None)
+    if longest is not None and len(longest.tokens) > MOST_TOKENS:
+        raise ValueError(
+            f"a phrase may have {MOST_TOKENS} tokens, but {names[longest.phrase][:60]!r}... has {len(longest.tokens)}"
+        )
+    return Written(checked, spellings, left_out)
+
+
+def checked_phrases(phrases: Phrases, weight: float) -> dict[str, float]:
+    """Phrases and their weights; of one that is given twice the larger weight."""
+    if isinstance(phrases, str):
+        raise TypeError(f"phrases should be a list of texts, got the text {phrases!r}; write [{phrases!r}]")
+    found: dict[str, float] = {}
+    items: Iterable[Any] = phrases.items() if isinstance(phrases, Mapping) else phrases
+    for number, item in enumerate(items):
+        text, own = (item, weight) if isinstance(item, str) else _pair(item, number)
+        if not text.strip():
+            raise ValueError(f"phrase {number} is empty: {text!r}; leave it out")
+        if _SURROGATE.search(text):
+            raise ValueError(f"phrase {number} has half of a surrogate pair in it, which isn't text: {text!a}; write it anew")
+        found[text] = max(own, found.get(text, own))
+    return found
+
+
+def _pair(item: Any, number: int) -> tuple[str, float]:
+    if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[0], str):
+        raise TypeError(f"phrase {number} should be a text or a pair of a text and a weight, got {item!r}")
+    return item[0], check_number(item[1], f"the weight of phrase {number} ({item[0]!r})")

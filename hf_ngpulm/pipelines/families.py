@@ -1,0 +1,39 @@
+"""Families of models: which pipeline class and which decoder serve a model, and how long its outputs are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CTC_MAPPING_NAMES,
+    MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
+)
+
+TRANSDUCERS = ("parakeet_tdt", "parakeet_rnnt", "nemotron_asr_streaming", "nemotron3_5_asr")
+
+
+def is_ctc(model: Any) -> bool:
+    """Tell whether a model's outputs are the classes of CTC, by the name of its class."""
+    name = type(model).__name__
+    return name in MODEL_FOR_CTC_MAPPING_NAMES.values() or name.endswith("ForCTC")
+
+
+def is_seq2seq(model: Any) -> bool:
+    """Tell whether a model is an encoder and a decoder with attention."""
+    return type(model).__name__ in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES.values()
+
+
+def is_transducer(model: Any) -> bool:
+    """Tell whether a model is a transducer: one that Transformers has, or one that says how it is one (`as_transducer`)."""
+    return hasattr(model, "as_transducer") or getattr(getattr(model, "config", None), "model_type", None) in TRANSDUCERS
+
+
+def frame_lengths(model: Any, input_lengths: Tensor) -> Tensor | None:
+    """Return the output frames for inputs of some lengths, int64 `[B]`; None for a model that can't tell."""
+    for owner in (model, getattr(model, "encoder", None)):
+        for name in ("_get_subsampling_output_length", "_get_feat_extract_output_lengths"):
+            if hasattr(owner, name):
+                return getattr(owner, name)(input_lengths).to(torch.int64)
+    return None

@@ -1,0 +1,578 @@
+"""CTC prefix beam search with language models as Triton kernels: a program per utterance walks its frames.
+
+There are no launches per frame and nothing waits for the host. A first kernel normalises all frames of all rows in parallel and
+notes the highest logit of each block of classes, so that the walk looks at no class of a frame that can't bring a new prefix:
+as on the CPU, a prefix can't be extended to more than its own score plus a block's highest acoustic score plus the best LM
+score in its state, and what scores less than the worst of the best K so far is passed over, which changes nothing.
+
+The walk keeps the beam's small arrays in registers, padded to a power of two, and what only new prefixes change in the tensors
+that it returns. All prefixes are scored side by side, as `[place, token]` tiles. What each token scores in a prefix's state and
+where it leads to is written to a line of global memory at the first frame that may extend the prefix, for all new prefixes at
+once: level by level, from their roots to ever longer contexts.
+
+Within `if` what Triton functions return is assigned before it is used: Triton 3.3 takes their `return` for the kernel's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ...automaton.gpu import automaton_signature
+from ...automaton.tensors import AutomatonTensors
+from . import BLANK, INSIDE, BeamFrames, BeamState, reference
+
+MOST_ROWS = tl.constexpr(16)  # lines that are filled at a time
+NOTHING = tl.constexpr((0x807FFFFF - 2**32) << 32)  # key of the score -inf at index 0
+LABEL_BLANK, LABEL_INSIDE = tl.constexpr(BLANK), tl.constexpr(INSIDE)
+FEWEST_PLACES = 4
+TILE = 4096  # places times tokens
+SMALLEST_BLOCK = 16
+ELEMENTS_PER_WARP = 512
+MOST_WARPS = 16
+MOST_BEAMS = 128  # the kernel compares each place with each: of more it would take hundreds of registers
+
+
+def ctc_beam(
+    automaton: AutomatonTensors,
+    state: BeamState,
+    logits: Tensor,
+    lengths: Tensor,
+    weights: Tensor,
+    bonuses: Tensor,
+    unscored: Tensor,
+    blank: int,
+    vocab_size: int,
+    threshold: float,
+    skip: float,
+    text_hashes: Tensor | None = None,
+) -> tuple[BeamState, BeamFrames]:
+    batch_size, frames, classes = logits.shape
+    num_beams, num_automata = state.lm_states.shape[1:]
+    device = logits.device
+    if num_beams > MOST_BEAMS:
+        return reference.ctc_beam(
+            automaton, state, logits, lengths, weights, bonuses, unscored, blank, vocab_size, threshold, skip,
+            text_hashes,
+        )  # fmt: skip
+    state = BeamState(*(tensor.clone(memory_format=torch.contiguous_format) for tensor in state))
+    links = torch.arange(num_beams, dtype=torch.int32, device=device).repeat(batch_size, frames, 1)
+    labels = torch.full_like(links, BLANK)
+    bad_frames = torch.full((batch_size,), -1, dtype=torch.int32, device=device)
+    if batch_size and frames and classes:
+        places = max(triton.next_power_of_2(num_beams), FEWEST_PLACES)
+        block = max(min(triton.next_power_of_2(classes), TILE // places), SMALLEST_BLOCK)
+        num_warps = min(max(places * max(block, places // 4) // ELEMENTS_PER_WARP, 1), MOST_WARPS)
+        lengths = lengths.contiguous()
+        normalisers = torch.empty((batch_size, frames), device=device)
+        frame_peaks = torch.empty_like(normalisers)
+        block_peaks = torch.empty((batch_size, frames, triton.cdiv(classes, block)), device=device)
+        _peaks_kernel[(batch_size * frames,)](
+            logits, *logits.stride(), lengths, normalisers, frame_peaks, block_peaks, frames, classes, blank,
+            ROWS=places, BLOCK=block, num_warps=num_warps,
+        )  # fmt: skip
+        # A line holds what every token scores in a prefix's states, and where it leads to. A line that no prefix needs any
+        # more is kept as long as others are free.
+        line_states = torch.full((batch_size, 2 * places, num_automata), -1, dtype=torch.int32, device=device)
+        line_peaks = torch.empty((batch_size, 2 * places), device=device)
+        line_scores = torch.empty((*line_states.shape, min(vocab_size, classes)), device=device)
+        line_targets = torch.empty_like(line_scores, dtype=torch.int32)
+        _search_kernel[(batch_size,)](
+            *automaton, logits, *logits.stride(), normalisers, frame_peaks, block_peaks,
+            lengths, weights.contiguous(), bonuses.contiguous(), unscored.contiguous(),
+            state.texts if text_hashes is None else text_hashes.contiguous(),
+            *state, line_states, line_peaks, line_scores, line_targets, links, labels, bad_frames,
+            frames, classes, num_beams, blank, vocab_size, float(threshold), float(skip),
+            NUM_AUTOMATA=num_automata, JOINS=text_hashes is not None, PLACES=places, BLOCK=block, num_warps=num_warps,
+        )  # fmt: skip
+    return state, BeamFrames(links, labels, bad_frames)
+
+
+# Sizes that change from batch to batch: nothing is gained from compiling anew for those that 16 divides.
+@triton.jit(do_not_specialize=["row_stride", "frame_stride", "frames", "classes", "blank"])
+def _peaks_kernel(
+    logits, row_stride, frame_stride, class_stride, lengths, normalisers, frame_peaks, block_peaks, frames, classes, blank,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Per frame: logsumexp of its logits, the highest one but the blank's, and that of each block of classes."""
+    at = tl.program_id(0).to(tl.int64)
+    row = at // frames
+    frame = at % frames
+    if frame < tl.load(lengths + row):
+        x = logits + row * row_stride + frame * frame_stride
+        rows = tl.arange(0, ROWS)
+        num_blocks = (classes + BLOCK - 1) // BLOCK
+        highest = tl.full((ROWS, BLOCK), float("-inf"), tl.float32)
+        total = tl.zeros((ROWS, BLOCK), tl.float32)
+        peak = tl.full((ROWS,), float("-inf"), tl.float32)
+        for block in range(0, num_blocks, ROWS):
+            tokens = ((block + rows) * BLOCK)[:, None] + tl.arange(0, BLOCK)[None, :]
+            values = tl.load(x + tokens.to(tl.int64) * class_stride, mask=tokens < classes, other=float("-inf")).to(tl.float32)
+            new_highest = tl.maximum(highest, values)
+            shift = tl.where(new_highest > float("-inf"), new_highest, 0.0)
+            total = total * tl.exp(highest - shift) + tl.exp(values - shift)  # NaN stays NaN
+            highest = new_highest
+            peaks = tl.max(tl.where(tokens == blank, float("-inf"), values), axis=1)
+            tl.store(block_peaks + at * num_blocks + block + rows, peaks, mask=block + rows < num_blocks)
+            peak = tl.maximum(peak, peaks)
+        top = tl.max(tl.max(highest, axis=1), axis=0)
+        shift = tl.where(top > float("-inf"), top, 0.0)
+        normaliser = shift + tl.log(tl.sum(tl.sum(total * tl.exp(highest - shift), axis=1), axis=0))
+        frame_peak = tl.max(peak, axis=0)
+        tl.store(normalisers + at, normaliser)
+        tl.store(frame_peaks + at, frame_peak)
+
+
+@triton.jit
+def _add(a, b):
+    """log(exp(a) + exp(b))"""
+    highest = tl.maximum(a, b)
+    difference = tl.minimum(a, b) - tl.where(highest > float("-inf"), highest, 0.0)
+    return highest + tl.log(1.0 + tl.exp(difference))
+
+
+@triton.jit
+def _extend_hash(hashes, tokens):
+    mixed = (hashes + tokens.to(tl.int64) + 1) * 6364136223846793005 + 1442695040888963407
+    return mixed ^ (mixed >> 29)
+
+
+@triton.jit
+def _take(values, at, places):
+    """`values[at]` of arrays by place; 0 where `at` is no place."""
+    return tl.sum(tl.where(at[:, None] == places[None, :], values[None, :], 0), axis=1)
+
+
+@triton.jit
+def _key(scores, indices):
+    """Integers in the order of the scores, by index where those are the same. A score that isn't a number is -inf."""
+    bits = tl.where(scores > float("-inf"), scores, float("-inf")).to(tl.int32, bitcast=True)
+    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return (ordered.to(tl.int64) << 32) | indices
+
+
+@triton.jit
+def _score_of(key):
+    ordered = (key >> 32).to(tl.int32)
+    return (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _find_parents(hashes, parent_hashes, sizes, last, alive, num_beams, places):
+    """Place of each prefix without its last token, -1 if the beam has lost it; and whether both end in the same token."""
+    inside = places < num_beams
+    own = tl.load(hashes + places, mask=inside, other=0)
+    own_size = tl.load(sizes + places, mask=inside, other=0)
+    of_parent = tl.load(parent_hashes + places, mask=inside, other=0)
+    alike = (of_parent[:, None] == own[None, :]) & (own_size[:, None] == own_size[None, :] + 1)
+    alike = alike & alive[:, None] & alive[None, :]  # [child, parent]
+    parents = tl.max(tl.where(alike, places[None, :], -1), axis=1)
+    return parents, (_take(last, parents, places) == last) & (parents >= 0)
+
+
+@triton.jit
+def _join_texts(texts, last, added, by_blanks, by_tokens, places, PLACES: tl.constexpr):
+    """Give the scores of each text to its best prefix, see `hf_ngpulm.search.ctc_beam`; and tell whether one is left without
+    any.
+    """
+    totals = _add(by_blanks, by_tokens)
+    alive = totals > float("-inf")
+    keys = _key(totals + added, PLACES - 1 - places)
+    same = (texts[:, None] == texts[None, :]) & alive[:, None] & alive[None, :]
+    of_text = PLACES - 1 - tl.max(tl.where(same, keys[None, :], NOTHING), axis=1).to(tl.int32)
+    same = same & (last[:, None] == last[None, :])
+    of_token = PLACES - 1 - tl.max(tl.where(same, keys[None, :], NOTHING), axis=1).to(tl.int32)
+    new_blanks = _gathered(by_blanks, of_text, alive, places)
+    new_tokens = _gathered(by_tokens, of_token, alive, places)
+    died = alive & (new_blanks == float("-inf")) & (new_tokens == float("-inf"))
+    return new_blanks, new_tokens, tl.max(died.to(tl.int32), axis=0) > 0
+
+
+@triton.jit
+def _gathered(scores, to, alive, places):
+    """Log of the sum of all that goes to each place."""
+    values = tl.where((to[None, :] == places[:, None]) & alive[None, :], scores[None, :], float("-inf"))  # [to, from]
+    highest = tl.max(values, axis=1)
+    shift = tl.where(highest > float("-inf"), highest, 0.0)
+    return highest + tl.log(tl.maximum(tl.sum(tl.exp(values - shift[:, None]), axis=1), 1e-30))
+
+
+@triton.jit
+def _fill_lines(
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+    states, active, line_scores, line_targets, starts, weight, blank, candidates, vocab_size,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write what the tokens `0 .. candidates - 1` score in each active row's state, and their targets, to its line.
+
+    Returns no less than the best weighted score of a token of each row: of all that was written, even if it was written over.
+    """
+    columns = tl.arange(0, BLOCK)
+    best = tl.full((ROWS, BLOCK), float("-inf"), tl.float32)
+    root = states
+    depth = tl.zeros((ROWS,), tl.int32)
+    score = tl.zeros((ROWS,), tl.float32)
+    backoff = tl.load(backoff_states + root, mask=active, other=0)
+    climbing = active & (backoff != root)
+    while tl.max(climbing.to(tl.int32), axis=0) > 0:
+        score += tl.load(backoff_weights + root, mask=climbing, other=0.0)
+        root = tl.where(climbing, backoff, root)
+        depth += climbing.to(tl.int32)
+        backoff = tl.load(backoff_states + root, mask=climbing, other=0)
+        climbing = climbing & (backoff != root)
+    low = tl.load(arc_offsets + root, mask=active, other=0)
+    end = tl.load(arc_offsets + root + 1, mask=active, other=0)
+    dense = active & (end - low >= vocab_size)
+    last = tl.load(arc_tokens + low + vocab_size - 1, mask=dense, other=-1).to(tl.int32)
+    dense = dense & (last == vocab_size - 1)
+    default = score + tl.load(backoff_weights + root, mask=active & (dense == 0), other=0.0)
+    for block in range(0, candidates, BLOCK):
+        tokens = block + columns[None, :]
+        inside = active[:, None] & (tokens < candidates)
+        known = inside & dense[:, None]
+        values = default[:, None] + tl.load(arc_weights + low[:, None] + tokens, mask=known, other=0.0)
+        targets = tl.load(arc_targets + low[:, None] + tokens, mask=known, other=0)
+        tl.store(line_scores + starts[:, None] + tokens, values, mask=inside)
+        tl.store(line_targets + starts[:, None] + tokens, tl.where(known, targets, root[:, None]), mask=inside)
+        best = tl.where(inside & (tokens != blank), tl.maximum(best, weight * values), best)
+    ARCS: tl.constexpr = BLOCK // 4 if BLOCK >= 128 else BLOCK  # most contexts have few
+    columns_of_arcs = tl.arange(0, ARCS)
+    best_arcs = tl.full((ROWS, ARCS), float("-inf"), tl.float32)
+    level = tl.where(active, tl.where(dense, depth - 1, depth), -1)
+    deepest = tl.max(level, axis=0)
+    while deepest >= 0:
+        current = states
+        score = tl.zeros((ROWS,), tl.float32)
+        for shorter in range(0, deepest):  # the chain is in the cache by now: walking it again is cheaper than keeping it
+            walking = shorter < level
+            score += tl.load(backoff_weights + current, mask=walking, other=0.0)
+            current = tl.where(walking, tl.load(backoff_states + current, mask=walking, other=0), current)
+        low = tl.load(arc_offsets + current, mask=level >= 0, other=0)
+        end = tl.load(arc_offsets + current + 1, mask=level >= 0, other=0)
+        longest = tl.max(end - low, axis=0)
+        tl.debug_barrier()  # what a shorter context wrote must be there before it is overwritten
+        for block in range(0, longest, ARCS):
+            arcs = low[:, None] + block + columns_of_arcs[None, :]
+            inside = arcs < end[:, None]
+            tokens = tl.load(arc_tokens + arcs, mask=inside, other=0).to(tl.int32)
+            inside = inside & (tokens < candidates)
+            values = score[:, None] + tl.load(arc_weights + arcs, mask=inside, other=0.0)
+            targets = tl.load(arc_targets + arcs, mask=inside, other=0)
+            tl.store(line_scores + starts[:, None] + tokens, values, mask=inside)
+            tl.store(line_targets + starts[:, None] + tokens, targets, mask=inside)
+            best_arcs = tl.where(inside & (tokens != blank), tl.maximum(best_arcs, weight * values), best_arcs)
+        level -= 1
+        deepest -= 1
+    return tl.maximum(tl.max(best, axis=1), tl.max(best_arcs, axis=1))
+
+
+@triton.jit
+def _lines_of(
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+    lm_states, alive, lines, next_line, line_states, line_peaks, line_scores, line_targets,
+    weights, bonus, without_lm, blank, candidates, classes, vocab_size,
+    NUM_AUTOMATA: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Give a line to each prefix that has none: one that holds its states, or else another that nobody needs, newly filled.
+
+    Returns the line of each prefix, where to look for a free line the next time, and what a token can add to each at most.
+    """
+    NUM_LINES: tl.constexpr = 2 * PLACES
+    ROWS: tl.constexpr = PLACES if PLACES < MOST_ROWS else MOST_ROWS
+    places = tl.arange(0, PLACES)
+    every = (tl.arange(0, NUM_LINES) + next_line) % NUM_LINES  # the next free line is the first of these
+    without = alive & (lines < 0)
+    held = without[:, None] & (every >= 0)[None, :]  # [place, line]
+    alike = without[:, None] & without[None, :]  # [place, place]
+    for m in tl.static_range(NUM_AUTOMATA):
+        states = tl.load(lm_states + places * NUM_AUTOMATA + m, mask=without, other=-2)
+        held = held & (states[:, None] == tl.load(line_states + every * NUM_AUTOMATA + m)[None, :])
+        alike = alike & (states[:, None] == states[None, :])
+    lines = tl.where(without, tl.max(tl.where(held, every[None, :], -1), axis=1), lines)
+    # Of those with the same states the first gets a line for all.
+    first = tl.min(tl.where(alike, places[None, :], PLACES), axis=1)
+    missing = alive & (lines < 0)
+    leading = missing & (first == places)
+    needed = tl.max(((lines[:, None] == every[None, :]) & alive[:, None]).to(tl.int32), axis=0)
+    free = tl.where(needed > 0, -1, tl.cumsum(1 - needed, axis=0) - 1)  # number of each free line
+    turn = tl.where(leading, tl.cumsum(leading.to(tl.int32), axis=0) - 1, -2)
+    own = tl.sum(tl.where(turn[:, None] == free[None, :], every[None, :], 0), axis=1)
+    lines = tl.where(missing, _take(own, first, places), lines)
+    count = tl.max(turn, axis=0) + 1
+    tl.debug_barrier()  # everybody has read the lines before they are rewritten
+    for begin in range(0, count, ROWS):
+        rows = begin + tl.arange(0, ROWS)
+        active = rows < count
+        turns = rows[:, None] == turn[None, :]
+        places_of_rows = tl.sum(tl.where(turns, places[None, :], 0), axis=1)
+        lines_of_rows = tl.sum(tl.where(turns, own[None, :], 0), axis=1)
+        starts = lines_of_rows.to(tl.int64) * (NUM_AUTOMATA * candidates)
+        row_peaks = tl.zeros((ROWS,), tl.float32)
+        for m in tl.static_range(NUM_AUTOMATA):
+            row_states = tl.load(lm_states + places_of_rows * NUM_AUTOMATA + m, mask=active, other=0)
+            tl.store(line_states + lines_of_rows * NUM_AUTOMATA + m, row_states, mask=active)
+            row_peaks += _fill_lines(
+                arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+                row_states, active, line_scores, line_targets, starts + m * candidates,
+                tl.load(weights + m), blank, candidates, vocab_size, ROWS, PLACES // ROWS * BLOCK,
+            )  # fmt: skip
+        tl.store(line_peaks + lines_of_rows, row_peaks, mask=active)
+    tl.debug_barrier()
+    peaks = tl.load(line_peaks + lines, mask=alive, other=0.0)
+    return lines, (next_line + count) % NUM_LINES, bonus + tl.where(classes > candidates, tl.maximum(peaks, without_lm), peaks)
+
+
+@triton.jit(
+    do_not_specialize=["row_stride", "frame_stride", "frames", "classes", "num_beams", "blank", "vocab_size"],
+)
+def _search_kernel(
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+    logits, row_stride, frame_stride, class_stride, normalisers, frame_peaks, block_peaks,
+    lengths, weights, bonuses, unscored, text_hashes,
+    offsets, blank_scores, token_scores, last_tokens, hashes, parent_hashes, sizes, fused, lm_scores, lm_states, texts,
+    line_states, line_peaks, line_scores, line_targets, links, labels, bad_frames,
+    frames, classes, num_beams, blank, vocab_size, threshold, skip,
+    NUM_AUTOMATA: tl.constexpr, JOINS: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    places = tl.arange(0, PLACES)
+    columns = tl.arange(0, BLOCK)
+    inside = places < num_beams
+    length = tl.minimum(tl.load(lengths + row), frames)
+    bonus = tl.load(bonuses + row)
+    without_lm = tl.load(unscored + row)
+    candidates = tl.minimum(vocab_size, classes)
+    num_blocks = (classes + BLOCK - 1) // BLOCK
+    blank_scores += row * num_beams
+    token_scores += row * num_beams
+    last_tokens += row * num_beams
+    hashes += row * num_beams
+    parent_hashes += row * num_beams
+    sizes += row * num_beams
+    fused += row * num_beams
+    lm_scores += row * num_beams * NUM_AUTOMATA
+    lm_states += row * num_beams * NUM_AUTOMATA
+    texts += row * num_beams
+    weights += row * NUM_AUTOMATA
+    line_states += row * (2 * PLACES) * NUM_AUTOMATA
+    line_peaks += row * (2 * PLACES)
+    line_scores += row * (2 * PLACES) * NUM_AUTOMATA * candidates
+    line_targets += row * (2 * PLACES) * NUM_AUTOMATA * candidates
+
+    # The beam, by place. Places without a prefix have the score -inf.
+    offset = tl.load(offsets + row)
+    by_blanks = tl.load(blank_scores + places, mask=inside, other=float("-inf"))
+    by_tokens = tl.load(token_scores + places, mask=inside, other=float("-inf"))
+    last = tl.load(last_tokens + places, mask=inside, other=-1)
+    added = tl.load(fused + places, mask=inside, other=0.0)
+    totals = _add(by_blanks, by_tokens)
+    parents, like_parent = _find_parents(hashes, parent_hashes, sizes, last, totals > float("-inf"), num_beams, places)
+    lines = places * 0 - 1  # where the LM scores of its state are, -1 if they aren't known
+    next_line = 0
+    # What a token can add at most.
+    highest_added = tl.zeros((PLACES,), tl.float32) + bonus + tl.where(classes > candidates, tl.maximum(without_lm, 0.0), 0.0)
+    frame = length * 0  # a tensor, also in the interpreter
+    while frame < length:
+        at_frame = row * frames + frame
+        x = logits + row * row_stride + frame.to(tl.int64) * frame_stride
+        alive = totals > float("-inf")
+        # All that every frame needs is asked for at once.
+        normaliser = tl.load(normalisers + at_frame)
+        frame_peak = tl.load(frame_peaks + at_frame)
+        blank_log_prob = tl.load(x + (row * 0 + blank) * class_stride).to(tl.float32)
+        repeatable = alive & (last >= 0)
+        last_log_probs = tl.load(x + last.to(tl.int64) * class_stride, mask=repeatable, other=float("-inf")).to(tl.float32)
+        if (normaliser > float("-inf")) & (normaliser < float("inf")):
+            blank_log_prob -= normaliser
+            possible = tl.exp(blank_log_prob) <= skip  # anything but a blank
+            last_log_probs -= tl.where(possible, normaliser, float("inf"))
+
+            # The prefixes as they are: by a blank, by their last token once more, or anew from their parents.
+            before = tl.where(like_parent[:, None], by_blanks[None, :], totals[None, :])
+            before = tl.sum(tl.where(parents[:, None] == places[None, :], before, 0.0), axis=1)
+            from_blank = totals + blank_log_prob
+            from_token = by_tokens + last_log_probs
+            from_parent = tl.where(parents >= 0, before + last_log_probs, float("-inf"))
+            staying = tl.where(alive, _add(_add(from_blank, from_token), from_parent) + added, float("-inf"))
+
+            # The best so far: a prefix that stays keeps its place, the lowest score leaves its place to a better extension.
+            keys = tl.where(inside, _key(staying, places), 0x7FFFFFFFFFFFFFFF)
+            lowest = tl.min(keys, axis=0)
+            best = tl.max(staying, axis=0)
+            worst = tl.maximum(_score_of(lowest), best - threshold)
+            from_places = places
+            tokens_added = places * 0 - 1
+
+            # Their extensions. What scores no higher than `worst` has no place in the beam.
+            if possible:
+                if NUM_AUTOMATA > 0:
+                    unknown = tl.max((alive & (lines < 0)).to(tl.int32), axis=0) > 0
+                    if unknown:
+                        lines, next_line, highest_added = _lines_of(
+                            arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+                            lm_states, alive, lines, next_line, line_states, line_peaks, line_scores, line_targets,
+                            weights, bonus, without_lm, blank, candidates, classes, vocab_size,
+                            NUM_AUTOMATA, PLACES, BLOCK,
+                        )  # fmt: skip
+                line_starts = lines.to(tl.int64) * (NUM_AUTOMATA * candidates)
+                reach = tl.where(alive, totals + added + highest_added, float("-inf"))
+                highest_reach = tl.max(reach, axis=0)
+                slack = 1e-3 + 1e-6 * tl.abs(highest_reach)  # rounding may not hide a token
+                slack = tl.where(slack < float("inf"), slack, 0.0) - normaliser
+                # Each lane notes the best of its candidates, one a block. What is hidden behind one that is taken comes to
+                # light in the next round: of the lane's candidates that one is then the limit.
+                limits = tl.full((PLACES, BLOCK), 0x7FFFFFFFFFFFFFFF, tl.int64)
+                # (No flag says whether to go on: Triton 3.5 to 3.7 can't compile loops that carry what the body doesn't read.)
+                while frame_peak + slack + highest_reach > worst:
+                    candidate_keys = tl.full((PLACES, BLOCK), NOTHING, tl.int64)
+                    for block in range(0, num_blocks):
+                        peak = tl.load(block_peaks + at_frame * num_blocks + block) + slack
+                        if peak + highest_reach > worst:
+                            tokens = block * BLOCK + columns
+                            log_probs = tl.load(
+                                x + tokens.to(tl.int64) * class_stride, mask=tokens < classes, other=float("-inf")
+                            ).to(tl.float32)
+                            log_probs = tl.where(tokens == blank, float("-inf"), log_probs - normaliser)
+                            wanted = (reach + peak > worst)[:, None] & (limits > NOTHING)
+                            scored = wanted & (tokens < candidates)[None, :]
+                            extra = tl.zeros((PLACES, BLOCK), tl.float32)
+                            for m in tl.static_range(NUM_AUTOMATA):
+                                at = (line_starts + m * candidates)[:, None] + tokens[None, :]
+                                extra += tl.load(weights + m) * tl.load(line_scores + at, mask=scored, other=0.0)
+                            extra += tl.where(tokens < candidates, bonus, bonus + without_lm)[None, :]
+                            scores = tl.where(last[:, None] == tokens[None, :], by_blanks[:, None], totals[:, None])
+                            scores = scores + log_probs[None, :] + added[:, None] + extra
+                            found = _key(scores, (block * PLACES * BLOCK + (places * BLOCK)[:, None] + columns[None, :]))
+                            candidate_keys = tl.where(
+                                wanted & (found < limits), tl.maximum(candidate_keys, found), candidate_keys
+                            )
+                    limits = tl.full((PLACES, BLOCK), NOTHING, tl.int64)
+                    highest = tl.max(tl.max(candidate_keys, axis=0), axis=0)
+                    score = _score_of(highest)
+                    hides_others = (score > worst) & (num_blocks > 1)
+                    highest_reach = tl.where(hides_others, highest_reach, float("-inf"))
+                    while score > worst:
+                        index = highest.to(tl.int32)
+                        place = (index // BLOCK) % PLACES
+                        token = index // (PLACES * BLOCK) * BLOCK + index % BLOCK
+                        # An extension that the beam has has been merged with it.
+                        present = tl.max(((parents == place) & (last == token)).to(tl.int32), axis=0) > 0
+                        replaced = keys == tl.where(present, -1, lowest)
+                        keys = tl.where(replaced, (highest & ~0xFFFFFFFF) | places, keys)
+                        from_places = tl.where(replaced, place, from_places)
+                        tokens_added = tl.where(replaced, token, tokens_added)
+                        lowest = tl.min(keys, axis=0)
+                        best = tl.where(present, best, tl.maximum(best, score))
+                        worst = tl.maximum(_score_of(lowest), best - threshold)
+                        taken = candidate_keys == highest
+                        limits = tl.where(taken, highest, limits)
+                        candidate_keys = tl.where(taken, NOTHING, candidate_keys)
+                        highest = tl.max(tl.max(candidate_keys, axis=0), axis=0)
+                        score = _score_of(highest)
+
+            if best > float("-inf"):  # else nothing is possible: weights so large that the sums overflow
+                scores = tl.where(inside, _score_of(keys), float("-inf"))
+                kept = (scores > float("-inf")) & (scores >= best - threshold)
+                is_new = kept & (tokens_added >= 0)
+                stays = kept & (tokens_added < 0)
+                anew = from_parent > _add(from_blank, from_token)
+                link = tl.where(is_new, from_places, tl.where(stays & anew, parents, places))
+                label = tl.where(anew, last, tl.where(from_token > from_blank, LABEL_INSIDE, LABEL_BLANK))
+                label = tl.where(is_new, tokens_added, tl.where(stays, label, LABEL_BLANK))
+                tl.store(links + at_frame * num_beams + places, link, mask=inside)
+                tl.store(labels + at_frame * num_beams + places, label, mask=inside)
+                new_by_blanks = tl.where(stays, from_blank, float("-inf"))
+                new_by_tokens = tl.where(stays, _add(from_token, from_parent), float("-inf"))
+                changes = tl.max((is_new | (alive & (kept == 0))).to(tl.int32), axis=0) > 0
+                any_new = tl.max(is_new.to(tl.int32), axis=0) > 0
+                if any_new:
+                    token = tl.where(is_new, tokens_added, 0)
+                    log_probs = tl.load(x + token.to(tl.int64) * class_stride, mask=is_new, other=0.0).to(tl.float32)
+                    before = tl.where(
+                        token == _take(last, from_places, places),
+                        _take(by_blanks, from_places, places),
+                        _take(totals, from_places, places),
+                    )
+                    new_by_tokens = tl.where(is_new, before + log_probs - normaliser, new_by_tokens)
+                    scored = is_new & (token < candidates)
+                    extra = tl.where(token < candidates, bonus, bonus + without_lm)
+                    old_hashes = tl.load(hashes + from_places, mask=is_new, other=0)
+                    old_sizes = tl.load(sizes + from_places, mask=is_new, other=0)
+                    new_hashes = _extend_hash(old_hashes, token)
+                    tl.debug_barrier()  # everybody has read the hashes before they change
+                    tl.store(hashes + places, new_hashes, mask=is_new)
+                    tl.store(parent_hashes + places, old_hashes, mask=is_new)
+                    tl.store(sizes + places, old_sizes + 1, mask=is_new)
+                    line_starts = _take(lines, from_places, places).to(tl.int64) * (NUM_AUTOMATA * candidates)
+                    for m in tl.static_range(NUM_AUTOMATA):
+                        at = from_places * NUM_AUTOMATA + m
+                        entry = line_starts + m * candidates + token
+                        score = tl.load(line_scores + entry, mask=scored, other=0.0)
+                        target = tl.load(line_targets + entry, mask=scored, other=0)
+                        extra += tl.load(weights + m) * score
+                        old_score = tl.load(lm_scores + at, mask=is_new, other=0.0)
+                        old_state = tl.load(lm_states + at, mask=is_new, other=0)
+                        tl.debug_barrier()
+                        tl.store(lm_scores + places * NUM_AUTOMATA + m, old_score + score, mask=is_new)
+                        tl.store(lm_states + places * NUM_AUTOMATA + m, tl.where(scored, target, old_state), mask=is_new)
+                    if JOINS:
+                        old_texts = tl.load(texts + from_places, mask=is_new, other=0)
+                        factors = tl.load(text_hashes + token, mask=is_new, other=0)
+                        summands = tl.load(text_hashes + classes + token, mask=is_new, other=0)
+                        tl.debug_barrier()
+                        tl.store(texts + places, old_texts * factors + summands, mask=is_new)
+                    added = tl.where(is_new, _take(added, from_places, places) + extra, added)
+                    last = tl.where(is_new, token, last)
+                    lines = tl.where(is_new, -1, lines)
+                if JOINS:
+                    tl.debug_barrier()
+                    own_texts = tl.load(texts + places, mask=inside, other=0)
+                    new_by_blanks, new_by_tokens, died = _join_texts(
+                        own_texts, last, added, new_by_blanks, new_by_tokens, places, PLACES
+                    )
+                    changes = changes | died
+                top = tl.max(tl.maximum(new_by_blanks, new_by_tokens), axis=0)
+                by_blanks = new_by_blanks - top
+                by_tokens = new_by_tokens - top
+                offset += top
+                totals = _add(by_blanks, by_tokens)
+                if changes:
+                    tl.debug_barrier()
+                    parents, like_parent = _find_parents(
+                        hashes, parent_hashes, sizes, last, totals > float("-inf"), num_beams, places
+                    )
+            frame += 1
+        else:
+            tl.store(bad_frames + row, frame)
+            length = 0
+    tl.store(offsets + row, offset)
+    tl.store(blank_scores + places, by_blanks, mask=inside)
+    tl.store(token_scores + places, by_tokens, mask=inside)
+    tl.store(last_tokens + places, last, mask=inside)
+    tl.store(fused + places, added, mask=inside)
+
+
+def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
+    """Every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
+    combinations = (("*i16", "*fp32", 8, 1), ("*i32", "*fp16", 4, 0), ("*i16", "*bf16", 32, 2))
+    frames = dict.fromkeys(("row_stride", "frame_stride", "class_stride"), "i32")
+    frames |= {"lengths": "*i32", "frames": "i32", "classes": "i32", "blank": "i32"}
+    frames |= dict.fromkeys(("normalisers", "frame_peaks", "block_peaks"), "*fp32")
+    for token_type, logit_type, places, num_automata in combinations:
+        block = TILE // places
+        yield _peaks_kernel, frames | {"logits": logit_type}, {"ROWS": places, "BLOCK": block}
+        signature = automaton_signature(token_type) | frames | {"logits": logit_type}
+        signature |= dict.fromkeys(("weights", "bonuses", "unscored"), "*fp32") | {"text_hashes": "*i64"}
+        signature |= {"offsets": "*fp64", "blank_scores": "*fp32", "token_scores": "*fp32", "last_tokens": "*i32"}
+        signature |= {"hashes": "*i64", "parent_hashes": "*i64", "sizes": "*i32", "fused": "*fp32"}
+        signature |= {"lm_scores": "*fp32", "lm_states": "*i32", "texts": "*i64", "line_states": "*i32", "line_peaks": "*fp32"}
+        signature |= {"line_scores": "*fp32", "line_targets": "*i32"}
+        signature |= dict.fromkeys(("links", "labels", "bad_frames"), "*i32")
+        signature |= {"num_beams": "i32", "vocab_size": "i32", "threshold": "fp32", "skip": "fp32"}
+        constants = {"NUM_AUTOMATA": num_automata, "JOINS": num_automata == 1, "PLACES": places, "BLOCK": block}
+        yield _search_kernel, signature, constants

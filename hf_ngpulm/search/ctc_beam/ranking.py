@@ -1,0 +1,65 @@
+"""Which prefixes of a beam are the best ones when their utterances end."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...automaton.ops import engine_name
+from ...fusion.fusion import RowModels
+from . import BeamState
+from .reference import join_texts
+
+
+class Ranked(NamedTuple):
+    """The best `N` prefixes of each row, the best one first; behind those that there are come some of a score of -inf.
+
+    Args:
+        places: integers `[B, N]`, where in the beam each lies.
+        sizes: int32 `[B, N]`, number of its tokens; 0 where there is none.
+        scores: float64 `[B, N, 4]`: what was maximised, with what the end adds, then the acoustic score, and the unweighted
+            ones of the LMs (without `</s>`) and of the phrases.
+    """
+
+    places: np.ndarray
+    sizes: np.ndarray
+    scores: np.ndarray
+
+
+def rank(models: RowModels, state: BeamState, count: int, score_eos: bool, engine: str) -> Ranked:
+    """Rank the prefixes of a batch by what they are worth if nothing follows.
+
+    Args:
+        models: of the rows.
+        state: where the search stands.
+        count: N, at most the beam.
+        score_eos: whether `</s>` counts; unfinished phrases give back anyhow.
+        engine: "auto", "reference", "cpu" or "gpu"; the loops are the same for all but "cpu".
+    """
+    if engine_name(engine, state.fused.device) == "cpu":
+        from .ranking_cpu import rank_on_cpu  # compiled loops: they aren't loaded before they are needed
+
+        return Ranked(*rank_on_cpu(models.grown(), state, count, score_eos))
+    acoustic, scores = prefix_scores(state)
+    scores, of_lms, of_phrases = models.at_end(scores, state.lm_scores, state.lm_states, score_eos, engine)
+    scores, places = scores.topk(count, dim=1)
+    parts = [scores, *(values.gather(1, places) for values in (acoustic, of_lms, of_phrases))]
+    sizes = state.sizes.gather(1, places).masked_fill(scores == -torch.inf, 0)
+    return Ranked(places.cpu().numpy(), sizes.cpu().numpy(), torch.stack(parts, 2).cpu().numpy())
+
+
+def with_joined_texts(state: BeamState) -> BeamState:
+    """The state at the end of an utterance, in which only the best prefix of each text is left."""
+    totals = torch.logaddexp(state.blank_scores, state.token_scores)
+    nothing = torch.full_like(totals, -torch.inf)
+    totals, _ = join_texts(state.texts, state.last_tokens, state.fused, totals, nothing)
+    return state._replace(blank_scores=totals, token_scores=nothing)
+
+
+def prefix_scores(state: BeamState) -> tuple[Tensor, Tensor]:
+    """Acoustic scores of the prefixes, and scores with what LMs and bonuses add: float64 `[B, K]`."""
+    acoustic = torch.logaddexp(state.blank_scores, state.token_scores).double() + state.offsets[:, None]
+    return acoustic, acoustic + state.fused

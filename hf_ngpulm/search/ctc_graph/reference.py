@@ -1,0 +1,100 @@
+"""Token passing written plainly, a dictionary of search states per frame: the definition that engines are tested against."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...automaton.tensors import AutomatonTensors
+from . import BLANK, INSIDE, GraphFrames, GraphState
+
+
+def graph_search(
+    automaton: AutomatonTensors,
+    state: GraphState,
+    logits: Tensor,
+    lengths: Tensor,
+    weights: Tensor,
+    bonuses: Tensor,
+    blank: int,
+    vocab_size: int,
+    threshold: float,
+    skip: float,
+) -> tuple[GraphState, GraphFrames]:
+    batch_size, frames, _ = logits.shape
+    device, max_active = logits.device, state.scores.shape[1]
+    state = GraphState(*(part.cpu().clone() for part in state))
+    labels = torch.full((batch_size, frames, max_active), BLANK, dtype=torch.int32)
+    links = torch.arange(max_active, dtype=torch.int32).repeat(batch_size, frames, 1)
+    bad_frames = torch.full((batch_size,), -1, dtype=torch.int32)
+    normalisers = torch.logsumexp(logits.float(), dim=-1).cpu()
+    log_probs = logits.float().cpu() - normalisers[..., None]
+    graph = _Graph(automaton)
+    for row, length in enumerate(lengths.tolist()):
+        row_weights, added = weights[row].tolist(), bonuses[row].tolist()
+        columns = [part[row].tolist() for part in state]
+        places = [place for place in zip(*columns) if place[0] > -math.inf]
+        for frame in range(min(length, frames)):
+            if not bool(torch.isfinite(normalisers[row, frame])):
+                bad_frames[row] = frame
+                break
+            x = log_probs[row, frame].tolist()
+            met: dict[Any, Any] = {}
+
+            def offer(states: list[int], label: int, candidate: Any, met: dict[Any, Any] = met) -> None:
+                key = (*states, label)
+                if candidate[0] > -math.inf and (key not in met or candidate[0] > met[key][0]):
+                    met[key] = candidate
+
+            for k, (score, last, states, fused, lm_scores) in enumerate(places):
+                offer(states, -1, (score + x[blank], fused, lm_scores, k, BLANK))
+                if math.exp(x[blank]) > skip:
+                    continue
+                if last >= 0:
+                    offer(states, last, (score + x[last], fused, lm_scores, k, INSIDE))
+                for token, log_prob in enumerate(x):
+                    if token in (blank, last):
+                        continue
+                    read, targets = [0.0] * len(states), states
+                    if token < vocab_size:
+                        read, targets = map(list, zip(*(graph.read(lm_state, token) for lm_state in states)))
+                    extra = added[token] + sum(w * lm for w, lm in zip(row_weights, read))
+                    sums = [before + lm for before, lm in zip(lm_scores, read)]
+                    parts = (score + log_prob + extra, fused + extra, sums)
+                    offer(targets, token, (*parts, k, token))
+            if not met:
+                continue  # nothing is possible: weights so large that the sums overflow
+            kept = sorted(met.items(), key=lambda item: -item[1][0])[:max_active]
+            kept = [item for item in kept if item[1][0] >= kept[0][1][0] - threshold]
+            places = [(c[0], last, states, *c[1:3]) for (*states, last), c in kept]
+            for k, (_, candidate) in enumerate(kept):
+                links[row, frame, k], labels[row, frame, k] = candidate[3:]
+        for values, part in zip(zip(*places), state):
+            part[row, : len(places)] = torch.tensor(values, dtype=part.dtype)
+        state.scores[row, len(places) :] = -torch.inf
+    frames_found = GraphFrames(links, labels, bad_frames)
+    return GraphState(*(part.to(device) for part in state)), GraphFrames(*(part.to(device) for part in frames_found))
+
+
+class _Graph:
+    """An automaton as lists."""
+
+    def __init__(self, automaton: AutomatonTensors) -> None:
+        offsets, tokens, self.weights, self.targets, self.backoffs, self.backoff_weights = (t.tolist() for t in automaton)
+        self.arcs = [{tokens[arc]: arc for arc in range(*bounds)} for bounds in pairwise(offsets)]
+
+    def read(self, state: int, token: int) -> tuple[float, int]:
+        """Score of a token in a state, and the state it leads to."""
+        score = 0.0
+        while True:
+            arc = self.arcs[state].get(token)
+            if arc is not None:
+                return score + self.weights[arc], self.targets[arc]
+            score += self.backoff_weights[state]
+            if self.backoffs[state] == state:
+                return score, state
+            state = self.backoffs[state]

@@ -1,0 +1,66 @@
+"""Greedy CTC search with language models on the CPU, by the native core (`csrc/ctc_greedy.cpp`)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...automaton.cpu import Automaton
+from ...automaton.tensors import AutomatonTensors
+from ...engines.native import Function, Struct
+from ...engines.threads import in_threads
+from ..frames import Frames
+from . import RULES, GreedyLabels
+
+
+class _Labels(Struct):
+    name = "NgpulmGreedyLabels"
+    members = """
+        int32_t* labels;
+        float* acoustic_scores;
+        float* lm_scores;
+        int32_t* states;
+        int32_t* bad_frames;
+        int32_t* before;
+    """
+
+
+_search = Function(
+    "int64_t ngpulm_ctc_greedy(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmFrames* frames,"
+    " const float* weights, const float* stay_costs, int64_t num_automata, int32_t rule, int64_t width,"
+    " const NgpulmGreedyLabels* found)",
+    Automaton, Frames, _Labels,
+)  # fmt: skip
+
+
+def ctc_greedy(
+    automaton: AutomatonTensors,
+    logits: Tensor,
+    lengths: Tensor,
+    states: Tensor,
+    weights: Tensor,
+    stay_costs: Tensor,
+    before: Tensor,
+    blank: int,
+    vocab_size: int,
+    rule: str,
+) -> GreedyLabels:
+    batch_size, frames, classes = logits.shape
+    found = GreedyLabels(
+        labels=torch.full((batch_size, frames), blank, dtype=torch.int32),
+        acoustic_scores=torch.zeros(batch_size),
+        lm_scores=torch.zeros(states.shape),
+        states=states.to(torch.int32).clone(memory_format=torch.contiguous_format),
+        bad_frames=torch.full((batch_size,), -1, dtype=torch.int32),
+        before=before.to(torch.int32).clone(memory_format=torch.contiguous_format),
+    )
+    if frames and classes:
+        arguments = (
+            Automaton.of(automaton, vocab_size), Frames.of(logits, lengths, blank), weights.contiguous(),
+            stay_costs.contiguous(), states.shape[1], RULES.index(rule), frames, _Labels(**found._asdict()),
+        )  # fmt: skip
+        for bad_row in in_threads(lambda first, last: _search(first, last, *arguments), batch_size, frames * classes):
+            if bad_row >= 0:
+                of_row = states[bad_row].tolist()
+                raise IndexError(f"states {of_row} in row {bad_row} should lie in 0..{automaton.num_states - 1}")
+    return found

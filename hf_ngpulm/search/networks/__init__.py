@@ -1,0 +1,1 @@
+"""The networks of transducers: predictions, joint."""

@@ -1,0 +1,157 @@
+"""Greedy transducer search with language models for batches, by looping over labels (Bataev et al., "Label-Looping", SLT 2024).
+
+The prediction network runs once for each label, not for each frame. And since its output doesn't change until the next
+label, the joint network runs on a block of coming frames at once: the search follows the blanks (and their durations)
+inside the block, so that the loop turns about once for each label. Rows that have ended are left out of the batch.
+
+On the CPU, a transducer of the usual kind (see `networks`) is run by compiled loops as a whole.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ...automaton.ops import engine_name
+from ...automaton.tensors import AutomatonTensors
+from ..confidence import frame_confidence
+from ..networks.graphs import Kept, grown, recall
+from ..networks.model import TransducerModel
+from .rows import GreedySteps, Rows, Rules
+from .tensors import Looping
+
+# Frames that are looked at in one go. The compiled loops, to which a turn costs next to nothing, look at fewer.
+WINDOW = 4
+
+
+def greedy(
+    model: TransducerModel,
+    frames: Tensor,
+    lengths: Tensor,
+    automaton: AutomatonTensors,
+    states: Tensor,
+    weights: Tensor,
+    vocab_size: int,
+    max_symbols: int | None,
+    ilm_weight: float = 0.0,
+    confidence: str | None = None,
+    engine: str = "auto",
+    window: int | None = None,
+    kept: Kept | None = None,
+) -> GreedySteps:
+    """Decode a batch.
+
+    Args:
+        frames: `[B, T, D]`, projected.
+        lengths: int64 `[B]`.
+        automaton: tensors of one automaton, or of several packed into one.
+        states: int32 `[B, M]`, the states in which each row's automata begin.
+        weights: float32 `[B, M]`.
+        vocab_size: tokens that the automata score, `0 .. vocab_size - 1`.
+        max_symbols: tokens that may be emitted at one frame; None for any number.
+        ilm_weight: what the internal LM's scores are subtracted with.
+        confidence: measure, see `hf_ngpulm.search.confidence`.
+        window: frames that are looked at in one go, by default what suits the engine.
+        kept: where buffers and CUDA graphs are kept for the next batch: pass the same dictionary again.
+    """
+    durations = torch.tensor(model.durations or (), dtype=torch.int64, device=frames.device)
+    most_symbols = torch.iinfo(torch.int64).max if max_symbols is None else max_symbols
+    rules = Rules(model.blank_id, model.vocab_size, durations, vocab_size, most_symbols, ilm_weight)
+    if engine_name(engine, frames.device) != "cpu":
+        size, longest = grown(frames.shape[0], 1), grown(frames.shape[1], 64)
+        key = (
+            "greedy", size, longest, states.shape[1], vocab_size, most_symbols, ilm_weight, confidence, engine, window,
+            frames.shape[2], frames.dtype, frames.device, id(model),
+        )  # fmt: skip
+        looping: Looping = recall(
+            kept, key, (*(automaton if states.shape[1] else ()), *model.parameters()),
+            lambda: Looping(
+                model, frames, size, longest, automaton, states.shape[1], rules, confidence, engine, window or WINDOW
+            ),
+        )  # fmt: skip
+        looping.load(frames, lengths, states, weights)
+        looping.run()
+        return looping.found()
+    rows = Rows.begin(lengths, states, weights)
+    networks = model.networks()
+    if networks is not None and networks.serve(frames, model.vocab_size, len(durations)):
+        from .cpu import tables_of_steps
+
+        tables = tables_of_steps(networks, frames, automaton, rules, rows, confidence, window)
+    else:
+        rows, steps = _loop(model, frames, automaton, rules, rows, confidence, window or WINDOW)
+        tables = _by_row(rows, steps)
+    counts, tokens, moves, confidences = tables
+    return GreedySteps(
+        counts, tokens, moves, None if confidence is None else confidences, rows.acoustic_scores, rows.lm_scores,
+        rows.lm_states, rows.ilm_scores, rows.bad_frames,
+    )  # fmt: skip
+
+
+def _loop(
+    model: TransducerModel,
+    frames: Tensor,
+    automaton: AutomatonTensors,
+    rules: Rules,
+    rows: Rows,
+    confidence: str | None,
+    window: int,
+) -> tuple[Rows, list[tuple[Tensor, ...]]]:
+    """The rows in the end, and all steps: row, class, duration and confidence, in order within each row."""
+    from .cpu import walk
+
+    places = torch.arange(window, device=frames.device)
+    steps: list[tuple[Tensor, ...]] = []
+    ended: list[Rows] = []
+    prediction, state = model.start(len(rows.numbers), frames)
+    none = prediction.new_zeros((len(prediction), 0), dtype=torch.float32)
+    internal = model.internal_lm(prediction) if rules.ilm_weight else none
+    while True:
+        going = (rows.times < rows.ends) & (rows.bad_frames < 0)
+        if not bool(going.all()):
+            ended.append(rows.at(~going))
+            rows, prediction, internal = rows.at(going), prediction[going], internal[going]
+            state = tuple(part[going] for part in state)
+        if not rows.numbers.numel():
+            break
+        ahead = (rows.times[:, None] + places).clamp(max=frames.shape[1] - 1)
+        logits = model.join(frames[rows.numbers[:, None], ahead], prediction[:, None]).float()
+        tokens, moves = walk(automaton, rules, rows, logits, internal)
+        emissions = (tokens >= 0) & (tokens != rules.blank)
+        confidences = torch.zeros(tokens.shape, dtype=torch.float32, device=frames.device)
+        if confidence is not None:
+            confidences[emissions] = frame_confidence(logits[..., : rules.classes][emissions][None], confidence)[0]
+        taken = tokens >= 0
+        numbers = rows.numbers[:, None].expand_as(taken)
+        steps.append(tuple(part[taken] for part in (numbers, tokens, moves, confidences)))
+        found = torch.nonzero(emissions)[:, 0]
+        if found.numel():
+            new_prediction, new_state = model.predict(tokens[emissions], tuple(part[found] for part in state))
+            prediction = prediction.index_copy(0, found, new_prediction)
+            state = tuple(part.index_copy(0, found, new) for part, new in zip(state, new_state))
+            if rules.ilm_weight:
+                internal = internal.index_copy(0, found, model.internal_lm(new_prediction))
+    if ended:
+        rows = Rows(*(torch.cat(parts) for parts in zip(*ended)))
+        rows = rows.at(torch.argsort(rows.numbers))
+    return rows, steps
+
+
+def _by_row(rows: Rows, steps: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """Number of steps, classes, durations and confidences of each row."""
+    batch_size, device = len(rows.numbers), rows.numbers.device
+    if steps:
+        numbers, *columns = (torch.cat(parts) for parts in zip(*steps))
+    else:
+        numbers = rows.numbers[:0]
+        columns = [numbers, numbers, numbers.float()]
+    counts = torch.bincount(numbers, minlength=batch_size)
+    order = torch.argsort(numbers, stable=True)
+    places = torch.arange(len(numbers), device=device) - (torch.cumsum(counts, 0) - counts)[numbers[order]]
+    longest = int(counts.max()) if batch_size else 0
+    tables = []
+    for column in columns:
+        table = torch.zeros((batch_size, longest), dtype=column.dtype, device=device)
+        table[numbers[order], places] = column[order]
+        tables.append(table)
+    return (counts, *tables)

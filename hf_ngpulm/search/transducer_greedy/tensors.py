@@ -1,0 +1,156 @@
+"""Label looping with torch's operations in fixed shapes, on any device.
+
+Nothing is asked of the device within a step, and a step does the same for rows that have ended as for others, so that on a GPU
+a block of steps can be a CUDA graph (see `graphs`); the host looks every `STEPS` steps whether all rows have ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ...automaton.tensors import AutomatonTensors
+from ..confidence import frame_confidence
+from ..networks.graphs import Repeated, Work, overwrite
+from ..networks.model import TransducerModel
+from . import tensor_steps
+from .rows import GreedySteps, Rows, Rules
+
+STEPS = 8  # between two looks at whether anything is left to do
+
+
+class Looping:
+    """A search in buffers, for batches of up to `size` rows and `longest` frames: `load` one, `run`, see what it `found`.
+
+    Searches that go on when more frames come `read` another tensor, `begin` in some rows, and `run` to the ends of the frames,
+    whose number is in `rows.ends`, again and again.
+    """
+
+    def __init__(
+        self,
+        model: TransducerModel,
+        frames: Tensor,
+        size: int,
+        longest: int,
+        automaton: AutomatonTensors,
+        num_automata: int,
+        rules: Rules,
+        confidence: str | None,
+        engine: str,
+        window: int,
+        capture: Callable[[Work], Work] | None = None,
+    ) -> None:
+        self.model, self.automaton, self.rules, self.confidence, self.engine = model, automaton, rules, confidence, engine
+        device = self.device = frames.device
+        self.frames = frames.new_zeros((size, longest, frames.shape[2]))
+        states = torch.zeros((size, num_automata), dtype=torch.int32, device=device)
+        self.rows = Rows.begin(torch.zeros(size, dtype=torch.int64, device=device), states, states.float())
+        self.ahead = torch.arange(window, device=device)
+        prediction, state = model.start(size, self.frames)
+        self.prediction, self.state = prediction.clone(), tuple(part.clone() for part in state)
+        self.internal = self.internal_lm(self.prediction).clone()
+        self.tokens = torch.zeros((STEPS, size, window), dtype=torch.int32, device=device)
+        self.moves, self.confidences = torch.zeros_like(self.tokens), torch.zeros(self.tokens.shape, device=device)
+        self.is_open = torch.zeros((), dtype=torch.bool, device=device)
+        self.capture = capture
+        self.block = Repeated(self.steps, capture)
+
+    def internal_lm(self, prediction: Tensor) -> Tensor:
+        if self.rules.ilm_weight:
+            return self.model.internal_lm(prediction)
+        return prediction.new_zeros((len(prediction), 0), dtype=torch.float32)
+
+    def load(self, frames: Tensor, lengths: Tensor, states: Tensor, weights: Tensor) -> None:
+        """Take a batch; rows that it doesn't have are empty."""
+        self.block.prepare(self.device)
+        self.size, longest = frames.shape[:2]
+        self.frames[: self.size, :longest] = frames
+        overwrite(
+            self.rows,
+            Rows.begin(*(_with_rows(part, len(self.rows.numbers)) for part in (lengths, states, weights))),
+        )
+        prediction, state = self.model.start(len(self.rows.numbers), self.frames)
+        overwrite((self.prediction, *self.state, self.internal), (prediction, *state, self.internal_lm(prediction)))
+        self.forget()
+
+    def begin(self, rows: Tensor, states: Tensor, weights: Tensor) -> None:
+        """Begin anew in some rows, int64 `[N]`, with automata in states `[N, M]` and their weights `[N, M]`."""
+        new = Rows.begin(torch.zeros_like(rows), states, weights)
+        prediction, state = self.model.start(len(rows), self.frames)
+        buffers = (*self.rows[1:], self.prediction, *self.state, self.internal)
+        for buffer, value in zip(buffers, (*new[1:], prediction, *state, self.internal_lm(prediction))):
+            buffer[rows] = value
+
+    def read(self, frames: Tensor) -> None:
+        """Take the frames from another tensor, `[size, T, D]`, from now on."""
+        self.frames = frames
+        self.rows.ends.zero_()  # recording changes nothing then
+        self.block = Repeated(self.steps, self.capture)
+        self.block.record(self.device)
+
+    def forget(self) -> None:
+        """What the steps so far did."""
+        self.found_steps: list[tuple[Tensor, ...]] = []
+
+    def steps(self) -> None:
+        """A block of steps."""
+        rules, rows = self.rules, self.rows
+        for step in range(STEPS):
+            at = (rows.times[:, None] + self.ahead).clamp(max=self.frames.shape[1] - 1)
+            logits = self.model.join(self.frames[rows.numbers[:, None], at], self.prediction[:, None]).float()
+            tokens, moves = tensor_steps.walk(self.automaton, rules, rows, logits, self.internal, self.engine)
+            emissions = (tokens >= 0) & (tokens != rules.blank)  # at most one a row
+            emits, place = emissions.max(1)
+            if self.confidence is not None:
+                heard = logits[..., : rules.classes].gather(1, place[:, None, None].expand(-1, 1, rules.classes))
+                found = frame_confidence(heard, self.confidence)
+                self.confidences[step].copy_(torch.where(emissions, found, 0.0))
+            self.tokens[step].copy_(tokens)
+            self.moves[step].copy_(moves)
+            token = torch.where(emits, tokens.gather(1, place[:, None])[:, 0], rules.blank)
+            prediction, state = self.model.predict(token, self.state)
+            news = (prediction, *state, self.internal_lm(prediction))
+            olds = (self.prediction, *self.state, self.internal)
+            overwrite(olds, tuple(_where(emits, new, old) for new, old in zip(news, olds)))
+        self.is_open.copy_(((rows.times < rows.ends) & (rows.bad_frames < 0)).any())
+
+    def run(self) -> None:
+        while True:
+            self.block()
+            self.found_steps.append(tuple(part.clone() for part in (self.tokens, self.moves, self.confidences)))
+            if not bool(self.is_open):
+                return
+
+    def flat_steps(self) -> tuple[Tensor, ...]:
+        """Row, class, duration and confidence of all steps, in order within each row."""
+        tokens, moves, confidences = (torch.cat(part) for part in zip(*self.found_steps))
+        taken = tokens >= 0
+        rows = torch.arange(tokens.shape[1], device=self.device)[:, None].expand(tokens.shape)
+        return tuple(part[taken] for part in (rows, tokens, moves, confidences))
+
+    def found(self) -> GreedySteps:
+        parts = (torch.cat(part)[:, : self.size].transpose(0, 1).flatten(1) for part in zip(*self.found_steps))
+        tokens, moves, confidences = parts
+        taken = tokens >= 0
+        counts = taken.sum(1)
+        order = (~taken).to(torch.int8).argsort(dim=1, stable=True)[:, : int(counts.max()) if self.size else 0]
+        tokens, moves = (part.gather(1, order).clamp(min=0).to(torch.int64) for part in (tokens, moves))
+        rows = self.rows.at(slice(0, self.size))
+        return GreedySteps(
+            counts, tokens, moves, None if self.confidence is None else confidences.gather(1, order),
+            rows.acoustic_scores.clone(), rows.lm_scores.clone(), rows.lm_states.clone(), rows.ilm_scores.clone(),
+            rows.bad_frames.clone(),
+        )  # fmt: skip
+
+
+def _with_rows(values: Tensor, rows: int) -> Tensor:
+    """The same with zeros behind."""
+    out = values.new_zeros((rows, *values.shape[1:]))
+    out[: len(values)] = values
+    return out
+
+
+def _where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return torch.where(condition.view(-1, *[1] * (a.dim() - 1)), a, b)

@@ -1,0 +1,50 @@
+"""Hashes of texts, whatever tokens they are written in.
+
+The hash of a text is a polynomial in the codes of its characters, modulo 2^64. That of a text with one more token is
+
+    hash(text + token) = hash(text) * factor(token) + hash(token),    factor(token) = BASE ^ (number of its characters)
+
+so that two tokens extend it as one does that has the characters of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .vocabulary import Vocabulary
+
+BASE = 6364136223846793005
+FIRST_TOKEN = 1 << 21  # behind all characters: tokens that aren't written in characters have a code of their own
+WORD = (1 << 64) - 1
+
+
+def text_hashes(tokenizer: Any, classes: int) -> Tensor:
+    """What each class of a recogniser's outputs does to the hash of a text, int64 `[2, C]`: its factor and its summand."""
+    pieces = [*(Vocabulary.of(tokenizer).pieces or ())][:classes]
+    for token in getattr(tokenizer, "all_special_ids", ()):
+        pieces[token : token + 1] = [None] if token < len(pieces) else []
+    return hashes_of_pieces([*pieces, *[None] * (classes - len(pieces))])
+
+
+def hashes_of_pieces(pieces: Sequence[str | None]) -> Tensor:
+    """The same of the characters of each token; None is a token that has none, and is like no other."""
+    rows = np.zeros((2, len(pieces)), dtype=np.uint64)
+    for token, piece in enumerate(pieces):
+        factor, summand = 1, 0
+        for code in map(ord, piece) if piece else (FIRST_TOKEN + token,):
+            factor, summand = factor * BASE & WORD, summand * BASE + _mixed(code) & WORD
+        rows[:, token] = factor, summand
+    return torch.from_numpy(rows.view(np.int64))
+
+
+def _mixed(code: int) -> int:
+    """64 bits of a number (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014)."""
+    mixed = (code + 1) * 0x9E3779B97F4A7C15 & WORD
+    mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9 & WORD
+    mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB & WORD
+    return mixed ^ (mixed >> 31)

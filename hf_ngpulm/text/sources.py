@@ -1,0 +1,291 @@
+"""Texts out of files and datasets, one sentence at a time."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import os
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+# Where manifests and datasets keep the transcript, the likeliest first.
+FIELDS = ("text", "sentence", "transcription", "transcript", "normalized_text", "raw_transcription")
+ROWS_PER_BATCH = 8192
+_DATASET_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
+_COMPRESSIONS: dict[str, Callable[..., Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+}
+Progress = Callable[[int], Any]
+
+
+def read_texts(
+    inputs: Sequence[str | os.PathLike[str]], field: str | None = None, split: str = "train", progress: Progress | None = None
+) -> Iterator[str]:
+    """The sentences of several inputs, one behind the other, read as they are asked for.
+
+    Blank lines of text files, and fields without text, are sentences without words, "", as for KenLM's lmplz.
+
+    Args:
+        inputs: text files (a sentence a line), JSON lines (`.jsonl`, and `.json` as NeMo's manifests), JSON arrays of
+            objects (`.json`), `.csv` and `.tsv` with a header, each also as `.gz`, `.bz2`, `.xz`; Parquet (needs pyarrow);
+            "-" for lines from standard input; folders saved by `datasets`; or the id of a dataset on the Hub, `org/name` or
+            `org/name:config`.
+        field: the field or column with the text; by default the first there is of "text", "sentence", "transcription",
+            "transcript", "normalized_text", "raw_transcription".
+        split: of datasets.
+        progress: called with the number of bytes read from files.
+
+    Raises:
+        FileNotFoundError: there is no such file, nor could it be a dataset.
+        ValueError: bytes that aren't UTF-8, rows without the field: names the file and the line.
+    """
+    for source in inputs:
+        for text in _texts_of(os.fspath(source), field, split, progress):
+            yield text.strip()
+
+
+def total_bytes(inputs: Sequence[str | os.PathLike[str]]) -> int | None:
+    """Size of all inputs together, None if one isn't a file."""
+    if all(os.path.isfile(source) for source in inputs):
+        return sum(os.path.getsize(source) for source in inputs)
+    return None
+
+
+def read_ids(
+    inputs: Sequence[str | os.PathLike[str]], progress: Progress | None = None
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Sentences of decimal token ids, one a line (as KenLM's users encode them): ids `[L]` and lengths `[S]` of blocks.
+
+    Raises:
+        ValueError: a line with something else; names it.
+    """
+    for source in inputs:
+        name = os.fspath(source)
+        number = 1
+        with _opened(name, progress) as file:
+            rest = b""
+            while True:
+                block = file.read1(1 << 22)  # type: ignore[attr-defined]  # what there is, without waiting for more
+                cut = len(block) if not block else block.rfind(b"\n") + 1
+                lines, rest = rest + block[:cut], block[cut:] if cut else rest + block
+                if block and not cut:
+                    continue
+                if lines:
+                    yield _ids_of(lines, name, number)
+                    number += lines.count(b"\n")
+                if not block:
+                    break
+
+
+def _ids_of(lines: bytes, name: str, number: int) -> tuple[np.ndarray, np.ndarray]:
+    data = np.frombuffer(lines, dtype=np.uint8)
+    is_digit = (data >= ord("0")) & (data <= ord("9"))
+    is_line_end = data == ord("\n")
+    strange = ~(is_digit | is_line_end | np.isin(data, np.frombuffer(b" \t\r", dtype=np.uint8)))
+    if strange.any():
+        line = number + int(is_line_end[: int(strange.argmax())].sum())
+        shown = lines.splitlines()[line - number][:60].decode("utf-8", "replace")
+        raise ValueError(f"{name}, line {line}: expected decimal token ids, got {shown!r}; text needs the tokenizer")
+    # An id ends where a digit is followed by something else. The place value of each digit is how far that end is.
+    ends = np.flatnonzero(is_digit & ~np.append(is_digit[1:], False))
+    begins = np.flatnonzero(is_digit & ~np.append(False, is_digit[:-1]))
+    if ends.size and int((ends - begins).max()) > 9:
+        raise ValueError(f"{name}: a token id of more than ten digits behind line {number}")
+    ids = np.zeros(ends.size, dtype=np.int64)
+    for place in range(int((ends - begins).max()) + 1 if ends.size else 0):
+        there = ends - begins >= place
+        ids[there] += (data[ends[there] - place] - ord("0")).astype(np.int64) * 10**place
+    line_ends = np.flatnonzero(is_line_end)
+    if not lines.endswith(b"\n"):
+        line_ends = np.append(line_ends, data.size)
+    return ids, np.diff(np.searchsorted(ends, line_ends), prepend=0)
+
+
+def _texts_of(name: str, field: str | None, split: str, progress: Progress | None) -> Iterator[str]:
+    if name != "-" and not os.path.isfile(name):
+        yield from _dataset(name, field, split)
+        return
+    kind = re.sub(r"\.(gz|bz2|xz)$", "", name.lower())
+    if kind.endswith((".jsonl", ".json", ".ndjson")):
+        yield from _json_rows(name, field, progress)
+    elif name.lower().endswith(".parquet"):
+        yield from _parquet(name, field, progress)
+    elif kind.endswith((".csv", ".tsv")):
+        yield from _csv(name, field, "\t" if kind.endswith(".tsv") else ",", progress)
+    else:
+        for _, line in _all_lines(name, progress):
+            yield line
+
+
+class _Counted(io.RawIOBase):
+    """A file that reports how much was read from it."""
+
+    def __init__(self, path: str, progress: Progress | None) -> None:
+        self.file = io.FileIO(path)
+        self.progress = progress
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        size = self.file.readinto(buffer)
+        if self.progress is not None and size:
+            self.progress(size)
+        return size or 0
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
+
+
+@contextmanager
+def _opened(name: str, progress: Progress | None) -> Iterator[IO[bytes]]:
+    """The bytes of a file or of standard input, decompressed."""
+    if name == "-":
+        yield sys.stdin.buffer
+        return
+    if not os.path.exists(name):
+        raise FileNotFoundError(f"{name}: no such file")
+    with io.BufferedReader(_Counted(name, progress), 1 << 20) as raw:
+        decompress = _COMPRESSIONS.get(Path(name).suffix.lower())
+        if decompress is None:
+            yield raw
+            return
+        try:
+            with decompress(raw, "rb") as file:
+                yield io.BufferedReader(file, 1 << 20)  # type: ignore[misc]
+        except (EOFError, zlib.error, lzma.LZMAError) as error:
+            raise ValueError(f"{name}: the compressed file is cut short or damaged: {error}") from None
+        except OSError as error:  # "not a gzipped file", a wrong checksum: without an error number
+            if error.errno is not None:
+                raise
+            raise ValueError(f"{name}: the compressed file is damaged: {error}") from None
+
+
+def numbered_lines(name: str, progress: Progress | None) -> Iterator[tuple[int, str]]:
+    """Numbered lines that aren't blank."""
+    return ((number, line) for number, line in _all_lines(name, progress) if line and not line.isspace())
+
+
+def _all_lines(name: str, progress: Progress | None) -> Iterator[tuple[int, str]]:
+    with _opened(name, progress) as file:
+        for number, raw in enumerate(file, start=1):
+            try:
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{name}, line {number}: not UTF-8 text: {error}") from None
+            if "\0" in line:
+                raise ValueError(f"{name}, line {number}: a zero byte; this looks like a binary file, not text")
+            yield number, line
+
+
+def _json_rows(name: str, field: str | None, progress: Progress | None) -> Iterator[str]:
+    array: list[str] | None = None
+    for number, line in numbered_lines(name, progress):
+        if array is None and number == 1 and line.lstrip().startswith("["):
+            array = []
+        if array is not None:
+            array.append(line)
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ValueError(f"{name}, line {number}: not a JSON object: {error}") from None
+        yield _field_of(row, field, f"{name}, line {number}")
+    if array is not None:
+        try:
+            rows = json.loads("".join(array))
+        except ValueError as error:
+            raise ValueError(f"{name}: not JSON: {error}") from None
+        for number, row in enumerate(rows, start=1):
+            yield _field_of(row, field, f"{name}, entry {number}")
+
+
+def _field_of(row: Any, field: str | None, where: str) -> str:
+    if not isinstance(row, dict):
+        raise ValueError(f"{where}: expected an object with the text in a field, got {str(row)[:60]!r}")
+    text = row[choose_field(list(row), field, where)]
+    if not isinstance(text, str):
+        raise ValueError(
+            f"{where}: the field {field or choose_field(list(row), field, where)!r} isn't text, but {str(text)[:60]!r}"
+        )
+    return text
+
+
+def choose_field(names: list[str], field: str | None, where: str) -> str:
+    """The field with the text."""
+    for candidate in FIELDS if field is None else (field,):
+        if candidate in names:
+            return candidate
+    wanted = f"no field {field!r}" if field is not None else f"none of the fields {', '.join(FIELDS)}"
+    raise ValueError(
+        f"{where}: {wanted}; there are {', '.join(map(repr, names)) or 'none'}. Name the one with the text (field)"
+    )
+
+
+def _parquet(name: str, field: str | None, progress: Progress | None) -> Iterator[str]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(name)
+        column = choose_field(file.schema_arrow.names, field, name)
+        for batch in file.iter_batches(ROWS_PER_BATCH, columns=[column]):
+            values = batch.column(0)
+            if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+                raise ValueError(f"{name}: the column {column!r} isn't text, but {values.type}")
+            yield from (value for value in values.to_pylist() if value is not None)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{name}: not a Parquet file, or damaged: {error}") from None
+    if progress is not None:
+        progress(os.path.getsize(name))
+
+
+def _csv(name: str, field: str | None, delimiter: str, progress: Progress | None) -> Iterator[str]:
+    with _opened(name, progress) as file, io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+        rows = csv.reader(text, delimiter=delimiter)
+        try:
+            names = next(filter(None, rows), [])
+            column = names.index(choose_field(names, field, name))
+            for row in filter(None, rows):  # blank lines have no fields
+                if len(row) != len(names):
+                    raise ValueError(f"{name}, line {rows.line_num}: {len(row)} fields, the header has {len(names)}")
+                yield row[column]
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ValueError(f"{name}, line {rows.line_num + 1}: can't be read as a table: {error}") from None
+
+
+def _dataset(name: str, field: str | None, split: str) -> Iterator[str]:
+    """A dataset saved in a folder, or one on the Hub."""
+    local = os.path.isdir(name)
+    if not local and (not _DATASET_ID.fullmatch(name) or re.search(r"\.(txt|json|jsonl|csv|tsv|parquet|gz|xz|bz2)$", name)):
+        raise FileNotFoundError(f"{name}: no such file (and no id of a dataset on the Hub, which looks like org/name)")
+    import datasets
+
+    if local:
+        try:
+            rows: Any = datasets.load_from_disk(name)
+        except FileNotFoundError:
+            raise ValueError(f"{name}: a folder, but not one saved by datasets; name the files in it") from None
+        rows = rows[split] if isinstance(rows, datasets.DatasetDict) else rows
+    else:
+        repo, _, config = name.partition(":")
+        rows = datasets.load_dataset(repo, config or None, split=split, streaming=True)
+    columns = rows.column_names
+    if columns is not None:
+        rows = rows.select_columns([choose_field(list(columns), field, name)])  # leaves the audio undecoded
+    for number, row in enumerate(rows, start=1):
+        yield _field_of(row, field, f"{name}, row {number}")

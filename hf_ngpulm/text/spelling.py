@@ -1,0 +1,186 @@
+"""How a tokenizer writes phrases: the token sequences in which a speech recogniser may put them out."""
+
+from __future__ import annotations
+
+import copy
+import re
+import unicodedata
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from .encoding import SilentlyDropped, encode_batch
+from .vocabulary import Vocabulary, tokenizer_of
+from .words import WordSplitter
+
+# Scripts without blanks between words, and Hangul, in which particles follow without one.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+    "\U00020000-\U0003134f]"
+)
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
+CASES = ("auto", "keep", "any")
+
+
+class Spelling(NamedTuple):
+    """One way to write a phrase.
+
+    Args:
+        phrase: its number.
+        tokens: ids.
+        length: number of tokens in which the tokenizer itself writes it (without the first `free` ones).
+        free: tokens at the beginning that only say that a word begins there.
+        bounded: whether a word must end behind it.
+        initial: whether it stands only at the beginning of a transcript.
+    """
+
+    phrase: int
+    tokens: tuple[int, ...]
+    length: int
+    free: int
+    bounded: bool
+    initial: bool
+
+
+class Speller:
+    """What there is to know of a tokenizer in order to write phrases with it.
+
+    Args:
+        tokenizer: of a speech recogniser.
+        vocab_size: token ids that phrases may have, `0 .. vocab_size - 1`.
+    """
+
+    def __init__(self, tokenizer: Any, vocab_size: int | None = None) -> None:
+        self.tokenizer = tokenizer
+        self.vocabulary = Vocabulary.of(tokenizer, vocab_size)
+        splitter = WordSplitter(tokenizer)
+        self.mark = splitter.mark
+        pieces = self.vocabulary.pieces or ()
+        special = set(tokenizer.all_special_ids)
+        self.ids = {piece: token for token, piece in enumerate(pieces) if piece and token not in special}
+        self.longest = max(map(len, self.ids), default=0)
+        self.delimiter = None
+        if self.mark is None and splitter.delimiter in pieces:
+            self.delimiter = pieces.index(splitter.delimiter)
+        self.begins_word = [self._begins_word(piece) for piece in pieces]
+        self.silent = SilentlyDropped(tokenizer)
+        self.has_words = self.mark is not None or self.delimiter is not None
+
+    def _begins_word(self, piece: str | None) -> bool:
+        """Whether a word before this piece has ended."""
+        if not piece or _BYTE.fullmatch(piece):
+            return not piece
+        if self.mark is None:
+            return self.delimiter is not None and piece == self.vocabulary.pieces[self.delimiter]  # type: ignore[index]
+        if piece.startswith(self.mark):
+            return True
+        if self.mark == "Ġ":  # bytes written as characters: only those of ASCII are what they look like
+            return piece[0] in "Ċĉ" or (piece[0].isascii() and not piece[0].isalnum())
+        return unicodedata.category(piece[0])[0] not in "LNM"
+
+    def spell(
+        self, texts: Sequence[str], whole_words: bool, case: str = "auto", tokenizations: int = 1
+    ) -> tuple[list[Spelling], dict[int, str]]:
+        """Spellings of some phrases, and why there are none for some of them, by number."""
+        found: dict[int, list[Spelling]] = {}
+        unknown: dict[int, str] = {}
+        if case == "any":
+            self._spell_forms(
+                [(n, form) for n, text in enumerate(texts) for form in _forms(text)], whole_words, tokenizations, found, unknown
+            )
+        else:
+            tried: set[tuple[int, str]] = set()
+            for change in (str, str.lower, str.upper) if case == "auto" else (str,):
+                forms = [(n, change(text)) for n, text in enumerate(texts) if n not in found]
+                forms = [form for form in forms if form not in tried]
+                self._spell_forms(forms, whole_words, tokenizations, found, unknown)
+                tried.update(forms)
+        return [spelling for n in sorted(found) for spelling in found[n]], {n: unknown[n] for n in unknown if n not in found}
+
+    def _spell_forms(
+        self,
+        forms: list[tuple[int, str]],
+        whole_words: bool,
+        tokenizations: int,
+        found: dict[int, list[Spelling]],
+        unknown: dict[int, str],
+    ) -> None:
+        if not forms:
+            return
+        blank = " " if self.mark == "Ġ" else ""
+        for (phrase, form), tokens, missing in zip(forms, *self.encode([blank + form for _, form in forms])):
+            if missing or not tokens:
+                unknown.setdefault(phrase, missing or form)
+                continue
+            bounded = whole_words and not _UNSPACED.match(form[-1])
+            spellings = found.setdefault(phrase, [])
+            length = len(tokens)
+            starts = [(0, False, tokens)]
+            if self.delimiter is not None and whole_words and not _UNSPACED.match(form[0]):
+                starts = [(1, False, [self.delimiter, *tokens])]
+            elif self.mark is not None and _UNSPACED.match(form[0]):  # begins anywhere
+                within = self.segmentations(self.surface(tokens).removeprefix(self.mark), 1)
+                starts += [(0, False, each) for each in within]
+            for free, initial, start in starts:
+                spellings.append(Spelling(phrase, tuple(start), length, free, bounded, initial))
+            if tokenizations > 1 and self.delimiter is None:
+                others = self.segmentations(self.surface(tokens), tokenizations)
+                others = [each for each in others if each != tokens][: tokenizations - 1]
+                spellings += [Spelling(phrase, tuple(each), length, 0, bounded, False) for each in others]
+        if self.mark == "Ġ":  # a transcript may begin without a blank
+            known = [(phrase, form) for phrase, form in forms if phrase in found]
+            for (phrase, form), tokens, missing in zip(known, *self.encode([form for _, form in known])):
+                if tokens and not missing:
+                    bounded = whole_words and not _UNSPACED.match(form[-1])
+                    found[phrase].append(Spelling(phrase, tuple(tokens), len(tokens), 0, bounded, True))
+
+    def encode(self, texts: list[str]) -> tuple[list[list[int]], list[str]]:
+        """Token ids of each text, and what in it the tokenizer can't write."""
+        if not texts:
+            return [], []
+        ids, lengths, unknown = encode_batch(texts, self.tokenizer, self.vocabulary.size)
+        self.silent.found_in(texts)
+        rows, missing = [], []
+        values, at = ids.tolist(), 0
+        for n, (text, length) in enumerate(zip(texts, lengths.tolist())):
+            rows.append(values[at : at + length])
+            dropped = [character for character in text if character in self.silent.dropped]
+            if n in unknown:
+                dropped = list(dict.fromkeys(unknown[n])) or [text]
+            missing.append(" ".join(dropped))
+            at += length
+        return rows, missing
+
+    def surface(self, tokens: Iterable[int]) -> str:
+        return "".join(self.vocabulary.pieces[token] or "" for token in tokens)  # type: ignore[index]
+
+    def segmentations(self, surface: str, count: int) -> list[list[int]]:
+        """The segmentations into the fewest pieces, fewest first."""
+        best: list[list[tuple[int, ...]]] = [[()]]
+        for end in range(1, len(surface) + 1):
+            ways = []
+            for begin in range(max(0, end - self.longest), end):
+                token = self.ids.get(surface[begin:end])
+                if token is not None:
+                    ways += [(*way, token) for way in best[begin]]
+            best.append(sorted(ways, key=lambda way: (len(way), way))[: count + 1])
+        return [list(way) for way in best[-1] if way]
+
+
+def _forms(text: str) -> list[str]:
+    """A phrase in small letters, in capitals, and with capitals at the beginning of words."""
+    capitalised = " ".join(word[:1].upper() + word[1:].lower() for word in text.split())
+    return list(dict.fromkeys([text, text.lower(), text.upper(), capitalised]))
+
+
+_spellers: weakref.WeakKeyDictionary[Any, dict[tuple[int, int | None], Speller]] = weakref.WeakKeyDictionary()
+
+
+def speller_of(tokenizer: Any, vocab_size: int | None = None) -> Speller:
+    """The speller of a tokenizer, or of a processor that holds one. Kept: looking through a large vocabulary takes long."""
+    tokenizer = tokenizer_of(tokenizer)
+    kept = _spellers.setdefault(tokenizer, {})
+    key = (len(tokenizer), vocab_size)
+    if key not in kept:
+        kept[key] = Speller(copy.copy(tokenizer), vocab_size)  # the tokenizer itself may go
+    return kept[key]

@@ -1,0 +1,132 @@
+"""Does a text look like what the recogniser writes? A language model of cased text is of no use to a model without case."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from .marks import WORD_MARKS
+
+FEW, MANY = 0.02, 0.2  # of sentences or letters: below the one a thing is taken for absent, above the other for usual
+CASED_PIECES = 0.05  # share of word-initial pieces in capitals from which a vocabulary is taken for that of cased text
+
+
+@dataclass(frozen=True)
+class TextStyle:
+    """What texts look like; None where it can't be told.
+
+    Args:
+        upper: share of capitals among letters that have case.
+        cased: whether there are both small letters and capitals.
+        punctuated: share of texts that end in a punctuation mark.
+        digits: share of texts with digits.
+    """
+
+    upper: float | None
+    cased: bool | None
+    punctuated: float | None
+    digits: float | None
+
+
+def style_of(texts: Iterable[str]) -> TextStyle:
+    """Measure the style of texts."""
+    small = capitals = ends = digits = total = 0
+    for text in texts:
+        total += 1
+        small += sum(map(str.islower, text))
+        capitals += sum(map(str.isupper, text))
+        ends += unicodedata.category(text.rstrip()[-1:] or " ") == "Po"
+        digits += any(map(str.isdecimal, text))
+    if not total:
+        return TextStyle(None, None, None, None)
+    letters = small + capitals
+    upper = capitals / letters if letters else None
+    return TextStyle(upper, None if upper is None else 0.005 < upper < 0.9, ends / total, digits / total)
+
+
+def style_written_by(tokenizer: Any) -> TextStyle:
+    """What a tokenizer's pieces say of the texts that its model was trained on."""
+    special = set(tokenizer.all_special_tokens)
+    pieces = [piece for piece in tokenizer.get_vocab() if piece not in special and not piece.startswith("<")]
+    if _is_byte_level(pieces):  # can write anything; its pieces are those of a text model
+        return TextStyle(None, None, None, None)
+    bare = [_bare(piece) for piece in pieces]
+    longer = [piece for piece in bare if len(piece) > 1 and piece.isalpha()]
+    capitals = sum(piece[0].isupper() for piece in longer)
+    small_letters = any(map(str.islower, "".join(bare)))
+    big_letters = any(map(str.isupper, "".join(bare)))
+    upper = None if small_letters == big_letters else float(big_letters)
+    cased = False if upper is not None else (capitals / len(longer) > CASED_PIECES if longer else None)
+    if not (small_letters or big_letters):
+        cased = None
+    marks = any(piece in (".", ",", "?", "!", "。", "،", "؟") for piece in bare)
+    digits = any(map(str.isdecimal, "".join(bare)))
+    return TextStyle(upper, cased, None if marks else 0.0, None if digits else 0.0)
+
+
+def mismatches(texts: Iterable[str], recogniser: Any) -> list[str]:
+    """Sentences that say where texts don't look like the recogniser's, and what to do about it.
+
+    Args:
+        texts: a sample of the language model's text.
+        recogniser: its tokenizer, or better some of its transcripts.
+    """
+    here = style_of(texts)
+    by_pieces = hasattr(recogniser, "get_vocab")
+    there = style_written_by(recogniser) if by_pieces else style_of(recogniser)
+    who = "the tokenizer's pieces show that the recogniser writes" if by_pieces else "the recogniser's transcripts are"
+    found: list[str] = []
+    if here.upper is not None:
+        if there.cased is False:
+            capitals = there.upper is not None and there.upper > 0.5
+            share = 1 - here.upper if capitals else here.upper
+            if share > FEW / 4:
+                kind, remedy = ("capitals", "upper") if capitals else ("small letters", "lower")
+                found.append(
+                    f"{share:.0%} of the text's letters are {'small' if capitals else 'capitals'}, but {who} {kind} only; "
+                    f"normalise the text with {remedy!r}"
+                )
+        elif there.cased and not here.cased:
+            found.append(
+                f"the text is all in {'capitals' if here.upper > 0.5 else 'small letters'}, but {who} mixed case; use text "
+                "with its original case"
+            )
+    if here.punctuated is not None and there.punctuated is not None:
+        if here.punctuated > MANY and there.punctuated < FEW:
+            found.append(
+                f"{here.punctuated:.0%} of the sentences end in a punctuation mark, but {who} none; "
+                "normalise the text with 'no-punctuation'"
+            )
+        elif not by_pieces and here.punctuated < FEW and there.punctuated > MANY:
+            found.append(f"the text has no punctuation, but {who} punctuated; use text with its punctuation")
+    if here.digits is not None and there.digits is not None and here.digits > MANY / 4 and there.digits < FEW / 4:
+        found.append(
+            f"{here.digits:.0%} of the sentences have digits, but {who} {'none' if by_pieces else 'without'}; "
+            "spell numbers as the recogniser does"
+        )
+    return found
+
+
+def _is_byte_level(pieces: list[str]) -> bool:
+    """Byte-level BPE writes bytes as letters, among them these for a blank and a line end."""
+    return "Ġ" in pieces and "Ċ" in pieces
+
+
+def _bare(piece: str) -> str:
+    for mark in WORD_MARKS:
+        piece = piece.replace(mark, "")
+    return piece
+
+
+def unwritable_letters(texts: Iterable[str], tokenizer: Any) -> tuple[float, list[str]]:
+    """Share of the letters in some texts that no piece of a tokenizer has, and which these are, the commonest first."""
+    pieces = list(tokenizer.get_vocab())
+    if _is_byte_level(pieces) or "<0x00>" in pieces:  # bytes write anything
+        return 0.0, []
+    written = set("".join(pieces))
+    found = Counter(character for text in texts for character in text if character.isalpha())
+    strange = [(letter, count) for letter, count in found.most_common() if letter not in written]
+    return sum(count for _, count in strange) / max(sum(found.values()), 1), [letter for letter, _ in strange]

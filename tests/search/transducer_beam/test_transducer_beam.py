@@ -1,0 +1,494 @@
+"""Beam search for transducers: brute force over all paths, the plain definition, and what batches, options and bad input do."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from automata import automata, seeds
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from letters import Letters
+from toys import Scripted, Toy, script, toys
+
+from hf_ngpulm import InvalidLogitsError, NGramLM, TransducerDecoder
+from hf_ngpulm.automaton import reference as queries
+from hf_ngpulm.fusion.fusion import no_models
+from hf_ngpulm.search.confidence import frame_confidence
+from hf_ngpulm.search.networks.graphs import MOST_KEPT, Repeated
+from hf_ngpulm.search.transducer_beam import BeamSettings, beam_search, reference
+from hf_ngpulm.search.transducer_beam.tensors import Search
+
+RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
+ENGINES = ["reference", "cpu"]
+
+
+@st.composite
+def problems(draw, model, longest=9):
+    generator = torch.Generator().manual_seed(draw(seeds))
+    batch_size, frames = draw(st.integers(1, 4)), draw(st.integers(0, longest))
+    lengths = torch.randint(0, frames + 1, (batch_size,), generator=generator)
+    automaton = draw(automata(st.integers(1, 14), most=3))
+    shape = (batch_size, draw(st.integers(0, 2)))
+    states = torch.randint(0, automaton.num_states, shape, dtype=torch.int32, generator=generator)
+    weights = torch.randint(-1, 5, shape, generator=generator) / 4
+    vocab_size = automaton.vocab_size if shape[1] else 0
+    frames = 1.5 * torch.randn(batch_size, frames, 6, generator=generator)
+    return frames, lengths, automaton.tensors, states, weights, vocab_size
+
+
+@st.composite
+def beam_settings(draw, strategies=("alsd", "aes"), **fixed):
+    options = {
+        "num_beams": st.sampled_from([1, 2, 3, 5, 8]),
+        "strategy": st.sampled_from(strategies),
+        "blank_aware": st.booleans(),
+        "late": st.booleans(),
+        "log_sum": st.booleans(),
+        "max_symbols": st.sampled_from([1, 2, 10]),
+        "aes_steps": st.integers(1, 3),
+        "aes_beta": st.integers(0, 2),
+        "aes_gamma": st.sampled_from([0.5, 2.3, 100.0]),
+        "ilm_weight": st.sampled_from([0.0, 0.3]),
+    }
+    return BeamSettings(**{name: draw(option) for name, option in options.items() if name not in fixed}, **fixed)
+
+
+def found_in(found, row):
+    """Score, acoustic score, LM scores, and steps of each hypothesis."""
+    hypotheses = []
+    for place in range(found.scores.shape[1]):
+        if found.scores[row, place] > -math.inf:
+            count = int(found.counts[row, place])
+            steps = (values[row, place, :count].tolist() for values in (found.labels, found.frames, found.durations))
+            scores = (float(values[row, place]) for values in (found.scores, found.acoustic_scores))
+            hypotheses.append((*scores, found.lm_scores[row, place].tolist(), list(zip(*steps))))
+    return hypotheses
+
+
+def all_paths(model, frames, automaton, states, weights, vocab_size, options):
+    """Score of every token sequence, and of its best path: by a walk over all paths."""
+    total = float(weights.sum()) - options.ilm_weight
+    ended: dict[tuple[int, ...], list[tuple[float, float]]] = {}
+
+    def walk(time, tokens, prediction, state, lm_states, score, acoustic):
+        if time >= len(frames):
+            ended.setdefault(tokens, []).append((score, acoustic))
+            return
+        logits = model.join(frames[time], prediction[0])
+        log_probs = logits[: model.vocab_size].log_softmax(0)
+        durations = [(None, 0.0)]
+        if model.durations is not None:
+            durations = list(zip(model.durations, logits[model.vocab_size :].log_softmax(0).tolist()))
+        others = log_probs.double()
+        others[model.blank_id] = -math.inf
+        ilm = model.internal_lm(prediction[0])
+        per_lm, targets = queries.advance(automaton, lm_states, vocab_size)
+        for label, log_prob in enumerate(log_probs.tolist()):
+            if log_prob == -math.inf:
+                continue
+            for duration, of_duration in durations:
+                gain = log_prob + of_duration
+                if label == model.blank_id:
+                    extra = total * log_prob if options.blank_aware else 0.0
+                    walk(
+                        time + max(1, duration or 0), tokens, prediction, state, lm_states, score + gain + extra,
+                        acoustic + gain,
+                    )  # fmt: skip
+                    continue
+                extra = total * float(others.logsumexp(0)) if options.blank_aware else 0.0
+                next_states = lm_states
+                if label < vocab_size:
+                    extra += float((weights * per_lm[:, label]).sum())
+                    next_states = targets[:, label]
+                elif len(weights):
+                    extra -= float(weights.sum()) * math.log(vocab_size)
+                extra -= options.ilm_weight * float(ilm[label])
+                after = model.predict(torch.tensor([label]), state)
+                walk(time + (duration or 0), (*tokens, label), *after, next_states, score + gain + extra, acoustic + gain)
+
+    walk(0, (), *model.start(1, frames), states, 0.0, 0.0)
+    return ended
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(st.data())
+@settings(RELAXED, max_examples=20)
+def test_a_beam_that_covers_everything_is_brute_force(engine, data):
+    model = data.draw(toys((None, (0, 1), (1, 2), (0, 2)), most_classes=3, most_tokens=data.draw(st.sampled_from([1, 2]))))
+    frames, _, automaton, states, weights, vocab_size = data.draw(problems(model, longest=3))
+    strategies = ("alsd", "aes") if model.durations is None else ("alsd",)
+    options = data.draw(beam_settings(strategies, num_beams=64, max_symbols=10, aes_steps=2, aes_gamma=math.inf))
+    found = beam_search(
+        model, frames, torch.tensor([frames.shape[1]] * len(frames)), automaton, states, weights, vocab_size, options, engine
+    )
+    expected = all_paths(model, frames[0], automaton, states[0], weights[0], vocab_size, options)
+    hypotheses = found_in(found, 0)
+    assert len(hypotheses) == len(expected)
+    for score, acoustic, _, steps in hypotheses:
+        paths = torch.tensor(expected[tuple(label for label, *_ in steps if label != model.blank_id)], dtype=torch.float64)
+        near = {"abs": 1e-4 * (1 + float(paths.abs().max())), "rel": 1e-5}
+        if options.log_sum:
+            assert (score, acoustic) == tuple(pytest.approx(float(total), **near) for total in paths.logsumexp(0))
+        else:
+            assert (score, acoustic) == tuple(pytest.approx(float(value), **near) for value in paths[paths[:, 0].argmax()])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(st.data())
+@settings(RELAXED, max_examples=60)
+def test_batches_equal_the_definition(engine, data):
+    model = data.draw(toys())
+    frames, lengths, automaton, states, weights, vocab_size = data.draw(problems(model))
+    options = data.draw(beam_settings(("alsd", "aes") if model.durations is None else ("alsd",)))
+    padded = frames.masked_fill((torch.arange(frames.shape[1]) >= lengths[:, None])[..., None], torch.nan)
+    found = beam_search(model, padded, lengths, automaton, states, weights, vocab_size, options, engine)
+    assert found.bad_frames.tolist() == [-1] * len(frames)
+    for row in range(len(frames)):
+        expected = reference.beam_search(
+            model, frames[row, : lengths[row]], automaton, states[row], weights[row], vocab_size, options
+        )
+        hypotheses = found_in(found, row)
+        assert len(hypotheses) == len(expected)
+        for (score, acoustic, lm_scores, steps), path in zip(hypotheses, expected):
+            near = {"abs": 1e-4 * (1 + len(steps)), "rel": 1e-4}
+            assert score == pytest.approx(path.score, **near) and acoustic == pytest.approx(path.acoustic_score, **near)
+            assert lm_scores == pytest.approx(path.lm_scores.tolist(), abs=1e-3, rel=1e-4)
+            assert steps == list(path.steps)
+
+
+def early_tdt(model, frames, automaton, states, weights, vocab_size, options):
+    """Scores of the token sequences that ALSD with early pruning finds for a TDT, written down once more."""
+    beam = [(0.0, (), 0, 0)]  # score, tokens, frame, tokens at it
+    while any(time < len(frames) for _, _, time, _ in beam):
+        ways = {}
+        for score, tokens, time, symbols in beam:
+            if time == len(frames):
+                ways.setdefault((tokens, time), []).append((score, symbols))
+                continue
+            prediction, state = model.start(1, frames)
+            lm_states = states
+            for token in tokens:
+                prediction, state = model.predict(torch.tensor([token]), state)
+                if token < vocab_size:
+                    lm_states = queries.advance(automaton, lm_states, vocab_size)[1][:, token]
+            logits = model.join(frames[time], prediction[0])
+            log_probs, of_durations = logits[: model.vocab_size].log_softmax(0), logits[model.vocab_size :].log_softmax(0)
+            possible = [label for label in range(model.vocab_size) if label == model.blank_id or symbols < options.max_symbols]
+            likeliest = sorted(possible, key=lambda label: -log_probs[label])[: options.num_beams]  # the model's own
+            pairs = []
+            for label in likeliest:
+                gain = float(log_probs[label])
+                total = float(weights.sum()) if options.blank_aware else 0.0
+                if label == model.blank_id:
+                    gain += total * gain
+                else:
+                    others = float(log_probs.exp().sum() - log_probs[model.blank_id].exp())
+                    gain += total * math.log(others) if total and others > 0 else 0.0
+                    if label < vocab_size:
+                        gain += float((weights * queries.advance(automaton, lm_states, vocab_size)[0][:, label]).sum())
+                    elif len(weights):
+                        gain -= float(weights.sum()) * math.log(vocab_size)
+                pairs += [(gain + float(of), label, frames_on) for of, frames_on in zip(of_durations, model.durations)]
+            for gain, label, frames_on in sorted(pairs, key=lambda pair: -pair[0])[: options.num_beams]:  # with the LM
+                is_blank = label == model.blank_id
+                frames_on = max(frames_on, 1) if is_blank else frames_on
+                way = (score + gain, 0 if is_blank or frames_on else symbols + 1)
+                ways.setdefault((tokens if is_blank else (*tokens, label), min(time + frames_on, len(frames))), []).append(way)
+        found = []
+        for (tokens, time), together in ways.items():
+            score, symbols = max(together)
+            if options.log_sum:
+                score = math.log(sum(math.exp(other - score) for other, _ in together)) + score
+            found.append((score, tokens, time, symbols))
+        beam = sorted(found, reverse=True)[: options.num_beams]
+    return {tokens: score for score, tokens, _, _ in beam}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(st.data())
+@settings(RELAXED, max_examples=30)
+def test_early_pruning_of_a_tdt_takes_tokens_then_pairs(engine, data):
+    model = data.draw(toys(((0, 1, 2, 3, 4), (0, 1), (1, 2), (0, 2))))
+    frames, _, automaton, states, weights, vocab_size = data.draw(problems(model))
+    options = data.draw(beam_settings(("alsd",), late=False, ilm_weight=0.0))
+    lengths = torch.full((len(frames),), frames.shape[1])
+    found = beam_search(model, frames, lengths, automaton, states, weights, vocab_size, options, engine)
+    for row in range(len(frames)):
+        expected = early_tdt(model, frames[row], automaton, states[row], weights[row], vocab_size, options)
+        hypotheses = {
+            tuple(label for label, *_ in steps if label != model.blank_id): score for score, _, _, steps in found_in(found, row)
+        }
+        assert hypotheses == pytest.approx(expected, abs=1e-3, rel=1e-4)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_early_pruning_of_a_tdt_leaves_the_lm_other_tokens(engine):
+    """And not one token with several durations."""
+    frames = torch.full((1, 2, 3 + 5), -20.0)
+    frames[0, 0, :2] = torch.tensor([2.0, 1.0])  # "a" is likelier than "b",
+    frames[0, 0, 4:6] = torch.tensor([1.0, 0.9])  # and one frame hardly likelier than two
+    frames[0, 1, 2], frames[0, 1, 4] = 0.0, 0.0
+    lm = NGramLM.train([[1]] * 9 + [[0]], vocab_size=2, order=1)
+    decoder = TransducerDecoder(
+        Scripted(3, (0, 1, 2, 3, 4), max_symbols=1), Letters("ab_"), lm, 2.0, num_beams=2, pruning="early", engine=engine
+    )
+    assert decoder(frames)[0][0].text == "b"
+
+
+@given(st.data())
+@settings(RELAXED, max_examples=25)
+def test_buffers_serve_batches_of_other_sizes(data):
+    """What a CUDA graph relies on: a block of steps works on the same tensors each time, and leaves nothing behind."""
+    model = data.draw(toys())
+    options = data.draw(beam_settings(("alsd", "aes") if model.durations is None else ("alsd",)))
+    _, _, automaton, states, _, vocab_size = data.draw(problems(model))
+    num_automata, used = states.shape[1], []
+    search = Search(
+        model, torch.zeros(1, 1, 6), 8, 16, automaton, num_automata, vocab_size, options, engine="reference",
+        capture=lambda work: lambda: (used.append(1), work())[1],
+    )  # fmt: skip
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        size, longest = [(3, 9), (1, 16), (8, 4)][seed]
+        frames = 1.5 * torch.randn(size, longest, 6, generator=generator)
+        lengths = torch.randint(0, longest + 1, (size,), generator=generator)
+        states = torch.randint(0, automaton.num_states, (size, num_automata), dtype=torch.int32, generator=generator)
+        weights = torch.randint(0, 4, (size, num_automata), generator=generator) / 4
+        padded = frames.masked_fill((torch.arange(longest) >= lengths[:, None])[..., None], torch.nan)
+        tensors = [id(tensor) for tensor in (search.frames, search.trace, *search.beam[:-1], *search.beam.state)]
+        search.load(padded, lengths, states, weights)
+        search.run()
+        assert tensors == [id(tensor) for tensor in (search.frames, search.trace, *search.beam[:-1], *search.beam.state)]
+        found = search.found()
+        expected = beam_search(model, frames, lengths, automaton, states, weights, vocab_size, options, "cpu")
+        for row in range(size):
+            assert [h[3] for h in found_in(found, row)] == [h[3] for h in found_in(expected, row)]
+    assert used
+
+
+def test_what_cannot_be_recorded_runs_as_it_is(caplog):
+    done = []
+
+    def refuse(work):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    block = Repeated(lambda: done.append(1), refuse)
+    for _ in range(3):
+        block.prepare(torch.device("cpu"))
+        block()
+    assert len(done) == 3 and caplog.text.count("not permitted") == 1
+
+
+def test_searches_are_kept_until_others_take_their_places():
+    model, kept = Toy(5, 4, seed=1), {}
+    models = no_models(2, torch.device("cpu"))
+    arguments = (models.tensors, models.states, models.weights, 0)
+    for longest in (3, 3, 70, 200):
+        beam_search(model, torch.randn(2, longest, 6), torch.full((2,), longest), *arguments, BeamSettings(), "reference", kept)
+    assert len(kept) == 3
+    model.head = model.head.clone()  # another tensor: what was recorded with the old one doesn't serve
+    for num_beams in range(1, 10):
+        options = BeamSettings(num_beams=num_beams)
+        beam_search(model, torch.randn(2, 3, 6), torch.full((2,), 3), *arguments, options, "reference", kept)
+    assert len(kept) == MOST_KEPT == 8
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("settings_of", [{"strategy": "alsd"}, {"strategy": "aes"}, {"num_beams": 3, "merging": "max"}])
+def test_a_row_does_not_depend_on_its_batch(engine, settings_of):
+    generator = torch.Generator().manual_seed(5)
+    frames, lengths = 1.5 * torch.randn(5, 24, 6, generator=generator), torch.tensor([24, 0, 11, 1, 19])
+    lm = NGramLM.train(torch.randint(0, 8, (60, 6), generator=generator).tolist(), vocab_size=8, order=3)
+    for durations in (None, (0, 1, 2)):
+        if durations and settings_of.get("strategy") == "aes":
+            continue
+        decoder = TransducerDecoder(
+            Toy(9, 8, durations, seed=2), Letters("abcdefgh"), lm, 0.7, engine=engine, num_return_sequences=2,
+            **{"num_beams": 4, **settings_of},
+        )  # fmt: skip
+        together = decoder.decode(frames, lengths)
+        for row, length in enumerate(lengths.tolist()):
+            (alone,) = decoder.decode(frames[row : row + 1, :length])
+            assert len(alone) == len(together[row]) == (2 if length else 1)
+            for a, b in zip(alone, together[row]):
+                assert (a.token_ids, a.token_frames, a.token_ends) == (b.token_ids, b.token_frames, b.token_ends)
+                assert (a.score, a.lm_score) == pytest.approx((b.score, b.lm_score), abs=1e-4)
+                assert a.token_confidences == pytest.approx(b.token_confidences, abs=1e-5)
+
+
+def test_scores_of_hypotheses_add_up_and_rank_them():
+    generator = torch.Generator().manual_seed(1)
+    frames = 1.5 * torch.randn(2, 20, 6, generator=generator)
+    lm = NGramLM.train(torch.randint(0, 8, (60, 6), generator=generator).tolist(), vocab_size=8, order=3)
+    common = {"blank_scoring": "none", "merging": "max", "num_beams": 8, "num_return_sequences": 6}
+    model, letters = Toy(9, 8, seed=3), Letters("abcdefgh")
+    for eos in (False, True):
+        for normalized in (False, True):
+            decoder = TransducerDecoder(model, letters, lm, 0.4, score_eos=eos, length_normalization=normalized, **common)
+            for n_best in decoder.decode(frames):
+                ranks = [h.score / (len(h.token_ids) + 1 if normalized else 1) for h in n_best]
+                assert len(n_best) == 6 and ranks == sorted(ranks, reverse=True)
+                for h in n_best:
+                    ids = torch.tensor([h.token_ids])
+                    assert h.lm_score == pytest.approx(float(lm.score_sequences(ids, eos=False)), abs=1e-3)
+                    total = h.acoustic_score + 0.4 * float(lm.score_sequences(ids, eos=eos))
+                    assert h.score == pytest.approx(total, abs=1e-3)
+                    assert h.text == "".join(letters.pieces[i] for i in h.token_ids)
+
+
+def test_confidences_are_those_of_the_frames_of_tokens():
+    model, frames = Toy(7, 3, (0, 1, 2), seed=8), 1.5 * torch.randn(2, 15, 6, generator=torch.Generator().manual_seed(3))
+    for measure in ("max_prob", "tsallis"):
+        decoder = TransducerDecoder(model, Letters("abcdefg"), num_beams=3, confidence=measure)
+        for row, (best,) in enumerate(decoder.decode(frames)):
+            prediction, state = model.start(1, frames)
+            expected = []
+            for token, frame in zip(best.token_ids, best.token_frames):
+                logits = model.join(frames[row, frame], prediction[0])[:7]
+                expected.append(float(frame_confidence(logits[None, None], measure)))
+                prediction, state = model.predict(torch.tensor([token]), state)
+            assert best.token_ids and best.token_confidences == pytest.approx(expected, abs=1e-5)
+    assert (
+        TransducerDecoder(model, Letters("abcdefg"), num_beams=3, confidence=None).decode(frames)[0][0].token_confidences == []
+    )
+
+
+def test_blank_aware_scoring_keeps_tokens_that_a_heavy_lm_would_drop():
+    lm = NGramLM.train([[i] for i in range(26)] * 2, vocab_size=26, order=1)  # it finds no token likely
+    frames = script(26, 0, 26, 1, 26, 0, 26, classes=27, margin=6.0)
+    letters = Letters("abcdefghijklmnopqrstuvwxyz_")
+    counts = {
+        scoring: [
+            len(
+                TransducerDecoder(Scripted(27, max_symbols=1), letters, lm, weight, num_beams=6, blank_scoring=scoring)
+                .decode(frames)[0][0]
+                .token_ids
+            )
+            for weight in (0.5, 4.0)
+        ]
+        for scoring in ("lm_weighted", "none")
+    }
+    assert counts["lm_weighted"] == [3, 3] and counts["none"][0] == 3 > counts["none"][1]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_model_that_never_says_blank_is_moved_on(engine):
+    """The guard allows nothing but blanks, however unlikely they are."""
+    model = Scripted(3, max_symbols=2)
+    frames = script(0, 1, classes=3, margin=6.0)
+    frames[..., 2] = -20.0
+    for strategy in ("alsd", "aes"):
+        decoder = TransducerDecoder(
+            model, Letters("ab_"), strategy=strategy, num_beams=3, length_normalization=False, engine=engine
+        )
+        ((best,),) = decoder(frames)
+        assert best.token_ids == [0, 0, 1, 1] and best.token_frames == [0, 0, 1, 1]
+    frames[..., 2] = -math.inf  # not even then: nothing is found, and nothing hangs
+    ((best,),) = TransducerDecoder(model, Letters("ab_"), num_beams=3, engine=engine)(frames)
+    assert best.text == "" and best.score == -math.inf
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("strategy", ["alsd", "aes"])
+def test_more_beams_than_tokens_and_none_that_can_be(engine, strategy):
+    decoder = TransducerDecoder(
+        Toy(2, 1, seed=1), Letters("a"), strategy=strategy, num_beams=9, num_return_sequences=9, engine=engine
+    )
+    (one,) = decoder.decode(torch.randn(1, 1, 6, generator=torch.Generator().manual_seed(0)))
+    assert 2 <= len(one) <= 9 and len({h.text for h in one}) == len(one)
+    assert [h.text for (h,) in decoder.decode(torch.zeros(2, 0, 6))] == ["", ""]
+    assert decoder.decode(torch.zeros(0, 3, 6)) == []
+
+
+def test_one_model_and_weight_a_row():
+    model, frames = Toy(9, 8, seed=3), 1.5 * torch.randn(4, 20, 6, generator=torch.Generator().manual_seed(0))
+    lms = [NGramLM.train([[i, i + 1, i]] * 5, vocab_size=8, order=2) for i in range(2)]
+    models, weights = [lms[0], None, lms[1], lms[0]], torch.tensor([0.5, 1.0, 2.0, 0.0])
+    together = TransducerDecoder(model, Letters("abcdefgh"), models, weights, num_beams=4).decode(frames)
+    for row, lm in enumerate(models):
+        ((alone,),) = TransducerDecoder(model, Letters("abcdefgh"), lm, float(weights[row]), num_beams=4).decode(
+            frames[row : row + 1]
+        )
+        assert together[row][0].token_ids == alone.token_ids and together[row][0].score == pytest.approx(alone.score, abs=1e-3)
+    assert together[1][0].lm_score == 0.0
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("strategy", ["alsd", "aes"])
+def test_broken_outputs_are_named(engine, strategy):
+    decoder = TransducerDecoder(Toy(5, 4, seed=1), Letters("abcd"), strategy=strategy, engine=engine)
+    frames = torch.randn(3, 9, 6, generator=torch.Generator().manual_seed(4))
+    frames[1, 4, 0] = math.nan
+    with pytest.raises(InvalidLogitsError, match="row 1 hold NaN or infinity at frame 4"):
+        decoder.decode(frames)
+    assert len(decoder.decode(frames, torch.tensor([9, 4, 9]))) == 3
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("strategy", ["greedy", "alsd"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_broken_durations_are_named(engine, strategy, value):
+    decoder = TransducerDecoder(Scripted(3, (0, 1, 2, 3, 4)), Letters("ab_"), strategy=strategy, engine=engine)
+    frames = script(0, 2, 1, classes=3, durations=[1, 1, 1])
+    assert decoder.decode(frames)[0][0].token_ids == [0, 1]
+    frames[0, 1, 4] = value
+    with pytest.raises(InvalidLogitsError, match="row 0 hold NaN or infinity at frame 1"):
+        decoder.decode(frames)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_first_broken_frame_is_named(engine):
+    """Hypotheses of a TDT are at several frames at once."""
+    frames = script(2, 2, 2, 2, classes=3, durations=[1, 1, 1, 1])
+    frames[0, 0, 3:] = torch.tensor([-20.0, 2.0, 1.5, -20.0, -20.0])  # a blank of one frame, or of two
+    frames[0, 1:3, 0] = math.nan
+    decoder = TransducerDecoder(Scripted(3, (0, 1, 2, 3, 4)), Letters("ab_"), num_beams=2, engine=engine)
+    with pytest.raises(InvalidLogitsError, match="row 0 hold NaN or infinity at frame 1"):
+        decoder.decode(frames)
+
+
+@given(st.data())
+@settings(RELAXED, max_examples=15)
+def test_a_beam_of_one_without_lm_is_greedy_search(data):
+    """Where no symbol guard and no internal LM come between."""
+    model = data.draw(toys((None,)))
+    frames, lengths, *_ = data.draw(problems(model))
+    models = no_models(len(frames), frames.device)
+    options = BeamSettings(num_beams=1, max_symbols=30)
+    found = beam_search(model, frames, lengths, models.tensors, models.states, models.weights, 0, options)
+    greedy = TransducerDecoder(model, Letters([chr(97 + i) for i in range(12)]), max_symbols=30).decode(frames, lengths)
+    assume(all(len(best.token_ids) < 30 for (best,) in greedy))
+    for row, (best,) in enumerate(greedy):
+        ((score, acoustic, _, steps),) = found_in(found, row)
+        assert [label for label, *_ in steps if label != model.blank_id] == best.token_ids
+        assert score == pytest.approx(best.score, abs=1e-3) and acoustic == pytest.approx(best.acoustic_score, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"strategy": "beam"}, "strategy must be one of"),
+        ({"num_beams": 0}, "num_beams should be a whole number from 1"),
+        ({"num_beams": 4, "num_return_sequences": 5}, r"from 1 to 4 \(num_beams\)"),
+        ({"num_return_sequences": 2}, r"from 1 to 1 \(num_beams\)"),
+        ({"strategy": "greedy", "num_beams": 4}, "num_beams without a beam search"),
+        ({"pruning": "late"}, "pruning without a beam search"),
+        ({"num_beams": 4, "pruning": "never"}, "pruning must be one of"),
+        ({"num_beams": 4, "blank_scoring": "some"}, "blank_scoring must be one of"),
+        ({"num_beams": 4, "merging": "sum"}, "merging must be one of"),
+        ({"num_beams": 4, "aes_steps": 2}, 'aes_steps without strategy="aes"'),
+        ({"strategy": "aes", "aes_steps": 0}, "aes_steps should be"),
+        ({"strategy": "aes", "aes_beta": -1}, "aes_beta should be"),
+        ({"strategy": "aes", "aes_gamma": 0.0}, "aes_gamma should be above 0"),
+    ],
+)
+def test_wrong_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        TransducerDecoder(Toy(5, 4), Letters("abcd"), **arguments)
+
+
+def test_aes_is_for_rnnt():
+    with pytest.raises(ValueError, match='TDT model skips frames; use strategy="alsd"'):
+        TransducerDecoder(Toy(5, 4, (0, 1, 2)), Letters("abcd"), strategy="aes")

@@ -1,0 +1,190 @@
+"""Greedy transducer search: batches by label looping give what the plain loop over one utterance gives."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from automata import automata, build_automaton, seeds
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from letters import Letters
+from toys import Scripted, Toy, script, toys
+
+from hf_ngpulm import InvalidLogitsError, NGramLM, TransducerDecoder
+from hf_ngpulm.fusion.fusion import no_models
+from hf_ngpulm.search.transducer_greedy import greedy, reference
+
+RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@st.composite
+def problems(draw):
+    model = draw(toys())
+    generator = torch.Generator().manual_seed(draw(seeds))
+    batch_size, longest = draw(st.integers(1, 5)), draw(st.integers(0, 14))
+    frames = 1.5 * torch.randn(batch_size, longest, 6, generator=generator)
+    lengths = torch.randint(0, longest + 1, (batch_size,), generator=generator)
+    automaton = draw(automata(st.integers(1, 14), most=3))
+    shape = (batch_size, draw(st.integers(0, 2)))
+    states = torch.randint(0, automaton.num_states, shape, dtype=torch.int32, generator=generator)
+    weights = torch.randint(-2, 5, shape, generator=generator) / 4
+    return model, frames, lengths, automaton, states, weights, draw(st.sampled_from([1, 2, 10]))
+
+
+@given(problems(), st.sampled_from([1, 2, 4, 7]), st.sampled_from(["reference", "cpu"]), st.sampled_from([0.0, 0.5, -0.25]))
+@settings(RELAXED, max_examples=150)
+def test_batches_equal_the_plain_loop(problem, window, engine, ilm_weight):
+    model, frames, lengths, automaton, states, weights, max_symbols = problem
+    frames = frames.masked_fill((torch.arange(frames.shape[1]) >= lengths[:, None])[..., None], torch.nan)  # padding
+    vocab_size = automaton.vocab_size if states.shape[1] else 0
+    found = greedy(
+        model, frames, lengths, automaton.tensors, states, weights, vocab_size, max_symbols, ilm_weight, engine=engine,
+        window=window,
+    )  # fmt: skip
+    assert found.bad_frames.tolist() == [-1] * len(frames)
+    for row in range(len(frames)):
+        expected = reference.greedy(
+            model, frames[row, : lengths[row]], automaton.tensors, states[row], weights[row], vocab_size, max_symbols,
+            ilm_weight,
+        )  # fmt: skip
+        count = int(found.counts[row])
+        assert found.tokens[row, :count].tolist() == expected.tokens
+        assert found.durations[row, :count].tolist() == expected.durations
+        scale = 1e-4 * (1 + count)
+        assert float(found.acoustic_scores[row]) == pytest.approx(expected.acoustic_score, abs=scale, rel=1e-4)
+        torch.testing.assert_close(found.lm_scores[row], expected.lm_scores, rtol=1e-4, atol=1e-3)
+        assert float(found.ilm_scores[row]) == pytest.approx(expected.ilm_score, abs=scale, rel=1e-4)
+
+
+@given(toys(), st.sampled_from([None, "max_prob"]), st.sampled_from([0.0, 0.4]))
+@settings(RELAXED, max_examples=25)
+def test_buffers_serve_batches_of_other_sizes(model, confidence, ilm_weight):
+    """What a CUDA graph relies on: steps work on the same tensors each time, and a batch leaves nothing behind for the next."""
+    kept = {}
+    for seed, (size, longest) in enumerate([(3, 9), (4, 16), (3, 60), (4, 1), (3, 64)]):
+        generator = torch.Generator().manual_seed(seed)
+        frames = 1.5 * torch.randn(size, longest, 6, generator=generator)
+        lengths = torch.randint(0, longest + 1, (size,), generator=generator)
+        padded = frames.masked_fill((torch.arange(longest) >= lengths[:, None])[..., None], torch.nan)
+        models = no_models(size, frames.device)
+        arguments = (lengths, models.tensors, models.states, models.weights, 0, 3, ilm_weight, confidence)
+        found = greedy(model, padded, *arguments, "reference", kept=kept)
+        expected = greedy(model, frames, *arguments, "cpu")
+        assert torch.equal(found.counts, expected.counts) and torch.equal(found.tokens, expected.tokens)
+        assert torch.equal(found.durations, expected.durations)
+        torch.testing.assert_close(found.acoustic_scores, expected.acoustic_scores, rtol=1e-4, atol=1e-3)
+        if confidence is not None:
+            torch.testing.assert_close(found.confidences, expected.confidences, rtol=1e-4, atol=1e-4)
+    assert len(kept) == 1
+
+
+def test_a_model_that_never_says_blank_is_moved_on():
+    model = Scripted(3, max_symbols=4)
+    ((best,),) = TransducerDecoder(model, Letters("ab_"))(script(0, 1, classes=3))
+    assert best.token_ids == [0] * 4 + [1] * 4 and best.token_frames == [0] * 4 + [1] * 4
+    ((best,),) = TransducerDecoder(model, Letters("ab_"), max_symbols=1)(script(0, 1, 2, 0, classes=3))
+    assert best.token_ids == [0, 1, 0] and best.token_ends == [1, 2, 4]
+
+
+def test_durations_are_followed_and_times_told():
+    """A TDT says a token of two frames, skips a blank of three, and a token of none at the frame of the next."""
+    model = Scripted(3, (0, 1, 2, 3, 4), frame_seconds=0.1)
+    labels, durations = [0, 1, 2, 1, 1, 0, 1], [2, 0, 3, 0, 0, 0, 1]
+    decoder = TransducerDecoder(model, Letters("ab_"), max_symbols=2)
+    ((best,),) = decoder(script(*labels, classes=3, durations=durations))
+    assert best.token_ids == [0, 0, 0, 1] and best.token_frames == [0, 5, 5, 6] and best.token_ends == [2, 6, 6, 7]
+    assert [(word.text, word.start, word.end) for word in best.words] == [("aaab", 0.0, 0.7)]
+    assert all(0.9 < confidence < 1 for confidence in best.token_confidences)
+    assert best.text == "aaab"
+
+
+def test_no_token_ends_behind_its_row():
+    model = Scripted(3, (0, 1, 2, 3, 4))
+    ((best,),) = TransducerDecoder(model, Letters("ab_"))(script(2, 0, classes=3, durations=[1, 4]))
+    assert best.token_frames == [1] and best.token_ends == [2] and len(best.token_confidences) == 1
+
+
+def test_an_lm_changes_tokens_never_blanks():
+    lm = NGramLM.train([[1]] * 20 + [[0, 1]], vocab_size=2, order=2)
+    frames = script(2, 0, 2, 0, 2, classes=3, margin=1.0)
+    plain = TransducerDecoder(Scripted(3, max_symbols=1), Letters("ab_"))(frames)[0][0]
+    fused = TransducerDecoder(Scripted(3, max_symbols=1), Letters("ab_"), lm, 3.0)(frames)[0][0]
+    assert plain.token_ids == [0, 0] and fused.token_ids == [1, 1] and fused.token_frames == plain.token_frames == [1, 3]
+    assert fused.lm_score == pytest.approx(float(lm.score_sequences(torch.tensor([[1, 1]]), eos=False)), abs=1e-4)
+    assert fused.score == pytest.approx(fused.acoustic_score + 3.0 * fused.lm_score, abs=1e-4)
+    negative = TransducerDecoder(Scripted(3, max_symbols=1), Letters("ab_"), lm, -3.0)(script(1, 1, classes=3, margin=0.5))
+    assert negative[0][0].token_ids == [0, 0]
+
+
+def test_one_model_and_weight_a_row():
+    torch.manual_seed(0)
+    model, frames = Toy(9, 8, seed=3), 1.5 * torch.randn(4, 20, 6)
+    lms = [NGramLM.train([[i, i + 1, i]] * 5, vocab_size=8, order=2) for i in range(2)]
+    models, weights = [lms[0], None, lms[1], lms[0]], torch.tensor([0.5, 1.0, 2.0, 0.0])
+    tokenizer = Letters("abcdefgh")
+    together = TransducerDecoder(model, tokenizer, models, weights).decode(frames)
+    for row, lm in enumerate(models):
+        ((alone,),) = TransducerDecoder(model, tokenizer, lm, float(weights[row])).decode(frames[row : row + 1])
+        assert together[row][0].token_ids == alone.token_ids and together[row][0].token_frames == alone.token_frames
+        assert together[row][0].score == pytest.approx(alone.score, abs=1e-3)
+    assert together[1][0].lm_score == 0.0
+
+
+def test_classes_that_no_lm_scores_stay():
+    """Class 2 is beyond the LM's vocabulary."""
+    automaton = build_automaton(2, [{0: (-50.0, 0), 1: (0.0, 0)}], [0], [0.0])
+    model, frames = Scripted(4, max_symbols=1), script(3, 2, 0, 3, classes=4)
+    states, weights = torch.zeros(1, 1, dtype=torch.int32), torch.ones(1, 1)
+    found = greedy(model, frames, torch.tensor([4]), automaton.tensors, states, weights, 2, 1)
+    assert found.tokens[0].tolist() == [3, 2, 1, 3] and found.lm_scores.tolist() == [[0.0]]
+
+
+def test_bad_and_odd_input():
+    decoder = TransducerDecoder(Toy(5, 4, seed=1), Letters("abcd"))
+    frames = torch.randn(3, 9, 6)
+    assert decoder.decode(torch.zeros(0, 4, 6)) == []
+    assert [n_best[0].text for n_best in decoder.decode(torch.zeros(2, 0, 6))] == ["", ""]
+    assert [n_best[0].token_ids for n_best in decoder.decode(frames, torch.tensor([0, 9, 0]))][::2] == [[], []]
+    broken = frames.clone()
+    broken[1, 4] = math.nan
+    with pytest.raises(InvalidLogitsError, match=r"row 1 .* frame"):
+        decoder.decode(broken)
+    assert len(decoder.decode(broken, torch.tensor([9, 4, 9]))) == 3
+    for wrong, error, message in (
+        ((frames[0],), InvalidLogitsError, r"\[B, T, D\]"),
+        ((frames, torch.tensor([9, 9])), ValueError, "3 integers"),
+        ((frames, torch.tensor([9, 10, 1])), ValueError, r"0\.\.9"),
+    ):
+        with pytest.raises(error, match=message):
+            decoder.decode(*wrong)
+    for arguments, message in (
+        ({"max_symbols": 0}, "max_symbols"),
+        ({"lm_weight": math.inf}, "lm_weight"),
+        ({"ilm_weight": math.nan}, "ilm_weight"),
+        ({"ilm_weight": torch.ones(3)}, "ilm_weight"),
+        ({"confidence": "high"}, "high"),
+        ({"frame_seconds": -1.0}, "frame_seconds"),
+        ({"engine": "fast"}, "engine"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            TransducerDecoder(Toy(5, 4), Letters("abcd"), **arguments)
+    for sizes, message in (((5, 5), "outside the 5"), ((5, 4, ()), "durations"), ((5, 4, (0,)), "durations")):
+        with pytest.raises(ValueError, match=message):
+            Toy(*sizes)
+    with pytest.raises(ValueError, match="isn't a transducer"):
+        TransducerDecoder(torch.nn.Linear(1, 1), Letters("ab"))
+
+
+@given(problems(), st.data())
+@settings(RELAXED, max_examples=40)
+def test_a_row_does_not_depend_on_its_batch(problem, data):
+    model, frames, lengths, *_ = problem
+    assume(len(frames) > 1)
+    row = data.draw(st.integers(0, len(frames) - 1))
+    decoder = TransducerDecoder(model, Letters([chr(97 + i) for i in range(model.vocab_size)]))
+    together = decoder.decode(frames, lengths)[row][0]
+    ((alone,),) = decoder.decode(frames[row : row + 1, : lengths[row]])
+    assert (together.token_ids, together.token_frames) == (alone.token_ids, alone.token_frames)
+    assert together.acoustic_score == pytest.approx(alone.acoustic_score, abs=2e-5, rel=1e-5)  # in its last bits

@@ -1,0 +1,30 @@
+"""The model that the server of the tests has."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import AutoModelForCTC, AutoProcessor
+
+from hf_ngpulm import NGramLM
+from hf_ngpulm.audio import StreamingRecognizer
+from hf_ngpulm.audio.files import read_audio
+from hf_ngpulm.common.bundled import bundled
+
+DEMO = bundled("examples/speech/harbour")
+CUT = {"chunk_seconds": 1.28, "left_seconds": 1.28, "right_seconds": 0.32}
+
+
+@pytest.fixture(scope="session")
+def demo():
+    processor = AutoProcessor.from_pretrained(bundled("examples/models/ctc"))
+    model = AutoModelForCTC.from_pretrained(bundled("examples/models/ctc"), dtype=torch.float32).eval()
+    lm = NGramLM.from_arpa(DEMO / "lm.arpa.gz", processor.tokenizer, units="id")
+
+    def recognizer(streams, **settings):
+        return StreamingRecognizer(model, processor, streams, lm=lm, lm_weight=0.9, **CUT, **settings)
+
+    clips = [read_audio(DEMO / "clips" / f"{number:02}.flac", 16000) for number in range(16)]
+    return SimpleNamespace(recognizer=recognizer, clips=clips)

@@ -1,0 +1,66 @@
+"""Compiles Triton kernels to machine code without a GPU. A program of its own, so that it can take another Triton:
+
+    python tests/support/compile_ahead.py hf_ngpulm.automaton.gpu --triton .venv/tritons/3.6.0
+
+prints the kernels of the modules' `aot_signatures`, each with the type of the automaton's tokens. It compiles all signatures,
+for sm_80 and sm_90; with `--first` the first of each kernel, for sm_90.
+"""
+
+import argparse
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def compile_ahead(modules: Iterable[str], cache: Path, *options: str, seconds: int = 300) -> str:
+    """Compile the kernels of modules in a process of its own, with an empty folder as Triton's cache; return what it prints."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(cache)
+    command = [sys.executable, __file__, *modules, *options]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds)
+    assert result.returncode == 0, f"exit status {result.returncode}: {result.stdout[-3000:]}{result.stderr[-6000:]}"
+    return result.stdout
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("modules", nargs="+")
+    parser.add_argument("--triton", metavar="FOLDER", help="of another Triton than the environment's")
+    parser.add_argument("--first", action="store_true")
+    given = parser.parse_args()
+    sys.path[:0] = [given.triton] if given.triton else []
+    import triton
+
+    assert not given.triton or Path(triton.__file__).is_relative_to(given.triton), triton.__file__
+    seen: list = []
+    for module in given.modules:
+        for kernel, signature, constants in importlib.import_module(module).aot_signatures():
+            is_first = all(kernel is not other for other, _ in seen)
+            # A launch makes a constant of every size that is 1 (one row, one state, bigrams).
+            ones = {name: 1 for name, kind in signature.items() if kind == "i32"}
+            if given.first:
+                variants = [(90, {})] if is_first else []
+            else:
+                variants = [(80, {}), (90, {}), *([(90, ones)] if is_first else [])]
+            for capability, extra in variants:
+                compile_signature(kernel, signature, constants | extra, capability)
+            seen.append((kernel, signature.get("arc_tokens", "")))
+    print("\n".join(sorted({kernel.fn.__name__ + " " + tokens for kernel, tokens in seen})))
+
+
+def compile_signature(kernel, signature, constants, capability) -> None:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    assert signature.keys() | constants.keys() == set(kernel.arg_names), kernel
+    kinds = {name: "constexpr" if name in constants else signature[name] for name in kernel.arg_names}
+    compiled = triton.compile(ASTSource(kernel, kinds, constants), target=GPUTarget("cuda", capability, 32))
+    assert f".target sm_{capability}" in compiled.asm["ptx"] and len(compiled.asm["cubin"]) > 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Word-level models composed as a whole and on the fly, of the same parts."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+from two_level import Spelled
+
+from hf_ngpulm import NGramLM
+from hf_ngpulm.config.config import NGramLMConfig
+from hf_ngpulm.config.word_summary import WordSummary
+from hf_ngpulm.lexicon.lazy_model import OnTheFlyLM
+from hf_ngpulm.lexicon.words import compose_parts, spelled_parts
+
+
+def both_ways(table, spelled: Spelled, words, offset=-10.0, cost=1.0):
+    """The same model of words, composed as a whole and on the fly."""
+    parts = spelled_parts(table, spelled.lexicon(words), offset, cost)
+    automaton, _, contexts = compose_parts(parts)
+    summary = WordSummary(
+        num_words=len(words), num_spelled=len(words), num_spellings=parts.trie.num_forms, case="keep",
+        closed_vocabulary=offset is None, unk_score_offset=offset or 0.0, unk_token_cost=cost,
+        context_length=parts.context_length, num_contexts=contexts, delimiter=spelled.delimiter,
+    )  # fmt: skip
+    config = NGramLMConfig(
+        vocab_size=automaton.vocab_size, order=table.order, num_ngrams=table.num_ngrams, states_per_depth=(), words=summary
+    )
+    none = torch.zeros(0, dtype=torch.int32)
+    static = NGramLM(config, automaton.tensors, automaton.roots, automaton.starts, none)
+    return static, OnTheFlyLM(config, parts, none)
+
+
+def random_words(tokens, order=3, seed=0, count=400, delimiter=None, vocab_size=None):
+    """Both ways, of words of some tokens, the first third of which begin a word unless there is a delimiter."""
+    choose = random.Random(seed)
+    first = tokens[: len(tokens) // 3] if delimiter is None else tokens
+    rest = tokens[len(first) :] if delimiter is None else tokens
+    ways = {(choose.choice(first), *choose.choices(rest, k=choose.randint(0, 3))) for _ in range(50)}
+    ways |= {(*way, choose.choice(rest)) for way in list(ways)[:15]}
+    ways = sorted(ways)
+    weights = [1 / (n + 1) for n in range(len(ways))]
+    texts = [choose.choices(range(len(ways)), weights, k=choose.randint(1, 7)) for _ in range(count)]
+    table = NGramLM.train([*texts, list(range(len(ways)))], vocab_size=len(ways), order=order).to_table()
+    words = [str(n) for n in range(len(ways))]
+    marked = frozenset(first) if delimiter is None else frozenset()
+    spelled = Spelled(list(zip(words, ways)), vocab_size or max(tokens) + 1, marked, delimiter)
+    return both_ways(table, spelled, words)

@@ -1,0 +1,60 @@
+"""What importing the package loads, and when its pipelines and models are known to Transformers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import hf_ngpulm
+
+PIPELINES = (
+    "from transformers.pipelines import PIPELINE_REGISTRY as registry\n"
+    "task = registry.supported_tasks['automatic-speech-recognition']\n"
+    "assert task['impl'].__module__ == 'hf_ngpulm.pipelines.base', task['impl']\n"
+)
+MODELS = (
+    "from transformers import AutoConfig, AutoFeatureExtractor, AutoModel, AutoTokenizer\n"
+    "from transformers.models.auto.configuration_auto import CONFIG_MAPPING\n"
+    "assert 'hat_transducer' in CONFIG_MAPPING\n"
+    "from hf_ngpulm.models import HatConfig\n"
+    "assert AutoModel._model_mapping[HatConfig].__name__ == 'HatForASR'\n"
+)
+
+
+def run(program):
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import hf_ngpulm",
+        "from transformers import pipeline; import hf_ngpulm",
+        "from transformers import AutoModel; import hf_ngpulm",
+        "from hf_ngpulm import CTCNGramPipeline",
+        "from hf_ngpulm import StreamingRecognizer",
+        "from hf_ngpulm.models import HatConfig",
+        "from hf_ngpulm.models import HatForASR",
+        "import hf_ngpulm.pipelines.base",
+    ],
+)
+def test_pipelines_and_models_are_registered_whoever_is_loaded_first(first):
+    run(f"{first}\n{PIPELINES}{MODELS}")
+
+
+def test_nothing_heavy_is_loaded_before_it_is_needed():
+    heavy = ("numba", "triton", "pyarrow", "datasets", "transformers.pipelines", "transformers.modeling_utils")
+    loaded = f"[name for name in {heavy!r} if name in sys.modules]"
+    run(f"import sys, hf_ngpulm; assert not {loaded} and 'torch' not in sys.modules, {loaded}")
+    run(f"import sys, hf_ngpulm; hf_ngpulm.NGramLM; assert not {loaded}, {loaded}")
+
+
+def test_every_name_can_be_had():
+    for name in hf_ngpulm.__all__:
+        assert getattr(hf_ngpulm, name).__name__ == name
+    assert set(hf_ngpulm.__all__) <= set(dir(hf_ngpulm))
+    with pytest.raises(AttributeError, match="no attribute 'NoSuchName'"):
+        _ = hf_ngpulm.NoSuchName
