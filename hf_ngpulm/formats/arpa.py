@@ -1,7 +1,6 @@
-"""ARPA files, read and written by column.
+"""ARPA files, read by the native core (`csrc/arpa.cpp`) and written by column.
 
-The text is split and parsed in blocks of lines, by functions of Python and numpy that take a block at once; no Python code
-runs per line. What differs between KenLM's and SRILM's dialects (text before `\\data\\`, tabs or blanks between fields,
+What differs between KenLM's and SRILM's dialects (text before `\\data\\`, tabs or blanks between fields,
 missing backoffs, `-99` for log 0, `<unk>` or `<UNK>`, Windows line ends, trailing blanks, blank lines, a byte order mark) is
 accepted everywhere.
 """
@@ -11,22 +10,25 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import itertools
 import lzma
 import math
 import os
 import re
+import secrets
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import compress, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..common.files import read_unpacked, write_beside
+from ..engines.native import Function, Struct
 from ..errors import NGramFormatError
 from ..ngrams.table import MAX_ORDER, NGramTable
 from ..text.vocabulary import Vocabulary
@@ -34,8 +36,8 @@ from .units import NEMO_OFFSET, units_to_ids
 
 LN10 = math.log(10.0)
 LOG10_ZERO = -99.0  # SRILM's and KenLM's way to write log 0
-# Read and written at a time.
-LINES_PER_BLOCK, BYTES_PER_BLOCK = 1 << 16, 1 << 20
+LINES_PER_BLOCK = 1 << 16  # written at a time
+NUMBERS_LEFT = 1 << 12  # that the core leaves to Python at a time
 # Rounding in the writer of a file may leave a log-probability this far above 0 (log10).
 ROUNDING = 1e-4
 # Beyond this float32 natural logs overflow (log10).
@@ -50,7 +52,53 @@ _DECOMPRESSORS: dict[bytes, Callable[..., Any]] = {
     b"\xfd7zXZ\x00": lzma.open,
 }
 _SPECIAL_WORDS = {"<s>": "bos", "<S>": "bos", "</s>": "eos", "</S>": "eos", "<unk>": "unk", "<UNK>": "unk"}
-_IS_BLANK = np.isin(np.arange(256), np.frombuffer(b" \t\n\r\v\f", dtype=np.uint8))  # as `bytes.split` has it
+
+
+class _SectionStruct(Struct):
+    """A section as the core reads it."""
+
+    name = "NgpulmArpaSection"
+    members = """
+        const uint8_t* text;
+        int64_t end;
+        int64_t order;
+        int64_t capacity;
+        float* log_probs;
+        float* backoffs;
+        int64_t* left;
+        int64_t room;
+        int64_t* progress;
+    """
+
+
+class _WordsStruct(Struct):
+    """The words of the unigrams, in a hash table."""
+
+    name = "NgpulmArpaWords"
+    members = """
+        const uint8_t* text;
+        const int64_t* starts;
+        const int32_t* ids;
+        int64_t num_words;
+        int64_t* slots;
+        int64_t num_slots;
+        int64_t seed;
+    """
+
+
+_COMPLETE, _MORE, _UNKNOWN_WORD = 0, 1, 3  # what the functions below return; else a line is too short or long
+_headings = Function(
+    "int64_t ngpulm_arpa_headings(const uint8_t* text, int64_t first, int64_t size, int64_t* places, int64_t room)"
+)
+_read_unigrams = Function(
+    "int64_t ngpulm_arpa_unigrams(const NgpulmArpaSection* section, uint8_t* words, int64_t* starts)", _SectionStruct
+)
+_index = Function("int64_t ngpulm_arpa_index(const NgpulmArpaWords* given)", _WordsStruct)
+_read_ngrams = Function(
+    "int64_t ngpulm_arpa_ngrams(const NgpulmArpaSection* section, const NgpulmArpaWords* given, int32_t* tokens)",
+    _SectionStruct,
+    _WordsStruct,
+)
 
 
 def read_arpa(path: str | os.PathLike[str], vocabulary: Vocabulary, units: str = "auto") -> NGramTable:
@@ -82,7 +130,7 @@ class ArpaFile:
         self.path = path
         self._text = _Text(Path(path))
         self._sections = self._text.sections()
-        self._unigrams = _Columns(self._text, self._sections[0])
+        self._unigrams = _Unigrams(self._text, self._sections[0])
         self._all_words = self._unigrams.words
         self.words = [word for word in self._all_words if word not in _SPECIAL_WORDS]
 
@@ -107,19 +155,12 @@ class ArpaFile:
         special = {"bos": vocab_size, "eos": vocab_size + 1, "unk": vocab_size + 2}
         ids = iter(ordinary_ids)
         id_of_word = [special[_SPECIAL_WORDS[word]] if word in _SPECIAL_WORDS else next(ids) for word in self._all_words]
-        known_ids = dict(zip((word.encode() for word in self._all_words), id_of_word))
-        rows = []
-        for section in self._sections:
-            columns = self._unigrams if section.n == 1 else _Columns(self._text, section, known_ids)
-            tokens = np.array(id_of_word, dtype=np.int32) if section.n == 1 else columns.tokens
-            rows.append(
-                (
-                    torch.from_numpy(tokens.reshape(-1, section.n)),
-                    torch.from_numpy((columns.log_probs * LN10).astype(np.float32)),
-                    torch.from_numpy((columns.backoffs * LN10).astype(np.float32)),
-                )
-            )
-            del columns
+        tokens = np.array(id_of_word, dtype=np.int32)
+        words = self._unigrams.index(tokens)
+        rows = [(torch.from_numpy(tokens[:, None]), *self._unigrams.columns)]
+        for section in self._sections[1:]:
+            ngrams = _NGrams(self._text, section, words)
+            rows.append((torch.from_numpy(ngrams.tokens), *ngrams.columns))
         while len(rows) > 1 and rows[-1][0].shape[0] == 0 and not rows[-2][2].any():
             rows.pop()  # an empty highest order counts only where backing off from it costs something
         try:
@@ -151,10 +192,19 @@ class _Text:
                 "hf-ngpulm convert lm.bin lm.arpa makes an ARPA file of it"
             )
         self.buffer = self.buffer.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
+        self.bytes = np.frombuffer(self.buffer, dtype=np.uint8)
+
+    def where(self, at: int) -> str:
+        """The file and the line that a byte is in, for a message."""
+        return f"{self.path}, line {self.line_number(at)}"
 
     def line_number(self, at: int) -> int:
         """The line that a byte is in, from 1 up."""
         return self.buffer.count(b"\n", 0, at) + 1
+
+    def line(self, at: int) -> bytes:
+        """The line that a byte is in."""
+        return self.buffer[self.buffer.rfind(b"\n", 0, at) + 1 :].partition(b"\n")[0]
 
     def sections(self) -> list[_Section]:
         """Read the header and find the section of each order."""
@@ -163,28 +213,26 @@ class _Text:
             shown = _shown(self.buffer[:1000].partition(b"\n")[0], 40)
             where = f" within its first {MAX_HEADER_BYTES:,} bytes" if len(self.buffer) > MAX_HEADER_BYTES else ""
             raise NGramFormatError(f"{self.path}: not an ARPA file: no line \\data\\{where} (it begins with {shown!r})")
-        headings = self._headings(data.end())
-        first = next(headings, None)
-        counts = self._counts(data.end(), len(self.buffer) if first is None else first[0])
+        first = self._headings(data.end(), 1)
+        counts = self._counts(data.end(), first[0][0] if first else len(self.buffer))
         expected = [f"\\{n}-grams:" for n in range(1, len(counts) + 1)] + ["\\end\\"]
-        found = [] if first is None else [first, *islice(headings, len(expected) - 1)]
+        found = self._headings(data.end(), len(expected))
         for at, heading in enumerate(expected):
             if at == len(found):
                 raise NGramFormatError(f"{self.path}: no line {heading}; is the file cut short?")
             line = self.buffer[slice(*found[at])].strip()
             if line != heading.encode():
-                number = self.line_number(found[at][0])
-                raise NGramFormatError(f"{self.path}, line {number}: expected {heading}, got {_shown(line, 60)!r}")
+                raise NGramFormatError(f"{self.where(found[at][0])}: expected {heading}, got {_shown(line, 60)!r}")
         if len(counts) > MAX_ORDER:
             raise NGramFormatError(f"{self.path}: the file has n-grams of {len(counts)} orders; at most {MAX_ORDER} are read")
         return [_Section(n, found[n - 1][1], found[n][0], counts[n - 1]) for n in range(1, len(counts) + 1)]
 
-    def _headings(self, at: int) -> Iterator[tuple[int, int]]:
-        """Where lines that begin with a backslash begin and end, behind some byte."""
-        while (newline := self.buffer.find(b"\n\\", at)) >= 0:
-            at = self.buffer.find(b"\n", newline + 1)
-            at = len(self.buffer) if at < 0 else at
-            yield newline + 1, at
+    def _headings(self, first: int, most: int) -> list[tuple[int, int]]:
+        """Where the first lines after some byte begin and end that begin with a backslash."""
+        places = np.empty(most, dtype=np.int64)
+        found = _headings(self.bytes, first, len(self.buffer), places, most)
+        ends = [self.buffer.find(b"\n", place) for place in places[:found].tolist()]
+        return [(place, len(self.buffer) if end < 0 else end) for place, end in zip(places[:found].tolist(), ends)]
 
     def _counts(self, first: int, end: int) -> list[int]:
         """How many n-grams of each order the header promises, in the bytes between `\\data\\` and the first section."""
@@ -208,16 +256,6 @@ class _Text:
             raise NGramFormatError(f"{self.path}: the header should count the orders 1, 2, ..., but counts {shown}")
         return [counts[n] for n in range(1, len(counts) + 1)]
 
-    def blocks(self, section: _Section) -> Iterator[tuple[int, int]]:
-        """Where the blocks of whole lines begin and end that a section is read in."""
-        first = section.first
-        while first < section.end:
-            end = self.buffer.find(b"\n", first + BYTES_PER_BLOCK, section.end) + 1 or section.end
-            newlines = first + np.flatnonzero(np.frombuffer(self.buffer, np.uint8, end - first, first) == ord("\n"))
-            for cut in [*(newlines[LINES_PER_BLOCK - 1 : -1 : LINES_PER_BLOCK] + 1).tolist(), end]:
-                yield first, cut
-                first = cut
-
 
 def _shown(line: bytes, size: int) -> str:
     """The beginning of a line, for a message."""
@@ -229,7 +267,7 @@ def _is_number(field: bytes) -> bool:
         float(field)
     except ValueError:
         return False
-    return b"_" not in field
+    return b"_" not in field  # 1_0 is a number to Python alone
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -249,105 +287,107 @@ def _read_bytes(path: Path) -> bytes:
 
 
 class _Columns:
-    """The columns of one section: `log_probs` [N] and `backoffs` [N] (log10), and for orders above the first `tokens` [N * n].
+    """The `columns` of one section, natural logs: log-probabilities and backoffs, float32 `[N]` each.
 
-    For unigrams `words` holds the words themselves; for higher orders words are looked up among those of the unigrams.
+    The native core reads the lines. It comes back with numbers that it leaves to Python, and with faults.
     """
 
-    def __init__(self, text: _Text, section: _Section, known_ids: dict[bytes, int] | None = None) -> None:
-        self.text, self.n, self.known_ids = text, section.n, known_ids
-        parts = [self._parse(*block) for block in text.blocks(section)]
-        self.log_probs, self.backoffs = (np.concatenate([np.zeros(0), *(part[i] for part in parts)]) for i in (0, 1))
-        if known_ids is None:
-            self.words = [word for part in parts for word in part[2]]
-        else:
-            self.tokens = np.concatenate([np.zeros(0, dtype=np.int32), *(part[2] for part in parts)])
-        if len(self.log_probs) != section.promised:
+    def __init__(self, text: _Text, section: _Section) -> None:
+        self.text, self.section = text, section
+        shortest = 2 * (section.n + 1)  # bytes of a line
+        self.capacity = min(section.promised, (section.end - section.first) // shortest)
+        self._values = np.zeros((2, self.capacity), dtype=np.float32)
+        self._left = np.empty((NUMBERS_LEFT, 4), dtype=np.int64)
+        self._progress = np.array([section.first, 0, 0, 0, 0])
+        self._given = _SectionStruct(
+            text=text.bytes, end=section.end, order=section.n, capacity=self.capacity, log_probs=self._values[0],
+            backoffs=self._values[1], left=self._left, room=NUMBERS_LEFT, progress=self._progress,
+        )  # fmt: skip
+
+    @property
+    def columns(self) -> tuple[Tensor, Tensor]:
+        return torch.from_numpy(self._values[0]), torch.from_numpy(self._values[1])
+
+    def _read(self, read: Function, *arguments: Any) -> None:
+        result = _MORE
+        while result == _MORE:
+            result = read(self._given, *arguments)
+            for row, is_backoff, begin, end in self._left[: self._progress[2]].tolist():
+                value = self._number(begin, end, "backoff" if is_backoff else "log-probability")
+                if row < self.capacity:
+                    self._values[is_backoff, row] = value * LN10
+        if result != _COMPLETE:
+            self._raise(result, *self._progress[3:].tolist())
+        if (found := int(self._progress[1])) != self.section.promised:
             raise NGramFormatError(
-                f"{text.path}: the header says {section.promised} {section.n}-grams, the file has {len(self.log_probs)}"
+                f"{self.text.path}: the header says {self.section.promised} {self.section.n}-grams, the file has {found}"
             )
 
-    def _parse(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray, Any]:
-        block = _Block(self.text, first, self.text.buffer[first:end])
-        widths = block.widths()
-        lines = np.flatnonzero(widths)  # those that aren't blank
-        widths = widths[lines]
-        wrong = (widths != self.n + 1) & (widths != self.n + 2)
-        if wrong.any():
-            line = int(lines[wrong][0])
-            raise NGramFormatError(
-                f"{block.where(line)}: expected a log-probability, {self.n} word(s) and possibly a backoff, got "
-                f"{_shown(block.line(line), 80)!r}"
-            )
-        fields = block.content.split()
-        place = np.arange(len(fields)) - np.repeat(np.cumsum(widths) - widths, widths)  # of each field in its line
-
-        def chosen(are_meant: np.ndarray) -> list[bytes]:
-            return list(compress(fields, are_meant.tobytes()))
-
-        log_probs = block.numbers(chosen(place == 0), lines)
-        log_probs = np.where((log_probs > 0) & (log_probs <= ROUNDING), 0.0, log_probs)
-        backoffs, has_backoff = np.zeros(len(lines)), widths == self.n + 2
-        backoffs[has_backoff] = block.numbers(chosen(place == self.n + 1), lines[has_backoff])
-        block.check(log_probs, lines, "log-probability")
-        block.check(backoffs, lines, "backoff")
-        words = chosen((place > 0) & (place <= self.n))
-        if self.known_ids is None:
-            return log_probs, backoffs, [word.decode() for word in words]
-        try:
-            return log_probs, backoffs, np.fromiter(map(self.known_ids.__getitem__, words), np.int32, len(words))
-        except KeyError:
-            at = next(at for at, word in enumerate(words) if word not in self.known_ids)
-            where = block.where(int(lines[at // self.n]))
-            raise NGramFormatError(f"{where}: the word {words[at].decode()!r} isn't among the 1-grams") from None
-
-
-class _Block:
-    """Some whole lines of a section with their ends, from byte `first` of the file on."""
-
-    def __init__(self, text: _Text, first: int, content: bytes) -> None:
-        self.text, self.first, self.content = text, first, content
-        try:
-            content.decode()
-        except UnicodeDecodeError as found:
-            number = content.count(b"\n", 0, found.start)
-            first = content.rfind(b"\n", 0, found.start) + 1  # where the line begins
-            error = UnicodeDecodeError("utf-8", self.line(number), found.start - first, found.end - first, found.reason)
-            raise NGramFormatError(f"{self.where(number)}: not UTF-8 text: {error}") from None
-
-    def line(self, number: int) -> bytes:
-        return self.content.split(b"\n", number + 1)[number]
-
-    def where(self, line: int) -> str:
-        return f"{self.text.path}, line {self.text.line_number(self.first) + line}"
-
-    def widths(self) -> np.ndarray:
-        """How many fields each line has."""
-        data = np.frombuffer(self.content, dtype=np.uint8)
-        is_blank = _IS_BLANK[data]
-        begins = ~is_blank
-        begins[1:] &= is_blank[:-1]
-        return np.diff(np.searchsorted(np.flatnonzero(begins), np.flatnonzero(data == ord("\n"))), prepend=0)
-
-    def numbers(self, fields: list[bytes], lines: np.ndarray) -> np.ndarray:
-        """What fields in some lines say; log 0 as the toolkits write it."""
-        try:
-            if b"_" in self.content and b"_" in b"".join(fields):
-                raise ValueError("1_0 is a number to Python alone")
-            values = np.fromiter(map(float, fields), np.float64, len(fields))
-        except ValueError:
-            line, field = next((line, field) for line, field in zip(lines.tolist(), fields) if not _is_number(field))
-            raise NGramFormatError(f"{self.where(line)}: {_shown(field, 80)!r} isn't a number") from None
-        return np.where(np.isneginf(values), LOG10_ZERO, values)
-
-    def check(self, values: np.ndarray, lines: np.ndarray, what: str) -> None:
-        bad = ~(np.abs(values) < LARGEST)
-        if what != "backoff":
-            bad |= values > 0
-        if bad.any():
-            value, line = float(values[bad][0]), int(lines[bad][0])
+    def _number(self, begin: int, end: int, what: str) -> float:
+        """A number that the core doesn't read, such as log 0 as the toolkits write it."""
+        field = self.text.buffer[begin:end]
+        if not _is_number(field):
+            self._check_text(begin)
+            raise NGramFormatError(f"{self.text.where(begin)}: {_shown(field, 80)!r} isn't a number")
+        value = LOG10_ZERO if float(field) == -math.inf else float(field)
+        if what != "backoff" and 0 < value <= ROUNDING:
+            return 0.0
+        if not abs(value) < LARGEST or (what != "backoff" and value > 0):
             limit = "" if what == "backoff" else " of at most 0"
-            raise NGramFormatError(f"{self.where(line)}: the {what} {value:g} should be a finite number{limit}")
+            raise NGramFormatError(f"{self.text.where(begin)}: the {what} {value:g} should be a finite number{limit}")
+        return value
+
+    def _raise(self, fault: int, begin: int, end: int) -> NoReturn:
+        self._check_text(begin)
+        shown, where = self.text.buffer[begin:end], self.text.where(begin)
+        if fault == _UNKNOWN_WORD:
+            raise NGramFormatError(f"{where}: the word {shown.decode()!r} isn't among the 1-grams")
+        raise NGramFormatError(
+            f"{where}: expected a log-probability, {self.section.n} word(s) and possibly a backoff, got {_shown(shown, 80)!r}"
+        )
+
+    def _check_text(self, at: int) -> None:
+        try:
+            self.text.line(at).decode()
+        except UnicodeDecodeError as error:
+            raise NGramFormatError(f"{self.text.where(at)}: not UTF-8 text: {error}") from None
+
+
+class _Unigrams(_Columns):
+    """Those of the unigrams, and their `words`."""
+
+    def __init__(self, text: _Text, section: _Section) -> None:
+        super().__init__(text, section)
+        self._starts = np.zeros(self.capacity + 1, dtype=np.int64)
+        written = np.empty(section.end - section.first, dtype=np.uint8)
+        self._read(_read_unigrams, written, self._starts)
+        self._written = written[: self._starts[-1]].copy()
+        try:
+            self.words = self._written.tobytes().decode().split("\n")[:-1]
+        except UnicodeDecodeError:
+            lines = text.buffer[section.first : section.end].split(b"\n")
+            for place in itertools.accumulate((len(line) + 1 for line in lines), initial=section.first):
+                self._check_text(place)
+            raise
+
+    def index(self, ids: np.ndarray) -> Any:
+        """The words as n-grams find them; `ids` int32 are what they stand for."""
+        slots = np.zeros(1 << (2 * len(ids)).bit_length(), dtype=np.int64)
+        words = _WordsStruct(
+            text=self._written, starts=self._starts, ids=ids, num_words=len(ids), slots=slots, num_slots=len(slots),
+            seed=secrets.randbits(63),
+        )  # fmt: skip
+        _index(words)
+        return words
+
+
+class _NGrams(_Columns):
+    """Those of a higher order, and their `tokens` int32 [N, n]; words are looked up among those of the unigrams."""
+
+    def __init__(self, text: _Text, section: _Section, words: Any) -> None:
+        super().__init__(text, section)
+        self.tokens = np.empty((self.capacity, section.n), dtype=np.int32)
+        self._read(_read_ngrams, words, self.tokens)
 
 
 def write_arpa(

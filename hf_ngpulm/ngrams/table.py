@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..errors import NGramFormatError
+from .nodes import Nodes, sorting
 
 NUM_SPECIAL = 3  # <s>, </s>, <unk>: the ids behind the vocabulary
 MAX_ORDER = 64  # of models in files of other programs: the work of reading grows with its square
@@ -109,13 +110,14 @@ class NGramTable:
             raise NGramFormatError("a language model needs at least one unigram, this one has none")
         num_ids = vocab_size + NUM_SPECIAL
         orders: list[NGramOrder] = []
-        keys: list[Tensor] = []
+        nodes = Nodes(num_ids, sum(len(tokens) for tokens, *_ in rows))
         for n, (tokens, log_probs, backoffs) in enumerate(rows, start=1):
             log_probs, backoffs = log_probs.to(torch.float32), backoffs.to(torch.float32)
             if n == len(rows):
                 backoffs = torch.zeros_like(backoffs)
             _check_values(vocab_size, n, tokens, log_probs, backoffs)
-            prefixes = _find_rows(keys, tokens[:, : n - 1], num_ids)
+            tokens = tokens.to(torch.int32).contiguous()
+            prefixes = nodes.prefixes(tokens)
             if n > 1 and bool((prefixes < 0).any()):
                 lost = int(torch.nonzero(prefixes < 0)[0, 0])
                 raise NGramFormatError(
@@ -123,21 +125,17 @@ class NGramTable:
                     f"{_name(vocab_size, tokens[lost, :-1])} isn't among the {n - 1}-grams. Write the model with its "
                     "full contexts (KenLM and SRILM do; pruning tools may not)"
                 )
-            key = prefixes * num_ids + tokens[:, n - 1]
-            key, by_key = torch.sort(key)
-            doubles = torch.nonzero(key[1:] == key[:-1])
-            if doubles.numel():
-                double = tokens[by_key[int(doubles[0, 0])]]
-                raise NGramFormatError(f"the {n}-gram {_name(vocab_size, double)} occurs more than once")
-            keys.append(key)
-            orders.append(
-                NGramOrder(
-                    prefixes=prefixes[by_key],
-                    tokens=tokens[:, n - 1][by_key].to(torch.int32),
-                    log_probs=log_probs[by_key],
-                    backoffs=backoffs[by_key],
-                )
-            )
+            columns = [prefixes, tokens[:, n - 1].contiguous(), log_probs, backoffs]
+            keys = prefixes * num_ids + tokens[:, n - 1]
+            if not bool((keys[1:] > keys[:-1]).all()):
+                by_key = sorting(keys[None])
+                keys, columns = keys[by_key], [column[by_key] for column in columns]
+                doubles = torch.nonzero(keys[1:] == keys[:-1])
+                if doubles.numel():
+                    double = tokens[by_key[int(doubles[0, 0])]]
+                    raise NGramFormatError(f"the {n}-gram {_name(vocab_size, double)} occurs more than once")
+            orders.append(NGramOrder(*columns))
+            nodes.append(orders[-1])
         return cls(vocab_size, tuple(orders))
 
     @cached_property
@@ -162,18 +160,6 @@ class NGramTable:
             tokens[:, position] = self.orders[position].tokens[at]
             at = self.orders[position].prefixes[at]
         return tokens
-
-
-def _find_rows(keys: list[Tensor], tokens: Tensor, num_ids: int) -> Tensor:
-    """Rows `[N]` of the n-grams `tokens` [N, n] given the sorted keys of each order; -1 where there is none."""
-    rows = torch.zeros(tokens.shape[0], dtype=torch.int64, device=tokens.device)
-    for position in range(tokens.shape[1]):
-        wanted = rows * num_ids + tokens[:, position]
-        if keys[position].numel() == 0:
-            return torch.full_like(rows, -1)
-        at = torch.searchsorted(keys[position], wanted).clamp_(max=keys[position].numel() - 1)
-        rows = torch.where((keys[position][at] == wanted) & (rows >= 0), at, -1)
-    return rows
 
 
 def _check_values(vocab_size: int, n: int, tokens: Tensor, log_probs: Tensor, backoffs: Tensor) -> None:

@@ -7,11 +7,13 @@ import logging
 import lzma
 import math
 import os
+import random
 import re
 import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from arpa_models import BruteForce, arpa_models
@@ -170,11 +172,39 @@ class TestDialects:
         shuffled = "\n".join([*LINES[:6], *LINES[10:5:-1], *LINES[11:13], *LINES[16:12:-1], *LINES[17:]])
         assert contents(read(shuffled, tmp_path)) == expected_contents(SMALL)
 
-    def test_many_blocks_of_lines(self, tmp_path, monkeypatch):
-        expected = contents(read_arpa(DATA / "demo_o3.arpa.gz", Vocabulary(256)))
-        monkeypatch.setattr(arpa, "LINES_PER_BLOCK", 100)
-        assert contents(read_arpa(DATA / "demo_o3.arpa.gz", Vocabulary(256))) == expected
-        blanks = SMALL.replace("\n-0.8", "\n" * 250 + "-0.8")  # whole blocks of blank lines
+    def test_numbers_of_all_lengths(self, tmp_path, monkeypatch):
+        """Some are read by the core, some left to Python, two at a time."""
+        monkeypatch.setattr(arpa, "NUMBERS_LEFT", 2)
+        rng = random.Random(0)
+        texts = [
+            "0", "-0", "-0.0", "-.5", "-5.", "-1e-5", "-1E+1", "-1e-30", "-00000000000000000000001", "-9007199254740993",
+            "-1e23", "-4.9e-324", "-1e-400", "-0.0000000000000000000000000001", "-12345678901234567890",
+            "-9999999999999999999e-19", "+0",
+            *(f"{-rng.random() * 10 ** rng.randint(-3, 3):.{rng.randint(1, 20)}g}" for _ in range(500)),
+            *(repr(-rng.random() * 10.0 ** rng.randint(-30, 30)) for _ in range(500)),
+        ]  # fmt: skip
+        lines = [f"{text}\t{word}\t{text.lstrip('-')}" for word, text in enumerate(texts)]
+        highest = "\\2-grams:\n-1 0 0\n"
+        table = read(
+            f"\\data\\\nngram 1={len(texts)}\nngram 2=1\n\\1-grams:\n" + "\n".join(lines) + f"\n{highest}\\end\\\n",
+            tmp_path,
+            len(texts),
+        )
+        expected = np.array([float(text) for text in texts]) * LN10
+        np.testing.assert_array_equal(table.orders[0].log_probs.numpy(), expected.astype(np.float32))
+        np.testing.assert_array_equal(table.orders[0].backoffs.numpy(), np.abs(expected).astype(np.float32))
+
+    def test_words_of_all_lengths(self, tmp_path):
+        words = ["a" * n for n in range(1, 40)] + ["a" * n + "b" for n in range(1, 40)] + [chr(c) for c in range(0x3B1, 0x3C9)]
+        rows = "".join(f"-1\t{word}\t-1\n" for word in words)
+        pairs = "".join(f"-2\t{one} {other}\n" for one, other in zip(words, reversed(words)))
+        text = f"\\data\\\nngram 1={len(words)}\nngram 2={len(words)}\n\\1-grams:\n{rows}\\2-grams:\n{pairs}\\end\\\n"
+        vocabulary = Vocabulary(len(words), pieces=tuple(words))
+        table = self.read_with(text, vocabulary, tmp_path)
+        assert table.rows(2).tolist() == [[i, len(words) - 1 - i] for i in range(len(words))]
+
+    def test_blank_lines(self, tmp_path):
+        blanks = SMALL.replace("\n-0.8", "\n" * 250 + "-0.8")
         assert contents(read(blanks, tmp_path)) == expected_contents(SMALL)
 
     @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
@@ -449,14 +479,31 @@ class TestBadFiles:
         assert SMALL.count(old) == 1
         assert re.match(message, error_of(SMALL.replace(old, new).encode("latin-1"), tmp_path))
 
-    def test_one_fault_among_many_blocks(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(arpa, "LINES_PER_BLOCK", 3)
+    @pytest.mark.parametrize("zeros", [False, True], ids=["plain", "long"])
+    def test_the_first_fault_of_several(self, zeros, tmp_path, monkeypatch):
+        """Also where many numbers are left to Python."""
+        monkeypatch.setattr(arpa, "NUMBERS_LEFT", 2)
+        text = re.sub(r"-0\.(\d+)", r"-0.\g<1>00000000000000000000", SMALL) if zeros else SMALL
         for old, new, line in (
-            ("-0.33	1", "-0.33	x", 21),
-            ("\n-0.45", "\n\n\n\nnan", 20),
-            ("0 0	-0.35", "0 0	y", 15),
+            ("\t1 0 0", "x\t1 0 0", 21),
+            ("\t1 </s>", "nan\t1 </s>", 17),
+            ("\t0 0\t", "\t0 0\ty", 15),
+            ("\t0 0\t", "\t0 7\t", 15),
         ):
-            assert error_of(SMALL.replace(old, new), tmp_path).startswith(f", line {line}: ")
+            assert old in text
+            message = error_of(text.replace(old, new).replace("1 0 0\n", "1 0 0\nz\n"), tmp_path)
+            assert message.startswith(f", line {line}: "), message
+
+    def test_words_that_are_no_text(self, tmp_path):
+        assert re.match(
+            r", line 9: not UTF-8 text",
+            error_of(SMALL.replace("\t</s>\t", "\t\udcff\t").encode("utf-8", "surrogateescape"), tmp_path),
+        )
+
+    def test_more_ngrams_than_promised(self, tmp_path):
+        more = SMALL.replace("\\3-grams:", "".join(f"-1 0 {i}\n" for i in range(2)) * 50 + "\\3-grams:")
+        assert error_of(more, tmp_path) == ": the header says 4 2-grams, the file has 104"
+        assert "line 119: expected" in error_of(more.replace("\n\\3-grams:", "\n-1\n\\3-grams:"), tmp_path)
 
     def test_many_orders_promised(self, tmp_path):
         header = "\n".join(["\\data\\", *(f"ngram {n}=1" for n in range(1, 100_001))])

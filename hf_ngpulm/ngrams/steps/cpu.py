@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...engines.native import Function, Struct
 from ...engines.threads import block_bounds, in_blocks
+from ..nodes import first_children, sorting
 from ..packing import Packing, Run, TrieOrder
 from .reference import left_extensions
 
@@ -41,7 +42,6 @@ _pack = Function(
     " int64_t* words)",
     NgpulmPacking,
 )
-_sort = Function("int64_t ngpulm_sort(const int64_t* words, int64_t num_words, int64_t size, int64_t* by_key)")
 _count_distinct = Function("int64_t ngpulm_count_distinct(const int64_t* words, int64_t num_words, int64_t size)")
 _count_equal = Function(
     "int64_t ngpulm_count_equal(const int64_t* words, int64_t num_words, int64_t size, int64_t distinct, int64_t* out,"
@@ -66,9 +66,6 @@ _trie = Function(
     " int64_t* counts)",
     NgpulmPacking,
 )
-_first_children = Function(
-    "int64_t ngpulm_first_children(const int64_t* prefixes, int64_t size, int64_t num_parents, int64_t* first_child)"
-)
 _suffix_rows = Function(
     "int64_t ngpulm_suffix_rows(int64_t first, int64_t last, const int64_t* prefixes, const int32_t* tokens,"
     " const int32_t* tokens_below, const int32_t* suffixes_below, const int64_t* first_child, int32_t* out)"
@@ -90,9 +87,7 @@ def count(words: Tensor) -> Run:
     if len(words) == 1:
         words = torch.from_numpy(np.sort(words.numpy(), axis=1))
     else:
-        by_key = torch.empty_like(words[0])
-        _sort(words, *words.shape, by_key)
-        words = words[:, by_key]
+        words = words[:, sorting(words)]
     distinct = _count_distinct(words, *words.shape)
     out, counts = words.new_empty(len(words), distinct), words.new_empty(distinct)
     _count_equal(words, *words.shape, distinct, out, counts)
@@ -127,8 +122,7 @@ def suffix_rows(below: TrieOrder, order: TrieOrder, suffixes_below: Tensor | Non
         row_of[below.tokens] = torch.arange(below.tokens.numel(), dtype=torch.int32)
         return row_of[order.tokens]
     num_parents = int(suffixes_below.max()) + 1 if suffixes_below.numel() else 0
-    first_child = torch.empty(num_parents + 1, dtype=torch.int64)
-    _first_children(below.prefixes, below.prefixes.numel(), num_parents, first_child)
+    first_child = first_children(below.prefixes, num_parents)
     out = torch.empty_like(order.tokens)
     arguments = (order.prefixes, order.tokens, below.tokens, suffixes_below, first_child, out)
     in_blocks(_suffix_rows, block_bounds(out.numel(), ELEMENTS_PER_THREAD), arguments)

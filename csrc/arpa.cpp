@@ -1,0 +1,259 @@
+// Reading the n-grams of ARPA files: hf_ngpulm/formats/arpa.py finds out what the sections are, and says what a fault is.
+//
+// What nearly every number is like is read here: a decimal one that a double holds to the last bit, and a value that it may have.
+// Others (long ones, `-inf`, what isn't a number at all) are left to the caller, who knows what to make of them.
+#include "core.hpp"
+
+// As hf_ngpulm/formats/arpa.py declares it: the n-grams of one order. `capacity` of them are written, natural logarithms; `left` are
+// the numbers left to the caller, [room, 4]: of which n-gram, 1 for a backoff, where its text begins and ends. `progress` are the
+// place in the text, n-grams, numbers left, and where a fault begins and ends: it is read and written.
+struct NgpulmArpaSection {
+  const uint8_t* text;
+  int64_t end;
+  int64_t order;
+  int64_t capacity;
+  float* log_probs;
+  float* backoffs;
+  int64_t* left;
+  int64_t room;
+  int64_t* progress;
+};
+
+// The words of the unigrams: word i is the text from starts[i] to before starts[i + 1] - 1, and stands for ids[i]. They are found by
+// the table `slots` (a power of two): upper half of the hash, then the word's number and one; 0 is empty. `seed` is one that nobody
+// who writes files can know.
+struct NgpulmArpaWords {
+  const uint8_t* text;
+  const int64_t* starts;
+  const int32_t* ids;
+  int64_t num_words;
+  int64_t* slots;
+  int64_t num_slots;
+  int64_t seed;
+};
+
+namespace ngpulm {
+namespace {
+
+constexpr int64_t COMPLETE = 0, MORE = 1, WRONG_WIDTH = 2, UNKNOWN_WORD = 3;
+constexpr double LN10 = 2.302585092994045684, ROUNDING = 1e-4, LARGEST = 1e38;  // as arpa.py has them
+constexpr int64_t MAX_ORDER = 64;
+
+struct Field {
+  const uint8_t *begin, *end;
+};
+
+enum Kind : uint8_t { INK, BLANK, NEWLINE };
+struct Kinds {
+  Kind of[256] = {};
+  constexpr Kinds() {
+    for (const char c : {' ', '\t', '\r', '\v', '\f'}) of[int(c)] = BLANK;
+    of[int('\n')] = NEWLINE;
+  }
+};
+constexpr Kinds KINDS;
+
+Kind kind(uint8_t byte) { return KINDS.of[byte]; }
+bool is_digit(uint8_t byte) { return byte >= '0' && byte <= '9'; }
+
+// A decimal number as a double, correctly rounded, since both factors are exact (Clinger 1990); false for one that isn't so simple.
+bool read_number(Field field, double& value) {
+  static constexpr double POWERS[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
+                                      1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+  const uint8_t *at = field.begin, *const end = field.end;
+  const bool is_negative = at < end && *at == '-';
+  if (at < end && (*at == '-' || *at == '+')) ++at;
+  uint64_t digits = 0;
+  const uint8_t* const first = at;
+  for (; at < end && is_digit(*at); ++at) digits = digits * 10 + (*at - '0');
+  int64_t count = at - first, exponent = 0;
+  if (at < end && *at == '.') {
+    const uint8_t* const point = ++at;
+    for (; at < end && is_digit(*at); ++at) digits = digits * 10 + (*at - '0');
+    exponent = point - at;
+    count -= exponent;
+  }
+  if (count == 0 || count > 19) return false;  // (19 digits fit into 64 bits)
+  if (at < end && (*at == 'e' || *at == 'E')) {
+    const bool is_below = ++at < end && *at == '-';
+    if (at < end && (*at == '-' || *at == '+')) ++at;
+    if (end - at < 1 || end - at > 4) return false;
+    int64_t given = 0;
+    for (; at < end && is_digit(*at); ++at) given = given * 10 + (*at - '0');
+    exponent += is_below ? -given : given;
+  }
+  if (at < end || digits > uint64_t(1) << 53 || exponent < -22 || exponent > 22) return false;
+  value = exponent < 0 ? double(digits) / POWERS[-exponent] : double(digits) * POWERS[exponent];
+  if (is_negative) value = -value;
+  return true;
+}
+
+bool read_log_prob(Field field, float& out) {
+  double value;
+  if (!read_number(field, value) || value <= -LARGEST || value > ROUNDING) return false;
+  out = float((value > 0 ? 0.0 : value) * LN10);
+  return true;
+}
+
+bool read_backoff(Field field, float& out) {
+  double value;
+  if (!read_number(field, value) || std::abs(value) >= LARGEST) return false;
+  out = float(value * LN10);
+  return true;
+}
+
+// Splits a text into lines of fields.
+class Lines {
+ public:
+  Lines(const uint8_t* at, const uint8_t* end, int64_t most) : at(at), end(end), most(most) {}
+
+  // Read the next line; false at the end. Of its fields so many are noted, but all are counted.
+  bool next() {
+    if (at == end) return false;
+    begin = at;
+    width = 0;
+    while (at < end && kind(*at) != NEWLINE) {
+      if (kind(*at) == BLANK) {
+        ++at;
+        continue;
+      }
+      const uint8_t* const ink = at;
+      while (at < end && kind(*at) == INK) ++at;
+      if (width < most) fields[width] = {ink, at};
+      ++width;
+    }
+    if (at < end) ++at;
+    return true;
+  }
+
+  const uint8_t *at, *end, *begin = nullptr;
+  int64_t most, width = 0;
+  Field fields[MAX_ORDER + 2];
+};
+
+// Reads the lines of a section; `take(row, word, field)` says whether it can do with a word.
+template <class Take>
+int64_t read_section(const NgpulmArpaSection& section, Take&& take) {
+  const int64_t order = section.order;
+  if (order < 1 || order > MAX_ORDER) return FAILED_INTERNALLY;
+  int64_t &place = section.progress[0], &row = section.progress[1], &num_left = section.progress[2];
+  Lines lines(section.text + place, section.text + section.end, order + 2);
+  const auto fault = [&](int64_t which, const uint8_t* begin, const uint8_t* end) {
+    section.progress[3] = begin - section.text;
+    section.progress[4] = end - section.text;
+    return which;
+  };
+  const auto leave = [&](Field field, int64_t is_backoff) {
+    const int64_t values[] = {row, is_backoff, field.begin - section.text, field.end - section.text};
+    std::copy_n(values, 4, section.left + 4 * num_left++);
+  };
+  for (num_left = 0; num_left + 2 <= section.room && lines.next(); place = lines.at - section.text) {
+    if (lines.width == 0) continue;
+    const bool has_backoff = lines.width == order + 2;
+    if (lines.width != order + 1 && !has_backoff) return fault(WRONG_WIDTH, lines.begin, lines.at);
+    float log_prob = 0, backoff = 0;
+    if (!read_log_prob(lines.fields[0], log_prob)) leave(lines.fields[0], 0);
+    if (has_backoff && !read_backoff(lines.fields[order + 1], backoff)) leave(lines.fields[order + 1], 1);
+    for (int64_t k = 0; k < order; ++k)
+      if (!take(row, k, lines.fields[k + 1])) return fault(UNKNOWN_WORD, lines.fields[k + 1].begin, lines.fields[k + 1].end);
+    if (row < section.capacity) {
+      section.log_probs[row] = log_prob;
+      section.backoffs[row] = backoff;
+    }
+    ++row;
+  }
+  return place < section.end ? MORE : COMPLETE;
+}
+
+uint64_t mixed(uint64_t a, uint64_t b) {
+  const unsigned __int128 product = (unsigned __int128)a * b;
+  return uint64_t(product) ^ uint64_t(product >> 64);
+}
+
+// At most eight bytes as a number; with their count no others give the same.
+uint64_t load(const uint8_t* bytes, int64_t size) {
+  if (size >= 4) {
+    uint32_t low, high;
+    std::memcpy(&low, bytes, 4);
+    std::memcpy(&high, bytes + size - 4, 4);
+    return low | uint64_t(high) << 32;
+  }
+  return size == 0 ? 0 : bytes[0] | uint64_t(bytes[size / 2]) << 8 | uint64_t(bytes[size - 1]) << 16;
+}
+
+uint64_t hash_of(Field word, int64_t seed) {
+  constexpr uint64_t ONE = 0xa0761d6478bd642fu, OTHER = 0xe7037ed1a0b428dbu;
+  const uint8_t* at = word.begin;
+  uint64_t hash = mixed(uint64_t(seed) ^ uint64_t(word.end - at), ONE);
+  for (; word.end - at > 8; at += 8) hash = mixed(hash ^ load(at, 8), ONE);
+  return mixed(hash ^ load(at, word.end - at), OTHER);
+}
+
+struct Words : NgpulmArpaWords {
+  Field word(int64_t i) const { return {text + starts[i], text + starts[i + 1] - 1}; }
+
+  // The slot that a word is in, or the empty one where it would go.
+  int64_t* slot_of(Field wanted, uint64_t hash) const {
+    for (int64_t at = int64_t(hash) & (num_slots - 1);; at = (at + 1) & (num_slots - 1)) {
+      const uint64_t slot = uint64_t(slots[at]);
+      if (slot == 0) return slots + at;
+      if (slot >> 32 != hash >> 32) continue;
+      const Field found = word(number_in(slot));
+      if (found.end - found.begin == wanted.end - wanted.begin && std::equal(found.begin, found.end, wanted.begin)) return slots + at;
+    }
+  }
+  static int64_t number_in(uint64_t slot) { return int64_t(slot & 0xffffffffu) - 1; }
+
+  // The number of a word, -1 if there is no such one.
+  int64_t find(Field wanted) const { return number_in(uint64_t(*slot_of(wanted, hash_of(wanted, seed)))); }
+};
+
+}  // namespace
+}  // namespace ngpulm
+
+using namespace ngpulm;
+
+// Write where the lines of a text begin, from byte `first` on, whose first byte is a backslash: at most `room` of them. Returns how many.
+NGPULM_EXPORT int64_t ngpulm_arpa_headings(const uint8_t* text, int64_t first, int64_t size, int64_t* places, int64_t room) {
+  int64_t found = 0;
+  const uint8_t *at = text + first, *const end = text + size;
+  while (found < room && at < end && (at = static_cast<const uint8_t*>(std::memchr(at, '\\', size_t(end - at))))) {
+    if (at > text + first && at[-1] == '\n') places[found++] = at - text;
+    ++at;
+  }
+  return found;
+}
+
+// Read the unigrams of a section. Their words go, with a newline after each, to `words`, which has room for as many bytes as the
+// section; `starts` [capacity + 1] gets where each begins. Returns COMPLETE, MORE, or what is wrong with a line.
+NGPULM_EXPORT int64_t ngpulm_arpa_unigrams(const NgpulmArpaSection* section, uint8_t* words, int64_t* starts) {
+  if (section->progress[1] == 0) starts[0] = 0;
+  return read_section(*section, [&](int64_t row, int64_t, Field word) {
+    if (row >= section->capacity) return true;
+    uint8_t* const end = std::copy(word.begin, word.end, words + starts[row]);
+    *end = '\n';
+    starts[row + 1] = end + 1 - words;
+    return true;
+  });
+}
+
+// Enter all words into the table, which is empty; the first one of several that are the same.
+NGPULM_EXPORT int64_t ngpulm_arpa_index(const NgpulmArpaWords* given) {
+  const Words words{*given};
+  for (int64_t i = 0; i < words.num_words; ++i) {
+    const uint64_t hash = hash_of(words.word(i), words.seed);
+    int64_t* const slot = words.slot_of(words.word(i), hash);
+    if (*slot == 0) *slot = int64_t((hash >> 32 << 32) | uint64_t(i + 1));
+  }
+  return 0;
+}
+
+// Read the n-grams of a section: tokens [capacity, order]. Returns what `ngpulm_arpa_unigrams` does.
+NGPULM_EXPORT int64_t ngpulm_arpa_ngrams(const NgpulmArpaSection* section, const NgpulmArpaWords* given, int32_t* tokens) {
+  const Words words{*given};
+  return read_section(*section, [&](int64_t row, int64_t k, Field word) {
+    const int64_t found = words.find(word);
+    if (found >= 0 && row < section->capacity) tokens[row * section->order + k] = words.ids[found];
+    return found >= 0;
+  });
+}
