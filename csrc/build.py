@@ -22,7 +22,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 LIBRARIES = HERE.parent / "hf_ngpulm" / "engines" / "lib"
-OBJECTS = HERE.parent / "build" / "native"
+OBJECTS, SANITIZED = HERE.parent / "build" / "native", HERE.parent / "build" / "sanitized"
 SUFFIX = {"darwin": "dylib", "win32": "dll"}.get(sys.platform, "so")
 FLAGS = [
     "-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno", "-fno-trapping-math",
@@ -138,15 +138,19 @@ def run(command: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=LIBRARIES, help="folder of the libraries")
-    parser.add_argument("--sanitize", action="store_true", help="with the address and undefined-behaviour sanitizers")
+    parser.add_argument("--out", type=Path, help="folder of the libraries")
+    parser.add_argument(
+        "--sanitize", action="store_true", help="with the address and undefined-behaviour sanitizers, in build/sanitized"
+    )
     parser.add_argument("--only", help="one instruction set", choices=list(instruction_sets()))
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--find-compiler", action="store_true", help="only tell whether there is one")
     arguments = parser.parse_args()
     if arguments.find_compiler:
         sys.exit(find_compiler() is None)
-    for path in build(arguments.out, arguments.sanitize, arguments.only, arguments.jobs):
+    for path in build(
+        arguments.out or (SANITIZED if arguments.sanitize else LIBRARIES), arguments.sanitize, arguments.only, arguments.jobs
+    ):
         print(path)
 
 

@@ -93,6 +93,7 @@ def model_of(config: NGramLMConfig, tensors: dict[str, Tensor], pieces: Sequence
         require(bool(every), f"{name} should have each of 0..{count - 1}")
     begins, delimiter = arrays["begins_word"], words.delimiter
     require(len(begins) == config.vocab_size, f"begins_word has {len(begins)} entries for {config.vocab_size} tokens")
+    require(int(begins.view(np.uint8).max()) <= 1, "begins_word holds a byte that is neither true nor false")
     require(delimiter is None or (delimiter < config.vocab_size and not begins.any()), f"{delimiter} can't be the delimiter")
     first, last = np.zeros(len(tokens), dtype=bool), np.zeros(len(tokens), dtype=bool)
     first[offsets[:-1]] = last[offsets[1:] - 1] = True

@@ -244,6 +244,16 @@ def test_hostile_numbers(kept, name, at, value, message, tmp_path):
         NGramLM.from_pretrained(tmp_path)
 
 
+def test_truth_values_of_other_bytes(kept, tmp_path):
+    """To the core a token begins a word where this is 1, to numpy where it isn't 0."""
+    _, config, tensors = kept
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    odd = changed(tensors["begins_word"].view(torch.uint8), 0, 2).view(torch.bool)
+    save_file(tensors | {"begins_word": odd}, tmp_path / "model.safetensors")
+    with pytest.raises(NGramFormatError, match="begins_word holds a byte that is neither true nor false"):
+        NGramLM.from_pretrained(tmp_path)
+
+
 def test_hostile_lengths(kept, tmp_path):
     _, config, tensors = kept
     (tmp_path / "config.json").write_text(json.dumps(config))
