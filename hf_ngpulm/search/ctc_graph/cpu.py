@@ -24,10 +24,12 @@ from ...automaton.tensors import AutomatonTensors
 from ...common.batches import packed_frames
 from ...engines.threads import in_threads
 from ...phrases.following import owner_above, owner_of
-from ..ctc_beam.added import BLOCK, KEPT_SCORES, ROUNDING, any_above
 from . import BLANK, INSIDE, GraphFrames, GraphState
 
 NONE = np.float32(-np.inf)
+KEPT_SCORES = 1 << 18
+BLOCK = 64  # tokens that are looked at together
+ROUNDING = 1e-3  # of sums in single precision
 OWNER_LINES = 128  # kept lines of discounts
 KEPT_MOST = 1024  # states of phrases of which it is kept what a token earns there at most
 
@@ -108,8 +110,17 @@ def _most_earned(arc_offsets, arc_tokens, arc_weights, backoff_states, backoff_w
 
 
 @compiled
+def any_above(x, added, line, first, last, bound):
+    """Whether a sum is above a bound. (Counting becomes vector instructions, which a maximum or an early end doesn't.)"""
+    count = 0
+    for token in range(np.uintp(first), np.uintp(last)):  # what may be negative is checked at every step
+        count += x[token] + added[line, token] > bound
+    return count > 0
+
+
+@compiled
 def _any_above(x, given, owner_line, added, line, first, last, bound):
-    """Whether a sum is above a bound (see `hf_ngpulm.search.ctc_beam.added.any_above`), with discounts."""
+    """Whether a sum is above a bound (see `any_above`), with discounts."""
     count = 0
     for token in range(np.uintp(first), np.uintp(last)):
         count += x[token] + given[owner_line, token] + added[line, token] > bound
