@@ -1,6 +1,6 @@
 // Frames of logits, as searches read them.
 #pragma once
-#include "exponentials.hpp"
+#include "vectors.hpp"
 
 // As hf_ngpulm/search/frames.py declares it.
 struct NgpulmFrames {
@@ -28,7 +28,9 @@ inline Frame frame_of(const NgpulmFrames& frames, int64_t row, int64_t number) {
   const int64_t after_blank = frames.blank + 1;
   const float highest =
       std::max(highest_of(x, frames.blank), highest_of(x + after_blank, frames.classes - after_blank));
-  return {x, log_sum_exp(x, frames.classes, std::max(highest, x[frames.blank])), highest};
+  const float top = std::max(highest, x[frames.blank]);
+  if (!std::isfinite(top)) return {x, top, highest};
+  return {x, top + std::log(sum_of_exp(x, frames.classes, top)), highest};
 }
 
 }  // namespace ngpulm

@@ -108,15 +108,26 @@ inline float sum_of_exp(const float* numbers, int64_t size, float highest) {
   return sum_of(numbers, size, NEG_INF, [=](float x) { return exp_of(x - highest); });
 }
 
-// The highest number, NaN left out; -inf if there is none.
+// The highest number, NaN left out; -inf if there is none. (In vectors of one register: a plain loop wouldn't become any.)
 inline float highest_of(const float* numbers, int64_t size) {
-  float tops[LANES], highest = NEG_INF;
-  for (float& top : tops) top = NEG_INF;
+#if defined(__AVX512F__)
+  constexpr int WIDTH = 16;
+#elif defined(__AVX__)
+  constexpr int WIDTH = 8;
+#else
+  constexpr int WIDTH = 4;
+#endif
+  typedef float Vector __attribute__((vector_size(4 * WIDTH)));
+  typedef float Anywhere __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
+  Vector tops = Vector{} + NEG_INF;
+  float highest = NEG_INF;
   int64_t at = 0;
-  for (; at + LANES <= size; at += LANES)
-    for (int lane = 0; lane < LANES; ++lane) tops[lane] = numbers[at + lane] > tops[lane] ? numbers[at + lane] : tops[lane];
+  for (; at + WIDTH <= size; at += WIDTH) {
+    const Vector part = *reinterpret_cast<const Anywhere*>(numbers + at);
+    tops = part > tops ? part : tops;
+  }
   for (; at < size; ++at) highest = numbers[at] > highest ? numbers[at] : highest;
-  for (float top : tops) highest = top > highest ? top : highest;
+  for (int lane = 0; lane < WIDTH; ++lane) highest = tops[lane] > highest ? tops[lane] : highest;
   return highest;
 }
 

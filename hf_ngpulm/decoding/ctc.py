@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,14 +20,12 @@ from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
 from ..search import ctc_greedy as greedy
 from ..search.confidence import MEASURES
+from ..search.ctc_beam.whole import WholeSearch
 from ..text.hashing import text_hashes
 from ..text.vocabulary import tokenizer_of
 from ..text.words import WordSplitter
 from .hypotheses import Hypothesis
 from .sessions.ctc_blocks import BeamStream, CTCStream, GreedyStream, WholeBatch, unscored
-
-if TYPE_CHECKING:
-    from ..search.ctc_beam.whole import WholeSearch
 
 MOST_BEAMS = 1024
 MERGES = ("tokens", "text")
@@ -169,18 +167,17 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
 
     def decode_checked(self, logits: Tensor, lengths: Tensor, phrases: Any = None) -> list[list[Hypothesis]]:
         """The same for what `check` has seen."""
-        if self.num_beams > 1 and engine_name(self.engine, logits.device) == "cpu":
-            stream: CTCStream = self._whole_batch(logits, phrases)
+        models = self.fusion.shared_rows(logits.shape[0], logits.device, phrases)
+        # Language models that grow have searches stop and go on.
+        if self.num_beams > 1 and models.growth is None and engine_name(self.engine, logits.device) == "cpu":
+            stream: CTCStream = self._whole_batch(logits, models)
         else:
-            stream = self.stream(logits.shape[0], logits.device, phrases)
+            stream = self._stream(models, logits.device)
         stream.add_checked(logits, lengths)
         return stream.hypotheses()
 
-    def _whole_batch(self, logits: Tensor, phrases: Any) -> WholeBatch:
-        from ..search.ctc_beam.whole import WholeSearch  # compiled loops: they aren't loaded before they are needed
-
-        batch_size, _, classes = logits.shape
-        models = self.fusion.shared_rows(batch_size, logits.device, phrases)
+    def _whole_batch(self, logits: Tensor, models: RowModels) -> WholeBatch:
+        classes = logits.shape[2]
         num_beams, count, thresholds = self.num_beams, self.num_return_sequences, (self.beam_threshold, self.blank_threshold)
         kind = (self.blank_id, num_beams, count, *thresholds, self.score_eos)
         hashes = self.text_hashes(classes, logits.device)  # kept, too
@@ -188,9 +185,7 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
         if known is None or known[0] is not models or known[1] != kind or known[2] is not hashes:
             bonuses = self.token_bonuses(models.lm_weights)
             search = WholeSearch(models, bonuses, unscored(models), *kind, hashes)
-            known = models, kind, hashes, search
-            if models.growth is None:  # which would keep its states as long as it is kept
-                self._prepared = known
+            self._prepared = known = models, kind, hashes, search
         return WholeBatch(self, models, known[3])
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> CTCDecoder:
@@ -238,8 +233,11 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
             phrases: as for a call.
         """
         device = torch.device(device)
+        return self._stream(self.fusion.shared_rows(batch_size, device, phrases), device)
+
+    def _stream(self, models: RowModels, device: torch.device) -> CTCStream:
         kind = GreedyStream if self.num_beams == 1 else BeamStream
-        return kind(self, self.fusion.shared_rows(batch_size, device, phrases), device)
+        return kind(self, models, device)
 
     def label_frames(self, logits: Outputs, lengths: Outputs | None = None) -> greedy.GreedyLabels:
         """The class that greedy search gives each frame, before blanks and repeats are dropped. Arguments as for a call."""

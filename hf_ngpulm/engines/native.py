@@ -39,14 +39,25 @@ class NativeCoreError(ImportError):
     """There is no native core for this platform, or it doesn't belong to this version of the package."""
 
 
+class _Names(dict[Any, str]):
+    """Names of types of elements, torch's as numpy has them: asking a type takes longer than the smallest calls do."""
+
+    def __missing__(self, dtype: Any) -> str:
+        self[dtype] = dtype.name if isinstance(dtype, np.dtype) else str(dtype)[6:]
+        return self[dtype]
+
+
+_names = _Names()
+
+
 def _address(value: Any, element: str | None, *names: str) -> int | None:
     """Where the numbers of a tensor or array are, `element` their type (None for any)."""
     if value is None:
         return None
     if isinstance(value, np.ndarray):
-        dtype, is_whole, address = value.dtype.name, value.flags.c_contiguous, value.ctypes.data
+        dtype, is_whole, address = _names[value.dtype], value.flags.c_contiguous, value.ctypes.data
     else:  # a tensor; torch needn't be there for arrays
-        dtype, is_whole, address = str(value.dtype)[6:], value.is_contiguous() and value.is_cpu, value.data_ptr()
+        dtype, is_whole, address = _names[value.dtype], value.is_contiguous() and value.is_cpu, value.data_ptr()
     if not is_whole or (element is not None and dtype != element and not (element == "uint8" and dtype == "bool")):
         raise TypeError(f"{'.'.join(names)} must be contiguous, on the CPU and of type {element or 'any'}; got {dtype}")
     return address

@@ -18,13 +18,14 @@ from ...fusion.fusion import RowModels, settled
 from ...search import ctc_beam as beam
 from ...search import ctc_greedy as greedy
 from ...search.confidence import frame_confidence
+from ...search.ctc_beam import cpu
 from ...search.ctc_beam.ranking import rank, with_joined_texts
+from ...search.ctc_beam.tracing import TracedTokens, trace
+from ...search.ctc_beam.whole import WholeSearch
 from ..hypotheses import Hypothesis
 
 if TYPE_CHECKING:
     from ...lexicon.lazy_search import Growth
-    from ...search.ctc_beam.tracing import TracedTokens
-    from ...search.ctc_beam.whole import WholeSearch
     from ..ctc import CTCDecoder
 
 # What going on with a label costs under the rule "stay", per unit of LM weight: about what the average token costs in an LM.
@@ -201,8 +202,6 @@ class BeamStream(CTCStream):
         self.labels.append(frames.labels.cpu().numpy())
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        from ...search.ctc_beam.tracing import trace  # compiled loops: they aren't loaded before they are needed
-
         state = with_joined_texts(self.state) if self.decoder.merge == "text" else self.state
         ranked = rank(self.models, state, self.decoder.num_return_sequences, self.decoder.score_eos, self.decoder.engine)
         traced = trace(_joined(self.links), _joined(self.labels), ranked.places, ranked.sizes)
@@ -232,7 +231,7 @@ class WholeBatch(CTCStream):
 
     def _search(self, logits: Tensor, lengths: Tensor) -> None:
         self.found = self.search(logits, lengths)
-        self._refuse(torch.from_numpy(self.found.bad_frames))
+        self._refuse(self.found.bad_frames)
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         return self._listed(self.found.traced, self.found.scores)
@@ -288,8 +287,6 @@ def search_frames(
 ) -> tuple[beam.BeamState, beam.BeamFrames]:
     """Go on with a beam search over more frames; `bonuses` and `unscored` as for `hf_ngpulm.search.ctc_beam.ctc_beam`."""
     if models.growth is not None and engine_name(decoder.engine, logits.device) == "cpu":
-        from ...search.ctc_beam import cpu  # compiled loops: they aren't loaded before they are needed
-
         return cpu.ctc_beam(
             models.tensors, state, logits, lengths, models.weights, bonuses, unscored, decoder.blank_id, models.vocab_size,
             decoder.beam_threshold, decoder.blank_threshold, decoder.text_hashes(logits.shape[2], logits.device), models.growth,

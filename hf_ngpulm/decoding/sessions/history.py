@@ -1,19 +1,64 @@
 """What hypotheses of many streams consist of, kept such that a step costs the same however long a stream has been open.
 
 All hypotheses of a stream begin alike: what they have in common, with its times, has been handed over for good, and only the
-rest of each, its tail, is kept and rewritten. Tails are as long as hypotheses differ.
+rest of each, its tail, is kept and rewritten. Tails are as long as hypotheses differ. The native core rewrites them
+(`csrc/history.cpp`).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...automaton.compiled import compiled
-from ...search.ctc_beam import INSIDE
-from ...search.transducer_beam import STILL
+from ...engines.native import Function, Struct
 from ..partials import Spoken
+
+
+class _Tails(Struct):
+    """Tokens as the core has them, of hypotheses `[S, K]` with so much `room` for each."""
+
+    name = "NgpulmTails"
+    members = """
+        int64_t* sizes;
+        int32_t* ids;
+        int64_t* starts;
+        int64_t* ends;
+        double* before;
+        double* after;
+        int64_t num_beams;
+        int64_t room;
+    """
+
+
+_label = Function(
+    "int64_t ngpulm_history_label(const int64_t* rows, int64_t num_rows, const int32_t* labels, const int64_t* lengths,"
+    " const float* confidences, int64_t width, const int64_t* firsts, int64_t* last_labels, double* sums, int64_t blank,"
+    " const NgpulmTails* tails)",
+    _Tails,
+)
+_follow_frames = Function(
+    "int64_t ngpulm_history_follow_frames(const int64_t* rows, int64_t num_rows, const int32_t* links, const int32_t* labels,"
+    " const int64_t* lengths, const float* confidences, int64_t width, const int64_t* firsts, double* sums,"
+    " const uint8_t* live, const NgpulmTails* tails)",
+    _Tails,
+)
+_follow_steps = Function(
+    "int64_t ngpulm_history_follow_steps(const int64_t* rows, int64_t num_rows, const int64_t* links, const int64_t* labels,"
+    " const int64_t* moves, const float* confidences, int64_t num_steps, int64_t num_streams, const int64_t* times,"
+    " const uint8_t* live, int64_t blank, const NgpulmTails* tails)",
+    _Tails,
+)
+_append_steps = Function(
+    "int64_t ngpulm_history_append_steps(const int64_t* rows, const int64_t* labels, const int64_t* moves,"
+    " const float* confidences, int64_t num_steps, int64_t* times, int64_t blank, const NgpulmTails* tails)",
+    _Tails,
+)
+_hand_over = Function(
+    "int64_t ngpulm_history_hand_over(const int64_t* rows, int64_t num_rows, const uint8_t* live, int64_t kept,"
+    " int64_t* counts, int64_t* common, const NgpulmTails* out, const NgpulmTails* tails)",
+    _Tails,
+)
 
 
 class Tokens(NamedTuple):
@@ -21,7 +66,7 @@ class Tokens(NamedTuple):
 
     Args:
         ids: int32.
-        starts, ends: int64, the frame at which each begins, and the one behind its last.
+        starts, ends: int64, the frame at which each begins, and the one after its last.
         before, after: float64, sums of the confidences of all frames before it, and of those and its own. A transducer's token
             has one confidence: 0 and that.
     """
@@ -66,6 +111,10 @@ class History:
                 new[:, :, :room] = old
             self.tails = grown
 
+    def _native(self) -> _Tails:
+        _, num_beams, room = self.tails.ids.shape
+        return _Tails(sizes=self.sizes, **self.tails._asdict(), num_beams=num_beams, room=room)
+
     def label(
         self, rows: np.ndarray, labels: np.ndarray, lengths: np.ndarray, firsts: np.ndarray, last: np.ndarray,
         sums: np.ndarray, confidences: np.ndarray, blank: int,
@@ -80,16 +129,22 @@ class History:
             sums: float64 `[S]`, of the confidences of the frames before; rewritten.
             confidences: float32 `[N, T]`.
         """
-        self._room(rows, labels.shape[1])
-        _label(rows, labels, lengths, firsts, last, sums, confidences, blank, self.sizes, *self.tails)
+        width = labels.shape[1]
+        self._room(rows, width)
+        of_frames = (_numbers(labels, np.int32), _numbers(lengths), _numbers(confidences, np.float32), width)
+        _label(_numbers(rows), len(rows), *of_frames, firsts, last, sums, blank, self._native())
 
     def follow_frames(
         self, rows: np.ndarray, links: np.ndarray, labels: np.ndarray, lengths: np.ndarray, firsts: np.ndarray,
         sums: np.ndarray, confidences: np.ndarray, live: np.ndarray,
     ) -> None:  # fmt: skip
         """Frames of CTC beam search: links and labels `[N, T, K]`, see `hf_ngpulm.search.ctc_beam`; live: bool `[S, K]`."""
-        self._room(rows, labels.shape[1])
-        _follow_frames(rows, links, labels, lengths, firsts, sums, confidences, live, self.sizes, *self.tails)
+        width = labels.shape[1]
+        self._room(rows, width)
+        of_frames = (
+            _numbers(links, np.int32), _numbers(labels, np.int32), _numbers(lengths), _numbers(confidences, np.float32), width
+        )  # fmt: skip
+        _check(_follow_frames(_numbers(rows), len(rows), *of_frames, firsts, sums, _numbers(live, np.bool_), self._native()))
 
     def follow_steps(self, rows: np.ndarray, steps: list[np.ndarray], times: np.ndarray, live: np.ndarray, blank: int) -> None:
         """Steps of a transducer's beam search.
@@ -99,9 +154,11 @@ class History:
             times: int64 `[S, K]`, frames at which the hypotheses were before.
             live: bool `[S, K]`, whether there is one now.
         """
-        self._room(rows, len(steps[0]))
-        arrays = (*steps, times, live, blank, self.sizes, *self.tails)
-        _follow_steps(rows, *arrays)
+        num_steps, num_streams, _ = steps[0].shape
+        self._room(rows, num_steps)
+        of_steps = (*(_numbers(part) for part in steps[:3]), _numbers(steps[3], np.float32), num_steps, num_streams)
+        of_streams = (_numbers(times), _numbers(live, np.bool_), blank, self._native())
+        _check(_follow_steps(_numbers(rows), len(rows), *of_steps, *of_streams))
 
     def append_steps(self, steps: list[np.ndarray], times: np.ndarray, blank: int) -> None:
         """Steps of greedy transducer search: rows, labels, moves and confidences `[steps]`, in order within each row.
@@ -111,8 +168,8 @@ class History:
         """
         rows = steps[0]
         self._room(rows, int(np.bincount(rows).max(initial=0)) if len(rows) else 0)
-        arrays = (*steps, times.copy(), blank, self.sizes, *self.tails)
-        _append_steps(*arrays)
+        of_steps = (*(_numbers(part) for part in steps[:3]), _numbers(steps[3], np.float32), len(rows))
+        _append_steps(*of_steps, np.array(times, dtype=np.int64), blank, self._native())
 
     def tails_of(self, rows: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, Spoken]:
         """The number of tokens `[N]` and the tokens `[N, L]` of a tail of each of some rows, as they are now."""
@@ -134,188 +191,16 @@ class History:
         """
         counts = np.zeros(len(rows), dtype=np.int64)
         out = Tokens.empty((int(self.sizes[rows].max(axis=1, initial=0).sum()),))
-        _hand_over(rows, live, int(self.goes_on), counts, self.common, *out, self.sizes, *self.tails)
+        written = _Tails(sizes=None, **out._asdict(), num_beams=0, room=0)
+        given = (_numbers(rows), len(rows), _numbers(live, np.bool_), int(self.goes_on))
+        _hand_over(*given, counts, self.common, written, self._native())
         return counts, self._spoken(Tokens(*(array[: counts.sum()] for array in out)))
 
 
-@compiled
-def _append(row, k, ids, starts, ends, before, after, sizes, label, start, end, sum_before, sum_after):
-    at = sizes[row, k]
-    ids[row, k, at], starts[row, k, at], ends[row, k, at] = label, start, end
-    before[row, k, at], after[row, k, at] = sum_before, sum_after
-    sizes[row, k] = at + 1
+def _numbers(values: np.ndarray, dtype: Any = np.int64) -> np.ndarray:
+    return np.ascontiguousarray(values, dtype=dtype)
 
 
-@compiled
-def _label(rows, labels, lengths, firsts, last, sums, confidences, blank, sizes, ids, starts, ends, before, after):
-    for i in range(rows.size):
-        row = rows[i]
-        for t in range(lengths[i]):
-            frame, label, so_far = firsts[row] + t, labels[i, t], sums[row]
-            sums[row] += confidences[i, t]
-            if label == blank:
-                last[row] = blank
-            elif label == last[row]:
-                at = sizes[row, 0] - 1
-                ends[row, 0, at], after[row, 0, at] = frame + 1, sums[row]
-            else:
-                last[row] = label
-                _append(row, 0, ids, starts, ends, before, after, sizes, label, frame, frame + 1, so_far, sums[row])
-
-
-@compiled
-def _copy_tails(row, origins, sizes, ids, starts, ends, before, after):
-    """Have each hypothesis begin as that at another place (-1: none) did."""
-    num_beams = origins.size
-    moved = False
-    for k in range(num_beams):
-        moved |= origins[k] >= 0 and origins[k] != k
-    if not moved:
-        return
-    longest = 0
-    for k in range(num_beams):
-        longest = max(longest, sizes[row, k])
-    old_sizes, old_ids = sizes[row].copy(), ids[row, :, :longest].copy()
-    old_starts, old_ends = starts[row, :, :longest].copy(), ends[row, :, :longest].copy()
-    old_before, old_after = before[row, :, :longest].copy(), after[row, :, :longest].copy()
-    for k in range(num_beams):
-        origin = origins[k]
-        if origin >= 0 and origin != k:
-            sizes[row, k] = old_sizes[origin]
-            for at in range(old_sizes[origin]):
-                ids[row, k, at], starts[row, k, at] = old_ids[origin, at], old_starts[origin, at]
-                ends[row, k, at] = old_ends[origin, at]
-                before[row, k, at], after[row, k, at] = old_before[origin, at], old_after[origin, at]
-
-
-@compiled
-def _follow_frames(
-    rows, links, labels, lengths, firsts, sums, confidences, live, sizes, ids, starts, ends, before, after
-):  # fmt: skip
-    num_beams = links.shape[2]
-    places = np.empty((num_beams, links.shape[1]), dtype=np.int64)
-    origins = np.empty(num_beams, dtype=np.int64)
-    totals = np.empty(links.shape[1] + 1)
-    for i in range(rows.size):
-        row = rows[i]
-        totals[0] = sums[row]
-        for t in range(lengths[i]):
-            totals[t + 1] = totals[t] + confidences[i, t]
-        sums[row] = totals[lengths[i]]
-        for k in range(num_beams):
-            origins[k] = -1
-            if live[row, k]:
-                place = k
-                for t in range(lengths[i] - 1, -1, -1):
-                    places[k, t] = place
-                    place = links[i, t, place]
-                origins[k] = place
-        _copy_tails(row, origins, sizes, ids, starts, ends, before, after)
-        for k in range(num_beams):
-            if not live[row, k]:
-                sizes[row, k] = 0
-                continue
-            for t in range(lengths[i]):
-                label, frame = labels[i, t, places[k, t]], firsts[row] + t
-                if label >= 0:
-                    _append(row, k, ids, starts, ends, before, after, sizes, label, frame, frame + 1, totals[t], totals[t + 1])
-                elif label == INSIDE and sizes[row, k] > 0:
-                    at = sizes[row, k] - 1
-                    ends[row, k, at], after[row, k, at] = frame + 1, totals[t + 1]
-
-
-@compiled
-def _follow_steps(
-    rows, links, labels, moves, confidences, times, live, blank, sizes, ids, starts, ends, before, after
-):  # fmt: skip
-    num_steps, _, num_beams = links.shape
-    places = np.empty((num_beams, num_steps), dtype=np.int64)
-    origins = np.empty(num_beams, dtype=np.int64)
-    for i in range(rows.size):
-        row = rows[i]
-        for k in range(num_beams):
-            origins[k] = -1
-            if live[row, k]:
-                place = k
-                for step in range(num_steps - 1, -1, -1):
-                    places[k, step] = place
-                    place = links[step, row, place]
-                origins[k] = place
-        _copy_tails(row, origins, sizes, ids, starts, ends, before, after)
-        for k in range(num_beams):
-            if not live[row, k]:
-                sizes[row, k] = 0
-                continue
-            time = times[row, origins[k]]
-            for step in range(num_steps):
-                place = places[k, step]
-                label, move = labels[step, row, place], moves[step, row, place]
-                if label == STILL:
-                    continue
-                if label != blank:
-                    _append(
-                        row, k, ids, starts, ends, before, after, sizes, label, time, time + max(move, 1), 0.0,
-                        confidences[step, row, place],
-                    )  # fmt: skip
-                time += move
-
-
-@compiled
-def _append_steps(rows, labels, moves, confidences, times, blank, sizes, ids, starts, ends, before, after):
-    for i in range(rows.size):
-        row = rows[i]
-        if labels[i] != blank:
-            _append(
-                row, 0, ids, starts, ends, before, after, sizes, labels[i], times[row], times[row] + max(moves[i], 1), 0.0,
-                confidences[i],
-            )  # fmt: skip
-        times[row] += moves[i]
-
-
-@compiled
-def _hand_over(
-    rows, live, kept, counts, common, out_ids, out_starts, out_ends, out_before, out_after,
-    sizes, ids, starts, ends, before, after,
-):  # fmt: skip
-    count = 0
-    for i in range(rows.size):
-        row = rows[i]
-        first = -1
-        shortest = 0
-        for k in range(live.shape[1]):
-            if live[row, k]:
-                shortest = sizes[row, k] if first < 0 else min(shortest, sizes[row, k])
-                first = k if first < 0 else first
-        same_ids = shortest
-        same = max(shortest - kept, 0)
-        for k in range(first + 1, live.shape[1]):
-            if first >= 0 and live[row, k]:
-                at = 0
-                while at < same_ids and ids[row, k, at] == ids[row, first, at]:
-                    at += 1
-                same_ids = at
-                at = 0
-                while (
-                    at < same
-                    and ids[row, k, at] == ids[row, first, at]
-                    and starts[row, k, at] == starts[row, first, at]
-                    and ends[row, k, at] == ends[row, first, at]
-                ):
-                    at += 1
-                same = at
-        counts[i], common[row] = same, same_ids - same
-        if same == 0:
-            continue
-        for at in range(same):
-            out_ids[count], out_starts[count], out_ends[count] = (
-                ids[row, first, at], starts[row, first, at], ends[row, first, at]
-            )  # fmt: skip
-            out_before[count], out_after[count] = before[row, first, at], after[row, first, at]
-            count += 1
-        for k in range(live.shape[1]):
-            if live[row, k]:
-                sizes[row, k] -= same
-                for at in range(sizes[row, k]):
-                    ids[row, k, at], starts[row, k, at] = ids[row, k, at + same], starts[row, k, at + same]
-                    ends[row, k, at] = ends[row, k, at + same]
-                    before[row, k, at], after[row, k, at] = before[row, k, at + same], after[row, k, at + same]
+def _check(bad_stream: int) -> None:
+    if bad_stream >= 0:
+        raise IndexError(f"stream {bad_stream} has links to hypotheses that it hasn't")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ...automaton.ops import engine_name
 from ...fusion.fusion import RowModels
-from . import BeamState
+from . import BeamState, cpu
 from .reference import join_texts
 
 
@@ -40,9 +40,7 @@ def rank(models: RowModels, state: BeamState, count: int, score_eos: bool, engin
         engine: "auto", "reference", "cpu" or "gpu"; the loops are the same for all but "cpu".
     """
     if engine_name(engine, state.fused.device) == "cpu":
-        from .ranking_cpu import rank_on_cpu  # compiled loops: they aren't loaded before they are needed
-
-        return Ranked(*rank_on_cpu(models.grown(), state, count, score_eos))
+        return Ranked(*cpu.rank(models.grown(), state, count, score_eos))
     acoustic, scores = prefix_scores(state)
     scores, of_lms, of_phrases = models.at_end(scores, state.lm_scores, state.lm_states, score_eos, engine)
     scores, places = scores.topk(count, dim=1)

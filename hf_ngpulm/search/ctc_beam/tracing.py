@@ -1,4 +1,4 @@
-"""From what happened at each frame back to the tokens of a hypothesis, and when they were said."""
+"""From what happened at each frame back to the tokens of a hypothesis, and when they were said, by the native core."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...automaton.compiled import compiled
-from . import INSIDE
+from ...engines.native import Function, Struct
+from .cpu import Ranked
 
 
 class TracedTokens(NamedTuple):
@@ -16,13 +16,32 @@ class TracedTokens(NamedTuple):
     Args:
         counts: int32 `[B, N]`, number of tokens.
         tokens: int32 `[B, N, L]`.
-        starts, ends: int32 `[B, N, L]`, first frame of each token and the frame behind its last one.
+        starts, ends: int32 `[B, N, L]`, first frame of each token and the frame after its last one.
     """
 
     counts: np.ndarray
     tokens: np.ndarray
     starts: np.ndarray
     ends: np.ndarray
+
+
+class Traced(Struct):
+    """See `TracedTokens`; `width` is L."""
+
+    name = "NgpulmTraced"
+    members = """
+        int32_t* tokens;
+        int32_t* starts;
+        int32_t* ends;
+        int64_t width;
+    """
+
+
+_trace = Function(
+    "int64_t ngpulm_ctc_beam_trace(int64_t first, int64_t last, const int32_t* links, const int32_t* labels,"
+    " int64_t num_frames, int64_t num_beams, const NgpulmRanked* ranked, const NgpulmTraced* traced)",
+    Ranked, Traced,
+)  # fmt: skip
 
 
 def trace(links: np.ndarray, labels: np.ndarray, places: np.ndarray, sizes: np.ndarray) -> TracedTokens:
@@ -32,28 +51,16 @@ def trace(links: np.ndarray, labels: np.ndarray, places: np.ndarray, sizes: np.n
         links, labels: int32 `[B, T, K]`, see `BeamFrames`.
         places: integers `[B, N]`, where in the beam each hypothesis lies after the last frame.
         sizes: integers `[B, N]`, number of its tokens.
+
+    Raises:
+        IndexError: a hypothesis that lies outside of the beam.
     """
-    longest = int(sizes.max(initial=0))
-    counts = np.ascontiguousarray(sizes, dtype=np.int32)
-    tokens, starts, ends = (np.full((*places.shape, longest), -1, dtype=np.int32) for _ in range(3))
-    trace_rows(links, labels, np.ascontiguousarray(places, dtype=np.int32), counts, tokens, starts, ends)
+    counts, places = (np.ascontiguousarray(part, dtype=np.int32) for part in (sizes, places))
+    width = int(counts.max(initial=0))
+    tokens, starts, ends = (np.full((*places.shape, width), -1, dtype=np.int32) for _ in range(3))
+    ranked = Ranked(places=places, sizes=counts, scores=None, count=places.shape[1])
+    traced = Traced(tokens=tokens, starts=starts, ends=ends, width=width)
+    bad_row = _trace(0, len(places), links, labels, *links.shape[1:], ranked, traced)
+    if bad_row >= 0:
+        raise IndexError(f"hypotheses at the places {places[bad_row].tolist()} of a beam of {links.shape[2]}")
     return TracedTokens(counts, tokens, starts, ends)
-
-
-@compiled
-def trace_rows(links, labels, places, counts, tokens, starts, ends):
-    for row in range(places.shape[0]):
-        for n in range(places.shape[1]):
-            place, at, end = places[row, n], counts[row, n], -1
-            for frame in range(links.shape[1] - 1, -1, -1):
-                if at == 0:
-                    break
-                label = labels[row, frame, place]
-                if label >= 0:
-                    at -= 1
-                    tokens[row, n, at], starts[row, n, at] = label, frame
-                    ends[row, n, at] = end if end >= 0 else frame + 1
-                    end = -1
-                elif label == INSIDE and end < 0:  # and so are the frames before it, down to the token's first
-                    end = frame + 1
-                place = links[row, frame, place]

@@ -1,0 +1,349 @@
+// CTC prefix beam search with language models (hf_ngpulm/search/ctc_beam says what it does; Hannun et al., arXiv 1408.2873).
+//
+// Every extension competes with its LM score, and yet few are looked at: a prefix can't be extended to more than its own score
+// plus the token's acoustic score plus the best LM score of any token in its state. Tokens and prefixes for which that is less
+// than the worst of the best K so far are passed over, which changes nothing. At a frame that is surely blank none is left.
+#pragma once
+#include "ctc_beam.hpp"
+#include "score_cache.hpp"
+
+namespace ngpulm {
+
+template <class Token>
+class PrefixSearch {
+ public:
+  PrefixSearch(const Automaton<Token>& lm, const NgpulmFrames& frames, const NgpulmBeamRules& rules)
+      : lm(lm), frames(frames), rules(rules), num_beams(rules.num_beams), num_automata(rules.num_automata),
+        candidates(int32_t(std::min<int64_t>(lm.vocab_size, frames.classes))), least_skipped(std::log(rules.skip)),
+        cache(lm, num_automata, frames.classes, frames.blank, num_beams), merger(rules.text_hashes ? num_beams : 0),
+        plain(frames.classes), listed(frames.classes), likely(frames.classes), old_lm_scores(num_beams * num_automata),
+        old_lm_states(num_beams * num_automata), by_hash(slots_for(num_beams)) {
+    for (auto* numbers : {&totals, &old_totals, &reach, &by_blank, &by_token, &from_parent, &stayed, &together})
+      numbers->resize(num_beams);
+    for (auto* numbers : {&old_blank_scores, &old_fused, &highest_added}) numbers->resize(num_beams);
+    for (auto* numbers : {&parents, &first_child, &next_child, &old_last, &old_sizes}) numbers->resize(num_beams);
+    for (auto* numbers : {&old_hashes, &old_texts}) numbers->resize(num_beams);
+    for (auto* flags : {&known, &stays}) flags->resize(num_beams);
+    alive.reserve(num_beams);
+    heap.reserve(num_beams + 1);
+  }
+
+  // Whether all that the prefixes of a row name is there.
+  bool is_sound(const Prefixes& prefixes) const {
+    for (int64_t k = 0; k < num_beams; ++k)
+      if (prefixes.has(k) && (prefixes.last_tokens[k] < -1 || prefixes.last_tokens[k] >= frames.classes)) return false;
+    return are_states_sound(lm, prefixes, num_beams, num_automata);
+  }
+
+  // Search a row to its end, or to the first frame at which a prefix is in a state that is unfinished, if `stops` tell of any; then
+  // it goes on from there when it is called again. `links` and `labels` [T, K] say that nothing has happened. Returns the first
+  // frame that is broken, or -1.
+  int32_t run(int64_t row, const Prefixes& prefixes, int32_t* links, int32_t* labels, const NgpulmBeamStops* stops) {
+    p = prefixes;
+    begin_row(row, stops);
+    const int32_t length = frames.lengths[row];
+    int64_t frame = stops ? stops->frames[row] : 0;
+    for (; frame < length; ++frame) {
+      x = frame_of(frames, row, frame);
+      if (x.is_broken()) break;
+      blank_log_prob = double(x.logits[frames.blank]) - x.normaliser;
+      is_skipped = blank_log_prob > least_skipped;
+      if (has_changed) find_families();
+      stay();
+      if (stops && !is_skipped && has_stopped(row, frame, *stops)) return -1;
+      if (!is_skipped) extend();
+      if (best == NEG_INF_DOUBLE) continue;  // nothing is possible: weights so large that the sums overflow
+      renew(links + frame * num_beams, labels + frame * num_beams);
+    }
+    if (stops) stops->frames[row] = length;
+    return frame < length ? int32_t(frame) : -1;
+  }
+
+ private:
+  struct Candidate {
+    double score;
+    int32_t place, token;  // a token below 0: the prefix stays as it is
+  };
+  static constexpr auto is_better = [](const Candidate& a, const Candidate& b) { return a.score > b.score; };
+
+  const Automaton<Token>& lm;
+  const NgpulmFrames& frames;
+  const NgpulmBeamRules& rules;
+  const int64_t num_beams, num_automata;
+  const int32_t candidates;    // classes that the automata score
+  const double least_skipped;  // log-probability of the blank, above which a frame can be nothing else
+  ScoreCache<Token> cache;
+  TextMerger merger;
+
+  // Of the row, and of the frame.
+  Prefixes p;
+  float bonus = 0.f, unscored = 0.f;
+  const float* weights = nullptr;
+  Frame x{};
+  double blank_log_prob = 0.0, best = 0.0, worst = 0.0;
+  bool is_skipped = false;
+  bool has_changed = true;  // whether other prefixes than at the frame before are in the beam
+  int64_t used = 0;         // places
+  std::vector<int32_t> alive;
+  std::vector<Candidate> heap;  // the best so far, the worst of them first once there are K; until then in any order
+  int64_t num_new = 0;
+
+  std::vector<float> plain;  // what each token adds without the automata
+  std::vector<int32_t> listed, likely;
+  // By place.
+  std::vector<double> totals, old_totals, reach, by_blank, by_token, from_parent, stayed, together;
+  std::vector<float> old_blank_scores, old_fused, highest_added, old_lm_scores;
+  std::vector<int32_t> parents, first_child, next_child, old_last, old_sizes, old_lm_states, by_hash;
+  std::vector<int64_t> old_hashes, old_texts;
+  std::vector<uint8_t> known, stays;  // known: what tokens add to it at most
+
+  void begin_row(int64_t row, const NgpulmBeamStops* stops) {
+    bonus = rules.bonuses[row], unscored = rules.unscored[row], weights = rules.weights + row * num_automata;
+    std::fill(plain.begin(), plain.begin() + candidates, bonus);
+    std::fill(plain.begin() + candidates, plain.end(), bonus + unscored);
+    cache.use(weights, plain.data());
+    std::fill(known.begin(), known.end(), 0);
+    has_changed = true;
+    used = num_beams;
+    if (stops && stops->frames[row]) {
+      std::copy_n(stops->totals + row * num_beams, num_beams, totals.begin());
+    } else {
+      for (int64_t k = 0; k < num_beams; ++k) totals[k] = add_logs(p.blank_scores[k], p.token_scores[k]);
+    }
+  }
+
+  int64_t slot_of(int64_t hash) const { return (hash ^ (hash >> 32)) & int64_t(by_hash.size() - 1); }
+
+  // List the prefixes in the beam; find the parent of each, if that is in it, too, and the children.
+  void find_families() {
+    const int64_t last_slot = int64_t(by_hash.size() - 1);
+    std::fill(by_hash.begin(), by_hash.end(), -1);
+    alive.clear();
+    for (int32_t k = 0; k < num_beams; ++k) {
+      if (!(totals[k] > NEG_INF_DOUBLE)) continue;
+      alive.push_back(k);
+      first_child[k] = -1;
+      int64_t slot = slot_of(p.hashes[k]);
+      while (by_hash[slot] >= 0) slot = (slot + 1) & last_slot;
+      by_hash[slot] = k;
+    }
+    for (const int32_t k : alive) {
+      parents[k] = -1;
+      for (int64_t slot = slot_of(p.parent_hashes[k]); by_hash[slot] >= 0; slot = (slot + 1) & last_slot) {
+        const int32_t j = by_hash[slot];
+        if (p.hashes[j] != p.parent_hashes[k] || p.sizes[j] + 1 != p.sizes[k]) continue;
+        parents[k] = j;
+        next_child[k] = first_child[j];
+        first_child[j] = k;
+        break;
+      }
+    }
+  }
+
+  // The prefixes as they are: by a blank, by their last token once more, or anew from their parents.
+  void stay() {
+    for (int64_t k = 0; k < used; ++k) by_blank[k] = totals[k] + blank_log_prob;
+    std::fill_n(by_token.begin(), used, NEG_INF_DOUBLE);
+    std::fill_n(from_parent.begin(), used, NEG_INF_DOUBLE);
+    if (is_skipped) {
+      std::copy_n(from_parent.begin(), used, stayed.begin());
+      std::copy_n(by_blank.begin(), used, together.begin());
+    } else {
+      for (const int32_t k : alive) {
+        const int32_t token = p.last_tokens[k], parent = parents[k];
+        if (token < 0) continue;
+        const double log_prob = double(x.logits[token]) - x.normaliser;
+        by_token[k] = p.token_scores[k] + log_prob;
+        if (parent >= 0) from_parent[k] = (p.last_tokens[parent] == token ? p.blank_scores[parent] : totals[parent]) + log_prob;
+      }
+      for (int64_t k = 0; k < used; ++k) stayed[k] = add_logs(by_token[k], from_parent[k]);
+      for (int64_t k = 0; k < used; ++k) together[k] = add_logs(by_blank[k], stayed[k]);
+    }
+    heap.clear();
+    num_new = 0;
+    best = NEG_INF_DOUBLE;
+    for (const int32_t k : alive) {
+      const double score = together[k] + p.fused[k];
+      if (!(score > NEG_INF_DOUBLE)) continue;
+      heap.push_back({score, k, -1});
+      best = std::max(best, score);
+    }
+  }
+
+  // Whether a prefix is in a state that is unfinished; all of these states are listed.
+  bool has_stopped(int64_t row, int64_t frame, const NgpulmBeamStops& stops) {
+    int32_t* states = stops.states + row * num_beams * num_automata;
+    int64_t count = 0;
+    for (const int32_t k : alive)
+      for (int64_t m = 0; m < num_automata && !known[k]; ++m)
+        if (const int32_t state = p.lm_states[k * num_automata + m]; stops.unfinished[state]) states[count++] = state;
+    stops.counts[row] = count;
+    if (count == 0) return false;
+    stops.frames[row] = frame;
+    std::copy(totals.begin(), totals.end(), stops.totals + row * num_beams);
+    return true;
+  }
+
+  // What scores no higher than `worst` has no place in the beam.
+  void set_worst() {
+    worst = std::max(worst, best - rules.threshold);
+    if (int64_t(heap.size()) == num_beams) worst = std::max(worst, heap[0].score);
+  }
+
+  void make_heap() { std::make_heap(heap.begin(), heap.end(), is_better); }
+
+  void offer(const Candidate& candidate) {
+    if (int64_t(heap.size()) == num_beams) {
+      std::pop_heap(heap.begin(), heap.end(), is_better);
+      num_new -= heap.back().token >= 0;
+      heap.back() = candidate;
+      std::push_heap(heap.begin(), heap.end(), is_better);
+    } else {
+      heap.push_back(candidate);
+      if (int64_t(heap.size()) == num_beams) make_heap();
+    }
+    ++num_new;
+    best = std::max(best, candidate.score);
+    set_worst();
+  }
+
+  void extend() {
+    if (int64_t(heap.size()) == num_beams) make_heap();
+    worst = NEG_INF_DOUBLE;
+    set_worst();
+    const double highest = double(x.highest) - x.normaliser;
+    double most = NEG_INF_DOUBLE;
+    for (const int32_t k : alive) {
+      if (!known[k]) highest_added[k] = cache.highest_of_line(cache.line_of(p.lm_states + k * num_automata));
+      known[k] = true;
+      reach[k] = totals[k] + p.fused[k];
+      most = std::max(most, reach[k] + highest_added[k]);
+    }
+    if (!(most + highest > worst)) return;
+    const float* logits = x.logits;
+    const auto bound = float(worst - most + x.normaliser - ROUNDING);
+    const int64_t num_likely = list_where_above([=](int64_t token) { return logits[token]; }, bound, frames.classes, likely.data());
+    const bool are_few = num_likely * 4 < frames.classes;  // then they are gone through one by one for each prefix
+    for (const int32_t k : alive) {
+      if (!(reach[k] + highest_added[k] + highest > worst)) continue;
+      const float* added = cache.added(cache.line_of(p.lm_states + k * num_automata));
+      if (are_few) {
+        extend_by(k, added, likely.data(), num_likely);
+      } else {
+        const auto sum = [=](int64_t token) { return logits[token] + added[token]; };
+        const auto least = float(worst - (reach[k] - x.normaliser) - ROUNDING);
+        extend_by(k, added, listed.data(), list_where_above(sum, least, frames.classes, listed.data()));
+      }
+    }
+  }
+
+  void extend_by(int32_t k, const float* added, const int32_t* tokens, int64_t count) {
+    const double base = reach[k] - x.normaliser;
+    for (int64_t n = 0; n < count; ++n) {
+      const int32_t token = tokens[n];
+      double score = base + x.logits[token] + added[token];
+      if (!(score > worst)) continue;
+      if (token == p.last_tokens[k]) {
+        score = double(p.blank_scores[k]) + p.fused[k] - x.normaliser + x.logits[token] + added[token];
+        if (!(score > worst)) continue;
+      }
+      int32_t child = first_child[k];
+      while (child >= 0 && p.last_tokens[child] != token) child = next_child[child];
+      if (child < 0) offer({score, k, token});
+    }
+  }
+
+  // The new beam. A prefix that stays keeps its place; new ones take those of prefixes that go.
+  void renew(int32_t* links, int32_t* labels) {
+    const double lowest = best - rules.threshold;
+    keep_old();
+    std::fill(stays.begin(), stays.end(), 0);
+    used = 0;
+    size_t num_staying = 0;
+    for (const Candidate& candidate : heap) {
+      if (candidate.token >= 0 || candidate.score < lowest) continue;
+      const int32_t k = candidate.place;
+      stays[k] = true;
+      ++num_staying;
+      used = std::max<int64_t>(used, k + 1);
+      p.blank_scores[k] = float(by_blank[k]), p.token_scores[k] = float(stayed[k]), totals[k] = together[k];
+      if (from_parent[k] > by_blank[k] && from_parent[k] > add_logs(by_blank[k], by_token[k])) {
+        links[k] = parents[k];
+        labels[k] = p.last_tokens[k];
+      } else {
+        labels[k] = by_token[k] > by_blank[k] ? INSIDE : BLANK;
+      }
+    }
+    has_changed = num_new > 0 || num_staying < alive.size();
+    int32_t place = -1;
+    for (const Candidate& candidate : heap) {
+      if (candidate.token < 0 || candidate.score < lowest) continue;
+      do ++place;
+      while (stays[place]);
+      put(place, candidate);
+      links[place] = candidate.place;
+      labels[place] = candidate.token;
+    }
+    used = std::max<int64_t>(used, place + 1);
+    if (rules.text_hashes && merger.merge(p, totals.data())) has_changed = true;
+    float top = NEG_INF;
+    for (int64_t k = 0; k < used; ++k) top = std::max(top, std::max(p.blank_scores[k], p.token_scores[k]));
+    for (int64_t k = 0; k < used; ++k) {
+      p.blank_scores[k] -= top;
+      p.token_scores[k] -= top;
+      totals[k] -= top;
+    }
+    *p.offset += top;
+  }
+
+  void keep_old() {
+    for (const int32_t k : alive) {
+      old_blank_scores[k] = p.blank_scores[k], old_totals[k] = totals[k];
+      p.blank_scores[k] = p.token_scores[k] = NEG_INF;
+      totals[k] = NEG_INF_DOUBLE;
+    }
+    if (num_new == 0) return;
+    std::copy_n(p.last_tokens, num_beams, old_last.begin());
+    std::copy_n(p.sizes, num_beams, old_sizes.begin());
+    std::copy_n(p.fused, num_beams, old_fused.begin());
+    std::copy_n(p.hashes, num_beams, old_hashes.begin());
+    std::copy_n(p.texts, num_beams, old_texts.begin());
+    std::copy_n(p.lm_scores, num_beams * num_automata, old_lm_scores.begin());
+    std::copy_n(p.lm_states, num_beams * num_automata, old_lm_states.begin());
+  }
+
+  // Put a new prefix at a place in the beam.
+  void put(int32_t place, const Candidate& candidate) {
+    const int32_t from = candidate.place, token = candidate.token;
+    const double before = token == old_last[from] ? double(old_blank_scores[from]) : old_totals[from];
+    totals[place] = before + x.logits[token] - x.normaliser;
+    p.token_scores[place] = float(totals[place]);
+    float extra = plain[token];
+    for (int64_t m = 0; m < num_automata; ++m) {
+      const int64_t old = from * num_automata + m, at = place * num_automata + m;
+      const Step step = token < candidates ? lm.step(old_lm_states[old], token) : Step{0.f, old_lm_states[old]};
+      p.lm_states[at] = step.state;
+      p.lm_scores[at] = old_lm_scores[old] + step.score;
+      if (token < candidates) extra += weights[m] * step.score;
+    }
+    p.fused[place] = old_fused[from] + extra;
+    p.last_tokens[place] = token;
+    p.sizes[place] = old_sizes[from] + 1;
+    p.parent_hashes[place] = old_hashes[from];
+    p.hashes[place] = extend_hash(old_hashes[from], token);
+    p.texts[place] = rules.text_hashes ? extend_text(old_texts[from], token) : 0;
+    known[place] = false;
+  }
+
+  static int64_t extend_hash(int64_t hash, int32_t token) {
+    const auto mixed = int64_t((uint64_t(hash) + uint64_t(token) + 1) * 6364136223846793005u + 1442695040888963407u);
+    return mixed ^ (mixed >> 29);
+  }
+
+  int64_t extend_text(int64_t text, int32_t token) const {
+    const auto factor = uint64_t(rules.text_hashes[token]), summand = uint64_t(rules.text_hashes[frames.classes + token]);
+    return int64_t(uint64_t(text) * factor + summand);
+  }
+};
+
+}  // namespace ngpulm
