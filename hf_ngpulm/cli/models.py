@@ -95,7 +95,8 @@ def load(
     source: str, tokenizer: str | None = None, vocab_size: int | None = None, units: str = "auto", **of_words: Any
 ) -> NGramLM:
     """Load whatever a command was given."""
-    from ..language_model.model import NGramLM, load_language_model
+    from ..language_model.loading import load_language_model
+    from ..language_model.model import NGramLM
 
     if os.path.isfile(source) and not source.endswith(".nemo"):
         if is_word_binary(source, tokenizer, vocab_size, units):

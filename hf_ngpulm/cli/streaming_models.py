@@ -43,7 +43,7 @@ def load_streaming(model: str, device: str | None, endpoint: float, **settings: 
     from transformers import AutoProcessor
 
     from ..audio import StreamingRecognizer
-    from ..language_model.model import load_language_model
+    from ..language_model.loading import load_language_model
 
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     # Half precision, in which many models are saved, is slow and coarse on a CPU.

@@ -25,6 +25,7 @@ from .models import (
 )
 
 if TYPE_CHECKING:
+    from ..language_model.model import NGramLM
     from ..language_model.training import Training
 
 
@@ -93,6 +94,7 @@ def train(
     # A request to end leaves no temporary files behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     from ..common.progress import Bars
+    from ..language_model.model import NGramLM
     from ..language_model.training import train as train_on
     from ..ngrams.kneser_ney import DISCOUNT_FALLBACK
     from ..text import read_ids, read_texts, total_bytes
@@ -124,12 +126,13 @@ def train(
     )
     if not leads:
         return
+    lm = NGramLM(training.parts)
     with bars.stage("saving", 2 if arpa else 1) as bar:
-        training.lm.save_pretrained(output)
+        lm.save_pretrained(output)
         bar.update()
         if arpa is not None:
-            _write_arpa(training, arpa)
-    _show(training, output, time.perf_counter() - begin, as_json)
+            _write_arpa(lm, training, arpa)
+    _show(lm, training, output, time.perf_counter() - begin, as_json)
 
 
 def _validation(inputs: list[str], field: str | None, split: str, are_ids: bool) -> Iterator[Any]:
@@ -144,9 +147,9 @@ def _validation(inputs: list[str], field: str | None, split: str, are_ids: bool)
             yield ids[end - size : end].tolist()
 
 
-def _write_arpa(training: Training, path: str) -> None:
+def _write_arpa(lm: NGramLM, training: Training, path: str) -> None:
     if training.of_words is None:
-        training.lm.to_arpa(path)
+        lm.to_arpa(path)
         return
     from ..formats.arpa import write_arpa
 
@@ -178,8 +181,8 @@ def _accelerator() -> Any:
     return Accelerator()
 
 
-def _show(training: Training, output: str, seconds: float, as_json: bool) -> None:
-    lm, summary = training.lm, training.lm.config.training
+def _show(lm: NGramLM, training: Training, output: str, seconds: float, as_json: bool) -> None:
+    summary = lm.config.training
     assert summary is not None
     if as_json:
         facts: dict[str, Any] = {"output": output, "order": lm.order, "num_ngrams": lm.num_ngrams, "nbytes": lm.nbytes}
