@@ -32,9 +32,9 @@ from .options import JsonOption, Words, given
 class Counting:
     """What counting n-grams may take."""
 
-    memory: Annotated[str, typer.Option("--memory", help="What counting may take; more goes to disk for the while.")] = ("4G",)
-    folder: Annotated[str | None, typer.Option("--temporary", help="Folder for what doesn't fit into memory.")] = (None,)
-    workers: Annotated[int | None, typer.Option("--workers", help="Processes that encode, for slow tokenizers.")] = (None,)
+    memory: Annotated[str, typer.Option("--memory", help="What counting may take; more goes to disk for the while.")] = "4G"
+    folder: Annotated[str | None, typer.Option("--temporary", help="Folder for what doesn't fit into memory.")] = None
+    workers: Annotated[int | None, typer.Option("--workers", help="Processes that encode, for slow tokenizers.")] = None
 
 
 def train(

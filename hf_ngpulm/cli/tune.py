@@ -30,7 +30,7 @@ class Grids:
     weights: Annotated[
         str | None,
         typer.Option("--weights", "--lm-weight", help=f"Weights of the LM, or the one to keep to: {GRID} [default: tuned]."),
-    ] = (None,)
+    ] = None
     betas: Annotated[
         str | None,
         typer.Option(
@@ -38,11 +38,11 @@ class Grids:
             "--beta",
             help=f"For CTC with a beam: bonuses for each token: {GRID} [default: in proportion to the LM's weight].",
         ),
-    ] = (None,)
+    ] = None
     phrase_weights: Annotated[
         str | None,
         typer.Option("--phrase-weights", "--phrase-weight", help=f"Weights of the phrases: {GRID} [default: tuned]."),
-    ] = (None,)
+    ] = None
     ilm_weights: Annotated[
         str | None,
         typer.Option(
@@ -50,21 +50,17 @@ class Grids:
             "--ilm-weight",
             help=f"For transducers: weights of the internal LM, which is subtracted: {GRID} [default: it isn't].",
         ),
-    ] = (None,)
+    ] = None
 
 
 @dataclass(frozen=True)
 class Keep:
     """Where to keep what was found."""
 
-    save: Annotated[bool, typer.Option("--save", help="Write the best setting to the LM's folder, to decode by.")] = (False,)
-    save_to: Annotated[str | None, typer.Option("--save-to", help="Or save the LM with it to another folder.")] = (None,)
-    output: Annotated[str | None, typer.Option("--output", "-o", help="JSON file to write all settings and results to.")] = (
-        None,
-    )
-    plot: Annotated[str | None, typer.Option("--plot", help="Image (.png, .pdf, .svg) of error rates against weights.")] = (
-        None,
-    )
+    save: Annotated[bool, typer.Option("--save", help="Write the best setting to the LM's folder, to decode by.")] = False
+    save_to: Annotated[str | None, typer.Option("--save-to", help="Or save the LM with it to another folder.")] = None
+    output: Annotated[str | None, typer.Option("--output", "-o", help="JSON file to write all settings and results to.")] = None
+    plot: Annotated[str | None, typer.Option("--plot", help="Image (.png, .pdf, .svg) of error rates against weights.")] = None
 
 
 def tune(
@@ -123,8 +119,9 @@ def tune(
         settings["phrases"] = read_phrases(phrases)
     asr = load_recogniser(model, device_of(device), **{name: value for name, value in settings.items() if value is not None})
     result = tune_weights(
-        asr, recordings, grids.weights, grids.betas, grids.phrase_weights, grids.ilm_weights, by=by,
-        normalise=normalise, refine=refine, held_out=held_out, batch_size=batch_size, memory=memory, progress=sys.stderr.isatty() and not as_json, report=tell,
+        asr, recordings, grids.weights, grids.betas, grids.phrase_weights, grids.ilm_weights, by=by, normalise=normalise,
+        refine=refine, held_out=held_out, batch_size=batch_size, memory=memory,
+        progress=sys.stderr.isatty() and not as_json, report=tell,
     )  # fmt: skip
     if keep.output:
         result.save(keep.output)
