@@ -184,13 +184,9 @@ class NGramLM(
         outputs: Iterable[str] | None = None,
         device: str | torch.device | None = None,
         engine: str = "auto",
-        memory: int | str = "4G",
-        folder: str | Path | None = None,
-        workers: int | None = None,
-        accelerator: Any = None,
         progress: bool = False,
         unit: str = "token",
-        **of_words: Any,
+        **more: Any,
     ) -> NGramLM:
         """Train a model: interpolated modified Kneser-Ney (Chen and Goodman 1998), the same as KenLM's `lmplz` makes.
 
@@ -215,22 +211,21 @@ class NGramLM(
                 with the tokenizer's pieces, and a warning is logged where they differ.
             device: where n-grams are counted and the model is put.
             engine: as for `from_arpa`.
+            progress: whether to show progress bars.
+            unit: what n-grams are of: "token", or "word": words between blanks are counted, and then spelled in tokens.
             memory: what counting may take, in bytes or as "4G"; sorted n-grams that don't fit go to disk for the while.
             folder: where they go; the system's folder for temporary files by default.
             workers: processes that encode texts, for tokenizers that aren't parallel by themselves; all cores by default.
             accelerator: an `accelerate.Accelerator`, if several processes count together. Each must be given all texts, takes
                 its share of them, and gets the whole model.
-            progress: whether to show progress bars.
-            unit: what n-grams are of: "token", or "word": words between blanks are counted, and then spelled in tokens.
-            of_words: for words: `lexicon`, `case` and so on, as for `from_arpa`.
+            lexicon, case, ...: for words, as for `from_arpa`.
 
         Raises:
             ValueError: no text, token ids outside the vocabulary, bad thresholds; says what would be right.
         """
         training = train(
             texts, tokenizer, vocab_size, order, prune, max_ngrams, normalise, field, limit_vocabulary, discount_fallback,
-            missing_unigrams, valid, outputs, device, engine, memory, folder, workers, accelerator, Bars(progress), unit,
-            **of_words,
+            missing_unigrams, valid, outputs, device, engine, Bars(progress), unit, **more,
         )  # fmt: skip
         return cls._of(training.parts, device)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,16 @@ STYLE_SAMPLE = 10_000  # sentences whose style is compared with the recogniser's
 SHOWN = 12  # unknown characters that a warning names
 _COLUMNS = ("prefixes", "tokens", "log_probs", "backoffs")
 DEFAULT_ORDERS = {"token": 6, "word": 3}
+
+
+@dataclass(frozen=True)
+class Counting:
+    """How n-grams are counted. Arguments as for `NGramLM.train`."""
+
+    memory: int | str = DEFAULT_MEMORY
+    folder: str | Path | None = None
+    workers: int | None = None
+    accelerator: Any = None
 
 
 @dataclass(frozen=True)
@@ -73,18 +83,16 @@ def train(
     outputs: Iterable[str] | None = None,
     device: str | torch.device | None = None,
     engine: str = "auto",
-    memory: int | str = DEFAULT_MEMORY,
-    folder: str | Path | None = None,
-    workers: int | None = None,
-    accelerator: Any = None,
     bars: Bars | None = None,
     unit: str = "token",
-    **of_words: Any,
+    **more: Any,
 ) -> Training:
     """Train a language model. Arguments as for `NGramLM.train`; `bars` show the progress.
 
     `texts` may also be pairs of arrays, as `read_ids` gives them: token ids `[L]` and lengths `[S]` of many sentences.
     """
+    counting = Counting(**{field.name: more.pop(field.name) for field in fields(Counting) if field.name in more})
+    of_words = more
     if unit not in DEFAULT_ORDERS:
         raise ValueError(f"unit must be 'token' or 'word', got {unit!r}")
     order = whole("order", DEFAULT_ORDERS[unit] if order is None else order, MAX_ORDER)
@@ -99,19 +107,20 @@ def train(
             _refuse_for_words(tokenizer, missing_unigrams, [name for name, value in given.items() if value is not None])
             clean = normaliser(normalise, tokenizer_of(tokenizer))
             of_texts = files.enter_context(
-                _word_texts(bars.over(texts, "reading", _size(texts), lambda _: 1), field, clean, folder)
+                _word_texts(bars.over(texts, "reading", _size(texts), lambda _: 1), field, clean, counting.folder)
             )
             texts, words = of_texts.blocks(), of_texts.words
         elif of_words:
             refuse_options(of_words, "unit is 'token'; pass unit='word' too")
         counted_size = vocabulary.size if words is None else len(words)
         allowed = None if limit_vocabulary is None else _allowed(limit_vocabulary, vocabulary.size)
-        sentences = _Sentences(texts, tokenizer, counted_size, normalise, field, workers, accelerator)
-        counter = files.enter_context(NGramCounter(counted_size, order, device or "cpu", parse_bytes(memory), folder))
+        sentences = _Sentences(texts, tokenizer, counted_size, normalise, field, counting.workers, counting.accelerator)
+        room = parse_bytes(counting.memory)
+        counter = files.enter_context(NGramCounter(counted_size, order, device or "cpu", room, counting.folder))
         for token_ids, lengths, first in bars.over(sentences, "counting", _size(texts), lambda batch: len(batch[1])):
             counter.add(token_ids, lengths, first)
         with bars.stage("merging"):
-            counts = counter.finish() if accelerator is None else gather_counts(counter, accelerator)
+            counts = counter.finish() if counting.accelerator is None else gather_counts(counter, counting.accelerator)
         if sentences.report is not None and not counts.num_tokens:
             raise ValueError("there is no text to count n-grams in: no sentence was given that has a token")
         num_unknown = counter.num_unknown
