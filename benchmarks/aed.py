@@ -40,7 +40,7 @@ from kenlm_rescoring import KenLMRescoring
 
 from hf_ngpulm import NGramLM, NGramLogitsProcessor
 from hf_ngpulm.generation import seq2seq_generate
-from hf_ngpulm.language_model.model import load_language_model
+from hf_ngpulm.language_model.loading import load_language_model
 
 WEIGHTS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 ORDER, WEIGHT = 5, 0.2

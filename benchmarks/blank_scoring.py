@@ -23,7 +23,7 @@ sys.path.insert(0, str(measure.ROOT))
 import encoded
 
 from hf_ngpulm import TransducerDecoder
-from hf_ngpulm.language_model.model import load_language_model
+from hf_ngpulm.language_model.loading import load_language_model
 
 WEIGHTS = (0.0, 0.3, 0.6, 0.9, 1.2, 1.5)
 BEAM = 6

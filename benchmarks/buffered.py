@@ -22,7 +22,7 @@ from transformers import AutoProcessor, pipeline
 
 from hf_ngpulm.audio import StreamingRecognizer
 from hf_ngpulm.audio.files import read_audio
-from hf_ngpulm.language_model.model import load_language_model
+from hf_ngpulm.language_model.loading import load_language_model
 
 # Seconds of a chunk, and heard before and behind it.
 CUTS = {"offline": (1.28, 120.0, 120.0), "2.56 + 1.28": (2.56, 4.0, 1.28), "1.28 + 1.28": (1.28, 4.0, 1.28),

@@ -33,7 +33,7 @@ import encoded
 import speech
 
 from hf_ngpulm import CTCDecoder, PhraseBooster, StreamingDecoder, TransducerDecoder
-from hf_ngpulm.language_model.model import load_language_model
+from hf_ngpulm.language_model.loading import load_language_model
 from hf_ngpulm.text.vocabulary import tokenizer_of
 
 BATCH_SIZES = (32, 128)

@@ -37,7 +37,7 @@ import speech
 
 from hf_ngpulm import CTCDecoder, GraphDecoder
 from hf_ngpulm.evaluation import entity_errors, word_errors
-from hf_ngpulm.language_model.model import load_language_model
+from hf_ngpulm.language_model.loading import load_language_model
 
 BEAMS, ACTIVE = (8, 16), (8, 16, 32, 64)
 WEIGHTS, BETAS = (0.7, 0.9, 1.1, 1.3), (1.0, 2.0, 3.0, 4.0, 5.0)

@@ -30,7 +30,7 @@ import speech
 
 from hf_ngpulm import CTCDecoder, NGramLogitsProcessor, PhraseBooster, TransducerDecoder
 from hf_ngpulm.evaluation import entity_errors, word_errors
-from hf_ngpulm.language_model.model import load_language_model
+from hf_ngpulm.language_model.loading import load_language_model
 
 WEIGHTS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0)
 LM_WEIGHT = 0.9

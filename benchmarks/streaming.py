@@ -27,7 +27,7 @@ import encoded
 import speech
 
 from hf_ngpulm import CTCDecoder, StreamingDecoder, TransducerDecoder
-from hf_ngpulm.language_model.model import load_language_model
+from hf_ngpulm.language_model.loading import load_language_model
 
 WEIGHT = 0.9
 BEAMS = (4, 8)

@@ -28,7 +28,7 @@ sys.path.insert(0, str(measure.ROOT))
 import encoded
 from candidates import Candidate, NeMo, NeMoProcess, Ours, Stock, columns, timed
 
-from hf_ngpulm.language_model.model import load_language_model
+from hf_ngpulm.language_model.loading import load_language_model
 
 WEIGHTS = (0.5, 0.7, 0.9, 1.1, 1.3)
 ILM_SHARE = 0.5

@@ -24,9 +24,9 @@ def reference() -> str:
 
 def commands() -> dict[str, Callable[..., None]]:
     """The functions behind the commands, by name."""
-    from hf_ngpulm.cli.app import app
+    from hf_ngpulm.cli.app import COMMANDS, function_of
 
-    return {registered.name or registered.callback.__name__: registered.callback for registered in app.registered_commands}
+    return {name: function_of(name) for name in COMMANDS}
 
 
 def parameters(function: Callable[..., None]) -> list[tuple[str, Any, Any, Any]]:

@@ -2,5 +2,6 @@
 
 from .automaton import BackoffAutomaton
 from .convert import automaton_from_table, table_from_automaton
+from .parts import LMParts
 
-__all__ = ["BackoffAutomaton", "automaton_from_table", "table_from_automaton"]
+__all__ = ["BackoffAutomaton", "LMParts", "automaton_from_table", "table_from_automaton"]

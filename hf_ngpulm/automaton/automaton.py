@@ -95,6 +95,11 @@ class BackoffAutomaton(nn.Module):
             automata[0].engine,
         )
 
+    def with_tensors(self, tensors: AutomatonTensors, context_length: int | None = None) -> BackoffAutomaton:
+        """Return the same with other tensors."""
+        length = self.context_length if context_length is None else context_length
+        return BackoffAutomaton(tensors, self.vocab_size, length, self.roots, self.starts, self.engine)
+
     @property
     def tensors(self) -> AutomatonTensors:
         """What it consists of."""

@@ -25,7 +25,9 @@ MAX_UNK_ARCS = 1 << 24
 
 
 @one_thread()
-def automaton_from_table(table: NGramTable, missing_unigrams: str | float = "share") -> tuple[BackoffAutomaton, dict[str, Any]]:
+def automaton_from_table(
+    table: NGramTable, missing_unigrams: str | float = "share", engine: str = "auto"
+) -> tuple[BackoffAutomaton, dict[str, Any]]:
     """Build the automaton of a backoff language model.
 
     The contexts become states. One that no n-gram extends and whose backoff weight is 0 behaves as its own backoff
@@ -42,6 +44,7 @@ def automaton_from_table(table: NGramTable, missing_unigrams: str | float = "sha
         missing_unigrams: score of token ids without a unigram: "share" divides the probability of `<unk>` evenly among
             them, so that all scores of a context sum to one with `</s>`; "unk" gives the whole of it to each, as KenLM
             scores unknown words; a number (natural log) takes the place of `<unk>`, whose n-grams are then left out.
+        engine: of the automaton.
 
     Returns:
         The automaton, and what is needed to write the table again: `states_per_depth`, `unk_tokens`, `unk_log_prob`,
@@ -97,6 +100,7 @@ def automaton_from_table(table: NGramTable, missing_unigrams: str | float = "sha
         table.order - 1,
         roots=torch.zeros(1, dtype=torch.int32, device=device),
         starts=torch.full((1,), built.start_state, dtype=torch.int32, device=device),
+        engine=engine,
     )
     return automaton, {
         "states_per_depth": built.states_per_depth,

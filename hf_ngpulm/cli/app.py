@@ -4,33 +4,80 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from . import convert, demo, evaluate, info, interpolate, score, serve, stream, train, transcribe, tune
+from .options import command
 
+# What each does, in a line. A command is a function in the module of its name, which is imported when it is called: the help
+# of all is there at once.
+COMMANDS = {
+    "demo": "Transcribe bundled clips by small models of every kind: alone, with a language model, a beam, phrases.",
+    "train": "Train a language model: modified Kneser-Ney, as KenLM's lmplz.",
+    "convert": "Convert a language model: ARPA, NeMo, KenLM binary, or saved -> saved or ARPA.",
+    "interpolate": "Mix language models into one.",
+    "info": "Show what a language model consists of.",
+    "score": "Score sentences (natural log, </s> included), and print the perplexity of all.",
+    "transcribe": "Transcribe audio files, with a language model or phrases.",
+    "evaluate": "Measure error rates and speed of a recogniser on recordings with transcripts.",
+    "tune": "Find the weights with which a model and an LM make the fewest errors.",
+    "stream": "Transcribe a microphone, or a file as if it were spoken now, while it is heard.",
+    "serve": "Serve a websocket that turns clients' audio into text, and a page with a microphone.",
+}
+
+
+def function_of(name: str) -> Callable[..., None]:
+    """Import a command: its function, as Typer takes it."""
+    # Progress bars of weights being loaded, and advice meant for programmers, don't belong in a command's output.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    return command(getattr(import_module(f".{name}", __package__), name))
+
+
+class Commands(TyperGroup):
+    """The group of all commands, each imported when it is called."""
+
+    _listing = False
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command, or None if there is none of the name."""
+        if cmd_name not in COMMANDS:
+            return None
+        if self._listing:
+            return TyperCommand(cmd_name, help=COMMANDS[cmd_name])
+        one = typer.Typer(**SETTINGS)
+        one.command(cmd_name)(function_of(cmd_name))
+        found = typer.main.get_command(one)
+        for parameter in found.params:  # rich takes words in brackets for markup
+            if getattr(parameter, "help", None):
+                parameter.help = parameter.help.replace("[", r"\[")  # type: ignore[attr-defined]
+        return found
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help of all, from `COMMANDS` alone."""
+        self._listing = True
+        super().format_help(ctx, formatter)
+
+
+SETTINGS: dict[str, Any] = {"add_completion": False, "pretty_exceptions_enable": False, "rich_markup_mode": "rich"}
 app = typer.Typer(
     name="hf-ngpulm",
+    cls=Commands,
     help="Fast n-gram language models for the speech recognisers of Hugging Face Transformers.",
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    **SETTINGS,
 )
-app.command()(demo.demo)
-app.command()(train.train)
-app.command()(convert.convert)
-app.command()(interpolate.interpolate)
-app.command()(info.info)
-app.command()(score.score)
-app.command()(transcribe.transcribe)
-app.command()(evaluate.evaluate)
-app.command()(tune.tune)
-app.command()(stream.stream)
-app.command()(serve.serve)
 
 
 def _show_version(wanted: bool) -> None:
@@ -48,11 +95,7 @@ def _options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    # Progress bars of weights being loaded, and advice meant for programmers, don't belong in a command's output.
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    """Take what isn't of one command."""
 
 
 def run(arguments: Sequence[str]) -> int:

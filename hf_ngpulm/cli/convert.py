@@ -7,21 +7,11 @@ from typing import Annotated
 
 import typer
 
-from .models import (
-    CaseOption,
-    ClosedOption,
-    CompositionOption,
-    CuttingsOption,
-    LexiconOption,
-    LMArgument,
-    TokenizerOption,
-    UnitsOption,
-    UnkOffsetOption,
-    VocabSizeOption,
-    is_word_binary,
-    load,
-    of_words,
-)
+from ..formats.arpa import write_arpa
+from ..formats.kenlm import read_binary
+from ..language_model.pruning import prune_table
+from .models import is_word_binary, load
+from .options import LMArgument, TokenizerOption, UnitsOption, VocabSizeOption, Words, given
 
 ARPA_NAME = re.compile(r"\.arpa(\.gz|\.bz2|\.xz)?$")
 
@@ -29,6 +19,7 @@ ARPA_NAME = re.compile(r"\.arpa(\.gz|\.bz2|\.xz)?$")
 def convert(
     source: LMArgument,
     target: Annotated[str, typer.Argument(help="A folder to save to, or an ARPA file (.arpa, .arpa.gz) to write.")],
+    words: Words,
     tokenizer: TokenizerOption = None,
     vocab_size: VocabSizeOption = None,
     units: UnitsOption = "auto",
@@ -39,12 +30,12 @@ def convert(
     max_ngrams: Annotated[
         int | None, typer.Option("--max-ngrams", help="Prune by relative entropy to at most so many n-grams.")
     ] = None,
-    lexicon: LexiconOption = None,
-    case: CaseOption = None,
-    closed_vocabulary: ClosedOption = False,
-    cuttings: CuttingsOption = None,
-    unk_score_offset: UnkOffsetOption = None,
-    composition: CompositionOption = None,
+    composition: Annotated[
+        str | None,
+        typer.Option(
+            "--composition", help="For words: static, on_the_fly (for large models), or auto, by the number of n-grams."
+        ),
+    ] = None,
 ) -> None:
     """Convert a language model: ARPA, NeMo, KenLM binary, or saved -> saved or ARPA.
 
@@ -60,7 +51,7 @@ def convert(
         raise ValueError(f"{target}: NeMo archives can be read, not written; write an ARPA file with --out-units nemo")
     if out_units is not None and kind != "arpa":
         raise ValueError(f"--out-units {out_units} is for ARPA files, but {target} will be a folder; add --to arpa")
-    options = of_words(lexicon, case, closed_vocabulary, unk_score_offset, cuttings, composition)
+    options = given(words, composition=composition)
     if is_word_binary(source, tokenizer, vocab_size, units):
         if options:
             raise ValueError(f"{', '.join(options)}: words are spelled in tokens with --tokenizer; add it")
@@ -78,9 +69,6 @@ def convert(
 
 def _convert_words(source: str, target: str, kind: str, out_units: str | None, max_ngrams: int | None) -> None:
     """Write the n-grams of a KenLM binary with its own words."""
-    from ..formats.arpa import write_arpa
-    from ..formats.kenlm import read_binary
-
     if kind != "arpa":
         raise ValueError(
             f"{source}: a KenLM binary of words becomes an ARPA file (give a target that ends in .arpa); for a model of token "
@@ -91,8 +79,6 @@ def _convert_words(source: str, target: str, kind: str, out_units: str | None, m
     file = read_binary(source)
     table = file.table()
     if max_ngrams is not None:
-        from ..language_model.pruning import prune_table
-
         table = prune_table(table, max_ngrams)
     write_arpa(table, target, "piece", file.words)
     print(f"{target}: order {table.order}, {sum(table.num_ngrams):,} n-grams, {file.num_words:,} words")

@@ -7,16 +7,22 @@ import logging
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import jiwer
+import torch
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from .models import JsonOption, load_recogniser
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rich.text import Text
+from ..audio.files import read_audio
+from ..common.bundled import bundled
+from ..evaluation import entity_errors, word_errors
+from ..language_model.model import NGramLM
+from .models import load_recogniser
+from .options import JsonOption
 
 MODELS = {
     "ctc": "CTC", "rnnt": "RNN-T", "tdt": "TDT", "hat": "HAT", "stateless": "stateless RNN-T", "canary": "attention (Canary)"
@@ -64,11 +70,6 @@ def demo(
     as_json: JsonOption = False,
 ) -> None:
     """Small models of every kind transcribe bundled clips: alone, with a language model, a beam, phrases. Works offline."""
-    import torch
-
-    from ..common.bundled import bundled
-    from ..language_model.model import NGramLM
-
     chosen = list(dict.fromkeys(model or MODELS))
     unknown = [name for name in chosen if name not in MODELS]
     if unknown:
@@ -99,8 +100,6 @@ def demo(
 
 
 def _read(folder: Path) -> Clips:
-    from ..audio.files import read_audio
-
     lines = [json.loads(line) for line in (folder / "clips.jsonl").read_text(encoding="utf-8").splitlines()]
     rate = 16_000
     audio: list[dict[str, Any]] = [{"raw": read_audio(folder / line["audio"], rate), "sampling_rate": rate} for line in lines]
@@ -115,8 +114,6 @@ def _phrases(folder: Path, clips: Clips) -> list[str]:
 
 
 def _rates(clips: Clips, key: tuple[str, str]) -> dict[str, float]:
-    from ..evaluation import entity_errors, word_errors
-
     rates = {"wer": 100 * word_errors(clips.references, clips.texts[key]).rate, "rtfx": clips.rtfx[key]}
     if any(clips.entities):
         rates["entity_wer"] = 100 * entity_errors(clips.references, clips.texts[key], clips.entities).entity_wer
@@ -132,9 +129,6 @@ def _print_json(sets: dict[str, Clips]) -> None:
 
 
 def _print_tables(models: list[str], sets: dict[str, Clips], lm: Any, shown: int) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     console = Console(highlight=False)
     for clips in sets.values():
         for number in range(min(shown, len(clips.references))):
@@ -180,9 +174,6 @@ def _change(before: float, after: float) -> str:
 
 def _marked(reference: str, hypothesis: str) -> Text:
     """The hypothesis with its errors marked: [wrong], and (missing) words of the reference."""
-    import jiwer
-    from rich.text import Text
-
     text = Text()
     alignment: Any = jiwer.process_words(reference, hypothesis).alignments[0] if hypothesis.strip() else None
     if alignment is None:

@@ -6,16 +6,19 @@ import json
 import math
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import torch
 import typer
+from rich.console import Console
+from rich.table import Table
 
-from .models import JsonOption, load_recogniser
-from .phrases import PhraseWeightOption, read_phrases
-from .streaming_models import LMOption, LMWeightOption, ModelArgument, NumBeamsOption, StrategyOption
-
-if TYPE_CHECKING:
-    from ..evaluation.results import Compared, Evaluation
+from ..common.progress import Bars
+from ..evaluation import evaluating, read_recordings
+from ..evaluation.processes import WorkerLostError, launched_alone, rank_and_size
+from ..evaluation.results import Compared, Evaluation, read_results
+from .models import load_recogniser, read_phrases
+from .options import Data, Decoding, DeviceOption, JsonOption, ModelArgument, PhraseWeightOption, given
 
 FROM_ENTITIES = "from-entities"
 UNREADABLE = 3  # exit status if some audio couldn't be read
@@ -34,8 +37,8 @@ def evaluate(
             "or the Hub id of a dataset (org/name or org/name:config).",
         ),
     ],
-    lm: LMOption = None,
-    lm_weight: LMWeightOption = None,
+    decoding: Decoding,
+    fields: Data,
     phrases: Annotated[
         list[str] | None,
         typer.Option(
@@ -45,8 +48,6 @@ def evaluate(
         ),
     ] = None,
     phrase_weight: PhraseWeightOption = None,
-    num_beams: NumBeamsOption = None,
-    strategy: StrategyOption = None,
     beta: Annotated[float | None, typer.Option("--beta", help="For CTC: bonus for each token in beam search.")] = None,
     ilm_weight: Annotated[
         float | None, typer.Option("--ilm-weight", help="For transducers: weight of the internal language model, subtracted.")
@@ -67,15 +68,10 @@ def evaluate(
         str | None, typer.Option("--compare", help="Results (--output) of another run on the same data, to compare with.")
     ] = None,
     confidence: Annotated[float, typer.Option("--confidence", help="Level of confidence intervals.")] = 0.95,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first so many recordings.")] = None,
-    split: Annotated[str | None, typer.Option("--split", help="Split of a dataset [default: test].")] = None,
-    audio_field: Annotated[str | None, typer.Option("--audio-field", help="Field or column with the audio.")] = None,
-    text_field: Annotated[str | None, typer.Option("--text-field", help="Field or column with the transcript.")] = None,
-    entities_field: Annotated[str, typer.Option("--entities-field", help="Field or column with entities.")] = "entities",
     resume: Annotated[
         bool, typer.Option("--resume/--no-resume", help="Go on with what is in --output, or refuse if anything is.")
     ] = True,
-    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1 ...; a GPU if there is one.")] = None,
+    device: DeviceOption = None,
     dtype: Annotated[
         str | None, typer.Option("--dtype", help="float32, float16 or bfloat16 [default: float32 on a CPU, else the model's].")
     ] = None,
@@ -90,13 +86,6 @@ def evaluate(
     the recordings, on CPUs too (not with --cpu); as they do under `mpirun -np N`. A run that was killed goes on where it was
     when the same command is given again. The exit status is 3 if some audio could not be read, 1 if another process died.
     """
-    import torch
-
-    from ..common.progress import Bars
-    from ..evaluation import evaluating, read_recordings
-    from ..evaluation.processes import WorkerLostError, launched_alone, rank_and_size
-    from ..evaluation.results import read_results
-
     if not 0 < confidence < 1:
         raise ValueError(f"--confidence should lie between 0 and 1, as in 0.95, got {confidence}")
     normalisation = NORMALISE.get(normalise, normalise)
@@ -114,17 +103,15 @@ def evaluate(
         _refuse_existing(output, baseline)
     if size > 1 and output is None:
         raise ValueError(f"{size} processes put their results together in a file: add --output results.jsonl")
-    fields = {"audio_field": audio_field, "text_field": text_field, "entities_field": entities_field}
-    recordings = read_recordings(data, split=split, limit=limit, **fields)  # type: ignore[arg-type]
+    recordings = read_recordings(data, **vars(fields))
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     from_entities = FROM_ENTITIES in (phrases or ())
     common = read_phrases([phrase for phrase in phrases or () if phrase != FROM_ENTITIES])
-    given = {
-        "lm": lm, "lm_weight": lm_weight, "num_beams": num_beams, "strategy": strategy, "beta": beta, "ilm_weight": ilm_weight,
-        "phrases": common if common or from_entities else None, "phrase_weight": phrase_weight,
-    }  # fmt: skip
-    settings = {name: value for name, value in given.items() if value is not None}
+    settings = given(
+        decoding, beta=beta, ilm_weight=ilm_weight, phrases=common if common or from_entities else None,
+        phrase_weight=phrase_weight,
+    )  # fmt: skip
     if baseline and not settings.keys() & {"lm", "phrases"}:
         raise ValueError(
             "--baseline is the same without language model and phrases, but there is neither; add --lm or --phrases"
@@ -191,9 +178,6 @@ def _show(runs: dict[str, Evaluation], comparisons: dict[str, Compared], level: 
         for other, compared in comparisons.items():
             print(json.dumps({"run": "evaluation", "compared_with": other, **compared.summary()}, ensure_ascii=False))
         return
-    from rich.console import Console
-    from rich.table import Table
-
     console = Console(highlight=False)
     table = Table(title=title, show_header=len(runs) > 1)
     table.add_column("")

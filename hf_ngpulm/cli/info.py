@@ -6,7 +6,12 @@ import json
 import os
 from typing import Any
 
-from .models import JsonOption, LMArgument, TokenizerOption, UnitsOption, VocabSizeOption, is_word_binary, load
+from rich.console import Console
+from rich.table import Table
+
+from ..formats.kenlm import read_binary
+from .models import is_word_binary, load
+from .options import JsonOption, LMArgument, TokenizerOption, UnitsOption, VocabSizeOption
 
 
 def info(
@@ -27,9 +32,6 @@ def info(
     if as_json:
         print(json.dumps({"lm": lm, **facts}))
         return
-    from rich.console import Console
-    from rich.table import Table
-
     table = Table(show_header=False, title=lm)
     for name, value in rows.items():
         table.add_row(name, value)
@@ -74,8 +76,6 @@ def _facts(lm: str, tokenizer: str | None, vocab_size: int | None, units: str) -
 
 def _kenlm_facts(path: str) -> tuple[dict[str, Any], dict[str, str]]:
     """What a KenLM binary says of itself; its n-grams aren't read."""
-    from ..formats.kenlm import read_binary
-
     file = read_binary(path)
     total, size = sum(file.counts), os.path.getsize(path)
     facts = {

@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
-from .models import JsonOption, TokenizerOption, load, load_tokenizer
+from ..language_model.model import NGramLM
+from ..text import read_texts
+from .models import load, load_tokenizer
+from .options import JsonOption, TokenizerOption
 
 
 def interpolate(
@@ -29,9 +32,6 @@ def interpolate(
 
     hf-ngpulm interpolate general-lm domain-lm --valid transcripts.txt --tokenizer nvidia/parakeet-ctc-0.6b -o mixed-lm
     """
-    from ..language_model.model import NGramLM
-    from ..text import read_texts
-
     if (weights is None) == (not valid):
         raise ValueError("name either --weights, or --valid with text to fit them to")
     if valid and tokenizer is None:

@@ -1,62 +1,32 @@
-"""Language models as the commands take them: options shared by several commands, and loading."""
+"""Load what commands name: language models, tokenizers, recognisers, phrases."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any
+import re
+from collections.abc import Sequence
+from typing import Any
 
-import typer
+import numpy as np
+import torch
+import transformers
 
-if TYPE_CHECKING:
-    from ..language_model.model import NGramLM
+from ..audio import StreamingRecognizer
+from ..formats.kenlm import is_kenlm_binary
+from ..language_model.loading import load_language_model
+from ..language_model.model import NGramLM
+from ..pipelines import register
+from .options import Chunks, Decoding, given
 
-LMArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="LM", help="A saved folder, a Hub repo id, an ARPA file (also compressed), a .nemo file or a KenLM binary."
-    ),
-]
-TokenizerOption = Annotated[
-    str | None, typer.Option("--tokenizer", help="Folder or Hub id of the ASR model whose token ids the LM is over.")
-]
-VocabSizeOption = Annotated[int | None, typer.Option("--vocab-size", help="Number of token ids, where there is no tokenizer.")]
-UnitsOption = Annotated[
-    str,
-    typer.Option(
-        "--units", "--unit", help="How an ARPA file writes tokens: auto, piece, id, nemo, char, or word (whole words)."
-    ),
-]
-LexiconOption = Annotated[
-    str | None,
-    typer.Option("--lexicon", help="For words: a file with a word, a tab and the pieces of its spelling a line."),
-]
-CaseOption = Annotated[
-    str | None, typer.Option("--case", help="For words: lower or upper, to spell them so; keep, to take them as they are.")
-]
-ClosedOption = Annotated[bool, typer.Option("--closed-vocabulary", help="For words: forbid unknown ones.")]
-CuttingsOption = Annotated[
-    int | None,
-    typer.Option("--cuttings", help="For words: in how many ways each may be cut into pieces; 1. Several suit merge='text'."),
-]
-UnkOffsetOption = Annotated[
-    float | None,
-    typer.Option("--unk-score-offset", help="For words: what unknown ones score beside <unk>, natural log; -10."),
-]
-CompositionOption = Annotated[
-    str | None,
-    typer.Option("--composition", help="For words: static, on_the_fly (for large models), or auto, by the number of n-grams."),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
+_LIKE_A_FILE = re.compile(r"\.(txt|tsv|csv|jsonl?|lst|list)$", re.IGNORECASE)
 
 
-def load_tokenizer(name: str | None):
-    """The tokenizer of a folder or repo, or None."""
+def load_tokenizer(name: str | None) -> Any:
+    """Load the tokenizer of a folder or repo; None for None."""
     if name is None:
         return None
-    from transformers import AutoTokenizer
-
     check_folder(name)
-    return AutoTokenizer.from_pretrained(name)
+    return transformers.AutoTokenizer.from_pretrained(name)
 
 
 def check_folder(model: str) -> None:
@@ -66,24 +36,8 @@ def check_folder(model: str) -> None:
         raise FileNotFoundError(f"{model}: no such folder (and no id of a model on the Hub, which looks like org/name)")
 
 
-def of_words(
-    lexicon: str | None,
-    case: str | None,
-    closed: bool,
-    unk_score_offset: float | None,
-    cuttings: int | None,
-    composition: str | None = None,
-) -> dict[str, Any]:
-    """What was said of words, as arguments of `NGramLM.from_arpa` and `NGramLM.train`."""
-    given = {"lexicon": lexicon, "case": case, "closed_vocabulary": closed or None, "unk_score_offset": unk_score_offset}
-    given |= {"cuttings": cuttings, "composition": composition}
-    return {name: value for name, value in given.items() if value is not None}
-
-
 def is_word_binary(source: str, tokenizer: str | None, vocab_size: int | None, units: str) -> bool:
-    """Whether a KenLM binary was given, to be taken with the words that it is over and not as a model of token ids."""
-    from ..formats.kenlm import is_kenlm_binary
-
+    """Tell whether a KenLM binary was given, to be taken with the words that it is over and not as a model of token ids."""
     if not is_kenlm_binary(source) or tokenizer is not None or vocab_size is not None:
         return False
     if units != "auto":
@@ -95,8 +49,6 @@ def load(
     source: str, tokenizer: str | None = None, vocab_size: int | None = None, units: str = "auto", **of_words: Any
 ) -> NGramLM:
     """Load whatever a command was given."""
-    from ..language_model.model import NGramLM, load_language_model
-
     if os.path.isfile(source) and not source.endswith(".nemo"):
         if is_word_binary(source, tokenizer, vocab_size, units):
             raise ValueError(
@@ -115,12 +67,60 @@ def load(
 
 
 def load_recogniser(model: str, device: str, **settings: Any) -> Any:
-    """A speech recognition pipeline, without the progress bar of its weights."""
-    import transformers
-
-    from ..pipelines import register
-
+    """Load a speech recognition pipeline, without the progress bar of its weights."""
     check_folder(model)
     register()
     transformers.utils.logging.disable_progress_bar()
     return transformers.pipeline("automatic-speech-recognition", model=model, device=device, **settings)
+
+
+def device_of(name: str | None) -> str:
+    """Return the device that was named, or else a GPU if there is one."""
+    return name or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def load_streaming(
+    model: str, device: str | None, decoding: Decoding, chunks: Chunks, max_streams: int = 1
+) -> StreamingRecognizer:
+    """Load the recogniser that these options ask for. Settings that aren't given are left to it."""
+    device = device_of(device)
+    # Half precision, in which many models are saved, is slow and coarse on a CPU.
+    asr = load_recogniser(model, device, **({"dtype": torch.float32} if device == "cpu" else {}))
+    settings = given(decoding) | given(chunks) | {"endpoint_seconds": chunks.endpoint_seconds or None}
+    if "lm" in settings:
+        settings["lm"] = load_language_model(settings["lm"], asr.tokenizer, asr.device)
+    elif "lm_weight" in settings:
+        raise ValueError("--lm-weight without --lm; give the language model, too")
+    processor = transformers.AutoProcessor.from_pretrained(model)
+    return StreamingRecognizer(asr.model, processor, max_streams=max_streams, **settings)
+
+
+def warm_up(recognizer: StreamingRecognizer) -> None:
+    """Have a stream hear some noise, so that what is made at the first call is there before somebody waits for it."""
+    rate = recognizer.sampling_rate
+    noise = 0.01 * np.random.default_rng(0).standard_normal(rate)
+    sid = recognizer.open()
+    recognizer.push(sid, noise.astype(np.float32))
+    recognizer.close(sid)
+
+
+def read_phrases(given: Sequence[str] | None) -> list[str]:
+    """Read phrases of files, one a line (empty lines are left out), and phrases themselves.
+
+    Raises:
+        FileNotFoundError: what is named like a file isn't there; nobody says "names.txt".
+        ValueError: a file without phrases.
+    """
+    phrases: list[str] = []
+    for text in given or []:
+        if os.path.isfile(text):
+            with open(text, encoding="utf-8") as file:
+                found = [line.strip() for line in file if line.strip()]
+            if not found:
+                raise ValueError(f"{text}: holds no phrases (one a line)")
+            phrases += found
+        elif _LIKE_A_FILE.search(text):
+            raise FileNotFoundError(f"--phrases {text}: no such file")
+        else:
+            phrases.append(text)
+    return phrases

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from ..text.sources import read_texts
-from .models import JsonOption, LMArgument, TokenizerOption, UnitsOption, load, load_tokenizer
+from .models import load, load_tokenizer
+from .options import JsonOption, LMArgument, TokenizerOption, UnitsOption
 
 
 def score(

@@ -6,46 +6,23 @@ import asyncio
 import json
 import signal
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from aiohttp import web
 
-from .models import JsonOption
-from .streaming_models import (
-    ChunkOption,
-    DeviceOption,
-    EndpointOption,
-    LanguageOption,
-    LeftOption,
-    LMOption,
-    LMWeightOption,
-    LookaheadOption,
-    ModelArgument,
-    NumBeamsOption,
-    RightOption,
-    StrategyOption,
-    load_streaming,
-    warm_up,
-)
-
-if TYPE_CHECKING:
-    from aiohttp import web
+from ..serving import Limits, make_app
+from ..serving.access import local_hosts
+from .models import load_streaming, warm_up
+from .options import Chunks, Decoding, DeviceOption, JsonOption, ModelArgument
 
 
 def serve(
     model: ModelArgument,
+    decoding: Decoding,
+    chunks: Chunks,
     host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: one that is free.")] = 8765,
-    lm: LMOption = None,
-    lm_weight: LMWeightOption = None,
-    num_beams: NumBeamsOption = None,
-    strategy: StrategyOption = None,
-    chunk: ChunkOption = None,
-    left: LeftOption = None,
-    right: RightOption = None,
-    lookahead: LookaheadOption = None,
-    language: LanguageOption = None,
-    endpoint: EndpointOption = 1.0,
     max_clients: Annotated[int, typer.Option("--max-clients", min=1, help="Clients at the same time.")] = 64,
     max_per_address: Annotated[
         int,
@@ -87,25 +64,17 @@ def serve(
 
     hf-ngpulm serve nvidia/parakeet-tdt-0.6b-v3 --lm org/my-lm --port 8765
     """
-    from ..serving import Limits, make_app
-    from ..serving.access import local_hosts
-
     limits = Limits(
         clients=max_clients, clients_per_address=max_per_address, message_bytes=max_message, phrases=max_phrases,
         phrase_bytes=max_phrase_bytes, idle_seconds=idle,
     )  # fmt: skip
-    recognizer = load_streaming(
-        model, device, endpoint, lm=lm, lm_weight=lm_weight, num_beams=num_beams, strategy=strategy, chunk_seconds=chunk,
-        left_seconds=left, right_seconds=right, num_lookahead_tokens=lookahead, language=language, max_streams=max_clients,
-    )  # fmt: skip
+    recognizer = load_streaming(model, device, decoding, chunks, max_clients)
     warm_up(recognizer)
     app = make_app(recognizer, limits, origin or (), tick, local_hosts(host, origin or ()), proxy or ())
     asyncio.run(_serve(app, host, port, limits.shutdown_seconds, as_json))
 
 
 async def _serve(app: web.Application, host: str, port: int, shutdown_seconds: float, as_json: bool) -> None:
-    from aiohttp import web
-
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=shutdown_seconds)
     await runner.setup()
     try:

@@ -5,53 +5,31 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import numpy as np
 import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
-from .models import JsonOption
-from .phrases import PhrasesOption, PhraseWeightOption, read_phrases
-from .streaming_models import (
-    ChunkOption,
-    DeviceOption,
-    EndpointOption,
-    LanguageOption,
-    LeftOption,
-    LMOption,
-    LMWeightOption,
-    LookaheadOption,
-    ModelArgument,
-    NumBeamsOption,
-    RightOption,
-    StrategyOption,
-    load_streaming,
-    warm_up,
-)
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from ..audio import StreamingRecognizer
+from ..audio import StreamingRecognizer
+from ..audio.events import final_event, partial_event
+from ..audio.sources import file_pieces, microphone_pieces
+from .models import load_streaming, read_phrases, warm_up
+from .options import Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, PhrasesOption, PhraseWeightOption
 
 
 def stream(
     model: ModelArgument,
+    decoding: Decoding,
+    chunks: Chunks,
     audio: Annotated[str | None, typer.Argument(help="An audio file (WAV, FLAC, Ogg, MP3 ...).")] = None,
     microphone: Annotated[bool, typer.Option("--microphone", help="Listen to a microphone, until Ctrl-C.")] = False,
     input_device: Annotated[str | None, typer.Option("--input-device", help="Number or name of the microphone.")] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Read the file as fast as it is decoded.")] = False,
-    lm: LMOption = None,
-    lm_weight: LMWeightOption = None,
     phrases: PhrasesOption = None,
     phrase_weight: PhraseWeightOption = None,
-    num_beams: NumBeamsOption = None,
-    strategy: StrategyOption = None,
-    chunk: ChunkOption = None,
-    left: LeftOption = None,
-    right: RightOption = None,
-    lookahead: LookaheadOption = None,
-    language: LanguageOption = None,
-    endpoint: EndpointOption = 1.0,
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -66,19 +44,14 @@ def stream(
         raise ValueError("give an audio file, or --microphone" if audio is None else "an audio file and --microphone: give one")
     if (microphone and no_wait) or (input_device is not None and not microphone):
         raise ValueError("--no-wait is for files, --input-device for --microphone")
-    settings = {
-        "lm": lm, "lm_weight": lm_weight, "num_beams": num_beams, "strategy": strategy, "chunk_seconds": chunk,
-        "left_seconds": left, "right_seconds": right, "num_lookahead_tokens": lookahead, "language": language,
-    }  # fmt: skip
     context: dict[str, Any] = {"phrases": read_phrases(phrases)} if phrases else {}
     if phrase_weight is not None:
         context["phrase_weight"] = phrase_weight
     if phrase_weight is not None and not phrases:
         raise ValueError("--phrase-weight without --phrases; give the phrases, too")
-    recognizer = load_streaming(model, device, endpoint, max_streams=1, **settings)
+    recognizer = load_streaming(model, device, decoding, chunks)
     if not no_wait:
         warm_up(recognizer)
-    from ..audio.sources import file_pieces, microphone_pieces
 
     rate = recognizer.sampling_rate
     pieces: Iterator[np.ndarray]
@@ -105,8 +78,6 @@ def _until_interrupted(pieces: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
 
 def _events(recognizer: StreamingRecognizer, pieces: Iterable[np.ndarray], context: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """What a stream says, as it says it."""
-    from ..audio.events import final_event, partial_event
-
     sid = recognizer.open(**context)
 
     def decoded() -> Iterator[dict[str, Any] | None]:
@@ -129,10 +100,6 @@ def _events(recognizer: StreamingRecognizer, pieces: Iterable[np.ndarray], conte
 
 
 def _show(events: Iterable[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
     console = Console(highlight=False)
     live = Live(console=console, transient=True, auto_refresh=False) if console.is_terminal else None
     with live or nullcontext():

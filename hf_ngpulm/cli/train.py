@@ -9,23 +9,32 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
-from .models import (
-    CaseOption,
-    ClosedOption,
-    CuttingsOption,
-    JsonOption,
-    LexiconOption,
-    UnkOffsetOption,
-    load_tokenizer,
-    of_words,
-)
+from ..common.progress import Bars
+from ..evaluation.processes import launched_alone
+from ..formats.arpa import write_arpa
+from ..language_model.model import NGramLM
+from ..language_model.training import Training
+from ..language_model.training import train as train_on
+from ..ngrams.kneser_ney import DISCOUNT_FALLBACK
+from ..text import read_ids, read_texts, total_bytes
+from .models import load_tokenizer
+from .options import JsonOption, Words, given
 
-if TYPE_CHECKING:
-    from ..language_model.training import Training
+
+@dataclass(frozen=True)
+class Counting:
+    """What counting n-grams may take."""
+
+    memory: Annotated[str, typer.Option("--memory", help="What counting may take; more goes to disk for the while.")] = "4G"
+    folder: Annotated[str | None, typer.Option("--temporary", help="Folder for what doesn't fit into memory.")] = None
+    workers: Annotated[int | None, typer.Option("--workers", help="Processes that encode, for slow tokenizers.")] = None
 
 
 def train(
@@ -37,6 +46,8 @@ def train(
         ),
     ],
     output: Annotated[str, typer.Option("--output", "-o", help="Folder to save the language model to.")],
+    words: Words,
+    counting: Counting,
     tokenizer: Annotated[
         str | None, typer.Option("--tokenizer", "-t", help="Folder or Hub id of the ASR model that the LM is for.")
     ] = None,
@@ -47,11 +58,6 @@ def train(
         int | None, typer.Option("--order", "-n", help="Length of the longest n-grams, 1 to 12; by default 6, and 3 for words.")
     ] = None,
     unit: Annotated[str, typer.Option("--unit", help="What n-grams are of: token or word.")] = "token",
-    lexicon: LexiconOption = None,
-    case: CaseOption = None,
-    closed_vocabulary: ClosedOption = False,
-    cuttings: CuttingsOption = None,
-    unk_score_offset: UnkOffsetOption = None,
     prune: Annotated[
         str, typer.Option("--prune", help="Drop n-grams that occur at most so often: a number for each order, as '0 0 1'.")
     ] = "0",
@@ -74,9 +80,6 @@ def train(
     ] = None,
     arpa: Annotated[str | None, typer.Option("--arpa", help="Also write an ARPA file (.arpa, .arpa.gz).")] = None,
     device: Annotated[str, typer.Option("--device", help="Where to count and estimate: cpu, cuda, cuda:1.")] = "cpu",
-    memory: Annotated[str, typer.Option("--memory", help="What counting may take; more goes to disk for the while.")] = "4G",
-    folder: Annotated[str | None, typer.Option("--temporary", help="Folder for what doesn't fit into memory.")] = None,
-    workers: Annotated[int | None, typer.Option("--workers", help="Processes that encode, for slow tokenizers.")] = None,
     fallback: Annotated[
         bool, typer.Option("--discount-fallback/--no-discount-fallback", help="Go on where a text gives no discounts.")
     ] = True,
@@ -92,11 +95,6 @@ def train(
         raise ValueError("name either --tokenizer (the ASR model's; the input is text) or --vocab-size (it is token ids)")
     # A request to end leaves no temporary files behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    from ..common.progress import Bars
-    from ..language_model.training import train as train_on
-    from ..ngrams.kneser_ney import DISCOUNT_FALLBACK
-    from ..text import read_ids, read_texts, total_bytes
-
     begin = time.perf_counter()
     accelerator = _accelerator()
     leads = accelerator is None or accelerator.is_main_process
@@ -114,28 +112,25 @@ def train(
         valid=_validation(valid, field, split, vocab_size is not None) if valid else None,
         outputs=None if outputs is None else filter(None, read_texts([outputs])),
         device=device,
-        memory=memory,
-        folder=folder,
-        workers=workers,
+        **vars(counting),
         accelerator=accelerator,
         bars=bars,
         unit=unit,
-        **of_words(lexicon, case, closed_vocabulary, unk_score_offset, cuttings),
+        **given(words),
     )
     if not leads:
         return
+    lm = NGramLM(training.parts)
     with bars.stage("saving", 2 if arpa else 1) as bar:
-        training.lm.save_pretrained(output)
+        lm.save_pretrained(output)
         bar.update()
         if arpa is not None:
-            _write_arpa(training, arpa)
-    _show(training, output, time.perf_counter() - begin, as_json)
+            _write_arpa(lm, training, arpa)
+    _show(lm, training, output, time.perf_counter() - begin, as_json)
 
 
 def _validation(inputs: list[str], field: str | None, split: str, are_ids: bool) -> Iterator[Any]:
     """Texts, or lists of token ids."""
-    from ..text import read_ids, read_texts
-
     if not are_ids:
         yield from read_texts(inputs, field, split)
         return
@@ -144,14 +139,12 @@ def _validation(inputs: list[str], field: str | None, split: str, are_ids: bool)
             yield ids[end - size : end].tolist()
 
 
-def _write_arpa(training: Training, path: str) -> None:
+def _write_arpa(lm: NGramLM, training: Training, path: str) -> None:
     if training.of_words is None:
-        training.lm.to_arpa(path)
+        lm.to_arpa(path)
         return
-    from ..formats.arpa import write_arpa
-
-    table, words = training.of_words
-    write_arpa(table, path, "piece", words)
+    table, spelled = training.of_words
+    write_arpa(table, path, "piece", spelled)
 
 
 def _thresholds(text: str) -> tuple[int, ...]:
@@ -163,8 +156,6 @@ def _thresholds(text: str) -> tuple[int, ...]:
 
 def _accelerator() -> Any:
     """The accelerator, if this is one of several processes."""
-    from ..evaluation.processes import launched_alone
-
     if launched_alone():
         typer.echo(
             "accelerate has started one process only; for several on CPUs start them by torchrun --nproc_per_node 2 -m "
@@ -178,8 +169,8 @@ def _accelerator() -> Any:
     return Accelerator()
 
 
-def _show(training: Training, output: str, seconds: float, as_json: bool) -> None:
-    lm, summary = training.lm, training.lm.config.training
+def _show(lm: NGramLM, training: Training, output: str, seconds: float, as_json: bool) -> None:
+    summary = lm.config.training
     assert summary is not None
     if as_json:
         facts: dict[str, Any] = {"output": output, "order": lm.order, "num_ngrams": lm.num_ngrams, "nbytes": lm.nbytes}
@@ -188,9 +179,6 @@ def _show(training: Training, output: str, seconds: float, as_json: bool) -> Non
             facts["unknown"] = dict(training.report.unknown.most_common(100))
         print(json.dumps(facts, ensure_ascii=False))
         return
-    from rich.console import Console
-    from rich.table import Table
-
     orders = Table(title=f"{output}: order {lm.order}, made in {seconds:.1f} s")
     for heading in ("order", "in the text", "kept", "D1", "D2", "D3+"):
         orders.add_column(heading, justify="right")

@@ -6,30 +6,31 @@ import importlib
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
+from ..evaluation import TuningPoint, TuningResult, read_recordings, tune_weights
 from .evaluate import UNREADABLE, tell
-from .models import JsonOption, load, load_recogniser
-from .phrases import PhrasesOption, read_phrases
-
-if TYPE_CHECKING:
-    from ..evaluation import TuningPoint, TuningResult
+from .models import device_of, load, load_recogniser, read_phrases
+from .options import DeviceOption, JsonOption, ModelArgument, PhrasesOption
 
 MOST_SHOWN = 24
 FROM_ENTITIES = "from-entities"
 GRID = "from:to:step, or numbers with commas"
 
 
-def tune(
-    model: Annotated[str, typer.Argument(help="Folder or Hub id of the ASR model.")],
-    data: Annotated[str, typer.Argument(help="Recordings with transcripts: manifest, folder, or Hub id of a dataset.")],
-    lm: Annotated[str | None, typer.Option("--lm", help="Language model: folder, Hub id, ARPA or .nemo file.")] = None,
+@dataclass(frozen=True)
+class Grids:
+    """What to try; see `hf_ngpulm.evaluation.tune_weights`."""
+
     weights: Annotated[
         str | None,
         typer.Option("--weights", "--lm-weight", help=f"Weights of the LM, or the one to keep to: {GRID} [default: tuned]."),
-    ] = None,
+    ] = None
     betas: Annotated[
         str | None,
         typer.Option(
@@ -37,12 +38,11 @@ def tune(
             "--beta",
             help=f"For CTC with a beam: bonuses for each token: {GRID} [default: in proportion to the LM's weight].",
         ),
-    ] = None,
-    phrases: PhrasesOption = None,
+    ] = None
     phrase_weights: Annotated[
         str | None,
         typer.Option("--phrase-weights", "--phrase-weight", help=f"Weights of the phrases: {GRID} [default: tuned]."),
-    ] = None,
+    ] = None
     ilm_weights: Annotated[
         str | None,
         typer.Option(
@@ -50,7 +50,26 @@ def tune(
             "--ilm-weight",
             help=f"For transducers: weights of the internal LM, which is subtracted: {GRID} [default: it isn't].",
         ),
-    ] = None,
+    ] = None
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Where to keep what was found."""
+
+    save: Annotated[bool, typer.Option("--save", help="Write the best setting to the LM's folder, to decode by.")] = False
+    save_to: Annotated[str | None, typer.Option("--save-to", help="Or save the LM with it to another folder.")] = None
+    output: Annotated[str | None, typer.Option("--output", "-o", help="JSON file to write all settings and results to.")] = None
+    plot: Annotated[str | None, typer.Option("--plot", help="Image (.png, .pdf, .svg) of error rates against weights.")] = None
+
+
+def tune(
+    model: ModelArgument,
+    data: Annotated[str, typer.Argument(help="Recordings with transcripts: manifest, folder, or Hub id of a dataset.")],
+    grids: Grids,
+    keep: Keep,
+    lm: Annotated[str | None, typer.Option("--lm", help="Language model: folder, Hub id, ARPA or .nemo file.")] = None,
+    phrases: PhrasesOption = None,
     num_beams: Annotated[int | None, typer.Option("--num-beams", min=1, help="Beam of the search to tune for.")] = None,
     strategy: Annotated[
         str | None, typer.Option("--strategy", help="For transducers: greedy, alsd or aes; for CTC: graph.")
@@ -67,13 +86,7 @@ def tune(
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first so many recordings.")] = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Recordings that the model is given together.")] = 8,
     memory: Annotated[str, typer.Option("--memory", help="What the model's outputs may take; more goes to disk.")] = "2G",
-    device: Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1 ...; a GPU if there is one.")] = None,
-    save: Annotated[bool, typer.Option("--save", help="Write the best setting to the LM's folder, to decode by.")] = False,
-    save_to: Annotated[str | None, typer.Option("--save-to", help="Or save the LM with it to another folder.")] = None,
-    output: Annotated[
-        str | None, typer.Option("--output", "-o", help="JSON file to write all settings and results to.")
-    ] = None,
-    plot: Annotated[str | None, typer.Option("--plot", help="Image (.png, .pdf, .svg) of error rates against weights.")] = None,
+    device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find the weights with which a model and an LM make the fewest errors; with --save, the LM remembers them.
@@ -85,17 +98,13 @@ def tune(
     Wherever this model decodes with this LM, and no weight is given, what was saved holds from then on. The exit status is 3 if
     some audio could not be read; weights are found, and saved, all the same.
     """
-    import torch
-
-    from ..evaluation import read_recordings, tune_weights
-
     if lm is None and not phrases:
         raise ValueError("name what to weigh: --lm, or --phrases, or both")
-    if (save or save_to) and lm is None:
+    if (keep.save or keep.save_to) and lm is None:
         raise ValueError("--save and --save-to write to a language model: add --lm")
-    if save and not os.path.isdir(str(lm)):
+    if keep.save and not os.path.isdir(str(lm)):
         raise ValueError(f"--save writes to the LM's folder, but {lm} isn't one; name a folder to save it to: --save-to FOLDER")
-    if plot:
+    if keep.plot:
         importlib.import_module("matplotlib")  # not after an hour
     recordings: Any = read_recordings(data, split=split, limit=limit)
     settings: dict[str, Any] = {"num_beams": num_beams, "strategy": strategy}
@@ -108,17 +117,17 @@ def tune(
         settings["phrases"] = [list(recording.entities) or None for recording in recordings]
     elif phrases:
         settings["phrases"] = read_phrases(phrases)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    asr = load_recogniser(model, device, **{name: value for name, value in settings.items() if value is not None})
+    asr = load_recogniser(model, device_of(device), **{name: value for name, value in settings.items() if value is not None})
     result = tune_weights(
-        asr, recordings, weights, betas, phrase_weights, ilm_weights, by=by, normalise=normalise, refine=refine,
-        held_out=held_out, batch_size=batch_size, memory=memory, progress=sys.stderr.isatty() and not as_json, report=tell,
+        asr, recordings, grids.weights, grids.betas, grids.phrase_weights, grids.ilm_weights, by=by, normalise=normalise,
+        refine=refine, held_out=held_out, batch_size=batch_size, memory=memory,
+        progress=sys.stderr.isatty() and not as_json, report=tell,
     )  # fmt: skip
-    if output:
-        result.save(output)
-    if plot:
-        result.plot(plot)
-    folder = save_to or (lm if save else None)
+    if keep.output:
+        result.save(keep.output)
+    if keep.plot:
+        result.plot(keep.plot)
+    folder = keep.save_to or (lm if keep.save else None)
     if folder is not None and language_model is not None:
         language_model.remember(result.tuned)
         language_model.save_pretrained(folder)
@@ -135,9 +144,6 @@ def tune(
 
 
 def _show(result: TuningResult, folder: str | None) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     console = Console(highlight=False)
     best = sorted(result.points, key=lambda point: point.counts(result.by).errors)[:MOST_SHOWN]
     shown = [point for point in result.points if point in best]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -53,12 +54,14 @@ class SpelledModel:
         lm, tokenizer = self.language_model, self.tokenizer
         cuttings = CUTTINGS if isinstance(tokenizer, LabelTokenizer) and tokenizer.is_bpe else 1
         table = with_unlisted(lm.table, lm.words, lm.unigrams, self.case, offset)
-        self.composed = compose(
+        parts = compose(
             table, lm.words, tokenizer, case=self.case, unk_score_offset=0.0, unk_token_cost=0.0, cuttings=cuttings,
             composition="static", may_be_empty=True,
         )  # fmt: skip
-        assert self.composed.config.words is not None
-        self.words: WordSummary = self.composed.config.words
+        assert parts.config.words is not None
+        self.composed = parts
+        self._as_composed = NGramLM(parts)
+        self.words: WordSummary = parts.config.words
         self._offset = offset
 
     def weighed(self, attrs: Attrs) -> NGramLM:
@@ -66,16 +69,17 @@ class SpelledModel:
         if self.has_unlisted and attrs.offset != self._offset:
             self._compose(attrs.offset)
         if self._weighed is None or self._weighed[0] != attrs:
-            composed = self.composed
+            composed = self.composed.automaton
             spaces, start = -math.log(composed.vocab_size), int(composed.starts[0])
             tensors = reweighed(composed.tensors, self.words, composed.vocab_size, attrs.alpha, attrs.beta, spaces, start)
             tensors = grade_unknown_words(
                 tensors, self.words, self._lengths, attrs.alpha * self.unknown,
                 charged_to_unknown_words(attrs, self.unknown), whole_unknown_word(attrs, self.unknown),
             )  # fmt: skip
-            starts = composed.starts if attrs.score_boundary else composed.roots
-            lm = NGramLM(composed.config, tensors, composed.roots, starts, composed.unk_tokens, composed.pieces)
-            self._weighed = (attrs, lm)
+            automaton = composed.with_tensors(tensors)
+            if not attrs.score_boundary:
+                automaton.starts = automaton.roots
+            self._weighed = (attrs, NGramLM(replace(self.composed, automaton=automaton)))
         return self._weighed[1]
 
     def word_end_scores(self, lm: NGramLM, states: Tensor) -> Tensor:
@@ -113,7 +117,7 @@ class SpelledModel:
 
     def state_after(self, start: int, tokens: list[int]) -> int:
         """The LM's state when the last word of some tokens has ended. It is the same whatever the model is weighed with."""
-        delimiter, lm = self.words.delimiter, self.composed
+        delimiter, lm = self.words.delimiter, self._as_composed
         ended = tokens if delimiter is None or not tokens or tokens[-1] == delimiter else [*tokens, delimiter]
         state = torch.tensor([start], dtype=torch.int32, device=lm.device)
         for token in ended:
@@ -141,7 +145,7 @@ class FusedModel:
 
     @property
     def vocab_size(self) -> int:
-        return self.parts[0].composed.vocab_size
+        return self.parts[0].composed.config.vocab_size
 
     @property
     def attrs(self) -> tuple[Attrs, ...]:

@@ -9,16 +9,18 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
+from ..automaton import BackoffAutomaton, LMParts
 from ..automaton.tensors import AutomatonTensors
 from ..config.config import NGramLMConfig
 from ..errors import NGramFormatError
-
-if TYPE_CHECKING:
-    from ..language_model.model import NGramLM
+from ..lexicon.lazy_model import LazyAutomaton
+from ..lexicon.lazy_saved import NAMES, saved_parts, saved_tensors
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
@@ -50,8 +52,19 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise OSError(int(found[1]), os.strerror(int(found[1])), os.fspath(path)) from error
 
 
-def load_saved(cls: type[NGramLM], config_path: Path, weights_path: Path, where: str, engine: str) -> NGramLM:
-    """A model out of its two files, checked.
+def tensors_of(parts: LMParts) -> dict[str, Tensor]:
+    """Return the tensors that are saved, by name, on the CPU."""
+    automaton = parts.automaton
+    if isinstance(automaton, LazyAutomaton):
+        return saved_tensors(automaton, parts.unk_tokens)
+    found = automaton.tensors._asdict() | {
+        "roots": automaton.roots, "starts": automaton.starts, "unk_tokens": parts.unk_tokens,
+    }  # fmt: skip
+    return {name: found[name].cpu().contiguous() for name in TENSORS}
+
+
+def load_saved(config_path: Path, weights_path: Path, where: str, engine: str) -> LMParts:
+    """Return a model out of its two files, checked.
 
     Raises:
         NGramFormatError: they don't hold a language model, or a broken one.
@@ -73,8 +86,6 @@ def load_saved(cls: type[NGramLM], config_path: Path, weights_path: Path, where:
             names = set(file.keys())
             expected: tuple[str, ...] = TENSORS
             if config.words is not None and config.words.composition == "on_the_fly":
-                from ..lexicon.lazy_saved import NAMES  # compiled loops: they aren't loaded before they are needed
-
                 expected = NAMES
             if names != set(expected):
                 odd = sorted(names ^ set(expected))
@@ -86,29 +97,34 @@ def load_saved(cls: type[NGramLM], config_path: Path, weights_path: Path, where:
     except SafetensorError as error:
         raise NGramFormatError(f"{where}: {WEIGHTS_FILE} isn't a safetensors file or is cut short: {error}") from None
     if expected is not TENSORS:
-        from ..lexicon.lazy_saved import model_of
-
         try:
-            return model_of(config, tensors, pieces, engine)
+            return saved_parts(config, tensors, pieces, engine)
         except NGramFormatError as error:
             raise NGramFormatError(f"{where}: {error}") from None
     roots, starts, unk_tokens = (tensors.pop(name) for name in ("roots", "starts", "unk_tokens"))
     try:
-        lm = cls(config, AutomatonTensors(**tensors), roots, starts, unk_tokens, pieces, engine)
-        lm.validate()
+        automaton = BackoffAutomaton(
+            AutomatonTensors(**tensors), config.vocab_size, config.context_length, roots, starts, engine
+        )
+        automaton.validate()
+        if unk_tokens.dtype != torch.int32:
+            raise NGramFormatError(f"unk_tokens should be {torch.int32}, is {unk_tokens.dtype}")
+        if unk_tokens.dim() != 1:
+            raise NGramFormatError(f"unk_tokens should have one dimension, has the shape {tuple(unk_tokens.shape)}")
         inside = unk_tokens.numel() == 0 or (int(unk_tokens[0]) >= 0 and int(unk_tokens[-1]) < config.vocab_size)
         if not inside or not bool((unk_tokens[1:] > unk_tokens[:-1]).all()):
             raise NGramFormatError(f"unk_tokens should ascend within 0..{config.vocab_size - 1}")
-        if config.words is None and sum(config.states_per_depth) != lm.num_states:
-            raise NGramFormatError(f"states_per_depth counts {sum(config.states_per_depth)} states, there are {lm.num_states}")
-        if config.words is not None and config.words.num_contexts > lm.num_states:
-            raise NGramFormatError(f"words.num_contexts is {config.words.num_contexts}, but there are {lm.num_states} states")
+        states = automaton.num_states
+        if config.words is None and sum(config.states_per_depth) != states:
+            raise NGramFormatError(f"states_per_depth counts {sum(config.states_per_depth)} states, there are {states}")
+        if config.words is not None and config.words.num_contexts > states:
+            raise NGramFormatError(f"words.num_contexts is {config.words.num_contexts}, but there are {states} states")
     except NGramFormatError as error:
         raise NGramFormatError(f"{where}: {error}") from None
-    return lm
+    return LMParts(config, automaton, unk_tokens, pieces)
 
 
-def _pieces(encoded: str | None, config: NGramLMConfig, where: str) -> list[str | None] | None:
+def _pieces(encoded: str | None, config: NGramLMConfig, where: str) -> tuple[str | None, ...] | None:
     if encoded is None:
         return None
     try:
@@ -121,4 +137,4 @@ def _pieces(encoded: str | None, config: NGramLMConfig, where: str) -> list[str 
         or not all(isinstance(piece, str | None) for piece in pieces)
     ):
         raise NGramFormatError(f"{where}: the metadata of {WEIGHTS_FILE} should list {config.vocab_size} pieces, but doesn't")
-    return pieces
+    return tuple(pieces)

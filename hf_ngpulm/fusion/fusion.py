@@ -5,23 +5,20 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..automaton import BackoffAutomaton
 from ..automaton.pool import AutomatonPool, Place
 from ..automaton.tensors import AutomatonTensors
 from ..common.arguments import check_number, check_weight
 from ..common.pickling import WithoutCaches
 from ..language_model.log_linear import LogLinear, parts_of
 from ..language_model.model import NGramLM
+from ..lexicon.lazy_search import Growth
 from ..phrases import Booster
 from ..phrases.contexts import Contexts, is_per_row
-
-if TYPE_CHECKING:
-    from ..lexicon.lazy_search import Growth
 
 Result = TypeVar("Result")
 LM_WEIGHT = 0.5  # where nobody says anything else
@@ -183,7 +180,7 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
         if not self.models and lm is not None:
             raise ValueError("lm is an empty list, or one of None only; pass a language model, or lm=None")
         for model in self.models:
-            if not isinstance(model, BackoffAutomaton):
+            if not isinstance(model, NGramLM):
                 raise TypeError(f"lm should be an NGramLM (see hf_ngpulm.NGramLM.from_pretrained), got {type(model).__name__}")
             if tokenizer is not None:
                 model.check_tokenizer(tokenizer)
@@ -263,16 +260,14 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
         if lm.grows:
             return self._growing_rows(lm, batch_size)
         kind: tuple[Any, ...] = (batch_size, device, self.weight)
-        of = lm.arc_offsets  # others after the model has moved to another device
+        of = lm.tensors.arc_offsets  # others after the model has moved to another device
         if self._shared is None or self._shared[0] != kind or self._shared[1] is not of:
             self._shared = kind, of, self.rows(batch_size, device)
         return self._shared[2]
 
     def _growing_rows(self, lm: NGramLM, batch_size: int) -> RowModels:
         """Rows with nothing but one language model that grows: it is searched where it lies."""
-        from ..lexicon.lazy_search import Growth  # compiled loops: they aren't loaded before they are needed
-
-        growth = Growth(None, [lm])  # type: ignore[list-item]
+        growth = Growth(None, [lm.automaton])
         states = lm.starts.cpu()[:1].expand(batch_size)[:, None].contiguous()
         weights = torch.full((batch_size, 1), float(self.weight))
         return RowModels(growth.tensors, lm.vocab_size, states, weights, torch.ones_like(weights, dtype=torch.bool), 1, growth)
@@ -368,7 +363,7 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
                     pool.add(_key(model), model)
         for model in self.models:
             if model.grows:
-                model.grow_in(pool)
+                model.automaton.grow_in(pool)
         before = len(pool.places)
         for booster in boosters:
             key = _key(booster)
@@ -380,11 +375,9 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
 
     def _growth(self, device: torch.device) -> Growth | None:
         """Of the models in the pool of a device, if any grows."""
-        growing: list[Any] = [model for model in self.models if model.grows]
+        growing = [model.automaton for model in self.models if model.grows]
         if not growing:
             return None
-        from ..lexicon.lazy_search import Growth  # compiled loops: they aren't loaded before they are needed
-
         return Growth(self._pools[device], growing)
 
     def _make_room(self, pool: AutomatonPool, needed: set[str | int]) -> None:
@@ -399,9 +392,10 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
                 count, arcs = count - 1, arcs - size
 
 
-def _key(model: BackoffAutomaton) -> str | int:
-    """What a pool knows a model by: language models stay as long as the pool, boosters with the same contents are one."""
-    return model.fingerprint if isinstance(model, Booster) else id(model)
+def _key(model: NGramLM | Booster) -> str | int:
+    """Return what a pool knows a model by: language models stay as long as the pool, boosters with the same contents are
+    one."""
+    return model.fingerprint if isinstance(model, Booster) else id(model.automaton)
 
 
 def select_rows(weight: float | Tensor, rows: Sequence[int]) -> float | Tensor:

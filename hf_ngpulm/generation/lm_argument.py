@@ -9,7 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..language_model.model import NGramLM, configured_lm, load_language_model
+from ..language_model.loading import configured_lm, load_language_model
+from ..language_model.model import NGramLM
 from ..text.vocabulary import Vocabulary, tokenizer_of
 
 GivenLM = NGramLM | str | os.PathLike[str] | Sequence[NGramLM | None] | Literal[False] | None

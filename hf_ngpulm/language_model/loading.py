@@ -1,59 +1,50 @@
-"""ARPA files and KenLM binaries -> language models, over tokens or over words."""
+"""Load language models by whatever names one, and find out which one a recogniser's settings name."""
 
 from __future__ import annotations
 
-import logging
 import os
-from typing import TYPE_CHECKING, Any
+import re
+from numbers import Real
+from typing import Any
 
 import torch
 
-from ..errors import NGramFormatError
-from ..formats.arpa import ArpaFile
-from ..formats.kenlm import KenLMFile, is_kenlm_binary, read_binary
-from ..formats.units import are_word_level
-from ..lexicon.words import compose, refuse_options
-from ..text.vocabulary import Vocabulary, tokenizer_of
-
-if TYPE_CHECKING:
-    from .model import NGramLM
-
-logger = logging.getLogger(__name__)
+from ..formats.wav2vec2.repository import is_with_lm
+from .model import NGramLM
 
 
-def lm_from_arpa(
-    path: str | os.PathLike[str],
-    tokenizer: Any,
-    vocab_size: int | None,
-    units: str,
-    missing_unigrams: str | float,
-    device: str | torch.device | None,
-    engine: str,
-    of_words: dict[str, Any],
+def load_language_model(
+    source: str | os.PathLike[str], tokenizer: Any = None, device: str | torch.device | None = None
 ) -> NGramLM:
-    """What `NGramLM.from_arpa` does. Arguments as there."""
-    from .model import NGramLM
+    """Load a model from whatever names one: a Hub repo or folder (also one that a `Wav2Vec2ProcessorWithLM` was saved to), an
+    ARPA file, a KenLM binary, or a NeMo checkpoint.
 
-    tokenizer = tokenizer_of(tokenizer)
-    vocabulary = Vocabulary.of(tokenizer, vocab_size)
-    file: ArpaFile | KenLMFile = read_binary(path) if is_kenlm_binary(path) else ArpaFile(path)
-    is_detected = units == "auto" and are_word_level(file.words, vocabulary)
-    if units != "word" and not is_detected:
-        refuse_options(of_words, f"{path} has the units of tokens; units='word' takes them for words")
-        return NGramLM.from_table(file.table(vocabulary, units), vocabulary, missing_unigrams, device, engine)
-    if missing_unigrams != "share":
-        raise ValueError(
-            f"missing_unigrams={missing_unigrams!r} is for tokens; unknown words score by unk_score_offset and unk_token_cost"
-        )
-    try:
-        lm = compose(file.word_table(), file.words, tokenizer, vocab_size=vocab_size, device=device, engine=engine, **of_words)
-    except NGramFormatError as error:
-        raise NGramFormatError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from None
-    if is_detected:
-        assert lm.config.words is not None
-        logger.warning(
-            '%s is a word-level language model; its words are spelled in tokens (units="word"): %s',
-            path,
-            "; ".join(f"{name}: {value}" for name, value in lm.config.words.lines()),
-        )
-    return lm
+    Raises:
+        NGramFormatError: it isn't a language model, or a broken one.
+        FileNotFoundError: there is no such file, folder or repo id.
+    """
+    if os.path.isfile(source):
+        if str(source).endswith(".nemo"):
+            return NGramLM.from_nemo(source, tokenizer, device=device)
+        return NGramLM.from_arpa(source, tokenizer, device=device)
+    if not os.path.isdir(source) and re.search(r"\.(nemo|bin|binary|arpa(\.\w+)?)$", os.fspath(source)):
+        raise FileNotFoundError(f"{source}: no such file")
+    with_lm = is_with_lm(source)
+    if with_lm:
+        return NGramLM.from_wav2vec2_with_lm(source, tokenizer, device=device)
+    # Who couldn't reach the Hub a moment ago needn't try for as long again.
+    return NGramLM.from_pretrained(source, local_files_only=with_lm is None, device=device)
+
+
+def configured_lm(generation_config: Any) -> tuple[str | None, float | None]:
+    """Return what a model's generation config says of its language model: `ngram_lm`, a Hub id or path, and `ngram_lm_weight`.
+
+    Raises:
+        ValueError: they are there, but not a name and a number.
+    """
+    name, weight = (getattr(generation_config, key, None) for key in ("ngram_lm", "ngram_lm_weight"))
+    if name is not None and not isinstance(name, str):
+        raise ValueError(f"generation_config.ngram_lm should be a Hub id or a path, got {name!r}")
+    if weight is not None and (isinstance(weight, bool) or not isinstance(weight, Real)):
+        raise ValueError(f"generation_config.ngram_lm_weight should be a number, got {weight!r}")
+    return name, None if weight is None else float(weight)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..automaton import BackoffAutomaton
 from ..common.arguments import check_number
+from .model import NGramLM
 
 
 @dataclass(frozen=True, init=False)
@@ -35,7 +35,7 @@ class LogLinear:
         if not models or len(models) != len(weights):
             raise ValueError(f"LogLinear takes language models and a weight for each, got {len(models)} and {len(weights)}")
         for model in models:
-            if not isinstance(model, BackoffAutomaton):
+            if not isinstance(model, NGramLM):
                 raise TypeError(f"LogLinear takes NGramLMs (see hf_ngpulm.NGramLM.from_pretrained), got {type(model).__name__}")
         object.__setattr__(self, "models", tuple(models))
         object.__setattr__(self, "weights", tuple(check_number(weight, "a weight of LogLinear") for weight in weights))

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +16,28 @@ import torch
 from huggingface_hub import ModelHubMixin, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..automaton import BackoffAutomaton, automaton_from_table, table_from_automaton
+from ..automaton import LMParts, table_from_automaton
+from ..automaton.ops import check_engine
 from ..automaton.tensors import AutomatonTensors
 from ..common.bundled import bundled
 from ..common.files import write_beside
-from ..config.config import NGramLMConfig
+from ..common.progress import Bars
 from ..config.tuned import TunedDecoding, remembered
 from ..errors import NGramFormatError, TokenizerMismatchError
-from ..formats.safetensors import CONFIG_FILE, DIGEST, TENSORS, WEIGHTS_FILE, config_digest, disk_errors, load_saved
+from ..formats.arpa import write_arpa
+from ..formats.nemo import read_nemo
+from ..formats.ngram_file import parts_of_ngram_file
+from ..formats.safetensors import CONFIG_FILE, DIGEST, WEIGHTS_FILE, config_digest, disk_errors, load_saved, tensors_of
+from ..formats.wav2vec2.repository import parts_of_repository
+from ..lexicon.lazy_model import LazyAutomaton
 from ..ngrams.table import NGramTable
 from ..text.vocabulary import Vocabulary, check_tokenizer, tokenizer_of
-from .perplexity import Perplexity, ScoredText, perplexity_of, scored_texts
+from .interpolation import fit_weights, interpolate
+from .perplexity import Perplexity, ScoredText, perplexity_of, scored_texts, without_word_bonus
+from .pruning import prune_table
+from .training import train
 
 CARD_FILE = "README.md"
 
@@ -46,37 +53,48 @@ class _on_class:
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
             return self.function.__get__(owner)
-        return getattr(torch.nn.Module, self.function.__name__).__get__(instance)
+        return getattr(nn.Module, self.function.__name__).__get__(instance)
 
 
 class NGramLM(
-    BackoffAutomaton,
+    nn.Module,
     ModelHubMixin,
     library_name="hf_ngpulm",
     tags=["n-gram", "language-model", "automatic-speech-recognition"],
 ):
     """An n-gram language model over the token ids of a speech recogniser's tokenizer.
 
-    A `torch.nn.Module` whose buffers are a `BackoffAutomaton`; see there for the queries. Make one with `from_arpa`,
-    `from_nemo` or `from_pretrained`.
+    A `torch.nn.Module` that has an automaton with backoff arcs, which answers its queries. Make one with `from_pretrained`,
+    `from_arpa`, `from_nemo` or `train`.
+
+    Args:
+        parts: what readers, training and composition return.
+
+    Attributes:
+        config: what is known of it, see `hf_ngpulm.config.config.NGramLMConfig`.
+        automaton: `BackoffAutomaton`; a `LazyAutomaton` where states are composed as searches come to them.
+        unk_tokens: int32 `[N]`, token ids without a unigram.
+        pieces: of the tokenizer, by token id, or None.
     """
 
     unk_tokens: Tensor
 
-    def __init__(
-        self,
-        config: NGramLMConfig,
-        tensors: AutomatonTensors,
-        roots: Tensor,
-        starts: Tensor,
-        unk_tokens: Tensor,
-        pieces: Sequence[str | None] | None = None,
-        engine: str = "auto",
-    ) -> None:
-        super().__init__(tensors, config.vocab_size, config.context_length, roots, starts, engine)
-        self.register_buffer("unk_tokens", unk_tokens)
-        self.config = config
-        self.pieces = None if pieces is None else tuple(pieces)
+    def __init__(self, parts: LMParts) -> None:
+        super().__init__()
+        self.config = parts.config
+        self.automaton = parts.automaton
+        self.register_buffer("unk_tokens", parts.unk_tokens)
+        self.pieces = parts.pieces
+
+    @property
+    def parts(self) -> LMParts:
+        """What it consists of."""
+        return LMParts(self.config, self.automaton, self.unk_tokens, self.pieces)
+
+    @classmethod
+    def _of(cls, parts: LMParts, device: str | torch.device | None) -> NGramLM:
+        lm = cls(parts)
+        return lm if device is None else lm.to(device)
 
     # -- made from
 
@@ -90,21 +108,7 @@ class NGramLM(
         engine: str = "auto",
     ) -> NGramLM:
         """Make a model of a table of n-grams. Arguments as for `from_arpa`."""
-        vocabulary = vocabulary or Vocabulary(table.vocab_size)
-        automaton, parts = automaton_from_table(table, missing_unigrams)
-        config = NGramLMConfig(
-            vocab_size=table.vocab_size,
-            order=table.order,
-            num_ngrams=table.num_ngrams,
-            states_per_depth=tuple(parts["states_per_depth"]),
-            unk_log_prob=parts["unk_log_prob"],
-            bos_log_prob=parts["bos_log_prob"],
-            missing_unigrams=missing_unigrams,
-            tokenizer_id=vocabulary.tokenizer_id,
-            tokenizer_fingerprint=vocabulary.fingerprint,
-        )
-        lm = cls(config, automaton.tensors, automaton.roots, automaton.starts, parts["unk_tokens"], vocabulary.pieces, engine)
-        return lm if device is None else lm.to(device)
+        return cls._of(LMParts.of_table(table, vocabulary, missing_unigrams, engine), device)
 
     @classmethod
     def from_arpa(
@@ -137,9 +141,7 @@ class NGramLM(
         Raises:
             NGramFormatError: the file is damaged, or its units aren't this tokenizer's.
         """
-        from .loading import lm_from_arpa
-
-        return lm_from_arpa(path, tokenizer, vocab_size, units, missing_unigrams, device, engine, of_words)
+        return cls._of(parts_of_ngram_file(path, tokenizer, vocab_size, units, missing_unigrams, engine, of_words), device)
 
     @classmethod
     def from_nemo(
@@ -159,8 +161,6 @@ class NGramLM(
         Raises:
             NGramFormatError: the file isn't such a checkpoint, or its vocabulary isn't this tokenizer's size.
         """
-        from ..formats.nemo import read_nemo
-
         table = read_nemo(path)
         if tokenizer is not None:
             check_tokenizer(table.vocab_size, None, None, tokenizer)
@@ -184,13 +184,9 @@ class NGramLM(
         outputs: Iterable[str] | None = None,
         device: str | torch.device | None = None,
         engine: str = "auto",
-        memory: int | str = "4G",
-        folder: str | Path | None = None,
-        workers: int | None = None,
-        accelerator: Any = None,
         progress: bool = False,
         unit: str = "token",
-        **of_words: Any,
+        **more: Any,
     ) -> NGramLM:
         """Train a model: interpolated modified Kneser-Ney (Chen and Goodman 1998), the same as KenLM's `lmplz` makes.
 
@@ -215,26 +211,23 @@ class NGramLM(
                 with the tokenizer's pieces, and a warning is logged where they differ.
             device: where n-grams are counted and the model is put.
             engine: as for `from_arpa`.
+            progress: whether to show progress bars.
+            unit: what n-grams are of: "token", or "word": words between blanks are counted, and then spelled in tokens.
             memory: what counting may take, in bytes or as "4G"; sorted n-grams that don't fit go to disk for the while.
             folder: where they go; the system's folder for temporary files by default.
             workers: processes that encode texts, for tokenizers that aren't parallel by themselves; all cores by default.
             accelerator: an `accelerate.Accelerator`, if several processes count together. Each must be given all texts, takes
                 its share of them, and gets the whole model.
-            progress: whether to show progress bars.
-            unit: what n-grams are of: "token", or "word": words between blanks are counted, and then spelled in tokens.
-            of_words: for words: `lexicon`, `case` and so on, as for `from_arpa`.
+            lexicon, case, ...: for words, as for `from_arpa`.
 
         Raises:
             ValueError: no text, token ids outside the vocabulary, bad thresholds; says what would be right.
         """
-        from ..common.progress import Bars
-        from .training import train
-
-        return train(
+        training = train(
             texts, tokenizer, vocab_size, order, prune, max_ngrams, normalise, field, limit_vocabulary, discount_fallback,
-            missing_unigrams, valid, outputs, device, engine, memory, folder, workers, accelerator, Bars(progress), unit,
-            **of_words,
-        ).lm  # fmt: skip
+            missing_unigrams, valid, outputs, device, engine, Bars(progress), unit, **more,
+        )  # fmt: skip
+        return cls._of(training.parts, device)
 
     @classmethod
     def interpolate(
@@ -273,8 +266,6 @@ class NGramLM(
         tokenizer: Any = None,
     ) -> tuple[NGramLM, list[float]]:
         """Mix models as `interpolate` does: the mixture, and the weights that were used."""
-        from .interpolation import fit_weights, interpolate
-
         models = list(models)
         if len(models) < 2:
             raise ValueError(f"interpolation takes two models or more, got {len(models)}")
@@ -304,7 +295,9 @@ class NGramLM(
                 f"which sum to {sum(weights):g}"
             )
         tables = [model.to_table() for model in models]
-        automata = [(model.to("cpu") if model.device.type != "cpu" else model, model.unk_tokens.cpu()) for model in models]
+        automata = [
+            ((model.to("cpu") if model.device.type != "cpu" else model).automaton, model.unk_tokens.cpu()) for model in models
+        ]
         table = interpolate(tables, automata, weights)
         best = next((model for model in models if model.pieces is not None), first)
         return cls._with_table(table, best, first.device, first.engine), list(weights)
@@ -319,8 +312,6 @@ class NGramLM(
         Raises:
             ValueError: neither or both are given, or fewer n-grams are asked for than there are unigrams.
         """
-        from .pruning import prune_table
-
         table = prune_table(self.to_table(), max_ngrams, threshold)
         lm = self._with_table(table, self, self.device, self.engine)
         training = self.config.training
@@ -390,8 +381,7 @@ class NGramLM(
             except EntryNotFoundError:
                 raise NGramFormatError(f"{where} isn't an n-gram language model: the repo has no {file}") from None
             found.append(Path(path))
-        lm = load_saved(cls, found[0], found[1], where, engine)
-        return lm if device is None else lm.to(device)
+        return cls._of(load_saved(found[0], found[1], where, engine), device)
 
     @classmethod
     def from_wav2vec2_with_lm(
@@ -427,10 +417,9 @@ class NGramLM(
             NGramFormatError: there is no such language model in the repo, or a broken one.
             TokenizerMismatchError: the repo's labels aren't the tokenizer's.
         """
-        from ..formats.wav2vec2.repository import lm_from_repository
-
         hub = {"revision": revision, "token": token, "cache_dir": cache_dir, "local_files_only": local_files_only}
-        return lm_from_repository(repo, tokenizer, hub, case, closed_vocabulary, device, engine, composition)
+        parts = parts_of_repository(repo, tokenizer, hub, case, closed_vocabulary, engine, composition)
+        return cls._of(parts, device)
 
     # -- written to
 
@@ -455,7 +444,7 @@ class NGramLM(
         """
         folder = Path(save_directory)
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = self._saved_tensors()
+        tensors = tensors_of(self.parts)
         config_text = json.dumps(self.config.to_dict(), indent=2) + "\n"
         metadata = {"format": "pt", DIGEST: config_digest(json.loads(config_text))}
         if self.pieces is not None:
@@ -471,9 +460,6 @@ class NGramLM(
         if push_to_hub:
             return self.push_to_hub(repo_id or folder.name, model_card_kwargs=model_card_kwargs, **push_to_hub_kwargs)
         return None
-
-    def _saved_tensors(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name).cpu().contiguous() for name in TENSORS}
 
     def push_to_hub(self, repo_id: str, *, model_card_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> str:
         """Upload the model to the Hub in one commit. Arguments as for `huggingface_hub.ModelHubMixin.push_to_hub`."""
@@ -531,7 +517,7 @@ class NGramLM(
                 "result"
             )
         return table_from_automaton(
-            self, list(config.states_per_depth), self.unk_tokens, config.unk_log_prob, config.bos_log_prob
+            self.automaton, list(config.states_per_depth), self.unk_tokens, config.unk_log_prob, config.bos_log_prob
         )
 
     def to_arpa(self, path: str | os.PathLike[str], units: str | None = None) -> None:
@@ -541,11 +527,117 @@ class NGramLM(
             path: where to.
             units: "piece" (the default where the pieces are known), "id" or "nemo".
         """
-        from ..formats.arpa import write_arpa
-
         write_arpa(self.to_table(), path, units or ("id" if self.pieces is None else "piece"), self.pieces)
 
-    # -- asked
+    # -- asked; see `BackoffAutomaton` for the queries
+
+    def initial_states(self, batch_size: int, bos: bool = True) -> Tensor:
+        """Return the states before the first token, int32 `[B]`: after `<s>`, or with no context at all."""
+        return self.automaton.initial_states(batch_size, bos)
+
+    def scores(self, states: Tensor) -> Tensor:
+        """Return the score of every token: `[B]` states -> float32 `[B, V]`, natural log."""
+        return self.automaton.scores(states)
+
+    def advance(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the score of every token and the state it leads to: `[B]` states -> float32 `[B, V]`, int32 `[B, V]`."""
+        return self.automaton.advance(states)
+
+    def step(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the score of one token a row and the state it leads to: `[B]`, `[B]` -> float32 `[B]`, int32 `[B]`."""
+        return self.automaton.step(states, tokens)
+
+    def states_after(self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True) -> Tensor:
+        """Return the state after reading each row, `[B, L]` -> int32 `[B]`."""
+        return self.automaton.states_after(token_ids, lengths, bos)
+
+    def final_scores(self, states: Tensor) -> Tensor:
+        """Return log p(`</s>` | state): `[B]` -> float32 `[B]`."""
+        return self.automaton.final_scores(states)
+
+    def score_tokens(self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True) -> tuple[Tensor, Tensor]:
+        """Return the score of each token after those before it, float32 `[B, L]` (0 beyond a row's length), and the last
+        state, int32 `[B]`."""
+        return self.automaton.score_tokens(token_ids, lengths, bos)
+
+    def score_sequences(self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True, eos: bool = True) -> Tensor:
+        """Return the log-probability of whole rows, `[B, L]` -> `[B]`, `</s>` included unless `eos=False`."""
+        return self.automaton.score_sequences(token_ids, lengths, bos, eos)
+
+    def validate(self) -> None:
+        """Check the automaton; see `BackoffAutomaton.validate`."""
+        self.automaton.validate()
+
+    def forget(self) -> None:
+        """Drop the states that have been composed so far, where they are composed as searches come to them.
+
+        Raises:
+            RuntimeError: a search (a stream that is open) goes on.
+        """
+        if isinstance(self.automaton, LazyAutomaton):
+            self.automaton.forget()
+
+    @property
+    def tensors(self) -> AutomatonTensors:
+        """The tensors of the automaton."""
+        return self.automaton.tensors
+
+    @property
+    def roots(self) -> Tensor:
+        """int32 `[1]`, the state of the empty context."""
+        return self.automaton.roots
+
+    @property
+    def starts(self) -> Tensor:
+        """int32 `[1]`, the state after `<s>`."""
+        return self.automaton.starts
+
+    @property
+    def context_length(self) -> int:
+        """Longest context in tokens: what lies further back can't matter."""
+        return self.automaton.context_length
+
+    @property
+    def grows(self) -> bool:
+        """Whether states are composed as searches come to them."""
+        return self.automaton.grows
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self.automaton.device
+
+    @property
+    def engine(self) -> str:
+        """What answers queries: "auto" (by device), "reference", "cpu" or "gpu"."""
+        return self.automaton.engine
+
+    @engine.setter
+    def engine(self, engine: str) -> None:
+        self.automaton.engine = check_engine(engine)
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids that it scores, V."""
+        return self.automaton.vocab_size
+
+    @property
+    def num_states(self) -> int:
+        """States of the automaton, those that have been composed so far if it is lazy."""
+        return self.automaton.num_states
+
+    @property
+    def num_arcs(self) -> int:
+        """Arcs of these states."""
+        return self.automaton.num_arcs
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors together."""
+        return self.automaton.nbytes + self.unk_tokens.nbytes
+
+    def extra_repr(self) -> str:
+        return f"order={self.order}, num_ngrams={self.num_ngrams}"
 
     @property
     def order(self) -> int:
@@ -581,17 +673,7 @@ class NGramLM(
         if tokenizer is not None:
             self.check_tokenizer(tokenizer)
             tokenizer = tokenizer_of(tokenizer)
-        yield from scored_texts(self._without_word_bonus(), texts, tokenizer, batch_size)
-
-    def _without_word_bonus(self) -> BackoffAutomaton:
-        """The model itself, or, where words have a bonus besides their probabilities, one that scores those alone."""
-        words = self.config.words
-        if words is None or not words.word_bonus:
-            return self
-        from ..lexicon.reweighing import reweighed
-
-        tensors = reweighed(self.tensors, words, self.vocab_size, word=-words.word_bonus)
-        return BackoffAutomaton(tensors, self.vocab_size, self.context_length, self.roots, self.starts, self.engine)
+        yield from scored_texts(without_word_bonus(self.parts), texts, tokenizer, batch_size)
 
     def perplexity(self, texts: Iterable[str | Sequence[int]], tokenizer: Any = None) -> Perplexity:
         """Perplexity of texts, one sentence each, per token and per word (sentence ends included).
@@ -605,42 +687,3 @@ class NGramLM(
             TokenizerMismatchError: the tokenizer isn't the one this model was made for.
         """
         return perplexity_of(self.scored(texts, tokenizer), self.vocab_size, set(self.unk_tokens.tolist()))
-
-
-def load_language_model(
-    source: str | os.PathLike[str], tokenizer: Any = None, device: str | torch.device | None = None
-) -> NGramLM:
-    """Load a model from whatever names one: a Hub repo or folder (also one that a `Wav2Vec2ProcessorWithLM` was saved to), an
-    ARPA file, a KenLM binary, or a NeMo checkpoint.
-
-    Raises:
-        NGramFormatError: it isn't a language model, or a broken one.
-        FileNotFoundError: there is no such file, folder or repo id.
-    """
-    if os.path.isfile(source):
-        if str(source).endswith(".nemo"):
-            return NGramLM.from_nemo(source, tokenizer, device=device)
-        return NGramLM.from_arpa(source, tokenizer, device=device)
-    if not os.path.isdir(source) and re.search(r"\.(nemo|bin|binary|arpa(\.\w+)?)$", os.fspath(source)):
-        raise FileNotFoundError(f"{source}: no such file")
-    from ..formats.wav2vec2.repository import is_with_lm
-
-    with_lm = is_with_lm(source)
-    if with_lm:
-        return NGramLM.from_wav2vec2_with_lm(source, tokenizer, device=device)
-    # Who couldn't reach the Hub a moment ago needn't try for as long again.
-    return NGramLM.from_pretrained(source, local_files_only=with_lm is None, device=device)
-
-
-def configured_lm(generation_config: Any) -> tuple[str | None, float | None]:
-    """What a model's generation config says of its language model: `ngram_lm`, a Hub id or path, and `ngram_lm_weight`.
-
-    Raises:
-        ValueError: they are there, but not a name and a number.
-    """
-    name, weight = (getattr(generation_config, key, None) for key in ("ngram_lm", "ngram_lm_weight"))
-    if name is not None and not isinstance(name, str):
-        raise ValueError(f"generation_config.ngram_lm should be a Hub id or a path, got {name!r}")
-    if weight is not None and (isinstance(weight, bool) or not isinstance(weight, Real)):
-        raise ValueError(f"generation_config.ngram_lm_weight should be a number, got {weight!r}")
-    return name, None if weight is None else float(weight)

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..automaton import BackoffAutomaton
+from ..automaton import BackoffAutomaton, LMParts
+from ..lexicon.lazy_model import LazyAutomaton
+from ..lexicon.reweighing import reweighed
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,17 @@ class ScoredText(NamedTuple):
     log_probs: list[float]
     token_ids: list[int]
     text: str | None
+
+
+def without_word_bonus(parts: LMParts) -> BackoffAutomaton:
+    """Return the automaton, or, where words have a bonus besides their probabilities, one that scores those alone."""
+    words, automaton = parts.config.words, parts.automaton
+    if words is None or not words.word_bonus:
+        return automaton
+    if isinstance(automaton, LazyAutomaton):
+        return automaton.changed(automaton.bonuses._replace(word=0.0))
+    tensors = reweighed(automaton.tensors, words, automaton.vocab_size, word=-words.word_bonus)
+    return automaton.with_tensors(tensors)
 
 
 def scored_texts(

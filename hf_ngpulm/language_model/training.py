@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,20 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..automaton import LMParts
 from ..common.arguments import whole
 from ..common.progress import Bars
 from ..config.training_summary import TrainingSummary
+from ..lexicon import compose
+from ..lexicon.texts import WordTexts
+from ..lexicon.words import refuse_options
 from ..ngrams.counting import DEFAULT_MEMORY, MAX_ORDER, NGramCounter, parse_bytes
 from ..ngrams.gathering import gather_counts
 from ..ngrams.kneser_ney import DISCOUNT_FALLBACK, estimate, thresholds_of
 from ..ngrams.table import NGramTable
 from ..text import TextReport, encode_texts, mismatches, normaliser
 from ..text.vocabulary import Vocabulary, tokenizer_of
-from .model import NGramLM
-from .perplexity import Perplexity
+from .perplexity import Perplexity, perplexity_of, scored_texts, without_word_bonus
 from .pruning import prune_table
 
 logger = logging.getLogger(__name__)
@@ -36,18 +39,28 @@ DEFAULT_ORDERS = {"token": 6, "word": 3}
 
 
 @dataclass(frozen=True)
+class Counting:
+    """How n-grams are counted. Arguments as for `NGramLM.train`."""
+
+    memory: int | str = DEFAULT_MEMORY
+    folder: str | Path | None = None
+    workers: int | None = None
+    accelerator: Any = None
+
+
+@dataclass(frozen=True)
 class Training:
     """A trained model, and what there is to tell of its making.
 
     Args:
-        lm: the model.
+        parts: the model, see `hf_ngpulm.NGramLM`; on the CPU.
         report: what the tokenizer made of the texts; None for texts given as token ids.
         perplexity: of the validation texts, None if there were none.
         warnings: what looks wrong with the text, and the remedy.
         of_words: the n-grams of words that the model was composed of, and the words; None for a model of tokens.
     """
 
-    lm: NGramLM
+    parts: LMParts
     report: TextReport | None
     perplexity: Perplexity | None
     warnings: tuple[str, ...]
@@ -70,18 +83,16 @@ def train(
     outputs: Iterable[str] | None = None,
     device: str | torch.device | None = None,
     engine: str = "auto",
-    memory: int | str = DEFAULT_MEMORY,
-    folder: str | Path | None = None,
-    workers: int | None = None,
-    accelerator: Any = None,
     bars: Bars | None = None,
     unit: str = "token",
-    **of_words: Any,
+    **more: Any,
 ) -> Training:
     """Train a language model. Arguments as for `NGramLM.train`; `bars` show the progress.
 
     `texts` may also be pairs of arrays, as `read_ids` gives them: token ids `[L]` and lengths `[S]` of many sentences.
     """
+    counting = Counting(**{field.name: more.pop(field.name) for field in fields(Counting) if field.name in more})
+    of_words = more
     if unit not in DEFAULT_ORDERS:
         raise ValueError(f"unit must be 'token' or 'word', got {unit!r}")
     order = whole("order", DEFAULT_ORDERS[unit] if order is None else order, MAX_ORDER)
@@ -96,21 +107,20 @@ def train(
             _refuse_for_words(tokenizer, missing_unigrams, [name for name, value in given.items() if value is not None])
             clean = normaliser(normalise, tokenizer_of(tokenizer))
             of_texts = files.enter_context(
-                _word_texts(bars.over(texts, "reading", _size(texts), lambda _: 1), field, clean, folder)
+                _word_texts(bars.over(texts, "reading", _size(texts), lambda _: 1), field, clean, counting.folder)
             )
             texts, words = of_texts.blocks(), of_texts.words
         elif of_words:
-            from ..lexicon.words import refuse_options
-
             refuse_options(of_words, "unit is 'token'; pass unit='word' too")
         counted_size = vocabulary.size if words is None else len(words)
         allowed = None if limit_vocabulary is None else _allowed(limit_vocabulary, vocabulary.size)
-        sentences = _Sentences(texts, tokenizer, counted_size, normalise, field, workers, accelerator)
-        counter = files.enter_context(NGramCounter(counted_size, order, device or "cpu", parse_bytes(memory), folder))
+        sentences = _Sentences(texts, tokenizer, counted_size, normalise, field, counting.workers, counting.accelerator)
+        room = parse_bytes(counting.memory)
+        counter = files.enter_context(NGramCounter(counted_size, order, device or "cpu", room, counting.folder))
         for token_ids, lengths, first in bars.over(sentences, "counting", _size(texts), lambda batch: len(batch[1])):
             counter.add(token_ids, lengths, first)
         with bars.stage("merging"):
-            counts = counter.finish() if accelerator is None else gather_counts(counter, accelerator)
+            counts = counter.finish() if counting.accelerator is None else gather_counts(counter, counting.accelerator)
         if sentences.report is not None and not counts.num_tokens:
             raise ValueError("there is no text to count n-grams in: no sentence was given that has a token")
         num_unknown = counter.num_unknown
@@ -124,16 +134,17 @@ def train(
             table = prune_table(table, max_ngrams)
     with bars.stage("building"):
         if words is None:
-            lm = NGramLM.from_table(table, vocabulary, missing_unigrams, device, engine)
+            parts = LMParts.of_table(table, vocabulary, missing_unigrams, engine)
         else:
-            lm = _composed(table, words, tokenizer, vocab_size, device, engine, of_words)
+            parts = _composed(table, words, tokenizer, vocab_size, engine, of_words)
     perplexity = None
     if valid is not None:
         with bars.stage("validating"):
             valid_texts = list(_rows(valid, field))
             if tokenizer is not None and not _are_ids(valid_texts):
                 valid_texts = [normaliser(normalise, tokenizer)(text) for text in valid_texts]
-            perplexity = lm.perplexity(valid_texts, None if _are_ids(valid_texts) else tokenizer)
+            scored = scored_texts(without_word_bonus(parts), valid_texts, None if _are_ids(valid_texts) else tokenizer)
+            perplexity = perplexity_of(scored, vocabulary.size, set(parts.unk_tokens.tolist()))
     summary = TrainingSummary(
         num_sentences=num_sentences,
         num_tokens=num_tokens,
@@ -146,10 +157,10 @@ def train(
         perplexity_per_token=None if perplexity is None else perplexity.per_token,
         perplexity_per_word=None if perplexity is None else perplexity.per_word,
     )
-    lm.config = replace(lm.config, training=summary)
+    parts = parts.with_config(training=summary)
     for warning in warnings:
         logger.warning("%s", warning)
-    return Training(lm, sentences.report, perplexity, tuple(warnings), None if words is None else (table, words))
+    return Training(parts, sentences.report, perplexity, tuple(warnings), None if words is None else (table, words))
 
 
 def _refuse_for_words(tokenizer: Any, missing_unigrams: str | float, given: Sequence[str]) -> None:
@@ -162,8 +173,6 @@ def _refuse_for_words(tokenizer: Any, missing_unigrams: str | float, given: Sequ
 
 
 def _word_texts(texts: Iterable[Any], field: str, clean: Any, folder: str | Path | None) -> Any:
-    from ..lexicon.texts import WordTexts
-
     if isinstance(texts, str | bytes):
         raise ValueError(f"texts should be a list of sentences, got the single text {texts[:40]!r}; put it into a list")
     return WordTexts(_rows(texts, field), clean, folder)
@@ -174,16 +183,13 @@ def _composed(
     words: list[str],
     tokenizer: Any,
     vocab_size: int | None,
-    device: Any,
     engine: str,
     of_words: dict[str, Any],
-) -> NGramLM:
-    from ..lexicon import compose
-
+) -> LMParts:
     on_cpu = NGramTable(
         table.vocab_size, tuple(type(order)(*(getattr(order, name).cpu() for name in _COLUMNS)) for order in table.orders)
     )
-    return compose(on_cpu, words, tokenizer, vocab_size=vocab_size, device=device, engine=engine, **of_words)
+    return compose(on_cpu, words, tokenizer, vocab_size=vocab_size, engine=engine, **of_words)
 
 
 class _Sentences:

@@ -1,10 +1,9 @@
-"""OnTheFlyLM: a language model over tokens that is composed of one over words as searches come to its states."""
+"""LazyAutomaton: a language model over tokens that is composed of one over words as searches come to its states."""
 
 from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
@@ -17,13 +16,11 @@ from ..automaton import BackoffAutomaton
 from ..automaton.ops import check_engine
 from ..automaton.pool import AutomatonPool
 from ..automaton.tensors import AutomatonTensors
-from ..config.config import NGramLMConfig
-from ..language_model.model import NGramLM
+from ..config.word_summary import WordSummary
 from .lazy_automaton import LOCK, GrowingAutomaton, Texts
 from .lazy_pool import Alone, Pooled
-from .lazy_search import Growth
 from .unknowns import grade_unknown_words
-from .words import Parts
+from .word_parts import WordParts
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +53,7 @@ class Bonuses(NamedTuple):
     grades: Grades | None = None
 
 
-class OnTheFlyLM(NGramLM):
+class LazyAutomaton(BackoffAutomaton):
     """A word-level model for which `composition="on_the_fly"` was asked, or which is too large to be composed as a whole.
 
     It scores as the whole would, to the bit; what it holds is the model over words, and those states over tokens that have been
@@ -64,10 +61,9 @@ class OnTheFlyLM(NGramLM):
     `most_bytes`: then the next search that begins while no other goes on starts anew. The model over words stays on the CPU.
 
     Args:
-        config: see `NGramLMConfig`.
         parts: what is composed.
-        unk_tokens: int32, tokens that are in no word.
-        pieces: of the tokenizer.
+        words: what is known of it.
+        vocab_size: V.
         engine: see `NGramLM.from_arpa`.
         bonuses: what differs from the word-level model's probabilities.
 
@@ -79,28 +75,23 @@ class OnTheFlyLM(NGramLM):
 
     def __init__(
         self,
-        config: NGramLMConfig,
-        parts: Parts,
-        unk_tokens: Tensor,
-        pieces: Sequence[str | None] | None = None,
+        parts: WordParts,
+        words: WordSummary,
+        vocab_size: int,
         engine: str = "auto",
         bonuses: Bonuses | None = None,
     ) -> None:
         nn.Module.__init__(self)
-        self.vocab_size, self.context_length = config.vocab_size, config.context_length
+        self.vocab_size, self.context_length = vocab_size, words.context_length
         self.engine = check_engine(engine)
-        self.config = config
-        self.pieces = None if pieces is None else tuple(pieces)
-        self.parts, self.bonuses = parts, bonuses or Bonuses()
+        self.parts, self.words, self.bonuses = parts, words, bonuses or Bonuses()
         self.most_bytes = MOST_BYTES
         self._begin()
         self.register_buffer("roots", torch.zeros(1, dtype=torch.int32))
         self.register_buffer("starts", torch.tensor([self.growing.begin], dtype=torch.int32))
-        self.register_buffer("unk_tokens", unk_tokens)
 
     def _begin(self) -> None:
-        parts, bonuses, words = self.parts, self.bonuses, self.config.words
-        assert words is not None
+        parts, bonuses, words = self.parts, self.bonuses, self.words
 
         def graded(tensors: AutomatonTensors, contexts: int) -> AutomatonTensors:
             assert bonuses.grades is not None
@@ -113,7 +104,7 @@ class OnTheFlyLM(NGramLM):
         self._first_bytes = self.growing.nbytes
         # Copies in pools, and the searches that use them; whether states are in the hands of who asked the model itself.
         self._pooled: WeakKeyDictionary[AutomatonPool, Pooled] = WeakKeyDictionary()
-        self._searches: WeakSet[Growth] = WeakSet()
+        self._searches: WeakSet[Any] = WeakSet()
         self._handed_out = self._has_told = False
         self._tensors: tuple[Any, AutomatonTensors] | None = None
 
@@ -131,9 +122,9 @@ class OnTheFlyLM(NGramLM):
             old.leave()
             self.grow_in(pool)
 
-    def changed(self, bonuses: Bonuses, config: NGramLMConfig | None = None) -> OnTheFlyLM:
-        """The same with other bonuses; the model over words is shared."""
-        made = OnTheFlyLM(config or self.config, self.parts, self.unk_tokens.cpu(), self.pieces, self.engine, bonuses)
+    def changed(self, bonuses: Bonuses, words: WordSummary | None = None) -> LazyAutomaton:
+        """Return the same with other bonuses; the model over words is shared."""
+        made = LazyAutomaton(self.parts, words or self.words, self.vocab_size, self.engine, bonuses)
         made.most_bytes = self.most_bytes
         return made.to(self.device)
 
@@ -149,13 +140,14 @@ class OnTheFlyLM(NGramLM):
             pooled = self._pooled[pool]
             pool.places[id(self)] = pooled.places[0]._replace(root=pooled.root, start=pooled.start)
 
-    def grow_with(self, pool: AutomatonPool | None, growth: Growth) -> None:
-        """Have a search know of the model, and keep its states until it is over; without a pool it uses them where they lie."""
+    def joined(self, pool: AutomatonPool | None, search: object) -> Pooled | Alone:
+        """Return what a search composes, and keep its states as long as the search is there; without a pool it uses them where
+        they lie."""
         if pool is None:
             with LOCK:
                 self._start_anew_if_large()
-        growth.growing.append(Alone(self.growing) if pool is None else self._pooled[pool])
-        self._searches.add(growth)
+        self._searches.add(search)
+        return Alone(self.growing) if pool is None else self._pooled[pool]
 
     def _start_anew_if_large(self) -> None:
         if self.growing.nbytes - self._first_bytes <= self.most_bytes:
@@ -247,14 +239,6 @@ class OnTheFlyLM(NGramLM):
         """Check the model over words. Raises what the same of `BackoffAutomaton` raises."""
         self.parts.lm.automaton.validate()
 
-    def _without_word_bonus(self) -> BackoffAutomaton:
-        return self.changed(self.bonuses._replace(word=0.0)) if self.bonuses.word else self
-
-    def _saved_tensors(self) -> dict[str, Tensor]:
-        from .lazy_saved import saved_tensors
-
-        return saved_tensors(self)
-
     def __getstate__(self) -> dict[str, Any]:
         return {
             name: value for name, value in vars(self).items() if name not in ("_pooled", "_searches", "_tensors", "growing")
@@ -264,5 +248,5 @@ class OnTheFlyLM(NGramLM):
         super().__setstate__(state)
         self._begin()
 
-    def __deepcopy__(self, memory: dict[int, Any]) -> OnTheFlyLM:
+    def __deepcopy__(self, memory: dict[int, Any]) -> LazyAutomaton:
         return copy.copy(self).changed(self.bonuses)

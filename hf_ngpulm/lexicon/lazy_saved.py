@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,17 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..automaton import BackoffAutomaton
+from ..automaton import BackoffAutomaton, LMParts
 from ..automaton.automaton import MAX_CONTEXT_LENGTH
 from ..automaton.tensors import AutomatonTensors
 from ..config.config import NGramLMConfig
 from ..config.word_summary import LARGEST_SCORE
 from ..errors import NGramFormatError
-from .lazy_model import Bonuses, Grades, OnTheFlyLM
+from .lazy_model import Bonuses, Grades, LazyAutomaton
 from .spellings import Boundaries
 from .trie import build_trie, spelling_keys
 from .word_lm import WordLM
-from .words import Parts, parts_of_words
+from .word_parts import WordParts, parts_of_words
 
 OF_WORDS = "words."
 # Lengths of unknown words that are charged otherwise; for each there is a state with an arc for every token.
@@ -35,9 +34,9 @@ OF_LEXICON = (
 NAMES = (*(OF_WORDS + name for name in (*AutomatonTensors._fields, "starts")), *OF_LEXICON)
 
 
-def saved_tensors(lm: OnTheFlyLM) -> dict[str, Tensor]:
-    """By name, see `NAMES`."""
-    parts, bonuses, words = lm.parts, lm.bonuses, lm.parts.lm.automaton
+def saved_tensors(automaton: LazyAutomaton, unk_tokens: Tensor) -> dict[str, Tensor]:
+    """Return the tensors that are saved, by name, see `NAMES`."""
+    parts, bonuses, words = automaton.parts, automaton.bonuses, automaton.parts.lm.automaton
     found = {OF_WORDS + name: tensor for name, tensor in words.tensors._asdict().items()}
     found[OF_WORDS + "starts"] = words.starts
     grades = bonuses.grades
@@ -52,11 +51,13 @@ def saved_tensors(lm: OnTheFlyLM) -> dict[str, Tensor]:
         "grades": np.array([] if grades is None else [grades.scored, grades.whole, *grades.charged], dtype=np.float64),
     }
     found |= {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
-    return found | {"unk_tokens": lm.unk_tokens.cpu()}
+    return found | {"unk_tokens": unk_tokens.cpu()}
 
 
-def model_of(config: NGramLMConfig, tensors: dict[str, Tensor], pieces: Sequence[str | None] | None, engine: str) -> OnTheFlyLM:
-    """The model of its tensors, which are checked, and not copied.
+def saved_parts(
+    config: NGramLMConfig, tensors: dict[str, Tensor], pieces: tuple[str | None, ...] | None, engine: str
+) -> LMParts:
+    """Return a model of its tensors, which are checked, and not copied.
 
     Raises:
         NGramFormatError: they don't fit together; names the first thing that is wrong.
@@ -117,7 +118,7 @@ def model_of(config: NGramLMConfig, tensors: dict[str, Tensor], pieces: Sequence
     lm = WordLM(automaton, word_of, form_of, size)
     boundaries = Boundaries(begins, delimiter)
     offset = None if words.closed_vocabulary else words.unk_score_offset
-    parts: Parts = parts_of_words(lm, build_trie(offsets, tokens), boundaries, offset, words.unk_token_cost)
+    parts: WordParts = parts_of_words(lm, build_trie(offsets, tokens), boundaries, offset, words.unk_token_cost)
     required = parts.context_length, words.context_length, MAX_CONTEXT_LENGTH
     require(sorted(required) == list(required), f"words.context_length should be from {required[0]} to {required[2]}")
     require(len(arrays["bonuses"]) == 3, "bonuses should be three numbers")
@@ -130,4 +131,5 @@ def model_of(config: NGramLMConfig, tensors: dict[str, Tensor], pieces: Sequence
         require(bool(good) and words.unk_token_cost == 0, "the grades of unknown words don't fit")
         grades = Grades(tuple(piece_lengths.tolist()), scored, tuple(charged), whole)
     bonuses = Bonuses(word, spaces, bool(begins_at_start), grades)
-    return OnTheFlyLM(config, parts, tensors["unk_tokens"], pieces, engine, bonuses)
+    lazy = LazyAutomaton(parts, words, config.vocab_size, engine, bonuses)
+    return LMParts(config, lazy, tensors["unk_tokens"], pieces)

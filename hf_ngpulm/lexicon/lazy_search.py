@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -13,9 +13,14 @@ from ..automaton.tensors import AutomatonTensors
 from .lazy_automaton import LOCK, Texts
 from .lazy_pool import Alone, Pooled
 
-if TYPE_CHECKING:
-    from ..search.ctc_beam.cpu import Stops
-    from .lazy_model import OnTheFlyLM
+
+class Stops(Protocol):
+    """Where the rows of a search have stopped: `[B, N]` states that are unfinished, and how many of these each row has."""
+
+    @property
+    def states(self) -> np.ndarray: ...
+    @property
+    def counts(self) -> np.ndarray: ...
 
 
 class Growth:
@@ -23,15 +28,13 @@ class Growth:
 
     Args:
         pool: in which all automata of the search lie; None if there is only one, which lies nowhere else.
-        models: those that grow.
+        models: the `LazyAutomaton` of each that grows.
     """
 
-    def __init__(self, pool: AutomatonPool | None, models: Sequence[OnTheFlyLM]) -> None:
+    def __init__(self, pool: AutomatonPool | None, models: Sequence[Any]) -> None:
         self.pool = pool
-        self.growing: list[Pooled | Alone] = []
         self._only = models[0]
-        for model in models:
-            model.grow_with(pool, self)
+        self.growing: list[Pooled | Alone] = [model.joined(pool, self) for model in models]
 
     lock = LOCK
 

@@ -5,32 +5,24 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
-from ..automaton import BackoffAutomaton
-from ..automaton.automaton import MAX_CONTEXT_LENGTH
+from ..automaton import BackoffAutomaton, LMParts
 from ..common.arguments import check_number, one_of, whole
 from ..config.config import NGramLMConfig
 from ..config.word_summary import LARGEST_SCORE, WordSummary
 from ..ngrams.table import NGramTable, one_thread
 from ..text.vocabulary import Vocabulary, tokenizer_of
-from .composition import compose_automaton
+from .lazy_model import Bonuses, LazyAutomaton
 from .reweighing import reweighed
-from .spellings import SHOWN, Boundaries, Lexicon, LexiconSource, make_lexicon
-from .trie import Trie, build_trie, sorted_spellings
-from .word_lm import WordLM, form_lm
-
-if TYPE_CHECKING:
-    from ..language_model.model import NGramLM
+from .spellings import SHOWN, Lexicon, LexiconSource, make_lexicon
+from .word_parts import compose_parts, spelled_parts
 
 logger = logging.getLogger(__name__)
 
-# What an unknown word scores where there may be none: finite, so that no engine computes with infinities, and far below any
-# path that keeps to the lexicon. A search none of whose hypotheses keeps to it still returns its best one.
-FORBIDDEN = -1e4
 MOST_CUTTINGS = 64
 OPTIONS = (
     "lexicon", "case", "cuttings", "closed_vocabulary", "unk_score_offset", "unk_token_cost", "word_bonus", "composition",
@@ -38,17 +30,6 @@ OPTIONS = (
 # With more n-grams a model is composed on the fly if nothing else is asked for: as a whole it would take more than 0.7 GB, and
 # half a minute to make.
 MOST_STATIC_NGRAMS = 5_000_000
-
-
-class Parts(NamedTuple):
-    """What composition takes, see `hf_ngpulm.lexicon.composition.compose_automaton`."""
-
-    lm: WordLM
-    trie: Trie
-    boundaries: Boundaries
-    unknown_score: float
-    unknown_token_score: float
-    context_length: int
 
 
 @one_thread()
@@ -63,12 +44,11 @@ def compose(
     unk_score_offset: float = -10.0,
     unk_token_cost: float | None = None,
     word_bonus: float = 0.0,
-    device: str | torch.device | None = None,
     engine: str = "auto",
     cuttings: int = 1,
     composition: str = "auto",
     may_be_empty: bool = False,
-) -> NGramLM:
+) -> LMParts:
     """Make a language model over tokens of one over words, see `hf_ngpulm.lexicon.composition`.
 
     Args:
@@ -82,7 +62,7 @@ def compose(
         unk_token_cost: natural log, what each token of an unknown word costs; that of a uniform choice by default, log V.
         word_bonus: natural log, added to the probability of every word, known or not: a bonus for each word in units of the
             LM's weight. (pyctcdecode's beta, divided by its alpha.) Texts score, and have a perplexity, as without it.
-        device, engine: as for `NGramLM.from_arpa`.
+        engine: as for `NGramLM.from_arpa`.
         cuttings: in how many ways words are cut into pieces, up to 64, see `hf_ngpulm.lexicon.spellings.make_lexicon`. Each
             scores what the word does. With several, let CTC beam search join them: `CTCDecoder(..., merge="text")`.
         composition: "static" makes all states now; "on_the_fly" makes a state when a search comes to it, from a model over
@@ -95,8 +75,6 @@ def compose(
         NGramFormatError: no word can be spelled, or only in another case; a bad lexicon; more states than can be addressed.
         ValueError: the offset, the cost or the bonus isn't a finite number; cuttings out of range, or not of pieces.
     """
-    from ..language_model.model import NGramLM
-
     if len(words) != table.vocab_size:
         raise ValueError(f"words should name the {table.vocab_size} ids of the table, got {len(words)}")
     tokenizer = tokenizer_of(tokenizer)
@@ -127,7 +105,7 @@ def compose(
     _tell(spelled, len(words), given=lexicon is not None)
     parts = spelled_parts(table, spelled, None if closed_vocabulary else unk_score_offset, cost)
     is_static = composition == "static"
-    automaton, _, num_contexts = compose_parts(parts) if is_static else (None, None, 0)
+    whole_model, _, num_contexts = compose_parts(parts) if is_static else (None, None, 0)
     summary = WordSummary(
         num_words=len(words),
         num_spelled=spelled.num_words,
@@ -158,57 +136,17 @@ def compose(
     unused = np.ones(vocabulary.size, dtype=bool)
     unused[spelled.tokens] = False
     in_no_word = torch.from_numpy(np.flatnonzero(unused).astype(np.int32))
-    made: NGramLM
-    if automaton is None:
-        from .lazy_model import Bonuses, OnTheFlyLM
-
-        made = OnTheFlyLM(config, parts, in_no_word, vocabulary.pieces, engine, Bonuses(word=float(word_bonus)))
+    automaton: BackoffAutomaton
+    if whole_model is None:
+        automaton = LazyAutomaton(parts, summary, vocabulary.size, engine, Bonuses(word=float(word_bonus)))
     else:
-        tensors = automaton.tensors
+        tensors = whole_model.tensors
         if word_bonus:
             tensors = reweighed(tensors, summary, vocabulary.size, word=word_bonus)
-        made = NGramLM(config, tensors, automaton.roots, automaton.starts, in_no_word, vocabulary.pieces, engine)
-    return made if device is None else made.to(device)
-
-
-def compose_spelled(
-    table: NGramTable, lexicon: Lexicon, unk_score_offset: float | None, unk_token_cost: float
-) -> tuple[BackoffAutomaton, int, int]:
-    """The automaton, the number of different spellings, and that of the LM's own states, which come first.
-
-    Arguments as for `compose`; no offset closes the vocabulary.
-    """
-    return compose_parts(spelled_parts(table, lexicon, unk_score_offset, unk_token_cost))
-
-
-def compose_parts(parts: Parts) -> tuple[BackoffAutomaton, int, int]:
-    """See `compose_spelled`."""
-    lm = form_lm(parts.lm)
-    automaton = compose_automaton(
-        lm, parts.trie, parts.boundaries, parts.unknown_score, parts.unknown_token_score, parts.context_length
-    )
-    return automaton, parts.trie.num_forms, lm.num_states
-
-
-def spelled_parts(table: NGramTable, lexicon: Lexicon, unk_score_offset: float | None, unk_token_cost: float) -> Parts:
-    """What is composed. Arguments as for `compose_spelled`."""
-    form_of, offsets, tokens = sorted_spellings(lexicon.offsets, lexicon.tokens)
-    trie = build_trie(offsets, tokens)
-    lm = WordLM.of_table(table, lexicon.words, form_of, trie.num_forms)
-    return parts_of_words(lm, trie, lexicon.boundaries, unk_score_offset, unk_token_cost)
-
-
-def parts_of_words(
-    lm: WordLM, trie: Trie, boundaries: Boundaries, unk_score_offset: float | None, unk_token_cost: float
-) -> Parts:
-    """The same of a model and a lexicon that are made already."""
-    unknown = FORBIDDEN if unk_score_offset is None else lm.unknown + unk_score_offset
-    # What a state depends on may lie further back than `order` words of the lexicon where words are cut at delimiters (the end
-    # of a long unknown one may look like a known one), or where the context decides which word of one spelling it was.
-    is_local = boundaries.delimiter is None and len(lm.form_of) == trie.num_forms
-    order = lm.automaton.context_length + 1
-    context_length = (order + 1) * (trie.longest + 1) if is_local else MAX_CONTEXT_LENGTH
-    return Parts(lm, trie, boundaries, unknown, -unk_token_cost, min(context_length, MAX_CONTEXT_LENGTH))
+        automaton = BackoffAutomaton(
+            tensors, vocabulary.size, config.context_length, whole_model.roots, whole_model.starts, engine
+        )
+    return LMParts(config, automaton, in_no_word, vocabulary.pieces)
 
 
 def refuse_options(options: Iterable[str], why: str) -> None:

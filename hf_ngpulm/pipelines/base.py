@@ -18,7 +18,8 @@ from transformers.pipelines.automatic_speech_recognition import rescale_stride
 
 from ..config.tuned import SETTINGS, with_remembered
 from ..decoding.hypotheses import Hypothesis
-from ..language_model.model import NGramLM, configured_lm, load_language_model
+from ..language_model.loading import configured_lm, load_language_model
+from ..language_model.model import NGramLM
 from .families import frame_lengths
 from .per_item import RECORDING, Numbered, Recordings, listed_values, numbered, numbers_in
 

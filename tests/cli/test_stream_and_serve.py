@@ -18,7 +18,7 @@ from hf_ngpulm.audio import sources
 from hf_ngpulm.audio.files import read_audio
 from hf_ngpulm.audio.sources import file_pieces
 from hf_ngpulm.cli.app import run
-from hf_ngpulm.cli.phrases import read_phrases
+from hf_ngpulm.cli.models import read_phrases
 from hf_ngpulm.common.bundled import bundled
 
 DEMO = bundled("examples/speech/harbour")
@@ -168,7 +168,7 @@ def test_serve_hands_on_who_may_come(monkeypatch):
     given = {}
     monkeypatch.setattr("hf_ngpulm.cli.serve.load_streaming", lambda *_, **__: None)
     monkeypatch.setattr("hf_ngpulm.cli.serve.warm_up", lambda _: None)
-    monkeypatch.setattr("hf_ngpulm.serving.make_app", lambda _, limits, *more: given.update(limits=limits, proxies=more[-1]))
+    monkeypatch.setattr("hf_ngpulm.cli.serve.make_app", lambda _, limits, *more: given.update(limits=limits, proxies=more[-1]))
     monkeypatch.setattr("hf_ngpulm.cli.serve._serve", lambda *_: asyncio.sleep(0))
     assert (
         run(

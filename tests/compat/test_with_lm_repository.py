@@ -16,7 +16,7 @@ from hf_ngpulm import CTCDecoder, NGramFormatError, NGramLM, TokenizerMismatchEr
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.compat import LanguageModel, build_ctcdecoder
 from hf_ngpulm.formats.wav2vec2.word_files import Attrs, charged_to_unknown_words
-from hf_ngpulm.language_model.model import load_language_model
+from hf_ngpulm.language_model.loading import load_language_model
 from hf_ngpulm.lexicon.spellings import make_lexicon
 
 TASK = "automatic-speech-recognition"
@@ -117,7 +117,7 @@ def test_saved_as_a_model_of_this_package(saved, tmp_path):
     lm = NGramLM.from_wav2vec2_with_lm(saved)
     lm.save_pretrained(tmp_path / "lm")
     again = load_language_model(tmp_path / "lm")
-    assert again.config == lm.config and torch.equal(again.arc_weights, lm.arc_weights)
+    assert again.config == lm.config and torch.equal(again.tensors.arc_weights, lm.tensors.arc_weights)
     config = json.loads((tmp_path / "lm" / "config.json").read_text())
     for bad, problem in (({}, "lm_weight"), ({"lm_weight": 1, "wizard": 2}, "wizard"), ({"lm_weight": "x"}, "lm_weight")):
         (tmp_path / "lm" / "config.json").write_text(json.dumps(config | {"defaults": bad}))
@@ -264,7 +264,7 @@ def test_from_the_hub(saved, tmp_path):
         code = """
             import json
             from hf_ngpulm import NGramLM
-            from hf_ngpulm.language_model.model import load_language_model
+            from hf_ngpulm.language_model.loading import load_language_model
             lm = NGramLM.from_wav2vec2_with_lm("alice/with-lm")
             other = load_language_model("alice/with-lm")
             row = lm.score_sequences(__import__("torch").tensor([[20, 21, 1, 20]]))

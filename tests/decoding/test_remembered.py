@@ -19,7 +19,8 @@ from transformers import AutoModelForCTC, AutoProcessor
 from hf_ngpulm import CTCDecoder, NGramLM, NGramLogitsProcessor, PhraseBooster, StreamingDecoder, TransducerDecoder
 from hf_ngpulm.audio import StreamingRecognizer
 from hf_ngpulm.cli.app import run
-from hf_ngpulm.cli.streaming_models import load_streaming
+from hf_ngpulm.cli.models import load_streaming
+from hf_ngpulm.cli.options import Chunks, Decoding
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.config import tuned
 from hf_ngpulm.config.tuned import ModelIdentity, TunedDecoding, with_remembered
@@ -247,7 +248,7 @@ def test_commands(folders, capsys):
     given = ["--lm-weight", "0.1", "--num-beams", "2"]
     assert printed(*transcribe, tuned_one, *given) == printed(*transcribe, plain_one, *given)
     assert printed(*stream, tuned_one, *given) == printed(*stream, plain_one, *given)
-    recognizers = [load_streaming(CTC, "cpu", 1.0, lm=tuned_one, lm_weight=weight) for weight in (None, 0.1)]  # serve's, too
+    recognizers = [load_streaming(CTC, "cpu", Decoding(tuned_one, weight), Chunks()) for weight in (None, 0.1)]  # serve's, too
     decoders = [recognizer.decoder.decoder for recognizer in recognizers]
     assert [(decoder.fusion.weight, decoder.num_beams, decoder.beta) for decoder in decoders] == [(1.7, 4, 4.5), (0.1, 1, None)]
     tuned_text = printed(*stream, tuned_one)["text"]

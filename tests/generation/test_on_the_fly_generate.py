@@ -37,7 +37,7 @@ def test_generate(lms, name, search):
         torch.manual_seed(0)
         in_strategy = family.model.generate(**settings, custom_generate=seq2seq_generate, lm=lm, lm_weight=0.9)
         found.append((in_processor, in_strategy))
-    assert len(growing.growing.composed) > 1
+    assert len(growing.automaton.growing.composed) > 1
     for ours, theirs in zip(found[-1], found[0], strict=True):
         assert torch.equal(ours.sequences, theirs.sequences)
         for mine, whole in zip(ours.scores, theirs.scores, strict=True):
@@ -63,9 +63,9 @@ def test_a_processor_lets_the_model_start_anew(lms):
     static, growing = lms
     growing.forget()
     processor = NGramLogitsProcessor(growing, 0.7, model=family.model)
-    growing.most_bytes = 0
+    growing.automaton.most_bytes = 0
     expected = family.model.generate(**family.inputs, logits_processor=[NGramLogitsProcessor(static, 0.7, model=family.model)])
     for _ in range(2):
-        before = growing.growing
+        before = growing.automaton.growing
         assert torch.equal(family.model.generate(**family.inputs, logits_processor=[processor]), expected)
-        assert growing.growing is not before
+        assert growing.automaton.growing is not before

@@ -18,7 +18,7 @@ DEMO = bundled("examples/speech/harbour")
 PRELUDE = """
 import hashlib, json, sys, torch
 from hf_ngpulm import NGramLM
-from hf_ngpulm.language_model.model import load_language_model
+from hf_ngpulm.language_model.loading import load_language_model
 
 def digest(lm):
     return hashlib.sha256(b"".join(buffer.numpy().tobytes() for buffer in lm.buffers())).hexdigest()

@@ -45,7 +45,9 @@ def test_what_no_model_has_is_backed_off_to():
     context = [model.states_after(torch.tensor([[0]]), bos=False) for model in (*models, mixture)]
     first, second, mixed = (float(model.scores(state)[0, 3]) for model, state in zip((*models, mixture), context))
     state = int(context[2])
-    backoff = float(mixture.backoff_weights[state]) + float(mixture.scores(mixture.backoff_states[state : state + 1])[0, 3])
+    backoff = float(mixture.tensors.backoff_weights[state]) + float(
+        mixture.scores(mixture.tensors.backoff_states[state : state + 1])[0, 3]
+    )
     assert mixed == pytest.approx(backoff)
     exact = torch.tensor([first, second]).exp() @ torch.tensor(weights)
     assert abs(mixed - float(exact.log())) > 0.01

@@ -23,8 +23,10 @@ from transformers import AutoTokenizer
 
 from hf_ngpulm import NGramFormatError, NGramLM, TokenizerMismatchError
 from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.config.config import NGramLMConfig
+from hf_ngpulm.formats.safetensors import TENSORS, tensors_of
 from hf_ngpulm.language_model import model as module
-from hf_ngpulm.language_model.model import NGramLMConfig, load_language_model
+from hf_ngpulm.language_model.loading import load_language_model
 
 ROOT = Path(__file__).parents[1]
 MODEL = bundled("examples/models/ctc")
@@ -214,8 +216,8 @@ def test_changing_the_dtype_keeps_float32(small, dtype):
 def test_deepcopy_shares_nothing(small):
     copied = copy.deepcopy(small)
     assert_same(copied, small)
-    copied.arc_weights.zero_()
-    assert float(small.arc_weights.abs().sum()) > 0
+    copied.tensors.arc_weights.zero_()
+    assert float(small.tensors.arc_weights.abs().sum()) > 0
     assert "vocab_size=5" in repr(copied)
 
 
@@ -447,7 +449,7 @@ def test_what_may_be_changed_in_a_config_by_hand(folder, small):
     values = {**json.loads(path.read_text()), "tokenizer_id": "org/asr", "defaults": {"lm_weight": 0.4}}
     path.write_text(json.dumps(dict(sorted(values.items()))))
     found = NGramLM.from_pretrained(folder)
-    assert torch.equal(found.arc_weights, small.arc_weights)
+    assert torch.equal(found.tensors.arc_weights, small.tensors.arc_weights)
     assert (found.config.tokenizer_id, found.config.defaults) == ("org/asr", {"lm_weight": 0.4})
 
 
@@ -535,7 +537,7 @@ def test_damaged_weights_never_crash(folder, small):
         assert lm.scores(states).shape == (small.num_states, 5)
 
 
-@pytest.mark.parametrize("name", module.TENSORS)
+@pytest.mark.parametrize("name", TENSORS)
 def test_tensors_that_are_missing_or_unknown(folder, name):
     rewrite(folder, drop=[name])
     with pytest.raises(NGramFormatError, match=rf"missing or unknown: \['{name}'\]"):
@@ -545,22 +547,22 @@ def test_tensors_that_are_missing_or_unknown(folder, name):
         NGramLM.from_pretrained(folder)
 
 
-@pytest.mark.parametrize("name", module.TENSORS)
+@pytest.mark.parametrize("name", TENSORS)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float16, torch.bool, torch.float64, torch.float8_e4m3fn], ids=str)
 def test_wrong_dtypes(folder, small, name, dtype):
-    rewrite(folder, **{name: getattr(small, name).to(dtype)})
+    rewrite(folder, **{name: tensors_of(small.parts)[name].to(dtype)})
     with pytest.raises(NGramFormatError, match=rf"{name} should be torch\.\w+, is {dtype}"):
         NGramLM.from_pretrained(folder)
 
 
-@pytest.mark.parametrize("name", module.TENSORS)
+@pytest.mark.parametrize("name", TENSORS)
 def test_wrong_shapes(folder, small, name):
-    for wrong in (getattr(small, name)[None], getattr(small, name)[:1].reshape(())):
+    for wrong in (tensors_of(small.parts)[name][None], tensors_of(small.parts)[name][:1].reshape(())):
         rewrite(folder, **{name: wrong.clone()})
         with pytest.raises(NGramFormatError, match=f"{name} should have one dimension"):
             NGramLM.from_pretrained(folder)
     if name != "unk_tokens":
-        rewrite(folder, **{name: getattr(small, name)[:0].clone()})
+        rewrite(folder, **{name: tensors_of(small.parts)[name][:0].clone()})
         with pytest.raises(NGramFormatError, match="broken n-gram automaton"):
             NGramLM.from_pretrained(folder)
 
@@ -596,7 +598,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize(("name", "at", "value", "complaint"), HOSTILE)
 def test_hostile_values(folder, small, name, at, value, complaint):
-    tensor = getattr(small, name).clone()
+    tensor = tensors_of(small.parts)[name].clone()
     tensor[at] = value
     rewrite(folder, **{name: tensor})
     with pytest.raises(NGramFormatError, match=complaint) as error:
@@ -607,7 +609,7 @@ def test_hostile_values(folder, small, name, at, value, complaint):
 def test_hostile_backoff_chains(folder, small):
     """A cycle of two states, and a chain that is longer than the order allows."""
     states = torch.arange(small.num_states, dtype=torch.int32)
-    cycle = small.backoff_states.clone()
+    cycle = small.tensors.backoff_states.clone()
     cycle[1], cycle[2] = 2, 1
     rewrite(folder, backoff_states=cycle)
     with pytest.raises(NGramFormatError, match="doesn't lead to a shorter context"):

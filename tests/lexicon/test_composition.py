@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from two_level import Spelled, TwoLevel, spellings
 
 from hf_ngpulm.formats.arpa import ArpaFile
-from hf_ngpulm.lexicon.words import compose_spelled
+from hf_ngpulm.lexicon.word_parts import compose_spelled
 
 slow_to_draw = settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]

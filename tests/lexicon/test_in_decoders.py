@@ -21,14 +21,15 @@ WEIGHT, BETA = 0.7, 1.0
 def words(letters, texts, tmp_path_factory):
     """A model, and its words asked one by one."""
     training = train(texts, letters, unit="word", order=2)
+    lm = NGramLM(training.parts)
     path = tmp_path_factory.mktemp("words") / "words.arpa"
     write_arpa(training.of_words[0], path, "piece", training.of_words[1])
     spellings = [(word, tuple(letters(word)["input_ids"])) for word in training.of_words[1]]
-    spelled = Spelled([(str(n), tokens) for n, (_, tokens) in enumerate(spellings)], training.lm.vocab_size, delimiter=4)
-    reference = TwoLevel(path.read_text(), Spelled([], 1), -10.0, math.log(training.lm.vocab_size))
+    spelled = Spelled([(str(n), tokens) for n, (_, tokens) in enumerate(spellings)], lm.vocab_size, delimiter=4)
+    reference = TwoLevel(path.read_text(), Spelled([], 1), -10.0, math.log(lm.vocab_size))
     reference.spelled, reference.lm = spelled, BruteForce(path.read_text())
     reference.words_of = {tokens: [word] for word, tokens in spellings}
-    return training.lm, reference
+    return lm, reference
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from hf_ngpulm.decoding.graph import GraphDecoder
 from hf_ngpulm.formats.arpa import write_arpa
 from hf_ngpulm.language_model.training import train
 from hf_ngpulm.lexicon import words as lexicon_words
-from hf_ngpulm.lexicon.lazy_model import Bonuses, Grades, OnTheFlyLM
+from hf_ngpulm.lexicon.lazy_model import Bonuses, Grades, LazyAutomaton
 from hf_ngpulm.ngrams import NGramTable
 
 SENTENCES = ["a bad cab", "abba had a cab", "dad fed a bad cab", "cab", "fff a", ""]
@@ -50,7 +50,7 @@ def test_saved_and_loaded(arpa, request, kind, how, tmp_path):
     static, growing = both(arpa, tokenizer, **how)
     growing.save_pretrained(tmp_path)
     loaded = NGramLM.from_pretrained(tmp_path)
-    assert isinstance(loaded, OnTheFlyLM)
+    assert isinstance(loaded.automaton, LazyAutomaton)
     assert loaded.config == growing.config
     assert loaded.pieces == static.pieces
     assert scores(loaded, tokenizer) == scores(growing, tokenizer) == scores(static, tokenizer)
@@ -63,7 +63,7 @@ def test_bonuses_for_words(arpa, letters, texts, tmp_path):
     made = {}
     for composition in ("static", "on_the_fly"):
         table, words = train(texts, letters, unit="word", order=3).of_words
-        made[composition] = lexicon_words.compose(table, words, letters, word_bonus=1.5, composition=composition)
+        made[composition] = NGramLM(lexicon_words.compose(table, words, letters, word_bonus=1.5, composition=composition))
     static, growing = made.values()
     growing.save_pretrained(tmp_path)
     for lm in (growing, NGramLM.from_pretrained(tmp_path), pickle.loads(pickle.dumps(growing)), copy.deepcopy(growing)):
@@ -74,11 +74,11 @@ def test_bonuses_for_words(arpa, letters, texts, tmp_path):
 
 
 def test_large_models_are_composed_on_the_fly(arpa, letters, monkeypatch, caplog):
-    assert not isinstance(NGramLM.from_arpa(arpa, letters, units="word"), OnTheFlyLM)
+    assert not isinstance(NGramLM.from_arpa(arpa, letters, units="word"), LazyAutomaton)
     monkeypatch.setattr(lexicon_words, "MOST_STATIC_NGRAMS", 20)
     with caplog.at_level(logging.INFO, "hf_ngpulm"):
         lm = NGramLM.from_arpa(arpa, letters, units="word")
-    assert isinstance(lm, OnTheFlyLM)
+    assert isinstance(lm.automaton, LazyAutomaton)
     assert sum('composition="static"' in record.message for record in caplog.records) == 1
     with pytest.raises(ValueError, match="composition must be one of"):
         NGramLM.from_arpa(arpa, letters, units="word", composition="lazy")
@@ -116,7 +116,7 @@ def test_what_needs_the_whole_says_so(arpa, letters):
 
 def test_states_that_are_none(arpa, letters):
     _, growing = both(arpa, letters)
-    for state in (-1, 1, 2 * growing.growing.num_states):
+    for state in (-1, 1, 2 * growing.automaton.growing.num_states):
         with pytest.raises(IndexError, match=f"state {state} in row 1"):
             growing.scores(torch.tensor([0, state]))
 
@@ -144,7 +144,7 @@ def test_states_in_somebodys_hands_stay(arpa, letters, caplog):
     static, growing = both(arpa, letters)
     row = torch.tensor([letters("a bad c")["input_ids"]])
     states, whole = growing.states_after(row), static.states_after(row)
-    growing.most_bytes = 0
+    growing.automaton.most_bytes = 0
     logits = 3 * torch.randn(2, 30, len(letters), generator=torch.Generator().manual_seed(0))
     for _ in range(3):
         CTCDecoder(letters, growing, 0.5, num_beams=8)(logits)
@@ -201,7 +201,12 @@ def kept(arpa, letters, tmp_path_factory):
     _, growing = both(arpa, letters, unk_token_cost=0.0)
     grades = Grades((1,) * growing.vocab_size, -5.0, (-1.0, -2.0, -5.0), -5.0)
     words = dataclasses.replace(growing.config.words, context_length=1023)
-    graded = growing.changed(Bonuses(grades=grades), dataclasses.replace(growing.config, words=words))
+    graded = NGramLM(
+        dataclasses.replace(
+            growing.parts, config=dataclasses.replace(growing.config, words=words),
+            automaton=growing.automaton.changed(Bonuses(grades=grades), words),
+        )
+    )  # fmt: skip
     graded.save_pretrained(folder)
     assert scores(NGramLM.from_pretrained(folder), letters) == scores(graded, letters)
     tensors = {name: tensor.clone() for name, tensor in load_file(folder / "model.safetensors").items()}
@@ -303,7 +308,7 @@ def test_options_beyond_any_score(option, composition, letters):
 def test_words_with_more_spellings_than_a_search_could_cope_with(composition, letters):
     table = NGramTable.from_rows(1, [(torch.tensor([[0]]), torch.tensor([-1.0]), torch.tensor([0.0]))])
     ways = list(itertools.product(range(5, 11), repeat=4))
-    made = lexicon_words.compose(table, ["a"], letters, lexicon={"a": ways[:1024]}, composition=composition)
+    made = NGramLM(lexicon_words.compose(table, ["a"], letters, lexicon={"a": ways[:1024]}, composition=composition))
     assert made.config.words.num_spellings == 1024
     with pytest.raises(NGramFormatError, match="a word has 1296 spellings; at most 1024"):
         lexicon_words.compose(table, ["a"], letters, lexicon={"a": ways}, composition=composition)
@@ -316,7 +321,7 @@ def test_a_long_spelling_among_many_short_ones(letters, tmp_path):
     words = [str(n) for n in range(len(ways) + 1)]
     lexicon = dict(zip(words, [*([way] for way in ways), [(5,) * 1022]]))
     table = NGramTable.from_rows(len(words), [rows])
-    made = lexicon_words.compose(table, words, letters, lexicon=lexicon, composition="on_the_fly")
+    made = NGramLM(lexicon_words.compose(table, words, letters, lexicon=lexicon, composition="on_the_fly"))
     made.save_pretrained(tmp_path)
     tracemalloc.start()
     try:

@@ -16,7 +16,7 @@ from hf_ngpulm.formats.arpa import ArpaFile
 from hf_ngpulm.language_model.training import train
 from hf_ngpulm.lexicon.reweighing import reweighed
 from hf_ngpulm.lexicon.unknowns import grade_unknown_words
-from hf_ngpulm.lexicon.words import compose_spelled
+from hf_ngpulm.lexicon.word_parts import compose_spelled
 
 LN10 = math.log(10)
 slow_to_draw = settings(
@@ -106,8 +106,8 @@ def test_every_path(path, data):
 
 def test_a_bonus_is_no_probability(letters, texts, tmp_path):
     """Texts and their perplexity are those of the model; decoders see the bonus; it is saved."""
-    plain = train(texts, letters, unit="word", order=2).lm
-    with_bonus = train(texts, letters, unit="word", order=2, word_bonus=1.5).lm
+    plain = NGramLM(train(texts, letters, unit="word", order=2).parts)
+    with_bonus = NGramLM(train(texts, letters, unit="word", order=2, word_bonus=1.5).parts)
     assert with_bonus.perplexity(texts, letters) == plain.perplexity(texts, letters)
     row = torch.tensor([letters("a bad cab")["input_ids"]])
     assert float(with_bonus.score_sequences(row)) == pytest.approx(float(plain.score_sequences(row)) + 3 * 1.5, abs=1e-4)
@@ -122,7 +122,7 @@ def test_a_bonus_is_no_probability(letters, texts, tmp_path):
 
 def test_delimiters_at_the_start(letters, texts):
     """Where nothing has been said they cost nothing, if the start is named."""
-    lm = train(texts, letters, unit="word", order=2, unk_token_cost=0.0).lm
+    lm = NGramLM(train(texts, letters, unit="word", order=2, unk_token_cost=0.0).parts)
     start = int(lm.starts[0])
     tensors = reweighed(lm.tensors, lm.config.words, lm.vocab_size, delimiter=-2.0, start=start)
     asked = BackoffAutomaton(tensors, lm.vocab_size, 1023, lm.roots, lm.starts)

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from hf_ngpulm import NGramFormatError, NGramLM
 from hf_ngpulm.formats.arpa import ArpaFile, write_arpa
-from hf_ngpulm.language_model.model import load_language_model
+from hf_ngpulm.language_model.loading import load_language_model
 from hf_ngpulm.language_model.training import train
 from hf_ngpulm.lexicon import compose
 from hf_ngpulm.lexicon.spellings import make_lexicon
@@ -58,7 +58,7 @@ def test_units_are_detected(arpa, caplog):
     assert detected.config.unit == "word"
     assert [record for record in caplog.records if "word-level language model" in record.message]
     asked = load_language_model(path, tokenizer)
-    assert torch.equal(asked.arc_weights, detected.arc_weights)
+    assert torch.equal(asked.tensors.arc_weights, detected.tensors.arc_weights)
 
 
 def test_training_is_counting_and_composing(case, tmp_path):
@@ -66,10 +66,10 @@ def test_training_is_counting_and_composing(case, tmp_path):
     training = train(texts, tokenizer, unit="word", order=2, valid=texts[:2])
     table, words = training.of_words
     assert sorted(words) == sorted({word for text in texts for word in text.split()})
-    assert training.perplexity.per_word == pytest.approx(training.lm.perplexity(texts[:2], tokenizer).per_word)
-    composed = compose(table, words, tokenizer)
-    assert torch.equal(composed.arc_weights, training.lm.arc_weights)
-    assert training.lm.order == 2 and training.lm.num_ngrams == table.num_ngrams
+    assert training.perplexity.per_word == pytest.approx(NGramLM(training.parts).perplexity(texts[:2], tokenizer).per_word)
+    composed = NGramLM(compose(table, words, tokenizer))
+    assert torch.equal(composed.tensors.arc_weights, NGramLM(training.parts).tensors.arc_weights)
+    assert NGramLM(training.parts).order == 2 and NGramLM(training.parts).num_ngrams == table.num_ngrams
     assert NGramLM.train(texts, tokenizer=tokenizer, unit="word").order == 3
 
 
@@ -251,7 +251,7 @@ class TestLexicons:
         lexicon = {**{word: [] for word in words}, first: [tokenizer.tokenize(first)], second: ids}
         same = NGramLM.from_arpa(path, tokenizer=tokenizer, units="word", lexicon=lexicon)
         plain = NGramLM.from_arpa(path, tokenizer=tokenizer, units="word")
-        assert torch.equal(same.arc_weights, plain.arc_weights)
+        assert torch.equal(same.tensors.arc_weights, plain.tensors.arc_weights)
         both = NGramLM.from_arpa(path, tokenizer=tokenizer, units="word", lexicon=ways)
         assert both.config.words.num_spelled == 2 and both.config.words.num_spellings == 2
 
@@ -263,7 +263,7 @@ class TestLexicons:
         (tmp_path / "lexicon.txt").write_text("\n".join(lines))
         found = NGramLM.from_arpa(path, tokenizer=tokenizer, units="word", lexicon=tmp_path / "lexicon.txt")
         plain = NGramLM.from_arpa(path, tokenizer=tokenizer, units="word")
-        assert torch.equal(found.arc_weights, plain.arc_weights)
+        assert torch.equal(found.tensors.arc_weights, plain.tensors.arc_weights)
 
     def test_words_that_are_allowed(self, arpa, caplog):
         path, tokenizer, texts = arpa

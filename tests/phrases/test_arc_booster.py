@@ -77,10 +77,10 @@ def test_the_arcs_are_the_models_own(tokenizer, lm):
     assert booster.seen["zebra"] < len(tokens_of(tokenizer, "zebra"))
     state = int(lm.roots[0])
     for token in tokens:
-        first, end = lm.arc_offsets[state : state + 2].tolist()
-        (arc,) = [arc for arc in range(first, end) if int(lm.arc_tokens[arc]) == token]
+        first, end = lm.tensors.arc_offsets[state : state + 2].tolist()
+        (arc,) = [arc for arc in range(first, end) if int(lm.tensors.arc_tokens[arc]) == token]
         assert arc in arcs
-        state = int(lm.arc_targets[arc])
+        state = int(lm.tensors.arc_targets[arc])
 
 
 def test_in_a_decoder(tokenizer, lm):

@@ -8,10 +8,11 @@ import torch
 from two_level import Spelled
 
 from hf_ngpulm import NGramLM
+from hf_ngpulm.automaton import LMParts
 from hf_ngpulm.config.config import NGramLMConfig
 from hf_ngpulm.config.word_summary import WordSummary
-from hf_ngpulm.lexicon.lazy_model import OnTheFlyLM
-from hf_ngpulm.lexicon.words import compose_parts, spelled_parts
+from hf_ngpulm.lexicon.lazy_model import LazyAutomaton
+from hf_ngpulm.lexicon.word_parts import compose_parts, spelled_parts
 
 
 def both_ways(table, spelled: Spelled, words, offset=-10.0, cost=1.0):
@@ -27,8 +28,9 @@ def both_ways(table, spelled: Spelled, words, offset=-10.0, cost=1.0):
         vocab_size=automaton.vocab_size, order=table.order, num_ngrams=table.num_ngrams, states_per_depth=(), words=summary
     )
     none = torch.zeros(0, dtype=torch.int32)
-    static = NGramLM(config, automaton.tensors, automaton.roots, automaton.starts, none)
-    return static, OnTheFlyLM(config, parts, none)
+    static = NGramLM(LMParts(config, automaton, none))
+    lazy = LazyAutomaton(parts, summary, config.vocab_size)
+    return static, NGramLM(LMParts(config, lazy, none))
 
 
 def random_words(tokens, order=3, seed=0, count=400, delimiter=None, vocab_size=None):

@@ -32,16 +32,17 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 from huggingface_hub import hf_hub_download, snapshot_download
 from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
 
+from ...automaton import BackoffAutomaton, LMParts
 from ...automaton.automaton import MAX_CONTEXT_LENGTH
 from ...config.config import MODEL_TYPE
 from ...errors import NGramFormatError, TokenizerMismatchError
 from ...lexicon import compose
+from ...lexicon.lazy_model import Grades, LazyAutomaton
 from ...lexicon.reweighing import reweighed
 from ...lexicon.unknowns import grade_unknown_words
 from ...text.spelling import speller_of
@@ -65,30 +66,26 @@ from .word_files import (
     with_unlisted,
 )
 
-if TYPE_CHECKING:
-    from ...language_model.model import NGramLM
-
 logger = logging.getLogger(__name__)
 
 ALPHABET_FILE, LM_FOLDER = "alphabet.json", "language_model"
 CONFIG_FILE = "config.json"
 
 
-def lm_from_repository(
+def parts_of_repository(
     repo: str | os.PathLike[str],
     tokenizer: Any,
     hub: dict[str, Any],
     case: str,
     closed_vocabulary: bool,
-    device: str | torch.device | None,
     engine: str,
     composition: str,
-) -> NGramLM:
-    """What `NGramLM.from_wav2vec2_with_lm` does.
+) -> LMParts:
+    """Read what `NGramLM.from_wav2vec2_with_lm` returns.
 
     Args:
         hub: `revision`, `token`, `cache_dir` and `local_files_only`, as downloading takes them.
-        repo, tokenizer, case, closed_vocabulary, device, engine, composition: as there.
+        repo, tokenizer, case, closed_vocabulary, engine, composition: as there.
     """
     repo = os.fspath(repo)
     folder = download(repo, **hub)
@@ -123,8 +120,8 @@ def lm_from_repository(
     weight = attrs.alpha or math.inf
     has_pieces = speller_of(tokenizer).mark is not None
     try:
-        lm = compose(
-            table, words, tokenizer, lexicon, None, case, closed_vocabulary, attrs.offset, 0.0, attrs.beta / weight, None,
+        parts = compose(
+            table, words, tokenizer, lexicon, None, case, closed_vocabulary, attrs.offset, 0.0, attrs.beta / weight,
             engine, CUTTINGS if has_pieces else 1, composition,
         )  # fmt: skip
     except NGramFormatError as error:
@@ -138,42 +135,42 @@ def lm_from_repository(
     }
     if has_pieces:
         defaults["merge"] = "text"
-    lm.config = replace(lm.config, defaults=defaults)
+    parts = parts.with_config(defaults=defaults)
     if not attrs.score_boundary:
-        lm = _without_start(lm)
+        parts = _without_start(parts)
     if attrs.alpha and not closed_vocabulary:
-        lm = _with_graded_unknown_words(lm, attrs, unknown_log_prob(table))
-    return lm if device is None else lm.to(device)
+        parts = _with_graded_unknown_words(parts, attrs, unknown_log_prob(table))
+    return parts
 
 
-def _without_start(lm: NGramLM) -> NGramLM:
-    """The same for texts that begin without context."""
-    if lm.grows:
-        from ...lexicon.lazy_model import OnTheFlyLM
-
-        assert isinstance(lm, OnTheFlyLM)
-        return lm.changed(lm.bonuses._replace(begins_at_start=False))
-    lm.starts = lm.roots.clone()
-    return lm
+def _without_start(parts: LMParts) -> LMParts:
+    """Return the same for texts that begin without context."""
+    automaton = parts.automaton
+    if isinstance(automaton, LazyAutomaton):
+        return replace(parts, automaton=automaton.changed(automaton.bonuses._replace(begins_at_start=False)))
+    automaton.starts = automaton.roots.clone()
+    return parts
 
 
-def _with_graded_unknown_words(lm: NGramLM, attrs: Attrs, unknown: float) -> NGramLM:
-    """The same, with unknown words that cost what they do in pyctcdecode's search; in units of alpha."""
-    assert lm.config.words is not None
+def _with_graded_unknown_words(parts: LMParts, attrs: Attrs, unknown: float) -> LMParts:
+    """Return the same, with unknown words that cost what they do in pyctcdecode's search; in units of alpha."""
+    config, automaton = parts.config, parts.automaton
+    assert config.words is not None
     whole = whole_unknown_word(attrs, unknown) / attrs.alpha
     charged = [charge / attrs.alpha for charge in charged_to_unknown_words(attrs, unknown)]
-    spaces = -math.log(lm.vocab_size) / attrs.alpha
-    words = replace(lm.config.words, context_length=MAX_CONTEXT_LENGTH)
-    config = replace(lm.config, words=words)
-    if lm.grows:
-        from ...lexicon.lazy_model import Grades, OnTheFlyLM
-
-        assert isinstance(lm, OnTheFlyLM)
-        grades = Grades(tuple(piece_lengths(lm)), whole, tuple(charged), whole)
-        return lm.changed(lm.bonuses._replace(delimiter=spaces, grades=grades), config)
-    tensors = reweighed(lm.tensors, lm.config.words, lm.vocab_size, delimiter=spaces, start=int(lm.starts[0]))
-    tensors = grade_unknown_words(tensors, lm.config.words, piece_lengths(lm), whole, charged, whole)
-    return type(lm)(config, tensors, lm.roots, lm.starts, lm.unk_tokens, lm.pieces, lm.engine)
+    lengths = piece_lengths(parts)
+    spaces = -math.log(config.vocab_size) / attrs.alpha
+    words = replace(config.words, context_length=MAX_CONTEXT_LENGTH)
+    graded: BackoffAutomaton
+    if isinstance(automaton, LazyAutomaton):
+        grades = Grades(tuple(lengths), whole, tuple(charged), whole)
+        graded = automaton.changed(automaton.bonuses._replace(delimiter=spaces, grades=grades), words)
+    else:
+        start = int(automaton.starts[0])
+        tensors = reweighed(automaton.tensors, config.words, config.vocab_size, delimiter=spaces, start=start)
+        tensors = grade_unknown_words(tensors, config.words, lengths, whole, charged, whole)
+        graded = automaton.with_tensors(tensors, MAX_CONTEXT_LENGTH)
+    return replace(parts, config=replace(config, words=words), automaton=graded)
 
 
 def download(

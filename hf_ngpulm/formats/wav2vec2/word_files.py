@@ -9,15 +9,16 @@ import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from ...automaton import LMParts
 from ...automaton.convert import MISSING_LOG_PROB
 from ...common.arguments import LARGEST_WEIGHT
 from ...errors import NGramFormatError
 from ...lexicon.spellings import SHOWN
-from ...lexicon.words import FORBIDDEN
+from ...lexicon.word_parts import FORBIDDEN
 from ...ngrams.table import NGramTable
 from ..arpa import ArpaFile
 from ..kenlm import KenLMFile, is_kenlm_binary, read_binary
@@ -29,9 +30,6 @@ from .constants import (
     DEFAULT_UNK_LOGP_OFFSET,
     LOG_BASE_CHANGE_FACTOR,
 )
-
-if TYPE_CHECKING:
-    from ...language_model.model import NGramLM
 
 logger = logging.getLogger(__name__)
 
@@ -187,9 +185,9 @@ def whole_unknown_word(attrs: Attrs, unknown: float) -> float:
     return attrs.alpha * (unknown + attrs.offset)
 
 
-def piece_lengths(lm: NGramLM) -> list[int]:
-    """Characters of each token of a language model, without the mark of words' beginnings."""
-    return [len((piece or "").lstrip("▁Ġ")) for piece in lm.pieces or ()]
+def piece_lengths(parts: LMParts) -> list[int]:
+    """Return the characters of each token of a language model, without the mark of words' beginnings."""
+    return [len((piece or "").lstrip("▁Ġ")) for piece in parts.pieces or ()]
 
 
 def checked_attrs(values: dict[str, Any]) -> Attrs:
