@@ -3,9 +3,9 @@
 The core is built by `csrc/build.py`; where there is no compiler, PyPI's `ziglang` becomes a requirement of the build. A wheel
 fits every Python of its platform.
 
-In the source tree each model is a folder by itself. In the wheel, which would be twice as large without, those tensors that
-several models have under one name are moved to `encoder.safetensors` beside the folders, and an index in each (as Transformers
-writes it for weights in several files) says where they are: `from_pretrained` loads the same as before.
+In the source tree each model is a folder by itself. In the wheel, which has some of them only, those tensors that several
+models have under one name are moved to `encoder.safetensors` beside the folders, and an index in each (as Transformers writes
+it for weights in several files) says where they are: `from_pretrained` loads the same as before. Of the clips it has some, too.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ try:
 except ModuleNotFoundError:  # while tests look at what is below
     BuildHookInterface = object
 
-MODELS = "examples/models"
+MODELS, SPEECH = "examples/models", "examples/speech"
+MODELS_IN_WHEEL, CLIPS_IN_WHEEL = ("ctc", "canary"), 20  # of each set; a wheel shouldn't have more than 12 MB
 SHARED = "encoder.safetensors"
+PREFIX = "model."  # Transformers adds or removes it where a model has a tensor with or without
 OWN, HEAD, INDEX = "model.safetensors", "head.safetensors", "model.safetensors.index.json"
 
 Tensors = dict[str, tuple[str, list[int], bytes]]  # by name: type, shape and numbers
@@ -50,8 +52,9 @@ class Build(BuildHookInterface):
         if version == "editable":  # the source tree is there
             return
         self.folder = Path(tempfile.mkdtemp())
-        share_tensors(Path(self.root) / MODELS, self.folder)
-        build_data["force_include"][str(self.folder)] = f"hf_ngpulm/_bundled/{MODELS}"
+        gather(Path(self.root), self.folder)
+        for part in (MODELS, SPEECH):
+            build_data["force_include"][str(self.folder / part)] = f"hf_ngpulm/_bundled/{part}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if hasattr(self, "folder"):
@@ -74,21 +77,42 @@ def _core() -> ModuleType:
     return module
 
 
+def gather(root: Path, out: Path) -> None:
+    """Put the models and clips that a wheel has into a folder, where they lie as in the source tree."""
+    with tempfile.TemporaryDirectory() as chosen:
+        for name in MODELS_IN_WHEEL:
+            shutil.copytree(root / MODELS / name, Path(chosen) / name)
+        share_tensors(Path(chosen), out / MODELS)
+    for index in sorted((root / SPEECH).glob("*/clips.jsonl")):
+        folder = out / SPEECH / index.parent.name
+        shutil.copytree(index.parent, folder, ignore=shutil.ignore_patterns("clips*", "*.arpa.gz"))
+        lines = index.read_text(encoding="utf-8").splitlines()[:CLIPS_IN_WHEEL]
+        (folder / index.name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        (folder / "clips").mkdir()
+        for line in lines:
+            shutil.copy(index.parent / json.loads(line)["audio"], folder / "clips")
+
+
 def share_tensors(models: Path, out: Path) -> None:
     """Copy a folder of models, with the tensors that several have in one file."""
     shutil.copytree(models, out, dirs_exist_ok=True)
     tensors = {path.parent.name: read(path) for path in sorted(out.glob(f"*/{OWN}"))}
-    counts = Counter((name, *tensor[:1], tensor[2]) for own in tensors.values() for name, tensor in own.items())
+    counts = Counter(
+        (name.removeprefix(PREFIX), *tensor[:1], tensor[2]) for own in tensors.values() for name, tensor in own.items()
+    )
     shared: Tensors = {}
     for model, own in tensors.items():
-        places = {}
+        places, head = {}, {}
         for name, tensor in own.items():
-            is_shared = counts[name, tensor[0], tensor[2]] > 1 and shared.setdefault(name, tensor) == tensor
-            places[name] = f"../{SHARED}" if is_shared else HEAD
-        if HEAD not in places.values() or len(set(places.values())) == 1:
-            continue  # nothing of it is shared
+            plain = name.removeprefix(PREFIX)
+            if counts[plain, tensor[0], tensor[2]] > 1 and shared.setdefault(plain, tensor) == tensor:
+                places[plain] = f"../{SHARED}"
+            else:
+                places[name], head[name] = HEAD, tensor
+        if not head or len(head) == len(own):
+            continue  # all of it is shared, or nothing
         (out / model / OWN).unlink()
-        write(out / model / HEAD, {name: own[name] for name, place in places.items() if place == HEAD})
+        write(out / model / HEAD, head)
         index = {"metadata": {"total_size": sum(len(tensor[2]) for tensor in own.values())}, "weight_map": places}
         (out / model / INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
     write(out / SHARED, shared)

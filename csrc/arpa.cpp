@@ -1,7 +1,7 @@
 // Reading the n-grams of ARPA files: hf_ngpulm/formats/arpa.py finds out what the sections are, and says what a fault is.
 //
-// What nearly every number is like is read here: a decimal one that a double holds to the last bit, and a value that it may have.
-// Others (long ones, `-inf`, what isn't a number at all) are left to the caller, who knows what to make of them.
+// What nearly every number is like is read here: a decimal one of at most 19 digits that isn't huge, and a value that it may have.
+// Others (`-inf`, what isn't a number at all) are left to the caller, who knows what to make of them.
 #include "core.hpp"
 
 // As hf_ngpulm/formats/arpa.py declares it: the n-grams of one order. `capacity` of them are written, natural logarithms; `left` are
@@ -56,7 +56,20 @@ constexpr Kinds KINDS;
 Kind kind(uint8_t byte) { return KINDS.of[byte]; }
 bool is_digit(uint8_t byte) { return byte >= '0' && byte <= '9'; }
 
-// A decimal number as a double, correctly rounded, since both factors are exact (Clinger 1990); false for one that isn't so simple.
+// digits / 10 ** places, correctly rounded, for at most 27 places: 5 ** 27 fits into 63 bits.
+double quotient(uint64_t digits, int64_t places) {
+  unsigned __int128 divisor = 1;
+  for (int64_t i = 0; i < places; ++i) divisor *= 5;
+  const int shift = 64 + __builtin_clzll(digits);
+  const unsigned __int128 dividend = (unsigned __int128)digits << shift, whole = dividend / divisor;
+  // Of the quotient, which has more than 64 bits, the upper 64; the last of them is set if there is anything beneath.
+  const int beneath = 64 - __builtin_clzll(uint64_t(whole >> 64));
+  const uint64_t upper = uint64_t(whole >> beneath);
+  const bool is_exact = whole * divisor == dividend && ((unsigned __int128)upper << beneath) == whole;
+  return std::ldexp(double(upper | !is_exact), int(beneath - shift - places));
+}
+
+// A decimal number as a double, correctly rounded; false for one that isn't so simple.
 bool read_number(Field field, double& value) {
   static constexpr double POWERS[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
                                       1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
@@ -73,7 +86,9 @@ bool read_number(Field field, double& value) {
     exponent = point - at;
     count -= exponent;
   }
-  if (count == 0 || count > 19) return false;  // (19 digits fit into 64 bits)
+  if (count == 0) return false;
+  for (const uint8_t* zero = first; count > 19 && (*zero == '0' || *zero == '.'); ++zero) count -= *zero == '0';
+  if (count > 19) return false;  // (so many fit into 64 bits)
   if (at < end && (*at == 'e' || *at == 'E')) {
     const bool is_below = ++at < end && *at == '-';
     if (at < end && (*at == '-' || *at == '+')) ++at;
@@ -82,8 +97,13 @@ bool read_number(Field field, double& value) {
     for (; at < end && is_digit(*at); ++at) given = given * 10 + (*at - '0');
     exponent += is_below ? -given : given;
   }
-  if (at < end || digits > uint64_t(1) << 53 || exponent < -22 || exponent > 22) return false;
-  value = exponent < 0 ? double(digits) / POWERS[-exponent] : double(digits) * POWERS[exponent];
+  if (at < end) return false;
+  if (digits <= uint64_t(1) << 53 && exponent >= -22 && exponent <= 22)  // both factors are exact (Clinger 1990)
+    value = exponent < 0 ? double(digits) / POWERS[-exponent] : double(digits) * POWERS[exponent];
+  else if (digits != 0 && exponent >= -27 && exponent <= 0)
+    value = quotient(digits, -exponent);
+  else
+    return false;
   if (is_negative) value = -value;
   return true;
 }

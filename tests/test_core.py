@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 # Not those of transformers and numba themselves.
 EXTRAS = (
     "accelerate", "aiohttp", "datasets", "evaluate", "jiwer", "matplotlib", "pyarrow", "rich", "sounddevice", "soundfile",
-    "soxr", "typer",
+    "soxr", "triton", "typer",
 )  # fmt: skip
 
 HIDE = f"""

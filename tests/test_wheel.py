@@ -1,8 +1,9 @@
-"""The bundled models as the wheel has them: the encoder once, and each model as before."""
+"""What is bundled, as the wheel has it: the encoder once, and each model as before; some models and clips only."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 import transformers
 
+from hf_ngpulm.common import bundled
 from hf_ngpulm.models import HatForASR, StatelessTransducerForASR
 
 ROOT = Path(__file__).parent.parent
@@ -41,6 +43,25 @@ def size(folder):
 
 def test_it_is_less_than_half(shared):
     assert size(shared) < size(ROOT / "examples/models") / 2
+
+
+def test_a_wheel_has_some_of_what_is_bundled(build, tmp_path, monkeypatch):
+    build.gather(ROOT, tmp_path)
+    assert {path.name for path in (tmp_path / "examples/models").iterdir()} == {"ctc", "canary", "encoder.safetensors"}
+    assert size(tmp_path) < 11_000_000  # a wheel of 12 MB has the core, its sources and their documentation, too
+    for clips in ("harbour", "callsigns", "contacts"):
+        folder = tmp_path / "examples/speech" / clips
+        lines = [json.loads(line) for line in (folder / "clips.jsonl").read_text(encoding="utf-8").splitlines()]
+        assert {folder / line["audio"] for line in lines} == set((folder / "clips").iterdir()) and len(lines) == 20
+    assert (tmp_path / "examples/speech/harbour/lm/config.json").exists()
+
+    monkeypatch.setattr(bundled, "_ROOTS", (tmp_path,))
+    assert bundled.is_bundled("examples/models/ctc") and bundled.bundled("examples/models/ctc").is_dir()
+    assert not bundled.is_bundled("examples/models/tdt")
+    with pytest.raises(
+        FileNotFoundError, match=r"tdt doesn't come with wheels .* have canary and ctc.*a clone of the repository"
+    ):
+        bundled.bundled("examples/models/tdt")
 
 
 @pytest.mark.parametrize("name", CLASSES)

@@ -116,7 +116,7 @@ def run(arguments: Sequence[str]) -> int:
         if error.name not in extras:
             raise
         return _complain(f"this command needs {error.name}: pip install 'hf-ngpulm[all]'")
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         return _complain(str(error))
     except Exception as error:
         # typer's own complaints about options and arguments; their class has moved between its versions.

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..audio.files import read_audio
-from ..common.bundled import bundled
+from ..common.bundled import bundled, is_bundled
 from ..evaluation import entity_errors, word_errors
 from ..language_model.model import NGramLM
 from .models import load_recogniser
@@ -69,8 +69,9 @@ def demo(
     clips: Annotated[int, typer.Option("--clips", min=0, help="Transcripts to show of each set.")] = 3,
     as_json: JsonOption = False,
 ) -> None:
-    """Small models of every kind transcribe bundled clips: alone, with a language model, a beam, phrases. Works offline."""
-    chosen = list(dict.fromkeys(model or MODELS))
+    """Transcribe bundled clips by small models of several kinds: alone, with a language model, a beam, phrases. Works offline."""
+    present = [name for name in MODELS if is_bundled(f"examples/models/{name}")]
+    chosen = list(dict.fromkeys(model or present))
     unknown = [name for name in chosen if name not in MODELS]
     if unknown:
         raise ValueError(f"--model {unknown[0]}: there is no such model; there are {', '.join(MODELS)}")
@@ -93,6 +94,9 @@ def demo(
             phrases = _phrases(speech / of_set, sets[of_set])
             sets[of_set].recognise(asr, name, "beam", **beam)
             sets[of_set].recognise(asr, name, "phrases", phrases=phrases, phrase_weight=PHRASE_WEIGHTS[name], **beam)
+    if len(present) < len(MODELS):
+        missing = ", ".join(MODELS[name] for name in MODELS if name not in present)
+        print(f"There are more models (and clips) in a clone of the repository: {missing}", file=sys.stderr)
     if as_json:
         _print_json(sets)
     else:

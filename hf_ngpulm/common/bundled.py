@@ -5,11 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
+_ROOTS = (_PACKAGE / "_bundled", _PACKAGE.parent)
+
+
+def is_bundled(name: str) -> bool:
+    """Whether this installation has a file or folder; a wheel has some of the repository's only."""
+    return any((root / name).exists() for root in _ROOTS)
 
 
 def bundled(name: str) -> Path:
-    """Path of a bundled file or folder, given as in the source tree (`examples/models`, `model_cards/ngram_lm.md`)."""
-    for root in (_PACKAGE / "_bundled", _PACKAGE.parent):
+    """Path of a bundled file or folder, given as in the source tree (`examples/models`, `model_cards/ngram_lm.md`).
+
+    Raises:
+        FileNotFoundError: this installation hasn't got it.
+    """
+    for root in _ROOTS:
         if (root / name).exists():
             return root / name
+    models = sorted(path.name for path in (_ROOTS[0] / "examples/models").glob("*") if path.is_dir())
+    if models:  # installed from a wheel
+        raise FileNotFoundError(
+            f"{name} doesn't come with wheels of hf_ngpulm (of the bundled models they have {' and '.join(models)}), but with"
+            " its source: run this in a clone of the repository"
+        )
     raise FileNotFoundError(f"{name} isn't part of this installation of hf_ngpulm; install it again from its wheel or source")

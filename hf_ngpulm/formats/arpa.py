@@ -10,7 +10,6 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
-import itertools
 import lzma
 import math
 import os
@@ -204,7 +203,8 @@ class _Text:
 
     def line(self, at: int) -> bytes:
         """The line that a byte is in."""
-        return self.buffer[self.buffer.rfind(b"\n", 0, at) + 1 :].partition(b"\n")[0]
+        end = self.buffer.find(b"\n", at)
+        return self.buffer[self.buffer.rfind(b"\n", 0, at) + 1 : None if end < 0 else end]
 
     def sections(self) -> list[_Section]:
         """Read the header and find the section of each order."""
@@ -365,10 +365,15 @@ class _Unigrams(_Columns):
         try:
             self.words = self._written.tobytes().decode().split("\n")[:-1]
         except UnicodeDecodeError:
-            lines = text.buffer[section.first : section.end].split(b"\n")
-            for place in itertools.accumulate((len(line) + 1 for line in lines), initial=section.first):
-                self._check_text(place)
+            self._find_no_text()
             raise
+
+    def _find_no_text(self) -> None:
+        """Complain about the first line that isn't text."""
+        try:
+            self.text.buffer[self.section.first : self.section.end].decode()
+        except UnicodeDecodeError as error:
+            self._check_text(self.section.first + error.start)
 
     def index(self, ids: np.ndarray) -> Any:
         """The words as n-grams find them; `ids` int32 are what they stand for."""

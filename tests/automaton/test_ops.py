@@ -1,5 +1,8 @@
 """The operators: torch.compile passes through them, torch's own checks hold, and the engine is the one asked for."""
 
+import importlib.util
+import sys
+
 import pytest
 import torch
 from automata import build_automaton
@@ -173,3 +176,16 @@ class TestChoice:
     def test_the_cpu_engine_is_for_tensors_on_the_cpu(self):
         with pytest.raises(ValueError, match="cuda:0"):
             ops.engine_name("cpu", torch.device("cuda:0"))
+
+
+def test_a_missing_triton_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "triton" else found(name))
+    ops._require_triton.cache_clear()
+    automaton = bigrams("gpu")
+    with pytest.raises(ImportError, match=r"needs Triton: pip install 'hf-ngpulm\[gpu\]'.*engine='reference'"):
+        automaton.scores(automaton.roots)
+    with pytest.raises(ImportError, match="needs Triton"):
+        ops.engine_name("auto", torch.device("cuda"))
+    assert ops.engine_name("auto", torch.device("cpu")) == "cpu"
