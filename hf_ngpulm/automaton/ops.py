@@ -1,39 +1,18 @@
 """The queries as torch operators: `torch.compile` and CUDA graph capture pass through them.
 
-An operator is given the name of an engine. "auto" means the environment variable HF_NGPULM_ENGINE if it is set,
-otherwise the tensors' device decides: "cpu" (compiled loops), "gpu" (Triton), "reference" (plain torch) elsewhere.
+An operator is given the name of an engine, see `hf_ngpulm.engines.choice`.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
+from ..engines.choice import engine_name
 from .tensors import AutomatonTensors
-
-ENGINES = ("reference", "cpu", "gpu")
-ENGINE_VARIABLE = "HF_NGPULM_ENGINE"
-
-
-def check_engine(name: str, what: str = "engine") -> str:
-    if name not in ("auto", *ENGINES):
-        raise ValueError(f"{what} must be one of {('auto', *ENGINES)}, got {name!r}")
-    return name
-
-
-def engine_name(name: str, device: torch.device) -> str:
-    """The engine that "auto" stands for on a device; a named one is itself."""
-    if check_engine(name) == "auto":
-        name = check_engine(os.environ.get(ENGINE_VARIABLE) or "auto", ENGINE_VARIABLE)
-    if name == "auto":
-        name = {"cpu": "cpu", "cuda": "gpu"}.get(device.type, "reference")
-    if name == "cpu" and device.type != "cpu":
-        raise ValueError(f"the engine 'cpu' was asked for, but the tensors are on {device}; move them or use engine='auto'")
-    return name
 
 
 def load_engine(name: str, device: torch.device) -> ModuleType:
