@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..engines.choice import check_engine
 from ..errors import NGramFormatError
-from . import ops
+from . import ops  # noqa: F401  # registers the operators
 from .tensors import AutomatonTensors, token_dtype
 
 # Full-vocabulary queries take time quadratic in the length of a backoff chain: a file may not ask for more.
@@ -48,7 +49,7 @@ class BackoffAutomaton(nn.Module):
         super().__init__()
         self.vocab_size = vocab_size
         self.context_length = context_length
-        self.engine = ops.check_engine(engine)
+        self.engine = check_engine(engine)
         for name, tensor in tensors._asdict().items():
             self.register_buffer(name, tensor.contiguous())
         self.register_buffer("roots", roots.contiguous())

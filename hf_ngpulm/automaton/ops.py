@@ -1,58 +1,18 @@
 """The queries as torch operators: `torch.compile` and CUDA graph capture pass through them.
 
-An operator is given the name of an engine. "auto" means the environment variable HF_NGPULM_ENGINE if it is set,
-otherwise the tensors' device decides: "cpu" (the native core), "gpu" (Triton), "reference" (plain torch) elsewhere.
+An operator is given the name of an engine, see `hf_ngpulm.engines.choice`.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
-import importlib.util
-import os
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
+from ..engines.choice import engine_name
 from .tensors import AutomatonTensors
-
-ENGINES = ("reference", "cpu", "gpu")
-ENGINE_VARIABLE = "HF_NGPULM_ENGINE"
-
-
-def check_engine(name: str, what: str = "engine") -> str:
-    if name not in ("auto", *ENGINES):
-        raise ValueError(f"{what} must be one of {('auto', *ENGINES)}, got {name!r}")
-    return name
-
-
-def engine_name(name: str, device: torch.device) -> str:
-    """The engine that "auto" stands for on a device; a named one is itself.
-
-    Raises:
-        ImportError: "gpu" without Triton.
-        ValueError: an unknown engine, or one that can't be on that device.
-    """
-    if check_engine(name) == "auto":
-        name = check_engine(os.environ.get(ENGINE_VARIABLE) or "auto", ENGINE_VARIABLE)
-    if name == "auto":
-        name = {"cpu": "cpu", "cuda": "gpu"}.get(device.type, "reference")
-    if name == "cpu" and device.type != "cpu":
-        raise ValueError(f"the engine 'cpu' was asked for, but the tensors are on {device}; move them or use engine='auto'")
-    if name == "gpu":
-        _require_triton()
-    return name
-
-
-@functools.cache
-def _require_triton() -> None:
-    if importlib.util.find_spec("triton") is None:
-        raise ImportError(
-            "the engine 'gpu' needs Triton: pip install 'hf-ngpulm[gpu]' (on Linux; PyTorch's builds with CUDA bring it). Plain"
-            " PyTorch, which is slower, does without: engine='reference'",
-            name="triton",
-        )
 
 
 def load_engine(name: str, device: torch.device) -> ModuleType:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..decoding.sessions.ctc_blocks import search_frames, unscored
+from ..decoding.sessions.ctc import search_frames, unscored
 from ..errors import InvalidLogitsError
 from ..fusion.fusion import RowModels
 from ..search.ctc_beam import FIRST_HASH, INSIDE, BeamState, initial_state

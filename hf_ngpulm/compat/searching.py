@@ -15,7 +15,8 @@ from torch import Tensor
 from ..common.pickling import WithoutCaches
 from ..decoding.ctc import MOST_BEAMS, CTCDecoder
 from ..decoding.hypotheses import Hypothesis
-from ..decoding.sessions.ctc_blocks import BeamStream
+from ..decoding.sessions.blocks import BlockStream
+from ..decoding.sessions.ctc import BeamSlots
 from ..formats.wav2vec2.alphabet import Alphabet
 from ..formats.wav2vec2.word_files import CUTTINGS, Attrs
 from ..language_model.model import NGramLM
@@ -184,10 +185,11 @@ class Search:
         places = models.states[0, :count] - starts.to(torch.int32)
         states = models.states.clone()
         states[:, :count] = places + begins.to(torch.int32)
-        stream = BeamStream(decoder, models._replace(states=states), logits.device)
+        slots = BeamSlots(decoder, models._replace(states=states))
+        stream = BlockStream(slots, lambda row, phrases: (None, 0.0))
         stream.add_checked(logits, lengths)
         if self.of.fused is not None and not decoder.score_eos:
-            own = (stream.state.lm_states[..., :count] - places).flatten(0, 1)
-            ends = self.of.fused.end_scores(self.attrs, self.lms, own, True).view(stream.state.fused.shape)
-            stream.state = stream.state._replace(fused=stream.state.fused + ends)
+            own = (slots.state.lm_states[..., :count] - places).flatten(0, 1)
+            ends = self.of.fused.end_scores(self.attrs, self.lms, own, True).view(slots.state.fused.shape)
+            slots.state = slots.state._replace(fused=slots.state.fused + ends)
         return stream.hypotheses()

@@ -47,7 +47,7 @@ class SpelledModel:
         listed = language_model._unigram_set
         self.has_unlisted = bool(listed) and len(listed) < len(language_model.words)
         self._compose(language_model.attrs.offset)
-        self._lengths = piece_lengths(self.composed)
+        self._lengths = piece_lengths(self.composed.parts)
         self._weighed: tuple[Attrs, NGramLM] | None = None
 
     def _compose(self, offset: float) -> None:
@@ -59,8 +59,7 @@ class SpelledModel:
             composition="static", may_be_empty=True,
         )  # fmt: skip
         assert parts.config.words is not None
-        self.composed = parts
-        self._as_composed = NGramLM(parts)
+        self.composed = NGramLM(parts)
         self.words: WordSummary = parts.config.words
         self._offset = offset
 
@@ -79,7 +78,7 @@ class SpelledModel:
             automaton = composed.with_tensors(tensors)
             if not attrs.score_boundary:
                 automaton.starts = automaton.roots
-            self._weighed = (attrs, NGramLM(replace(self.composed, automaton=automaton)))
+            self._weighed = (attrs, NGramLM(replace(self.composed.parts, automaton=automaton)))
         return self._weighed[1]
 
     def word_end_scores(self, lm: NGramLM, states: Tensor) -> Tensor:
@@ -117,7 +116,7 @@ class SpelledModel:
 
     def state_after(self, start: int, tokens: list[int]) -> int:
         """The LM's state when the last word of some tokens has ended. It is the same whatever the model is weighed with."""
-        delimiter, lm = self.words.delimiter, self._as_composed
+        delimiter, lm = self.words.delimiter, self.composed
         ended = tokens if delimiter is None or not tokens or tokens[-1] == delimiter else [*tokens, delimiter]
         state = torch.tensor([start], dtype=torch.int32, device=lm.device)
         for token in ended:
@@ -145,7 +144,7 @@ class FusedModel:
 
     @property
     def vocab_size(self) -> int:
-        return self.parts[0].composed.config.vocab_size
+        return self.parts[0].composed.vocab_size
 
     @property
     def attrs(self) -> tuple[Attrs, ...]:

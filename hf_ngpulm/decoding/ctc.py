@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..automaton.ops import check_engine, engine_name
 from ..common.arguments import check_weight, one_of, refuse_idle, whole
-from ..common.batches import Outputs, checked_lengths, tensor_of
+from ..common.batches import Outputs, tensor_of
 from ..common.pickling import WithoutCaches
 from ..config.tuned import with_remembered
-from ..errors import InvalidLogitsError
+from ..engines.choice import check_engine, engine_name
 from ..fusion.fusion import LM_WEIGHT, Fusion, RowModels, select_rows
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
+from ..phrases import Booster
 from ..search import ctc_greedy as greedy
 from ..search.confidence import MEASURES
 from ..search.ctc_beam.whole import WholeSearch
@@ -25,7 +27,8 @@ from ..text.hashing import text_hashes
 from ..text.vocabulary import tokenizer_of
 from ..text.words import WordSplitter
 from .hypotheses import Hypothesis
-from .sessions.ctc_blocks import BeamStream, CTCStream, GreedyStream, WholeBatch, unscored
+from .sessions.blocks import BlockStream, check_logits, refuse_broken
+from .sessions.ctc import BeamSlots, GreedySlots, confidences_of, label_frames, unscored
 
 MOST_BEAMS = 1024
 MERGES = ("tokens", "text")
@@ -166,17 +169,42 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
         return self.decode_checked(logits, self.check(logits, lengths), phrases)
 
     def decode_checked(self, logits: Tensor, lengths: Tensor, phrases: Any = None) -> list[list[Hypothesis]]:
-        """The same for what `check` has seen."""
+        """Decode what `check` has seen."""
         models = self.fusion.shared_rows(logits.shape[0], logits.device, phrases)
         # Language models that grow have searches stop and go on.
         if self.num_beams > 1 and models.growth is None and engine_name(self.engine, logits.device) == "cpu":
-            stream: CTCStream = self._whole_batch(logits, models)
-        else:
-            stream = self._stream(models, logits.device)
+            return self._decode_whole(logits.detach(), lengths, models)
+        stream = self._stream(models)
         stream.add_checked(logits, lengths)
         return stream.hypotheses()
 
-    def _whole_batch(self, logits: Tensor, models: RowModels) -> WholeBatch:
+    def _decode_whole(self, logits: Tensor, lengths: Tensor, models: RowModels) -> list[list[Hypothesis]]:
+        """Search, rank and trace whole utterances in one call."""
+        found = self._whole_search(logits, models)(logits, lengths)
+        refuse_broken(found.bad_frames)
+        confidences = confidences_of(logits, lengths, self.confidence)
+        sums = np.pad(np.cumsum(confidences, axis=1, dtype=np.float64), ((0, 0), (1, 0)))
+        measured = self.confidence is not None
+        tokens, starts, ends = found.traced.tokens, found.traced.starts, found.traced.ends
+        hypotheses: list[list[Hypothesis]] = []
+        for row, counts in enumerate(found.traced.counts.tolist()):
+            hypotheses.append([])
+            for n, count in enumerate(counts):
+                score, acoustic_score, lm_score, phrase_score = found.scores[row, n].tolist()
+                if score == -math.inf:
+                    continue
+                ids, first, last = (part[row, n, :count] for part in (tokens, starts, ends))
+                of_tokens = (sums[row, last] - sums[row, first]) / (last - first)
+                hypothesis = Hypothesis(
+                    text=self.splitter.text(ids.tolist()), token_ids=ids.tolist(), score=score,
+                    acoustic_score=acoustic_score, lm_score=lm_score, phrase_score=phrase_score, token_frames=first.tolist(),
+                    token_ends=last.tolist(), token_confidences=of_tokens.tolist() if measured else [],
+                    frame_seconds=self.frame_seconds, splitter=self.splitter,
+                )  # fmt: skip
+                hypotheses[-1].append(hypothesis)
+        return hypotheses
+
+    def _whole_search(self, logits: Tensor, models: RowModels) -> WholeSearch:
         classes = logits.shape[2]
         num_beams, count, thresholds = self.num_beams, self.num_return_sequences, (self.beam_threshold, self.blank_threshold)
         kind = (self.blank_id, num_beams, count, *thresholds, self.score_eos)
@@ -186,7 +214,7 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
             bonuses = self.token_bonuses(models.lm_weights)
             search = WholeSearch(models, bonuses, unscored(models), *kind, hashes)
             self._prepared = known = models, kind, hashes, search
-        return WholeBatch(self, models, known[3])
+        return known[3]
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> CTCDecoder:
         """The same with other phrases, as cheaply as phrases can be changed."""
@@ -220,7 +248,7 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
         other._prepared = None
         return other
 
-    def stream(self, batch_size: int = 1, device: torch.device | str = "cpu", phrases: Any = None) -> CTCStream:
+    def stream(self, batch_size: int = 1, device: torch.device | str = "cpu", phrases: Any = None) -> BlockStream:
         """Begin to decode a batch whose frames come block by block.
 
             stream = decoder.stream(batch_size)
@@ -232,19 +260,22 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
             device: where to search.
             phrases: as for a call.
         """
-        device = torch.device(device)
-        return self._stream(self.fusion.shared_rows(batch_size, device, phrases), device)
+        return self._stream(self.fusion.shared_rows(batch_size, torch.device(device), phrases))
 
-    def _stream(self, models: RowModels, device: torch.device) -> CTCStream:
-        kind = GreedyStream if self.num_beams == 1 else BeamStream
-        return kind(self, models, device)
+    def _stream(self, models: RowModels) -> BlockStream:
+        def context_of(row: int, phrases: Any) -> tuple[Booster | None, float]:
+            weight = self.fusion.phrase_weight
+            return self.fusion.contexts.booster(phrases), float(weight[row]) if isinstance(weight, Tensor) else weight
+
+        return BlockStream((GreedySlots if self.num_beams == 1 else BeamSlots)(self, models), context_of)
 
     def label_frames(self, logits: Outputs, lengths: Outputs | None = None) -> greedy.GreedyLabels:
         """The class that greedy search gives each frame, before blanks and repeats are dropped. Arguments as for a call."""
         logits = tensor_of(logits, "logits")
         lengths = self.check(logits, lengths)
         models = self.fusion.rows(logits.shape[0], logits.device)
-        return GreedyStream(self, models, logits.device).label_frames(logits.detach(), lengths)
+        before = torch.full((logits.shape[0], 2), self.blank_id, dtype=torch.int32, device=logits.device)
+        return label_frames(self, models, models.states, before, logits.detach(), lengths)
 
     def token_bonuses(self, lm_weights: Tensor) -> Tensor:
         """What beam search adds for each token, float32 `[B]`, given the weights of the LMs, `[B]`."""
@@ -277,23 +308,6 @@ def blank_of(tokenizer: Any, blank_id: int | None) -> int:
     if blank_id is None or blank_id < 0:
         raise ValueError(f"the tokenizer has no padding token to be the blank; pass blank_id=... (got {blank_id})")
     return blank_id
-
-
-def check_logits(logits: Tensor, lengths: Outputs | None, blank_id: int) -> Tensor:
-    """Lengths of the rows of some logits `[B, T, C]`, int32 `[B]`.
-
-    Raises:
-        InvalidLogitsError: a wrong shape or type, or no class that the blank could be.
-        ValueError: lengths that don't fit the logits.
-    """
-    if logits.dim() != 3 or not logits.dtype.is_floating_point:
-        raise InvalidLogitsError(
-            f"logits should be floating point of the shape [B, T, C], got {logits.dtype} {tuple(logits.shape)}"
-        )
-    batch_size, frames, classes = logits.shape
-    if blank_id >= classes:
-        raise InvalidLogitsError(f"the blank has the id {blank_id}, but the logits have only {classes} classes")
-    return checked_lengths(lengths, batch_size, frames, logits.device).to(torch.int32)
 
 
 def _has_word_bonus(lm: NGramLM) -> bool:

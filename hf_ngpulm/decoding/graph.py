@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..automaton.ops import check_engine
 from ..common.arguments import check_number, check_weight, one_of, whole
 from ..common.batches import Outputs, tensor_of
 from ..config.tuned import with_remembered
+from ..engines.choice import check_engine
 from ..fusion.fusion import LM_WEIGHT, Fusion, RowModels, select_rows
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
@@ -22,10 +22,11 @@ from ..phrases.graph_contexts import GraphContexts, checked_discounts
 from ..search.confidence import MEASURES
 from ..text.vocabulary import tokenizer_of
 from ..text.words import WordSplitter
-from .ctc import BETA_PER_WEIGHT, blank_of, check_logits
+from .ctc import BETA_PER_WEIGHT, blank_of
 from .hypotheses import Hypothesis
-from .sessions.ctc_blocks import unscored
-from .sessions.graph_blocks import GraphStream
+from .sessions.blocks import BlockStream, check_logits
+from .sessions.ctc import unscored
+from .sessions.graph import GraphSlots
 
 MOST_ACTIVE = 1 << 14
 BEAM_THRESHOLD = 14.0
@@ -170,9 +171,18 @@ class GraphDecoder:
         stream.add_checked(logits, lengths)
         return stream.hypotheses()
 
-    def stream(self, batch_size: int = 1, device: torch.device | str = "cpu", phrases: Any = None) -> GraphStream:
+    def stream(self, batch_size: int = 1, device: torch.device | str = "cpu", phrases: Any = None) -> BlockStream:
         """Begin to decode a batch whose frames come block by block. Arguments as for a call."""
-        return GraphStream(self, batch_size, torch.device(device), self.phrases if phrases is None else phrases)
+        lms: Sequence[NGramLM | None] = [*self.fusion.models * batch_size] if self.per_row is None else self.per_row
+        weights = self.lm_weights(batch_size)
+        contexts = self.contexts.of_rows(self.phrases if phrases is None else phrases, lms, weights)
+        has_phrases = any(context is not None for context in contexts)
+        models = self.fusion.rows(batch_size, torch.device(device), contexts if has_phrases else None)
+
+        def context_of(row: int, phrases: Any) -> tuple[Booster | None, float]:
+            return self.contexts.of(phrases, lms[row], weights[row]), 1.0
+
+        return BlockStream(GraphSlots(self, models), context_of)
 
     def context(self, phrases: Any, lm: NGramLM | None = None) -> Booster | None:
         """Make of some phrases what the search follows, to be passed in place of them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,11 +22,9 @@ from .ctc import CTCDecoder
 from .graph import GraphDecoder
 from .hypotheses import Hypothesis
 from .partials import Partial, Spoken, Transcript
-from .sessions.session import Slots, Switch
+from .sessions import ctc, graph, transducer
+from .sessions.session import Follower, Slots
 from .transducer import TransducerDecoder
-
-if TYPE_CHECKING:
-    pass
 
 DECODERS_LM: Any = object()  # where None means none
 DECODERS_PHRASES: Any = object()
@@ -86,7 +84,6 @@ class StreamingDecoder:
             raise ValueError(
                 "phrases, or their weights, are listed for the rows of a batch, which streams aren't; pass one for all"
             )
-        self._phrases: dict[int, Any] = {}  # of open streams
         self._graph_models: dict[int, tuple[Any, float, float | None]] = {}  # of those in graphs: LM, its weight, discount
         if self._fusion.phrases is not None:
             self._fusion.hold(self._fusion.phrases)
@@ -101,6 +98,7 @@ class StreamingDecoder:
         repeated = {name: getattr(row, name).repeat(self.max_streams, 1) for name in ("states", "weights", "present")}
         models = row._replace(**repeated)
         self._slots = _slots(decoder, models, dtype)
+        self._follower = Follower(self._fusion, self._slots)
         self._transcripts: dict[int, Transcript] = {}  # of open streams
         self._slot_of: dict[int, int] = {}
         self._last_ends = np.zeros(self.max_streams, dtype=np.int64)  # of the tokens in transcripts
@@ -145,14 +143,14 @@ class StreamingDecoder:
         sid, slot = self._take_slot()
         if phrases is not DECODERS_PHRASES or phrase_weight is not None:
             given = self._fusion.phrases if phrases is DECODERS_PHRASES else phrases
-            self._widen()
+            self._follower.widen()
             models, _ = self._fusion.in_pool(models, self.device)
             self._slots.place(slot, models if self._fusion.phrases is not None else models.widened())
             self._begin(sid)
             self._follow([sid], [given], torch.tensor([self._phrase_weight(phrase_weight)]))
             self._slots.begin(slot)
             return sid
-        if self._is_wide and self._fusion.phrases is None:
+        if self._slots.has_phrases and self._fusion.phrases is None:
             models = self._fusion.in_pool(models, self.device)[0].widened()
         self._slots.place(slot, models)
         self._begin(sid)
@@ -166,7 +164,7 @@ class StreamingDecoder:
         of_stream = _in_graph(own, weight, discount)
         context = self._context(*of_stream, self.decoder.given_phrases if phrases is DECODERS_PHRASES else phrases)
         sid, slot = self._take_slot()
-        if self._is_wide:
+        if self._slots.has_phrases:
             models = self._fusion.in_pool(models, self.device)[0].widened()
         self._graph_models[sid] = of_stream
         self._slots.place(slot, models)
@@ -224,8 +222,7 @@ class StreamingDecoder:
         return contexts.of(phrases, lm, lm_weight)
 
     def _follow_in_graphs(self, sids: list[int], contexts: list[Booster | None]) -> None:
-        if self._is_wide or any(context is not None for context in contexts):
-            self._widen()
+        if self._slots.has_phrases or any(context is not None for context in contexts):
             self._follow(sids, contexts, torch.ones(len(sids)))
 
     def set_context(self, sid: int, phrases: Any) -> None:
@@ -257,7 +254,7 @@ class StreamingDecoder:
             return
         boosters = [self._fusion.contexts.booster(phrases) for phrases in contexts.values()]
         if contexts:
-            self._widen()
+            self._follower.widen()
             models, sids = self._slots.models, list(contexts)
             slots = torch.tensor([self._slot_of[sid] for sid in sids])
             weights = models.weights[slots, -1].masked_fill(~models.present[slots, -1], self._phrase_weight(None))
@@ -268,37 +265,12 @@ class StreamingDecoder:
         assert not isinstance(own, Tensor)  # the constructor sees to that
         return own if weight is None else weight
 
-    @property
-    def _is_wide(self) -> bool:
-        """Whether there is room for phrases."""
-        models = self._slots.models
-        return models.states.shape[1] > models.num_lms
-
-    def _widen(self) -> None:
-        if not self._is_wide:
-            models, shift = self._fusion.in_pool(self._slots.models, self.device)
-            self._slots.widen(models.widened(), shift)
-
     def _follow(self, sids: list[int], boosters: list[Booster | None], weights: Tensor) -> None:
         """Have streams follow some phrases from now on."""
-        contexts: list[Any] = [[] if booster is None else booster for booster in boosters]
-        for phrases in contexts:
-            self._fusion.hold(phrases)
-        places, pool = self._fusion.places(contexts, self.device)
-        if pool.tensors is not self._slots.models.tensors:
-            self._slots.use(pool.tensors)
         slots = np.array([self._slot_of[sid] for sid in sids])
         no_tokens = np.array([not self._transcripts[sid].ids for sid in sids])
         is_empty = (self._slots.history.sizes[slots] == 0) & no_tokens[:, None]
-        starts, roots = np.array([(place.start, place.root) for place in places], dtype=np.int32).T
-        self._slots.switch(slots, Switch(starts, roots, weights, is_empty))
-        for sid, phrases in zip(sids, contexts):
-            self._release(sid)
-            self._phrases[sid] = phrases
-
-    def _release(self, sid: int) -> None:
-        if sid in self._phrases:
-            self._fusion.hold(self._phrases.pop(sid), -1)
+        self._follower.follow(slots, boosters, weights, is_empty)
 
     def _lm(self, lm: NGramLM | LogLinear | None, lm_weight: float | None) -> tuple[NGramLM | LogLinear | None, float]:
         """What a stream is fused with, and its weight."""
@@ -428,7 +400,7 @@ class StreamingDecoder:
             StreamError: the stream isn't open.
         """
         hypotheses = self._end(sid)
-        self._release(sid)
+        self._follower.release(self._slot_of[sid])
         self._free.append(self._slot_of.pop(sid))
         del self._transcripts[sid]
         self._graph_models.pop(sid, None)
@@ -462,8 +434,6 @@ class StreamingDecoder:
 
 def _slots(decoder: CTCDecoder | GraphDecoder | TransducerDecoder, models: RowModels, dtype: torch.dtype) -> Slots:
     """The searches that a decoder's settings ask for."""
-    from .sessions import ctc, graph, transducer  # compiled loops: they aren't loaded before they are needed
-
     if not isinstance(decoder, TransducerDecoder) and isinstance(decoder.beta, Tensor):
         raise ValueError("beta has a number for each row of a batch, which streams aren't; pass one number")
     if isinstance(decoder, GraphDecoder):

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..automaton.ops import check_engine
 from ..common.arguments import check_number, one_of, refuse_idle, whole
 from ..common.batches import checked_lengths
 from ..common.pickling import WithoutCaches
 from ..config.tuned import with_remembered
+from ..engines.choice import check_engine
 from ..errors import InvalidLogitsError
 from ..fusion.fusion import LM_WEIGHT, Fusion, RowModels, settled
 from ..language_model.log_linear import LogLinear

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from ..automaton.ops import check_engine
 from ..common.arguments import one_of
 from ..config.tuned import with_remembered
+from ..engines.choice import check_engine
 from ..fusion.fusion import Fusion
 from ..language_model.model import NGramLM
 from ..phrases.contexts import is_per_row

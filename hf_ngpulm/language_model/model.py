@@ -19,12 +19,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..automaton import LMParts, table_from_automaton
-from ..automaton.ops import check_engine
 from ..automaton.tensors import AutomatonTensors
 from ..common.bundled import bundled
 from ..common.files import write_beside
 from ..common.progress import Bars
 from ..config.tuned import TunedDecoding, remembered
+from ..engines.choice import check_engine
 from ..errors import NGramFormatError, TokenizerMismatchError
 from ..formats.arpa import write_arpa
 from ..formats.nemo import read_nemo

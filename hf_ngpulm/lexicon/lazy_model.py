@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from ..automaton import BackoffAutomaton
-from ..automaton.ops import check_engine
 from ..automaton.pool import AutomatonPool
 from ..automaton.tensors import AutomatonTensors
 from ..config.word_summary import WordSummary
+from ..engines.choice import check_engine
 from .lazy_automaton import LOCK, GrowingAutomaton, Texts
 from .lazy_pool import Alone, Pooled
 from .unknowns import grade_unknown_words

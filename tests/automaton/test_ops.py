@@ -9,7 +9,8 @@ from automata import build_automaton
 from torch._subclasses import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from hf_ngpulm.automaton import BackoffAutomaton, cpu, ops, reference
+from hf_ngpulm.automaton import BackoffAutomaton, cpu, reference
+from hf_ngpulm.engines import choice
 
 VOCAB_SIZE = 5
 ENGINES = ["reference", "cpu"]
@@ -135,7 +136,7 @@ class TestChoice:
         for engine in (reference, cpu):
             name, plain = engine.__name__.rpartition(".")[2], engine.scores
             monkeypatch.setattr(engine, "scores", lambda *args, n=name, f=plain: asked.append(n) or f(*args))
-        monkeypatch.delenv(ops.ENGINE_VARIABLE, raising=False)
+        monkeypatch.delenv(choice.ENGINE_VARIABLE, raising=False)
         return asked
 
     def test_by_device(self, asked):
@@ -143,11 +144,11 @@ class TestChoice:
         assert asked == ["cpu"]
         devices = {"cpu": "cpu", "cuda": "gpu", "mps": "reference", "xpu": "reference", "meta": "reference"}
         for device, engine in devices.items():
-            assert ops.engine_name("auto", torch.device(device)) == engine
+            assert choice.engine_name("auto", torch.device(device)) == engine
 
     @pytest.mark.parametrize("engine", ENGINES)
     def test_by_argument(self, asked, engine, monkeypatch):
-        monkeypatch.setenv(ops.ENGINE_VARIABLE, "reference" if engine == "cpu" else "cpu")
+        monkeypatch.setenv(choice.ENGINE_VARIABLE, "reference" if engine == "cpu" else "cpu")
         plain = bigrams()
         automaton = BackoffAutomaton(plain.tensors, VOCAB_SIZE, 1, plain.roots, plain.starts, engine=engine)
         automaton.scores(torch.tensor([0]))
@@ -175,17 +176,17 @@ class TestChoice:
 
     def test_the_cpu_engine_is_for_tensors_on_the_cpu(self):
         with pytest.raises(ValueError, match="cuda:0"):
-            ops.engine_name("cpu", torch.device("cuda:0"))
+            choice.engine_name("cpu", torch.device("cuda:0"))
 
 
 def test_a_missing_triton_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "triton" else found(name))
-    ops._require_triton.cache_clear()
+    choice._require_triton.cache_clear()
     automaton = bigrams("gpu")
     with pytest.raises(ImportError, match=r"needs Triton: pip install 'hf-ngpulm\[gpu\]'.*engine='reference'"):
         automaton.scores(automaton.roots)
     with pytest.raises(ImportError, match="needs Triton"):
-        ops.engine_name("auto", torch.device("cuda"))
-    assert ops.engine_name("auto", torch.device("cpu")) == "cpu"
+        choice.engine_name("auto", torch.device("cuda"))
+    assert choice.engine_name("auto", torch.device("cpu")) == "cpu"

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from hf_ngpulm import CTCDecoder, GraphDecoder, InvalidLogitsError, LogLinear, NGramLM, PhraseBooster
 from hf_ngpulm.common.bundled import bundled
-from hf_ngpulm.decoding.sessions.graph_blocks import BLOCK_FRAMES
+from hf_ngpulm.decoding.sessions.ctc import BLOCK_FRAMES
 
 BLANK = 256
 WEIGHT, BETA = 0.8, 2.0

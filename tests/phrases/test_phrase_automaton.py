@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_ngpulm.automaton.ops import ENGINES
+from hf_ngpulm.engines.choice import ENGINES
 from hf_ngpulm.phrases.automaton import Spellings, phrase_automaton
 from hf_ngpulm.phrases.reference import total_bonus
 

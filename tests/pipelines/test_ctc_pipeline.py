@@ -221,7 +221,7 @@ def test_settings_for_a_call(with_lm, plain, lm, audios):
     audio, of = audios[0], parts(plain)
     with_defaults = decode(of, audio, lm)
     other = NGramLM.from_table(lm.to_table())  # of the same ids, with nothing known of a tokenizer
-    other.arc_weights.mul_(0.1)
+    other.tensors.arc_weights.mul_(0.1)
     for settings, expected in (
         ({"lm_weight": 0.2}, decode(of, audio, lm, 0.2)),
         ({"lm_weight": 0.0}, decode(of, audio, lm, 0.0)),

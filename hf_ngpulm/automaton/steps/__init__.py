@@ -10,8 +10,8 @@ import importlib
 import os
 from types import ModuleType
 
+from ...engines.choice import ENGINE_VARIABLE
 from ...ngrams.table import NGramTable
-from ..ops import ENGINE_VARIABLE
 
 # The native core numbers n-grams in 32 bits.
 MOST_NUMBERED = 2**31 - 2

@@ -1,33 +1,76 @@
-"""Streams of CTC models."""
+"""Sessions of CTC models: many streams, or the rows of a batch, each in a slot."""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...fusion.fusion import RowModels, widened
+from ...common.batches import packed_frames
+from ...engines.choice import engine_name
+from ...fusion.fusion import RowModels, settled, widened
+from ...lexicon.lazy_search import Growth
 from ...search import ctc_beam as beam
+from ...search import ctc_greedy as greedy
 from ...search.confidence import frame_confidence
+from ...search.ctc_beam import cpu as native_beam
 from ...search.ctc_beam.ranking import prefix_scores, rank, with_joined_texts
-from ..ctc import CTCDecoder
-from .ctc_blocks import label_frames, search_frames, unscored
+from ...search.ctc_graph import GraphState
 from .history import History
 from .session import Found, Slots, Switch, given_back
 
 if TYPE_CHECKING:
-    from ...search.ctc_graph import GraphState
+    from ..ctc import CTCDecoder
     from ..graph import GraphDecoder
 
-State = TypeVar("State", beam.BeamState, "GraphState")
+State = TypeVar("State", beam.BeamState, GraphState)
+# What going on with a label costs under the rule "stay", per unit of LM weight: about what the average token costs in an LM.
+# Without it staying would look cheap beside any new token, which the LM charges for.
+STAY_COST = 3.0
+# Frames that are searched before what all hypotheses have in common is put aside.
+BLOCK_FRAMES = 256
+
+
+class Searched(NamedTuple):
+    """What a search with several hypotheses has come to, and what happened at each frame."""
+
+    state: Any
+    frames: Any
+
+    @property
+    def bad_frames(self) -> Tensor:
+        """The first broken frame of each row, else -1."""
+        return self.frames.bad_frames
+
+    def of(self, rows: Tensor) -> Searched:
+        """Return that of some rows."""
+        return Searched(*(type(parts)(*(part[rows] for part in parts)) for parts in self))
+
+
+class Labelled(NamedTuple):
+    """The same of greedy search."""
+
+    result: greedy.GreedyLabels
+
+    @property
+    def bad_frames(self) -> Tensor:
+        """The first broken frame of each row, else -1."""
+        return self.result.bad_frames
+
+    def of(self, rows: Tensor) -> Labelled:
+        """Return that of some rows."""
+        return Labelled(type(self.result)(*(part[rows] for part in self.result)))
 
 
 class CTCSlots(Slots):
     """What greedy search and beams have in common."""
+
+    block_frames: int | None = None  # that are searched at a time
 
     def __init__(self, decoder: CTCDecoder | GraphDecoder, models: RowModels, num_beams: int) -> None:
         super().__init__(models, History(len(models.states), num_beams, goes_on=True))
@@ -56,24 +99,40 @@ class CTCSlots(Slots):
         everything = np.array_equal(slots, np.arange(len(self.frames)))
         rows = slice(None) if everything else torch.from_numpy(slots).to(logits.device)
         models = self.models if everything else self.models.of(rows)
-        confidences = np.zeros(logits.shape[:2], dtype=np.float32)
-        if self.decoder.confidence is not None:
-            confidences = frame_confidence(logits, self.decoder.confidence).cpu().numpy()
-        bad_frames = self.search(slots, rows, models, logits, torch.from_numpy(lengths).to(logits.device), confidences)
-        self.frames[slots] += np.where(bad_frames < 0, lengths, 0)
-        return np.where(bad_frames < 0, -1, self.frames[slots] + bad_frames)
+        confidences = confidences_of(logits, torch.from_numpy(lengths), self.decoder.confidence)
+        found = self.search(rows, models, logits, torch.from_numpy(lengths).to(logits.device))
+        bad_frames = found.bad_frames.cpu().numpy()
+        good = bad_frames < 0
+        kept = slots, lengths, confidences
+        if not good.all():  # slots with a broken frame stay as they were
+            kept = slots[good], lengths[good], confidences[good]
+            found = found.of(torch.from_numpy(np.flatnonzero(good)).to(logits.device))
+            rows = torch.from_numpy(kept[0]).to(logits.device)
+        self.accept(kept[0], rows, found, *kept[1:])
+        self.frames[slots] += np.where(good, lengths, 0)
+        return np.where(good, -1, self.frames[slots] + bad_frames)
 
     @abstractmethod
-    def search(
-        self,
-        slots: np.ndarray,
-        rows: Tensor | slice,
-        models: RowModels,
-        logits: Tensor,
-        lengths: Tensor,
-        confidences: np.ndarray,
-    ) -> np.ndarray:
-        """Decode chunks `[N, T, C]`; returns the first bad frame of each, else -1. Slots with one stay as they were."""
+    def search(self, rows: Tensor | slice, models: RowModels, logits: Tensor, lengths: Tensor) -> Any:
+        """Decode frames `[N, T, C]` of some slots, of which nothing changes yet; returns what `accept` takes."""
+
+    @abstractmethod
+    def accept(self, slots: np.ndarray, rows: Tensor | slice, found: Any, lengths: np.ndarray, confidences: np.ndarray) -> None:
+        """Keep what some slots have come to, and with it what their hypotheses consist of now."""
+
+    @abstractmethod
+    def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
+        """Return the best hypotheses of some slots as if their utterances ended here, the best one first.
+
+        Args:
+            score_eos: whether `</s>` counts.
+            most: how many of each slot, at most; they differ in their tokens.
+        """
+
+    def finish(self, slot: int) -> list[Found]:
+        decoder = self.decoder
+        (found,) = self.ranked(slice(slot, slot + 1), decoder.score_eos, decoder.num_return_sequences)
+        return [hypothesis for hypothesis in found if hypothesis.score > -np.inf]
 
 
 class GreedySlots(CTCSlots):
@@ -105,31 +164,19 @@ class GreedySlots(CTCSlots):
         self.acoustic_scores[slot] = 0.0
         self.lm_scores[slot] = 0.0
 
-    def search(
-        self,
-        slots: np.ndarray,
-        rows: Tensor | slice,
-        models: RowModels,
-        logits: Tensor,
-        lengths: Tensor,
-        confidences: np.ndarray,
-    ) -> np.ndarray:
-        result = label_frames(self.decoder, models, self.states[rows], self.before[rows], logits, lengths)
-        bad_frames = result.bad_frames.cpu().numpy()
-        good = bad_frames < 0
-        labels = result.labels.cpu().numpy()
-        if not good.all():
-            slots, labels, confidences = slots[good], labels[good], confidences[good]
-            which = torch.from_numpy(np.flatnonzero(good)).to(logits.device)
-            result = type(result)(*(part[which] for part in result))
-            rows, lengths = torch.from_numpy(slots).to(logits.device), lengths[which]
+    def search(self, rows: Tensor | slice, models: RowModels, logits: Tensor, lengths: Tensor) -> Labelled:
+        return Labelled(label_frames(self.decoder, models, self.states[rows], self.before[rows], logits, lengths))
+
+    def accept(
+        self, slots: np.ndarray, rows: Tensor | slice, found: Labelled, lengths: np.ndarray, confidences: np.ndarray
+    ) -> None:
+        result = found.result
         self.states[rows], self.before[rows] = result.states, result.before
         self.acoustic_scores[rows] += result.acoustic_scores
         self.lm_scores[rows] += result.lm_scores
         self.history.label(
-            slots, labels, lengths.cpu().numpy(), self.frames, self.last, self.sums, confidences, self.decoder.blank_id
+            slots, result.labels.cpu().numpy(), lengths, self.frames, self.last, self.sums, confidences, self.decoder.blank_id
         )
-        return bad_frames
 
     def live(self) -> np.ndarray:
         return np.ones((len(self.frames), 1), dtype=np.bool_)
@@ -143,19 +190,18 @@ class GreedySlots(CTCSlots):
     def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.zeros(len(slots), dtype=np.int64), self.scores().cpu().numpy()[slots]
 
-    def finish(self, slot: int) -> list[Found]:
-        row = slice(slot, slot + 1)
-        ended = self.models.of(row).at_end(
-            self.scores()[row, None], self.lm_scores[row, None], self.states[row, None], False, self.decoder.engine
-        )
-        score, lm_score, phrase_score = (float(values) for values in ended)
-        return [Found(0, score, float(self.acoustic_scores[slot]), lm_score, phrase_score)]
+    def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
+        given = (self.scores()[rows, None], self.lm_scores[rows, None], self.states[rows, None])
+        scores, of_lms, of_phrases = self.models.of(rows).at_end(*given, False, self.decoder.engine)
+        columns = torch.stack([scores[:, 0], self.acoustic_scores[rows], of_lms[:, 0], of_phrases[:, 0]], 1)
+        return [[Found(0, *values)] for values in columns.tolist()]
 
 
 class FramesSlots(CTCSlots, Generic[State]):
     """What searches have in common that keep several hypotheses for each slot, as rows `[S, K]` of tensors."""
 
     state: State
+    block_frames = BLOCK_FRAMES
 
     def __init__(self, decoder: CTCDecoder | GraphDecoder, models: RowModels, num_beams: int) -> None:
         super().__init__(decoder, models, num_beams)
@@ -194,37 +240,19 @@ class FramesSlots(CTCSlots, Generic[State]):
         for part, new in zip(self.state, self.initial(self.models.states[slot : slot + 1])):
             part[slot] = new[0]
 
-    def search(
-        self,
-        slots: np.ndarray,
-        rows: Tensor | slice,
-        models: RowModels,
-        logits: Tensor,
-        lengths: Tensor,
-        confidences: np.ndarray,
-    ) -> np.ndarray:
-        kind = type(self.state)
-        state, frames = self.search_frames(rows, models, kind(*(part[rows] for part in self.state)), logits, lengths)
-        bad_frames = frames.bad_frames.cpu().numpy()
-        good = bad_frames < 0
-        if not good.all():
-            slots, confidences = slots[good], confidences[good]
-            which = torch.from_numpy(np.flatnonzero(good)).to(logits.device)
-            state, frames = (type(parts)(*(part[which] for part in parts)) for parts in (state, frames))
-            rows, lengths = torch.from_numpy(slots).to(logits.device), lengths[which]
-        self.follow(slots, rows, state, frames, lengths.cpu().numpy(), confidences)
-        return bad_frames
+    def search(self, rows: Tensor | slice, models: RowModels, logits: Tensor, lengths: Tensor) -> Searched:
+        state = type(self.state)(*(part[rows] for part in self.state))
+        return Searched(*self.search_frames(rows, models, state, logits, lengths))
 
-    def follow(
-        self, slots: np.ndarray, rows: Tensor | slice, state: State, frames: Any, lengths: np.ndarray, confidences: np.ndarray
+    def accept(
+        self, slots: np.ndarray, rows: Tensor | slice, found: Searched, lengths: np.ndarray, confidences: np.ndarray
     ) -> None:
-        """Keep what some slots have come to, and with it what their hypotheses consist of now."""
         if isinstance(rows, slice):
-            self.state = state
+            self.state = found.state
         else:
-            for part, new in zip(self.state, state):
+            for part, new in zip(self.state, found.state):
                 part[rows] = new
-        links, labels = frames.links.cpu().numpy(), frames.labels.cpu().numpy()
+        links, labels = found.frames.links.cpu().numpy(), found.frames.labels.cpu().numpy()
         self.history.follow_frames(slots, links, labels, lengths, self.frames, self.sums, confidences, self.live())
 
 
@@ -254,10 +282,108 @@ class BeamSlots(FramesSlots[beam.BeamState]):
         places = scores.argmax(1)
         return places, scores[np.arange(len(slots)), places]
 
-    def finish(self, slot: int) -> list[Found]:
-        row = slice(slot, slot + 1)
-        state = beam.BeamState(*(part[row] for part in self.state))
-        decoder, state = self.decoder, self._ended(state)
-        ranked = rank(self.models.of(row), state, decoder.num_return_sequences, decoder.score_eos, decoder.engine)
-        found = zip(ranked.places[0].tolist(), ranked.scores[0].tolist())
-        return [Found(place, *scores) for place, scores in found if scores[0] > -np.inf]
+    def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
+        state = self._ended(beam.BeamState(*(part[rows] for part in self.state)))
+        found = rank(self.models.of(rows), state, most, score_eos, self.decoder.engine)
+        return [
+            [Found(place, *scores) for place, scores in zip(*row) if scores[0] > -np.inf]
+            for row in zip(found.places.tolist(), found.scores.tolist())
+        ]
+
+
+def label_frames(
+    decoder: CTCDecoder, models: RowModels, states: Tensor, before: Tensor, logits: Tensor, lengths: Tensor
+) -> greedy.GreedyLabels:
+    """The class that greedy search gives each frame, before blanks and repeats are dropped.
+
+    Args:
+        states: int32 `[B, M]`, of the rows' automata.
+        before: int32 `[B, 2]`, see `hf_ngpulm.search.ctc_greedy`.
+    """
+    if states.shape[1]:
+
+        def search(models: RowModels) -> greedy.GreedyLabels:
+            return greedy.ctc_greedy(
+                list(models.tensors), logits, lengths, states, models.weights, STAY_COST * models.lm_weights, before,
+                decoder.blank_id, models.vocab_size, decoder.repeats, decoder.engine,
+            )  # fmt: skip
+
+        def replay(growth: Growth, found: greedy.GreedyLabels) -> bool:
+            goes_on = found.labels == torch.cat([before[:, :1], found.labels[:, :-1]], 1)
+            tokens = found.labels.masked_fill(goes_on, -1)[..., None]
+            return growth.replay(states[:, None], None, tokens.cpu().numpy(), decoder.blank_id)
+
+        return settled(models, search, replay)
+    log_probs = torch.log_softmax(logits.float(), dim=-1)
+    labels = logits.argmax(dim=-1)
+    best = log_probs.gather(2, labels[..., None])[..., 0]
+    inside = torch.arange(logits.shape[1], device=logits.device) < lengths[:, None]
+    bad = inside & ~torch.isfinite(best)
+    first_bad = torch.where(bad.any(1), bad.int().argmax(1) if logits.shape[1] else 0, -1)
+    return greedy.GreedyLabels(
+        labels=torch.where(inside, labels, decoder.blank_id).to(torch.int32),
+        acoustic_scores=torch.where(inside, best, 0.0).sum(dim=1),
+        lm_scores=models.weights,
+        states=states,
+        bad_frames=first_bad.to(torch.int32),
+        before=before,
+    )
+
+
+def search_frames(
+    decoder: CTCDecoder,
+    models: RowModels,
+    state: beam.BeamState,
+    logits: Tensor,
+    lengths: Tensor,
+    bonuses: Tensor,
+    unscored: Tensor,
+) -> tuple[beam.BeamState, beam.BeamFrames]:
+    """Go on with a beam search over more frames; `bonuses` and `unscored` as for `hf_ngpulm.search.ctc_beam.ctc_beam`."""
+    if models.growth is not None and engine_name(decoder.engine, logits.device) == "cpu":
+        return native_beam.ctc_beam(
+            models.tensors, state, logits, lengths, models.weights, bonuses, unscored, decoder.blank_id, models.vocab_size,
+            decoder.beam_threshold, decoder.blank_threshold, decoder.text_hashes(logits.shape[2], logits.device), models.growth,
+        )  # fmt: skip
+
+    def search(models: RowModels) -> tuple[beam.BeamState, beam.BeamFrames]:
+        return beam.ctc_beam(
+            list(models.tensors),
+            state,
+            logits,
+            lengths,
+            models.weights,
+            bonuses,
+            unscored,
+            decoder.blank_id,
+            models.vocab_size,
+            decoder.beam_threshold,
+            decoder.blank_threshold,
+            decoder.engine,
+            decoder.text_hashes(logits.shape[2], logits.device),
+        )
+
+    def replay(growth: Growth, found: tuple[beam.BeamState, beam.BeamFrames]) -> bool:
+        return growth.replay(state.lm_states, found[1].links.cpu().numpy(), found[1].labels.cpu().numpy())
+
+    return settled(models, search, replay)
+
+
+def confidences_of(logits: Tensor, lengths: Tensor, measure: str | None) -> np.ndarray:
+    """Return the confidence of each frame, float32 `[B, T]`; 0 where there is padding, and without a measure."""
+    if measure is not None and logits.device.type != "cpu":  # padding costs less than taking rows apart
+        return frame_confidence(logits, measure).cpu().numpy()
+    found = np.zeros(logits.shape[:2], dtype=np.float32)
+    if measure is not None:
+        frames = packed_frames(logits, lengths)[1]
+        inside = np.arange(logits.shape[1]) < lengths.cpu().numpy()[:, None]
+        found[inside] = frame_confidence(frames[None], measure)[0].numpy()
+    return found
+
+
+def unscored(models: RowModels) -> Tensor:
+    """What a class that no LM scores adds to the score of a prefix, float32 `[B]`.
+
+    It counts as one of V tokens that are equally likely: otherwise it would come for free.
+    """
+    return -math.log(max(models.vocab_size, 1)) * models.lm_weights

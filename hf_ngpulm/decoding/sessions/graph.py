@@ -56,18 +56,7 @@ class GraphSlots(FramesSlots[GraphState]):
         places = scores.argmax(1)
         return places, scores[np.arange(len(slots)), places]
 
-    def finish(self, slot: int) -> list[Found]:
-        decoder = self.decoder
-        (found,) = self.ranked(slice(slot, slot + 1), decoder.score_eos, decoder.num_return_sequences)
-        return [hypothesis for hypothesis in found if hypothesis.score > -np.inf]
-
     def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
-        """The best hypotheses of some slots as if their utterances ended here, the best one first; at least one of each.
-
-        Args:
-            score_eos: whether `</s>` counts.
-            most: how many of each slot, at most; they differ in their tokens.
-        """
         state, models = GraphState(*(part[rows] for part in self.state)), self.models.of(rows)
         given = (state.scores, state.lm_scores, state.lm_states)
         scores, lm_scores, phrase_scores = models.at_end(*given, score_eos, self.decoder.engine)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
-from ...fusion.fusion import RowModels
-
-if TYPE_CHECKING:
-    from .history import History
+from ...fusion.fusion import Fusion, RowModels
+from ...phrases import Booster
+from .history import History
 
 
 class Found(NamedTuple):
@@ -64,6 +64,11 @@ class Slots(ABC):
         self.models = models
         self.history = history
         self.frames = np.zeros(len(models.states), dtype=np.int64)
+
+    @property
+    def has_phrases(self) -> bool:
+        """Whether there is room for phrases."""
+        return self.models.states.shape[1] > self.models.num_lms
 
     def place(self, slot: int, models: RowModels) -> None:
         """Have a slot fused with what one row is fused with."""
@@ -130,6 +135,58 @@ class Slots(ABC):
     def is_broken(self, slot: int) -> bool:
         """Whether the slot's utterance can't go on, since the model's outputs were broken."""
         return False
+
+
+class Follower:
+    """The phrases that slots have switched to: they stay in the pools of a fusion as long as they are followed.
+
+    Args:
+        fusion: of the decoder.
+        slots: the search.
+    """
+
+    def __init__(self, fusion: Fusion, slots: Slots) -> None:
+        self.fusion, self.slots = fusion, slots
+        self.device = slots.models.states.device
+        self._held: dict[int, Any] = {}  # by slot
+        weakref.finalize(self, _release_all, fusion, self._held)
+
+    def widen(self) -> None:
+        """Have room for phrases."""
+        if not self.slots.has_phrases:
+            models, shift = self.fusion.in_pool(self.slots.models, self.device)
+            self.slots.widen(models.widened(), shift)
+
+    def follow(self, slots: np.ndarray, boosters: Sequence[Booster | None], weights: Tensor, is_empty: np.ndarray) -> None:
+        """Have slots, int64 `[N]`, go on with other phrases.
+
+        Args:
+            boosters: of each; None for none.
+            weights: float32 `[N]`.
+            is_empty: see `Switch`.
+        """
+        self.widen()
+        contexts: list[Any] = [[] if booster is None else booster for booster in boosters]
+        for phrases in contexts:
+            self.fusion.hold(phrases)
+        places, pool = self.fusion.places(contexts, self.device)
+        if pool.tensors is not self.slots.models.tensors:
+            self.slots.use(pool.tensors)
+        starts, roots = np.array([(place.start, place.root) for place in places], dtype=np.int32).T
+        self.slots.switch(slots, Switch(starts, roots, weights, is_empty))
+        for slot, phrases in zip(slots.tolist(), contexts):
+            self.release(slot)
+            self._held[slot] = phrases
+
+    def release(self, slot: int) -> None:
+        """Let go of what a slot follows."""
+        if slot in self._held:
+            self.fusion.hold(self._held.pop(slot), -1)
+
+
+def _release_all(fusion: Fusion, held: dict[int, Any]) -> None:
+    for phrases in held.values():
+        fusion.hold(phrases, -1)
 
 
 def given_back(models: RowModels, rows: Tensor, lm_states: Tensor, engine: str) -> Tensor:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ...automaton.compiled import CPU
-from ...automaton.ops import engine_name
 from ...automaton.tensors import AutomatonTensors
+from ...engines.choice import engine_name
 from ...fusion.fusion import RowModels, settled, widened
 from ...search.networks.networks import TransducerNetworks
 from ...search.transducer_beam import cpu as beam_cpu

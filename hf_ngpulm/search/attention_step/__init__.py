@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...automaton.ops import engine_name
 from ...automaton.tensors import AutomatonTensors
+from ...engines.choice import engine_name
 
 UNSCORED, TEXT, END = range(3)
 KINDS = 3  # the bits that tell these

@@ -28,8 +28,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...automaton.ops import engine_name
 from ...automaton.tensors import AutomatonTensors
+from ...engines.choice import engine_name
 
 # Labels of frames at which a hypothesis gets no new token.
 INSIDE, BLANK = -1, -2

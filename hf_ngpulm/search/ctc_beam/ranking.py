@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...automaton.ops import engine_name
+from ...engines.choice import engine_name
 from ...fusion.fusion import RowModels
 from . import BeamState, cpu
 from .reference import join_texts

@@ -26,8 +26,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...automaton.ops import engine_name
 from ...automaton.tensors import AutomatonTensors
+from ...engines.choice import engine_name
 from ..ctc_beam import BLANK, INSIDE
 
 __all__ = ["BLANK", "INSIDE", "GraphFrames", "GraphState", "graph_search", "initial_state"]

@@ -23,8 +23,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...automaton.ops import engine_name
 from ...automaton.tensors import AutomatonTensors
+from ...engines.choice import engine_name
 
 RULES = ("label", "run", "stay")
 

@@ -23,8 +23,8 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from ...automaton.ops import engine_name
 from ...automaton.tensors import AutomatonTensors
+from ...engines.choice import engine_name
 from ..networks.graphs import Kept
 from ..networks.model import TransducerModel
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...automaton.ops import engine_name
 from ...automaton.tensors import AutomatonTensors
+from ...engines.choice import engine_name
 from ..confidence import frame_confidence
 from ..networks.graphs import Kept, grown, recall
 from ..networks.model import TransducerModel

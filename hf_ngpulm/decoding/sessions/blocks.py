@@ -1,57 +1,48 @@
-"""Decodings in progress: what a graph decoder keeps of a batch between one block of frames and the next."""
+"""Batches whose frames come in blocks: a session with a slot for each row. Offline decoding is one that is fed once."""
 
 from __future__ import annotations
 
-import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ...common.batches import Outputs, tensor_of
+from ...common.batches import Outputs, checked_lengths, tensor_of
 from ...errors import InvalidLogitsError
-from ...fusion.fusion import Fusion
 from ...phrases import Booster
-from ...search.confidence import frame_confidence
-from ..ctc import check_logits
 from ..hypotheses import Hypothesis
+from ..partials import Spoken, Transcript
+from .ctc import CTCSlots, confidences_of
+from .session import Follower
 
-if TYPE_CHECKING:
-    from ...language_model.model import NGramLM
-    from ..graph import GraphDecoder
-
-# Frames that are searched before what all hypotheses have in common is put aside.
-BLOCK_FRAMES = 256
+# Makes of phrases what a row follows, and says with what weight.
+ContextOf = Callable[[int, Any], tuple[Booster | None, float]]
 
 
-class GraphStream:
-    """A batch that is being decoded. Made by `GraphDecoder.stream`.
+class BlockStream:
+    """A batch that is being decoded. Made by `CTCDecoder.stream` and `GraphDecoder.stream`.
 
     Frames come in blocks of any size (`add`), phrases may change between any two of them (`set_context`), and what has been
     said can be asked for at any time. The result doesn't depend on how the frames are cut, and what is kept doesn't grow with
     their number: all hypotheses begin alike, and of that only the tokens are kept.
+
+    Args:
+        slots: the search, a slot for each row.
+        context_of: of the decoder.
     """
 
-    def __init__(self, decoder: GraphDecoder, batch_size: int, device: torch.device, phrases: Any) -> None:
-        # Compiled loops aren't loaded before they are needed; and streams of all kinds need this decoder.
-        from ..partials import Transcript
-        from .graph import GraphSlots
-
-        fusion = decoder.fusion
-        self.decoder = decoder
-        self.batch_size = batch_size
-        self.device = device
-        self._lms: list[NGramLM | None] = [*fusion.models * batch_size] if decoder.per_row is None else decoder.per_row
-        self._lm_weights = decoder.lm_weights(batch_size)
-        contexts = decoder.contexts.of_rows(phrases, self._lms, self._lm_weights)
-        models = fusion.rows(batch_size, device, contexts if any(context is not None for context in contexts) else None)
-        self.slots = GraphSlots(decoder, models)
-        self._held: dict[int, Any] = {}  # by row, the phrases that it has switched to
-        weakref.finalize(self, _release, fusion, self._held)
-        self._rows = np.arange(batch_size)
+    def __init__(self, slots: CTCSlots, context_of: ContextOf) -> None:
+        self.slots, self.decoder = slots, slots.decoder
+        self.batch_size = len(slots.frames)
+        self.device = slots.models.states.device
+        self._context_of = context_of
+        self._follower = Follower(self.decoder.fusion, slots)
+        self._rows = np.arange(self.batch_size)
         self._transcripts = [
-            Transcript(decoder.splitter, decoder.frame_seconds, decoder.confidence is not None) for _ in range(batch_size)
+            Transcript(self.decoder.splitter, self.decoder.frame_seconds, self.decoder.confidence is not None)
+            for _ in range(self.batch_size)
         ]
 
     @property
@@ -66,37 +57,18 @@ class GraphStream:
 
         Args:
             row: its number.
-            phrases: one context, see `GraphDecoder`; None for none.
+            phrases: one context, as the decoder takes it; None for none.
 
         Raises:
-            ValueError: no such row, or see `GraphDecoder.context`.
+            ValueError: no such row, or phrases that can't be followed.
         """
         if not 0 <= row < self.batch_size:
             raise ValueError(f"row should lie in 0..{self.batch_size - 1}, got {row!r}")
-        context = self.decoder.contexts.of(phrases, self._lms[row], self._lm_weights[row])
-        models = self.slots.models
-        is_wide = models.states.shape[1] > models.num_lms  # has room for an automaton of phrases
-        if context is not None or is_wide:
-            self._switch(row, context, is_wide)
-
-    def _switch(self, row: int, booster: Booster | None, is_wide: bool) -> None:
-        from .session import Switch
-
-        slots, fusion = self.slots, self.decoder.fusion
-        if not is_wide:
-            models, shift = fusion.in_pool(slots.models, self.device)
-            slots.widen(models.widened(), shift)
-        phrases: Any = [] if booster is None else booster
-        fusion.hold(phrases)
-        (place,), pool = fusion.places([phrases], self.device)
-        if pool.tensors is not slots.models.tensors:
-            slots.use(pool.tensors)
-        is_empty = (slots.history.sizes[row] == 0) & (not self._transcripts[row].ids)
-        starts, roots = np.array([[place.start], [place.root]], dtype=np.int32)
-        slots.switch(np.array([row]), Switch(starts, roots, torch.ones(1), is_empty[None]))
-        if row in self._held:
-            fusion.hold(self._held[row], -1)
-        self._held[row] = phrases
+        booster, weight = self._context_of(row, phrases)
+        if booster is None and not self.slots.has_phrases:
+            return
+        is_empty = (self.slots.history.sizes[row] == 0) & (not self._transcripts[row].ids)
+        self._follower.follow(np.array([row]), [booster], torch.tensor([weight]), is_empty[None])
 
     def add(self, logits: Outputs, lengths: Outputs | None = None) -> None:
         """Decode more frames.
@@ -118,26 +90,25 @@ class GraphStream:
         self.add_checked(logits, lengths)
 
     def add_checked(self, logits: Tensor, lengths: Tensor) -> None:
-        """The same for what has been checked."""
+        """Decode more frames, which `check_logits` has seen."""
         logits, lengths = logits.detach().to(self.device), lengths.to(self.device)
         self.slots.classes = logits.shape[2]
-        if logits.shape[1] > BLOCK_FRAMES:  # a frame of a later block may be broken
+        size = self.slots.block_frames or max(1, logits.shape[1])
+        if logits.shape[1] > size:  # a frame of a later block may be broken
             bad = ~torch.isfinite(torch.logsumexp(logits.float(), -1))
             bad &= torch.arange(logits.shape[1], device=logits.device) < lengths[:, None]
-            _refuse(torch.where(bad.any(1), bad.int().argmax(1), -1))
-        for first in range(0, logits.shape[1], BLOCK_FRAMES):
-            block = logits[:, first : first + BLOCK_FRAMES]
+            refuse_broken(torch.where(bad.any(1), bad.int().argmax(1), -1))
+        for first in range(0, logits.shape[1], size):
+            block = logits[:, first : first + size]
             self._search(block, (lengths - first).clamp(0, block.shape[1]).to(torch.int32))
 
     def _search(self, logits: Tensor, lengths: Tensor) -> None:
         slots, everything = self.slots, slice(None)
-        state, frames = slots.search_frames(everything, slots.models, slots.state, logits, lengths)
-        _refuse(frames.bad_frames)
-        confidences = np.zeros(logits.shape[:2], dtype=np.float32)
-        if self.decoder.confidence is not None:
-            confidences = frame_confidence(logits, self.decoder.confidence).cpu().numpy()
+        found = slots.search(everything, slots.models, logits, lengths)
+        refuse_broken(found.bad_frames)
+        confidences = confidences_of(logits, lengths, self.decoder.confidence)
         counts = lengths.cpu().numpy()
-        slots.follow(self._rows, everything, state, frames, counts, confidences)
+        slots.accept(self._rows, everything, found, counts, confidences)
         slots.frames += counts
         common, spoken = slots.history.hand_over(self._rows, slots.live())
         columns = [column.tolist() for column in spoken]
@@ -148,16 +119,14 @@ class GraphStream:
                 first += count
 
     def hypotheses(self) -> list[list[Hypothesis]]:
-        """For each row up to `num_return_sequences` hypotheses, the best one first, as if its utterance ended here."""
+        """Return for each row up to `num_return_sequences` hypotheses, the best one first, as if its utterance ended here."""
         return self._ranked(self.decoder.score_eos, self.decoder.num_return_sequences)
 
     def partials(self) -> list[Hypothesis]:
-        """The best hypothesis of each row so far, where more may come: `</s>` doesn't count."""
+        """Return the best hypothesis of each row so far, where more may come: `</s>` doesn't count."""
         return [best for (best,) in self._ranked(False, 1)]
 
     def _ranked(self, score_eos: bool, most: int) -> list[list[Hypothesis]]:
-        from ..partials import Spoken
-
         ranked = self.slots.ranked(slice(None), score_eos, most)
         rows = self._rows.repeat([len(found) for found in ranked])
         places = np.array([hypothesis.place for found in ranked for hypothesis in found], dtype=np.int64)
@@ -173,16 +142,32 @@ class GraphStream:
         return listed
 
 
-def _refuse(bad_frames: Tensor) -> None:
-    """Raise for the first row with a bad frame (not -1), before anything of the block is kept."""
+def check_logits(logits: Tensor, lengths: Outputs | None, blank_id: int) -> Tensor:
+    """Return the lengths of the rows of some logits `[B, T, C]`, int32 `[B]`.
+
+    Raises:
+        InvalidLogitsError: a wrong shape or type, or no class that the blank could be.
+        ValueError: lengths that don't fit the logits.
+    """
+    if logits.dim() != 3 or not logits.dtype.is_floating_point:
+        raise InvalidLogitsError(
+            f"logits should be floating point of the shape [B, T, C], got {logits.dtype} {tuple(logits.shape)}"
+        )
+    batch_size, frames, classes = logits.shape
+    if blank_id >= classes:
+        raise InvalidLogitsError(f"the blank has the id {blank_id}, but the logits have only {classes} classes")
+    return checked_lengths(lengths, batch_size, frames, logits.device).to(torch.int32)
+
+
+def refuse_broken(bad_frames: Tensor) -> None:
+    """Raise for the first row with a bad frame (not -1), before anything of the block is kept.
+
+    Raises:
+        InvalidLogitsError: names it.
+    """
     for row, frame in enumerate(bad_frames.tolist()):
         if frame >= 0:
             raise InvalidLogitsError(
                 f"the logits of row {row} hold NaN or infinity at frame {frame}: the model's output is broken "
                 "(an overflow in half precision, or broken weights or audio)"
             )
-
-
-def _release(fusion: Fusion, held: dict[int, Any]) -> None:
-    for phrases in held.values():
-        fusion.hold(phrases, -1)

@@ -1,0 +1,54 @@
+"""Which engine answers: "cpu" (the native core), "gpu" (Triton) or "reference" (plain torch).
+
+"auto" means the environment variable HF_NGPULM_ENGINE if it is set; otherwise the tensors' device decides.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+
+import torch
+
+ENGINES = ("reference", "cpu", "gpu")
+ENGINE_VARIABLE = "HF_NGPULM_ENGINE"
+
+
+def check_engine(name: str, what: str = "engine") -> str:
+    """Return the name of an engine, or "auto".
+
+    Raises:
+        ValueError: there is no such engine.
+    """
+    if name not in ("auto", *ENGINES):
+        raise ValueError(f"{what} must be one of {('auto', *ENGINES)}, got {name!r}")
+    return name
+
+
+def engine_name(name: str, device: torch.device) -> str:
+    """Return the engine that "auto" stands for on a device; a named one is itself.
+
+    Raises:
+        ImportError: "gpu" without Triton.
+        ValueError: an unknown engine, or one that can't be on that device.
+    """
+    if check_engine(name) == "auto":
+        name = check_engine(os.environ.get(ENGINE_VARIABLE) or "auto", ENGINE_VARIABLE)
+    if name == "auto":
+        name = {"cpu": "cpu", "cuda": "gpu"}.get(device.type, "reference")
+    if name == "cpu" and device.type != "cpu":
+        raise ValueError(f"the engine 'cpu' was asked for, but the tensors are on {device}; move them or use engine='auto'")
+    if name == "gpu":
+        _require_triton()
+    return name
+
+
+@functools.cache
+def _require_triton() -> None:
+    if importlib.util.find_spec("triton") is None:
+        raise ImportError(
+            "the engine 'gpu' needs Triton: pip install 'hf-ngpulm[gpu]' (on Linux; PyTorch's builds with CUDA bring it). Plain"
+            " PyTorch, which is slower, does without: engine='reference'",
+            name="triton",
+        )
