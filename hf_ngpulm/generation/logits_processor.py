@@ -17,13 +17,14 @@ from ..fusion.fusion import Fusion
 from ..language_model.model import NGramLM
 from ..phrases.contexts import is_per_row
 from ..search.attention_step import KINDS, TEXT, UNSCORED, Roles, Rows, fuse, text_of
-from .transcripts import num_classes, roles_of
-from .whisper import Window, follow_recordings
+from .runaways import in_loops
+from .transcripts import no_timestamps_of, num_classes, roles_of
+from .whisper import Window, follow_recordings, rule_out_timestamps
 
 if TYPE_CHECKING:
     from ..lexicon.lazy_search import Growth
 
-CHOICES = ("lm_weighted", "none")
+CHOICES = ("kept", "none")
 LM_WEIGHT = 0.2  # where nobody says anything else: attention decoders have strong language models of their own
 
 
@@ -32,7 +33,7 @@ class Part(NamedTuple):
 
     rows: Rows
     roles: Roles
-    weighted: bool
+    shared: bool
     keeps_sums: bool
     growth: Growth | None = None
 
@@ -80,8 +81,9 @@ class NGramLogitsProcessor(LogitsProcessor):
         start: token ids that the transcript begins after; by default they are known, or the tokenizer's special tokens.
         prompt_context: whether the LM reads what stands before the transcript as its beginning: Whisper's previous text. By
             default it doesn't.
-        unscored: "lm_weighted" (default) gives symbols that no LM scores (timestamps, control tokens) the weight of an LM that
-            is as sure of them as the model is, so that they are no likelier for having no LM score; "none" leaves them alone.
+        unscored: "kept" (default) leaves symbols that no LM scores (timestamps, control tokens, punctuation that the LM has never
+            seen) the probability that the model gives them: the LM shares out what is left. "none" adds the LM's scores to
+            those of its own tokens alone, which makes the others likelier the dearer these are.
         score_eos: whether `</s>` has the LM's score of a sentence's end (default); otherwise it is one of those symbols.
         in_place: write into the tensor that is given, as `generate` expects of no processor but allows, unless
             `output_logits` asks for the same tensor.
@@ -121,13 +123,13 @@ class NGramLogitsProcessor(LogitsProcessor):
         self.fusion = Fusion(lm, weights[0], phrases, weights[1], tokenizer)
         if self.fusion.num_lms > 1:
             raise ValueError("`generate` takes one language model for each recording, not several as LogLinear")
-        self.weighted = one_of("unscored", "lm_weighted" if unscored is None else unscored, CHOICES) == "lm_weighted"
+        self.shared = one_of("unscored", "kept" if unscored is None else unscored, CHOICES) == "kept"
         self.normalise_phrases = True if normalise_phrases is None else bool(normalise_phrases)
-        self._check_weight()
         self.in_place = in_place
         self.engine = check_engine(engine)
         self.window: Window | None = None  # of a long recording, while Whisper decodes it
         self._settings = (model, tokenizer, start, bool(prompt_context))
+        self._no_timestamps = no_timestamps_of(model)
         self._score_eos = True if score_eos is None else bool(score_eos)
         self._roles: list[Roles] = []
         self._parts: tuple[Any, list[Part]] | None = None
@@ -141,11 +143,21 @@ class NGramLogitsProcessor(LogitsProcessor):
             scores = scores.clone()
         work = scores.detach().to(torch.float32).contiguous()
         input_ids = input_ids.to(scores.device, torch.int64).contiguous()
-        for part in self.parts(self.recordings(len(scores)), scores.shape[1], scores.device):
-            fuse(work, input_ids, part.behind(input_ids).rows, part.roles, part.weighted, self.engine, part.keeps_sums)
+        self.rule_out(work, input_ids)
+        parts = self.parts(self.recordings(len(scores)), scores.shape[1], scores.device)
+        silent = in_loops(input_ids, parts[0].roles)
+        for part in parts:
+            rows = part.behind(input_ids).rows
+            rows = rows._replace(starts=rows.starts.masked_fill(silent, -1))
+            fuse(work, input_ids, rows, part.roles, part.shared, self.engine, part.keeps_sums)
         if work.data_ptr() != scores.data_ptr():
             scores.copy_(work)
         return scores
+
+    def rule_out(self, scores: Tensor, input_ids: Tensor) -> None:
+        """Rule out, in place, what the tokens so far `[B, L]` say can't come: timestamps where there are to be none."""
+        if self._no_timestamps is not None:
+            rule_out_timestamps(scores, input_ids, self._no_timestamps)
 
     def undone(self, input_ids: Tensor, scores: Tensor, recording: int | None = None) -> Tensor:
         """The model's own scores, up to a number per step, of steps at which no later processor has ruled any token out.
@@ -175,7 +187,6 @@ class NGramLogitsProcessor(LogitsProcessor):
         changed = copy.copy(self)
         changed.fusion = self.fusion.with_weights(weight, phrase_weight)
         changed.window = changed._parts = None
-        changed._check_weight()
         return changed
 
     def select(self, recordings: Sequence[int]) -> NGramLogitsProcessor:
@@ -256,16 +267,11 @@ class NGramLogitsProcessor(LogitsProcessor):
                 weights = every.weights[which, column]
                 rows = Rows(every.tensors, every.vocab_size, length, starts, roots[which], weights)
                 of_lm = column < every.num_lms
-                parts.append(Part(rows, roles, of_lm and self.weighted, not of_lm and self.normalise_phrases, every.growth))
+                parts.append(Part(rows, roles, of_lm and self.shared, not of_lm and self.normalise_phrases, every.growth))
             if every.growth is not None:  # only who asks keeps the states as they are
                 return parts
             self._parts = (key, parts)
         return self._parts[1]
-
-    def _check_weight(self) -> None:
-        weight = self.fusion.weight
-        if self.fusion.models and self.weighted and float(torch.as_tensor(weight).min()) <= -1:
-            raise ValueError(f"unscored='lm_weighted' takes weights above -1, got {weight}")
 
     def _automata(self) -> list[Any]:
         """All language models and boosters, each once."""
@@ -281,17 +287,14 @@ def _undone(part: Part, input_ids: Tensor, scores: Tensor, engine: str) -> Tenso
     rows, roles = part.behind(input_ids).rows, part.roles
     lm = torch.zeros(scores.shape, device=scores.device)
     fuse(lm, input_ids, rows._replace(weights=torch.ones_like(rows.weights)), roles, False, engine)
-    weight = rows.weights[:, None]
-    own = scores - weight * lm
-    if part.weighted:
-        # Of the rule's sums of exp: that of scored tokens has come out as Z_scored^(1 + w) / Z^w, that of the others' roots
-        # as Z_others / Z^(w / (1 + w)); which gives Z, and then Z_scored.
+    own = scores - rows.weights[:, None] * lm
+    if part.shared:
+        # The sum of exp of what the LM scores has stayed what it was; the others went down as the best of these did.
         unscored = roles.roles & KINDS == UNSCORED
-        roots = scores / (1 + weight)
-        total = torch.logsumexp(own.masked_fill(unscored, -torch.inf), 1, keepdim=True)
-        rest = torch.logsumexp(roots.masked_fill(~unscored, -torch.inf), 1, keepdim=True)
-        normaliser = (1 + weight) * torch.logaddexp(total / (1 + weight), rest)
-        scored = (total + weight * normaliser) / (1 + weight)
-        own = torch.where(unscored, roots + weight / (1 + weight) * normaliser, own - weight * (scored - normaliser))
-    idle = (rows.starts < 0) | (rows.weights == 0)
+        scored, before = (each.masked_fill(unscored, -torch.inf) for each in (scores, own))
+        lost = torch.logsumexp(scored, 1, keepdim=True) - torch.logsumexp(before, 1, keepdim=True)
+        of_best = scored.amax(1, keepdim=True) - (before.amax(1, keepdim=True) + lost)
+        lost, of_best = (torch.where(torch.isfinite(each), each, 0.0) for each in (lost, of_best))
+        own = torch.where(unscored, scores - of_best.clamp(max=0.0), own + lost)
+    idle = (rows.starts < 0) | (rows.weights == 0) | in_loops(input_ids, roles)
     return torch.where(idle[:, None] | (scores == -torch.inf), scores, own)
