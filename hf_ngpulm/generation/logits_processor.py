@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,9 +17,9 @@ from ..config.tuned import with_remembered
 from ..fusion.fusion import Fusion
 from ..language_model.model import NGramLM
 from ..phrases.contexts import is_per_row
-from ..search.attention_step import KINDS, TEXT, UNSCORED, Roles, Rows, fuse, text_of
-from .runaways import in_loops
-from .transcripts import no_timestamps_of, num_classes, roles_of
+from ..search.attention_step import END, KINDS, TEXT, UNSCORED, Roles, Rows, fuse, read, text_of
+from .runaways import Loops
+from .transcripts import ends_of, no_timestamps_of, num_classes, roles_of
 from .whisper import Window, follow_recordings, rule_out_timestamps
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class NGramLogitsProcessor(LogitsProcessor):
         self.engine = check_engine(engine)
         self.window: Window | None = None  # of a long recording, while Whisper decodes it
         self._settings = (model, tokenizer, start, bool(prompt_context))
-        self._no_timestamps = no_timestamps_of(model)
+        self._no_timestamps, self._ends = no_timestamps_of(model), sorted(ends_of(model))
         self._score_eos = True if score_eos is None else bool(score_eos)
         self._roles: list[Roles] = []
         self._parts: tuple[Any, list[Part]] | None = None
@@ -143,21 +144,27 @@ class NGramLogitsProcessor(LogitsProcessor):
             scores = scores.clone()
         work = scores.detach().to(torch.float32).contiguous()
         input_ids = input_ids.to(scores.device, torch.int64).contiguous()
-        self.rule_out(work, input_ids)
         parts = self.parts(self.recordings(len(scores)), scores.shape[1], scores.device)
-        silent = in_loops(input_ids, parts[0].roles)
+        loops = Loops.of(input_ids, parts[0].roles)
+        self.rule_out(work, input_ids, loops)
         for part in parts:
             rows = part.behind(input_ids).rows
-            rows = rows._replace(starts=rows.starts.masked_fill(silent, -1))
+            rows = rows._replace(starts=rows.starts.masked_fill(loops.begun, -1))
             fuse(work, input_ids, rows, part.roles, part.shared, self.engine, part.keeps_sums)
         if work.data_ptr() != scores.data_ptr():
             scores.copy_(work)
         return scores
 
-    def rule_out(self, scores: Tensor, input_ids: Tensor) -> None:
-        """Rule out, in place, what the tokens so far `[B, L]` say can't come: timestamps where there are to be none."""
+    def rule_out(self, scores: Tensor, input_ids: Tensor, loops: Loops) -> None:
+        """Rule out, in place, what may not follow tokens `[B, L]`: timestamps where there are to be none; more of a loop."""
         if self._no_timestamps is not None:
             rule_out_timestamps(scores, input_ids, self._no_timestamps)
+        ends = [end for end in self._ends if end < scores.shape[1]]
+        if ends:
+            can_end = (scores[:, ends] > -torch.inf).any(1)
+            kept = scores[:, ends]
+            scores.masked_fill_((loops.endless & can_end)[:, None], -torch.inf)
+            scores[:, ends] = kept
 
     def undone(self, input_ids: Tensor, scores: Tensor, recording: int | None = None) -> Tensor:
         """The model's own scores, up to a number per step, of steps at which no later processor has ruled any token out.
@@ -290,11 +297,20 @@ def _undone(part: Part, input_ids: Tensor, scores: Tensor, engine: str) -> Tenso
     own = scores - rows.weights[:, None] * lm
     if part.shared:
         # The sum of exp of what the LM scores has stayed what it was; the others went down as the best of these did.
-        unscored = roles.roles & KINDS == UNSCORED
-        scored, before = (each.masked_fill(unscored, -torch.inf) for each in (scores, own))
+        kinds = roles.roles & KINDS
+        ends = kinds == END
+        at_start = read(input_ids, rows, roles, engine) == rows.starts
+        others = (kinds == UNSCORED) | (ends & at_start[:, None])
+        scored, before = (each.masked_fill(others, -torch.inf) for each in (scores, own))
         lost = torch.logsumexp(scored, 1, keepdim=True) - torch.logsumexp(before, 1, keepdim=True)
         of_best = scored.amax(1, keepdim=True) - (before.amax(1, keepdim=True) + lost)
         lost, of_best = (torch.where(torch.isfinite(each), each, 0.0) for each in (lost, of_best))
-        own = torch.where(unscored, scores - of_best.clamp(max=0.0), own + lost)
-    idle = (rows.starts < 0) | (rows.weights == 0) | in_loops(input_ids, roles)
+        own = torch.where(others, scores - of_best.clamp(max=0.0), own + lost)
+        # An end that the model was sure of hasn't been made less likely: then nothing was changed.
+        end, fused_end, total = (
+            torch.logsumexp(each, 1) for each in (own.masked_fill(~ends, -torch.inf), scores.masked_fill(~ends, -torch.inf), own)
+        )
+        kept = (fused_end < end) & (end > total - math.log(2))
+        own = torch.where(kept[:, None], scores, own)
+    idle = (rows.starts < 0) | (rows.weights == 0) | Loops.of(input_ids, roles).begun
     return torch.where(idle[:, None] | (scores == -torch.inf), scores, own)

@@ -1,48 +1,68 @@
 """Transcripts that run away: the same phrase over and over, up to the limit of tokens.
 
-Decoders with attention fall into such loops by themselves now and then; a language model must not keep one going. Where a row's
-text ends in a phrase that it has just said several times, the language model has no say in what follows: the model alone
-decides, as it would without. The same figures tell `evaluate` which transcripts have run away.
+Decoders with attention fall into such loops by themselves now and then; a language model must neither keep one going nor lead
+into one that doesn't end. Where a row of a search with a language model ends in a phrase that it has just said several times,
+the language model has no say in what follows: the model alone decides, as it would without. Some models have no way out of a
+loop once they are in it: where it has gone on for long, nothing is left but the transcript's end, at the model's own price.
+`evaluate` counts transcripts by the same figures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..search.attention_step import Roles, text_of
+from ..search.attention_step import START, Roles
 
-LONGEST = 32  # tokens of a phrase that is looked for
-TIMES = 3  # so often, one right after the other, is once too often for people who speak
-WINDOW = 128  # the last tokens, which may be others than text, that are looked at
-SHORTEST = 8  # tokens that all of it has at least: "no no no no" is said
-
-
-def in_loops(input_ids: Tensor, roles: Roles) -> Tensor:
-    """Which rows, bool `[B]`, of tokens `[B, L]` end in a phrase that is repeated; what is no text is passed over."""
-    if input_ids.shape[1] < SHORTEST:
-        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-    text, lengths, _ = text_of(input_ids[:, -WINDOW:], roles)
-    device = text.device
-    back = torch.arange(TIMES * LONGEST, device=device)  # the last token is first
-    places = lengths[:, None] - 1 - back
-    last = torch.where(places >= 0, text.gather(1, places.clamp(min=0)), -1 - back)
-    periods = torch.arange(1, LONGEST + 1, device=device)[:, None]
-    first = back[: (TIMES - 1) * LONGEST]
-    same = last[:, None, : len(first)] == last[:, periods + first]
-    needed = torch.maximum((TIMES - 1) * periods, SHORTEST - periods)  # tokens that equal those one period before
-    return (same | (first >= needed)).all(2).any(1)
+LONGEST = 24  # tokens of a phrase that is looked for
+TIMES, SHORTEST = 3, 8  # how often it is said, and how many tokens that are at least: people say "no no no no", too
+ENDLESS_TIMES, ENDLESS = 6, 24  # the same of a loop that is ended
+WINDOW = ENDLESS_TIMES * LONGEST  # the last tokens, which are looked at
 
 
-def repeats(units: Sequence[Hashable], longest: int = 16) -> bool:
-    """Whether a transcript of words has a phrase anywhere that is said over and over, as `in_loops` counts."""
-    for period in range(1, min(longest, len(units) // TIMES) + 1):
-        needed = max((TIMES - 1) * period, SHORTEST - period)
-        run = 0
-        for one, next_one in zip(units, units[period:]):
-            run = run + 1 if one == next_one else 0
+class Loops(NamedTuple):
+    """Which rows, bool `[B]`, end in a phrase that is said again and again, and in which that has gone on for long."""
+
+    begun: Tensor
+    endless: Tensor
+
+    @classmethod
+    def of(cls, input_ids: Tensor, roles: Roles) -> Loops:
+        """Look at the last tokens of rows `[B, L]`, as far as they are a transcript's."""
+        ids = input_ids[:, -WINDOW:].flip(1)
+        batch_size, length = ids.shape
+        if length < SHORTEST:
+            none = torch.zeros(batch_size, dtype=torch.bool, device=ids.device)
+            return cls(none, none)
+        place = torch.arange(WINDOW, device=ids.device)  # from the last token backwards
+        inside = (ids >= 0) & (ids < roles.roles.numel())
+        outside = ~inside | ((roles.roles[torch.where(inside, ids, 0)] & START) != 0)
+        before = outside.to(torch.int8).cummax(1).values.to(torch.bool)  # the transcript's beginning, and all before it
+        last = (-1 - place).repeat(batch_size, 1)  # what is no token equals no other
+        last[:, :length] = torch.where(before, last[:, :length], ids)
+        periods = torch.arange(1, min(LONGEST, length // TIMES) + 1, device=ids.device)[:, None]
+
+        def said(times: int, shortest: int) -> Tensor:
+            compared = place[: (times - 1) * LONGEST]
+            same = last[:, None, : len(compared)] == last[:, (periods + compared).clamp(max=WINDOW - 1)]
+            needed = torch.maximum((times - 1) * periods, shortest - periods)
+            return (same | (compared >= needed)).all(2).any(1)
+
+        begun = said(TIMES, SHORTEST)
+        if length < ENDLESS or (ids.device.type == "cpu" and not bool(begun.any())):  # asking a GPU would take longer
+            return cls(begun, torch.zeros_like(begun))
+        return cls(begun, said(ENDLESS_TIMES, ENDLESS))
+
+
+def runs_away(words: Sequence[Hashable]) -> bool:
+    """Whether a transcript has a phrase anywhere that is said over and over: six times or more, 24 words or more in all."""
+    for period in range(1, min(LONGEST, len(words) // ENDLESS_TIMES) + 1):
+        needed, run = max((ENDLESS_TIMES - 1) * period, ENDLESS - period), 0
+        for word, one_later in zip(words, words[period:]):
+            run = run + 1 if word == one_later else 0
             if run >= needed:
                 return True
     return False

@@ -46,7 +46,7 @@ def roles_of(
 ) -> Roles:
     """What each of a model's classes is. Arguments as for `NGramLogitsProcessor`."""
     configs = configs_of(model)
-    ends = _numbers(configs, ("eos_token_id",))
+    ends = ends_of(model)
     passed = _numbers(configs, PASSED_OVER) - ends
     control = _numbers(configs, CONTROL_TOKENS + CONTROL_TABLES) | ends
     whisper = _model_type(model) == "whisper"
@@ -86,6 +86,11 @@ def roles_of(
     roles[_inside(starts, classes)] += START
     roles[_inside(holds, classes)] += HOLD
     return Roles.of(roles)
+
+
+def ends_of(model: Any) -> set[int]:
+    """The tokens that end a transcript."""
+    return _numbers(configs_of(model), ("eos_token_id",))
 
 
 def no_timestamps_of(model: Any) -> int | None:

@@ -14,7 +14,9 @@ has no LM. A row with neither is all transcript.
 With `shared` the LM shares out, among the classes that it scores, the probability that the model gives to all of these
 together: scored ones get `x + w * log p_LM + c`, c being what keeps the sum of their exp(x). The others keep what they have,
 or go down as far as the best scored class has gone down: an LM makes no symbol likelier that it knows nothing of, neither
-among all classes nor beside the best. Without `shared` scores are only added. What is -inf stays so.
+among all classes nor beside the best. What ends a transcript is one of the others until it has text, so that an LM makes no
+transcript empty; and where the model itself finds the end likelier than all else together, an LM that would have it less
+likely has no say. Without `shared` scores are only added. What is -inf stays so.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from . import HOLD, KINDS, START, TEXT, Roles, Rows
 
 # The compiler makes vector instructions of loops over this many elements whose results don't depend on each other.
 LANES = 256
+LOG_2 = np.float32(np.log(2))
 LOG2_E = np.float32(1.4426950408889634)
 # Added and taken away again, it rounds to whole numbers.
 ROUNDING = np.float32(1.5 * 2**23)
@@ -37,7 +38,7 @@ def _fuse(
     arrays = (
         *arrays_of(rows.tensors), scores.numpy(), input_ids.numpy(),
         roles.roles.numpy(), roles.unscored.numpy(), roles.ends.numpy(),
-        starts.numpy(), rows.roots.numpy(), rows.weights.numpy(),
+        starts.numpy(), rows.starts.numpy(), rows.roots.numpy(), rows.weights.numpy(),
         rows.context_length, rows.vocab_size, shared, roles.holds, carried,
     )  # fmt: skip
     in_threads(lambda first, last: _fuse_rows(first, last, *arrays), *scores.shape)
@@ -95,7 +96,7 @@ def log_sum_exp(values):
 @compiled
 def _fuse_rows(
     first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    scores, input_ids, roles, unscored, ends, starts, roots, weights, context_length, vocab_size, shared, holds, carried,
+    scores, input_ids, roles, unscored, ends, starts, first_states, roots, weights, context_length, vocab_size, shared, holds, carried,
 ):  # fmt: skip
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
         arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights
@@ -104,6 +105,7 @@ def _fuse_rows(
     unscored_before = np.empty(unscored.size, dtype=np.float32)
     ends_before = np.empty(ends.size, dtype=np.float32)
     arcs_before = np.empty(1024, dtype=np.float32)
+    kept = np.empty(scores.shape[1], dtype=np.float32)
     length = input_ids.shape[1]
     for row in range(first, last):
         weight = weights[row]
@@ -138,9 +140,19 @@ def _fuse_rows(
         )  # fmt: skip
 
         # What the LM scores is alone in the row meanwhile.
+        ends_apart = shared and state == first_states[row]
+        for i in range(ends.size):
+            ends_before[i] = x[ends[i]]
+        end = log_sum_exp(ends_before)[1] if shared else np.float32(-np.inf)
+        is_sure = end > -np.inf and end > log_sum_exp(x)[1] - LOG_2
+        if is_sure:
+            kept[:] = x
         for i in range(unscored.size):
             unscored_before[i] = x[unscored[i]]
             x[unscored[i]] = -np.inf
+        if ends_apart:
+            for i in range(ends.size):
+                x[ends[i]] = -np.inf
         best_before = sum_before = np.float32(0.0)
         if shared:
             best_before, sum_before = log_sum_exp(x)
@@ -162,8 +174,6 @@ def _fuse_rows(
             if backoff == state:
                 break
             state = backoff
-        for i in range(ends.size):
-            ends_before[i] = x[ends[i]]
         count = 0
         for level in range(depth):
             count += arc_offsets[chain[level] + 1] - arc_offsets[chain[level]]
@@ -193,7 +203,7 @@ def _fuse_rows(
                 k += 1
 
         for i in range(ends.size):
-            x[ends[i]] = ends_before[i] + weight * final
+            x[ends[i]] = -np.inf if ends_apart else ends_before[i] + weight * final
 
         of_others = np.float32(0.0)
         if shared and sum_before > -np.inf:
@@ -205,6 +215,12 @@ def _fuse_rows(
                 of_others = min(of_others, best + gained - best_before)
         for i in range(unscored.size):
             x[unscored[i]] = unscored_before[i] + of_others
+        for i in range(ends.size):
+            if ends_apart:
+                x[ends[i]] = ends_before[i] + of_others
+            ends_before[i] = x[ends[i]]
+        if is_sure and log_sum_exp(ends_before)[1] < end:
+            x[:] = kept
 
 
 @compiled

@@ -9,6 +9,7 @@ Conditions for blocks are made of blocks: the interpreter takes `block & scalar`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ from . import END, HOLD, KINDS, START, TEXT, UNSCORED, Roles, Rows
 _UNSCORED, _TEXT, _END, _KINDS = (tl.constexpr(number) for number in (UNSCORED, TEXT, END, KINDS))
 _START, _HOLD = tl.constexpr(START), tl.constexpr(HOLD)
 READ_BLOCK = 256
+LOG_2 = math.log(2)
 
 
 def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, shared: bool) -> None:
@@ -52,8 +54,7 @@ def _fuse(
     states = torch.empty(batch_size, dtype=torch.int32, device=device)
     finals = torch.empty(batch_size, dtype=torch.float32, device=device)
     num_states = rows.tensors.num_states
-    others = (roles.roles & KINDS) == UNSCORED
-    before = _best_and_sum(scores, others) if shared else None
+    before = scores.clone() if shared else None
     _read_kernel[(batch_size,)](
         *rows.tensors, input_ids, roles.roles, starts, rows.roots, states, finals,
         0 if carried else input_ids.shape[1], rows.context_length, num_states, rows.vocab_size, classes,
@@ -64,16 +65,28 @@ def _fuse(
         BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
     if before is not None:
-        best, total = _best_and_sum(scores, others)
-        gained = before[1] - total
-        gained = torch.where(torch.isfinite(gained), gained, 0.0)
-        of_best = best + gained - before[0]
-        of_others = torch.where(torch.isfinite(of_best), of_best, 0.0).clamp(max=0.0)
-        scores += torch.where(others, of_others, gained)
+        _share(scores, before, states == rows.starts, roles)
+
+
+def _share(fused: Tensor, before: Tensor, at_start: Tensor, roles: Roles) -> None:
+    """Have what the LM scores `[B, C]` share, in place, what the model gave to it before."""
+    kinds = roles.roles & KINDS
+    ends = kinds == END
+    others = (kinds == UNSCORED) | (ends & at_start[:, None])
+    best, total = _best_and_sum(before, others)
+    fused_best, fused_total = _best_and_sum(fused, others)
+    gained = total - fused_total
+    gained = torch.where(torch.isfinite(gained), gained, 0.0)
+    of_best = fused_best + gained - best
+    of_others = torch.where(torch.isfinite(of_best), of_best, 0.0).clamp(max=0.0)
+    found = torch.where(others, before + of_others, fused + gained)
+    (_, end), (_, fused_end) = _best_and_sum(before, ~ends), _best_and_sum(found, ~ends)
+    vetoed = (end > torch.logsumexp(before, 1, keepdim=True) - LOG_2) & (fused_end < end)
+    fused.copy_(torch.where(vetoed, before, found))
 
 
 def _best_and_sum(scores: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-    """Of what the LM scores the best of each row, and the log of the sum of their exp, `[B, 1]` each."""
+    """Of all but some classes the best of each row, and the log of the sum of their exp, `[B, 1]` each."""
     scored = scores.masked_fill(others, -torch.inf)
     return scored.amax(1, keepdim=True), torch.logsumexp(scored, 1, keepdim=True)
 

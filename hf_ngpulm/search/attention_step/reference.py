@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from ...automaton import reference
 from . import END, HOLD, KINDS, START, TEXT, UNSCORED, Roles, Rows
+
+LOG_2 = math.log(2)
 
 
 def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, shared: bool) -> None:
@@ -63,13 +67,18 @@ def add(x: Tensor, rows: Rows, roles: Roles, row: int, states: Tensor, shared: b
     weight = rows.weights[row]
     if weight == 0:
         return
-    unscored = roles.roles & KINDS == UNSCORED
-    fused = torch.where(x > -torch.inf, x + weight * lm_scores(rows, roles, states), x)
+    kinds = roles.roles & KINDS
+    at_start = int(states[0]) == int(rows.starts[row])
+    others = (kinds == UNSCORED) | ((kinds == END) & (shared and at_start))
+    fused = torch.where((x > -torch.inf) & ~others, x + weight * lm_scores(rows, roles, states), x)
     if shared:
-        before, after = x.masked_fill(unscored, -torch.inf), fused.masked_fill(unscored, -torch.inf)
+        before, after = x.masked_fill(others, -torch.inf), fused.masked_fill(others, -torch.inf)
         gained = torch.logsumexp(before, 0) - torch.logsumexp(after, 0)
         gained = torch.where(torch.isfinite(gained), gained, 0.0)  # where the LM scores nothing that is possible
         of_best = after.amax() + gained - before.amax()
         of_others = torch.where(torch.isfinite(of_best), of_best, 0.0).clamp(max=0.0)
-        fused += torch.where(unscored, of_others, gained)
+        fused += torch.where(others, of_others, gained)
+        end, fused_end = (torch.logsumexp(scores[kinds == END], 0) for scores in (x, fused))
+        if end > torch.logsumexp(x, 0) - LOG_2 and fused_end < end:
+            return
     x.copy_(fused)
