@@ -4,7 +4,7 @@ Decoders with attention fall into such loops by themselves now and then; a langu
 into one that doesn't end. Where a row of a search with a language model ends in a phrase that it has just said several times,
 the language model has no say in what follows: the model alone decides, as it would without. Some models have no way out of a
 loop once they are in it: where it has gone on for long, nothing is left but the transcript's end, at the model's own price.
-`evaluate` counts transcripts by the same figures.
+`evaluate` counts such transcripts.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ..search.attention_step import START, Roles
 LONGEST = 24  # tokens of a phrase that is looked for
 TIMES, SHORTEST = 3, 8  # how often it is said, and how many tokens that are at least: people say "no no no no", too
 ENDLESS_TIMES, ENDLESS = 6, 24  # the same of a loop that is ended
+MANY_TIMES = 4  # a transcript that says it so often has run away
 WINDOW = ENDLESS_TIMES * LONGEST  # the last tokens, which are looked at
 
 
@@ -58,9 +59,9 @@ class Loops(NamedTuple):
 
 
 def runs_away(words: Sequence[Hashable]) -> bool:
-    """Whether a transcript has a phrase anywhere that is said over and over: six times or more, 24 words or more in all."""
-    for period in range(1, min(LONGEST, len(words) // ENDLESS_TIMES) + 1):
-        needed, run = max((ENDLESS_TIMES - 1) * period, ENDLESS - period), 0
+    """Whether a transcript has a phrase anywhere that is said over and over: at least four times, 8 words or more in all."""
+    for period in range(1, len(words) // MANY_TIMES + 1):
+        needed, run = max((MANY_TIMES - 1) * period, SHORTEST - period), 0
         for word, one_later in zip(words, words[period:]):
             run = run + 1 if word == one_later else 0
             if run >= needed:
