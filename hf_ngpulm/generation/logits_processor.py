@@ -296,16 +296,17 @@ def _undone(part: Part, input_ids: Tensor, scores: Tensor, engine: str) -> Tenso
     fuse(lm, input_ids, rows._replace(weights=torch.ones_like(rows.weights)), roles, False, engine)
     own = scores - rows.weights[:, None] * lm
     if part.shared:
-        # The sum of exp of what the LM scores has stayed what it was; the others went down as the best of these did.
+        # The sum of exp of what the LM scores has stayed what it was, or gone down; the others went down with it.
         kinds = roles.roles & KINDS
         ends = kinds == END
         at_start = read(input_ids, rows, roles, engine) == rows.starts
         others = (kinds == UNSCORED) | (ends & at_start[:, None])
         scored, before = (each.masked_fill(others, -torch.inf) for each in (scores, own))
-        lost = torch.logsumexp(scored, 1, keepdim=True) - torch.logsumexp(before, 1, keepdim=True)
-        of_best = scored.amax(1, keepdim=True) - (before.amax(1, keepdim=True) + lost)
-        lost, of_best = (torch.where(torch.isfinite(each), each, 0.0) for each in (lost, of_best))
-        own = torch.where(others, scores - of_best.clamp(max=0.0), own + lost)
+        needed = torch.logsumexp(before, 1, keepdim=True) - torch.logsumexp(scored, 1, keepdim=True)
+        gained = needed.minimum(rows.weights.abs()[:, None] * roles.log_guess)  # no more than that was given
+        of_best = scored.amax(1, keepdim=True) - (before.amax(1, keepdim=True) - gained)
+        gained, needed, of_best = (torch.where(torch.isfinite(each), each, 0.0) for each in (gained, needed, of_best))
+        own = torch.where(others, scores - of_best.minimum(gained - needed).clamp(max=0.0), own - gained)
         # An end that the model was sure of hasn't been made less likely: then nothing was changed.
         end, fused_end, total = (
             torch.logsumexp(each, 1) for each in (own.masked_fill(~ends, -torch.inf), scores.masked_fill(~ends, -torch.inf), own)

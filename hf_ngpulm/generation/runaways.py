@@ -20,6 +20,7 @@ from ..search.attention_step import START, Roles
 LONGEST = 24  # tokens of a phrase that is looked for
 TIMES, SHORTEST = 3, 8  # how often it is said, and how many tokens that are at least: people say "no no no no", too
 ENDLESS_TIMES, ENDLESS = 6, 24  # the same of a loop that is ended
+ENDLESS_OTHERS = 1 / 8  # of its tokens may be others: beams would find a way around the rule
 MANY_TIMES = 4  # a transcript that says it so often has run away
 WINDOW = ENDLESS_TIMES * LONGEST  # the last tokens, which are looked at
 
@@ -46,16 +47,17 @@ class Loops(NamedTuple):
         last[:, :length] = torch.where(before, last[:, :length], ids)
         periods = torch.arange(1, min(LONGEST, length // TIMES) + 1, device=ids.device)[:, None]
 
-        def said(times: int, shortest: int) -> Tensor:
+        def said(times: int, shortest: int, allowed: float) -> Tensor:
             compared = place[: (times - 1) * LONGEST]
             same = last[:, None, : len(compared)] == last[:, (periods + compared).clamp(max=WINDOW - 1)]
             needed = torch.maximum((times - 1) * periods, shortest - periods)
-            return (same | (compared >= needed)).all(2).any(1)
+            others = (~same & (compared < needed)).sum(2, keepdim=True)
+            return (others <= allowed * needed).any(1)[:, 0]
 
-        begun = said(TIMES, SHORTEST)
+        begun = said(TIMES, SHORTEST, 0.0)
         if length < ENDLESS or (ids.device.type == "cpu" and not bool(begun.any())):  # asking a GPU would take longer
             return cls(begun, torch.zeros_like(begun))
-        return cls(begun, said(ENDLESS_TIMES, ENDLESS))
+        return cls(begun, begun & said(ENDLESS_TIMES, ENDLESS, ENDLESS_OTHERS))
 
 
 def runs_away(words: Sequence[Hashable]) -> bool:

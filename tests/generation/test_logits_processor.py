@@ -59,6 +59,7 @@ class Oracle:
     """An ARPA file read by KenLM, or by plain Python where there is no KenLM."""
 
     def __init__(self, lm, path):
+        self.lm = lm
         lm.to_arpa(path, units="id")
         try:
             import kenlm
@@ -79,7 +80,7 @@ class Oracle:
         return math.log(10) * self.model.BaseScore(state, str(word), after)
 
 
-def slowly_fused(before, text, oracle, weight, end, shared=True):
+def slowly_fused(before, text, oracle, weight, end, log_guess, shared=True):
     """The definition, for one row: its scores before, and the transcript's text so far."""
     before = [float(score) for score in before]
     lm = {token: oracle.score(text, token) for token in TEXT} | {end: oracle.score(text, "</s>")}
@@ -89,8 +90,8 @@ def slowly_fused(before, text, oracle, weight, end, shared=True):
     gained = of_others = 0.0
     if shared and max(scored.values()) > -math.inf:
         sums = [math.log(sum(math.exp(scores[token]) for token in lm)) for scores in (before, scored)]
-        gained = sums[0] - sums[1]
-        of_others = min(0.0, max(scored.values()) + gained - max(before[token] for token in lm))
+        gained = min(sums[0] - sums[1], weight * log_guess)
+        of_others = min(0.0, gained - sums[0] + sums[1], max(scored.values()) + gained - max(before[token] for token in lm))
     fused = [scored[token] + gained if token in lm else score + of_others for token, score in enumerate(before)]
     if shared and math.exp(before[end]) > sum(map(math.exp, before)) / 2 and fused[end] < before[end]:
         return torch.tensor(before)
@@ -120,6 +121,8 @@ def silenced(make, **settings):
 def check(steps, fused_steps, family, oracle, weight, prompt_length=None, shared=True, least=5):
     """All steps of a search, rows that have ended left out."""
     prompt_length = family.prompt_length if prompt_length is None else prompt_length
+    fusion = NGramLogitsProcessor(oracle.lm, model=family.model, **family.settings or {})
+    log_guess = fusion.roles(steps[0][1].shape[1], torch.device("cpu"))[0].log_guess
     steps_checked = 0
     for (input_ids, before), (_, after) in zip(steps, fused_steps, strict=True):
         for row, ids in enumerate(input_ids.tolist()):
@@ -129,7 +132,7 @@ def check(steps, fused_steps, family, oracle, weight, prompt_length=None, shared
             text = [token for token in said if token in TEXT]
             if NO_TIMESTAMPS in ids:
                 before[row, NO_TIMESTAMPS + 1 :] = -torch.inf
-            expected = slowly_fused(before[row], text, oracle, weight, family.end, shared)
+            expected = slowly_fused(before[row], text, oracle, weight, family.end, log_guess, shared)
             torch.testing.assert_close(after[row], expected, rtol=1e-4, atol=2e-4)
             steps_checked += bool(text)
     assert steps_checked >= least

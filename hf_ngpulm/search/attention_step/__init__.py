@@ -12,7 +12,8 @@ Two marks may be added to them: the transcript begins after the last START of a 
 has no LM. A row with neither is all transcript.
 
 With `shared` the LM shares out, among the classes that it scores, the probability that the model gives to all of these
-together: scored ones get `x + w * log p_LM + c`, c being what keeps the sum of their exp(x). The others keep what they have,
+together: scored ones get `x + w * log p_LM + c`, c being what keeps the sum of their exp(x), but at most `|w| * log N` where it
+scores N classes: what is less likely to it than to somebody who guesses stays dear. The others keep what they have,
 or go down as far as the best scored class has gone down: an LM makes no symbol likelier that it knows nothing of, neither
 among all classes nor beside the best. What ends a transcript is one of the others until it has text, so that an LM makes no
 transcript empty; and where the model itself finds the end likelier than all else together, an LM that would have it less
@@ -22,6 +23,7 @@ likely has no say. Without `shared` scores are only added. What is -inf stays so
 from __future__ import annotations
 
 import importlib
+import math
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -55,6 +57,11 @@ class Roles(NamedTuple):
         kinds = roles & KINDS
         unscored, ends = (torch.nonzero(kinds == kind)[:, 0].to(torch.int32) for kind in (UNSCORED, END))
         return cls(roles, unscored, ends, bool((roles & HOLD).any()))
+
+    @property
+    def log_guess(self) -> float:
+        """What guessing one of the classes that are scored costs, log N."""
+        return math.log(max(self.roles.numel() - self.unscored.numel(), 1))
 
     def to(self, device: torch.device) -> Roles:
         return Roles(self.roles.to(device), self.unscored.to(device), self.ends.to(device), self.holds)

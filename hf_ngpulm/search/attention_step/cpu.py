@@ -39,7 +39,7 @@ def _fuse(
         *arrays_of(rows.tensors), scores.numpy(), input_ids.numpy(),
         roles.roles.numpy(), roles.unscored.numpy(), roles.ends.numpy(),
         starts.numpy(), rows.starts.numpy(), rows.roots.numpy(), rows.weights.numpy(),
-        rows.context_length, rows.vocab_size, shared, roles.holds, carried,
+        rows.context_length, rows.vocab_size, shared, np.float32(roles.log_guess), roles.holds, carried,
     )  # fmt: skip
     in_threads(lambda first, last: _fuse_rows(first, last, *arrays), *scores.shape)
 
@@ -96,7 +96,7 @@ def log_sum_exp(values):
 @compiled
 def _fuse_rows(
     first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    scores, input_ids, roles, unscored, ends, starts, first_states, roots, weights, context_length, vocab_size, shared, holds, carried,
+    scores, input_ids, roles, unscored, ends, starts, first_states, roots, weights, context_length, vocab_size, shared, log_guess, holds, carried,
 ):  # fmt: skip
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
         arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights
@@ -208,11 +208,12 @@ def _fuse_rows(
         of_others = np.float32(0.0)
         if shared and sum_before > -np.inf:
             best, total = log_sum_exp(x)
-            gained = sum_before - total
-            if -np.inf < gained < np.inf:
+            lost = sum_before - total
+            if -np.inf < lost < np.inf:
+                gained = min(lost, np.float32(abs(weight) * log_guess))
                 for i in range(x.size):
                     x[i] += gained
-                of_others = min(of_others, best + gained - best_before)
+                of_others = min(of_others, gained - lost, best + gained - best_before)
         for i in range(unscored.size):
             x[unscored[i]] = unscored_before[i] + of_others
         for i in range(ends.size):

@@ -65,20 +65,21 @@ def _fuse(
         BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
     if before is not None:
-        _share(scores, before, states == rows.starts, roles)
+        _share(scores, before, states == rows.starts, rows.weights, roles)
 
 
-def _share(fused: Tensor, before: Tensor, at_start: Tensor, roles: Roles) -> None:
+def _share(fused: Tensor, before: Tensor, at_start: Tensor, weights: Tensor, roles: Roles) -> None:
     """Have what the LM scores `[B, C]` share, in place, what the model gave to it before."""
     kinds = roles.roles & KINDS
     ends = kinds == END
     others = (kinds == UNSCORED) | (ends & at_start[:, None])
     best, total = _best_and_sum(before, others)
     fused_best, fused_total = _best_and_sum(fused, others)
-    gained = total - fused_total
-    gained = torch.where(torch.isfinite(gained), gained, 0.0)
+    lost = total - fused_total
+    lost = torch.where(torch.isfinite(lost), lost, 0.0)
+    gained = lost.minimum(weights.abs()[:, None] * roles.log_guess)
     of_best = fused_best + gained - best
-    of_others = torch.where(torch.isfinite(of_best), of_best, 0.0).clamp(max=0.0)
+    of_others = torch.where(torch.isfinite(of_best), of_best, 0.0).minimum(gained - lost).clamp(max=0.0)
     found = torch.where(others, before + of_others, fused + gained)
     (_, end), (_, fused_end) = _best_and_sum(before, ~ends), _best_and_sum(found, ~ends)
     vetoed = (end > torch.logsumexp(before, 1, keepdim=True) - LOG_2) & (fused_end < end)

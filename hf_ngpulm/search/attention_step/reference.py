@@ -73,10 +73,11 @@ def add(x: Tensor, rows: Rows, roles: Roles, row: int, states: Tensor, shared: b
     fused = torch.where((x > -torch.inf) & ~others, x + weight * lm_scores(rows, roles, states), x)
     if shared:
         before, after = x.masked_fill(others, -torch.inf), fused.masked_fill(others, -torch.inf)
-        gained = torch.logsumexp(before, 0) - torch.logsumexp(after, 0)
-        gained = torch.where(torch.isfinite(gained), gained, 0.0)  # where the LM scores nothing that is possible
+        lost = torch.logsumexp(before, 0) - torch.logsumexp(after, 0)
+        lost = torch.where(torch.isfinite(lost), lost, 0.0)  # where the LM scores nothing that is possible
+        gained = lost.clamp(max=float(weight.abs()) * roles.log_guess)
         of_best = after.amax() + gained - before.amax()
-        of_others = torch.where(torch.isfinite(of_best), of_best, 0.0).clamp(max=0.0)
+        of_others = torch.where(torch.isfinite(of_best), of_best, 0.0).minimum(gained - lost).clamp(max=0.0)
         fused += torch.where(others, of_others, gained)
         end, fused_end = (torch.logsumexp(scores[kinds == END], 0) for scores in (x, fused))
         if end > torch.logsumexp(x, 0) - LOG_2 and fused_end < end:
