@@ -224,6 +224,7 @@ def _facts(found: Evaluation, level: float) -> dict[str, str]:
     for name, count in (
         ("without transcript", told["without_transcript"]),
         ("of 0 s", told["without_audio"]),
+        ("ran away (cut, or the same phrase again and again)", told["runaways"]),
         ("unreadable, skipped", len(told["unreadable"])),
     ):
         if count:

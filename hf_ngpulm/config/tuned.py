@@ -305,6 +305,6 @@ SETTINGS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "aes_steps": ("a whole number from 1 to 1024", _whole(1, 1024)),
     "aes_beta": ("a whole number from 0 to 1024", _whole(0, 1024)),
     "aes_gamma": ("a number above 0", _number(1e-9, 1e9)),
-    "unscored": _one_of("lm_weighted", "none"),
+    "unscored": _one_of("kept", "none"),
     "prompt_context": _SWITCH,
 }

@@ -229,6 +229,7 @@ class _Run:
             yield record | {
                 "hypothesis": heard[i].text if heard[i] is not None else "",
                 "score": heard[i].score if heard[i] is not None else None,
+                "cut": heard[i] is not None and heard[i].cut,
                 "audio_seconds": item.seconds[i],
                 "model_seconds": of_model[i],
                 "decoder_seconds": of_decoder[i],
@@ -360,6 +361,7 @@ def _utterance(recording: Recording, record: dict[str, Any]) -> Utterance:
     return Utterance(
         recording.id, recording.text, record.get("hypothesis"), record.get("score"), record.get("audio_seconds", 0.0),
         record.get("model_seconds", 0.0), record.get("decoder_seconds", 0.0), recording.entities, record.get("problem"),
+        record.get("cut", False),
     )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from ..pipelines import CTCNGramPipeline, Seq2SeqNGramPipeline, TransducerNGramP
 
 SHORTEST = 0.1  # seconds; shorter audio, of which some models make no frame, is padded with silence to this
 QUIET, HOP = 0.1, 0.01  # seconds: of the window in which it should be quiet where audio is cut, and steps in which it is sought
+LONGEST_PROMPT = 8  # tokens that come before a transcript, which limits count or don't
 MEASURED = {
     CTCNGramPipeline: "search over the model's outputs, with texts",
     TransducerNGramPipeline: "prediction and joint networks with the search, and texts",
@@ -47,10 +48,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Heard:
-    """A transcript, and its score (natural log), if the decoder tells one."""
+    """A transcript, its score (natural log), if the decoder tells one, and whether it was cut at the limit of tokens."""
 
     text: str
     score: float | None
+    cut: bool = False
 
 
 class Recogniser:
@@ -93,7 +95,7 @@ class Recogniser:
         self.chunk_seconds = min(chunk_seconds, float(window)) if window and family is Seq2SeqNGramPipeline else chunk_seconds
         self._collate = pad_collate_fn(pipeline.tokenizer, pipeline.feature_extractor)
         self._frames: list[Tensor] = []  # of the chunks so far
-        self._texts: list[str] = []
+        self._parts: list[Heard] = []
         self.model_seconds = self.decoder_seconds = 0.0
 
     # What the loading thread calls
@@ -167,15 +169,25 @@ class Recogniser:
     def _heard(self, out: dict[str, Any]) -> list[Heard]:
         if self.family is not Seq2SeqNGramPipeline:
             return [Heard(n_best[0].text, float(n_best[0].score)) for n_best in out["hypotheses"]]
-        return [Heard(self.pipeline.postprocess([{"tokens": row[None]}])["text"], None) for row in out["tokens"]]
+        texts = [self.pipeline.postprocess([{"tokens": row[None]}])["text"] for row in out["tokens"]]
+        return [Heard(text, None, self._is_cut(row.tolist())) for text, row in zip(texts, out["tokens"])]
+
+    def _is_cut(self, tokens: list[int]) -> bool:
+        """Whether a row of `generate` has no end and as many tokens as it may have."""
+        config = getattr(self.pipeline, "generation_config", None) or self.pipeline.model.generation_config
+        given = {**vars(config), **self.forward_settings, **(self.forward_settings.get("generate_kwargs") or {})}
+        limit = next((given[name] for name in ("max_new_tokens", "max_length") if given.get(name) is not None), None)
+        ends = given.get("eos_token_id")
+        ends = {given.get("pad_token_id"), *(ends if isinstance(ends, list) else [ends])}
+        return limit is not None and len(tokens) >= limit - LONGEST_PROMPT and tokens[-1] not in ends
 
     def _heard_in_chunks(self, out: dict[str, Any], step: Step, decoder: Any) -> list[Heard]:
         if self.family is Seq2SeqNGramPipeline:
-            self._texts += [heard.text.strip() for heard in self._heard(out)]
+            self._parts += self._heard(out)
             if not step.ends:
                 return []
-            text, self._texts = " ".join(filter(None, self._texts)), []
-            return [Heard(text, None)]
+            parts, self._parts = self._parts, []
+            return [Heard(" ".join(filter(None, (part.text.strip() for part in parts))), None, any(p.cut for p in parts))]
         for row, (total, left, right) in enumerate(out["stride"]):
             self._frames.append(out["frames"][row : row + 1, left : total - right].clone())
         if not step.ends:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.files import write_beside
+from ..generation.runaways import runs_away
 from ..text.normalisation import normaliser
 from .counts import ErrorCounts, Normalisation, character_errors, word_errors
 from .entities import EntityErrors, entity_errors
@@ -32,6 +33,7 @@ class Utterance:
             that in the decoder.
         entities: phrases in it that matter.
         problem: why the audio couldn't be read.
+        cut: whether the hypothesis was cut at the limit of tokens.
     """
 
     id: str
@@ -43,6 +45,13 @@ class Utterance:
     decoder_seconds: float = 0.0
     entities: tuple[str, ...] = ()
     problem: str | None = None
+    cut: bool = False
+
+    @property
+    def ran_away(self) -> bool:
+        """Whether it was cut, or says a phrase again and again that its transcript doesn't."""
+        said = [(text or "").lower().split() for text in (self.hypothesis, self.reference)]
+        return self.cut or (runs_away(said[0]) and not runs_away(said[1]))
 
     @property
     def scored(self) -> bool:
@@ -142,6 +151,11 @@ class Evaluation:
         return sum(utterance.problem is None and utterance.audio_seconds == 0 for utterance in self.utterances)
 
     @property
+    def runaways(self) -> int:
+        """How many hypotheses were cut at the limit of tokens, or say a phrase again and again."""
+        return sum(utterance.ran_away for utterance in self.utterances)
+
+    @property
     def audio_seconds(self) -> float:
         return math.fsum(utterance.audio_seconds for utterance in self.utterances)
 
@@ -193,6 +207,7 @@ class Evaluation:
             "without_transcript": self.without_transcript,
             "without_audio": self.without_audio,
             "unreadable": [utterance.id for utterance in self.unreadable],
+            "runaways": self.runaways,
             "audio_seconds": round(self.audio_seconds, 3),
             "words": words.length,
             "substitutions": words.substitutions,
@@ -235,6 +250,8 @@ class Evaluation:
                     "model_seconds": utterance.model_seconds,
                     "decode_seconds": utterance.decoder_seconds,
                 }
+                if utterance.cut:
+                    line["cut"] = True
                 if utterance.problem is not None:
                     line["problem"] = utterance.problem
                 if utterance.entities:
@@ -300,7 +317,7 @@ def read_results(path: str | os.PathLike[str], normalise: Normalisation = None) 
                 utterance = Utterance(
                     str(told["id"]), told["reference"], told["hypothesis"], told.get("score"), told.get("audio_seconds", 0.0),
                     told.get("model_seconds", 0.0), told.get("decode_seconds", 0.0), tuple(told.get("entities", ())),
-                    told.get("problem"),
+                    told.get("problem"), told.get("cut", False),
                 )  # fmt: skip
             except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(f"{path}, line {number}: not a result of hf-ngpulm evaluate ({error!r})") from None

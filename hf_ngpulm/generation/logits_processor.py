@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,14 +17,15 @@ from ..engines.choice import check_engine
 from ..fusion.fusion import Fusion
 from ..language_model.model import NGramLM
 from ..phrases.contexts import is_per_row
-from ..search.attention_step import KINDS, TEXT, UNSCORED, Roles, Rows, fuse, text_of
-from .transcripts import num_classes, roles_of
-from .whisper import Window, follow_recordings
+from ..search.attention_step import END, KINDS, TEXT, UNSCORED, Roles, Rows, fuse, read, text_of
+from .runaways import Loops
+from .transcripts import ends_of, no_timestamps_of, num_classes, roles_of
+from .whisper import Window, follow_recordings, rule_out_timestamps
 
 if TYPE_CHECKING:
     from ..lexicon.lazy_search import Growth
 
-CHOICES = ("lm_weighted", "none")
+CHOICES = ("kept", "none")
 LM_WEIGHT = 0.2  # where nobody says anything else: attention decoders have strong language models of their own
 
 
@@ -32,7 +34,7 @@ class Part(NamedTuple):
 
     rows: Rows
     roles: Roles
-    weighted: bool
+    shared: bool
     keeps_sums: bool
     growth: Growth | None = None
 
@@ -80,8 +82,9 @@ class NGramLogitsProcessor(LogitsProcessor):
         start: token ids that the transcript begins after; by default they are known, or the tokenizer's special tokens.
         prompt_context: whether the LM reads what stands before the transcript as its beginning: Whisper's previous text. By
             default it doesn't.
-        unscored: "lm_weighted" (default) gives symbols that no LM scores (timestamps, control tokens) the weight of an LM that
-            is as sure of them as the model is, so that they are no likelier for having no LM score; "none" leaves them alone.
+        unscored: "kept" (default) leaves symbols that no LM scores (timestamps, control tokens, punctuation that the LM has never
+            seen) the probability that the model gives them: the LM shares out what is left. "none" adds the LM's scores to
+            those of its own tokens alone, which makes the others likelier the dearer these are.
         score_eos: whether `</s>` has the LM's score of a sentence's end (default); otherwise it is one of those symbols.
         in_place: write into the tensor that is given, as `generate` expects of no processor but allows, unless
             `output_logits` asks for the same tensor.
@@ -121,13 +124,13 @@ class NGramLogitsProcessor(LogitsProcessor):
         self.fusion = Fusion(lm, weights[0], phrases, weights[1], tokenizer)
         if self.fusion.num_lms > 1:
             raise ValueError("`generate` takes one language model for each recording, not several as LogLinear")
-        self.weighted = one_of("unscored", "lm_weighted" if unscored is None else unscored, CHOICES) == "lm_weighted"
+        self.shared = one_of("unscored", "kept" if unscored is None else unscored, CHOICES) == "kept"
         self.normalise_phrases = True if normalise_phrases is None else bool(normalise_phrases)
-        self._check_weight()
         self.in_place = in_place
         self.engine = check_engine(engine)
         self.window: Window | None = None  # of a long recording, while Whisper decodes it
         self._settings = (model, tokenizer, start, bool(prompt_context))
+        self._no_timestamps, self._ends = no_timestamps_of(model), sorted(ends_of(model))
         self._score_eos = True if score_eos is None else bool(score_eos)
         self._roles: list[Roles] = []
         self._parts: tuple[Any, list[Part]] | None = None
@@ -141,11 +144,27 @@ class NGramLogitsProcessor(LogitsProcessor):
             scores = scores.clone()
         work = scores.detach().to(torch.float32).contiguous()
         input_ids = input_ids.to(scores.device, torch.int64).contiguous()
-        for part in self.parts(self.recordings(len(scores)), scores.shape[1], scores.device):
-            fuse(work, input_ids, part.behind(input_ids).rows, part.roles, part.weighted, self.engine, part.keeps_sums)
+        parts = self.parts(self.recordings(len(scores)), scores.shape[1], scores.device)
+        loops = Loops.of(input_ids, parts[0].roles)
+        self.rule_out(work, input_ids, loops)
+        for part in parts:
+            rows = part.behind(input_ids).rows
+            rows = rows._replace(starts=rows.starts.masked_fill(loops.begun, -1))
+            fuse(work, input_ids, rows, part.roles, part.shared, self.engine, part.keeps_sums)
         if work.data_ptr() != scores.data_ptr():
             scores.copy_(work)
         return scores
+
+    def rule_out(self, scores: Tensor, input_ids: Tensor, loops: Loops) -> None:
+        """Rule out, in place, what may not follow tokens `[B, L]`: timestamps where there are to be none; more of a loop."""
+        if self._no_timestamps is not None:
+            rule_out_timestamps(scores, input_ids, self._no_timestamps)
+        ends = [end for end in self._ends if end < scores.shape[1]]
+        if ends:
+            can_end = (scores[:, ends] > -torch.inf).any(1)
+            kept = scores[:, ends]
+            scores.masked_fill_((loops.endless & can_end)[:, None], -torch.inf)
+            scores[:, ends] = kept
 
     def undone(self, input_ids: Tensor, scores: Tensor, recording: int | None = None) -> Tensor:
         """The model's own scores, up to a number per step, of steps at which no later processor has ruled any token out.
@@ -175,7 +194,6 @@ class NGramLogitsProcessor(LogitsProcessor):
         changed = copy.copy(self)
         changed.fusion = self.fusion.with_weights(weight, phrase_weight)
         changed.window = changed._parts = None
-        changed._check_weight()
         return changed
 
     def select(self, recordings: Sequence[int]) -> NGramLogitsProcessor:
@@ -256,16 +274,11 @@ class NGramLogitsProcessor(LogitsProcessor):
                 weights = every.weights[which, column]
                 rows = Rows(every.tensors, every.vocab_size, length, starts, roots[which], weights)
                 of_lm = column < every.num_lms
-                parts.append(Part(rows, roles, of_lm and self.weighted, not of_lm and self.normalise_phrases, every.growth))
+                parts.append(Part(rows, roles, of_lm and self.shared, not of_lm and self.normalise_phrases, every.growth))
             if every.growth is not None:  # only who asks keeps the states as they are
                 return parts
             self._parts = (key, parts)
         return self._parts[1]
-
-    def _check_weight(self) -> None:
-        weight = self.fusion.weight
-        if self.fusion.models and self.weighted and float(torch.as_tensor(weight).min()) <= -1:
-            raise ValueError(f"unscored='lm_weighted' takes weights above -1, got {weight}")
 
     def _automata(self) -> list[Any]:
         """All language models and boosters, each once."""
@@ -281,17 +294,24 @@ def _undone(part: Part, input_ids: Tensor, scores: Tensor, engine: str) -> Tenso
     rows, roles = part.behind(input_ids).rows, part.roles
     lm = torch.zeros(scores.shape, device=scores.device)
     fuse(lm, input_ids, rows._replace(weights=torch.ones_like(rows.weights)), roles, False, engine)
-    weight = rows.weights[:, None]
-    own = scores - weight * lm
-    if part.weighted:
-        # Of the rule's sums of exp: that of scored tokens has come out as Z_scored^(1 + w) / Z^w, that of the others' roots
-        # as Z_others / Z^(w / (1 + w)); which gives Z, and then Z_scored.
-        unscored = roles.roles & KINDS == UNSCORED
-        roots = scores / (1 + weight)
-        total = torch.logsumexp(own.masked_fill(unscored, -torch.inf), 1, keepdim=True)
-        rest = torch.logsumexp(roots.masked_fill(~unscored, -torch.inf), 1, keepdim=True)
-        normaliser = (1 + weight) * torch.logaddexp(total / (1 + weight), rest)
-        scored = (total + weight * normaliser) / (1 + weight)
-        own = torch.where(unscored, roots + weight / (1 + weight) * normaliser, own - weight * (scored - normaliser))
-    idle = (rows.starts < 0) | (rows.weights == 0)
+    own = scores - rows.weights[:, None] * lm
+    if part.shared:
+        # The sum of exp of what the LM scores has stayed what it was, or gone down; the others went down with it.
+        kinds = roles.roles & KINDS
+        ends = kinds == END
+        at_start = read(input_ids, rows, roles, engine) == rows.starts
+        others = (kinds == UNSCORED) | (ends & at_start[:, None])
+        scored, before = (each.masked_fill(others, -torch.inf) for each in (scores, own))
+        needed = torch.logsumexp(before, 1, keepdim=True) - torch.logsumexp(scored, 1, keepdim=True)
+        gained = needed.minimum(rows.weights.abs()[:, None] * roles.log_guess)  # no more than that was given
+        of_best = scored.amax(1, keepdim=True) - (before.amax(1, keepdim=True) - gained)
+        gained, needed, of_best = (torch.where(torch.isfinite(each), each, 0.0) for each in (gained, needed, of_best))
+        own = torch.where(others, scores - of_best.minimum(gained - needed).clamp(max=0.0), own - gained)
+        # An end that the model was sure of hasn't been made less likely: then nothing was changed.
+        end, fused_end, total = (
+            torch.logsumexp(each, 1) for each in (own.masked_fill(~ends, -torch.inf), scores.masked_fill(~ends, -torch.inf), own)
+        )
+        kept = (fused_end < end) & (end > total - math.log(2))
+        own = torch.where(kept[:, None], scores, own)
+    idle = (rows.starts < 0) | (rows.weights == 0) | Loops.of(input_ids, roles).begun
     return torch.where(idle[:, None] | (scores == -torch.inf), scores, own)

@@ -16,7 +16,7 @@ import torch
 
 from ..language_model.model import NGramLM
 from ..search.attention_step import END, HOLD, START, TEXT, Roles
-from ..text.vocabulary import tokenizer_of
+from ..text.vocabulary import Vocabulary, tokenizer_of
 
 # What configs call single control tokens, and tables of them.
 CONTROL_TOKENS = (
@@ -28,6 +28,9 @@ CONTROL_TABLES = ("lang_to_id", "task_to_id", "text_decoder_lang_to_code_id")
 PASSED_OVER = ("pad_token_id", "unk_token_id", "timestamp_token_id")
 TIMESTAMP = re.compile(r"<\|\d+(\.\d+)?\|>")
 CONTROL = re.compile(r"<\|[^|]+\|>")
+# Marks that nobody says: an LM whose text has been written without them knows nothing of them.
+PUNCTUATION = frozenset(".,;:!?\u2026-\u2013\u2014\"'()[]{}\u201c\u201d\u2018\u2019\u201e\u201a\u3001\u3002\uff0c\uff0e\uff01\uff1f\uff1b\uff1a\u300c\u300d\u300e\u300f\u30fb")
+BETWEEN_WORDS = frozenset("\u0120\u2581 ")  # in pieces: of byte-level tokenizers, of SentencePiece
 # What an LLM writes before its transcript, if it writes anything: "language English<asr_text>...".
 ANNOUNCED_BY = {"qwen3_asr": "<asr_text>"}
 
@@ -43,7 +46,7 @@ def roles_of(
 ) -> Roles:
     """What each of a model's classes is. Arguments as for `NGramLogitsProcessor`."""
     configs = configs_of(model)
-    ends = _numbers(configs, ("eos_token_id",))
+    ends = ends_of(model)
     passed = _numbers(configs, PASSED_OVER) - ends
     control = _numbers(configs, CONTROL_TOKENS + CONTROL_TABLES) | ends
     whisper = _model_type(model) == "whisper"
@@ -77,11 +80,23 @@ def roles_of(
 
     roles = torch.zeros(classes, dtype=torch.int8)
     roles[: models[0].vocab_size] = TEXT
+    passed |= _unwritten_marks(models, tokenizer) - control
     for tokens, role in ((control | passed | starts, 0), (ends if score_eos else (), END)):
         roles[_inside(tokens, classes)] = role
     roles[_inside(starts, classes)] += START
     roles[_inside(holds, classes)] += HOLD
     return Roles.of(roles)
+
+
+def ends_of(model: Any) -> set[int]:
+    """The tokens that end a transcript."""
+    return _numbers(configs_of(model), ("eos_token_id",))
+
+
+def no_timestamps_of(model: Any) -> int | None:
+    """The token that says there are to be no timestamps, which are all tokens after it, if a model has them so (Whisper)."""
+    found = _numbers(configs_of(model), ("no_timestamps_token_id",)) if _model_type(model) == "whisper" else ()
+    return max(found, default=None)
 
 
 def num_classes(model: Any) -> int | None:
@@ -112,6 +127,22 @@ def _numbers(configs: Iterable[Any], names: Iterable[str]) -> set[int]:
         values = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
         found |= {number for number in values if isinstance(number, int)}
     return found
+
+
+def _unwritten_marks(models: Sequence[NGramLM], tokenizer: Any) -> set[int]:
+    """Marks between words that none of the language models has seen: they are as unknown to them as timestamps are."""
+    if not all(hasattr(lm, "unk_tokens") for lm in models):  # phrases, which score nothing else anyhow
+        return set()
+    known = next((pieces for pieces in (getattr(lm, "pieces", None) for lm in models) if pieces), None)
+    if known is None and tokenizer is not None:
+        known = Vocabulary.of(tokenizer, models[0].vocab_size).pieces
+    unseen = set.intersection(*(set(lm.unk_tokens.tolist()) for lm in models))
+    return {token for token in unseen if token < len(known or ()) and _is_mark((known or ())[token])}
+
+
+def _is_mark(piece: str | None) -> bool:
+    letters = set(piece or "") - BETWEEN_WORDS
+    return bool(letters) and letters <= PUNCTUATION
 
 
 def _control_pieces(models: Sequence[NGramLM], tokenizer: Any) -> Iterable[tuple[str, int]]:

@@ -5,6 +5,10 @@ whose transcript looks bad; rows are simply left out. Both are steps of two meth
 processors: here they are wrapped, on the one model, to keep a processor with several LMs informed. Where the mean
 log-probability decides that a transcript looks bad (`logprob_threshold`), they see to it that it is the model's own, not the
 fused one. For `generate` without an `NGramLogitsProcessor` nothing changes.
+
+Nor may a window consume nothing, for the next one would be the same, without end. Two things see to it. After
+`<|notimestamps|>` no timestamp is chosen: Transformers leaves it to the model to choose none. And a window that ends where it
+began counts as consumed.
 """
 
 from __future__ import annotations
@@ -58,7 +62,7 @@ class Window:
 def follow_recordings(model: Any) -> None:
     """Have a Whisper model, or the one within a wrapper, tell processors what they need; others tell nothing."""
     for part in model.modules():
-        for method in (generate_with_fallback, _need_fallback):
+        for method in (generate_with_fallback, _need_fallback, _retrieve_segment):
             here = vars(part).get(method.__name__)
             if hasattr(type(part), method.__name__) and getattr(here, "__func__", None) is not method:
                 setattr(part, method.__name__, MethodType(method, part))
@@ -94,6 +98,20 @@ def _need_fallback(self: Any, *args: Any, **kwargs: Any) -> Any:
     if processors and processors[0].window is not None:
         processors[0].window.decoded(row, result[0])
     return result
+
+
+def _retrieve_segment(self: Any, *args: Any, **kwargs: Any) -> Any:
+    segments, offset = type(self)._retrieve_segment(*args, **kwargs)
+    if offset <= 0:
+        given = inspect.signature(type(self)._retrieve_segment).bind(*args, **kwargs).arguments
+        offset = given["seek_num_frames"][given["prev_idx"]]
+    return segments, offset
+
+
+def rule_out_timestamps(scores: Tensor, input_ids: Tensor, no_timestamps: int) -> None:
+    """Have rows of scores `[B, C]` without timestamps if their tokens `[B, L]` say that there are to be none, in place."""
+    without = (input_ids == no_timestamps).any(1, keepdim=True)
+    scores[:, no_timestamps + 1 :].masked_fill_(without, -torch.inf)
 
 
 def _bound(method: str, model: Any, args: Any, kwargs: Any) -> inspect.BoundArguments:

@@ -19,7 +19,7 @@ from tiny_transducers import demo_transducer
 from hf_ngpulm import NGramLM
 from hf_ngpulm.audio.files import read_audio
 from hf_ngpulm.common.bundled import bundled
-from hf_ngpulm.evaluation import Recording, SettingsMismatchError, evaluate, read_recordings, read_results
+from hf_ngpulm.evaluation import Recording, SettingsMismatchError, Utterance, evaluate, read_recordings, read_results
 from hf_ngpulm.evaluation.loading import BATCHES_PER_WINDOW, Loader, batches
 from hf_ngpulm.evaluation.parts import Parts
 from hf_ngpulm.evaluation.recognition import Recogniser, cut_where_quiet
@@ -148,6 +148,21 @@ def test_encoder_decoders(tmp_path):
     (utterance,) = evaluate(pipe, [long], batch_size=2).utterances
     parts = list(cut_where_quiet(long.audio, 1.0, 16000))
     assert utterance.hypothesis == " ".join(pipe(part.copy())["text"].strip() for part in parts)
+
+
+def test_runaways_are_counted(tmp_path):
+    """Transcripts that were cut at the limit of tokens, and those that say a phrase over and over though nobody did."""
+    pipe = transformers.pipeline(TASK, **whisper_parts(tmp_path / "tokenizer.json"), max_new_tokens=16, num_beams=1)
+    audio = np.random.default_rng(0).standard_normal(16000).astype(np.float32) / 9
+    pipe.model.generation_config.suppress_tokens = [*range(28, 40)]  # it can't end
+    result = evaluate(pipe, [Recording("noise", audio, 16000, "a b")])
+    assert result.utterances[0].cut and result.runaways == result.summary()["runaways"] == 1
+    result.save(tmp_path / "results.jsonl")
+    assert read_results(tmp_path / "results.jsonl").runaways == 1
+
+    said = [("a b", "no " * 8), ("no " * 9, "no " * 8), ("a b", "a b " * 4), ("a b", "a b " * 3), ("a b", "no " * 7), ("a", None)]
+    utterances = tuple(Utterance(str(i), *texts) for i, texts in enumerate(said))
+    assert [utterance.ran_away for utterance in utterances] == [True, False, True, False, False, False]
 
 
 def test_audio_is_cut_where_it_is_quiet():

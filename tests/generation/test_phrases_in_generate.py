@@ -137,7 +137,7 @@ def test_what_came_before_the_processor_can_be_had_again(model, tokenizer, lm):
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(2, CLASSES, generator=generator)
     ids = torch.tensor([[258, *tokenizer("call", add_special_tokens=False)["input_ids"]]]).repeat(2, 1)
-    for unscored in ("lm_weighted", "none"):
+    for unscored in ("kept", "none"):
         processor = NGramLogitsProcessor(
             lm, 0.4, model=model, phrases=["call anna"], tokenizer=tokenizer, unscored=unscored, in_place=False
         )

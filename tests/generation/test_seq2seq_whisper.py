@@ -96,7 +96,7 @@ def test_a_batch_of_fixed_size(num_beams):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.6])
-@pytest.mark.parametrize("unscored", ["lm_weighted", "none"])
+@pytest.mark.parametrize("unscored", ["kept", "none"])
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_the_models_own_scores_decide_what_is_decoded_again(num_beams, unscored, temperature, lm):
     """The same mean log-probabilities as with a processor, which takes away what was added."""

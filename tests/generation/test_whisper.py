@@ -125,7 +125,7 @@ def test_several_sequences_of_a_long_recording():
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-@pytest.mark.parametrize("unscored", ["lm_weighted", "none"])
+@pytest.mark.parametrize("unscored", ["kept", "none"])
 def test_the_models_own_scores_decide_what_is_decoded_again(unscored, num_beams, lm):
     family = plain(Judge)
     processors = [

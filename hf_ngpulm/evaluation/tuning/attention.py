@@ -50,7 +50,7 @@ class AttentionSweep(Sweep):
     def search(self) -> dict[str, Any]:
         found: dict[str, Any] = {"num_beams": self._num_beams()}
         settings = self.pipeline._ngram_settings or {}
-        usual = {"unscored": "lm_weighted", "score_eos": True, "prompt_context": False}
+        usual = {"unscored": "kept", "score_eos": True, "prompt_context": False}
         return found | {name: settings[name] for name, value in usual.items() if settings.get(name, value) != value}
 
     def standing(self) -> dict[str, Any]:

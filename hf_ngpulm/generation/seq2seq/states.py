@@ -11,6 +11,7 @@ from transformers.generation import logits_process
 
 from ...search.attention_step import follow, fuse_at, read
 from ..logits_processor import NGramLogitsProcessor
+from ..runaways import Loops
 
 # What `generate` appends behind all other processors, those of the caller included.
 BEHIND = tuple(
@@ -56,14 +57,17 @@ class Scoring:
             if self.keeps_own:
                 self._own = scores.clone()
             scores = scores.to(torch.float32).contiguous()
+            tokens = input_ids.to(scores.device)
             self._parts = self.lm.parts(self.recordings, scores.shape[1], scores.device)
             if self._states is None:
-                tokens = input_ids.to(scores.device)
                 self._parts = [part.behind(tokens) for part in self._parts]
                 self._states = [read(tokens, part.rows, part.roles, self.lm.engine) for part in self._parts]
             self._parts = [part.at(states) for states, part in zip(self._states, self._parts, strict=True)]
+            loops = Loops.of(tokens, self._parts[0].roles)
+            self.lm.rule_out(scores, tokens, loops)
             for states, part in zip(self._states, self._parts, strict=True):
-                fuse_at(scores, states, part.rows, part.roles, part.weighted, self.lm.engine, part.keeps_sums)
+                states = states.masked_fill(loops.begun, -1)
+                fuse_at(scores, states, part.rows, part.roles, part.shared, self.lm.engine, part.keeps_sums)
         scores = self.behind(input_ids, scores)
         if self._own is not None:
             self._own.masked_fill_(scores == -torch.inf, -torch.inf)

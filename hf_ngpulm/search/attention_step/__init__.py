@@ -11,15 +11,19 @@ What a token id is to the LM is its role:
 Two marks may be added to them: the transcript begins after the last START of a row, and from a HOLD to the next START a row
 has no LM. A row with neither is all transcript.
 
-With `weighted` the symbols that no LM scores follow the blank-aware rule (Grigoryan et al. 2025): p being the softmax of a row,
-scored ones get `log p + w * (log(1 - p_unscored) + log p_LM)`, the others `(1 + w) * log p`, p_unscored being the probability
-of all of these together. Otherwise they keep the score they have. Up to a constant per row, that is: what comes in may be
-raw logits, and what goes out isn't normalised. What is -inf stays so.
+With `shared` the LM shares out, among the classes that it scores, the probability that the model gives to all of these
+together: scored ones get `x + w * log p_LM + c`, c being what keeps the sum of their exp(x), but at most `|w| * log N` where it
+scores N classes: what is less likely to it than to somebody who guesses stays dear. The others keep what they have,
+or go down as far as the best scored class has gone down: an LM makes no symbol likelier that it knows nothing of, neither
+among all classes nor beside the best. What ends a transcript is one of the others until it has text, so that an LM makes no
+transcript empty; and where the model itself finds the end likelier than all else together, an LM that would have it less
+likely has no say. Without `shared` scores are only added. What is -inf stays so.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -54,6 +58,11 @@ class Roles(NamedTuple):
         unscored, ends = (torch.nonzero(kinds == kind)[:, 0].to(torch.int32) for kind in (UNSCORED, END))
         return cls(roles, unscored, ends, bool((roles & HOLD).any()))
 
+    @property
+    def log_guess(self) -> float:
+        """What guessing one of the classes that are scored costs, log N."""
+        return math.log(max(self.roles.numel() - self.unscored.numel(), 1))
+
     def to(self, device: torch.device) -> Roles:
         return Roles(self.roles.to(device), self.unscored.to(device), self.ends.to(device), self.holds)
 
@@ -81,7 +90,7 @@ def fuse(
     input_ids: Tensor,
     rows: Rows,
     roles: Roles,
-    weighted: bool = True,
+    shared: bool = True,
     engine: str = "auto",
     keeps_sums: bool = False,
 ) -> None:
@@ -91,14 +100,14 @@ def fuse(
         scores: float32 `[B, C]`, contiguous: logits or log-probabilities of the next token.
         input_ids: int64 `[B, L]`, contiguous: the tokens so far; L may be 0.
         rows, roles: on the same device; the LM's tokens must all be classes.
-        weighted: whether unscored classes follow the blank-aware rule.
+        shared: whether the model's probability of what the LM scores stays what it is; otherwise scores are only added.
         engine: "auto", "reference", "cpu" or "gpu".
         keeps_sums: whether a row's sum of exp(scores) stays as it was: what some classes gain, all of them lose.
     """
     module = _engine(engine, scores.device)
     if scores.numel():
         sums = torch.logsumexp(scores, 1) if keeps_sums else None
-        module.fuse(scores, input_ids, rows, roles, weighted)
+        module.fuse(scores, input_ids, rows, roles, shared)
         _restore_sums(scores, sums, rows)
 
 
@@ -129,14 +138,14 @@ def fuse_at(
     states: Tensor,
     rows: Rows,
     roles: Roles,
-    weighted: bool = True,
+    shared: bool = True,
     engine: str = "auto",
     keeps_sums: bool = False,
 ) -> None:
     """`fuse` in known states, int32 `[B]`, of which -1 has no LM."""
     if scores.numel():
         sums = torch.logsumexp(scores, 1) if keeps_sums else None
-        torch.ops.hf_ngpulm.fuse_at(scores, states, *_flat(rows, roles), weighted, engine)
+        torch.ops.hf_ngpulm.fuse_at(scores, states, *_flat(rows, roles), shared, engine)
         _restore_sums(scores, sums, rows)
 
 
@@ -156,7 +165,7 @@ def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles, engine: str
 
 _library = torch.library.Library("hf_ngpulm", "FRAGMENT")
 _FLAT = "Tensor[] automaton, int vocab_size, Tensor starts, Tensor weights, Tensor roles, Tensor unscored, Tensor ends"
-_library.define(f"fuse_at(Tensor(a!) scores, Tensor states, {_FLAT}, bool weighted, str engine) -> ()")
+_library.define(f"fuse_at(Tensor(a!) scores, Tensor states, {_FLAT}, bool shared, str engine) -> ()")
 _library.define(f"follow(Tensor states, Tensor tokens, {_FLAT}, str engine) -> Tensor")
 
 
@@ -175,8 +184,8 @@ def _engine(name: str, device: torch.device) -> ModuleType:
 
 @torch.library.impl(_library, "fuse_at", "CompositeExplicitAutograd")
 def _fuse_at(scores: Tensor, states: Tensor, *rest: Any) -> None:
-    *flat, weighted, engine = rest
-    _engine(engine, scores.device).fuse_at(scores, states, *_grouped(tuple(flat)), weighted)
+    *flat, shared, engine = rest
+    _engine(engine, scores.device).fuse_at(scores, states, *_grouped(tuple(flat)), shared)
 
 
 @torch.library.impl(_library, "follow", "CompositeExplicitAutograd")

@@ -12,6 +12,7 @@ from . import HOLD, KINDS, START, TEXT, Roles, Rows
 
 # The compiler makes vector instructions of loops over this many elements whose results don't depend on each other.
 LANES = 256
+LOG_2 = np.float32(np.log(2))
 LOG2_E = np.float32(1.4426950408889634)
 # Added and taken away again, it rounds to whole numbers.
 ROUNDING = np.float32(1.5 * 2**23)
@@ -23,22 +24,22 @@ P0, P1, P2, P3, P4, P5 = (
 )  # fmt: skip
 
 
-def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, weighted: bool) -> None:
-    _fuse(scores, input_ids, rows.starts, rows, roles, weighted, carried=False)
+def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, shared: bool) -> None:
+    _fuse(scores, input_ids, rows.starts, rows, roles, shared, carried=False)
 
 
-def fuse_at(scores: Tensor, states: Tensor, rows: Rows, roles: Roles, weighted: bool) -> None:
-    _fuse(scores, torch.empty((len(states), 0), dtype=torch.int64, device=CPU), states, rows, roles, weighted, carried=True)
+def fuse_at(scores: Tensor, states: Tensor, rows: Rows, roles: Roles, shared: bool) -> None:
+    _fuse(scores, torch.empty((len(states), 0), dtype=torch.int64, device=CPU), states, rows, roles, shared, carried=True)
 
 
 def _fuse(
-    scores: Tensor, input_ids: Tensor, starts: Tensor, rows: Rows, roles: Roles, weighted: bool, *, carried: bool
+    scores: Tensor, input_ids: Tensor, starts: Tensor, rows: Rows, roles: Roles, shared: bool, *, carried: bool
 ) -> None:
     arrays = (
         *arrays_of(rows.tensors), scores.numpy(), input_ids.numpy(),
         roles.roles.numpy(), roles.unscored.numpy(), roles.ends.numpy(),
-        starts.numpy(), rows.roots.numpy(), rows.weights.numpy(),
-        rows.context_length, rows.vocab_size, weighted, roles.holds, carried,
+        starts.numpy(), rows.starts.numpy(), rows.roots.numpy(), rows.weights.numpy(),
+        rows.context_length, rows.vocab_size, shared, np.float32(roles.log_guess), roles.holds, carried,
     )  # fmt: skip
     in_threads(lambda first, last: _fuse_rows(first, last, *arrays), *scores.shape)
 
@@ -55,7 +56,7 @@ def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles) -> Tensor:
 
 @compiled
 def log_sum_exp(values):
-    """log of the sum of exp(values), a float32 array; its error is below 1e-6."""
+    """The largest of some values, a float32 array, and the log of the sum of their exp; its error is below 1e-6."""
     sums = np.full(LANES, -np.inf, dtype=np.float32)
     whole = values.size // LANES * LANES
     for block in range(0, whole, LANES):
@@ -68,7 +69,7 @@ def log_sum_exp(values):
     for i in range(whole, values.size):
         highest = max(highest, values[i])
     if not (-np.inf < highest < np.inf):
-        return highest
+        return highest, highest
     powers = np.empty(LANES, dtype=np.int32)
     as_floats = powers.view(np.float32)
     fractions = np.empty(LANES, dtype=np.float32)
@@ -89,13 +90,13 @@ def log_sum_exp(values):
         total += sums[lane]
     for i in range(whole, values.size):
         total += np.exp(np.float64(values[i]) - highest)
-    return np.float32(highest + np.log(total))
+    return highest, np.float32(highest + np.log(total))
 
 
 @compiled
 def _fuse_rows(
     first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    scores, input_ids, roles, unscored, ends, starts, roots, weights, context_length, vocab_size, weighted, holds, carried,
+    scores, input_ids, roles, unscored, ends, starts, first_states, roots, weights, context_length, vocab_size, shared, log_guess, holds, carried,
 ):  # fmt: skip
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
         arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights
@@ -104,6 +105,7 @@ def _fuse_rows(
     unscored_before = np.empty(unscored.size, dtype=np.float32)
     ends_before = np.empty(ends.size, dtype=np.float32)
     arcs_before = np.empty(1024, dtype=np.float32)
+    kept = np.empty(scores.shape[1], dtype=np.float32)
     length = input_ids.shape[1]
     for row in range(first, last):
         weight = weights[row]
@@ -137,23 +139,27 @@ def _fuse_rows(
             state, vocab_size, vocab_size + 1,
         )  # fmt: skip
 
-        # The probability that is left to what the LM scores.
+        # What the LM scores is alone in the row meanwhile.
+        ends_apart = shared and state == first_states[row]
+        for i in range(ends.size):
+            ends_before[i] = x[ends[i]]
+        end = log_sum_exp(ends_before)[1] if shared else np.float32(-np.inf)
+        is_sure = end > -np.inf and end > log_sum_exp(x)[1] - LOG_2
+        if is_sure:
+            kept[:] = x
         for i in range(unscored.size):
             unscored_before[i] = x[unscored[i]]
-        shift = normaliser = np.float32(0.0)
-        if weighted:
-            others = log_sum_exp(unscored_before)
-            if others > -np.inf:
-                for i in range(unscored.size):
-                    x[unscored[i]] = -np.inf
-                scored = log_sum_exp(x)
-                normaliser = np.float32(np.logaddexp(scored, others))
-                if scored > -np.inf:
-                    shift = scored - normaliser
+            x[unscored[i]] = -np.inf
+        if ends_apart:
+            for i in range(ends.size):
+                x[ends[i]] = -np.inf
+        best_before = sum_before = np.float32(0.0)
+        if shared:
+            best_before, sum_before = log_sum_exp(x)
 
         # The root's scores go to all tokens at once; those with arcs in longer contexts are then set from what they were.
         depth = 0
-        score = shift
+        score = np.float32(0.0)
         while True:
             low, high = arc_offsets[state], arc_offsets[state + 1]
             backoff = backoff_states[state]
@@ -168,8 +174,6 @@ def _fuse_rows(
             if backoff == state:
                 break
             state = backoff
-        for i in range(ends.size):
-            ends_before[i] = x[ends[i]]
         count = 0
         for level in range(depth):
             count += arc_offsets[chain[level] + 1] - arc_offsets[chain[level]]
@@ -190,7 +194,7 @@ def _fuse_rows(
                 x[token] += weight * score
         k = 0
         for level in range(depth - 1, -1, -1):
-            score = shift
+            score = np.float32(0.0)
             for longer in range(level):
                 score += backoff_weights[chain[longer]]
             for arc in range(arc_offsets[chain[level]], arc_offsets[chain[level] + 1]):
@@ -199,10 +203,25 @@ def _fuse_rows(
                 k += 1
 
         for i in range(ends.size):
-            x[ends[i]] = ends_before[i] + weight * (shift + final)
+            x[ends[i]] = -np.inf if ends_apart else ends_before[i] + weight * final
+
+        of_others = np.float32(0.0)
+        if shared and sum_before > -np.inf:
+            best, total = log_sum_exp(x)
+            lost = sum_before - total
+            if -np.inf < lost < np.inf:
+                gained = min(lost, np.float32(abs(weight) * log_guess))
+                for i in range(x.size):
+                    x[i] += gained
+                of_others = min(of_others, gained - lost, best + gained - best_before)
         for i in range(unscored.size):
-            before = unscored_before[i]
-            x[unscored[i]] = before + weight * (before - normaliser) if weighted and before > -np.inf else before
+            x[unscored[i]] = unscored_before[i] + of_others
+        for i in range(ends.size):
+            if ends_apart:
+                x[ends[i]] = ends_before[i] + of_others
+            ends_before[i] = x[ends[i]]
+        if is_sure and log_sum_exp(ends_before)[1] < end:
+            x[:] = kept
 
 
 @compiled

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from ...automaton import reference
 from . import END, HOLD, KINDS, START, TEXT, UNSCORED, Roles, Rows
 
+LOG_2 = math.log(2)
 
-def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, weighted: bool) -> None:
+
+def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, shared: bool) -> None:
     for row, tokens in enumerate(input_ids):
         if int(rows.starts[row]) < 0:
             continue
@@ -22,13 +26,13 @@ def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, weighted: 
         states = rows.starts[row : row + 1]
         length = torch.tensor([len(text)], device=scores.device)
         _, states = reference.walk(rows.tensors, states, text[None], length, rows.vocab_size)
-        add(scores[row], rows, roles, row, states, weighted)
+        add(scores[row], rows, roles, row, states, shared)
 
 
-def fuse_at(scores: Tensor, states: Tensor, rows: Rows, roles: Roles, weighted: bool) -> None:
+def fuse_at(scores: Tensor, states: Tensor, rows: Rows, roles: Roles, shared: bool) -> None:
     for row, state in enumerate(states.tolist()):
         if state >= 0:
-            add(scores[row], rows, roles, row, states[row : row + 1], weighted)
+            add(scores[row], rows, roles, row, states[row : row + 1], shared)
 
 
 def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles) -> Tensor:
@@ -59,13 +63,23 @@ def lm_scores(rows: Rows, roles: Roles, states: Tensor) -> Tensor:
     return torch.where(kinds == END, final, torch.where(kinds == TEXT, found, 0.0))
 
 
-def add(x: Tensor, rows: Rows, roles: Roles, row: int, states: Tensor, weighted: bool) -> None:
+def add(x: Tensor, rows: Rows, roles: Roles, row: int, states: Tensor, shared: bool) -> None:
     weight = rows.weights[row]
-    unscored = roles.roles & KINDS == UNSCORED
-    lm = lm_scores(rows, roles, states)
-    possible = x > -torch.inf
-    if weighted:
-        normaliser = torch.logsumexp(x, 0)
-        scored = torch.logsumexp(x[~unscored], 0)
-        lm = torch.where(unscored, x - normaliser, lm + torch.where(scored > -torch.inf, scored - normaliser, 0.0))
-    x.copy_(torch.where(possible, x + weight * lm, x))
+    if weight == 0:
+        return
+    kinds = roles.roles & KINDS
+    at_start = int(states[0]) == int(rows.starts[row])
+    others = (kinds == UNSCORED) | ((kinds == END) & (shared and at_start))
+    fused = torch.where((x > -torch.inf) & ~others, x + weight * lm_scores(rows, roles, states), x)
+    if shared:
+        before, after = x.masked_fill(others, -torch.inf), fused.masked_fill(others, -torch.inf)
+        lost = torch.logsumexp(before, 0) - torch.logsumexp(after, 0)
+        lost = torch.where(torch.isfinite(lost), lost, 0.0)  # where the LM scores nothing that is possible
+        gained = lost.clamp(max=float(weight.abs()) * roles.log_guess)
+        of_best = after.amax() + gained - before.amax()
+        of_others = torch.where(torch.isfinite(of_best), of_best, 0.0).minimum(gained - lost).clamp(max=0.0)
+        fused += torch.where(others, of_others, gained)
+        end, fused_end = (torch.logsumexp(scores[kinds == END], 0) for scores in (x, fused))
+        if end > torch.logsumexp(x, 0) - LOG_2 and fused_end < end:
+            return
+    x.copy_(fused)

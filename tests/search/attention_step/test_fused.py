@@ -16,13 +16,13 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def added(scores, input_ids, rows, roles, weighted, engine):
+def added(scores, input_ids, rows, roles, shared, engine):
     if engine == "gpu":
         pytest.importorskip("triton")  # there is none but on Linux
         rows = Rows(*(moved(part) for part in rows))
         roles, scores, input_ids = moved(roles), moved(scores), moved(input_ids)
     scores = scores.clone()
-    fused.fuse(scores, input_ids, rows, roles, weighted, engine)
+    fused.fuse(scores, input_ids, rows, roles, shared, engine)
     return scores.cpu()
 
 
@@ -99,20 +99,20 @@ def test_gpu_equals_the_reference_in_vocabularies_of_several_tiles(problem):
 @given(problem=problems(longest=3))
 @settings(RELAXED, max_examples=15)
 def test_sums_can_be_kept(problem, engine):
-    *(scores, input_ids, rows, roles, weighted), _ = problem
+    *(scores, input_ids, rows, roles, shared), _ = problem
     if engine == "gpu":
         pytest.importorskip("triton")
         scores, input_ids, rows, roles = map(moved, (scores, input_ids, rows, roles))
     plain, kept = scores.clone(), scores.clone()
-    fused.fuse(plain, input_ids, rows, roles, weighted, engine)
-    fused.fuse(kept, input_ids, rows, roles, weighted, engine, keeps_sums=True)
+    fused.fuse(plain, input_ids, rows, roles, shared, engine)
+    fused.fuse(kept, input_ids, rows, roles, shared, engine, keeps_sums=True)
     sums, before = plain.logsumexp(1), scores.logsumexp(1)
     shift = torch.where((rows.starts < 0) | (rows.weights == 0) | (sums == -torch.inf), 0.0, sums - before)
     torch.testing.assert_close(kept, plain - shift[:, None], rtol=2e-5, atol=1e-4)
     torch.testing.assert_close(kept.logsumexp(1), before, rtol=1e-4, atol=1e-3)
 
 
-def carried(scores, input_ids, rows, roles, weighted, engine, known):
+def carried(scores, input_ids, rows, roles, shared, engine, known):
     """As `added`, the state being read off the first `known` tokens and carried along the others."""
     if engine == "gpu":
         pytest.importorskip("triton")
@@ -122,7 +122,7 @@ def carried(scores, input_ids, rows, roles, weighted, engine, known):
     for tokens in input_ids[:, known:].unbind(1):
         states = fused.follow(states, tokens.contiguous(), rows, roles, engine)
     scores = scores.clone()
-    fused.fuse_at(scores, states, rows, roles, weighted, engine)
+    fused.fuse_at(scores, states, rows, roles, shared, engine)
     return scores.cpu()
 
 
