@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...automaton.compiled import CPU
+from ...automaton.cpu import CPU
 from ...automaton.ops import engine_name
 from ...automaton.tensors import AutomatonTensors
 from ...fusion.fusion import RowModels, settled, widened
