@@ -63,6 +63,7 @@ int64_t search_rows(int64_t first, int64_t last, BeamStep<LM>& step, Networks& n
     for (size_t i = 0; i < going.size(); ++i)
       step.run(going[i], [&](int64_t k) { return logits[i * num_beams + k]; }, fresh);
     if (!fresh.size()) continue;
+    step.write_lines(fresh.hypotheses);
     network.predict(fresh.size(), fresh.sources.data(), fresh.tokens.data(), fresh.targets.data());
     if (rules.ilm_weight != 0.f) subtract_internal_lm(network, fresh.targets, classes, rules.ilm_weight, beam.lines);
   }
@@ -82,12 +83,14 @@ NGPULM_EXPORT int64_t ngpulm_beam_lines(int64_t first, int64_t last, const int64
   return guarded([&] {
     return with_automaton(*automaton, [&](auto lm) -> int64_t {
       BeamStep step(lm, *classes, *rules, *rows, *beam, *steps, last - first);
+      std::vector<int64_t> live;
       for (int64_t i = first; i < last; ++i) {
         const int64_t row = numbers[i];
         if (!step.has_states(row)) return row;
-        for (int64_t k = 0; k < beam->num_beams && beam->lines; ++k)
-          if (take(*beam, row, k).is_live()) step.lines().fill(row, k);
+        for (int64_t k = 0; k < beam->num_beams; ++k)
+          if (take(*beam, row, k).is_live()) live.push_back(row * beam->num_beams + k);
       }
+      step.write_lines(live);
       return DONE;
     });
   });
@@ -167,6 +170,7 @@ NGPULM_EXPORT int64_t ngpulm_beam_step(int64_t first, int64_t last, const Ngpulm
           return line < 0 ? nullptr : logits + line * outputs;
         }, fresh);
       }
+      step.write_lines(fresh.hypotheses);
       std::copy(fresh.sources.begin(), fresh.sources.end(), sources + first * num_beams);
       std::copy(fresh.tokens.begin(), fresh.tokens.end(), tokens + first * num_beams);
       std::copy(fresh.targets.begin(), fresh.targets.end(), targets + first * num_beams);

@@ -111,27 +111,28 @@ inline void open(const NgpulmBeam& beam, const NgpulmBeamRows& rows, const Ngpul
   }
 }
 
-// A list of the `most` entries of the highest ranks, the highest first; of those that rank alike the first ones that came.
-template <class Entry>
+// A list of the `most` values of the highest ranks, the highest first; of those that rank alike the first ones that came.
 class Best {
  public:
   void begin(int64_t most) {
     most_ = most, size_ = 0;
-    if (int64_t(entries_.size()) < most) entries_.resize(most);
+    if (int64_t(ranks_.size()) < most) ranks_.resize(most), values_.resize(most);
   }
-  bool takes(double rank) const { return size_ < most_ || (most_ && rank > entries_[size_ - 1].rank); }
-  void insert(const Entry& entry) {
-    if (!takes(entry.rank)) return;
-    int64_t at = size_ < most_ ? size_++ : size_ - 1;
-    for (; at > 0 && entries_[at - 1].rank < entry.rank; --at) entries_[at] = entries_[at - 1];
-    entries_[at] = entry;
+  bool takes(double rank) const { return size_ < most_ || (most_ && rank > ranks_[size_ - 1]); }
+  void insert(double rank, int64_t value) {
+    if (!takes(rank)) return;
+    double* ranks = ranks_.data();
+    int64_t *values = values_.data(), at = size_ < most_ ? size_++ : size_ - 1;
+    for (; at > 0 && ranks[at - 1] < rank; --at) ranks[at] = ranks[at - 1], values[at] = values[at - 1];
+    ranks[at] = rank, values[at] = value;
   }
   int64_t size() const { return size_; }
-  Entry* begin() { return entries_.data(); }
-  Entry* end() { return entries_.data() + size_; }
+  double rank(int64_t place) const { return ranks_[place]; }
+  int64_t value(int64_t place) const { return values_[place]; }
 
  private:
-  std::vector<Entry> entries_;
+  std::vector<double> ranks_;
+  std::vector<int64_t> values_;
   int64_t most_ = 0, size_ = 0;
 };
 

@@ -5,12 +5,12 @@
 namespace ngpulm {
 
 // New tokens: the slot that the networks' state is read from, the token, and the slot that what is predicted goes to; slots of
-// all rows.
+// all rows. And the hypotheses that have them, by their places among those of all rows.
 struct NewTokens {
-  std::vector<int64_t> sources, tokens, targets;
+  std::vector<int64_t> sources, tokens, targets, hypotheses;
 
   int64_t size() const { return int64_t(tokens.size()); }
-  void clear() { sources.clear(), tokens.clear(), targets.clear(); }
+  void clear() { sources.clear(), tokens.clear(), targets.clear(), hypotheses.clear(); }
 };
 
 // Logits of a hypothesis that goes on (null for others), and the logs of the sums of exponentials of all classes, of all but
@@ -21,12 +21,13 @@ struct Said {
   float highest;
 };
 
-// Classes and durations that may follow a hypothesis, and what hypotheses may become by them.
-struct Ranked {
-  double rank;
-  int32_t label, duration;
-};
+// A class and a duration in one number.
+constexpr int DURATION_BITS = 16;
+inline int64_t paired(int64_t label, int64_t duration) { return label << DURATION_BITS | duration; }
+inline int64_t label_of(int64_t pair) { return pair >> DURATION_BITS; }
+inline int64_t duration_of(int64_t pair) { return pair & ((1 << DURATION_BITS) - 1); }
 
+// What a hypothesis may become.
 struct Candidate {
   double score, acoustic_score;
   int64_t time, hash, size;
@@ -35,7 +36,7 @@ struct Candidate {
 
 // Candidates that are the same: their scores together, and the best of them.
 struct Group {
-  double rank, acoustic_score;
+  double score, acoustic_score;
   int32_t best;
 };
 
@@ -64,33 +65,26 @@ class Highest {
   // Call `take(class, score)` for the `most` highest classes above -inf, in their order, and for few others.
   template <class Take>
   void each(int64_t most, Take&& take) {
-    const float* __restrict fused = fused_.data();
-    uint8_t* __restrict hits = hits_.data();
-    const float least = bound(most);
-    for (int64_t i = 0; i < size_; ++i) hits[i] = fused[i] >= least;
-    for (int64_t i = 0; i < size_; i += 8) {
+    const float* fused = fused_.data();
+    uint8_t* hits = hits_.data();
+    const int64_t size = size_;
+    Tops tops;
+    for (int64_t at = 0; at < size; at += LANES) tops.take(fused + at);
+    compare(fused, tops.reached_by(most), size, hits);
+    for (int64_t i = 0; i < size; i += 8) {
       uint64_t eight;
       std::memcpy(&eight, hits + i, 8);
-      if (!eight) continue;
-      for (int64_t c = i; c < i + 8; ++c)
-        if (hits[c] && fused[c] > NEG_INF) take(c, fused[c]);
+      for (; eight; eight &= eight - 1) {  // the first byte is the lowest
+        const int64_t c = i + __builtin_ctzll(eight) / 8;
+        if (fused[c] > NEG_INF) take(c, fused[c]);
+      }
     }
   }
 
  private:
-  // A number that at least `most` of all reach, or -inf.
-  float bound(int64_t most) const {
-    float tops[LANES], least = NEG_INF;
-    if (most > LANES) return NEG_INF;
-    std::copy_n(fused_.data(), LANES, tops);
-    for (int64_t at = LANES; at < size_; at += LANES)
-      for (int lane = 0; lane < LANES; ++lane) tops[lane] = fused_[at + lane] > tops[lane] ? fused_[at + lane] : tops[lane];
-    for (float top : tops) {
-      int32_t reached = 0;
-      for (int lane = 0; lane < LANES; ++lane) reached += tops[lane] >= top;
-      least = reached >= most && top > least ? top : least;
-    }
-    return least;
+  // Which numbers are as high.
+  static void compare(const float* __restrict numbers, float least, int64_t size, uint8_t* __restrict hits) {
+    for (int64_t i = 0; i < size; ++i) hits[i] = numbers[i] >= least;
   }
 
   int64_t size_;
@@ -111,7 +105,7 @@ class BeamStep {
     const int64_t durations = std::max<int64_t>(classes.num_durations, 1);
     most_extensions_ = std::min(rules.most_extensions, classes.tokens * durations);
     const int64_t most = beam.num_beams * (most_extensions_ + 1);
-    candidates_.reserve(most), groups_.reserve(most);
+    candidates_.resize(most), groups_.reserve(most);
     size_t buckets = 8;
     while (int64_t(buckets) < 2 * most) buckets *= 2;
     buckets_.resize(buckets);
@@ -142,7 +136,7 @@ class BeamStep {
     if (!any || is_broken()) return;
     ++rows_.phases[row];
     if (rules_.aes_steps && rows_.phases[row] == 1) merge_prefixes();
-    candidates_.clear();
+    num_candidates_ = 0;
     for (int32_t k = 0; k < beam_.num_beams; ++k)
       if (old_[k].is_live()) said_[k].logits ? extend(k) : stand_still(k);
     join_those_that_are_same();
@@ -150,7 +144,12 @@ class BeamStep {
     ++steps_.used[row];
   }
 
-  Lines<LM>& lines() { return lines_; }
+  // Write what LMs add after hypotheses, by their places among those of all rows.
+  void write_lines(const std::vector<int64_t>& hypotheses) {
+    if (!beam_.lines) return;
+    lines_.read_ahead(hypotheses);
+    for (int64_t at : hypotheses) lines_.fill(at / beam_.num_beams, at % beam_.num_beams);
+  }
 
  private:
   Said said(const float* logits) const {
@@ -237,7 +236,7 @@ class BeamStep {
 
   void stand_still(int32_t k) {
     const Hypothesis& from = old_[k];
-    candidates_.push_back({from.score, from.acoustic_score, from.time, from.hash, from.size, k, STILL, 0});
+    candidates_[num_candidates_++] = {from.score, from.acoustic_score, from.time, from.hash, from.size, k, STILL, 0};
   }
 
   // What a hypothesis may become.
@@ -252,54 +251,54 @@ class BeamStep {
     if (may_emit) {
       highest_.fuse(said.logits, rules_.late ? line : nullptr, classes_.tokens, blank);
       const double offset = rules_.late ? common : -said.log_sum;
-      highest_.each(most_extensions_, [&](int64_t label, float score) { ranked_.insert({score + offset, int32_t(label), 0}); });
+      highest_.each(most_extensions_, [&](int64_t label, float score) { ranked_.insert(score + offset, paired(label, 0)); });
     }
-    if (blank_log_prob > NEG_INF_DOUBLE) ranked_.insert({rules_.late ? of_blank : blank_log_prob, int32_t(blank), 0});
+    if (blank_log_prob > NEG_INF_DOUBLE) ranked_.insert(rules_.late ? of_blank : blank_log_prob, paired(blank, 0));
     if (classes_.num_durations) pair_with_durations(said, line, common, of_blank);
-    const double best = ranked_.size() ? ranked_.begin()->rank : 0.0;
-    for (const Ranked& ranked : ranked_) {
-      if (rules_.aes_steps && ranked.rank <= best - rules_.aes_gamma) break;
-      const double of_duration = classes_.num_durations ? said.logits[classes_.tokens + ranked.duration] - said.duration_sum : 0.0;
-      const double added = ranked.label == blank ? of_blank : said.logits[ranked.label] + common + (line ? line[ranked.label] : 0.f);
-      add_candidate(k, ranked, added + of_duration, said.logits[ranked.label] - said.log_sum + of_duration);
+    for (int64_t i = 0; i < ranked_.size(); ++i) {
+      if (rules_.aes_steps && ranked_.rank(i) <= ranked_.rank(0) - rules_.aes_gamma) break;
+      const int64_t label = label_of(ranked_.value(i)), duration = duration_of(ranked_.value(i));
+      const double of_duration = classes_.num_durations ? said.logits[classes_.tokens + duration] - said.duration_sum : 0.0;
+      const double added = label == blank ? of_blank : said.logits[label] + common + (line ? line[label] : 0.f);
+      add_candidate(k, label, duration, added + of_duration, said.logits[label] - said.log_sum + of_duration);
     }
   }
 
   // Of the classes that were chosen the best pairs with durations; with early pruning LMs have a say in these.
   void pair_with_durations(const Said& said, const float* line, double common, double of_blank) {
     durations_.begin(classes_.num_durations);
-    for (int32_t d = 0; d < classes_.num_durations; ++d) durations_.insert({said.logits[classes_.tokens + d] - said.duration_sum, 0, d});
+    for (int64_t d = 0; d < classes_.num_durations; ++d) durations_.insert(said.logits[classes_.tokens + d] - said.duration_sum, d);
     pairs_.begin(most_extensions_);
-    for (const Ranked& ranked : ranked_) {
-      double rank = ranked.rank;
+    for (int64_t i = 0; i < ranked_.size(); ++i) {
+      const int64_t label = label_of(ranked_.value(i));
+      double rank = ranked_.rank(i);
       if (!rules_.late) {
-        rank = ranked.label == classes_.blank ? of_blank : said.logits[ranked.label] + common + (line ? line[ranked.label] : 0.f);
+        rank = label == classes_.blank ? of_blank : said.logits[label] + common + (line ? line[label] : 0.f);
         if (rank != rank) rank = NEG_INF_DOUBLE;  // impossible in two ways
       }
-      for (const Ranked& duration : durations_) {
-        if (!pairs_.takes(rank + duration.rank)) break;
-        pairs_.insert({rank + duration.rank, ranked.label, duration.duration});
-      }
+      for (int64_t d = 0; d < durations_.size() && pairs_.takes(rank + durations_.rank(d)); ++d)
+        pairs_.insert(rank + durations_.rank(d), paired(label, durations_.value(d)));
     }
     std::swap(ranked_, pairs_);
   }
 
-  void add_candidate(int32_t k, const Ranked& ranked, double score, double gain) {
+  void add_candidate(int32_t k, int64_t label, int64_t duration, double score, double gain) {
     const Hypothesis& from = old_[k];
-    const bool is_blank = ranked.label == classes_.blank;
-    int64_t move = classes_.num_durations ? classes_.durations[ranked.duration] : is_blank;
+    int64_t move = classes_.num_durations ? classes_.durations[duration] : label == classes_.blank;
     int64_t hash = from.hash, size = from.size;
-    if (is_blank) {
+    if (label == classes_.blank) {
       move = std::max<int64_t>(move, 1);
     } else {
-      hash = extended_hash(hash, ranked.label), ++size;
+      hash = extended_hash(hash, label), ++size;
       if (rules_.aes_steps)
         for (const Hypothesis& known : old_)
           if (known.is_live() && known.has_tokens_of(hash, size)) return;
     }
     if (!(from.score + score > NEG_INF_DOUBLE)) return;
-    const int64_t time = std::min(from.time + move, rows_.lengths[row_]);
-    candidates_.push_back({from.score + score, from.acoustic_score + gain, time, hash, size, k, ranked.label, int32_t(move)});
+    Candidate& made = candidates_[num_candidates_++];  // written in its place, number by number: a copy would wait for these
+    made.score = from.score + score, made.acoustic_score = from.acoustic_score + gain;
+    made.time = std::min(from.time + move, rows_.lengths[row_]), made.hash = hash, made.size = size;
+    made.parent = k, made.label = int32_t(label), made.move = int32_t(move);
   }
 
   // Groups of candidates with the same tokens at the same frame.
@@ -307,7 +306,7 @@ class BeamStep {
     std::fill(buckets_.begin(), buckets_.end(), -1);
     groups_.clear();
     const size_t mask = buckets_.size() - 1;
-    for (int32_t i = 0; i < int32_t(candidates_.size()); ++i) {
+    for (int32_t i = 0; i < num_candidates_; ++i) {
       const Candidate& candidate = candidates_[i];
       for (size_t bucket = uint64_t(candidate.hash) ^ (uint64_t(candidate.time) * 0x9E3779B1);; ++bucket) {
         int32_t& number = buckets_[bucket & mask];
@@ -320,7 +319,7 @@ class BeamStep {
         const Candidate& other = candidates_[group.best];
         if (other.hash != candidate.hash || other.time != candidate.time || other.size != candidate.size) continue;
         if (candidate.score > other.score) group.best = i;
-        join(group.rank, group.acoustic_score, candidate.score, candidate.acoustic_score);
+        join(group.score, group.acoustic_score, candidate.score, candidate.acoustic_score);
         break;
       }
     }
@@ -330,7 +329,7 @@ class BeamStep {
   void renew(NewTokens& fresh) {
     const int64_t num_beams = beam_.num_beams, automata = beam_.num_automata;
     chosen_.begin(num_beams);
-    for (const Group& group : groups_) chosen_.insert(group);
+    for (size_t i = 0; i < groups_.size(); ++i) chosen_.insert(groups_[i].score, int64_t(i));
     int32_t* states = beam_.lm_states + row_ * num_beams * automata;
     float* lm_scores = beam_.lm_scores + row_ * num_beams * automata;
     std::copy_n(states, num_beams * automata, old_states_.data());
@@ -347,14 +346,14 @@ class BeamStep {
         put(beam_, row_, k, none);
         continue;
       }
-      const Group& group = chosen_.begin()[k];
+      const Group& group = groups_[chosen_.value(k)];
       const Candidate& best = candidates_[group.best];
       const int64_t at = step_at(steps_.used[row_], k);
       steps_.links[at] = best.parent, steps_.labels[at] = best.label, steps_.moves[at] = best.move;
       std::copy_n(old_states_.data() + best.parent * automata, automata, states + k * automata);
       std::copy_n(old_scores_.data() + best.parent * automata, automata, lm_scores + k * automata);
       Hypothesis made = old_[best.parent];
-      made.score = group.rank, made.acoustic_score = group.acoustic_score, made.time = best.time;
+      made.score = group.score, made.acoustic_score = group.acoustic_score, made.time = best.time;
       if (best.label == classes_.blank) {
         made.symbols = 0;
       } else if (best.label != STILL) {
@@ -388,10 +387,7 @@ class BeamStep {
     }
     made.slot = oldest, hashes[oldest] = made.hash, sizes[oldest] = made.size;
     fresh.sources.push_back(source), fresh.tokens.push_back(token), fresh.targets.push_back(begin + oldest);
-    if (beam_.lines) {
-      beam_.slots[row_ * beam_.num_beams + k] = oldest;
-      lines_.fill(row_, k);
-    }
+    fresh.hypotheses.push_back(row_ * beam_.num_beams + k);
   }
 
   const LM& lm_;
@@ -411,11 +407,11 @@ class BeamStep {
   std::vector<uint8_t> occupied_;
   std::vector<int32_t> by_size_;
   std::vector<int64_t> depths_;
-  Best<Ranked> ranked_, pairs_, durations_;
+  Best ranked_, pairs_, durations_, chosen_;
   std::vector<Candidate> candidates_;
+  int32_t num_candidates_ = 0;
   std::vector<Group> groups_;
   std::vector<int32_t> buckets_;
-  Best<Group> chosen_;
 };
 
 }  // namespace ngpulm

@@ -18,14 +18,33 @@ class KeptScores {
     scores_.reset(new float[states_.size() * size_]);
   }
 
+  // Have what the scores in some states are made of fetched from memory, those of all at once: each has to be waited for.
+  void read_ahead(std::vector<int32_t>& states) const {
+    for (bool any = true; any;) {
+      any = false;
+      for (int32_t& state : states) {
+        if (state < 0) continue;
+        __builtin_prefetch(lm_.backoff_weights + state);
+        const int32_t low = lm_.arc_offsets[state], backoff = lm_.backoff_states[state];
+        if (backoff != state) __builtin_prefetch(lm_.arc_tokens + low), __builtin_prefetch(lm_.arc_weights + low);
+        state = backoff != state ? backoff : -1;
+        any |= state >= 0;
+      }
+    }
+  }
+
+  bool has(int32_t state) const { return states_[place_of(state)] == state; }
+
   const float* of(int32_t state) {
-    const uint32_t place = bits_ ? (uint32_t(state) * 2654435769u) >> (32 - bits_) : 0;
+    const uint32_t place = place_of(state);
     float* scores = scores_.get() + place * size_;
     if (states_[place] != state) lm_.scores(states_[place] = state, chain_, scores);
     return scores;
   }
 
  private:
+  uint32_t place_of(int32_t state) const { return bits_ ? (uint32_t(state) * 2654435769u) >> (32 - bits_) : 0; }
+
   const LM& lm_;
   int64_t size_;
   int bits_ = 0;
@@ -40,6 +59,15 @@ class Lines {
       : rules_(rules), beam_(beam), weights_(weights), classes_(classes), kept_(lm, rules.vocab_size, calls) {}
 
   float* of(int64_t row, int64_t slot) const { return beam_.lines + (row * beam_.slots_of_row + slot) * classes_; }
+
+  // Before `fill` is called for some hypotheses, by their places among all.
+  void read_ahead(const std::vector<int64_t>& hypotheses) {
+    ahead_.clear();
+    for (int64_t at : hypotheses)
+      for (int64_t m = at * beam_.num_automata; m < (at + 1) * beam_.num_automata; ++m)
+        if (!kept_.has(beam_.lm_states[m])) ahead_.push_back(beam_.lm_states[m]);
+    kept_.read_ahead(ahead_);
+  }
 
   // Write what the automata of hypothesis `k` of a row add, into its slot.
   void fill(int64_t row, int64_t k) {
@@ -70,6 +98,7 @@ class Lines {
   const float* weights_;
   int64_t classes_;
   KeptScores<LM> kept_;
+  std::vector<int32_t> ahead_;
 };
 
 }  // namespace ngpulm

@@ -119,15 +119,61 @@ inline double add_logs(double a, double b) {
   return high + 2.f * s * sum;
 }
 
+// Where compilers find no vector instructions in a plain loop: vectors as wide as the registers, `LANES` in some of them.
+#if defined(__AVX512F__)
+constexpr int WIDTH = 16;
+#elif defined(__AVX__)
+constexpr int WIDTH = 8;
+#else
+constexpr int WIDTH = 4;
+#endif
+typedef float Wide __attribute__((vector_size(4 * WIDTH)));
+
+inline Wide load(const float* numbers) {
+  Wide loaded;
+  std::memcpy(&loaded, numbers, sizeof loaded);
+  return loaded;
+}
+
+// The highest number at each of `LANES` places, NaN left out.
+struct Tops {
+  Wide tops[LANES / WIDTH];
+
+  Tops() {
+    for (Wide& top : tops) top = Wide{} + NEG_INF;
+  }
+  void take(const float* numbers) {
+    for (int i = 0; i < LANES / WIDTH; ++i) {
+      const Wide x = load(numbers + i * WIDTH);
+      tops[i] = x > tops[i] ? x : tops[i];
+    }
+  }
+  float highest() const {
+    float numbers[LANES], highest = NEG_INF;
+    std::memcpy(numbers, tops, sizeof numbers);
+    for (float number : numbers) highest = number > highest ? number : highest;
+    return highest;
+  }
+  // The highest of them that at least `most` of them reach; -inf if `most` are more than they are.
+  float reached_by(int64_t most) const {
+    float numbers[LANES], least = NEG_INF;
+    std::memcpy(numbers, tops, sizeof numbers);
+    for (const Wide& some : tops) {
+      auto reached = some > some;  // 0; each hit takes 1 away
+      for (float number : numbers) reached += number >= some;
+      for (int lane = 0; lane < WIDTH; ++lane) least = -reached[lane] >= most && some[lane] > least ? some[lane] : least;
+    }
+    return least;
+  }
+};
+
 // The highest number, NaN left out; -inf if there is none.
 inline float highest_of(const float* numbers, int64_t size) {
-  float tops[LANES], highest = NEG_INF;
-  for (float& top : tops) top = NEG_INF;
+  Tops tops;
   int64_t at = 0;
-  for (; at + LANES <= size; at += LANES)
-    for (int lane = 0; lane < LANES; ++lane) tops[lane] = numbers[at + lane] > tops[lane] ? numbers[at + lane] : tops[lane];
+  for (; at + LANES <= size; at += LANES) tops.take(numbers + at);
+  float highest = at ? tops.highest() : NEG_INF;
   for (; at < size; ++at) highest = numbers[at] > highest ? numbers[at] : highest;
-  for (float top : tops) highest = top > highest ? top : highest;
   return highest;
 }
 

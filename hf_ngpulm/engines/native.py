@@ -35,6 +35,9 @@ ELEMENTS = {
 }  # fmt: skip
 
 
+_NAMES = {np.dtype(name): name for name in ELEMENTS.values()}  # (asking numpy for a name takes longer than all else here)
+
+
 class NativeCoreError(ImportError):
     """There is no native core for this platform, or it doesn't belong to this version of the package."""
 
@@ -44,7 +47,8 @@ def _address(value: Any, element: str | None, *names: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, np.ndarray):
-        dtype, is_whole, address = value.dtype.name, value.flags.c_contiguous, value.ctypes.data
+        dtype, is_whole = _NAMES.get(value.dtype, str(value.dtype)), value.flags.c_contiguous
+        address = value.__array_interface__["data"][0]
     else:  # a tensor; torch needn't be there for arrays
         dtype, is_whole, address = str(value.dtype)[6:], value.is_contiguous() and value.is_cpu, value.data_ptr()
     if not is_whole or (element is not None and dtype != element and not (element == "uint8" and dtype == "bool")):

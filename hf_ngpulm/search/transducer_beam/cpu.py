@@ -24,7 +24,7 @@ from ..networks.model import TransducerModel
 from . import FIRST_HASH, BeamHypotheses, BeamSettings
 from .tracing import Trace, hypotheses
 
-SLOTS = 3  # for each hypothesis
+SLOTS = 2  # for each hypothesis
 NO_ROOM = -2
 
 
@@ -49,9 +49,10 @@ class BeamRules(Struct):
     def of(cls, settings: BeamSettings, vocab_size: int, num_lms: int) -> BeamRules:
         aes = settings.strategy == "aes"
         return cls(
-            vocab_size=vocab_size, num_lms=num_lms, max_symbols=settings.max_symbols, aes_steps=settings.aes_steps if aes else 0,
-            most_extensions=settings.num_beams + (settings.aes_beta if aes else 0), aes_gamma=settings.aes_gamma,
-            ilm_weight=settings.ilm_weight, blank_aware=settings.blank_aware, late=settings.late, log_sum=settings.log_sum,
+            vocab_size=vocab_size, num_lms=num_lms, max_symbols=settings.max_symbols,
+            aes_steps=settings.aes_steps if aes else 0, most_extensions=settings.num_beams + (settings.aes_beta if aes else 0),
+            aes_gamma=settings.aes_gamma, ilm_weight=settings.ilm_weight, blank_aware=settings.blank_aware, late=settings.late,
+            log_sum=settings.log_sum,
         )  # fmt: skip
 
 
@@ -418,9 +419,7 @@ class Search:
             return first * num_beams, _step(first, last, *arguments)
 
         found = in_threads(run, self.batch_size, logits.shape[1] * num_beams * 8)
-        sources, tokens, targets = (
-            torch.cat([part[begin : begin + count] for begin, count in found]) for part in self.new
-        )
+        sources, tokens, targets = (torch.cat([part[begin : begin + count] for begin, count in found]) for part in self.new)
         if len(tokens):
             predictions, state = self.model.predict(tokens, tuple(part.index_select(0, sources) for part in self.state))
             self._keep(targets, predictions, state)
