@@ -47,8 +47,11 @@ def _address(value: Any, element: str | None, *names: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, np.ndarray):
-        dtype, is_whole = _NAMES.get(value.dtype, str(value.dtype)), value.flags.c_contiguous
-        address = value.__array_interface__["data"][0]
+        dtype, is_whole = _NAMES.get(value.dtype) or str(value.dtype), value.flags.c_contiguous
+        if is_whole and value.flags.writeable and value.size:
+            address = ctypes.addressof(ctypes.c_char.from_buffer(value.data))  # in a quarter of the time
+        else:
+            address = value.ctypes.data
     else:  # a tensor; torch needn't be there for arrays
         dtype, is_whole, address = str(value.dtype)[6:], value.is_contiguous() and value.is_cpu, value.data_ptr()
     if not is_whole or (element is not None and dtype != element and not (element == "uint8" and dtype == "bool")):
