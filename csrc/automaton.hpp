@@ -103,9 +103,11 @@ struct Automaton {
  private:
   // Put a state's own arcs over what shorter contexts say.
   void overlay(int32_t state, float score, float* out, int32_t* targets) const {
-    for (int32_t arc = arc_offsets[state]; arc < arc_offsets[state + 1]; ++arc)
-      if (const int32_t token = arc_tokens[arc]; token < vocab_size) {
-        out[token] = score + arc_weights[arc];
+    const Token* tokens = arc_tokens;
+    const float* weights = arc_weights;
+    for (int32_t arc = arc_offsets[state], high = arc_offsets[state + 1]; arc < high; ++arc)
+      if (const int32_t token = tokens[arc]; token < vocab_size) {
+        out[token] = score + weights[arc];
         if (targets) targets[token] = arc_targets[arc];
       }
   }

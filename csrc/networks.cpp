@@ -58,6 +58,8 @@ Networks::Networks(const NgpulmNetworks& networks, const NgpulmSlots& slots, int
   embedded_.resize(most * networks.embedded);
   before_.resize(most * (networks.num_layers > 1 ? 2 : 1) * networks.size);
   gates_.resize(most * layers_.recurrent.outputs);
+  recurrent_.reset(new float[slots.slots * layers_.recurrent.outputs]);
+  has_recurrent_.assign(slots.slots, false);
   in_table_.assign(networks.tokens, -1);
 }
 
@@ -118,24 +120,40 @@ void Networks::predict(int64_t count, const int64_t* sources, const int64_t* tok
 void Networks::lstm(int64_t count, const int64_t* sources, const int64_t* tokens, const int64_t* targets) {
   const int64_t size = networks_.size, num_layers = networks_.num_layers, gates_of_row = layers_.recurrent.outputs;
   look_up(count, tokens);
+  recur(count, sources);
   for (int64_t layer = 0; layer < num_layers; ++layer) {
-    const Layer& weights = layer ? layers_.above[layer - 1] : layers_.recurrent;
-    for (int64_t i = 0; i < count; ++i) {
-      float* out = before_.data() + i * weights.inputs;
-      if (layer) out = std::copy_n(below_.data() + i * size, size, out);
-      std::copy_n(state(layer, sources[i]), size, out);
+    if (layer) {
+      for (int64_t i = 0; i < count; ++i)
+        std::copy_n(state(layer, sources[i]), size, std::copy_n(below_.data() + i * size, size, before_.data() + 2 * i * size));
+      multiply(layers_.above[layer - 1], before_.data(), 2 * size, count, gates_.data(), gates_of_row);
     }
-    multiply(weights, before_.data(), weights.inputs, count, gates_.data(), gates_of_row);
     for (int64_t i = 0; i < count; ++i) {
       float *gates = gates_.data() + i * gates_of_row, *cell = state(num_layers + layer, targets[i]);
       if (layer == 0) {
         const float* of_token = table_.data() + in_table_[tokens[i]] * gates_of_row;
-        for (int64_t j = 0; j < gates_of_row; ++j) gates[j] += of_token[j];
+        const float* of_state = recurrent_.get() + sources[i] * gates_of_row;
+        for (int64_t j = 0; j < gates_of_row; ++j) gates[j] = of_state[j] + of_token[j];
       }
       if (sources[i] != targets[i]) std::copy_n(state(num_layers + layer, sources[i]), size, cell);
       open_gates(gates, cell, state(layer, targets[i]), below_.data() + i * size);
     }
   }
+  for (int64_t i = 0; i < count; ++i) has_recurrent_[targets[i]] = false;
+}
+
+// What the first layer makes of the hidden states in slots: once for all tokens that follow each.
+void Networks::recur(int64_t count, const int64_t* slots) {
+  const int64_t size = networks_.size, outputs = layers_.recurrent.outputs;
+  missing_.clear();
+  for (int64_t i = 0; i < count; ++i)
+    if (!has_recurrent_[slots[i]]) {
+      std::copy_n(state(0, slots[i]), size, before_.data() + int64_t(missing_.size()) * size);
+      has_recurrent_[slots[i]] = true;
+      missing_.push_back(slots[i]);
+    }
+  multiply(layers_.recurrent, before_.data(), size, int64_t(missing_.size()), gates_.data(), outputs);
+  for (size_t i = 0; i < missing_.size(); ++i)
+    std::copy_n(gates_.data() + int64_t(i) * outputs, outputs, recurrent_.get() + missing_[i] * outputs);
 }
 
 // What a cell becomes, and what it lets out.
@@ -190,6 +208,7 @@ void Networks::begin(int64_t slot, int64_t blank) {
 void Networks::copy(int64_t source, int64_t target) {
   for (int64_t part = 0; part < slots_.parts; ++part) std::copy_n(state(part, source), networks_.size, state(part, target));
   std::copy_n(prediction(source), networks_.width, prediction(target));
+  if (networks_.num_layers) has_recurrent_[target] = false;
 }
 
 }  // namespace ngpulm

@@ -1,6 +1,8 @@
 // The prediction and joint networks of a transducer, run on a few rows at a time.
 // hf_ngpulm/search/networks/networks.py says what they are.
 #pragma once
+#include <memory>
+
 #include "products.hpp"
 #include "vectors.hpp"
 
@@ -78,6 +80,7 @@ class Networks {
   void activate(float* numbers) const;
   void lstm(int64_t count, const int64_t* sources, const int64_t* tokens, const int64_t* targets);
   void look_up(int64_t count, const int64_t* tokens);
+  void recur(int64_t count, const int64_t* slots);
   void open_gates(const float* gates, float* cell, float* hidden, float* below) const;
   void convolve(int64_t line, int64_t source, int64_t token, int64_t target);
 
@@ -89,6 +92,10 @@ class Networks {
   std::vector<int32_t> in_table_;
   Floats table_;
   int64_t used_ = 0;
+  // What it makes of the hidden states in slots, where that is known.
+  std::unique_ptr<float[]> recurrent_;
+  std::vector<uint8_t> has_recurrent_;
+  std::vector<int64_t> missing_;
 };
 
 }  // namespace ngpulm

@@ -1,4 +1,4 @@
-"""The alignment by which errors are told apart into those on entities and others, as compiled loops.
+"""The alignment by which errors are told apart into those on entities and others (`csrc/alignment.cpp`).
 
 `entity_errors` says which alignment is meant. Each step of an alignment adds to six counts (edits, errors on entities, entities
 not recognised as a whole; substitutions, those in entities, insertions in entities), and the alignment with the lowest counts,
@@ -13,13 +13,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..automaton.compiled import compiled
+from ..engines.native import Function
 from .counts import ErrorCounts
 
 BITS = 21  # of each count
 MASK = (1 << BITS) - 1
-FIRST, SECOND = 1 << 2 * BITS, 1 << BITS  # what adds one to the first and second count of an integer; 1 does to the third
-HIGHEST = (1 << 63) - 1
+
+_lowest_counts = Function(
+    "int64_t ngpulm_lowest_counts(int64_t said_words, int64_t heard_words, const int64_t* said, const int64_t* heard,"
+    " const uint8_t* covered, const uint8_t* inside, const int64_t* said_ends, const int64_t* heard_ends, int64_t occurrences,"
+    " int64_t longest, int64_t* found)"
+)
 
 
 class Occurrence(NamedTuple):
@@ -56,8 +60,12 @@ def aligned_counts(
         inside[start + 1 : end] = True  # places between words: number i is in front of word i
     ends = _ends(reference_occurrences, words_said), _ends(hypothesis_occurrences, words_heard)
     longest = max((end - start for start, end, _ in reference_occurrences), default=1)
-    first, second = _lowest_counts(said, heard, covered, inside, *ends, len(reference_occurrences), longest)
-
+    found = np.zeros(2, dtype=np.int64)
+    arguments = (said, heard, covered, inside, *ends, len(reference_occurrences), longest, found)
+    place = _lowest_counts(words_said, words_heard, *arguments)
+    if place >= 0:
+        raise ValueError(f"the entity that ends at word {place} of {words_said} isn't as long in what was recognised")
+    first, second = found.tolist()
     edits, entity_errors, missed = first >> 2 * BITS, first >> BITS & MASK, first & MASK
     substitutions, entity_substitutions, entity_insertions = second >> 2 * BITS, second >> BITS & MASK, second & MASK
     # Deletions and insertions are what other edits there are, and differ by as much as the texts do in length.
@@ -86,43 +94,3 @@ def _ends(occurrences: Sequence[Occurrence], words: int) -> np.ndarray:
     for start, end, entity in occurrences:
         ends[end] = entity, end - start
     return ends
-
-
-@compiled
-def _lowest_counts(said, heard, covered, inside, said_ends, heard_ends, occurrences, longest):
-    rows = longest + 1  # of the table that have to be kept
-    firsts = np.empty((rows, len(heard) + 1), dtype=np.int64)
-    seconds = np.empty((rows, len(heard) + 1), dtype=np.int64)
-    for i in range(len(said) + 1):
-        row, above = i % rows, (i - 1) % rows
-        for j in range(len(heard) + 1):
-            first, second = HIGHEST, HIGHEST
-            if i == 0 and j == 0:
-                first, second = occurrences, 0
-            if j > 0:  # insertion
-                a, b = firsts[row, j - 1] + FIRST, seconds[row, j - 1]
-                if inside[i]:
-                    a, b = a + SECOND, b + 1
-                if a < first or (a == first and b < second):
-                    first, second = a, b
-            if i > 0:  # deletion
-                a, b = firsts[above, j] + FIRST, seconds[above, j]
-                if covered[i - 1]:
-                    a += SECOND
-                if a < first or (a == first and b < second):
-                    first, second = a, b
-            if i > 0 and j > 0:
-                a, b = firsts[above, j - 1], seconds[above, j - 1]
-                if said[i - 1] != heard[j - 1]:  # substitution
-                    a, b = a + FIRST, b + FIRST
-                    if covered[i - 1]:
-                        a, b = a + SECOND, b + SECOND
-                if a < first or (a == first and b < second):
-                    first, second = a, b
-                if said_ends[i, 0] >= 0 and said_ends[i, 0] == heard_ends[j, 0]:  # all words of an entity at once
-                    length = said_ends[i, 1]
-                    a, b = firsts[(i - length) % rows, j - length] - 1, seconds[(i - length) % rows, j - length]
-                    if a < first or (a == first and b < second):
-                        first, second = a, b
-            firsts[row, j], seconds[row, j] = first, second
-    return firsts[len(said) % rows, len(heard)], seconds[len(said) % rows, len(heard)]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...automaton.compiled import CPU
+from ...automaton.cpu import CPU
 from ...automaton.tensors import AutomatonTensors
 from ...engines.choice import engine_name
 from ...fusion.fusion import RowModels, settled, widened

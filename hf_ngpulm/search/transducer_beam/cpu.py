@@ -1,5 +1,5 @@
-"""Beam search for transducers on the CPU: as compiled loops, networks of the usual kind included; those of others run on all
-hypotheses that go on, step by step.
+"""Beam search for transducers by the native core (`csrc/transducer_beam.cpp`), networks of the usual kind included; those of
+others run on all hypotheses that go on, step by step.
 
 A hypothesis keeps its prediction until its next token: predictions lie in slots, of which a row has several times as many as
 hypotheses, and hypotheses point to them. So do the LM scores of all classes. What nobody points to stays until its slot is
@@ -15,19 +15,145 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...automaton.compiled import CPU, arrays_of
+from ...automaton.cpu import CPU, Automaton
 from ...automaton.tensors import AutomatonTensors
+from ...engines.native import Function, Struct
 from ...engines.threads import in_threads
-from ..confidence import ALPHA, MEASURES
+from ..networks.cpu import Classes, Networks, Slots
 from ..networks.model import TransducerModel
-from . import FIRST_HASH, BeamHypotheses, BeamSettings, lines, loops, whole
+from . import FIRST_HASH, BeamHypotheses, BeamSettings
 from .tracing import Trace, hypotheses
 
-SLOTS = 3  # for each hypothesis
+SLOTS = 2  # for each hypothesis
+NO_ROOM = -2
+
+
+class BeamRules(Struct):
+    """What holds for all rows, see `BeamSettings`; `aes_steps` are 0 for ALSD."""
+
+    name = "NgpulmBeamRules"
+    members = """
+        int64_t vocab_size;
+        int64_t num_lms;
+        int64_t max_symbols;
+        int64_t aes_steps;
+        int64_t most_extensions;
+        double aes_gamma;
+        float ilm_weight;
+        uint8_t blank_aware;
+        uint8_t late;
+        uint8_t log_sum;
+    """
+
+    @classmethod
+    def of(cls, settings: BeamSettings, vocab_size: int, num_lms: int) -> BeamRules:
+        aes = settings.strategy == "aes"
+        return cls(
+            vocab_size=vocab_size, num_lms=num_lms, max_symbols=settings.max_symbols,
+            aes_steps=settings.aes_steps if aes else 0, most_extensions=settings.num_beams + (settings.aes_beta if aes else 0),
+            aes_gamma=settings.aes_gamma, ilm_weight=settings.ilm_weight, blank_aware=settings.blank_aware, late=settings.late,
+            log_sum=settings.log_sum,
+        )  # fmt: skip
+
+
+class NativeBeam(Struct):
+    """See `Beam`."""
+
+    name = "NgpulmBeam"
+    members = """
+        double* scores;
+        double* acoustic_scores;
+        int64_t* times;
+        int64_t* symbols;
+        int64_t* sizes;
+        int64_t* last_tokens;
+        int64_t* hashes;
+        int64_t* parent_hashes;
+        int64_t* slots;
+        int32_t* lm_states;
+        float* lm_scores;
+        float* lines;
+        int64_t* bad_frames;
+        int64_t* slot_hashes;
+        int64_t* slot_sizes;
+        int64_t* slot_uses;
+        int64_t num_beams;
+        int64_t num_automata;
+        int64_t slots_of_row;
+    """
+
+
+class BeamRows(Struct):
+    """Of each row: its frames; the frame before which steps are taken; the farthest that a step may lead (see `Search.run_on`);
+    steps that have been taken at this frame (AES); weights, and the total of the LMs'.
+    """
+
+    name = "NgpulmBeamRows"
+    members = """
+        int64_t* lengths;
+        int64_t* limits;
+        const int64_t* reaches;
+        int64_t* phases;
+        const float* weights;
+        const float* totals;
+    """
+
+
+class BeamSteps(Struct):
+    """See `Trace`; there is `room` for so many steps of each row."""
+
+    name = "NgpulmBeamSteps"
+    members = """
+        int64_t* used;
+        int32_t* links;
+        int32_t* labels;
+        int32_t* moves;
+        float* sums;
+        int64_t room;
+        int64_t batch;
+    """
+
+    @classmethod
+    def of(cls, trace: Trace, steps: int) -> BeamSteps:
+        """With room for so many more steps of each row."""
+        links, labels, moves, sums = trace.room(steps)
+        return cls(
+            used=trace.used, links=links, labels=labels, moves=moves, sums=sums, room=len(links), batch=len(trace.used)
+        )  # fmt: skip
+
+
+_lines = Function(
+    "int64_t ngpulm_beam_lines(int64_t first, int64_t last, const int64_t* numbers, const NgpulmAutomaton* automaton,"
+    " const NgpulmClasses* classes, const NgpulmBeamRules* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,"
+    " const NgpulmBeamSteps* steps)",
+    Automaton, Classes, BeamRules, BeamRows, NativeBeam, BeamSteps,
+)  # fmt: skip
+_begin = Function(
+    "int64_t ngpulm_beam_begin(int64_t first, int64_t last, const int64_t* numbers, const NgpulmClasses* classes,"
+    " const NgpulmBeamRules* rules, const NgpulmBeam* beam, const NgpulmNetworks* networks, const NgpulmSlots* slots)",
+    Classes, BeamRules, NativeBeam, Networks, Slots,
+)  # fmt: skip
+_rows = Function(
+    "int64_t ngpulm_beam_rows(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,"
+    " const NgpulmBeamRules* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam, const NgpulmBeamSteps* steps,"
+    " const NgpulmNetworks* networks, const NgpulmSlots* slots, const float* frames, int64_t longest)",
+    Automaton, Classes, BeamRules, BeamRows, NativeBeam, BeamSteps, Networks, Slots,
+)  # fmt: skip
+_open = Function(
+    "int64_t ngpulm_beam_open(int64_t batch, const NgpulmBeamRules* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,"
+    " int64_t longest, int64_t* lines, int64_t* slots, int64_t* frames)",
+    BeamRules, BeamRows, NativeBeam,
+)  # fmt: skip
+_step = Function(
+    "int64_t ngpulm_beam_step(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,"
+    " const NgpulmBeamRules* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam, const NgpulmBeamSteps* steps,"
+    " const float* logits, const int64_t* lines, int64_t* sources, int64_t* tokens, int64_t* targets)",
+    Automaton, Classes, BeamRules, BeamRows, NativeBeam, BeamSteps,
+)  # fmt: skip
 
 
 class Beam:
-    """Hypotheses of `B` rows, `K` each, as arrays that the compiled loops change in place.
+    """Hypotheses of `B` rows, `K` each, as arrays that the core changes in place.
 
     `slots` says which of a row's slots a hypothesis's prediction lies in; `lines` holds what LMs add to each class by slot. A
     slot is that of some tokens (`slot_hashes`, and `slot_sizes`, -1 for none), last in use at a time of the row's clock
@@ -47,7 +173,7 @@ class Beam:
         self.slots = np.zeros(shape, dtype=np.int64)
         self.lm_states = np.zeros((*shape, num_automata), dtype=np.int32)
         self.lm_scores = np.zeros((*shape, num_automata), dtype=np.float32)
-        self.lines = np.zeros((SLOTS * batch_size * num_beams if has_lines else 0, classes), dtype=np.float32)
+        self.lines = np.empty((SLOTS * batch_size * num_beams if has_lines else 0, classes), dtype=np.float32)
         self.bad_frames = np.full(batch_size, -1, dtype=np.int64)
         self.slot_hashes = np.zeros((batch_size, SLOTS * num_beams), dtype=np.int64)
         self.slot_sizes = np.full(self.slot_hashes.shape, -1, dtype=np.int64)
@@ -71,6 +197,14 @@ class Beam:
     def arrays(self) -> tuple[np.ndarray, ...]:
         return tuple(vars(self).values())
 
+    def native(self) -> NativeBeam:
+        """As the core sees it, until an array is another one."""
+        num_beams, num_automata = self.lm_states.shape[1:]
+        members = vars(self) | {"lines": self.lines if len(self.lines) else None}
+        return NativeBeam(
+            **members, num_beams=num_beams, num_automata=num_automata, slots_of_row=self.slot_hashes.shape[1]
+        )  # fmt: skip
+
 
 class Search:
     """Searches of the rows of a batch, step by step. Rows `begin`, and `run_on` as far as their frames reach, any number of
@@ -91,37 +225,53 @@ class Search:
     ) -> None:
         """Args: like: frames `[..., D]`; has_lines: whether any weight, the internal LM's too, is or will be other than 0."""
         num_beams, classes = settings.num_beams, model.vocab_size
-        self.model, self.settings, self.vocab_size, self.like = model, settings, vocab_size, like
-        self.num_beams, self.batch_size, self.confidence = num_beams, batch_size, confidence
+        self.model, self.settings, self.like, self.confidence = model, settings, like, confidence
+        self.batch_size, self.slots = batch_size, SLOTS * batch_size * num_beams
         self.weights = np.zeros((batch_size, num_automata), dtype=np.float32)
-        self.num_lms = self.weights[:, : settings.num_lms].shape[1]
         self.totals = np.zeros(batch_size, dtype=np.float32)
-        self.durations = np.array(model.durations or (), dtype=np.int64)
-        self.automaton = arrays_of(automaton)
+        # Of each row, see `BeamRows`.
+        self.lengths, self.limits, self.reaches, self.phases = (np.zeros(batch_size, dtype=np.int64) for _ in range(4))
         self.beam = Beam(batch_size, num_beams, num_automata, classes, has_lines)
         self.trace = Trace(batch_size, num_beams)
+        durations = torch.tensor(model.durations or (), dtype=torch.int64, device=CPU)
+        self.classes = Classes.of(classes, model.blank_id, durations, confidence)
+        self._take(automaton, vocab_size, settings.num_lms)
 
         networks = model.networks()
-        serves = networks is not None and networks.serve(like, classes, len(self.durations))
+        serves = networks is not None and networks.serve(like, classes, len(durations))
         self.networks = networks if serves else None
-        self.laid_out: whole.Networks | None = None
-        # By slot; of the state its parts, or if the networks run in compiled loops one tensor of all.
+        self.laid_out: Networks | None = None
+        # By slot; of the state its parts, or if the core runs the networks one tensor of all.
         self.predictions: Tensor | None = None
         self.state: tuple[Tensor, ...] = ()
         if self.networks is not None:
-            slots, projection = SLOTS * batch_size * num_beams, self.networks.projection
-            self.predictions = projection.new_zeros((slots, projection.shape[0]))
-            self.state = (projection.new_zeros((self.networks.num_parts, slots, projection.shape[1])),)
+            projection = self.networks.projection
+            self.predictions = projection.new_empty((self.slots, projection.shape[0]))
+            self.state = (projection.new_empty((self.networks.num_parts, self.slots, projection.shape[1])),)
 
-        # The hypotheses that go on: place in the beam, slot and frame.
-        self.places = np.full((batch_size, num_beams), -1, dtype=np.int64)
+        # The lines of logits of the hypotheses that go on, and their slots and frames.
+        self.lines = np.full((batch_size, num_beams), -1, dtype=np.int64)
         self.open_slots, self.open_frames = (
             torch.empty(batch_size * num_beams, dtype=torch.int64, device=CPU) for _ in range(2)
         )
         # New tokens: the slot that they are read from, the token, the slot that its prediction goes to.
-        self.new = torch.empty((3, batch_size * num_beams), dtype=torch.int64, device=CPU)
-        # Of each row: frames; the frame before which a step is taken; and how many have been taken at it (AES).
-        self.lengths, self.limits, self.phases = (np.zeros(batch_size, dtype=np.int64) for _ in range(3))
+        self.new = [torch.empty(batch_size * num_beams, dtype=torch.int64, device=CPU) for _ in range(3)]
+
+    def _take(self, automaton: AutomatonTensors, vocab_size: int, num_lms: int | None) -> None:
+        """Search with these automata, and tell the core of all arrays."""
+        self.num_lms = self.weights[:, :num_lms].shape[1]
+        self.vocab_size = vocab_size
+        self.rules = BeamRules.of(self.settings, vocab_size, self.num_lms)
+        self.rows = BeamRows(
+            lengths=self.lengths, limits=self.limits, reaches=self.reaches, phases=self.phases, weights=self.weights,
+            totals=self.totals,
+        )  # fmt: skip
+        self.native_beam = self.beam.native()
+        self.use(automaton)
+
+    def use(self, tensors: AutomatonTensors) -> None:
+        """Go on with automata that lie in other tensors, at the same places."""
+        self.automaton = Automaton.of(tensors, self.vocab_size)
 
     def begin(self, rows: Tensor, states: Tensor, weights: Tensor) -> None:
         """Begin anew in some rows, int64 `[N]`, with automata in states `[N, M]` and their weights `[N, M]`."""
@@ -129,30 +279,34 @@ class Search:
         self.weights[numbers] = weights.to(torch.float32).numpy()
         self.totals[numbers] = self.weights[numbers, : self.num_lms].sum(1) - np.float32(self.settings.ilm_weight)
         self.beam.begin(numbers, states.numpy())
-        arrays = (
-            *self.automaton, numbers, self.beam.lm_states, self.weights, self.num_lms, self.vocab_size,
-            SLOTS * self.num_beams, self.beam.lines,
-        )  # fmt: skip
-        lines.first_lines(*arrays)
+        self._write_lines(numbers)
         if self.networks is not None:
             # Weights may have changed since other utterances began.
-            self.laid_out = whole.Networks.of(self.networks)
-            whole.begin_rows(
-                numbers, SLOTS * self.num_beams, self.model.blank_id, self.laid_out, *self._of_slots(), self.beam.lines,
-                self.model.vocab_size,
-            )  # fmt: skip
+            self.laid_out = Networks.of(self.networks)
+            of_networks = (self.laid_out, self._of_slots())
+            _begin(0, len(numbers), numbers, self.classes, self.rules, self.native_beam, *of_networks)
             return
         prediction, state = self.model.start(len(rows), self.like)
         if self.predictions is None:
-            slots = SLOTS * self.batch_size * self.num_beams
-            self.predictions = prediction.new_zeros((slots, *prediction.shape[1:]))
-            self.state = tuple(part.new_zeros((slots, *part.shape[1:])) for part in state)
-        self._keep(rows * SLOTS * self.num_beams, prediction, state)
+            self.predictions = prediction.new_zeros((self.slots, *prediction.shape[1:]))
+            self.state = tuple(part.new_zeros((self.slots, *part.shape[1:])) for part in state)
+        self._keep(rows * SLOTS * self.settings.num_beams, prediction, state)
 
-    def _of_slots(self) -> tuple[np.ndarray, np.ndarray, float]:
-        """What the compiled loops need to run networks, besides these."""
+    def _write_lines(self, numbers: np.ndarray) -> None:
+        """Write what LMs add after all hypotheses of some rows."""
+        bad_row = _lines(0, len(numbers), numbers, *self._of_search(0))
+        if bad_row >= 0:
+            raise IndexError(f"an automaton has no state of {self.beam.lm_states[bad_row].tolist()}, row {bad_row}")
+
+    def _of_search(self, steps: int) -> tuple[Any, ...]:
+        """What the core needs to know, with room for so many more steps."""
+        return (
+            self.automaton, self.classes, self.rules, self.rows, self.native_beam, BeamSteps.of(self.trace, steps)
+        )  # fmt: skip
+
+    def _of_slots(self) -> Slots:
         assert self.predictions is not None
-        return self.state[0].numpy(), self.predictions.numpy(), float(self.settings.ilm_weight)
+        return Slots.of(self.state[0], self.predictions)
 
     def _keep(self, slots: Tensor, predictions: Tensor, state: tuple[Tensor, ...]) -> None:
         assert self.predictions is not None
@@ -167,10 +321,6 @@ class Search:
         scores[:, self.model.blank_id] = 0.0
         torch.from_numpy(self.beam.lines).index_add_(0, slots, scores, alpha=-self.settings.ilm_weight)
 
-    def use(self, tensors: AutomatonTensors) -> None:
-        """Go on with automata that lie in other tensors, at the same places."""
-        self.automaton = arrays_of(tensors)
-
     def widen(self, tensors: AutomatonTensors, vocab_size: int, num_lms: int, shift: int) -> None:
         """Have one automaton more, which no row has yet; the states of the others are larger by `shift`."""
 
@@ -180,11 +330,10 @@ class Search:
         beam = self.beam
         beam.lm_states, beam.lm_scores = wider(beam.lm_states + np.int32(shift)), wider(beam.lm_scores)
         self.weights = wider(self.weights)
-        self.vocab_size, self.num_lms = vocab_size, num_lms
         self.settings = self.settings._replace(num_lms=num_lms)
         if not len(beam.lines):
-            beam.lines = np.zeros((SLOTS * self.batch_size * self.num_beams, self.model.vocab_size), dtype=np.float32)
-        self.use(tensors)
+            beam.lines = np.zeros((self.slots, self.model.vocab_size), dtype=np.float32)
+        self._take(tensors, vocab_size, num_lms)
 
     def switch(self, rows: Tensor, states: Tensor, scores: Tensor, weights: Tensor) -> None:
         """Have the hypotheses of some rows, int64 `[N]`, follow other phrases.
@@ -198,15 +347,11 @@ class Search:
         beam.scores[numbers] += self.weights[numbers, -1:] * scores.numpy()
         beam.lm_states[numbers, :, -1] = states.numpy()
         self.weights[numbers, -1] = weights.numpy()
-        arrays = (
-            *self.automaton, numbers, beam.scores, beam.slots, beam.lm_states, self.weights, self.num_lms, self.vocab_size,
-            SLOTS * self.num_beams, beam.lines,
-        )  # fmt: skip
         beam.forget(numbers)
-        lines.lines_of_rows(*arrays)
+        self._write_lines(numbers)
         if self.settings.ilm_weight:
             assert self.predictions is not None
-            slots = beam.slots[numbers] + numbers[:, None] * SLOTS * self.num_beams
+            slots = beam.slots[numbers] + numbers[:, None] * SLOTS * self.settings.num_beams
             kept = torch.from_numpy(np.unique(slots[beam.scores[numbers] > -np.inf]))
             self._subtract_ilm(kept, self.predictions[kept])
 
@@ -219,98 +364,65 @@ class Search:
             reaches: int64 `[B]`, the farthest that a step of ALSD may lead where more frames may come, 0 where none will. A
                 step that may lead beyond the last frame waits, since where it leads to depends on what comes.
         """
-        self.lengths, self.reaches = lengths.numpy().copy(), reaches.numpy()
-        self.limits, self.phases = self.lengths.copy(), np.zeros_like(self.lengths)
-        self.trace.clear()
+        self.lengths[:] = self.limits[:] = lengths.numpy()
+        self.reaches[:], self.phases[:] = reaches.numpy(), 0
         if self.settings.strategy == "aes":
-            self.limits, self.reaches = np.minimum(self.lengths, 1), np.zeros_like(self.reaches)
+            self.reaches[:] = self.limits[:] = 0  # frame by frame
+        self.trace.clear()
         if self.laid_out is not None:
             self._run_whole(frames.contiguous(), self.laid_out)
         else:
-            self.frames, self.longest = frames.reshape(-1, frames.shape[2]), frames.shape[1]
-            if self.settings.strategy == "alsd":
-                self.alsd()
-            else:
-                self.aes()
+            while (logits := self._logits(frames)) is not None:
+                self._step(logits)
 
-    def _run_whole(self, frames: Tensor, networks: whole.Networks) -> None:
+    def _run_whole(self, frames: Tensor, networks: Networks) -> None:
         # A token for every second frame is usual; if there are more, the search goes on with more room.
-        steps = int(self.lengths.max(initial=0)) * (3 if self.settings.strategy == "aes" else 2) + self.num_beams + 1
-        of_slots, of_search = self._of_slots(), (self.reaches, self.of_rows, self.rules, self.beam.arrays())
-        work = frames.shape[1] * self.num_beams * networks.head_biases.size
-        lacks_room = True
-        while lacks_room:
-            trace = self.trace.room(steps)
-            arguments = (self.automaton, frames.numpy(), *of_search, self.places, trace, networks, *of_slots)
-            found = in_threads(functools.partial(_run_rows, arguments), self.batch_size, work)
-            lacks_room, steps = any(found), len(trace[1])
+        num_beams, of_networks = self.settings.num_beams, (networks, self._of_slots(), frames, frames.shape[1])
+        steps = int(self.lengths.max(initial=0)) * (3 if self.settings.strategy == "aes" else 2) + num_beams + 1
+        work = frames.shape[1] * num_beams * networks.outputs
+        while True:
+            run = functools.partial(_run_rows, (*self._of_search(steps), *of_networks))
+            found = in_threads(run, self.batch_size, work)
+            self._check(found)
+            if NO_ROOM not in found:
+                break
+            steps = len(self.trace.room(0)[0])
+
+    def _check(self, found: list[int]) -> None:
+        for row in found:
+            if row >= 0:
+                raise IndexError(f"an automaton has no state of {self.beam.lm_states[row].tolist()}, row {row}")
 
     def shift(self, frames: Tensor) -> None:
         """Have times count from later frames, by so many in each row, int64 `[B]`."""
         self.beam.times -= frames.numpy()[:, None]
 
-    @property
-    def of_rows(self) -> tuple[np.ndarray, ...]:
-        """What the loops need to know of each row, and change."""
-        return self.lengths, self.limits, self.phases, self.weights, self.totals
-
-    @property
-    def rules(self) -> tuple[object, ...]:
-        """What the loops need to know of all rows."""
-        settings, aes = self.settings, self.settings.strategy == "aes"
-        return (
-            self.durations, self.model.blank_id, self.model.vocab_size, self.vocab_size, settings.aes_steps if aes else 0,
-            settings.blank_aware, settings.late, settings.log_sum, min(settings.max_symbols, loops.ANY_NUMBER),
-            self.num_beams + (settings.aes_beta if aes else 0), settings.aes_gamma,
-            -1 if self.confidence is None else MEASURES.index(self.confidence), np.float32(ALPHA), self.num_lms,
-            bool(settings.ilm_weight),
-        )  # fmt: skip
-
-    def logits(self) -> Tensor | None:
-        """What the joint network says to hypotheses at frames before the limits; None if there are none."""
-        count = loops.collect(
-            self.beam.scores, self.beam.times, self.beam.slots, self.limits, self.reaches, self.longest,
-            SLOTS * self.num_beams, self.places, self.open_slots.numpy(), self.open_frames.numpy(),
+    def _logits(self, frames: Tensor) -> Tensor | None:
+        """What the joint network says to hypotheses that go on; None if there are none."""
+        count = _open(
+            self.batch_size, self.rules, self.rows, self.native_beam, frames.shape[1], self.lines, self.open_slots,
+            self.open_frames,
         )  # fmt: skip
         if not count:
             return None
         assert self.predictions is not None
-        frames = self.frames.index_select(0, self.open_frames[:count])
+        heard = frames.reshape(-1, frames.shape[2]).index_select(0, self.open_frames[:count])
         predictions = self.predictions.index_select(0, self.open_slots[:count])
-        return self.model.join(frames, predictions).float().contiguous()
+        return self.model.join(heard, predictions).float().contiguous()
 
-    def step(self, logits: Tensor) -> None:
-        """Extend the hypotheses before the limits."""
-        arrays = (
-            self.automaton, logits.numpy(), self.places, self.of_rows, self.rules, self.beam.arrays(),
-            self.trace.room(self.num_beams + 1), self.new.numpy(),
-        )  # fmt: skip
-        found = in_threads(
-            lambda first, last: loops.step_rows(first, last, *arrays), self.batch_size, logits.shape[1] * self.num_beams * 8
-        )
-        self.phases += 1
-        sources, tokens, targets = torch.cat([self.new[:, begin : begin + count] for begin, count, _ in found], 1)
+    def _step(self, logits: Tensor) -> None:
+        """Extend the hypotheses that go on."""
+        num_beams = self.settings.num_beams
+        arguments = (*self._of_search(num_beams + 1), logits, self.lines, *self.new)
+
+        def run(first: int, last: int) -> tuple[int, int]:
+            return first * num_beams, _step(first, last, *arguments)
+
+        found = in_threads(run, self.batch_size, logits.shape[1] * num_beams * 8)
+        sources, tokens, targets = (torch.cat([part[begin : begin + count] for begin, count in found]) for part in self.new)
         if len(tokens):
             predictions, state = self.model.predict(tokens, tuple(part.index_select(0, sources) for part in self.state))
             self._keep(targets, predictions, state)
-
-    def alsd(self) -> None:
-        while (logits := self.logits()) is not None:
-            self.step(logits)
-
-    def aes(self) -> None:
-        for time in range(int(self.lengths.max(initial=0))):
-            np.minimum(self.lengths, time + 1, out=self.limits)
-            self.phases[:] = 0
-            for _ in range(self.settings.aes_steps):
-                logits = self.logits()
-                if logits is None:
-                    break
-                self.step(logits)
-            self.phases[:] = self.settings.aes_steps
-            logits = self.logits()
-            if logits is not None:  # none but the blank is left
-                self.step(logits)
 
     def steps(self) -> list[np.ndarray]:
         """Links, labels and moves (int32) of all steps, and confidences (float32) `[S, B, K]`."""
@@ -322,8 +434,8 @@ class Search:
         return hypotheses(tensors, self.steps(), torch.from_numpy(beam.bad_frames))
 
 
-def _run_rows(arguments: tuple[Any, ...], first: int, last: int) -> bool:
-    return whole.run_rows(first, last, *arguments)[0]
+def _run_rows(arguments: tuple[Any, ...], first: int, last: int) -> int:
+    return _rows(first, last, *arguments)
 
 
 def beam_search(

@@ -8,9 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...automaton.compiled import compiled
+from ...engines.native import Function
 from ..confidence import confidence_of_sums
 from . import STILL, BeamHypotheses
+
+_trace = Function(
+    "int64_t ngpulm_beam_trace(int64_t steps, int64_t batch, int64_t num_beams, const int32_t* links, const int32_t* labels,"
+    " const int32_t* moves, const float* confidences, int64_t* counts, int64_t* found_labels, int64_t* found_frames,"
+    " int64_t* found_moves, float* found_confidences)"
+)
 
 
 class Trace:
@@ -28,17 +34,17 @@ class Trace:
 
     def _blocks(self, steps: int) -> list[np.ndarray]:
         shape = (steps, *self._shape)
-        links = np.broadcast_to(np.arange(self._shape[1], dtype=np.int32), shape).copy()
-        labels, moves = np.full(shape, STILL, dtype=np.int32), np.zeros(shape, dtype=np.int32)
-        return [links, labels, moves, np.zeros(shape, dtype=np.float32)]
+        links, labels = np.empty(shape, dtype=np.int32), np.full(shape, STILL, dtype=np.int32)
+        links[:] = np.arange(self._shape[1], dtype=np.int32)
+        return [links, labels, np.zeros(shape, dtype=np.int32), np.zeros(shape, dtype=np.float32)]
 
-    def room(self, steps: int) -> tuple[np.ndarray, ...]:
-        """`used`, and links, labels, moves and sums `[S, B, K]`, in which each row finds room for so many more steps."""
+    def room(self, steps: int) -> list[np.ndarray]:
+        """Links, labels, moves and sums `[S, B, K]`, in which each row finds room for so many more steps."""
         room, needed = len(self._arrays[0]), self._size + steps
         if needed > room:
             blocks = self._blocks(max(needed - room, room))
-            self._arrays = [np.concatenate((old, new)) for old, new in zip(self._arrays, blocks)]
-        return self.used, *self._arrays
+            self._arrays = [np.concatenate(both) for both in zip(self._arrays, blocks)] if room else blocks
+        return self._arrays
 
     @property
     def _size(self) -> int:
@@ -65,37 +71,9 @@ def hypotheses(tensors: Sequence[Tensor], trace: Sequence[np.ndarray], bad_frame
         tensors: the fields of `BeamHypotheses` up to `lm_states`.
         trace: links, labels, moves (int32) and confidences (float32) `[S, B, K]`.
     """
-    links, labels, moves, confidences = trace
-    counts = np.zeros(links.shape[1:], dtype=np.int64)
-    _count(links, labels, counts)
-    shape = (*counts.shape, counts.max(initial=0))
-    out = [*(np.zeros(shape, dtype=np.int64) for _ in range(3)), np.zeros(shape, dtype=np.float32)]
-    _follow(links, labels, moves, confidences, counts, *out)
-    return BeamHypotheses._make([*tensors, *(torch.from_numpy(array) for array in (counts, *out)), bad_frames, (links, labels)])
-
-
-@compiled
-def _count(links, labels, counts):
-    for row in range(counts.shape[0]):
-        for k in range(counts.shape[1]):
-            place = k
-            for step in range(links.shape[0] - 1, -1, -1):
-                counts[row, k] += labels[step, row, place] != STILL
-                place = links[step, row, place]
-
-
-@compiled
-def _follow(links, labels, moves, confidences, counts, out_labels, out_frames, out_moves, out_confidences):
-    for row in range(counts.shape[0]):
-        for k in range(counts.shape[1]):
-            place, at = k, counts[row, k]
-            for step in range(links.shape[0] - 1, -1, -1):
-                if labels[step, row, place] != STILL:
-                    at -= 1
-                    out_labels[row, k, at], out_moves[row, k, at] = labels[step, row, place], moves[step, row, place]
-                    out_confidences[row, k, at] = confidences[step, row, place]
-                place = links[step, row, place]
-            frame = 0
-            for i in range(counts[row, k]):
-                out_frames[row, k, i] = frame
-                frame += out_moves[row, k, i]
+    steps, *shape = trace[0].shape
+    counts = np.empty(shape, dtype=np.int64)
+    found = [np.empty((*shape, steps), dtype=dtype) for dtype in (np.int64, np.int64, np.int64, np.float32)]
+    most = _trace(steps, *shape, *map(np.ascontiguousarray, trace), counts, *found)
+    of_steps = (torch.from_numpy(array[..., :most]) for array in found)
+    return BeamHypotheses._make([*tensors, torch.from_numpy(counts), *of_steps, bad_frames, (trace[0], trace[1])])

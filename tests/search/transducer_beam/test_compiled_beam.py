@@ -1,10 +1,9 @@
-"""Beam search with the networks in compiled loops gives what the plain definition gives, and steps over torch's networks."""
+"""Beam search with the networks in the native core gives what the plain definition gives, and steps over torch's networks."""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from automata import automata, seeds
@@ -15,27 +14,13 @@ from toys import ACTIVATIONS, Modules
 from transformers import AutoTokenizer
 
 from hf_ngpulm import InvalidLogitsError, NGramLM, StreamingDecoder, TransducerDecoder
-from hf_ngpulm.automaton.compiled import compiled
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.search.confidence import MEASURES
-from hf_ngpulm.search.networks.cpu_networks import highest_class, normaliser_of, sum_of_classes
-from hf_ngpulm.search.networks.cpu_products import Layer, product
-from hf_ngpulm.search.networks.cpu_vectors import BLOCK, add_blocks, at_least, bound_of, count_bits, lowest_bit
 from hf_ngpulm.search.transducer_beam import BeamSettings, beam_search, reference
 from hf_ngpulm.search.transducer_beam.cpu import SLOTS, Search
 
 FIELDS = ("labels", "frames", "durations")
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
-
-
-@compiled
-def _hits(numbers):
-    return at_least(numbers.ctypes.data, np.float32(1.0))
-
-
-@compiled
-def _lowest_and_count(hits):
-    return lowest_bit(hits) if hits else -1, count_bits(hits)
 
 
 class InTorch(Modules):
@@ -221,69 +206,3 @@ def test_phrases_that_change_in_mid_stream(durations, ilm_weight):
     for best, expected in zip(*found):
         assert best.token_ids == expected.token_ids and best.token_frames == expected.token_frames
         assert (best.score, best.phrase_score) == pytest.approx((expected.score, expected.phrase_score), abs=1e-3)
-
-
-@given(st.integers(1, 40), st.integers(1, 100), st.integers(1, 40), seeds)
-@settings(RELAXED, max_examples=40)
-def test_products(rows, size, inputs, seed):
-    generator = torch.Generator().manual_seed(seed)
-    x, w, b = (torch.randn(shape, generator=generator) for shape in ((rows + 3, inputs), (size, inputs), (size,)))
-    layer = Layer.of(w, b)
-    out = np.full((rows + 3, len(layer.biases)), np.float32(7.0))
-    product(x.numpy(), *layer, out, rows)
-    torch.testing.assert_close(torch.from_numpy(out[:rows, :size]), torch.addmm(b, x[:rows], w.T), rtol=1e-4, atol=1e-4)
-    assert (out[rows:] == 7.0).all() and (out[:, size:] == np.array([[0.0]] * rows + [[7.0]] * 3)).all()
-
-
-@given(st.integers(1, 5), st.integers(1, 20), st.sampled_from([1, 3, 1000]), seeds)
-@settings(RELAXED, max_examples=40)
-def test_bounds_and_hits(blocks, most, values, seed):
-    numbers = torch.randint(0, values, (blocks * BLOCK,), generator=torch.Generator().manual_seed(seed)).float().numpy()
-    numbers[::7] = -np.inf
-    bound = bound_of(numbers, most, np.empty(BLOCK, np.float32))
-    assert (numbers >= bound).sum() >= min(most, len(numbers))
-    hits, expected = _hits(numbers), numbers[:BLOCK] >= 1.0
-    assert [bool(hits >> place & 1) for place in range(BLOCK)] == expected.tolist()
-    places = np.flatnonzero(expected)
-    assert _lowest_and_count(hits) == ((places[0] if len(places) else -1), len(places))
-
-
-@compiled
-def _softmax_parts(x, line, first, last):
-    highest = highest_class(x, line, first, last)
-    return highest, sum_of_classes(x, line, first, last, highest), normaliser_of(x, line, first, last)
-
-
-@given(st.integers(0, 40), st.integers(1, 70), st.sampled_from([1.0, 30.0]), st.sampled_from([0.0, 0.5]), seeds)
-@settings(RELAXED, max_examples=60)
-def test_sums_of_exponentials(first, size, scale, impossible, seed):
-    generator = torch.Generator().manual_seed(seed)
-    x = scale * torch.randn(3, first + size + 5, generator=generator)
-    x[torch.rand(x.shape, generator=generator) < impossible] = -torch.inf
-    part = x[1, first : first + size]
-    highest, total, (place, normaliser) = _softmax_parts(x.numpy(), 1, first, first + size)
-    if part.max() == -torch.inf:
-        assert highest == -np.inf and np.isnan(normaliser)
-        return
-    assert (highest, place) == (part.max(), first + int(part.argmax()))
-    torch.testing.assert_close(torch.tensor(total), (part - part.max()).exp().sum(), rtol=2e-6, atol=0)
-    torch.testing.assert_close(torch.tensor(normaliser), part.logsumexp(0), rtol=2e-6, atol=2e-6)
-    for broken in (torch.nan, -torch.nan, torch.inf):
-        with_it = x.clone()
-        with_it[1, first + int(torch.randint(size, (), generator=generator))] = broken
-        highest, _, (_, normaliser) = _softmax_parts(with_it.numpy(), 1, first, first + size)
-        assert np.isnan(normaliser) and not highest < np.inf
-
-
-@compiled
-def _added(first, second, out):
-    add_blocks(first.ctypes.data, second.ctypes.data, out.ctypes.data, out.size // BLOCK)
-
-
-@pytest.mark.parametrize("blocks", [1, 3])
-def test_sums_of_blocks(blocks):
-    first, second = torch.randn(2, blocks * BLOCK, generator=torch.Generator().manual_seed(0)).unbind()
-    first[3], second[3], first[5] = torch.inf, -torch.inf, -torch.inf
-    out = np.zeros(blocks * BLOCK, np.float32)
-    _added(first.numpy(), second.numpy(), out)
-    assert torch.equal(torch.from_numpy(out), (first + second).nan_to_num(-torch.inf, torch.inf, -torch.inf))

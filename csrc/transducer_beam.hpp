@@ -1,0 +1,139 @@
+// What beam searches for transducers keep. hf_ngpulm/search/transducer_beam/cpu.py declares the same structs, and says what the
+// searches are; the definition is hf_ngpulm/search/transducer_beam/reference.py.
+#pragma once
+#include "transducer.hpp"
+
+// What holds for all rows: `aes_steps` are 0 for ALSD; of the automata the first `num_lms` are language models.
+struct NgpulmBeamRules {
+  int64_t vocab_size;
+  int64_t num_lms;
+  int64_t max_symbols;
+  int64_t aes_steps;
+  int64_t most_extensions;
+  double aes_gamma;
+  float ilm_weight;
+  uint8_t blank_aware;
+  uint8_t late;
+  uint8_t log_sum;
+};
+
+// Hypotheses [B, K], automata's states and scores [B, K, M]; an empty place has the score -inf. A hypothesis's prediction, and
+// what LMs add to each class (`lines` [B * slots, C]; null if they add nothing), lie in one of the `slots` of its row. A slot is
+// that of some tokens (`slot_sizes` is -1 where it is none's) and was last used at a time of the row's clock, the last column
+// of `slot_uses` [B, slots + 1].
+struct NgpulmBeam {
+  double* scores;
+  double* acoustic_scores;
+  int64_t* times;
+  int64_t* symbols;
+  int64_t* sizes;
+  int64_t* last_tokens;
+  int64_t* hashes;
+  int64_t* parent_hashes;
+  int64_t* slots;
+  int32_t* lm_states;
+  float* lm_scores;
+  float* lines;
+  int64_t* bad_frames;
+  int64_t* slot_hashes;
+  int64_t* slot_sizes;
+  int64_t* slot_uses;
+  int64_t num_beams;
+  int64_t num_automata;
+  int64_t slots_of_row;
+};
+
+// Of each row its frames, the frame before which steps are taken, the farthest that a step may lead where more frames may come
+// (see `open`), steps that have been taken at this frame (AES), and weights [B, M] with the total of the LMs'.
+struct NgpulmBeamRows {
+  int64_t* lengths;
+  int64_t* limits;
+  const int64_t* reaches;
+  int64_t* phases;
+  const float* weights;
+  const float* totals;
+};
+
+// Steps that rows have taken, and room for `room`: links, labels, moves and sums [room, B, K], see tracing.py.
+struct NgpulmBeamSteps {
+  int64_t* used;
+  int32_t* links;
+  int32_t* labels;
+  int32_t* moves;
+  float* sums;
+  int64_t room;
+  int64_t batch;
+};
+
+namespace ngpulm {
+
+constexpr int32_t STILL = -1;  // what a step's label is where a hypothesis stands still, as in __init__.py
+
+struct Hypothesis {
+  double score, acoustic_score;
+  int64_t time, symbols, size, last_token, hash, parent_hash, slot;
+
+  bool is_live() const { return score > NEG_INF_DOUBLE; }
+  bool has_tokens_of(int64_t other_hash, int64_t other_size) const { return hash == other_hash && size == other_size; }
+};
+
+inline Hypothesis take(const NgpulmBeam& beam, int64_t row, int64_t k) {
+  const int64_t i = row * beam.num_beams + k;
+  return {beam.scores[i], beam.acoustic_scores[i], beam.times[i], beam.symbols[i], beam.sizes[i],
+          beam.last_tokens[i], beam.hashes[i], beam.parent_hashes[i], beam.slots[i]};
+}
+
+inline void put(const NgpulmBeam& beam, int64_t row, int64_t k, const Hypothesis& h) {
+  const int64_t i = row * beam.num_beams + k;
+  beam.scores[i] = h.score, beam.acoustic_scores[i] = h.acoustic_score, beam.times[i] = h.time;
+  beam.symbols[i] = h.symbols, beam.sizes[i] = h.size, beam.last_tokens[i] = h.last_token;
+  beam.hashes[i] = h.hash, beam.parent_hashes[i] = h.parent_hash, beam.slots[i] = h.slot;
+}
+
+// Put the places of a row's hypotheses that go on into `found`: those before the limit, unless one of the row may get beyond it,
+// since where a step beyond the last frame leads depends on what comes. In AES, when none is left, all go to the next frame.
+inline void open(const NgpulmBeam& beam, const NgpulmBeamRows& rows, const NgpulmBeamRules& rules, int64_t row,
+                 std::vector<int32_t>& found) {
+  const double* scores = beam.scores + row * beam.num_beams;
+  const int64_t* times = beam.times + row * beam.num_beams;
+  for (;;) {
+    int64_t latest = -1;
+    found.clear();
+    for (int32_t k = 0; k < beam.num_beams; ++k)
+      if (scores[k] > NEG_INF_DOUBLE) {
+        latest = std::max(latest, times[k]);
+        if (times[k] < rows.limits[row]) found.push_back(k);
+      }
+    if (latest + rows.reaches[row] > rows.limits[row]) found.clear();
+    if (!found.empty() || !rules.aes_steps || rows.limits[row] >= rows.lengths[row]) return;
+    ++rows.limits[row];
+    rows.phases[row] = 0;
+  }
+}
+
+// A list of the `most` values of the highest ranks, the highest first; of those that rank alike the first ones that came.
+class Best {
+ public:
+  void begin(int64_t most) {
+    most_ = most, size_ = 0;
+    if (int64_t(ranks_.size()) < most) ranks_.resize(most), values_.resize(most);
+  }
+  bool takes(double rank) const { return size_ < most_ || (most_ && rank > ranks_[size_ - 1]); }
+  void insert(double rank, int64_t value) {
+    if (!takes(rank)) return;
+    double* ranks = ranks_.data();
+    int64_t *values = values_.data(), at = size_ < most_ ? size_++ : size_ - 1;
+    for (; at > 0 && ranks[at - 1] < rank; --at) ranks[at] = ranks[at - 1], values[at] = values[at - 1];
+    ranks[at] = rank, values[at] = value;
+  }
+  int64_t size() const { return size_; }
+  double rank(int64_t place) const { return ranks_[place]; }
+  int64_t value(int64_t place) const { return values_[place]; }
+
+ private:
+  std::vector<double> ranks_;
+  std::vector<int64_t> values_;
+  int64_t most_ = 0, size_ = 0;
+};
+
+}  // namespace ngpulm
