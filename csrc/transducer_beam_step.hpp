@@ -1,5 +1,6 @@
 // One step of a row in beam search for transducers: from the logits of its hypotheses to what they become.
 #pragma once
+#include "logs.hpp"
 #include "transducer_lines.hpp"
 
 namespace ngpulm {

@@ -69,7 +69,7 @@ def demo(
     clips: Annotated[int, typer.Option("--clips", min=0, help="Transcripts to show of each set.")] = 3,
     as_json: JsonOption = False,
 ) -> None:
-    """Transcribe bundled clips by small models of several kinds: alone, with a language model, a beam, phrases. Works offline."""
+    """Transcribe bundled clips by small models of several kinds: alone, with a language model, a beam, phrases. Offline."""
     present = [name for name in MODELS if is_bundled(f"examples/models/{name}")]
     chosen = list(dict.fromkeys(model or present))
     unknown = [name for name in chosen if name not in MODELS]
