@@ -22,6 +22,8 @@ from ..language_model.model import NGramLM
 from ..phrases import Booster
 from ..search import ctc_greedy as greedy
 from ..search.confidence import MEASURES
+from ..search.ctc_beam.tracing import TracedTokens
+from ..search.ctc_beam.whole import Found as FoundWhole
 from ..search.ctc_beam.whole import WholeSearch
 from ..text.hashing import text_hashes
 from ..text.vocabulary import tokenizer_of
@@ -170,20 +172,32 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
 
     def decode_checked(self, logits: Tensor, lengths: Tensor, phrases: Any = None) -> list[list[Hypothesis]]:
         """Decode what `check` has seen."""
-        models = self.fusion.shared_rows(logits.shape[0], logits.device, phrases)
+        logits, models = logits.detach(), self.fusion.shared_rows(logits.shape[0], logits.device, phrases)
+        if self.num_beams == 1:
+            found = self._search_greedily(logits, lengths, models)
         # Language models that grow have searches stop and go on.
-        if self.num_beams > 1 and models.growth is None and engine_name(self.engine, logits.device) == "cpu":
-            return self._decode_whole(logits.detach(), lengths, models)
-        stream = self._stream(models)
-        stream.add_checked(logits, lengths)
-        return stream.hypotheses()
-
-    def _decode_whole(self, logits: Tensor, lengths: Tensor, models: RowModels) -> list[list[Hypothesis]]:
-        """Search, rank and trace whole utterances in one call."""
-        found = self._whole_search(logits, models)(logits, lengths)
+        elif models.growth is None and engine_name(self.engine, logits.device) == "cpu":
+            found = self._whole_search(logits, models)(logits, lengths)
+        else:
+            stream = self._stream(models)
+            stream.add_checked(logits, lengths)
+            return stream.hypotheses()
         refuse_broken(found.bad_frames)
-        confidences = confidences_of(logits, lengths, self.confidence)
-        sums = np.pad(np.cumsum(confidences, axis=1, dtype=np.float64), ((0, 0), (1, 0)))
+        return self._hypotheses(found, confidences_of(logits, lengths, self.confidence))
+
+    def _search_greedily(self, logits: Tensor, lengths: Tensor, models: RowModels) -> FoundWhole:
+        before = torch.full((logits.shape[0], 2), self.blank_id, dtype=torch.int32, device=logits.device)
+        found = label_frames(self, models, models.states, before, logits, lengths)
+        score = found.acoustic_scores + (models.weights * found.lm_scores).sum(1)
+        ended = models.at_end(score[:, None], found.lm_scores[:, None].double(), found.states[:, None], False, self.engine)
+        scores = torch.stack([ended[0], found.acoustic_scores[:, None], *ended[1:]], 2)
+        traced = trace_labels(found.labels.cpu().numpy(), self.blank_id)
+        return FoundWhole(traced, scores.cpu().numpy(), found.bad_frames)
+
+    def _hypotheses(self, found: FoundWhole, confidences: np.ndarray) -> list[list[Hypothesis]]:
+        """Return what was found of whole utterances, given the confidence of each frame, `[B, T]`."""
+        sums = np.zeros((len(confidences), confidences.shape[1] + 1))
+        np.cumsum(confidences, axis=1, out=sums[:, 1:])
         measured = self.confidence is not None
         tokens, starts, ends = found.traced.tokens, found.traced.starts, found.traced.ends
         hypotheses: list[list[Hypothesis]] = []
@@ -194,11 +208,11 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
                 if score == -math.inf:
                     continue
                 ids, first, last = (part[row, n, :count] for part in (tokens, starts, ends))
-                of_tokens = (sums[row, last] - sums[row, first]) / (last - first)
+                of_tokens = (sums[row, last] - sums[row, first]) / (last - first) if measured else sums[row, :0]
                 hypothesis = Hypothesis(
                     text=self.splitter.text(ids.tolist()), token_ids=ids.tolist(), score=score,
                     acoustic_score=acoustic_score, lm_score=lm_score, phrase_score=phrase_score, token_frames=first.tolist(),
-                    token_ends=last.tolist(), token_confidences=of_tokens.tolist() if measured else [],
+                    token_ends=last.tolist(), token_confidences=of_tokens.tolist(),
                     frame_seconds=self.frame_seconds, splitter=self.splitter,
                 )  # fmt: skip
                 hypotheses[-1].append(hypothesis)
@@ -299,6 +313,22 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
     def check(self, logits: Tensor, lengths: Outputs | None) -> Tensor:
         """Lengths of the rows of some logits, int32 `[B]`. Raises what a call raises."""
         return check_logits(logits, lengths, self.blank_id)
+
+
+def trace_labels(labels: np.ndarray, blank: int) -> TracedTokens:
+    """Return the tokens of frames `[B, T]` that greedy search has labelled: runs of the same label, but for the blank."""
+    padded = np.full((len(labels), labels.shape[1] + 2), blank, dtype=np.int32)
+    padded[:, 1:-1] = labels
+    rows, starts = np.nonzero(padded[:, 1:] != padded[:, :-1])  # frames with another label than the one before
+    ids, ends = padded[rows, starts + 1], np.append(starts[1:], 0)
+    is_token = ids != blank  # which ends before its row does, for that ends in a blank
+    rows, columns = rows[is_token], (ids[is_token], starts[is_token], ends[is_token])
+    counts = np.bincount(rows, minlength=len(labels))
+    places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    parts = [np.zeros((len(labels), 1, int(counts.max(initial=0))), dtype=np.int32) for _ in columns]
+    for part, column in zip(parts, columns):
+        part[rows, 0, places] = column
+    return TracedTokens(counts[:, None], *parts)
 
 
 def blank_of(tokenizer: Any, blank_id: int | None) -> int:
