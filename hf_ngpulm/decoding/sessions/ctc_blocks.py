@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -231,7 +232,7 @@ class WholeBatch(CTCStream):
 
     def _search(self, logits: Tensor, lengths: Tensor) -> None:
         self.found = self.search(logits, lengths)
-        self._refuse(self.found.bad_frames)
+        self._refuse(torch.from_numpy(self.found.bad_frames))
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         return self._listed(self.found.traced, self.found.scores)
@@ -334,4 +335,5 @@ def _confidences(logits: Tensor, lengths: Tensor, measure: str) -> list[np.ndarr
     if logits.device.type != "cpu":  # padding costs less than taking rows apart
         return list(frame_confidence(logits, measure).cpu().numpy())
     starts, frames = packed_frames(logits, lengths)
-    return np.split(frame_confidence(frames[None], measure)[0].numpy(), starts[1:].numpy())
+    of_frames, bounds = frame_confidence(frames[None], measure)[0].numpy(), [*starts.tolist(), len(frames)]
+    return [of_frames[first:last] for first, last in pairwise(bounds)]
