@@ -40,9 +40,6 @@ struct NgpulmBeamStops {
 
 namespace ngpulm {
 
-// Labels of frames at which a hypothesis gets no new token.
-constexpr int32_t INSIDE = -1, BLANK = -2;
-
 inline int64_t slots_for(int64_t count) {
   int64_t slots = 4;
   while (slots < 2 * count) slots *= 2;

@@ -33,8 +33,6 @@ using namespace ngpulm;
 
 namespace {
 
-constexpr int32_t INSIDE = -1, BLANK = -2;  // labels of frames at which a hypothesis gets no new token
-
 struct Hypothesis {
   double score, fused, lm_score, phrase_score;
   int32_t state, phrase, last;

@@ -13,6 +13,9 @@ struct NgpulmFrames {
 
 namespace ngpulm {
 
+// Labels of frames at which a hypothesis gets no new token: its last one goes on, or a blank.
+constexpr int32_t INSIDE = -1, BLANK = -2;
+
 struct Frame {
   const float* logits;  // [C]
   float normaliser;     // log of the sum of their exponentials

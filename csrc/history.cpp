@@ -1,6 +1,6 @@
 // What hypotheses of many streams consist of (hf_ngpulm/decoding/sessions/history.py tells of it): the tokens of each that haven't
 // been handed over yet, its tail, rewritten as a search goes on. `rows` name the streams that something has come of.
-#include "core.hpp"
+#include "frames.hpp"
 
 // As hf_ngpulm/decoding/sessions/history.py declares it: [S, K] sizes, and [S, K, room] of the rest.
 struct NgpulmTails {
@@ -18,8 +18,7 @@ using namespace ngpulm;
 
 namespace {
 
-constexpr int32_t INSIDE = -1;  // the label of a frame at which the last token goes on
-constexpr int64_t STILL = -1;   // that of a step at which a hypothesis stays as it is
+constexpr int64_t STILL = -1;  // the label of a step at which a hypothesis stays as it is
 
 struct Spoken {
   int32_t id;

@@ -192,7 +192,7 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
         ended = models.at_end(score[:, None], found.lm_scores[:, None].double(), found.states[:, None], False, self.engine)
         scores = torch.stack([ended[0], found.acoustic_scores[:, None], *ended[1:]], 2)
         traced = trace_labels(found.labels.cpu().numpy(), self.blank_id)
-        return FoundWhole(traced, scores.cpu().numpy(), found.bad_frames)
+        return FoundWhole(traced, scores.cpu().numpy(), found.bad_frames.cpu().numpy())
 
     def _hypotheses(self, found: FoundWhole, confidences: np.ndarray) -> list[list[Hypothesis]]:
         """Return what was found of whole utterances, given the confidence of each frame, `[B, T]`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,8 +33,9 @@ class Frames(Struct):
         if not 0 <= blank < classes:
             raise ValueError(f"the blank has the id {blank}, but the logits have {classes} classes")
         lengths = lengths.to(torch.int32).clamp(0, frames)
+        starts: Tensor | np.ndarray
         if logits.dtype == torch.float32 and logits.is_contiguous():
-            starts, logits = frames * torch.arange(batch_size, device=logits.device), logits.detach()
+            starts, logits = frames * np.arange(batch_size, dtype=np.int64), logits.detach()
         else:
             starts, logits = packed_frames(logits, lengths)
         return cls(starts=starts, lengths=lengths.contiguous(), logits=logits, classes=classes, blank=blank)

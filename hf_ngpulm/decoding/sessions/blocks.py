@@ -159,7 +159,7 @@ def check_logits(logits: Tensor, lengths: Outputs | None, blank_id: int) -> Tens
     return checked_lengths(lengths, batch_size, frames, logits.device).to(torch.int32)
 
 
-def refuse_broken(bad_frames: Tensor) -> None:
+def refuse_broken(bad_frames: Tensor | np.ndarray) -> None:
     """Raise for the first row with a bad frame (not -1), before anything of the block is kept.
 
     Raises:

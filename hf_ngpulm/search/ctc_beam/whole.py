@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ...automaton.cpu import Automaton
@@ -39,7 +38,7 @@ class Found(NamedTuple):
 
     traced: TracedTokens
     scores: np.ndarray
-    bad_frames: Tensor
+    bad_frames: np.ndarray
 
 
 class WholeSearch:
@@ -80,9 +79,9 @@ class WholeSearch:
         """
         batch_size, frames, classes = logits.shape
         shape = batch_size, self.count
-        places, counts = (torch.empty(shape, dtype=torch.int32) for _ in range(2))
-        scores, bad_frames = torch.empty((*shape, 4), dtype=torch.float64), torch.empty(batch_size, dtype=torch.int32)
-        tokens, starts, ends = (torch.empty((*shape, frames), dtype=torch.int32) for _ in range(3))
+        places, counts = np.empty(shape, dtype=np.int32), np.empty(shape, dtype=np.int32)
+        scores, bad_frames = np.empty((*shape, 4)), np.empty(batch_size, dtype=np.int32)
+        tokens, starts, ends = (np.empty((*shape, frames), dtype=np.int32) for _ in range(3))
         arguments = (
             self._automaton, Frames.of(logits, lengths, self.blank), self._rules, self._models,
             Ranked(places=places, sizes=counts, scores=scores, count=self.count),
@@ -90,5 +89,4 @@ class WholeSearch:
         )  # fmt: skip
         work = elements_per_row(frames, classes, self.num_beams)
         check(in_threads(lambda first, last: _decode(first, last, *arguments), batch_size, work))
-        traced = TracedTokens(*(part.numpy() for part in (counts, tokens, starts, ends)))
-        return Found(traced, scores.numpy(), bad_frames)
+        return Found(TracedTokens(counts, tokens, starts, ends), scores, bad_frames)

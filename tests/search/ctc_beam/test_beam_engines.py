@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hf_ngpulm.automaton import BackoffAutomaton
 from hf_ngpulm.search import ctc_beam as beam
+from hf_ngpulm.search.ctc_beam.tracing import trace
 from hf_ngpulm.text.hashing import hashes_of_pieces
 
 DEVICE = {"cpu": "cpu", "gpu": "cuda" if torch.cuda.is_available() else "cpu"}
@@ -369,6 +370,22 @@ def test_nothing_to_search(engine):
     no_rows = {name: getattr(problem, name)[:0] for name in ("logits", "lengths", "weights", "bonuses", "unscored")}
     state, found = search(replace(problem, state=beam.BeamState(*(t[:0] for t in problem.state)), **no_rows), engine)
     assert found.links.shape == (0, 6, 3) and state.hashes.shape == (0, 3)
+
+
+@pytest.mark.parametrize("name, value", [("lm_states", 99), ("lm_states", -1), ("last_tokens", 5), ("last_tokens", -2)])
+def test_prefixes_that_name_what_there_is_not_are_refused(name, value):
+    problem = some_problem(3, classes=5, blank=4)
+    values = getattr(problem.state, name).clone()
+    values[1, 0] = value
+    with pytest.raises(IndexError, match="prefixes of row 1 name states or tokens that there aren't"):
+        search(replace(problem, state=problem.state._replace(**{name: values})), "cpu")
+
+
+def test_hypotheses_outside_of_the_beam_are_refused():
+    nothing = np.zeros((2, 4, 3), dtype=np.int32)
+    for place in (-1, 3):
+        with pytest.raises(IndexError, match=rf"hypotheses at the places \[{place}\] of a beam of 3"):
+            trace(nothing, nothing, np.array([[0], [place]]), np.array([[1], [1]]))
 
 
 @pytest.mark.parametrize("engine", ["reference", "cpu", "gpu"])

@@ -9,7 +9,7 @@ from itertools import groupby, product
 import numpy as np
 import pytest
 import torch
-from automata import as_dictionaries, automata, language_models, seeds, step_by_hand
+from automata import as_dictionaries, automata, build_automaton, language_models, seeds, step_by_hand
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -285,3 +285,14 @@ def test_going_on_on_the_gpu(problem, data):
     assume_no_ties(problem)
     engines = data.draw(st.sampled_from([("gpu", "gpu"), ("cpu", "gpu"), ("gpu", "cpu")]))
     cut_and_whole(problem, data.draw(st.integers(0, problem.logits.shape[1])), engines)
+
+
+@pytest.mark.parametrize("name, value", [("lm_states", 2), ("lm_states", -1), ("last_tokens", 3), ("last_tokens", -2)])
+def test_hypotheses_that_name_what_there_is_not_are_refused(name, value):
+    automaton = build_automaton(2, [{0: (-1.0, 1)}, {}], [0, 0], [0.0, 0.0])
+    state = graph.initial_state(2, torch.zeros((2, 1), dtype=torch.int32))
+    values = getattr(state, name).clone()
+    values[1, 0] = value
+    rows = torch.zeros(2, 4, 3), torch.full((2,), 4, dtype=torch.int32), torch.ones(2, 1), torch.zeros(2, 3)
+    with pytest.raises(IndexError, match="hypotheses of row 1 name states or tokens that there aren't"):
+        graph.graph_search(automaton.tensors, state._replace(**{name: values}), *rows, 2, 2, engine="cpu")
