@@ -107,13 +107,16 @@ class History:
     def __init__(self, streams: int, num_beams: int, goes_on: bool) -> None:
         self.goes_on = goes_on
         self.sizes = np.zeros((streams, num_beams), dtype=np.int64)
-        self.tails = Tokens.empty((streams, num_beams, 16))
+        self._use(Tokens.empty((streams, num_beams, 16)))
+        self._handed = Tokens.empty((0,))
         # Of each stream: tokens, behind those that have been handed over, that all tails begin with.
         self.common = np.zeros(streams, dtype=np.int64)
 
-    def _native(self) -> _Tails:
-        _, num_beams, room = self.tails.ids.shape
-        return _Tails(sizes=self.sizes, **self.tails._asdict(), num_beams=num_beams, room=room)
+    def _use(self, tails: Tokens) -> None:
+        """Go on with other room for tails."""
+        self.tails = tails
+        _, num_beams, room = tails.ids.shape
+        self._native = _Tails(sizes=self.sizes, **tails._asdict(), num_beams=num_beams, room=room)
 
     def begin(self, stream: int) -> None:
         self.sizes[stream] = self.common[stream] = 0
@@ -126,7 +129,7 @@ class History:
             grown = Tokens.empty((*self.sizes.shape, max(needed, 2 * room)))
             for old, new in zip(self.tails, grown):
                 new[:, :, :room] = old
-            self.tails = grown
+            self._use(grown)
 
     def label(
         self, rows: np.ndarray, labels: np.ndarray, lengths: np.ndarray, firsts: np.ndarray, last: np.ndarray,
@@ -145,7 +148,7 @@ class History:
         self._room(rows, labels.shape[1])
         _label(
             len(rows), _as(np.int64, rows), _as(np.int32, labels), _as(np.int32, lengths), labels.shape[1], firsts, last, sums,
-            _as(np.float32, confidences), blank, self._native(),
+            _as(np.float32, confidences), blank, self._native,
         )  # fmt: skip
 
     def follow_frames(
@@ -156,7 +159,7 @@ class History:
         self._room(rows, labels.shape[1])
         _frames(
             len(rows), _as(np.int64, rows), _Links.of(links, labels, live, labels.shape[1]), _as(np.int32, lengths), firsts,
-            sums, _as(np.float32, confidences), self._native(),
+            sums, _as(np.float32, confidences), self._native,
         )  # fmt: skip
 
     def follow_steps(self, rows: np.ndarray, steps: list[np.ndarray], times: np.ndarray, live: np.ndarray, blank: int) -> None:
@@ -171,7 +174,7 @@ class History:
         self._room(rows, len(links))
         _steps(
             len(rows), _as(np.int64, rows), len(self.sizes), _Links.of(links, labels, live, len(links)), _as(np.int32, moves),
-            _as(np.float32, confidences), _as(np.int64, times), blank, self._native(),
+            _as(np.float32, confidences), _as(np.int64, times), blank, self._native,
         )  # fmt: skip
 
     def append_steps(self, steps: list[np.ndarray], times: np.ndarray, blank: int) -> None:
@@ -183,7 +186,7 @@ class History:
         rows, labels, moves = (_as(np.int64, part) for part in steps[:3])
         self._room(rows, int(np.bincount(rows).max(initial=0)) if len(rows) else 0)
         confidences = _as(np.float32, steps[3])
-        _append(len(rows), rows, labels, moves, confidences, times.astype(np.int64), blank, self._native())
+        _append(len(rows), rows, labels, moves, confidences, times.astype(np.int64), blank, self._native)
 
     def tails_of(self, rows: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, Spoken]:
         """The number of tokens `[N]` and the tokens `[N, L]` of a tail of each of some rows, as they are now."""
@@ -204,9 +207,18 @@ class History:
             The number of tokens of each row, and the tokens of all rows.
         """
         counts = np.zeros(len(rows), dtype=np.int64)
-        out = Tokens.empty((int(self.sizes[rows].max(axis=1, initial=0).sum()),))
-        handed = _Tails(sizes=counts, **out._asdict(), num_beams=1, room=len(out.ids))
-        _hand_over(
-            len(rows), _as(np.int64, rows), _as(np.bool_, live), self.goes_on, counts, self.common, handed, self._native()
-        )  # fmt: skip
-        return counts, self._spoken(Tokens(*(array[: counts.sum()] for array in out)))
+        needed = int(self.sizes[rows].max(axis=1, initial=0).sum())
+        if needed > len(self._handed.ids):
+            self._handed = Tokens.empty((2 * needed,))
+            self._native_handed = _Tails(
+                sizes=self.sizes, **self._handed._asdict(), num_beams=1, room=len(self._handed.ids)
+            )  # fmt: skip
+        total = 0
+        if needed:
+            total = _hand_over(
+                len(rows), _as(np.int64, rows), _as(np.bool_, live), self.goes_on, counts, self.common, self._native_handed,
+                self._native,
+            )  # fmt: skip
+        else:
+            self.common[rows] = 0
+        return counts, self._spoken(Tokens(*(array[:total].copy() for array in self._handed)))
