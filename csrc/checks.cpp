@@ -1,6 +1,6 @@
 // Parts that no search returns as they are, for tests: how near functions are to what they stand for, products, sums.
 #include "products.hpp"
-#include "vectors.hpp"
+#include "transducer_beam_step.hpp"
 
 using namespace ngpulm;
 
@@ -33,5 +33,16 @@ NGPULM_EXPORT int64_t ngpulm_check_product(int64_t rows, int64_t size, int64_t i
     lay_out(weights, size, inputs, 0, inputs, panels.data());
     multiply({panels.data(), padded_biases.data(), inputs, padded(size)}, x, inputs, rows, out, padded(size));
     return padded(size);
+  });
+}
+
+// Which numbers the beam search for transducers looks at for the `most` highest sums of two each, the last one left out; returns how many.
+NGPULM_EXPORT int64_t ngpulm_check_highest(int64_t size, const float* numbers, const float* others, int64_t most, int64_t* places) {
+  return guarded([&] {
+    int64_t count = 0;
+    Highest highest(size);
+    highest.fuse(numbers, others, size, size - 1);
+    highest.each(most, [&](int64_t place, float) { places[count++] = place; });
+    return count;
   });
 }

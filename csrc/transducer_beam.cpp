@@ -24,10 +24,19 @@ void subtract_internal_lm(Networks& network, const std::vector<int64_t>& slots, 
   }
 }
 
+// Frames [B, longest, width] of all rows.
+struct AllFrames {
+  const float* frames;
+  int64_t longest, width;
+
+  const float* at(int64_t row, int64_t time) const { return frames + (row * longest + time) * width; }
+};
+
+// Search rows, up to `held` at once, as far as their frames reach.
 template <class LM>
-int64_t search_rows(int64_t first, int64_t last, BeamStep<LM>& step, Networks& network, const NgpulmClasses& classes,
-                    const NgpulmBeamRules& rules, const NgpulmBeamRows& rows, const NgpulmBeam& beam, const NgpulmBeamSteps& steps,
-                    const float* frames, int64_t longest, int64_t width, int64_t held) {
+int64_t search_rows(int64_t first, int64_t last, int64_t held, BeamStep<LM>& step, Networks& network, const AllFrames& frames,
+                    const NgpulmClasses& classes, const NgpulmBeamRules& rules, const NgpulmBeamRows& rows, const NgpulmBeam& beam,
+                    const NgpulmBeamSteps& steps) {
   const int64_t num_beams = beam.num_beams;
   std::vector<int64_t> going;
   std::vector<int32_t> opened;
@@ -52,7 +61,7 @@ int64_t search_rows(int64_t first, int64_t last, BeamStep<LM>& step, Networks& n
       }
       for (int32_t k : opened) {
         const int64_t at = row * num_beams + k;
-        network.hear(lines, frames + (row * longest + beam.times[at]) * width, row * beam.slots_of_row + beam.slots[at]);
+        network.hear(lines, frames.at(row, beam.times[at]), row * beam.slots_of_row + beam.slots[at]);
         logits[i * num_beams + k] = network.logits(lines++);
       }
       ++i;
@@ -126,7 +135,8 @@ NGPULM_EXPORT int64_t ngpulm_beam_rows(int64_t first, int64_t last, const Ngpulm
       for (int64_t row = first; row < last; ++row)
         if (!step.has_states(row)) return row;
       Networks network(*networks, *slots, held * beam->num_beams, held * beam->num_beams);
-      return search_rows(first, last, step, network, *classes, *rules, *rows, *beam, *steps, frames, longest, networks->width, held);
+      const AllFrames all{frames, longest, networks->width};
+      return search_rows(first, last, held, step, network, all, *classes, *rules, *rows, *beam, *steps);
     });
   });
 }

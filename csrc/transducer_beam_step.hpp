@@ -331,51 +331,53 @@ class BeamStep {
     const int64_t num_beams = beam_.num_beams, automata = beam_.num_automata;
     chosen_.begin(num_beams);
     for (size_t i = 0; i < groups_.size(); ++i) chosen_.insert(groups_[i].score, int64_t(i));
-    int32_t* states = beam_.lm_states + row_ * num_beams * automata;
-    float* lm_scores = beam_.lm_scores + row_ * num_beams * automata;
-    std::copy_n(states, num_beams * automata, old_states_.data());
-    std::copy_n(lm_scores, num_beams * automata, old_scores_.data());
+    std::copy_n(beam_.lm_states + row_ * num_beams * automata, num_beams * automata, old_states_.data());
+    std::copy_n(beam_.lm_scores + row_ * num_beams * automata, num_beams * automata, old_scores_.data());
     std::fill(occupied_.begin(), occupied_.end(), false);
     for (const Hypothesis& old : old_)
       if (old.is_live()) occupied_[old.slot] = true;
     int64_t* uses = beam_.slot_uses + row_ * (beam_.slots_of_row + 1);
     const int64_t now = ++uses[beam_.slots_of_row];  // a clock
     for (int64_t k = 0; k < num_beams; ++k) {
-      if (k >= chosen_.size()) {
-        Hypothesis none = old_[k];
-        none.score = none.acoustic_score = NEG_INF_DOUBLE;
-        put(beam_, row_, k, none);
-        continue;
+      Hypothesis made = old_[k];
+      if (k < chosen_.size()) {
+        made = become(k, groups_[chosen_.value(k)], fresh);
+        occupied_[made.slot] = true;
+        uses[made.slot] = now;
+      } else {
+        made.score = made.acoustic_score = NEG_INF_DOUBLE;
       }
-      const Group& group = groups_[chosen_.value(k)];
-      const Candidate& best = candidates_[group.best];
-      const int64_t at = step_at(steps_.used[row_], k);
-      steps_.links[at] = best.parent, steps_.labels[at] = best.label, steps_.moves[at] = best.move;
-      std::copy_n(old_states_.data() + best.parent * automata, automata, states + k * automata);
-      std::copy_n(old_scores_.data() + best.parent * automata, automata, lm_scores + k * automata);
-      Hypothesis made = old_[best.parent];
-      made.score = group.score, made.acoustic_score = group.acoustic_score, made.time = best.time;
-      if (best.label == classes_.blank) {
-        made.symbols = 0;
-      } else if (best.label != STILL) {
-        made.symbols = best.move > 0 ? 0 : made.symbols + 1;
-        made.size = best.size, made.last_token = best.label, made.parent_hash = made.hash, made.hash = best.hash;
-        steps_.sums[at] = confidence_sum(said_[best.parent]);
-        for (int64_t m = k * automata; m < (k + 1) * automata; ++m) {
-          const Step step = lm_.step(states[m], best.label);
-          states[m] = step.state;
-          lm_scores[m] += step.score;
-        }
-        find_slot(made, k, best.label, fresh);
-      }
-      occupied_[made.slot] = true;
-      uses[made.slot] = now;
       put(beam_, row_, k, made);
     }
   }
 
+  // What is in place `k` now, with its step and where its LMs are.
+  Hypothesis become(int64_t k, const Group& group, NewTokens& fresh) {
+    const Candidate& best = candidates_[group.best];
+    const int64_t automata = beam_.num_automata, at = step_at(steps_.used[row_], k);
+    int32_t* states = beam_.lm_states + (row_ * beam_.num_beams + k) * automata;
+    float* lm_scores = beam_.lm_scores + (row_ * beam_.num_beams + k) * automata;
+    steps_.links[at] = best.parent, steps_.labels[at] = best.label, steps_.moves[at] = best.move;
+    std::copy_n(old_states_.data() + best.parent * automata, automata, states);
+    std::copy_n(old_scores_.data() + best.parent * automata, automata, lm_scores);
+    Hypothesis made = old_[best.parent];
+    made.score = group.score, made.acoustic_score = group.acoustic_score, made.time = best.time;
+    if (best.label == classes_.blank) made.symbols = 0;
+    if (best.label == classes_.blank || best.label == STILL) return made;
+    made.symbols = best.move > 0 ? 0 : made.symbols + 1;
+    made.size = best.size, made.last_token = best.label, made.parent_hash = made.hash, made.hash = best.hash;
+    steps_.sums[at] = confidence_sum(said_[best.parent]);
+    for (int64_t m = 0; m < automata; ++m) {
+      const Step step = lm_.step(states[m], best.label);
+      states[m] = step.state;
+      lm_scores[m] += step.score;
+    }
+    find_slot(made, k, fresh);
+    return made;
+  }
+
   // A new prediction: one for all hypotheses with the same tokens, as long as nobody else has taken its slot.
-  void find_slot(Hypothesis& made, int64_t k, int64_t token, NewTokens& fresh) {
+  void find_slot(Hypothesis& made, int64_t k, NewTokens& fresh) {
     const int64_t begin = row_ * beam_.slots_of_row, *uses = beam_.slot_uses + row_ * (beam_.slots_of_row + 1);
     int64_t *hashes = beam_.slot_hashes + begin, *sizes = beam_.slot_sizes + begin, oldest = -1;
     const int64_t source = begin + made.slot;
@@ -387,7 +389,7 @@ class BeamStep {
       if (!occupied_[slot] && (oldest < 0 || uses[slot] < uses[oldest])) oldest = slot;
     }
     made.slot = oldest, hashes[oldest] = made.hash, sizes[oldest] = made.size;
-    fresh.sources.push_back(source), fresh.tokens.push_back(token), fresh.targets.push_back(begin + oldest);
+    fresh.sources.push_back(source), fresh.tokens.push_back(made.last_token), fresh.targets.push_back(begin + oldest);
     fresh.hypotheses.push_back(row_ * beam_.num_beams + k);
   }
 

@@ -14,6 +14,9 @@ _product = Function(
     "int64_t ngpulm_check_product(int64_t rows, int64_t size, int64_t inputs, const float* x, const float* weights,"
     " const float* biases, float* out)"
 )
+_highest = Function(
+    "int64_t ngpulm_check_highest(int64_t size, const float* numbers, const float* others, int64_t most, int64_t* places)"
+)
 
 
 def function(name: str, numbers: Tensor) -> Tensor:
@@ -37,3 +40,9 @@ def product(x: Tensor, weights: Tensor, biases: Tensor) -> Tensor:
     out = torch.full((rows, -(-size // 16) * 16), 7.0)
     assert _product(rows, size, inputs, x, weights, biases, out) == out.shape[1]
     return out
+
+
+def highest(numbers: Tensor, others: Tensor, most: int) -> list[int]:
+    """The places that are looked at for the `most` highest sums of two numbers each, the last place left out."""
+    places = torch.empty(len(numbers), dtype=torch.int64)
+    return places[: _highest(len(numbers), numbers, others, most, places)].tolist()

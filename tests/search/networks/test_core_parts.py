@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from automata import seeds
-from core_parts import function, product, softmax_parts
+from core_parts import function, highest, product, softmax_parts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -64,3 +64,17 @@ def test_sums_of_exponentials(size, scale, impossible, seed):
         with_it = x.clone()
         with_it[int(torch.randint(size, (), generator=generator))] = broken
         assert np.isnan(softmax_parts(with_it)[3])
+
+
+@given(st.integers(1, 80), st.integers(1, 20), st.sampled_from([1, 3, 1000]), seeds)
+@settings(RELAXED, max_examples=80)
+def test_highest_sums(size, most, values, seed):
+    generator = torch.Generator().manual_seed(seed)
+    numbers, others = torch.randint(0, values, (2, size + 1), generator=generator).float()
+    numbers[::7], others[::5], others[::35] = -math.inf, 1.0, math.inf  # and what is impossible in two ways
+    places = highest(numbers, others, most)
+    sums = (numbers + others)[:-1].nan_to_num(-math.inf, math.inf, -math.inf)
+    possible = sums[sums > -math.inf]
+    assert places == sorted(set(places)) and all(sums[place] > -math.inf for place in places)
+    top = possible.sort(descending=True).values[:most]
+    assert torch.equal(sums[places].sort(descending=True).values[:most], top)
