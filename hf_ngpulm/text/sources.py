@@ -237,9 +237,13 @@ def choose_field(names: list[str], field: str | None, where: str) -> str:
 
 
 def _parquet(name: str, field: str | None, progress: Progress | None) -> Iterator[str]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{name}: Parquet files need pyarrow: pip install 'hf-ngpulm[eval]'", name=error.name
+        ) from None
     try:
         file = pq.ParquetFile(name)
         column = choose_field(file.schema_arrow.names, field, name)

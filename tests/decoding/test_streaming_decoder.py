@@ -267,6 +267,7 @@ def test_texts_are_those_of_all_tokens():
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_kernels_of_the_gpu(num_beams):
     """In Triton's interpreter where there is no GPU."""
+    pytest.importorskip("triton")
     if torch.cuda.is_available():
         pytest.skip("the interpreter is for machines without a GPU")
     lm = NGramLM.train(torch.randint(0, 8, (60, 6), generator=torch.Generator().manual_seed(0)).tolist(), vocab_size=8, order=3)

@@ -71,6 +71,13 @@ def test_a_json_array(tmp_path):
     assert list(read_texts([path])) == SENTENCES
 
 
+def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
+    (tmp_path / "a.parquet").touch()
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ModuleNotFoundError, match=r"a\.parquet: Parquet files need pyarrow: pip install 'hf-ngpulm\[eval\]'"):
+        list(read_texts([tmp_path / "a.parquet"]))
+
+
 def test_parquet(tmp_path):
     table = pa.table({"sentence": [*SENTENCES, None], "n": range(5)})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=2)
