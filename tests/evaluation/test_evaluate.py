@@ -160,7 +160,14 @@ def test_runaways_are_counted(tmp_path):
     result.save(tmp_path / "results.jsonl")
     assert read_results(tmp_path / "results.jsonl").runaways == 1
 
-    said = [("a b", "no " * 8), ("no " * 9, "no " * 8), ("a b", "a b " * 4), ("a b", "a b " * 3), ("a b", "no " * 7), ("a", None)]
+    said = [
+        ("a b", "no " * 8),
+        ("no " * 9, "no " * 9),
+        ("a b", "a b " * 4),
+        ("a b", "a b " * 3),
+        ("a b", "no " * 7),
+        ("a", None),
+    ]
     utterances = tuple(Utterance(str(i), *texts) for i, texts in enumerate(said))
     assert [utterance.ran_away for utterance in utterances] == [True, False, True, False, False, False]
 
