@@ -242,7 +242,7 @@ def error_rates(args: argparse.Namespace) -> list[dict[str, Any]]:
     parts = {"even": slice(0, None, 2), "odd": slice(1, None, 2), "all": slice(None)}
     rows = []
     for num_beams in args.beams:
-        rules = {"lm_weighted": {}, "none": {"unscored": "none"}, "no </s>": {"score_eos": False}}
+        rules = {"kept": {}, "none": {"unscored": "none"}, "no </s>": {"score_eos": False}}
         found = {("", None): transcribed(num_beams, None)}
         found |= {(rule, w): transcribed(num_beams, w, **given) for rule, given in rules.items() for w in WEIGHTS}
         for rule in ("", *rules):

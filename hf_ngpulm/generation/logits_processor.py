@@ -82,8 +82,8 @@ class NGramLogitsProcessor(LogitsProcessor):
         start: token ids that the transcript begins after; by default they are known, or the tokenizer's special tokens.
         prompt_context: whether the LM reads what stands before the transcript as its beginning: Whisper's previous text. By
             default it doesn't.
-        unscored: "kept" (default) leaves symbols that no LM scores (timestamps, control tokens, punctuation that the LM has never
-            seen) the probability that the model gives them: the LM shares out what is left. "none" adds the LM's scores to
+        unscored: "kept" (default) leaves symbols that no LM scores (timestamps, control tokens, punctuation that the LM has
+            never seen) the probability that the model gives them: the LM shares out the rest. "none" adds the LM's scores to
             those of its own tokens alone, which makes the others likelier the dearer these are.
         score_eos: whether `</s>` has the LM's score of a sentence's end (default); otherwise it is one of those symbols.
         in_place: write into the tensor that is given, as `generate` expects of no processor but allows, unless
@@ -309,7 +309,8 @@ def _undone(part: Part, input_ids: Tensor, scores: Tensor, engine: str) -> Tenso
         own = torch.where(others, scores - of_best.minimum(gained - needed).clamp(max=0.0), own - gained)
         # An end that the model was sure of hasn't been made less likely: then nothing was changed.
         end, fused_end, total = (
-            torch.logsumexp(each, 1) for each in (own.masked_fill(~ends, -torch.inf), scores.masked_fill(~ends, -torch.inf), own)
+            torch.logsumexp(each, 1)
+            for each in (own.masked_fill(~ends, -torch.inf), scores.masked_fill(~ends, -torch.inf), own)
         )
         kept = (fused_end < end) & (end > total - math.log(2))
         own = torch.where(kept[:, None], scores, own)

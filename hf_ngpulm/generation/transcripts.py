@@ -29,7 +29,9 @@ PASSED_OVER = ("pad_token_id", "unk_token_id", "timestamp_token_id")
 TIMESTAMP = re.compile(r"<\|\d+(\.\d+)?\|>")
 CONTROL = re.compile(r"<\|[^|]+\|>")
 # Marks that nobody says: an LM whose text has been written without them knows nothing of them.
-PUNCTUATION = frozenset(".,;:!?\u2026-\u2013\u2014\"'()[]{}\u201c\u201d\u2018\u2019\u201e\u201a\u3001\u3002\uff0c\uff0e\uff01\uff1f\uff1b\uff1a\u300c\u300d\u300e\u300f\u30fb")
+PUNCTUATION = frozenset(
+    ".,;:!?\u2026-\u2013\u2014\"'()[]{}\u201c\u201d\u2018\u2019\u201e\u201a\u3001\u3002\uff0c\uff0e\uff01\uff1f\uff1b\uff1a\u300c\u300d\u300e\u300f\u30fb"
+)
 BETWEEN_WORDS = frozenset("\u0120\u2581 ")  # in pieces: of byte-level tokenizers, of SentencePiece
 # What an LLM writes before its transcript, if it writes anything: "language English<asr_text>...".
 ANNOUNCED_BY = {"qwen3_asr": "<asr_text>"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -16,9 +17,8 @@ from transformers import LogitsProcessor
 from hf_ngpulm import NGramLM, NGramLogitsProcessor
 from hf_ngpulm.generation import seq2seq_generate
 from hf_ngpulm.generation.runaways import Loops, runs_away
-from hf_ngpulm.search.attention_step import START
+from hf_ngpulm.search.attention_step import START, Roles
 from hf_ngpulm.search.attention_step import TEXT as SCORED
-from hf_ngpulm.search.attention_step import Roles
 
 END = 28
 SEARCHES = {"greedy": {}, "beams": {"num_beams": 3}, "sampling": {"do_sample": True, "temperature": 1.5}}
@@ -97,7 +97,7 @@ def test_long_recordings_end_whatever_the_scores(way, search, seed, scale, weigh
     generate(way, family, lm, weight, monitor_progress=lambda done: seeks.append(done.tolist()), **SEARCHES[search])
     for row in range(2):
         sought = [step[row][0] for step in seeks if step[row][0] < step[row][1]]
-        assert all(before < after for before, after in zip(sought, sought[1:]))
+        assert all(before < after for before, after in pairwise(sought))
 
 
 def test_a_window_that_ends_where_it_began_counts_as_consumed():
@@ -240,5 +240,5 @@ def test_loops(before, phrase, length, starts):
 
 
 def test_transcripts_that_run_away():
-    assert runs_away("i want a latte with sweetener and sweetener and sweetener and sweetener and sweetener".split())
-    assert not runs_away("no no no no no".split()) and not runs_away("a b c a b c a b c".split()) and not runs_away([])
+    assert runs_away(["and", "sweetener"] * 4) and runs_away(["a", "latte", *["with", "all", "the", "milk"] * 4, "please"])
+    assert not runs_away(["no"] * 7) and not runs_away(["a", "b", "c"] * 3) and not runs_away([])

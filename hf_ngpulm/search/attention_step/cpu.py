@@ -32,9 +32,7 @@ def fuse_at(scores: Tensor, states: Tensor, rows: Rows, roles: Roles, shared: bo
     _fuse(scores, torch.empty((len(states), 0), dtype=torch.int64, device=CPU), states, rows, roles, shared, carried=True)
 
 
-def _fuse(
-    scores: Tensor, input_ids: Tensor, starts: Tensor, rows: Rows, roles: Roles, shared: bool, *, carried: bool
-) -> None:
+def _fuse(scores: Tensor, input_ids: Tensor, starts: Tensor, rows: Rows, roles: Roles, shared: bool, *, carried: bool) -> None:
     arrays = (
         *arrays_of(rows.tensors), scores.numpy(), input_ids.numpy(),
         roles.roles.numpy(), roles.unscored.numpy(), roles.ends.numpy(),
@@ -96,7 +94,8 @@ def log_sum_exp(values):
 @compiled
 def _fuse_rows(
     first, last, arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    scores, input_ids, roles, unscored, ends, starts, first_states, roots, weights, context_length, vocab_size, shared, log_guess, holds, carried,
+    scores, input_ids, roles, unscored, ends, starts, first_states, roots, weights,
+    context_length, vocab_size, shared, log_guess, holds, carried,
 ):  # fmt: skip
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights = borrowed_automaton(
         arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights

@@ -44,9 +44,7 @@ def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles) -> Tensor:
     return found
 
 
-def _fuse(
-    scores: Tensor, input_ids: Tensor, starts: Tensor, rows: Rows, roles: Roles, shared: bool, *, carried: bool
-) -> None:
+def _fuse(scores: Tensor, input_ids: Tensor, starts: Tensor, rows: Rows, roles: Roles, shared: bool, *, carried: bool) -> None:
     batch_size, classes = scores.shape
     device = scores.device
     tile = tile_size(batch_size, classes, processors(device))
@@ -238,7 +236,14 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     """Every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
     for token_type in ("*i16", "*i32"):
         automaton = automaton_signature(token_type)
-        arguments = {"input_ids": "*i64", "roles": "*i8", "starts": "*i32", "roots": "*i32", "states": "*i32", "finals": "*fp32"}
+        arguments = {
+            "input_ids": "*i64",
+            "roles": "*i8",
+            "starts": "*i32",
+            "roots": "*i32",
+            "states": "*i32",
+            "finals": "*fp32",
+        }
         arguments |= dict.fromkeys(("length", "context_length", "num_states", "vocab_size", "classes"), "i32")
         for holds, carried in ((False, False), (True, False), (False, True)):
             read = arguments | ({"input_ids": "*i32"} if carried else {})  # a stand-in, of which nothing is read
