@@ -108,26 +108,72 @@ inline float sum_of_exp(const float* numbers, int64_t size, float highest) {
   return sum_of(numbers, size, NEG_INF, [=](float x) { return exp_of(x - highest); });
 }
 
-// The highest number, NaN left out; -inf if there is none. (In vectors of one register: a plain loop wouldn't become any.)
-inline float highest_of(const float* numbers, int64_t size) {
+// log(exp(a) + exp(b)). A summand less likely than the other by more than e^-25 is lost in single precision.
+inline double add_logs(double a, double b) {
+  const double high = a > b ? a : b, low = a > b ? b : a, difference = low - high;
+  if (!(difference > -25.0)) return high;  // or both are -inf
+  // log(1 + e) = 2 artanh(e / (2 + e)), e at most 1.
+  const float e = exp_of(float(difference)), s = e / (e + 2.f), t = s * s;
+  float sum = multiply_add(t, 1.f / 15, 1.f / 13);
+  for (const float next : {1.f / 11, 1.f / 9, 1.f / 7, 1.f / 5, 1.f / 3, 1.f}) sum = multiply_add(sum, t, next);
+  return high + 2.f * s * sum;
+}
+
+// Where compilers find no vector instructions in a plain loop: vectors as wide as the registers, `LANES` in some of them.
 #if defined(__AVX512F__)
-  constexpr int WIDTH = 16;
+constexpr int WIDTH = 16;
 #elif defined(__AVX__)
-  constexpr int WIDTH = 8;
+constexpr int WIDTH = 8;
 #else
-  constexpr int WIDTH = 4;
+constexpr int WIDTH = 4;
 #endif
-  typedef float Vector __attribute__((vector_size(4 * WIDTH)));
-  typedef float Anywhere __attribute__((vector_size(4 * WIDTH), aligned(4), may_alias));
-  Vector tops = Vector{} + NEG_INF;
-  float highest = NEG_INF;
-  int64_t at = 0;
-  for (; at + WIDTH <= size; at += WIDTH) {
-    const Vector part = *reinterpret_cast<const Anywhere*>(numbers + at);
-    tops = part > tops ? part : tops;
+typedef float Wide __attribute__((vector_size(4 * WIDTH)));
+
+inline Wide load(const float* numbers) {
+  Wide loaded;
+  std::memcpy(&loaded, numbers, sizeof loaded);
+  return loaded;
+}
+
+// The highest number at each of `LANES` places, NaN left out.
+struct Tops {
+  Wide tops[LANES / WIDTH];
+
+  Tops() {
+    for (Wide& top : tops) top = Wide{} + NEG_INF;
   }
+  void take(const float* numbers) {
+    for (int i = 0; i < LANES / WIDTH; ++i) {
+      const Wide x = load(numbers + i * WIDTH);
+      tops[i] = x > tops[i] ? x : tops[i];
+    }
+  }
+  float highest() const {
+    float numbers[LANES], highest = NEG_INF;
+    std::memcpy(numbers, tops, sizeof numbers);
+    for (float number : numbers) highest = number > highest ? number : highest;
+    return highest;
+  }
+  // The highest of them that at least `most` of them reach; -inf if `most` are more than they are.
+  float reached_by(int64_t most) const {
+    float numbers[LANES], least = NEG_INF;
+    std::memcpy(numbers, tops, sizeof numbers);
+    for (const Wide& some : tops) {
+      auto reached = some > some;  // 0; each hit takes 1 away
+      for (float number : numbers) reached += number >= some;
+      for (int lane = 0; lane < WIDTH; ++lane) least = -reached[lane] >= most && some[lane] > least ? some[lane] : least;
+    }
+    return least;
+  }
+};
+
+// The highest number, NaN left out; -inf if there is none.
+inline float highest_of(const float* numbers, int64_t size) {
+  Tops tops;
+  int64_t at = 0;
+  for (; at + LANES <= size; at += LANES) tops.take(numbers + at);
+  float highest = at ? tops.highest() : NEG_INF;
   for (; at < size; ++at) highest = numbers[at] > highest ? numbers[at] : highest;
-  for (int lane = 0; lane < WIDTH; ++lane) highest = tops[lane] > highest ? tops[lane] : highest;
   return highest;
 }
 

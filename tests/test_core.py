@@ -51,7 +51,7 @@ def test_models_are_trained_read_and_written_without_extras(tmp_path):
 
 LOOPS = """
 import numpy as np
-import hf_ngpulm.search.transducer_beam.loops
+import hf_ngpulm.search.attention_step.cpu
 from hf_ngpulm.automaton.compiled import find_arc
 
 assert find_arc(np.array([1, 5, 9], dtype=np.int32), 0, 3, 5) == 1
