@@ -156,8 +156,8 @@ class PrefixSearch {
         by_token[k] = p.token_scores[k] + log_prob;
         if (parent >= 0) from_parent[k] = (p.last_tokens[parent] == token ? p.blank_scores[parent] : totals[parent]) + log_prob;
       }
-      for (int64_t k = 0; k < used; ++k) stayed[k] = add_logs(by_token[k], from_parent[k]);
-      for (int64_t k = 0; k < used; ++k) together[k] = add_logs(by_blank[k], stayed[k]);
+      add_all_logs(by_token.data(), from_parent.data(), used, stayed.data());
+      add_all_logs(by_blank.data(), stayed.data(), used, together.data());
     }
     heap.clear();
     num_new = 0;

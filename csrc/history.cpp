@@ -1,8 +1,7 @@
-// What hypotheses of many streams consist of (hf_ngpulm/decoding/sessions/history.py tells of it): the tokens of each that haven't
-// been handed over yet, its tail, rewritten as a search goes on. `rows` name the streams that something has come of.
-#include "frames.hpp"
+// What hypotheses of streams consist of: see hf_ngpulm/decoding/sessions/history.py.
+#include "core.hpp"
 
-// As hf_ngpulm/decoding/sessions/history.py declares it: [S, K] sizes, and [S, K, room] of the rest.
+// Tails [S, K] of up to `room` tokens, as hf_ngpulm/decoding/sessions/history.py declares them.
 struct NgpulmTails {
   int64_t* sizes;
   int32_t* ids;
@@ -14,186 +13,181 @@ struct NgpulmTails {
   int64_t room;
 };
 
-using namespace ngpulm;
+// What a search did with hypotheses in each of `length` steps, [N, length, K] or, where rows stand `by_step`, [length, N, K]: the
+// place in the beam that each comes from, and its label. `live` [S, K] says whether there is a hypothesis in a place now.
+struct NgpulmLinks {
+  const int32_t* links;
+  const int32_t* labels;
+  const uint8_t* live;
+  int64_t length;
+};
+
+namespace ngpulm {
 
 namespace {
 
-constexpr int64_t STILL = -1;  // the label of a step at which a hypothesis stays as it is
+constexpr int32_t INSIDE = -1, STILL = -1;  // as hf_ngpulm/search/ctc_beam/ and transducer_beam/__init__.py have them
 
-struct Spoken {
+struct Token {
   int32_t id;
   int64_t start, end;
-  double before, after;  // sums of the confidences of all frames before it, and of those and its own
+  double before, after;
 };
 
-class Tails {
+class Tail {
  public:
-  explicit Tails(const NgpulmTails& tails) : t(tails), origins(tails.num_beams), old_sizes(tails.num_beams) {}
+  Tail(const NgpulmTails& tails, int64_t row, int64_t k) : t_(tails), at_(row * tails.num_beams + k) {}
 
-  std::vector<int64_t>& origins_of_row() { return origins; }
-  int64_t& size(int64_t row, int64_t k) const { return t.sizes[row * t.num_beams + k]; }
-
-  Spoken token(int64_t row, int64_t k, int64_t place) const {
-    const int64_t at = at_of(row, k) + place;
-    return {t.ids[at], t.starts[at], t.ends[at], t.before[at], t.after[at]};
+  int64_t& size() { return t_.sizes[at_]; }
+  Token get(int64_t i) const {
+    const int64_t at = at_ * t_.room + i;
+    return {t_.ids[at], t_.starts[at], t_.ends[at], t_.before[at], t_.after[at]};
   }
-
-  void write(int64_t at, const Spoken& token) const {
-    t.ids[at] = token.id, t.starts[at] = token.start, t.ends[at] = token.end;
-    t.before[at] = token.before, t.after[at] = token.after;
+  void put(int64_t i, const Token& token) {
+    const int64_t at = at_ * t_.room + i;
+    t_.ids[at] = token.id, t_.starts[at] = token.start, t_.ends[at] = token.end;
+    t_.before[at] = token.before, t_.after[at] = token.after;
   }
-
-  void append(int64_t row, int64_t k, const Spoken& token) const {
-    if (size(row, k) < t.room) write(at_of(row, k) + size(row, k)++, token);  // there is room: the caller has made it
-  }
-
-  // The last token goes on.
-  void go_on(int64_t row, int64_t k, int64_t end, double after) const {
-    if (size(row, k) == 0) return;
-    const int64_t at = at_of(row, k) + size(row, k) - 1;
-    t.ends[at] = end, t.after[at] = after;
-  }
-
-  void drop_first(int64_t row, int64_t k, int64_t count) const {
-    size(row, k) -= count;
-    for (int64_t place = 0; place < size(row, k); ++place) write(at_of(row, k) + place, token(row, k, place + count));
-  }
-
-  // Have each hypothesis of a row begin as that at another place (its origin; below 0 for none) did.
-  void take_origins(int64_t row) {
-    bool have_moved = false;
-    for (int64_t k = 0; k < t.num_beams; ++k) have_moved |= origins[k] >= 0 && origins[k] != k;
-    if (!have_moved) return;
-    std::copy_n(&size(row, 0), t.num_beams, old_sizes.begin());
-    const int64_t longest = *std::max_element(old_sizes.begin(), old_sizes.end());
-    old.clear();
-    for (int64_t k = 0; k < t.num_beams; ++k)
-      for (int64_t place = 0; place < longest; ++place) old.push_back(token(row, k, place));
-    for (int64_t k = 0; k < t.num_beams; ++k) {
-      const int64_t origin = origins[k];
-      if (origin < 0 || origin == k) continue;
-      size(row, k) = old_sizes[origin];
-      for (int64_t place = 0; place < old_sizes[origin]; ++place) write(at_of(row, k) + place, old[origin * longest + place]);
-    }
+  void append(const Token& token) { put(size()++, token); }
+  void extend_last(int64_t end, double after) {
+    const int64_t at = at_ * t_.room + size() - 1;
+    t_.ends[at] = end, t_.after[at] = after;
   }
 
  private:
-  const NgpulmTails& t;
-  std::vector<int64_t> origins, old_sizes;
-  std::vector<Spoken> old;
-
-  int64_t at_of(int64_t row, int64_t k) const { return (row * t.num_beams + k) * t.room; }
+  const NgpulmTails& t_;
+  int64_t at_;
 };
 
-// How many tokens of two tails are the same, up to a limit.
-template <class IsSame>
-int64_t count_same(const Tails& tails, int64_t row, int64_t a, int64_t b, int64_t limit, IsSame&& is_same) {
-  int64_t count = 0;
-  while (count < limit && is_same(tails.token(row, a, count), tails.token(row, b, count))) ++count;
-  return count;
-}
+// Follows the hypotheses of one row after the other back through the steps of a search.
+class Following {
+ public:
+  Following(const NgpulmTails& tails, const NgpulmLinks& links) : tails_(tails), l_(links), origins_(tails.num_beams), places_(tails.num_beams) {}
 
-bool is_same_id(const Spoken& a, const Spoken& b) { return a.id == b.id; }
-bool is_same(const Spoken& a, const Spoken& b) { return a.id == b.id && a.start == b.start && a.end == b.end; }
+  // Args: at: where the first step of the row is; stride: to the next; length: steps.
+  void begin(int64_t row, int64_t at, int64_t stride, int64_t length) {
+    const int64_t num_beams = tails_.num_beams;
+    for (int64_t k = 0; k < num_beams; ++k) {
+      places_[k].resize(length);
+      int64_t place = k;
+      for (int64_t step = length - 1; step >= 0; --step) {
+        places_[k][step] = at + step * stride + place;
+        place = l_.links[places_[k][step]];
+      }
+      origins_[k] = is_live(row, k) ? place : -1;
+    }
+    copy_tails(row);
+    for (int64_t k = 0; k < num_beams; ++k)
+      if (!is_live(row, k)) Tail(tails_, row, k).size() = 0;
+  }
+
+  bool is_live(int64_t row, int64_t k) const { return l_.live[row * tails_.num_beams + k]; }
+  // Where a hypothesis was before the first step, and where what a step did with it stands.
+  int64_t origin(int64_t k) const { return origins_[k]; }
+  int64_t place(int64_t k, int64_t step) const { return places_[k][step]; }
+
+ private:
+  // Have each hypothesis begin as that at another place did.
+  void copy_tails(int64_t row) {
+    bool moved = false;
+    for (int64_t k = 0; k < tails_.num_beams; ++k) moved |= origins_[k] >= 0 && origins_[k] != k;
+    if (!moved) return;
+    old_.resize(tails_.num_beams);
+    for (int64_t k = 0; k < tails_.num_beams; ++k) {
+      Tail tail(tails_, row, k);
+      old_[k].clear();
+      for (int64_t i = 0; i < tail.size(); ++i) old_[k].push_back(tail.get(i));
+    }
+    for (int64_t k = 0; k < tails_.num_beams; ++k) {
+      if (origins_[k] < 0 || origins_[k] == k) continue;
+      Tail tail(tails_, row, k);
+      tail.size() = 0;
+      for (const Token& token : old_[origins_[k]]) tail.append(token);
+    }
+  }
+
+  const NgpulmTails& tails_;
+  const NgpulmLinks& l_;
+  std::vector<int64_t> origins_;
+  std::vector<std::vector<int64_t>> places_;
+  std::vector<std::vector<Token>> old_;
+};
 
 }  // namespace
 
-// Frames of greedy CTC search: `labels` and `confidences` [N, width]; by stream the number of the first of them, the label before
-// that, and the sum of the confidences before.
-NGPULM_EXPORT int64_t ngpulm_history_label(const int64_t* rows, int64_t num_rows, const int32_t* labels, const int64_t* lengths,
-                                           const float* confidences, int64_t width, const int64_t* firsts, int64_t* last_labels,
-                                           double* sums, int64_t blank, const NgpulmTails* tails) {
+}  // namespace ngpulm
+
+using namespace ngpulm;
+
+// Frames of greedy CTC search: `labels` and `confidences` [N, longest]; of all streams the number of the first new frame, the
+// label before it and the sum of all confidences before, the latter two rewritten.
+NGPULM_EXPORT int64_t ngpulm_history_label(int64_t count, const int64_t* rows, const int32_t* labels, const int32_t* lengths, int64_t longest,
+                                           const int64_t* firsts, int64_t* last, double* sums, const float* confidences,
+                                           int64_t blank, const NgpulmTails* tails) {
   return guarded([&]() -> int64_t {
-    const Tails t(*tails);
-    for (int64_t i = 0; i < num_rows; ++i) {
+    for (int64_t i = 0; i < count; ++i) {
       const int64_t row = rows[i];
-      for (int64_t at = 0; at < lengths[i]; ++at) {
-        const int64_t frame = firsts[row] + at;
-        const int32_t label = labels[i * width + at];
+      Tail tail(*tails, row, 0);
+      for (int64_t t = 0; t < lengths[i]; ++t) {
+        const int64_t frame = firsts[row] + t;
+        const int32_t label = labels[i * longest + t];
         const double before = sums[row];
-        sums[row] += confidences[i * width + at];
-        if (label != blank && label == last_labels[row]) t.go_on(row, 0, frame + 1, sums[row]);
-        else if (label != blank) t.append(row, 0, {label, frame, frame + 1, before, sums[row]});
-        last_labels[row] = label;
+        sums[row] += confidences[i * longest + t];
+        if (label != blank && label == last[row]) tail.extend_last(frame + 1, sums[row]);
+        else if (label != blank) tail.append({label, frame, frame + 1, before, sums[row]});
+        last[row] = label;
       }
     }
     return -1;
   });
 }
 
-// Frames of CTC beam search: `links` and `labels` [N, width, K], see hf_ngpulm/search/ctc_beam; `live` [S, K]. Returns -1, or the
-// first stream with a link outside of its beam.
-NGPULM_EXPORT int64_t ngpulm_history_follow_frames(const int64_t* rows, int64_t num_rows, const int32_t* links, const int32_t* labels,
-                                                   const int64_t* lengths, const float* confidences, int64_t width, const int64_t* firsts,
-                                                   double* sums, const uint8_t* live, const NgpulmTails* tails) {
+// Frames of CTC beam search: links and labels [N, T, K], confidences [N, T], `firsts` and `sums` as above.
+NGPULM_EXPORT int64_t ngpulm_history_frames(int64_t count, const int64_t* rows, const NgpulmLinks* links, const int32_t* lengths,
+                                            const int64_t* firsts, double* sums, const float* confidences,
+                                            const NgpulmTails* tails) {
   return guarded([&]() -> int64_t {
-    Tails t(*tails);
-    const int64_t num_beams = tails->num_beams;
-    std::vector<int64_t> places(num_beams * width);
-    std::vector<double> totals(width + 1);
-    for (int64_t i = 0; i < num_rows; ++i) {
-      const int64_t row = rows[i], length = lengths[i];
-      const uint8_t* is_live = live + row * num_beams;
-      totals[0] = sums[row];
-      for (int64_t at = 0; at < length; ++at) totals[at + 1] = totals[at] + confidences[i * width + at];
-      sums[row] = totals[length];
-      for (int64_t k = 0; k < num_beams; ++k) {
-        int64_t place = k;
-        for (int64_t at = length; is_live[k] && at-- > 0;) {
-          places[k * width + at] = place;
-          place = links[(i * width + at) * num_beams + place];
-          if (place < 0 || place >= num_beams) return row;
-        }
-        t.origins_of_row()[k] = is_live[k] ? place : -1;
-      }
-      t.take_origins(row);
-      for (int64_t k = 0; k < num_beams; ++k) {
-        if (!is_live[k]) t.size(row, k) = 0;
-        for (int64_t at = 0; is_live[k] && at < length; ++at) {
-          const int32_t label = labels[(i * width + at) * num_beams + places[k * width + at]];
-          const int64_t frame = firsts[row] + at;
-          if (label >= 0) t.append(row, k, {label, frame, frame + 1, totals[at], totals[at + 1]});
-          else if (label == INSIDE) t.go_on(row, k, frame + 1, totals[at + 1]);
-        }
-      }
-    }
-    return -1;
-  });
-}
-
-// Steps of a transducer's beam search: `links`, `labels`, `moves` and `confidences` [num_steps, S, K], `times` [S, K] the frames at
-// which hypotheses were before. Returns -1, or the first stream with a link outside of its beam.
-NGPULM_EXPORT int64_t ngpulm_history_follow_steps(const int64_t* rows, int64_t num_rows, const int64_t* links, const int64_t* labels,
-                                                  const int64_t* moves, const float* confidences, int64_t num_steps, int64_t num_streams,
-                                                  const int64_t* times, const uint8_t* live, int64_t blank, const NgpulmTails* tails) {
-  return guarded([&]() -> int64_t {
-    Tails t(*tails);
-    const int64_t num_beams = tails->num_beams;
-    std::vector<int64_t> places(num_beams * num_steps);
-    for (int64_t i = 0; i < num_rows; ++i) {
+    Following following(*tails, *links);
+    std::vector<double> totals(links->length + 1);
+    for (int64_t i = 0; i < count; ++i) {
       const int64_t row = rows[i];
-      const uint8_t* is_live = live + row * num_beams;
-      for (int64_t k = 0; k < num_beams; ++k) {
-        int64_t place = k;
-        for (int64_t step = num_steps; is_live[k] && step-- > 0;) {
-          places[k * num_steps + step] = place;
-          place = links[(step * num_streams + row) * num_beams + place];
-          if (place < 0 || place >= num_beams) return row;
+      totals[0] = sums[row];
+      for (int64_t t = 0; t < lengths[i]; ++t) totals[t + 1] = totals[t] + confidences[i * links->length + t];
+      sums[row] = totals[lengths[i]];
+      following.begin(row, i * links->length * tails->num_beams, tails->num_beams, lengths[i]);
+      for (int64_t k = 0; k < tails->num_beams; ++k) {
+        if (!following.is_live(row, k)) continue;
+        Tail tail(*tails, row, k);
+        for (int64_t t = 0; t < lengths[i]; ++t) {
+          const int32_t label = links->labels[following.place(k, t)];
+          const int64_t frame = firsts[row] + t;
+          if (label >= 0) tail.append({label, frame, frame + 1, totals[t], totals[t + 1]});
+          else if (label == INSIDE && tail.size() > 0) tail.extend_last(frame + 1, totals[t + 1]);
         }
-        t.origins_of_row()[k] = is_live[k] ? place : -1;
       }
-      t.take_origins(row);
+    }
+    return -1;
+  });
+}
+
+// Steps of a transducer's beam search: links, labels, `moves` and `confidences` [steps, S, K]; `times` [S, K] are the frames at
+// which hypotheses were before.
+NGPULM_EXPORT int64_t ngpulm_history_steps(int64_t count, const int64_t* rows, int64_t streams, const NgpulmLinks* links, const int32_t* moves,
+                                           const float* confidences, const int64_t* times, int64_t blank, const NgpulmTails* tails) {
+  return guarded([&]() -> int64_t {
+    Following following(*tails, *links);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t row = rows[i], num_beams = tails->num_beams;
+      following.begin(row, row * num_beams, streams * num_beams, links->length);
       for (int64_t k = 0; k < num_beams; ++k) {
-        if (!is_live[k]) {
-          t.size(row, k) = 0;
-          continue;
-        }
-        int64_t time = times[row * num_beams + t.origins_of_row()[k]];
-        for (int64_t step = 0; step < num_steps; ++step) {
-          const int64_t at = (step * num_streams + row) * num_beams + places[k * num_steps + step];
-          if (labels[at] == STILL) continue;
-          if (labels[at] != blank)
-            t.append(row, k, {int32_t(labels[at]), time, time + std::max<int64_t>(moves[at], 1), 0.0, confidences[at]});
+        if (!following.is_live(row, k)) continue;
+        Tail tail(*tails, row, k);
+        int64_t time = times[row * num_beams + following.origin(k)];
+        for (int64_t step = 0; step < links->length; ++step) {
+          const int64_t at = following.place(k, step);
+          if (links->labels[at] == STILL) continue;
+          if (links->labels[at] != blank)
+            tail.append({links->labels[at], time, time + std::max<int64_t>(moves[at], 1), 0.0, confidences[at]});
           time += moves[at];
         }
       }
@@ -202,48 +196,60 @@ NGPULM_EXPORT int64_t ngpulm_history_follow_steps(const int64_t* rows, int64_t n
   });
 }
 
-// Steps of greedy transducer search, in order within each stream; `times` [S] are the frames at which streams were before.
-NGPULM_EXPORT int64_t ngpulm_history_append_steps(const int64_t* rows, const int64_t* labels, const int64_t* moves, const float* confidences,
-                                                  int64_t num_steps, int64_t* times, int64_t blank, const NgpulmTails* tails) {
+// Steps of greedy transducer search, `count` of all rows; `times` [S] are rewritten.
+NGPULM_EXPORT int64_t ngpulm_history_append(int64_t count, const int64_t* rows, const int64_t* labels, const int64_t* moves,
+                                            const float* confidences, int64_t* times, int64_t blank, const NgpulmTails* tails) {
   return guarded([&]() -> int64_t {
-    const Tails t(*tails);
-    for (int64_t i = 0; i < num_steps; ++i) {
+    for (int64_t i = 0; i < count; ++i) {
       int64_t& time = times[rows[i]];
       if (labels[i] != blank)
-        t.append(rows[i], 0, {int32_t(labels[i]), time, time + std::max<int64_t>(moves[i], 1), 0.0, confidences[i]});
+        Tail(*tails, rows[i], 0).append({int32_t(labels[i]), time, time + std::max<int64_t>(moves[i], 1), 0.0, confidences[i]});
       time += moves[i];
     }
     return -1;
   });
 }
 
-// Take what all live hypotheses have in common, with its times, but for the last `kept` tokens, from the tails; write it to `out`, one
-// row of streams after the other, and of each row the number of its tokens and how many more all tails begin with.
-NGPULM_EXPORT int64_t ngpulm_history_hand_over(const int64_t* rows, int64_t num_rows, const uint8_t* live, int64_t kept, int64_t* counts,
+// Move what all live hypotheses of some rows begin with to `out` (`counts` tokens of each row), but for `kept` last tokens;
+// `common` [S] becomes the number of tokens that all tails begin with then. Returns how many tokens there are.
+NGPULM_EXPORT int64_t ngpulm_history_hand_over(int64_t count, const int64_t* rows, const uint8_t* live, int64_t kept, int64_t* counts,
                                                int64_t* common, const NgpulmTails* out, const NgpulmTails* tails) {
-  return guarded([&]() -> int64_t {
-    const Tails t(*tails), written(*out);
-    const int64_t num_beams = tails->num_beams;
-    int64_t count = 0;
-    for (int64_t i = 0; i < num_rows; ++i) {
-      const int64_t row = rows[i];
-      const uint8_t* is_live = live + row * num_beams;
-      const int64_t first = std::find(is_live, is_live + num_beams, 1) - is_live;
-      int64_t shortest = first < num_beams ? t.size(row, first) : 0;
-      for (int64_t k = first; k < num_beams; ++k)
-        if (is_live[k]) shortest = std::min(shortest, t.size(row, k));
+  return guarded([&] {
+    int64_t total = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t row = rows[i], num_beams = tails->num_beams;
+      int64_t first = -1, shortest = 0;
+      for (int64_t k = 0; k < num_beams; ++k)
+        if (live[row * num_beams + k]) {
+          const int64_t size = Tail(*tails, row, k).size();
+          shortest = first < 0 ? size : std::min(shortest, size);
+          first = first < 0 ? k : first;
+        }
       int64_t same_ids = shortest, same = std::max<int64_t>(shortest - kept, 0);
-      for (int64_t k = first + 1; k < num_beams; ++k) {
-        if (!is_live[k]) continue;
-        same_ids = count_same(t, row, first, k, same_ids, is_same_id);
-        same = count_same(t, row, first, k, same, is_same);
+      for (int64_t k = first + 1; first >= 0 && k < num_beams; ++k) {
+        if (!live[row * num_beams + k]) continue;
+        const Tail tail(*tails, row, k), other(*tails, row, first);
+        int64_t at = 0;
+        while (at < same_ids && tail.get(at).id == other.get(at).id) ++at;
+        same_ids = at;
+        for (at = 0; at < same; ++at) {
+          const Token a = tail.get(at), b = other.get(at);
+          if (a.id != b.id || a.start != b.start || a.end != b.end) break;
+        }
+        same = at;
       }
       counts[i] = same;
       common[row] = same_ids - same;
-      for (int64_t place = 0; place < same; ++place) written.write(count++, t.token(row, first, place));
-      for (int64_t k = first; k < num_beams && same; ++k)
-        if (is_live[k]) t.drop_first(row, k, same);
+      if (!same) continue;
+      Tail handed(*out, 0, 0);
+      for (int64_t at = 0; at < same; ++at) handed.put(total++, Tail(*tails, row, first).get(at));
+      for (int64_t k = 0; k < num_beams; ++k) {
+        if (!live[row * num_beams + k]) continue;
+        Tail tail(*tails, row, k);
+        tail.size() -= same;
+        for (int64_t at = 0; at < tail.size(); ++at) tail.put(at, tail.get(at + same));
+      }
     }
-    return -1;
+    return total;
   });
 }

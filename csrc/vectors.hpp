@@ -108,6 +108,17 @@ inline float sum_of_exp(const float* numbers, int64_t size, float highest) {
   return sum_of(numbers, size, NEG_INF, [=](float x) { return exp_of(x - highest); });
 }
 
+// log(exp(a) + exp(b)). A summand less likely than the other by more than e^-25 is lost in single precision.
+inline double add_logs(double a, double b) {
+  const double high = a > b ? a : b, low = a > b ? b : a, difference = low - high;
+  if (!(difference > -25.0)) return high;  // or both are -inf
+  // log(1 + e) = 2 artanh(e / (2 + e)), e at most 1.
+  const float e = exp_of(float(difference)), s = e / (e + 2.f), t = s * s;
+  float sum = multiply_add(t, 1.f / 15, 1.f / 13);
+  for (const float next : {1.f / 11, 1.f / 9, 1.f / 7, 1.f / 5, 1.f / 3, 1.f}) sum = multiply_add(sum, t, next);
+  return high + 2.f * s * sum;
+}
+
 // Where compilers find no vector instructions in a plain loop: vectors as wide as the registers, `LANES` in some of them.
 #if defined(__AVX512F__)
 constexpr int WIDTH = 16;

@@ -1,8 +1,7 @@
 """What hypotheses of many streams consist of, kept such that a step costs the same however long a stream has been open.
 
 All hypotheses of a stream begin alike: what they have in common, with its times, has been handed over for good, and only the
-rest of each, its tail, is kept and rewritten. Tails are as long as hypotheses differ. The native core rewrites them
-(`csrc/history.cpp`).
+rest of each, its tail, is kept and rewritten. Tails are as long as hypotheses differ.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from ..partials import Spoken
 
 
 class _Tails(Struct):
-    """Tokens as the core has them, of hypotheses `[S, K]` with so much `room` for each."""
-
     name = "NgpulmTails"
     members = """
         int64_t* sizes;
@@ -31,34 +28,50 @@ class _Tails(Struct):
     """
 
 
+class _Links(Struct):
+    name = "NgpulmLinks"
+    members = """
+        const int32_t* links;
+        const int32_t* labels;
+        const uint8_t* live;
+        int64_t length;
+    """
+
+    @classmethod
+    def of(cls, links: np.ndarray, labels: np.ndarray, live: np.ndarray, length: int) -> _Links:
+        return cls(links=_as(np.int32, links), labels=_as(np.int32, labels), live=_as(np.bool_, live), length=length)
+
+
 _label = Function(
-    "int64_t ngpulm_history_label(const int64_t* rows, int64_t num_rows, const int32_t* labels, const int64_t* lengths,"
-    " const float* confidences, int64_t width, const int64_t* firsts, int64_t* last_labels, double* sums, int64_t blank,"
+    "int64_t ngpulm_history_label(int64_t count, const int64_t* rows, const int32_t* labels, const int32_t* lengths,"
+    " int64_t longest, const int64_t* firsts, int64_t* last, double* sums, const float* confidences, int64_t blank,"
     " const NgpulmTails* tails)",
     _Tails,
 )
-_follow_frames = Function(
-    "int64_t ngpulm_history_follow_frames(const int64_t* rows, int64_t num_rows, const int32_t* links, const int32_t* labels,"
-    " const int64_t* lengths, const float* confidences, int64_t width, const int64_t* firsts, double* sums,"
-    " const uint8_t* live, const NgpulmTails* tails)",
-    _Tails,
-)
-_follow_steps = Function(
-    "int64_t ngpulm_history_follow_steps(const int64_t* rows, int64_t num_rows, const int64_t* links, const int64_t* labels,"
-    " const int64_t* moves, const float* confidences, int64_t num_steps, int64_t num_streams, const int64_t* times,"
-    " const uint8_t* live, int64_t blank, const NgpulmTails* tails)",
-    _Tails,
-)
-_append_steps = Function(
-    "int64_t ngpulm_history_append_steps(const int64_t* rows, const int64_t* labels, const int64_t* moves,"
-    " const float* confidences, int64_t num_steps, int64_t* times, int64_t blank, const NgpulmTails* tails)",
+_frames = Function(
+    "int64_t ngpulm_history_frames(int64_t count, const int64_t* rows, const NgpulmLinks* links, const int32_t* lengths,"
+    " const int64_t* firsts, double* sums, const float* confidences, const NgpulmTails* tails)",
+    _Links, _Tails,
+)  # fmt: skip
+_steps = Function(
+    "int64_t ngpulm_history_steps(int64_t count, const int64_t* rows, int64_t streams, const NgpulmLinks* links,"
+    " const int32_t* moves, const float* confidences, const int64_t* times, int64_t blank, const NgpulmTails* tails)",
+    _Links, _Tails,
+)  # fmt: skip
+_append = Function(
+    "int64_t ngpulm_history_append(int64_t count, const int64_t* rows, const int64_t* labels, const int64_t* moves,"
+    " const float* confidences, int64_t* times, int64_t blank, const NgpulmTails* tails)",
     _Tails,
 )
 _hand_over = Function(
-    "int64_t ngpulm_history_hand_over(const int64_t* rows, int64_t num_rows, const uint8_t* live, int64_t kept,"
-    " int64_t* counts, int64_t* common, const NgpulmTails* out, const NgpulmTails* tails)",
+    "int64_t ngpulm_history_hand_over(int64_t count, const int64_t* rows, const uint8_t* live, int64_t kept, int64_t* counts,"
+    " int64_t* common, const NgpulmTails* out, const NgpulmTails* tails)",
     _Tails,
 )
+
+
+def _as(dtype: Any, values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values, dtype=dtype)
 
 
 class Tokens(NamedTuple):
@@ -66,7 +79,7 @@ class Tokens(NamedTuple):
 
     Args:
         ids: int32.
-        starts, ends: int64, the frame at which each begins, and the one after its last.
+        starts, ends: int64, the frame at which each begins, and the one behind its last.
         before, after: float64, sums of the confidences of all frames before it, and of those and its own. A transducer's token
             has one confidence: 0 and that.
     """
@@ -94,9 +107,16 @@ class History:
     def __init__(self, streams: int, num_beams: int, goes_on: bool) -> None:
         self.goes_on = goes_on
         self.sizes = np.zeros((streams, num_beams), dtype=np.int64)
-        self.tails = Tokens.empty((streams, num_beams, 16))
+        self._use(Tokens.empty((streams, num_beams, 16)))
+        self._handed = Tokens.empty((0,))
         # Of each stream: tokens, behind those that have been handed over, that all tails begin with.
         self.common = np.zeros(streams, dtype=np.int64)
+
+    def _use(self, tails: Tokens) -> None:
+        """Go on with other room for tails."""
+        self.tails = tails
+        _, num_beams, room = tails.ids.shape
+        self._native = _Tails(sizes=self.sizes, **tails._asdict(), num_beams=num_beams, room=room)
 
     def begin(self, stream: int) -> None:
         self.sizes[stream] = self.common[stream] = 0
@@ -109,11 +129,7 @@ class History:
             grown = Tokens.empty((*self.sizes.shape, max(needed, 2 * room)))
             for old, new in zip(self.tails, grown):
                 new[:, :, :room] = old
-            self.tails = grown
-
-    def _native(self) -> _Tails:
-        _, num_beams, room = self.tails.ids.shape
-        return _Tails(sizes=self.sizes, **self.tails._asdict(), num_beams=num_beams, room=room)
+            self._use(grown)
 
     def label(
         self, rows: np.ndarray, labels: np.ndarray, lengths: np.ndarray, firsts: np.ndarray, last: np.ndarray,
@@ -129,22 +145,22 @@ class History:
             sums: float64 `[S]`, of the confidences of the frames before; rewritten.
             confidences: float32 `[N, T]`.
         """
-        width = labels.shape[1]
-        self._room(rows, width)
-        of_frames = (_numbers(labels, np.int32), _numbers(lengths), _numbers(confidences, np.float32), width)
-        _label(_numbers(rows), len(rows), *of_frames, firsts, last, sums, blank, self._native())
+        self._room(rows, labels.shape[1])
+        _label(
+            len(rows), _as(np.int64, rows), _as(np.int32, labels), _as(np.int32, lengths), labels.shape[1], firsts, last, sums,
+            _as(np.float32, confidences), blank, self._native,
+        )  # fmt: skip
 
     def follow_frames(
         self, rows: np.ndarray, links: np.ndarray, labels: np.ndarray, lengths: np.ndarray, firsts: np.ndarray,
         sums: np.ndarray, confidences: np.ndarray, live: np.ndarray,
     ) -> None:  # fmt: skip
         """Frames of CTC beam search: links and labels `[N, T, K]`, see `hf_ngpulm.search.ctc_beam`; live: bool `[S, K]`."""
-        width = labels.shape[1]
-        self._room(rows, width)
-        of_frames = (
-            _numbers(links, np.int32), _numbers(labels, np.int32), _numbers(lengths), _numbers(confidences, np.float32), width
+        self._room(rows, labels.shape[1])
+        _frames(
+            len(rows), _as(np.int64, rows), _Links.of(links, labels, live, labels.shape[1]), _as(np.int32, lengths), firsts,
+            sums, _as(np.float32, confidences), self._native,
         )  # fmt: skip
-        _check(_follow_frames(_numbers(rows), len(rows), *of_frames, firsts, sums, _numbers(live, np.bool_), self._native()))
 
     def follow_steps(self, rows: np.ndarray, steps: list[np.ndarray], times: np.ndarray, live: np.ndarray, blank: int) -> None:
         """Steps of a transducer's beam search.
@@ -154,11 +170,12 @@ class History:
             times: int64 `[S, K]`, frames at which the hypotheses were before.
             live: bool `[S, K]`, whether there is one now.
         """
-        num_steps, num_streams, _ = steps[0].shape
-        self._room(rows, num_steps)
-        of_steps = (*(_numbers(part) for part in steps[:3]), _numbers(steps[3], np.float32), num_steps, num_streams)
-        of_streams = (_numbers(times), _numbers(live, np.bool_), blank, self._native())
-        _check(_follow_steps(_numbers(rows), len(rows), *of_steps, *of_streams))
+        links, labels, moves, confidences = steps
+        self._room(rows, len(links))
+        _steps(
+            len(rows), _as(np.int64, rows), len(self.sizes), _Links.of(links, labels, live, len(links)), _as(np.int32, moves),
+            _as(np.float32, confidences), _as(np.int64, times), blank, self._native,
+        )  # fmt: skip
 
     def append_steps(self, steps: list[np.ndarray], times: np.ndarray, blank: int) -> None:
         """Steps of greedy transducer search: rows, labels, moves and confidences `[steps]`, in order within each row.
@@ -166,10 +183,10 @@ class History:
         Args:
             times: int64 `[S]`, frames at which the rows were before.
         """
-        rows = steps[0]
+        rows, labels, moves = (_as(np.int64, part) for part in steps[:3])
         self._room(rows, int(np.bincount(rows).max(initial=0)) if len(rows) else 0)
-        of_steps = (*(_numbers(part) for part in steps[:3]), _numbers(steps[3], np.float32), len(rows))
-        _append_steps(*of_steps, np.array(times, dtype=np.int64), blank, self._native())
+        confidences = _as(np.float32, steps[3])
+        _append(len(rows), rows, labels, moves, confidences, times.astype(np.int64), blank, self._native)
 
     def tails_of(self, rows: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, Spoken]:
         """The number of tokens `[N]` and the tokens `[N, L]` of a tail of each of some rows, as they are now."""
@@ -190,17 +207,18 @@ class History:
             The number of tokens of each row, and the tokens of all rows.
         """
         counts = np.zeros(len(rows), dtype=np.int64)
-        out = Tokens.empty((int(self.sizes[rows].max(axis=1, initial=0).sum()),))
-        written = _Tails(sizes=None, **out._asdict(), num_beams=0, room=0)
-        given = (_numbers(rows), len(rows), _numbers(live, np.bool_), int(self.goes_on))
-        _hand_over(*given, counts, self.common, written, self._native())
-        return counts, self._spoken(Tokens(*(array[: counts.sum()] for array in out)))
-
-
-def _numbers(values: np.ndarray, dtype: Any = np.int64) -> np.ndarray:
-    return np.ascontiguousarray(values, dtype=dtype)
-
-
-def _check(bad_stream: int) -> None:
-    if bad_stream >= 0:
-        raise IndexError(f"stream {bad_stream} has links to hypotheses that it hasn't")
+        needed = int(self.sizes[rows].max(axis=1, initial=0).sum())
+        if needed > len(self._handed.ids):
+            self._handed = Tokens.empty((2 * needed,))
+            self._native_handed = _Tails(
+                sizes=self.sizes, **self._handed._asdict(), num_beams=1, room=len(self._handed.ids)
+            )  # fmt: skip
+        total = 0
+        if needed:
+            total = _hand_over(
+                len(rows), _as(np.int64, rows), _as(np.bool_, live), self.goes_on, counts, self.common, self._native_handed,
+                self._native,
+            )  # fmt: skip
+        else:
+            self.common[rows] = 0
+        return counts, self._spoken(Tokens(*(array[:total].copy() for array in self._handed)))
