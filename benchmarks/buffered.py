@@ -24,7 +24,7 @@ from hf_ngpulm.audio import StreamingRecognizer
 from hf_ngpulm.audio.files import read_audio
 from hf_ngpulm.language_model.loading import load_language_model
 
-# Seconds of a chunk, and heard before and behind it.
+# Seconds of a chunk, and heard before and after it.
 CUTS = {"offline": (1.28, 120.0, 120.0), "2.56 + 1.28": (2.56, 4.0, 1.28), "1.28 + 1.28": (1.28, 4.0, 1.28),
         "0.64 + 0.64": (0.64, 4.0, 0.64), "0.32 + 0.48": (0.32, 4.0, 0.48)}  # fmt: skip
 STREAMS, PIECE = 32, 0.5

@@ -162,7 +162,7 @@ NGPULM_EXPORT int64_t ngpulm_beam_open(int64_t batch, const NgpulmBeamRules* rul
   });
 }
 
-// Take one step with each row that has lines of `logits` [N, C]. New tokens (see `NewTokens`) of the rows are put behind
+// Take one step with each row that has lines of `logits` [N, C]. New tokens (see `NewTokens`) of the rows are put after
 // `first * K`; returns their number, or -1 if states of a row don't exist.
 NGPULM_EXPORT int64_t ngpulm_beam_step(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,
                                        const NgpulmBeamRules* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,

@@ -123,7 +123,7 @@ class BeamStep {
     return true;
   }
 
-  // Take a step; `logits_of(k)` are a hypothesis's logits, null where it doesn't go on. New tokens are put behind others.
+  // Take a step; `logits_of(k)` are a hypothesis's logits, null where it doesn't go on. New tokens are put after others.
   template <class LogitsOf>
   void run(int64_t row, LogitsOf&& logits_of, NewTokens& fresh) {
     row_ = row;

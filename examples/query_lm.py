@@ -17,7 +17,7 @@ tokenizer = AutoTokenizer.from_pretrained(examples / "models" / "ctc")
 lm = NGramLM.from_arpa(speech / "lm.arpa.gz", tokenizer=tokenizer)
 print(f"order {lm.order}, {sum(lm.num_ngrams)} n-grams, {lm.nbytes} bytes")
 
-states = lm.initial_states(batch_size=2)  # behind <s>
+states = lm.initial_states(batch_size=2)  # after <s>
 token_ids = torch.tensor(tokenizer(["call the", "set a"], add_special_tokens=False, padding=True)["input_ids"])
 for column in token_ids.T:
     _, states = lm.step(states, column)  # padding is no token of the LM: it leaves a state as it is

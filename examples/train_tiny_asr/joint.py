@@ -81,7 +81,7 @@ def joint_log_probs(
     Args:
         frames: of the encoder, projected: `[B, T, D]`.
         predictions: of the prediction network, projected: `[B, U + 1, D]`.
-        weight, bias: of the layer behind the activation (ReLU): `[C, D]`, `[C]`. The first `num_classes` are normalised
+        weight, bias: of the layer after the activation (ReLU): `[C, D]`, `[C]`. The first `num_classes` are normalised
             together; the last of them is the blank.
         tokens: labels, `[B, U]`.
 

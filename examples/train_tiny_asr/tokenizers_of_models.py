@@ -1,4 +1,4 @@
-"""The tokenizer of all models: BPE of 256 pieces, learned from the training text, with each family's special tokens behind."""
+"""The tokenizer of all models: BPE of 256 pieces, learned from the training text, with each family's special tokens after."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ MOST_SECONDS = 600.0
 
 
 class BufferedEncoder(StreamEncoder):
-    """A chunk is encoded with audio before and behind it, and only its own frames are kept.
+    """A chunk is encoded with audio before and after it, and only its own frames are kept.
 
     Windows begin at whole frames, so that no frame is lost or doubled where they meet. Windows of all streams are one batch;
     for models without an attention mask, which would hear the padding, one for each length. Where a window covers the whole
@@ -34,7 +34,7 @@ class BufferedEncoder(StreamEncoder):
         model: the model, for its device, type and lengths of frames.
         extractor: its feature extractor.
         encode: the part of the model that makes frames.
-        chunk_seconds, left_seconds, right_seconds: the chunk, and the audio before and behind it, rounded to whole frames.
+        chunk_seconds, left_seconds, right_seconds: the chunk, and the audio before and after it, rounded to whole frames.
 
     Raises:
         ValueError: lengths out of range, or a model that can't tell how many frames it makes.
@@ -106,15 +106,15 @@ class BufferedEncoder(StreamEncoder):
         return chunks
 
     def _enough(self, frames: int) -> int:
-        """The fewest samples that give so many frames."""
+        """Return the fewest samples that give so many frames."""
         return max(1, frames * self.stride + self.overhang)
 
     def _window_end(self, done: int) -> int:
-        """The position behind the window of the chunk that begins at some frame."""
+        """Return the position after the window of the chunk that begins at some frame."""
         return max((done + self.chunk + self.right) * self.stride, self._enough(done + self.chunk))
 
     def _frames(self, windows: list[np.ndarray]) -> list[Tensor]:
-        """The frames of each window, `[T, D]`."""
+        """Return the frames of each window, `[T, D]`."""
         if self._has_mask:
             return self._frames_of_batch(windows)
         found: dict[int, Tensor] = {}
@@ -134,7 +134,7 @@ class BufferedEncoder(StreamEncoder):
         return [of_row[:length] for of_row, length in zip(frames, lengths.tolist())]
 
     def _samples_for(self, frames: int) -> int:
-        """The fewest samples of which the model makes so many frames, found by halving."""
+        """Return the fewest samples of which the model makes so many frames, found by halving."""
         low, high = 0, 256
         while self._count(high) < frames:
             low, high = high, 2 * high
@@ -146,7 +146,7 @@ class BufferedEncoder(StreamEncoder):
         return high
 
     def _count(self, samples: int) -> int:
-        """Frames that the model makes of so many samples."""
+        """Return frames that the model makes of so many samples."""
         try:
             inputs = extract(self.extractor, [np.sin(np.arange(samples, dtype=np.float32))])
         except (ValueError, RuntimeError, AssertionError):  # some refuse less than one of their windows

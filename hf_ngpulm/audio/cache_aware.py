@@ -27,7 +27,7 @@ class CacheAwareEncoder(StreamEncoder):
         model: a `NemotronAsrStreamingForRNNT`, or `Nemotron3_5AsrForRNNT`.
         extractor: its feature extractor.
         max_streams: what layers keep is allocated for so many streams.
-        num_lookahead_tokens: frames behind a chunk's first one that it may hear; the latency is one more, in frames.
+        num_lookahead_tokens: frames after a chunk's first one that it may hear; the latency is one more, in frames.
         prompt_id: what a model that is told the language is told (`Nemotron3_5Asr`).
 
     Raises:
@@ -83,15 +83,15 @@ class CacheAwareEncoder(StreamEncoder):
         return max(0, self.audio[sid].received - self._first_mel(self._chunks[sid]) * self.hop)
 
     def _first_mel(self, chunk: int) -> int:
-        """The mel frame with which a chunk begins."""
+        """Return the mel frame with which a chunk begins."""
         return chunk * self.chunk * self.factor - (self.factor - 1)
 
     def _chunk_end(self, chunk: int) -> int:
-        """The position behind the samples that a chunk hears."""
+        """Return the position after the samples that a chunk hears."""
         return (self._first_mel(chunk + 1) - 1) * self.hop + self.reach
 
     def _lengths(self, mels: int) -> list[int]:
-        """How many frames of a recording there are before each convolution of the subsampling, and behind the last."""
+        """Return how many frames of a recording there are before each convolution of the subsampling, and after the last."""
         lengths, rate = [mels], self.factor
         while rate > 1:
             lengths.append(lengths[-1] // 2 + 1 if mels else 0)
@@ -128,9 +128,9 @@ class CacheAwareEncoder(StreamEncoder):
         return [of_row[:count] for of_row, count in zip(frames, own)]
 
     def _features(self, sids: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
-        """Mel frames of the streams' next chunks `[N, F, M]`, and what of them and of what follows is real.
+        """Return mel frames of the streams' next chunks `[N, F, M]`, and what of them and of what follows is real.
 
-        That is, for each level of the subsampling, the places of the first real frame and behind the last, int64 `[N, 2]`.
+        That is, for each level of the subsampling, the places of the first real frame and after the last, int64 `[N, 2]`.
         """
         pieces, bounds = [], []
         for sid in sids:
@@ -154,7 +154,7 @@ class CacheAwareEncoder(StreamEncoder):
         return features * _inside(places[0], features.shape[1])[..., None], places
 
     def _projected(self, hidden: Tensor) -> Tensor:
-        """The encoder's output as the joint network takes it."""
+        """Return the encoder's output as the joint network takes it."""
         model = self.model
         if hasattr(model, "prompt_projector"):
             prompt = model.config.default_prompt_id if self.prompt_id is None else self.prompt_id
@@ -180,7 +180,8 @@ class _Caches:
         self.new: dict[str, Tensor] = {}
 
     def update(self, first: Tensor, second: Any, third: Any) -> Any:
-        """Keys, values and a layer's number -> both with those before them; or a convolution's input, its name and itself."""
+        """Return keys, values and a layer's number -> both with those before them; or a convolution's input, its name and
+        itself."""
         if isinstance(second, Tensor):
             return tuple(
                 self._extended(f"{name}.{third}", states, self.memory) for name, states in (("keys", first), ("values", second))
@@ -192,7 +193,7 @@ class _Caches:
         return self._extended(second, first, third.left_pad)
 
     def _extended(self, name: str, states: Tensor, count: int) -> Tensor:
-        """Behind the last `count` of what was there before, along dimension 2."""
+        """Append to the last `count` of what was there before, along dimension 2."""
         if name not in self.kept:
             shape = list(states.shape)
             shape[0], shape[2] = self.max_streams, count
@@ -202,12 +203,12 @@ class _Caches:
         return states
 
     def keep(self) -> None:
-        """For the next chunks of these streams."""
+        """Keep the state for the next chunks of these streams."""
         for name, states in self.new.items():
             self.kept[name][self.slots] = states
 
 
 def _inside(places: Tensor, size: int) -> Tensor:
-    """Which of `size` frames lie between a first one and the one behind the last, bool `[N, size]`."""
+    """Return which of `size` frames lie between a first one and the one after the last, bool `[N, size]`."""
     numbers = torch.arange(size)
     return (numbers >= places[:, :1]) & (numbers < places[:, 1:])

@@ -18,7 +18,7 @@ class StreamEncoder(ABC):
     Args:
         sampling_rate: in hertz.
         chunk_seconds: how much audio a chunk has.
-        latency_seconds: how far behind the audio its frames are at most: a chunk and what must be heard behind it.
+        latency_seconds: how far behind the audio its frames are at most: a chunk and what must be heard after it.
     """
 
     sampling_rate: int
@@ -36,20 +36,20 @@ class StreamEncoder(ABC):
 
     @abstractmethod
     def ready(self, sid: int) -> bool:
-        """Whether all is there that its next frames need. Behind the end of its audio: whether frames are left."""
+        """Return whether all is there that its next frames need. After the end of its audio: whether frames are left."""
 
     @abstractmethod
     def waiting(self, sid: int) -> int:
-        """Samples whose frames haven't been made."""
+        """Return samples whose frames haven't been made."""
 
     @abstractmethod
     def encode(self, sids: Sequence[int]) -> list[Tensor]:
-        """The next frames of some streams, all of them `ready`: `[T, D]` each, or logits `[T, C]`.
+        """Return the next frames of some streams, all of them `ready`: `[T, D]` each, or logits `[T, C]`.
 
         Where this fails, the streams are as they were.
         """
 
 
 def extract(extractor: Any, pieces: list[np.ndarray], **settings: Any) -> Any:
-    """What a feature extractor makes of several pieces of audio, as tensors, the short ones padded."""
+    """Return what a feature extractor makes of several pieces of audio, as tensors, the short ones padded."""
     return extractor(pieces, sampling_rate=extractor.sampling_rate, padding=True, return_tensors="pt", **settings)

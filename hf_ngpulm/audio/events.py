@@ -10,13 +10,14 @@ from .recognizer import StreamingRecognizer
 
 
 def partial_event(recognizer: StreamingRecognizer, sid: int, partial: Partial) -> dict[str, Any]:
-    """The utterance so far. `stable`: as much of it as can no longer change; `end`: how far the audio has been decoded."""
+    """Return the utterance so far. `stable`: as much of it as can no longer change; `end`: how far the audio has been
+    decoded."""
     end = recognizer.utterance_begin(sid) + partial.frames * (recognizer.frame_seconds or 0.0)
     return {"type": "partial", "end": round(end, 3), "text": partial.text, "stable": partial.stable_text}
 
 
 def final_event(hypotheses: list[Hypothesis], begin: float) -> dict[str, Any] | None:
-    """An utterance that has ended; None for one in which nothing was said.
+    """Return an utterance that has ended; None for one in which nothing was said.
 
     Args:
         hypotheses: as `StreamingRecognizer.close` and `reset` give them.

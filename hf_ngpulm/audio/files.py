@@ -104,20 +104,20 @@ def decode_audio(
 
 
 def _append(samples: np.ndarray, done: int, piece: np.ndarray, name: str | None) -> int:
-    """Put a piece behind what is there; how much is there then."""
+    """Put a piece after what is there; how much is there then."""
     samples[done : done + len(piece)] = checked_samples(piece, name or "audio")
     return done + len(piece)
 
 
 def checked_samples(samples: np.ndarray, name: str) -> np.ndarray:
-    """Samples that are all finite."""
+    """Return samples that are all finite."""
     if not np.isfinite(samples).all():
         raise ValueError(f"{name}: holds samples that are infinite or not a number")
     return samples
 
 
 def resample(samples: np.ndarray, rate: int, sampling_rate: int) -> np.ndarray:
-    """Float32 `[N]` -> `[M]`, from one rate in hertz to another."""
+    """Return float32 `[N]` -> `[M]`, from one rate in hertz to another."""
     if rate == sampling_rate:
         return samples
     import soxr
@@ -126,7 +126,7 @@ def resample(samples: np.ndarray, rate: int, sampling_rate: int) -> np.ndarray:
 
 
 def _resampling(rate: int, sampling_rate: int) -> Any:
-    """What resamples piece by piece, None if the rates are the same."""
+    """Return what resamples piece by piece, None if the rates are the same."""
     if rate == sampling_rate:
         return None
     import soxr

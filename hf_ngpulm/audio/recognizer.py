@@ -38,7 +38,7 @@ class StreamingRecognizer:
         hypotheses = recognizer.close(sid)
 
     CTC models, and transducers with an encoder that hears whole recordings (Parakeet), are *buffered*: each chunk is encoded
-    with some audio before and behind it. The result is that of offline recognition where this context covers the recording;
+    with some audio before and after it. The result is that of offline recognition where this context covers the recording;
     elsewhere it differs by what the encoder doesn't hear. Nemotron is *cache-aware*: its encoder remembers, every frame is made
     once, and the result is that of the whole recording with the same look-ahead. In both ways a frame depends neither on how
     the audio came nor (but for rounding) on what other streams do; the search goes on as in `StreamingDecoder`.
@@ -54,7 +54,7 @@ class StreamingRecognizer:
         processor: its processor: whatever has its `feature_extractor` and its `tokenizer`.
         max_streams: streams that may be open at the same time.
         chunk_seconds: buffered models: audio that is decoded at a time (default 1.28), rounded to whole frames.
-        left_seconds, right_seconds: audio that the encoder hears before a chunk (default 4.0) and behind it (default 1.28). A
+        left_seconds, right_seconds: audio that the encoder hears before a chunk (default 4.0) and after it (default 1.28). A
             transcript lags behind the audio by up to the chunk and the right context.
         num_lookahead_tokens: cache-aware models: frames that the first frame of a chunk hears ahead; by default what the
             processor says, else the model's config. The lag is one frame more.
@@ -128,7 +128,7 @@ class StreamingRecognizer:
         self._problems: dict[int, str] = {}  # of streams that can't go on
 
     def __len__(self) -> int:
-        """Streams that are open."""
+        """Return how many streams are open."""
         return len(self._frames)
 
     def open(self, **settings: Any) -> int:
@@ -154,7 +154,7 @@ class StreamingRecognizer:
         self.decoder.set_context(sid, phrases)
 
     def unwritable(self, phrases: Any) -> dict[str, str]:
-        """Those of some phrases that the model's tokenizer can't write, and what in them it doesn't know."""
+        """Return those of some phrases that the model's tokenizer can't write, and what in them it doesn't know."""
         made = self.context(phrases)
         return {} if made is None else made.left_out
 
@@ -191,12 +191,12 @@ class StreamingRecognizer:
         audio.append(samples)
 
     def waiting_seconds(self, sid: int) -> float:
-        """Audio of a stream that hasn't been decoded yet; `latency_seconds` of it wait for what follows them."""
+        """Return audio of a stream that hasn't been decoded yet; `latency_seconds` of it wait for what follows them."""
         self._check_open(sid)
         return self.encoder.waiting(sid) / self.sampling_rate
 
     def ready(self) -> list[int]:
-        """Streams of which a step would decode something."""
+        """Return streams of which a step would decode something."""
         return [sid for sid in self._frames if sid not in self._problems and self.encoder.ready(sid)]
 
     @torch.inference_mode()
@@ -230,7 +230,8 @@ class StreamingRecognizer:
         self.encoder.audio[sid].ended = True
 
     def utterance_begin(self, sid: int) -> float:
-        """Where a stream's utterance begins, in seconds of its audio; times in partials and hypotheses count from there."""
+        """Return where a stream's utterance begins, in seconds of its audio; times in partials and hypotheses count from
+        there."""
         self._check_open(sid)
         return self._begins[sid] * (self.frame_seconds or 0.0)
 
@@ -276,7 +277,7 @@ class StreamingRecognizer:
 
 
 def _encode(model: Any) -> Encode:
-    """The part of a model that makes what its decoder takes."""
+    """Return the part of a model that makes what its decoder takes."""
     if is_transducer(model):
         return transducer_of(model).encode
 
@@ -309,7 +310,7 @@ def _cache_aware(
 
 
 def _ctc_decoder(tokenizer: Any, decoding: dict[str, Any], model: Any) -> CTCDecoder | GraphDecoder:
-    """The search that is asked for, or else was tuned: in a graph, or of prefixes."""
+    """Return the search that is asked for, or else was tuned: in a graph, or of prefixes."""
     decoding = dict(decoding)
     strategy = decoding.pop("strategy", None)
     if strategy is None:

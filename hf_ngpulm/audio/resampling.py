@@ -30,7 +30,7 @@ class Resampler:
             self._stream = soxr.ResampleStream(rate, wanted, 1, dtype="float32")
 
     def __call__(self, samples: np.ndarray, last: bool = False) -> np.ndarray:
-        """Float32 `[N]` -> `[M]`; what is held back comes with the last piece."""
+        """Return float32 `[N]` -> `[M]`; what is held back comes with the last piece."""
         if self._stream is None:
             return samples
         return self._stream.resample_chunk(np.ascontiguousarray(samples, dtype=np.float32), last=last)

@@ -27,7 +27,7 @@ class Samples:
             self.received += len(samples)
 
     def slice(self, begin: int, end: int) -> np.ndarray:
-        """Samples from `begin` to `end`; zeros before the recording's begin, none behind its end."""
+        """Return samples from `begin` to `end`; zeros before the recording's begin, none after its end."""
         whole = np.concatenate([np.zeros(max(0, -begin), dtype=np.float32), *self._pieces])
         first = self._first if begin >= 0 else begin
         return whole[begin - first : max(0, min(end, self.received) - first)]

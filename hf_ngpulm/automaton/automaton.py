@@ -103,12 +103,12 @@ class BackoffAutomaton(nn.Module):
 
     @property
     def tensors(self) -> AutomatonTensors:
-        """What it consists of."""
+        """Return what it consists of."""
         return AutomatonTensors(*(getattr(self, name) for name in AutomatonTensors._fields))
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """Return where the tensors are."""
         return self.roots.device
 
     @property
@@ -131,11 +131,11 @@ class BackoffAutomaton(nn.Module):
         raise TypeError(f"{type(self).__name__} doesn't grow")
 
     def initial_states(self, batch_size: int, bos: bool = True, which: Tensor | None = None) -> Tensor:
-        """States before the first token, int32 `[B]`.
+        """Return states before the first token, int32 `[B]`.
 
         Args:
             batch_size: B.
-            bos: start behind `<s>`; otherwise with no context at all.
+            bos: start after `<s>`; otherwise with no context at all.
             which: integers `[B]`, the packed automaton that each row follows; the first one if left out.
         """
         states = self.starts if bos else self.roots
@@ -146,15 +146,15 @@ class BackoffAutomaton(nn.Module):
         return states[self._integers("which", which)]
 
     def scores(self, states: Tensor) -> Tensor:
-        """Score of every token: `[B]` states -> float32 `[B, V]`."""
+        """Return score of every token: `[B]` states -> float32 `[B, V]`."""
         return torch.ops.hf_ngpulm.scores(list(self.tensors), self._states(states), self.vocab_size, self.engine)
 
     def advance(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Score of every token and the state it leads to: `[B]` states -> float32 `[B, V]`, int32 `[B, V]`."""
+        """Return score of every token and the state it leads to: `[B]` states -> float32 `[B, V]`, int32 `[B, V]`."""
         return torch.ops.hf_ngpulm.advance(list(self.tensors), self._states(states), self.vocab_size, self.engine)
 
     def step(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Score of one token a row and the state it leads to: `[B]`, `[B]` -> float32 `[B]`, int32 `[B]`."""
+        """Return score of one token a row and the state it leads to: `[B]`, `[B]` -> float32 `[B]`, int32 `[B]`."""
         states, tokens = self._states(states), self._integers("token ids", tokens)
         if states.shape != tokens.shape:
             raise ValueError(f"states {tuple(states.shape)} and tokens {tuple(tokens.shape)} should have the same shape [B]")
@@ -163,7 +163,7 @@ class BackoffAutomaton(nn.Module):
     def score_tokens(
         self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True, which: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Score of each token after those before it, and the last state.
+        """Return score of each token after those before it, and the last state.
 
         `[B, L]` token ids -> float32 `[B, L]`, 0 beyond a row's length, and int32 `[B]`.
         """
@@ -179,7 +179,7 @@ class BackoffAutomaton(nn.Module):
         eos: bool = True,
         which: Tensor | None = None,
     ) -> Tensor:
-        """Log-probability of whole rows, `[B, L]` -> `[B]`, `</s>` included unless `eos=False`."""
+        """Return log-probability of whole rows, `[B, L]` -> `[B]`, `</s>` included unless `eos=False`."""
         scores, states = self.score_tokens(token_ids, lengths, bos, which)
         total = scores.sum(dim=1)
         return total + self.final_scores(states) if eos else total
@@ -187,7 +187,7 @@ class BackoffAutomaton(nn.Module):
     def states_after(
         self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True, which: Tensor | None = None
     ) -> Tensor:
-        """State after reading each row, `[B, L]` -> int32 `[B]`. Only the last `context_length` tokens matter."""
+        """Return state after reading each row, `[B, L]` -> int32 `[B]`. Only the last `context_length` tokens matter."""
         token_ids, lengths = self._rows(token_ids, lengths)
         batch_size = token_ids.shape[0]
         return torch.ops.hf_ngpulm.states_after(
@@ -202,7 +202,7 @@ class BackoffAutomaton(nn.Module):
         )
 
     def final_scores(self, states: Tensor) -> Tensor:
-        """log p(`</s>` | state): `[B]` -> float32 `[B]`."""
+        """Return log p(`</s>` | state): `[B]` -> float32 `[B]`."""
         states = self._states(states)
         ends = torch.full_like(states, self.vocab_size)
         return torch.ops.hf_ngpulm.step(list(self.tensors), states, ends, self.vocab_size + 1, self.engine)[0]

@@ -24,7 +24,7 @@ compiled = compiling(nogil=True, error_model="numpy")
 
 
 def borrowed(array):
-    """The same array without an owner, so that no references to it are counted.
+    """Return the same array without an owner, so that no references to it are counted.
 
     Compiled code counts those of each array that it hands to a function or takes a slice of, in atomic instructions that take
     longer than a search among arcs does, and that threads with the same arrays wait for. What an array is borrowed from must
@@ -50,7 +50,7 @@ def _borrowed(array):
 
 
 def borrowed_arrays(arrays):
-    """The same for a named tuple of arrays."""
+    """Return the same for a named tuple of arrays."""
     return arrays
 
 
@@ -154,7 +154,7 @@ def _in_threads(kernel: Any, rows: int, elements_per_row: int, automaton: Automa
 
 @compiled
 def find_arc(arc_tokens, low, high, token):
-    """Index of the arc for a token among a state's arcs, -1 if it has none."""
+    """Return index of the arc for a token among a state's arcs, -1 if it has none."""
     end = high
     while low < high:
         middle = (low + high) >> 1
@@ -167,7 +167,7 @@ def find_arc(arc_tokens, low, high, token):
 
 @compiled
 def step_one(arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, state, token, vocab_size):
-    """Score of a token and the state it leads to."""
+    """Return score of a token and the state it leads to."""
     score = np.float32(0.0)
     if token < 0 or token >= vocab_size:
         return score, state
@@ -190,7 +190,7 @@ def step_one(arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, 
 def score_one(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights, state, vocab_size, chain, out
 ):
-    """Scores of all tokens: the root's, then those of ever longer contexts over them.
+    """Return scores of all tokens: the root's, then those of ever longer contexts over them.
 
     `chain` is room for the states of a backoff chain; it is returned, grown if it was too small.
     """

@@ -36,7 +36,7 @@ def automaton_from_table(
     backoff weight 0.
 
     `<unk>` stands for every token id without a unigram, in contexts too and in n-grams of any order, as for KenLM.
-    N-grams that no text can meet are left out: those that go on behind `</s>` or have `<s>` elsewhere than in front,
+    N-grams that no text can meet are left out: those that go on after `</s>` or have `<s>` elsewhere than in front,
     those with `<unk>` where it stands for nothing, and those with a token that has no unigram.
 
     Args:
@@ -111,18 +111,18 @@ def automaton_from_table(
 
 
 def _count_last(table: NGramTable, token_id: int) -> int:
-    """How many n-grams of order 2 and up end in a token."""
+    """Return how many n-grams of order 2 and up end in a token."""
     return sum(int(torch.count_nonzero(order.tokens == token_id)) for order in table.orders[1:])
 
 
 def _special_unigrams(table: NGramTable) -> dict[str, float | None]:
-    """The log-probs of `<s>`, `</s>` and `<unk>`."""
+    """Return the log-probs of `<s>`, `</s>` and `<unk>`."""
     rows = {name: table.row_of_unigram(getattr(table, name)) for name in ("bos", "eos", "unk")}
     return {name: None if row is None else float(table.orders[0].log_probs[row]) for name, row in rows.items()}
 
 
 def _missing_weight(missing_unigrams: str | float, unk_log_prob: float | None, count: int) -> tuple[float, float | None]:
-    """Score of a token id without a unigram, and the log of its part of `<unk>` (None: it has nothing of it)."""
+    """Return score of a token id without a unigram, and the log of its part of `<unk>` (None: it has nothing of it)."""
     if isinstance(missing_unigrams, float | int) and not isinstance(missing_unigrams, bool):
         if not math.isfinite(missing_unigrams):
             raise ValueError(f"missing_unigrams should be a finite log-probability, got {missing_unigrams}")
@@ -146,9 +146,9 @@ def table_from_automaton(
     unk_log_prob: float | None,
     bos_log_prob: float | None,
 ) -> NGramTable:
-    """The n-grams that an automaton was built from, those that no text can meet excepted.
+    """Return the n-grams that an automaton was built from, those that no text can meet excepted.
 
-    The inverse of `automaton_from_table`; log-probabilities of `<unk>` behind a context come back up to rounding.
+    The inverse of `automaton_from_table`; log-probabilities of `<unk>` after a context come back up to rounding.
 
     Raises:
         NGramFormatError: the automaton isn't that of a language model (the counts of its states don't fit its arcs).

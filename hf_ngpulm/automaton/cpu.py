@@ -35,7 +35,7 @@ class Automaton(Struct):
 
     @classmethod
     def of(cls, tensors: AutomatonTensors, vocab_size: int) -> Automaton:
-        """View tensors; `vocab_size` is one more than the vocabulary's where `</s>` may be asked for."""
+        """Return view tensors; `vocab_size` is one more than the vocabulary's where `</s>` may be asked for."""
         token_bytes = tensors.arc_tokens.element_size()
         return cls(**tensors._asdict(), num_states=tensors.num_states, vocab_size=vocab_size, token_bytes=token_bytes)
 

@@ -101,7 +101,7 @@ def _launch_rows(
 
 
 def tile_size(rows: int, vocab_size: int, processors: int) -> int:
-    """Tokens a program: few enough that the programs fill the GPU, many enough that they do it in one wave."""
+    """Return tokens a program: few enough that the programs fill the GPU, many enough that they do it in one wave."""
     wanted = rows * vocab_size // (processors * PROGRAMS_PER_PROCESSOR)
     return min(max(triton.next_power_of_2(max(wanted, 1)), SMALLEST_TILE), LARGEST_TILE)
 
@@ -113,7 +113,7 @@ def processors(device: torch.device) -> int:
 
 @triton.jit
 def lower_bound(arc_tokens, low, high, token):
-    """First arc of a state whose token is at least `token`. Scalars."""
+    """Return first arc of a state whose token is at least `token`. Scalars."""
     while low < high:
         middle = low + (high - low) // 2
         if tl.load(arc_tokens + middle).to(tl.int32) < token:
@@ -125,7 +125,7 @@ def lower_bound(arc_tokens, low, high, token):
 
 @triton.jit
 def is_dense(arc_tokens, low, high, vocab_size):
-    """Whether a state has an arc for every token; tokens ascend, so the V-th one tells. Scalars."""
+    """Return whether a state has an arc for every token; tokens ascend, so the V-th one tells. Scalars."""
     dense = high - low >= vocab_size
     if dense:
         dense = tl.load(arc_tokens + low + vocab_size - 1).to(tl.int32) == vocab_size - 1
@@ -222,7 +222,7 @@ def step_rows(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     states, tokens, active, num_states, vocab_size,
 ):  # fmt: skip
-    """Score and next state of one token a row, for a block of rows; rows that aren't active score 0 and stay."""
+    """Return score and next state of one token a row, for a block of rows; rows that aren't active score 0 and stay."""
     valid = (states >= 0) & (states < num_states)
     looking = active & valid & (tokens >= 0) & (tokens < vocab_size)
     scores = tl.where(active & (valid == 0), float("nan"), 0.0)
@@ -336,7 +336,7 @@ def automaton_signature(token_type: str) -> dict[str, str]:
 
 
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
-    """Every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
+    """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
     for token_type in ("*i16", "*i32"):
         automaton = automaton_signature(token_type)
         for with_targets in (False, True):

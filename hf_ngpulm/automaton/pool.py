@@ -86,7 +86,7 @@ class AutomatonPool:
 
     @torch.inference_mode(False)
     def take(self, states: int, arcs: int) -> tuple[int, int]:
-        """Room for so many states and arcs; the first of each."""
+        """Return room for so many states and arcs; the first of each."""
         found = self._take(self._states, states), self._take(self._arcs, arcs)
         self._grow()
         return found
@@ -98,7 +98,7 @@ class AutomatonPool:
         getattr(self.tensors, name)[first : first + len(values)] = values.to(self.device)
 
     def give_back(self, place: Place) -> None:
-        """Have room that was taken be free."""
+        """Free room that was taken."""
         self._states.give_back(*place.states)
         self.unfinished[slice(place.states[0], sum(place.states))] = 0
         self._arcs.give_back(*place.arcs)
@@ -129,14 +129,14 @@ class AutomatonPool:
 
 
 class _Room:
-    """Which parts of a line are free: those between others, in order, and all that lies behind `size`."""
+    """Which parts of a line are free: those between others, in order, and all that lies after `size`."""
 
     def __init__(self, size: int = 0) -> None:
         self.size = size
         self._free: list[tuple[int, int]] = []  # first, number
 
     def take(self, size: int) -> int:
-        """The first place of the first part that is free and large enough."""
+        """Return the first place of the first part that is free and large enough."""
         for i, (first, number) in enumerate(self._free):
             if number >= size:
                 self._free[i : i + 1] = [(first + size, number - size)] if number > size else []

@@ -9,7 +9,7 @@ from .tensors import AutomatonTensors
 
 
 def step(automaton: AutomatonTensors, states: Tensor, tokens: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
-    """Score and next state of one token a row; any shape, the same for both arguments."""
+    """Return score and next state of one token a row; any shape, the same for both arguments."""
     if states.numel() and (int(states.min()) < 0 or int(states.max()) >= automaton.num_states):
         raise IndexError(f"states should lie in 0..{automaton.num_states - 1}, got {int(states.min())}..{int(states.max())}")
     if automaton.num_arcs == 0:  # one that no state has gives the indices below something to point at
@@ -33,7 +33,7 @@ def step(automaton: AutomatonTensors, states: Tensor, tokens: Tensor, vocab_size
 
 
 def find_arc(automaton: AutomatonTensors, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Index of each state's arc for its token, and whether there is one: a binary search in all rows at once."""
+    """Return index of each state's arc for its token, and whether there is one: a binary search in all rows at once."""
     low = automaton.arc_offsets[states].to(torch.int64)
     end = automaton.arc_offsets[states + 1].to(torch.int64)
     high = end
@@ -58,7 +58,7 @@ def scores(automaton: AutomatonTensors, states: Tensor, vocab_size: int) -> Tens
 def walk(
     automaton: AutomatonTensors, states: Tensor, token_ids: Tensor, lengths: Tensor, vocab_size: int
 ) -> tuple[Tensor, Tensor]:
-    """Score of each token after those before it, and the last state."""
+    """Return score of each token after those before it, and the last state."""
     all_scores = torch.zeros(token_ids.shape, dtype=torch.float32, device=states.device)
     states = states.to(torch.int32, copy=True)  # an operator may not return what it was given
     for position in range(token_ids.shape[1]):

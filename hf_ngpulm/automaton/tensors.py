@@ -15,7 +15,7 @@ class AutomatonTensors(NamedTuple):
     in its backoff state. A root backs off to itself: a token without an arc scores the root's backoff weight and leads
     back to the root.
 
-    `</s>` is the token behind the vocabulary: an arc with token `V` holds log p(</s> | state) and leads to where the next
+    `</s>` is the token after the vocabulary: an arc with token `V` holds log p(</s> | state) and leads to where the next
     sentence begins. Most contexts never end a sentence, so this takes less room than a final weight per state.
     """
 
@@ -36,5 +36,5 @@ class AutomatonTensors(NamedTuple):
 
 
 def token_dtype(vocab_size: int) -> torch.dtype:
-    """What `arc_tokens` are stored as; `</s>` has to fit too."""
+    """Return what `arc_tokens` are stored as; `</s>` has to fit too."""
     return torch.int16 if vocab_size < 2**15 else torch.int32

@@ -19,5 +19,5 @@ def main() -> None:
 
 
 def _line(message: Warning | str, *_: object) -> str:
-    """A warning without the place in the source that it comes from."""
+    """Return a warning without the place in the source that it comes from."""
     return f"hf-ngpulm: {' '.join(str(message).split())}\n"

@@ -112,7 +112,7 @@ def _read(folder: Path) -> Clips:
 
 
 def _phrases(folder: Path, clips: Clips) -> list[str]:
-    """All entities of the clips, and as many others."""
+    """Return all entities of the clips, and as many others."""
     here = list(dict.fromkeys(entity for entities in clips.entities for entity in entities))
     return here + (folder / "others.txt").read_text(encoding="utf-8").splitlines()[: len(here)]
 
@@ -177,7 +177,7 @@ def _change(before: float, after: float) -> str:
 
 
 def _marked(reference: str, hypothesis: str) -> Text:
-    """The hypothesis with its errors marked: [wrong], and (missing) words of the reference."""
+    """Return the hypothesis with its errors marked: [wrong], and (missing) words of the reference."""
     text = Text()
     alignment: Any = jiwer.process_words(reference, hypothesis).alignments[0] if hypothesis.strip() else None
     if alignment is None:

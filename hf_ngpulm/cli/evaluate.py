@@ -78,7 +78,7 @@ def evaluate(
     num_threads: Annotated[int | None, typer.Option("--num-threads", min=1, help="Threads of the model on a CPU.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Error rates and speed of a recogniser on recordings with transcripts.
+    """Measure error rates and speed of a recogniser on recordings with transcripts.
 
     hf-ngpulm evaluate nvidia/parakeet-ctc-0.6b test.jsonl --lm org/my-lm --lm-weight 1.0 --num-beams 8 --baseline
 
@@ -155,7 +155,7 @@ def tell(message: str) -> None:
 
 
 def _baseline_path(output: str | None) -> str | None:
-    """`results.baseline.jsonl` for `results.jsonl`."""
+    """Return `results.baseline.jsonl` for `results.jsonl`."""
     if output is None:
         return None
     stem, ending = os.path.splitext(output)

@@ -75,7 +75,7 @@ def _facts(lm: str, tokenizer: str | None, vocab_size: int | None, units: str) -
 
 
 def _kenlm_facts(path: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """What a KenLM binary says of itself; its n-grams aren't read."""
+    """Return what a KenLM binary says of itself; its n-grams aren't read."""
     file = read_binary(path)
     total, size = sum(file.counts), os.path.getsize(path)
     facts = {

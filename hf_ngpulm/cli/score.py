@@ -24,7 +24,7 @@ def score(
     units: UnitsOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Log-probability of each sentence (natural log, </s> included) and perplexity of all.
+    """Score sentences (natural log, </s> included), and print the perplexity of all.
 
     echo "set an alarm" | hf-ngpulm score my-lm --tokenizer nvidia/parakeet-ctc-0.6b
     """

@@ -69,7 +69,7 @@ def stream(
 
 
 def _until_interrupted(pieces: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-    """Ctrl-C ends the audio, not the command."""
+    """Yield pieces until Ctrl-C, which ends the audio and not the command."""
     try:
         yield from pieces
     except KeyboardInterrupt:
@@ -77,7 +77,7 @@ def _until_interrupted(pieces: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
 
 
 def _events(recognizer: StreamingRecognizer, pieces: Iterable[np.ndarray], context: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What a stream says, as it says it."""
+    """Yield what a stream says, as it says it."""
     sid = recognizer.open(**context)
 
     def decoded() -> Iterator[dict[str, Any] | None]:

@@ -130,7 +130,7 @@ def train(
 
 
 def _validation(inputs: list[str], field: str | None, split: str, are_ids: bool) -> Iterator[Any]:
-    """Texts, or lists of token ids."""
+    """Yield texts, or lists of token ids."""
     if not are_ids:
         yield from read_texts(inputs, field, split)
         return
@@ -155,7 +155,7 @@ def _thresholds(text: str) -> tuple[int, ...]:
 
 
 def _accelerator() -> Any:
-    """The accelerator, if this is one of several processes."""
+    """Return the accelerator, if this is one of several processes."""
     if launched_alone():
         typer.echo(
             "accelerate has started one process only; for several on CPUs start them by torchrun --nproc_per_node 2 -m "

@@ -15,7 +15,7 @@ LARGEST_WEIGHT = 1e6
 
 
 def whole(name: str, value: Any, most: int | None = None, why: str = "", least: int = 1) -> int:
-    """A whole number within bounds."""
+    """Return a whole number within bounds."""
     if (
         isinstance(value, bool)
         or not isinstance(value, Integral)
@@ -28,7 +28,7 @@ def whole(name: str, value: Any, most: int | None = None, why: str = "", least: 
 
 
 def one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
-    """One of some words."""
+    """Return one of some words."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {choices}, got {value!r}")
     return value
@@ -42,7 +42,7 @@ def refuse_idle(given: Mapping[str, Any], why: str) -> None:
 
 
 def check_weight(weight: float | Tensor, name: str) -> float | Tensor:
-    """A finite number that isn't too large, or a tensor `[B]` of them."""
+    """Return a finite number that isn't too large, or a tensor `[B]` of them."""
     if isinstance(weight, Tensor):
         if weight.dim() != 1 or not bool((weight.abs() <= LARGEST_WEIGHT).all()):
             raise ValueError(

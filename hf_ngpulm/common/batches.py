@@ -16,8 +16,8 @@ Outputs: TypeAlias = Tensor | np.ndarray | Sequence[Any]
 
 
 def tensor_of(values: Any, name: str, device: torch.device | None = None) -> Tensor:
-    """A tensor of a model's outputs: tensors as they are; arrays (numpy, and what converts to it) and lists as others, in no
-    more than single precision.
+    """Return a tensor of a model's outputs: tensors as they are; arrays (numpy, and what converts to it) and lists as
+    others, in no more than single precision.
 
     Args:
         values: numbers of any shape.
@@ -49,13 +49,13 @@ def tensor_of(values: Any, name: str, device: torch.device | None = None) -> Ten
 
 
 def _shapes(values: Any) -> str:
-    """The shapes of the first arrays in a list."""
+    """Return the shapes of the first arrays in a list."""
     rows = values[:4] if isinstance(values, list | tuple) else ()
     return ", ".join(str(tuple(row.shape)) for row in rows if hasattr(row, "shape"))
 
 
 def checked_lengths(lengths: Outputs | None, batch_size: int, frames: int, device: torch.device) -> Tensor:
-    """Lengths of the rows, int64 `[B]`; all `frames` if there are none.
+    """Return lengths of the rows, int64 `[B]`; all `frames` if there are none.
 
     Raises:
         ValueError: another number of rows, no integers, or lengths beyond the frames.
@@ -72,7 +72,7 @@ def checked_lengths(lengths: Outputs | None, batch_size: int, frames: int, devic
 
 
 def packed_frames(logits: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """The frames of all rows, one behind the other, in single precision.
+    """Return the frames of all rows, one after the other, in single precision.
 
     `[B, T, C]` logits, `[B]` lengths -> where each row begins, int64 `[B]`, and float32 `[N, C]`.
     """

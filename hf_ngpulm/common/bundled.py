@@ -9,12 +9,12 @@ _ROOTS = (_PACKAGE / "_bundled", _PACKAGE.parent)
 
 
 def is_bundled(name: str) -> bool:
-    """Whether this installation has a file or folder; a wheel has some of the repository's only."""
+    """Return whether this installation has a file or folder; a wheel has some of the repository's only."""
     return any((root / name).exists() for root in _ROOTS)
 
 
 def bundled(name: str) -> Path:
-    """Path of a bundled file or folder, given as in the source tree (`examples/models`, `model_cards/ngram_lm.md`).
+    """Return path of a bundled file or folder, given as in the source tree (`examples/models`, `model_cards/ngram_lm.md`).
 
     Raises:
         FileNotFoundError: this installation hasn't got it.

@@ -45,7 +45,7 @@ def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _locked_folder(parent: Path, prefix: str) -> tuple[Path, int | None]:
-    """A new folder, and a lock on it that goes with the process; None where there are no locks."""
+    """Return a new folder, and a lock on it that goes with the process; None where there are no locks."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         if fcntl is None:

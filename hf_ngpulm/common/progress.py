@@ -48,7 +48,7 @@ class Bars:
 
     @contextmanager
     def stage(self, name: str, steps: int = 1) -> Iterator[tqdm[Any]]:
-        """A stage of a known number of steps; whoever does them calls `update()`."""
+        """Begin a stage of a known number of steps; whoever does them calls `update()`."""
         with tqdm(desc=name, total=steps, disable=not self.shown, bar_format="{l_bar}{bar}| {elapsed}") as bar:
             yield bar
             bar.update(bar.total - bar.n)

@@ -115,7 +115,7 @@ class BeamSearchDecoderCTC:
         hotword_weight: float = DEFAULT_HOTWORD_WEIGHT,
         lm_start_state: LMState | None = None,
     ) -> str:
-        """The best transcript. Arguments as for `decode_beams`."""
+        """Return the best transcript. Arguments as for `decode_beams`."""
         scorer = HotwordScorer.build_scorer(hotwords, hotword_weight)
         search = self._search(beam_width, beam_prune_logp, token_min_logp, scorer, lm_start_state, FOR_THE_BEST)
         return search.transcripts([logits])[0][0].text
@@ -131,7 +131,7 @@ class BeamSearchDecoderCTC:
         hotword_weight: float = DEFAULT_HOTWORD_WEIGHT,
         lm_start_state: LMState | None = None,
     ) -> list[OutputBeam]:
-        """The best transcripts, each text once.
+        """Return the best transcripts, each text once.
 
         Args:
             logits: `[T, C]`, numpy or torch on any device: logits, log-probabilities, or probabilities (rows that sum to one,
@@ -168,7 +168,7 @@ class BeamSearchDecoderCTC:
         hotwords: Iterable[str] | None = None,
         hotword_weight: float = DEFAULT_HOTWORD_WEIGHT,
     ) -> list[str]:
-        """The best transcript of each utterance.
+        """Return the best transcript of each utterance.
 
         Args:
             pool: anything: utterances are decoded together, on all of torch's threads, without other processes.
@@ -190,7 +190,7 @@ class BeamSearchDecoderCTC:
         hotwords: Iterable[str] | None = None,
         hotword_weight: float = DEFAULT_HOTWORD_WEIGHT,
     ) -> list[list[OutputBeamMPSafe]]:
-        """The best transcripts of each utterance. Arguments as for `decode_batch` and `decode_beams`."""
+        """Return the best transcripts of each utterance. Arguments as for `decode_batch` and `decode_beams`."""
         scorer = HotwordScorer.build_scorer(hotwords, hotword_weight)
         search = self._search(beam_width, beam_prune_logp, token_min_logp, scorer)
         batch = search.transcripts(list(logits_list))
@@ -199,7 +199,7 @@ class BeamSearchDecoderCTC:
         return [[transcript.beam(None).get_mp_safe_beam() for transcript in found] for found in batch]
 
     def get_starting_state(self) -> tuple[list[Beam], dict[Any, Any], dict[Any, Any]]:
-        """The beam before the first frame, and two dictionaries for `partial_decode_beams`, in which nothing is kept."""
+        """Return the beam before the first frame, and two dictionaries for `partial_decode_beams`, in which nothing is kept."""
         return [EMPTY_START_BEAM], {}, {}
 
     def partial_decode_beams(
@@ -292,7 +292,7 @@ class BeamSearchDecoderCTC:
 
     @staticmethod
     def parse_directory_contents(filepath: str | os.PathLike[str]) -> dict[str, str | None]:
-        """The paths of what a folder holds of a decoder: "alphabet", and "language_model" or None.
+        """Return the paths of what a folder holds of a decoder: "alphabet", and "language_model" or None.
 
         Raises:
             NGramFormatError: there is no alphabet, or something else beside it and no language model.
@@ -339,12 +339,16 @@ class BeamSearchDecoderCTC:
         return cls.load_from_dir(download(model_id, cache_dir=cache_dir, **kwargs))
 
     def _search(self, *given: Any, **more: Any) -> Search:
-        """What a call asks for, see `Searches.search`."""
+        """Return what a call asks for, see `Searches.search`."""
         self._language_model  # noqa: B018 - has it been let go of?
         return self._searches.search(*given, **more)
 
     def _without_same_history(self, found: list[Any], seen: Callable[[Any], tuple[Any, ...]]) -> list[Any]:
-        """Of beams that end alike, as far as the language model sees, the best one; `seen`: the text, and what else counts."""
+        """Keep the best of the beams that end alike, as far as the language model sees.
+
+        Args:
+            seen: the text, and what else counts.
+        """
         language_model = self._language_model
         seen_by_lm = max(1, (1 if language_model is None else language_model.order) - 1)
 

@@ -22,11 +22,11 @@ class WordPrefixes:
         self._words = sorted(set(words))
 
     def has_node(self, prefix: str) -> bool:
-        """Whether a word begins so."""
+        """Return whether a word begins so."""
         return next(self.iterkeys(prefix), None) is not None
 
     def iterkeys(self, prefix: str = "") -> Iterator[str]:
-        """The words that begin so."""
+        """Yield the words that begin so."""
         for place in range(bisect_left(self._words, prefix), len(self._words)):
             if not self._words[place].startswith(prefix):
                 return
@@ -59,15 +59,15 @@ class HotwordScorer:
         return cls(re.compile(pattern or r"(?!)"), WordPrefixes(words), weight)
 
     def __contains__(self, item: str) -> bool:
-        """Whether a hotword begins so."""
+        """Return whether a hotword begins so."""
         return bool(self._char_trie.has_node(item))
 
     def score(self, text: str) -> float:
-        """What the hotwords in a text earn, natural log."""
+        """Return what the hotwords in a text earn, natural log."""
         return self.weight * len(self._match_ptn.findall(text))
 
     def score_partial_token(self, token: str) -> float:
-        """What the beginning of a word earns until it ends: its share of the shortest hotword that begins so."""
+        """Return what the beginning of a word earns until it ends: its share of the shortest hotword that begins so."""
         if token not in self:
             return 0.0
         return self.weight * len(token) / max(1, min(map(len, self._char_trie.iterkeys(token))))
@@ -81,7 +81,7 @@ class HotwordScorer:
 def booster_of(
     words: tuple[str, ...], weight: float, tokenizer: Any, has_words: bool, cuttings: int, vocab_size: int | None
 ) -> PhraseBooster:
-    """Words that earn a weight each when they are complete, and their share of it label by label until then."""
+    """Return words that earn a weight each when they are complete, and their share of it label by label until then."""
     return PhraseBooster(
         list(words), tokenizer, check_number(weight, "hotword_weight"), "phrase", whole_words=has_words, case="keep",
         tokenizations=cuttings, vocab_size=vocab_size,

@@ -36,7 +36,7 @@ __all__ = ["HotwordScorer", "LanguageModel", "MultiLanguageModel", "load_unigram
 
 
 def load_unigram_set_from_arpa(arpa_path: str | os.PathLike[str]) -> set[str]:
-    """The words of an ARPA file (also .gz, .bz2, .xz).
+    """Return the words of an ARPA file (also .gz, .bz2, .xz).
 
     Raises:
         NGramFormatError: a damaged file, or one without words.
@@ -91,7 +91,7 @@ class LanguageModel:
 
     @property
     def attrs(self) -> Attrs:
-        """What it is weighed with at the moment, checked.
+        """Return what it is weighed with at the moment, checked.
 
         Raises:
             ValueError: a number that isn't finite, or too large.
@@ -128,7 +128,7 @@ class LanguageModel:
         return WordPrefixes(self._unigram_set)
 
     def score_partial_token(self, partial_token: str) -> float:
-        """What pyctcdecode's search charges the beginning of a word until it ends.
+        """Return what pyctcdecode's search charges the beginning of a word until it ends.
 
         It is `unk_score_offset` where no unigram begins so (or there are none), the more from the seventh character on. The
         search of this package charges what `hf_ngpulm.compat` says.
@@ -147,7 +147,7 @@ class LanguageModel:
 
     @staticmethod
     def parse_directory_contents(filepath: str | os.PathLike[str]) -> dict[str, str]:
-        """The paths of the three files of a folder: "json_attrs", "unigrams" and "kenlm".
+        """Return the paths of the three files of a folder: "json_attrs", "unigrams" and "kenlm".
 
         Raises:
             NGramFormatError: one of them is missing, or there are others (but hidden ones).
@@ -202,7 +202,7 @@ class MultiLanguageModel:
         return max(lm.order for lm in self.language_models)
 
     def score_partial_token(self, partial_token: str) -> float:
-        """The mean of theirs."""
+        """Return the mean of theirs."""
         return sum(lm.score_partial_token(partial_token) for lm in self.language_models) / len(self.language_models)
 
     def reset_params(self, **params: Any) -> None:

@@ -16,7 +16,7 @@ NEVER = -1e4  # a log-probability that nothing makes up for
 
 
 def log_probs_of(logits: Any, classes: int) -> Tensor:
-    """Log-probabilities `[T, C]` of whatever a model's outputs are, float32."""
+    """Return log-probabilities `[T, C]` of whatever a model's outputs are, float32."""
     values = tensor_of(logits, "logits").detach().float()
     if values.dim() != 2 or values.shape[1] != classes:
         raise InvalidLogitsError(
@@ -29,7 +29,7 @@ def log_probs_of(logits: Any, classes: int) -> Tensor:
 
 
 def without_unlikely(log_probs: Tensor, lengths: Tensor, least: float) -> tuple[Tensor, Tensor]:
-    """Log-probabilities without labels below the least one, but for the likeliest of each frame.
+    """Return log-probabilities without labels below the least one, but for the likeliest of each frame.
 
     Args:
         log_probs: `[B, T, C]`.

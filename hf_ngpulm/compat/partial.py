@@ -67,7 +67,7 @@ class Beam:
 
     @classmethod
     def from_lm_beam(cls, lm_beam: LMBeam) -> Beam:
-        """The same without the language model's score."""
+        """Return the same without the language model's score."""
         return Beam(
             lm_beam.text, lm_beam.next_word, lm_beam.partial_word, lm_beam.last_char, lm_beam.text_frames,
             lm_beam.partial_frames, lm_beam.logit_score, _ways=lm_beam._ways,
@@ -182,7 +182,7 @@ class PartialSearch:
     def _begin(
         self, before: list[tuple[Beam, Way]], models: RowModels, bases: Sequence[int], left_out: float
     ) -> tuple[list[tuple[Beam, Way]], BeamState]:
-        """The best prefixes, as many as the search keeps, and its state before the first frame."""
+        """Return the best prefixes, as many as the search keeps, and its state before the first frame."""
         of_hotwords = self._hotwords([way.tokens for _, way in before])
         logit_scores = [beam.logit_score + log_sum([way.blank, way.token]) for beam, way in before]
         fused = [way.added + score for (_, way), (score, _) in zip(before, of_hotwords)]
@@ -214,7 +214,7 @@ class PartialSearch:
         return [before[number] for number in best], state
 
     def _hotwords(self, prefixes: list[tuple[int, ...]]) -> list[tuple[float, int]]:
-        """What hotwords have earned in some prefixes, and in which states these have left their automaton."""
+        """Return what hotwords have earned in some prefixes, and in which states these have left their automaton."""
         booster = self.search.booster
         if booster is None:
             return [(0.0, 0)] * len(prefixes)
@@ -224,7 +224,7 @@ class PartialSearch:
         return list(zip(scores.sum(1).tolist(), states.tolist()))
 
     def _spelled(self, beam: Beam) -> Way:
-        """The prefix of a beam that the search hasn't left: as the tokenizer writes its text."""
+        """Return the prefix of a beam that the search hasn't left: as the tokenizer writes its text."""
         text, has_ended = joined(beam.text, beam.next_word), not beam.partial_word
         ids = self.tokenizer(joined(text, beam.partial_word))["input_ids"]
         tokens = [token for token in ids if token < len(self.labels)]
@@ -242,7 +242,7 @@ class PartialSearch:
         return self._with_ended_word(way) if has_ended and tokens else way
 
     def _hashes(self, hashes: tuple[int, int, int], token: int) -> tuple[int, int, int]:
-        """Those of a prefix with one more label."""
+        """Return those of a prefix with one more label."""
         own, _, text = hashes
         of_texts = self.decoder.text_hashes(len(self.labels), torch.device("cpu"))
         if of_texts is not None:
@@ -250,7 +250,7 @@ class PartialSearch:
         return int(extend_hash(torch.tensor(own), torch.tensor(token))), own, text
 
     def _with_ended_word(self, way: Way) -> Way:
-        """The prefix after its last word has been ended by force: nothing that follows belongs to it."""
+        """Return the prefix after its last word has been ended by force: nothing that follows belongs to it."""
         total = log_sum([way.blank, way.token])
         if not way.tokens:
             return way
@@ -269,7 +269,7 @@ class PartialSearch:
 
 
 def _beams(found: list[_Found]) -> list[LMBeam]:
-    """The beams of some prefixes, the best first: one for each text."""
+    """Return the beams of some prefixes, the best first: one for each text."""
     of_text: dict[tuple[str, str], list[_Found]] = {}
     for prefix in sorted(found, key=lambda prefix: -(prefix.logit_score + prefix.added)):
         of_text.setdefault((prefix.words.text, prefix.words.partial), []).append(prefix)
@@ -284,8 +284,8 @@ def _beams(found: list[_Found]) -> list[LMBeam]:
 
 
 def _traced(links: np.ndarray, labels: np.ndarray, place: int) -> tuple[int, list[tuple[int, int, int]], int]:
-    """Where in the beam a prefix was before some frames, its labels since then with their first frames and those after their
-    last ones, and until which frame the label before went on, -1 if it didn't."""
+    """Return where in the beam a prefix was before some frames, its labels since then with their first frames and those
+    after their last ones, and until which frame the label before went on, -1 if it didn't."""
     spans, end = [], -1
     for frame in range(len(links) - 1, -1, -1):
         label = int(labels[frame, place])

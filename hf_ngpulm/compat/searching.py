@@ -57,7 +57,7 @@ class Searches(WithoutCaches, caches={"_made": OrderedDict, "_hotwords": Ordered
         lm_start_state: LMState | None = None,
         prefixes: int = MOST_BEAMS,
     ) -> Search:
-        """What a call asks for, checked; `prefixes`: of how many, the best ones, transcripts are made."""
+        """Return what a call asks for, checked; `prefixes`: of how many, the best ones, transcripts are made."""
         if isinstance(beam_width, bool) or not isinstance(beam_width, Integral) or beam_width < 1:
             raise ValueError(f"beam_width should be a whole number of at least 1, got {beam_width!r}")
         if beam_width > MOST_BEAMS:
@@ -84,7 +84,7 @@ class Searches(WithoutCaches, caches={"_made": OrderedDict, "_hotwords": Ordered
     def _decoder(
         self, attrs: tuple[Attrs, ...], lms: tuple[NGramLM, ...], beam_width: int, threshold: float, prefixes: int
     ) -> CTCDecoder:
-        """The decoder of this package, with the language models as they are weighed at the moment."""
+        """Return the decoder of this package, with the language models as they are weighed at the moment."""
         if self._made and next(iter(self._made))[0] != attrs:
             self._made.clear()
         key = (attrs, beam_width, threshold, prefixes)
@@ -100,7 +100,7 @@ class Searches(WithoutCaches, caches={"_made": OrderedDict, "_hotwords": Ordered
         return self._made[key]
 
     def _booster(self, hotwords: HotwordScorer) -> PhraseBooster | None:
-        """The automaton of some hotwords, None of none."""
+        """Return the automaton of some hotwords, None of none."""
         words = hotwords.words
         if not words:
             return None
@@ -144,12 +144,12 @@ class Search:
 
     @property
     def writing(self) -> Writing:
-        """How its labels make up words."""
+        """Return how its labels make up words."""
         alphabet, special = self.of.alphabet, self.decoder.splitter.special
         return Writing(["" if token in special else label for token, label in enumerate(alphabet.labels)], alphabet.is_bpe)
 
     def transcripts(self, logits_list: list[Any]) -> list[list[Transcript]]:
-        """Transcripts of utterances, decoded in batches of similar length."""
+        """Return transcripts of utterances, decoded in batches of similar length."""
         rows = [log_probs_of(logits, len(self.of.alphabet.labels)) for logits in logits_list]
         order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
         found: list[list[Transcript]] = [[] for _ in rows]

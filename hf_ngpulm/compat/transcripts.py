@@ -48,12 +48,12 @@ class Words:
         self.partial, self.frames = partial, frames
 
     def go_on(self, end: int) -> None:
-        """The last label goes on until a frame."""
+        """Have the last label go on until a frame."""
         if self.partial:
             self.frames = self.frames[0], end
 
     def add(self, token: int, first: int, end: int) -> None:
-        """A label, its first frame, and the one after its last."""
+        """Add a label, its first frame, and the one after its last."""
         label, is_bpe = self._writing.labels[token], self._writing.is_bpe
         begins = is_bpe and label.startswith(BPE_TOKEN)
         if begins or (not is_bpe and label == " "):
@@ -71,7 +71,7 @@ class Words:
 
 
 def joined(text: str, word: str) -> str:
-    """A text with one more word, if there is one."""
+    """Return a text with one more word, if there is one."""
     return f"{text} {word}" if text and word else text or word
 
 
@@ -93,7 +93,7 @@ class OutputBeam(NamedTuple):
     lm_score: float
 
     def get_mp_safe_beam(self) -> OutputBeamMPSafe:
-        """The same without the state."""
+        """Return the same without the state."""
         return OutputBeamMPSafe(self.text, self.text_frames, self.logit_score, self.lm_score)
 
 
@@ -125,7 +125,7 @@ class Transcript(NamedTuple):
         return OutputBeam(self.text, state, self.text_frames(), self.logit_score, self.lm_score)
 
     def text_frames(self) -> list[WordFrames]:
-        """Each word with its first frame and the one after its last."""
+        """Return each word with its first frame and the one after its last."""
         words, best = Words(self.writing), self.best
         for token, first, end in zip(best.token_ids, best.token_frames, best.token_ends):
             words.add(token, first, end)
@@ -138,7 +138,7 @@ class Transcript(NamedTuple):
 def merged(
     n_best: list[Hypothesis], offset: float, starts: tuple[int, ...], threshold: float, most: int, writing: Writing
 ) -> list[Transcript]:
-    """Transcripts of different texts: those with spaces more or less at an end, or cut into other pieces, are one.
+    """Return transcripts of different texts: those with spaces more or less at an end, or cut into other pieces, are one.
 
     Args:
         n_best: best first.
@@ -162,5 +162,5 @@ def merged(
 
 
 def log_sum(values: list[float]) -> float:
-    """log(sum(exp(value)))"""
+    """Return log(sum(exp(value)))"""
     return values[0] if len(values) == 1 else float(np.logaddexp.reduce(values))

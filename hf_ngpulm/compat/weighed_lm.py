@@ -64,7 +64,8 @@ class SpelledModel:
         self._offset = offset
 
     def weighed(self, attrs: Attrs) -> NGramLM:
-        """The model whose log-probabilities are what a search adds: alpha * log p + beta, for unknown words with the offset."""
+        """Return the model whose log-probabilities are what a search adds: alpha * log p + beta, for unknown words with the
+        offset."""
         if self.has_unlisted and attrs.offset != self._offset:
             self._compose(attrs.offset)
         if self._weighed is None or self._weighed[0] != attrs:
@@ -82,7 +83,7 @@ class SpelledModel:
         return self._weighed[1]
 
     def word_end_scores(self, lm: NGramLM, states: Tensor) -> Tensor:
-        """What ending the last word adds, where `</s>`, which ends it, doesn't count.
+        """Return what ending the last word adds, where `</s>`, which ends it, doesn't count.
 
         Args:
             lm: as weighed.
@@ -97,7 +98,7 @@ class SpelledModel:
         return scores
 
     def ended(self, lm: NGramLM, state: int) -> tuple[float, int]:
-        """What ending the last word adds, where no text ends, and the state after it.
+        """Return what ending the last word adds, where no text ends, and the state after it.
 
         Args:
             lm: as weighed.
@@ -109,13 +110,14 @@ class SpelledModel:
         return score, self._without_word(lm, state)
 
     def _without_word(self, lm: NGramLM, state: int) -> int:
-        """A word with a mark ends when the next one begins: by backing off."""
+        """Return a word with a mark ends when the next one begins: by backing off."""
         while state >= self.words.num_contexts:
             state = int(lm.tensors.backoff_states[state])
         return state
 
     def state_after(self, start: int, tokens: list[int]) -> int:
-        """The LM's state when the last word of some tokens has ended. It is the same whatever the model is weighed with."""
+        """Return the LM's state when the last word of some tokens has ended. It is the same whatever the model is weighed
+        with."""
         delimiter, lm = self.words.delimiter, self.composed
         ended = tokens if delimiter is None or not tokens or tokens[-1] == delimiter else [*tokens, delimiter]
         state = torch.tensor([start], dtype=torch.int32, device=lm.device)
@@ -148,7 +150,7 @@ class FusedModel:
 
     @property
     def attrs(self) -> tuple[Attrs, ...]:
-        """What each model is weighed with at the moment.
+        """Return what each model is weighed with at the moment.
 
         Raises:
             ValueError: a number that isn't finite, or too large.
@@ -156,15 +158,15 @@ class FusedModel:
         return tuple(part.language_model.attrs for part in self.parts)
 
     def weighed(self, attrs: tuple[Attrs, ...]) -> list[NGramLM]:
-        """Each model as a search adds it, see `SpelledModel.weighed`."""
+        """Return each model as a search adds it, see `SpelledModel.weighed`."""
         return [part.weighed(of_part) for part, of_part in zip(self.parts, attrs, strict=True)]
 
     def together(self, lms: Sequence[NGramLM]) -> NGramLM | LogLinear:
-        """What a decoder takes of weighed models."""
+        """Return what a decoder takes of weighed models."""
         return lms[0] if len(lms) == 1 else LogLinear(lms, self.shares)
 
     def end_scores(self, attrs: tuple[Attrs, ...], lms: Sequence[NGramLM], states: Tensor, is_end: bool) -> Tensor:
-        """What the end of the last word adds, and that of the transcript.
+        """Return what the end of the last word adds, and that of the transcript.
 
         Args:
             lms: as weighed.
@@ -189,7 +191,7 @@ class LMState:
         self._fused, self._starts, self._tokens = fused, starts, tokens
 
     def of(self, fused: FusedModel | None) -> tuple[int, ...]:
-        """The number of each model's state.
+        """Return the number of each model's state.
 
         Raises:
             ValueError: it is that of another decoder.

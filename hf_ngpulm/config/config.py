@@ -54,7 +54,7 @@ class NGramLMConfig:
 
     @property
     def unit(self) -> str:
-        """What the n-grams are of: "token" or "word"."""
+        """Return what the n-grams are of: "token" or "word"."""
         return "token" if self.words is None else "word"
 
     @property
@@ -63,7 +63,7 @@ class NGramLMConfig:
         return self.order - 1 if self.words is None else self.words.context_length
 
     def lines(self) -> list[tuple[str, str]]:
-        """Names and values for tables: what the model's words and its training were."""
+        """Return names and values for tables: what the model's words and its training were."""
         words = [] if self.words is None else self.words.lines()
         return words + ([] if self.training is None else self.training.lines(self.unit))
 

@@ -69,7 +69,7 @@ class TrainingSummary:
         return cls(**found)
 
     def lines(self, unit: str = "token") -> list[tuple[str, str]]:
-        """Names and values for tables, of what there is to say. `unit` is what was counted."""
+        """Return names and values for tables, of what there is to say. `unit` is what was counted."""
         dropped = self.num_unknown and f", {self.num_unknown:,} of them unknown"
         rows = [
             ("text", f"{self.num_sentences:,} sentences, {self.num_tokens:,} {unit}s{dropped or ''}"),

@@ -64,7 +64,7 @@ class ModelIdentity:
 
     @classmethod
     def of(cls, model: Any) -> ModelIdentity:
-        """Of a model of Transformers.
+        """Identify a model of Transformers.
 
         Raises:
             ValueError: it isn't one.
@@ -78,7 +78,7 @@ class ModelIdentity:
         return cls(name, str(config.model_type), _fingerprint(model))
 
     def is_same(self, other: ModelIdentity) -> bool:
-        """Whether both are one model: of the same kind, and with the same weights or the same id on the Hub."""
+        """Return whether both are one model: of the same kind, and with the same weights or the same id on the Hub."""
         same_id = self.name == other.name and "/" in self.name
         return self.model_type == other.model_type and (same_id or self.fingerprint == other.fingerprint)
 
@@ -102,7 +102,7 @@ class TunedDecoding:
         return self.settings.get("strategy", "greedy") == "greedy" and self.settings.get("num_beams", 1) == 1
 
     def suits(self, given: Mapping[str, Any]) -> bool:
-        """Whether the settings are for the search that some given settings ask for, as far as they do."""
+        """Return whether the settings are for the search that some given settings ask for, as far as they do."""
         if given.get("strategy") is not None and given["strategy"] != self.settings.get("strategy", "greedy"):
             return False
         if self.settings.get("strategy") == "graph":
@@ -113,7 +113,7 @@ class TunedDecoding:
         return given.get("repeats") is None or self.greedy  # a rule of greedy search
 
     def replaces(self, other: TunedDecoding) -> bool:
-        """Whether it is for the same model and kind of search."""
+        """Return whether it is for the same model and kind of search."""
         kinds = [(found.greedy, found.settings.get("strategy")) for found in (self, other)]
         return self.model.is_same(other.model) and kinds[0] == kinds[1]
 
@@ -147,7 +147,7 @@ class TunedDecoding:
 
 
 def settings_from(values: Any, where: str, what: str) -> dict[str, Any]:
-    """What a config has as settings, an `lm_weight` among them, checked.
+    """Return what a config has as settings, an `lm_weight` among them, checked.
 
     Raises:
         NGramFormatError: says what is wrong.
@@ -167,20 +167,21 @@ def settings_from(values: Any, where: str, what: str) -> dict[str, Any]:
 
 
 def decoding_from(values: Any, where: str) -> tuple[TunedDecoding, ...]:
-    """What a config has under `decoding`, checked."""
+    """Return what a config has under `decoding`, checked."""
     if not isinstance(values, list) or len(values) > MOST_ENTRIES:
         raise NGramFormatError(f"{where}: decoding should be a list of at most {MOST_ENTRIES}, is {str(values)[:80]!r}")
     return tuple(TunedDecoding.from_dict(entry, where) for entry in values)
 
 
 def remembered(entries: tuple[TunedDecoding, ...], new: TunedDecoding) -> tuple[TunedDecoding, ...]:
-    """The entries with a new one, in place of one for the same model and search."""
+    """Return the entries with a new one, in place of one for the same model and search."""
     checked = TunedDecoding.from_dict(new.to_dict(), "settings to remember")
     return (*(entry for entry in entries if not checked.replaces(entry)), checked)[-MOST_ENTRIES:]
 
 
 def tuned_for(entries: tuple[TunedDecoding, ...], model: ModelIdentity, given: Mapping[str, Any]) -> TunedDecoding | None:
-    """The newest settings for a model that suit what is given; None if there are none, or a weight of the LM is given."""
+    """Return the newest settings for a model that suit what is given; None if there are none, or a weight of the LM is
+    given."""
     if given.get("lm_weight") is not None:
         return None
     suiting = [entry for entry in entries if entry.model.is_same(model) and entry.suits(given)]
@@ -188,7 +189,7 @@ def tuned_for(entries: tuple[TunedDecoding, ...], model: ModelIdentity, given: M
 
 
 def with_remembered(lm: Any, model: Any, given: Mapping[str, Any], came_with: bool = False) -> dict[str, Any]:
-    """What is given, and in place of each None what the language model remembers, if it does. This is the rule.
+    """Return what is given, and in place of each None what the language model remembers, if it does. This is the rule.
 
     Args:
         lm: a language model; of anything else (lists, several in one) nothing is remembered.
@@ -246,7 +247,8 @@ def _tell_of_unknown(entries: tuple[TunedDecoding, ...]) -> None:
 
 
 def _fingerprint(model: torch.nn.Module) -> str:
-    """Signs are the same in any precision. The order and the names of parameters change between versions: they don't count."""
+    """Return signs are the same in any precision. The order and the names of parameters change between versions: they don't
+    count."""
     # Tensors made for inference count no changes; nothing changes them.
     parameters = [(id(value), 0 if value.is_inference() else value._version) for value in model.parameters()]
     state = hash(tuple(parameters))

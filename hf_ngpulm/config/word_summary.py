@@ -76,7 +76,7 @@ class WordSummary:
         return cls(**found)
 
     def lines(self) -> list[tuple[str, str]]:
-        """Names and values for tables."""
+        """Return names and values for tables."""
         left_out = self.num_words - self.num_spelled
         unknown = (
             "forbidden"

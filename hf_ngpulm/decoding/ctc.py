@@ -231,7 +231,7 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
         return known[3]
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> CTCDecoder:
-        """The same with other phrases, as cheaply as phrases can be changed."""
+        """Return the same with other phrases, as cheaply as phrases can be changed."""
         selected = self._copy()
         selected.fusion = self.fusion.with_phrases(phrases, phrase_weight)
         return selected
@@ -242,7 +242,7 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
         phrase_weight: float | Tensor | None = None,
         beta: float | Tensor | None = None,
     ) -> CTCDecoder:
-        """The same with other weights, numbers or tensors `[B]`; None leaves one as it is."""
+        """Return the same with other weights, numbers or tensors `[B]`; None leaves one as it is."""
         if self.num_beams == 1:
             refuse_idle({"beta": beta}, "without a beam to act on: make the decoder with num_beams=8, or so")
         selected = self._copy()
@@ -251,7 +251,7 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
         return selected
 
     def select(self, rows: Sequence[int]) -> CTCDecoder:
-        """The same decoder for a batch of some of the rows that LMs, phrases, weights and `beta` list, in this order."""
+        """Return the same decoder for a batch of some of the rows that LMs, phrases, weights and `beta` list, in this order."""
         selected = self._copy()
         selected.fusion = self.fusion.select(rows)
         selected.beta = None if self.beta is None else select_rows(self.beta, rows)
@@ -284,7 +284,8 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
         return BlockStream((GreedySlots if self.num_beams == 1 else BeamSlots)(self, models), context_of)
 
     def label_frames(self, logits: Outputs, lengths: Outputs | None = None) -> greedy.GreedyLabels:
-        """The class that greedy search gives each frame, before blanks and repeats are dropped. Arguments as for a call."""
+        """Return the class that greedy search gives each frame, before blanks and repeats are dropped. Arguments as for a
+        call."""
         logits = tensor_of(logits, "logits")
         lengths = self.check(logits, lengths)
         models = self.fusion.rows(logits.shape[0], logits.device)
@@ -292,7 +293,7 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
         return label_frames(self, models, models.states, before, logits.detach(), lengths)
 
     def token_bonuses(self, lm_weights: Tensor) -> Tensor:
-        """What beam search adds for each token, float32 `[B]`, given the weights of the LMs, `[B]`."""
+        """Return what beam search adds for each token, float32 `[B]`, given the weights of the LMs, `[B]`."""
         if self.beta is None:
             return BETA_PER_WEIGHT * lm_weights
         if isinstance(self.beta, Tensor):
@@ -302,7 +303,7 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
         return torch.full_like(lm_weights, self.beta)
 
     def text_hashes(self, classes: int, device: torch.device) -> Tensor | None:
-        """What beam search joins prefixes by, see `hf_ngpulm.text.hashing`; None if it joins none."""
+        """Return what beam search joins prefixes by, see `hf_ngpulm.text.hashing`; None if it joins none."""
         if self.merge == "tokens":
             return None
         key = classes, device
@@ -311,7 +312,7 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
         return self._text_hashes[key]
 
     def check(self, logits: Tensor, lengths: Outputs | None) -> Tensor:
-        """Lengths of the rows of some logits, int32 `[B]`. Raises what a call raises."""
+        """Return lengths of the rows of some logits, int32 `[B]`. Raises what a call raises."""
         return check_logits(logits, lengths, self.blank_id)
 
 
@@ -332,7 +333,7 @@ def trace_labels(labels: np.ndarray, blank: int) -> TracedTokens:
 
 
 def blank_of(tokenizer: Any, blank_id: int | None) -> int:
-    """The class of the blank: that which is given, or else the tokenizer's padding token."""
+    """Return the class of the blank: that which is given, or else the tokenizer's padding token."""
     if blank_id is None:
         blank_id = getattr(tokenizer, "pad_token_id", None)
     if blank_id is None or blank_id < 0:

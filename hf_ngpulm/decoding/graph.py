@@ -59,7 +59,7 @@ class GraphDecoder:
         beam_threshold: hypotheses that score so much less than the best one are dropped (natural log; 14).
         beta: bonus for each token or word (natural log), against an LM's liking for short transcripts: a number or a tensor
             `[B]`. By default 3 for a weight of 1, in proportion.
-        beta_per: "token" or "word": what `beta` is for. Words begin with a mark, or behind a delimiter.
+        beta_per: "token" or "word": what `beta` is for. Words begin with a mark, or after a delimiter.
         phrases: what shall be recognised, for all rows: texts, pairs of a text and a discount, a mapping, a `PhraseBooster`, or
             what `context` returns; or a list with such a context (or None) per row.
         discount: what each token of a phrase adds (natural log), at least 0. By default 1.
@@ -207,7 +207,7 @@ class GraphDecoder:
         return self.contexts.of(phrases, lm, self.lm_weights(1)[0])
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor | None = None) -> GraphDecoder:
-        """The same with other phrases, as cheaply as phrases can be changed.
+        """Return the same with other phrases, as cheaply as phrases can be changed.
 
         Args:
             phrases: as for the decoder.
@@ -218,7 +218,7 @@ class GraphDecoder:
         return selected
 
     def select(self, rows: Sequence[int]) -> GraphDecoder:
-        """The same decoder for a batch of some of the rows that LMs, phrases, weights and `beta` list, in this order."""
+        """Return the same decoder for a batch of some of the rows that LMs, phrases, weights and `beta` list, in this order."""
         selected = copy.copy(self)
         selected.fusion = self.fusion.select(rows)
         selected.per_row = None if self.per_row is None else [self.per_row[row] for row in rows]
@@ -235,7 +235,8 @@ class GraphDecoder:
         phrase_weight: float | Tensor | None = None,
         beta: float | Tensor | None = None,
     ) -> GraphDecoder:
-        """The same with other weights; None leaves one as it is. Arguments as for the decoder, and for `with_phrases`."""
+        """Return the same with other weights; None leaves one as it is. Arguments as for the decoder, and for
+        `with_phrases`."""
         selected = copy.copy(self)
         selected.fusion = self.fusion.with_weights(lm_weight)
         selected.beta = self.beta if beta is None else check_weight(beta, "beta")
@@ -243,7 +244,7 @@ class GraphDecoder:
         return selected
 
     def lm_weights(self, batch_size: int) -> list[float]:
-        """The weight of the language model in each row."""
+        """Return the weight of the language model in each row."""
         weight = self.fusion.weight
         return weight.tolist() if isinstance(weight, Tensor) else [weight] * batch_size
 

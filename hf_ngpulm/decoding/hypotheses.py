@@ -39,7 +39,7 @@ class Hypothesis:
         lm_score: the language model's log-probability of the tokens, without `</s>`; 0 without a model.
         phrase_score: what phrases have earned (see `hf_ngpulm.PhraseBooster`), before it is weighted.
         token_frames: the frame at which each token begins.
-        token_ends: the frame behind the last one of each token.
+        token_ends: the frame after the last one of each token.
         token_confidences: for each token the mean confidence of its frames, from 0 to 1 (see `hf_ngpulm.search.confidence`).
     """
 

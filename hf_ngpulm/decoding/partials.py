@@ -14,7 +14,7 @@ from .hypotheses import Hypothesis, Word
 
 
 class Spoken(NamedTuple):
-    """Tokens, first frames, frames behind the last ones, and confidences: arrays of the same shape."""
+    """Tokens, first frames, frames after the last ones, and confidences: arrays of the same shape."""
 
     ids: np.ndarray
     starts: np.ndarray
@@ -52,7 +52,7 @@ class Transcript:
         lm_score: float = 0.0,
         phrase_score: float = 0.0,
     ) -> Hypothesis:
-        """The first `count` tokens, and those of a tail, of an utterance of so many frames."""
+        """Return the first `count` tokens, and those of a tail, of an utterance of so many frames."""
         token_ids = [*self.ids[:count], *tail.ids.tolist()]
         confidences = [*self.confidences[:count], *tail.confidences.tolist()] if self.has_confidences else []
         return Hypothesis(
@@ -70,7 +70,7 @@ class Transcript:
         )
 
     def text(self, count: int, more: Sequence[int]) -> str:
-        """The text of the first `count` tokens and some more.
+        """Return the text of the first `count` tokens and some more.
 
         Only the end is read anew: from two words on that all hypotheses have, since how a word is written may depend on the one
         before it (spaces).
@@ -88,7 +88,7 @@ class Transcript:
         return self.splitter.text([*self.ids[:count], *more]) if text is None else text
 
     def _added(self, more: Sequence[int]) -> str | None:
-        """What some tokens behind `at` add to the text; None if they change it."""
+        """Return what some tokens after `at` add to the text; None if they change it."""
         whole = self.splitter.text([*self.ids[self._before : self._at], *more])
         return whole[len(self._between) :] if whole.startswith(self._between) else None
 

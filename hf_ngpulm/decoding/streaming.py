@@ -106,7 +106,7 @@ class StreamingDecoder:
         self._opened = 0
 
     def __len__(self) -> int:
-        """Streams that are open."""
+        """Return how many streams are open."""
         return len(self._slot_of)
 
     @torch.inference_mode()
@@ -157,7 +157,8 @@ class StreamingDecoder:
         return sid
 
     def _open_graph(self, lm: Any, lm_weight: float | None, phrases: Any, discount: float | None) -> int:
-        """The same for streams in the graphs of their language models: their phrases depend on these and their weights."""
+        """Return the same for streams in the graphs of their language models: their phrases depend on these and their
+        weights."""
         assert isinstance(self.decoder, GraphDecoder)
         own, weight = self._lm(lm, lm_weight)
         models = self._fusion.row(own, weight, self.device)
@@ -204,7 +205,7 @@ class StreamingDecoder:
         return made
 
     def _take_slot(self) -> tuple[int, int]:
-        """Number and slot of a new stream."""
+        """Return number and slot of a new stream."""
         if not self._free:
             raise ValueError(
                 f"{len(self)} streams are open, no more may be (max_streams={self.max_streams}); close one, or make a "
@@ -216,7 +217,7 @@ class StreamingDecoder:
         return sid, slot
 
     def _context(self, lm: Any, lm_weight: float, discount: float | None, phrases: Any) -> Booster | None:
-        """What a graph's stream follows for some phrases."""
+        """Return what a graph's stream follows for some phrases."""
         assert isinstance(self.decoder, GraphDecoder)
         contexts = self.decoder.contexts if discount is None else self.decoder.contexts.with_discount(discount)
         return contexts.of(phrases, lm, lm_weight)
@@ -234,7 +235,7 @@ class StreamingDecoder:
         """Have streams go on with other phrases, also in mid-utterance.
 
         Matches in progress of the old phrases are given up and give back what they have got; those of the new ones begin with
-        the next token (where a delimiter stands between words, behind the next one). In a graph, discounts of arcs that have
+        the next token (where a delimiter stands between words, after the next one). In a graph, discounts of arcs that have
         been taken are kept. Other streams aren't disturbed, and
         phrases that streams have had before are switched to at once.
 
@@ -273,7 +274,7 @@ class StreamingDecoder:
         self._follower.follow(slots, boosters, weights, is_empty)
 
     def _lm(self, lm: NGramLM | LogLinear | None, lm_weight: float | None) -> tuple[NGramLM | LogLinear | None, float]:
-        """What a stream is fused with, and its weight."""
+        """Return what a stream is fused with, and its weight."""
         fusion = self._fusion
         if not fusion.models:
             if lm is not DECODERS_LM and lm is not None:
@@ -345,7 +346,7 @@ class StreamingDecoder:
         return partials
 
     def _problem(self, sid: int, chunk: Tensor) -> str | None:
-        """What keeps a chunk from being decoded."""
+        """Return what keeps a chunk from being decoded."""
         slot = self._slot_of.get(sid)
         if slot is None:
             was_open = isinstance(sid, int) and 0 <= sid < self._opened
@@ -433,7 +434,7 @@ class StreamingDecoder:
 
 
 def _slots(decoder: CTCDecoder | GraphDecoder | TransducerDecoder, models: RowModels, dtype: torch.dtype) -> Slots:
-    """The searches that a decoder's settings ask for."""
+    """Return the searches that a decoder's settings ask for."""
     if not isinstance(decoder, TransducerDecoder) and isinstance(decoder.beta, Tensor):
         raise ValueError("beta has a number for each row of a batch, which streams aren't; pass one number")
     if isinstance(decoder, GraphDecoder):
@@ -445,12 +446,12 @@ def _slots(decoder: CTCDecoder | GraphDecoder | TransducerDecoder, models: RowMo
 
 
 def _in_graph(lm: Any, lm_weight: float, discount: float | None) -> tuple[NGramLM | None, float, float | None]:
-    """What a graph's stream is decoded with: one LM, not several in one, and its weight as the search has it."""
+    """Return what a graph's stream is decoded with: one LM, not several in one, and its weight as the search has it."""
     return lm, 0.0 if lm is None else float(np.float32(lm_weight)), discount
 
 
 def _endpoint(frames: int | None, seconds: float | None, frame_seconds: float | None) -> int | None:
-    """The rule in frames."""
+    """Return the rule in frames."""
     if frames is not None and seconds is not None:
         raise ValueError("endpoint_frames and endpoint_seconds are two ways to say the same; pass one of them")
     if frames is not None:

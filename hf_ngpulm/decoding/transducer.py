@@ -102,7 +102,7 @@ class TransducerDecoder:
         return self.search.num_return_sequences
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> TransducerDecoder:
-        """The same with other phrases, as cheaply as phrases can be changed."""
+        """Return the same with other phrases, as cheaply as phrases can be changed."""
         selected = copy.copy(self)
         selected.search = self.search.with_phrases(phrases, phrase_weight)
         return selected
@@ -113,13 +113,13 @@ class TransducerDecoder:
         phrase_weight: float | Tensor | None = None,
         ilm_weight: float | None = None,
     ) -> TransducerDecoder:
-        """The same with other weights, numbers or (but for `ilm_weight`) tensors `[B]`; None leaves one as it is."""
+        """Return the same with other weights, numbers or (but for `ilm_weight`) tensors `[B]`; None leaves one as it is."""
         selected = copy.copy(self)
         selected.search = self.search.with_weights(lm_weight, phrase_weight, ilm_weight)
         return selected
 
     def select(self, rows: Sequence[int]) -> TransducerDecoder:
-        """The same decoder for a batch of some of the rows that LMs, phrases and weights list, in this order."""
+        """Return the same decoder for a batch of some of the rows that LMs, phrases and weights list, in this order."""
         selected = copy.copy(self)
         selected.search = self.search.select(rows)
         return selected

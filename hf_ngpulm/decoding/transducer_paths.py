@@ -33,12 +33,12 @@ NUM_BEAMS = 4
 
 
 class Paths(NamedTuple):
-    """What was found for `B` rows, `N` paths each, best first; on the CPU. Entries behind a path's last step mean nothing.
+    """What was found for `B` rows, `N` paths each, best first; on the CPU. Entries after a path's last step mean nothing.
 
     Args:
         counts: int64 `[B, N]`, number of steps; -1 where there is no path.
         labels, frames, durations: int64 `[B, N, S]`, of each step: the class, a token or the blank; the frame; and the frames
-            that the search moved on behind it.
+            that the search moved on after it.
         scores: float64 `[B, N]`, what was maximised (but for the division by the length).
         acoustic_scores, lm_scores, phrase_scores: float64 `[B, N]`, see `hf_ngpulm.Hypothesis`.
         confidences: float32 `[B, N, S]` of the frames of tokens, if asked for.
@@ -131,7 +131,7 @@ class TransducerSearch(WithoutCaches, caches={"_kept": dict}):
         self._kept: Kept = {}
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> TransducerSearch:
-        """The same with other phrases, as cheaply as phrases can be changed."""
+        """Return the same with other phrases, as cheaply as phrases can be changed."""
         selected = copy.copy(self)
         selected.fusion = self.fusion.with_phrases(phrases, phrase_weight)
         return selected
@@ -142,7 +142,7 @@ class TransducerSearch(WithoutCaches, caches={"_kept": dict}):
         phrase_weight: float | Tensor | None = None,
         ilm_weight: float | None = None,
     ) -> TransducerSearch:
-        """The same with other weights; None leaves one as it is."""
+        """Return the same with other weights; None leaves one as it is."""
         selected = copy.copy(self)
         selected.fusion = self.fusion.with_weights(lm_weight, phrase_weight)
         if ilm_weight is not None:
@@ -150,7 +150,7 @@ class TransducerSearch(WithoutCaches, caches={"_kept": dict}):
         return selected
 
     def select(self, rows: Sequence[int]) -> TransducerSearch:
-        """The same search for a batch of some of the rows that LMs, phrases and weights list, in this order."""
+        """Return the same search for a batch of some of the rows that LMs, phrases and weights list, in this order."""
         selected = copy.copy(self)
         selected.fusion = self.fusion.select(rows)
         return selected

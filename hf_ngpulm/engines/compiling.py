@@ -13,7 +13,8 @@ logger = logging.getLogger(__name__)
 
 
 def compiling(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """`numba.njit` with some options. What it compiles stays on disk, or, where no folder can be written to, in the process."""
+    """Return `numba.njit` with some options. What it compiles stays on disk, or, where no folder can be written to, in the
+    process."""
 
     def compiled(function: Callable[..., Any]) -> Any:
         try:

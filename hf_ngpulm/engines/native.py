@@ -51,7 +51,7 @@ _names = _Names()
 
 
 def _address(value: Any, element: str | None, *names: str) -> int | None:
-    """Where the numbers of a tensor or array are, `element` their type (None for any)."""
+    """Return where the numbers of a tensor or array are, `element` their type (None for any)."""
     if value is None:
         return None
     if isinstance(value, np.ndarray):
@@ -70,7 +70,7 @@ _POINTERS: dict[tuple[str, str], type] = {}
 
 
 def _pointer(element: str, name: str) -> type:
-    """The ctypes type of a pointer parameter."""
+    """Return the ctypes type of a pointer parameter."""
     if (element, name) not in _POINTERS:
         dtype = None if element == "void" else ELEMENTS[element]
 
@@ -171,7 +171,7 @@ class Function:
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The library for this processor, checked to belong to this package.
+    """Return the library for this processor, checked to belong to this package.
 
     The environment variable HF_NGPULM_NATIVE names another one: the path of a library, or an instruction set (such as
     `x86-64-v3`).
@@ -213,7 +213,7 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def _digest() -> str | None:
-    """The digest of the sources as `csrc/build.py` makes it; None outside a source tree."""
+    """Return the digest of the sources as `csrc/build.py` makes it; None outside a source tree."""
     if not (SOURCES / "build.py").exists():
         return None
     found = hashlib.sha256()

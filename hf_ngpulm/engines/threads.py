@@ -43,7 +43,7 @@ def in_threads(run: _Run[_Found], rows: int, elements_per_row: int) -> list[_Fou
 
 
 def block_bounds(rows: int, least: int) -> np.ndarray:
-    """Bounds of a block of rows for each core, of at least so many rows each."""
+    """Return bounds of a block of rows for each core, of at least so many rows each."""
     return np.linspace(0, rows, max(1, min(os.cpu_count() or 1, rows // least)) + 1).astype(np.int64)
 
 
@@ -63,7 +63,8 @@ def in_blocks(
 
 
 def _was_forked() -> bool:
-    """Whether this process was forked from another one and goes on with the same program, as Linux knows (PF_FORKNOEXEC)."""
+    """Return whether this process was forked from another one and goes on with the same program, as Linux knows
+    (PF_FORKNOEXEC)."""
     try:
         after_name = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
         return bool(int(after_name.split()[6]) & 0x40)
@@ -107,7 +108,8 @@ def _in_team(parallel: Callable[..., None], run: _Run[_Found], bounds: np.ndarra
 
 @functools.lru_cache(maxsize=1)
 def _openmp() -> Callable[..., Any] | None:
-    """`GOMP_parallel(body, data, threads, flags)` of the OpenMP runtime that torch runs on, None where that has no such thing.
+    """Return `GOMP_parallel(body, data, threads, flags)` of the OpenMP runtime that torch runs on, None where that has no
+    such thing.
 
     It is what compilers call for `#pragma omp parallel`; LLVM's and Intel's runtimes have it as well as GNU's. It is looked up
     through torch's library, so that it isn't another runtime's.

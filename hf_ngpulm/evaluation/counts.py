@@ -30,7 +30,7 @@ class ErrorCounts:
 
     @classmethod
     def together(cls, utterances: Iterable[ErrorCounts]) -> ErrorCounts:
-        """The sums over utterances."""
+        """Return the sums over utterances."""
         each = tuple(utterances)
         return cls(
             substitutions=sum(counts.substitutions for counts in each),
@@ -60,7 +60,7 @@ class ErrorCounts:
 
 
 def word_errors(references: Iterable[str], hypotheses: Iterable[str], normalise: Normalisation = None) -> ErrorCounts:
-    """Count word errors; `rate` is the word error rate (WER).
+    """Return count word errors; `rate` is the word error rate (WER).
 
     The edits are the fewest that make the hypothesis of the reference (Levenshtein 1966), as jiwer counts them: where several
     edits are as few, its choice decides what is a substitution, what a deletion and an insertion.
@@ -79,7 +79,7 @@ def word_errors(references: Iterable[str], hypotheses: Iterable[str], normalise:
 
 
 def character_errors(references: Iterable[str], hypotheses: Iterable[str], normalise: Normalisation = None) -> ErrorCounts:
-    """Count character errors; `rate` is the character error rate (CER).
+    """Return count character errors; `rate` is the character error rate (CER).
 
     Characters are Unicode code points; blanks between words count, several in a row as one. See `word_errors`.
     """
@@ -89,7 +89,7 @@ def character_errors(references: Iterable[str], hypotheses: Iterable[str], norma
 
 
 def pairs(references: Iterable[str], hypotheses: Iterable[str], normalise: Normalisation) -> list[tuple[str, str]]:
-    """Checked and normalised texts, reference and hypothesis of each utterance."""
+    """Return checked and normalised texts, reference and hypothesis of each utterance."""
     said, heard = _texts("references", references), _texts("hypotheses", hypotheses)
     if len(said) != len(heard):
         raise ValueError(f"one hypothesis per reference is needed, got {len(said)} references and {len(heard)} hypotheses")

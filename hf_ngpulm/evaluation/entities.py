@@ -30,7 +30,7 @@ class EntityMatches:
 
     @classmethod
     def together(cls, utterances: Iterable[EntityMatches]) -> EntityMatches:
-        """The sums over utterances."""
+        """Return the sums over utterances."""
         each = tuple(utterances)
         return cls(
             true_positives=sum(matches.true_positives for matches in each),
@@ -91,10 +91,10 @@ def entity_errors(
     entities: Iterable[str] | Iterable[Iterable[str]],
     normalise: Normalisation = None,
 ) -> EntityErrors:
-    """Count errors on entities (names, terms: the phrases that were boosted) and on the other words apart.
+    """Return count errors on entities (names, terms: the phrases that were boosted) and on the other words apart.
 
     *Occurrences.* In a text they are found from left to right: where several entities begin at a word, the longest one
-    counts, and the search goes on behind it, so that occurrences never overlap. An entity that is listed twice counts once.
+    counts, and the search goes on after it, so that occurrences never overlap. An entity that is listed twice counts once.
 
     *Alignment.* Words of reference and hypothesis are aligned with the fewest edits, so that all errors together are as many
     as those of `word_errors`. Where several alignments have as few, the first of these that differs decides: fewest errors on
@@ -141,7 +141,7 @@ def entity_errors(
 
 
 def per_utterance(entities: Iterable[str] | Iterable[Iterable[str]], count: int) -> list[tuple[str, ...]]:
-    """The phrases of each of `count` utterances, checked."""
+    """Return the phrases of each of `count` utterances, checked."""
     remedy = "give a list of phrases for each utterance, or one for all"
     if isinstance(entities, str):
         raise ValueError(f"entities should be a list, got the text {entities!r}; {remedy}")
@@ -178,7 +178,7 @@ class _Phrases(NamedTuple):
         return cls(numbers, sorted({len(words) for words in numbers}, reverse=True))
 
     def occurrences(self, words: Sequence[str]) -> list[Occurrence]:
-        """Where they are in a text."""
+        """Return where they are in a text."""
         found: list[Occurrence] = []
         start = 0
         while start < len(words):

@@ -40,7 +40,7 @@ def aligned_counts(
     reference_occurrences: Sequence[Occurrence],
     hypothesis_occurrences: Sequence[Occurrence],
 ) -> tuple[ErrorCounts, ErrorCounts, int]:
-    """Errors on words of entities and on others, and the number of entities recognised as a whole.
+    """Return errors on words of entities and on others, and the number of entities recognised as a whole.
 
     Args:
         reference, hypothesis: words of one utterance.
@@ -89,7 +89,7 @@ def aligned_counts(
 
 
 def _ends(occurrences: Sequence[Occurrence], words: int) -> np.ndarray:
-    """int64 `[words + 1, 2]`: number and length of the entity that ends in front of each word; -1 and 0 for none."""
+    """Return int64 `[words + 1, 2]`: number and length of the entity that ends in front of each word; -1 and 0 for none."""
     ends = np.full((words + 1, 2), (-1, 0), dtype=np.int64)
     for start, end, entity in occurrences:
         ends[end] = entity, end - start

@@ -151,7 +151,8 @@ class _Run:
         self.resumed = False
 
     def of_share(self, parts: Parts, rank: int, size: int) -> dict[int, dict[str, Any]] | None:
-        """Records of all recordings, those of this process's batches and those of files; None but in the first process."""
+        """Return records of all recordings, those of this process's batches and those of files; None but in the first
+        process."""
         parts.folder.mkdir(parents=True, exist_ok=True)
         watch = Watch(parts.folder, size) if rank == 0 else None
         found: dict[int, dict[str, Any]] = {}
@@ -213,7 +214,7 @@ class _Run:
         return found
 
     def clock(self) -> Clock:
-        """Where the time went until now."""
+        """Return where the time went until now."""
         warm_up = self.warm_up or 0.0
         wall = time.perf_counter() - self.begin - warm_up
         return Clock(wall, self.recogniser.model_seconds, self.recogniser.decoder_seconds, self.waiting, warm_up)
@@ -268,7 +269,7 @@ def _loaded(name: str, device: str | None, dtype: Any, settings: dict[str, Any])
 
 
 def device_and_dtype(device: str | None, dtype: Any) -> tuple[str, dict[str, Any]]:
-    """Where to load a model, and what to tell the pipeline of its numbers.
+    """Return where to load a model, and what to tell the pipeline of its numbers.
 
     Args:
         device: None is the GPU of this process if there is one.
@@ -312,7 +313,7 @@ def _recogniser(
 def _about(
     recogniser: Recogniser, recordings: Recordings, settings: dict[str, Any], entities_as_phrases: bool, batch_size: int
 ) -> dict[str, Any]:
-    """What the results depend on, as JSON knows it."""
+    """Return what the results depend on, as JSON knows it."""
     pipeline = recogniser.pipeline
     effective = {**(pipeline._ngram_settings or {}), **settings}
     effective |= pipeline.remembered(effective, pipeline._search_given(dict(settings)))
@@ -341,7 +342,7 @@ def _about(
 
 
 def _saved(parts: Parts) -> dict[int, dict[str, Any]]:
-    """Records of a run that has been finished; transcripts and normalisation may have changed since."""
+    """Return records of a run that has been finished; transcripts and normalisation may have changed since."""
     path = summary_path(parts.output)
     if not path.exists():
         raise ValueError(

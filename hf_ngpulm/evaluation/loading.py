@@ -38,7 +38,7 @@ class Loaded:
 
 
 def audio_or_problem(recording: Recording, sampling_rate: int) -> np.ndarray | str:
-    """A recording's samples, float32 `[N]`; or, in one line, why they can't be read."""
+    """Return a recording's samples, float32 `[N]`; or, in one line, why they can't be read."""
     try:
         return load_audio(recording, sampling_rate)
     except (ValueError, OSError) as error:
@@ -46,7 +46,7 @@ def audio_or_problem(recording: Recording, sampling_rate: int) -> np.ndarray | s
 
 
 def batches(recordings: Sequence[Recording], batch_size: int, longest: float) -> Iterator[list[int]]:
-    """Numbers of recordings in batches of similar length, the longest first.
+    """Yield numbers of recordings in batches of similar length, the longest first.
 
     The batches are the same in whichever and however many processes they are made: so is what a model says of them.
 
@@ -147,6 +147,6 @@ class Loader:
 
 
 def shares(total: float, weights: Sequence[float]) -> list[float]:
-    """A sum, divided by weights."""
+    """Return a sum, divided by weights."""
     whole = sum(weights)
     return [total * weight / whole if whole else total / len(weights) for weight in weights]

@@ -37,7 +37,7 @@ class Parts:
         self._read: dict[Path, int] = {}  # bytes of each file that were read
 
     def found(self) -> Iterator[dict[str, Any]]:
-        """What has come into any of the files since the last call.
+        """Yield what has come into any of the files since the last call.
 
         Raises:
             SettingsMismatchError: a file is of other settings.
@@ -85,7 +85,7 @@ class Parts:
         self._file.flush()
 
     def _opened(self) -> IO[bytes]:
-        """This process's file, locked, without a line that was cut short."""
+        """Open this process's file, locked, without a line that was cut short."""
         self.folder.mkdir(parents=True, exist_ok=True)
         file = open(self.path, "a+b")  # noqa: SIM115
         try:
@@ -119,12 +119,12 @@ class Parts:
 
 
 def fingerprint_of(settings: dict[str, Any]) -> str:
-    """A short name of settings; others have another one."""
+    """Return a short name of settings; others have another one."""
     return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def digest_of(tensors: Iterable[tuple[str, Any]]) -> str:
-    """A short name of a model's numbers: of names, shapes, and samples from all over each tensor.
+    """Return a short name of a model's numbers: of names, shapes, and samples from all over each tensor.
 
     Reading all numbers of a large model would take seconds; other training changes every one of them.
     """

@@ -28,7 +28,7 @@ class WorkerLostError(RuntimeError):
 
 
 def rank_and_size() -> tuple[int, int]:
-    """This process's number, and how many there are, as torchrun, accelerate or MPI says.
+    """Return this process's number, and how many there are, as torchrun, accelerate or MPI says.
 
     Raises:
         ValueError: RANK and WORLD_SIZE that make no sense.
@@ -40,14 +40,15 @@ def rank_and_size() -> tuple[int, int]:
 
 
 def launched_alone() -> bool:
-    """Whether `accelerate launch --num_processes N` has started a single process: without a GPU it needs --multi_gpu, too."""
+    """Return whether `accelerate launch --num_processes N` has started a single process: without a GPU it needs --multi_gpu,
+    too."""
     return "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ and rank_and_size() == (0, 1) and not any(
         name in os.environ for name in _NAMES["WORLD_SIZE"]
     )  # fmt: skip
 
 
 def local_rank() -> int:
-    """This process's number among those of its machine, which is that of its GPU."""
+    """Return this process's number among those of its machine, which is that of its GPU."""
     rank = _first_of("LOCAL_RANK", "0")
     return int(rank) if rank.isdecimal() else 0
 
@@ -145,7 +146,7 @@ class Watch:
             time.sleep(0.1)
 
     def _lost(self, rank: int) -> str | None:
-        """Why nothing more is to be expected of a process, None if something is."""
+        """Say why nothing more is to be expected of a process, None if something is."""
         last, when = self._seen[rank]
         now = time.monotonic()
         text = self._text(rank)

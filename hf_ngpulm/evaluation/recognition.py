@@ -101,15 +101,15 @@ class Recogniser:
     # What the loading thread calls
 
     def is_long(self, samples: int) -> bool:
-        """Whether audio of so many samples is cut."""
+        """Return whether audio of so many samples is cut."""
         return samples > self.chunk_seconds * self.sampling_rate
 
     def step_of(self, audios: Sequence[np.ndarray], numbers: Sequence[int]) -> Step:
-        """The step of some whole recordings."""
+        """Return the step of some whole recordings."""
         return Step(self._collated([piece for audio in audios for piece in self._pieces(audio)]), tuple(numbers))
 
     def steps_of_long(self, audio: np.ndarray, number: int, batch_size: int) -> Iterator[Step]:
-        """The steps of a recording that is cut; its features are made as they are asked for."""
+        """Yield the steps of a recording that is cut; its features are made as they are asked for."""
         pieces: Iterator[dict[str, Any]]
         if self.family is Seq2SeqNGramPipeline:
             pieces = (
@@ -173,7 +173,7 @@ class Recogniser:
         return [Heard(text, None, self._is_cut(row.tolist())) for text, row in zip(texts, out["tokens"])]
 
     def _is_cut(self, tokens: list[int]) -> bool:
-        """Whether a row of `generate` has no end and as many tokens as it may have."""
+        """Return whether a row of `generate` has no end and as many tokens as it may have."""
         config = getattr(self.pipeline, "generation_config", None) or self.pipeline.model.generation_config
         given = {**vars(config), **self.forward_settings, **(self.forward_settings.get("generate_kwargs") or {})}
         limit = next((given[name] for name in ("max_new_tokens", "max_length") if given.get(name) is not None), None)
@@ -253,7 +253,7 @@ class _Clocks:
 
 
 def cut_where_quiet(audio: np.ndarray, seconds: float, sampling_rate: int) -> Iterator[np.ndarray]:
-    """Parts of audio of at most so many seconds, for models that hear no more at once.
+    """Yield parts of audio of at most so many seconds, for models that hear no more at once.
 
     Each is cut where the last sixth of what it may have is quietest, so that few words are cut in two.
     """

@@ -51,7 +51,7 @@ def read_recordings(
     entities_field: str = "entities",
     limit: int | None = None,
 ) -> Recordings:
-    """Recordings and their transcripts, of whatever holds them.
+    """Return recordings and their transcripts, of whatever holds them.
 
     Args:
         source: one of
@@ -81,7 +81,7 @@ def read_recordings(
 
 
 def recordings_of(name: str, fields: Fields, split: str | None, config: str | None, limit: int | None) -> Recordings:
-    """The recordings of a source."""
+    """Return the recordings of a source."""
     path = Path(name)
     if path.is_file() and path.suffix.lower() != ".parquet":
         if split is not None or config is not None:
@@ -114,7 +114,7 @@ def recordings_of(name: str, fields: Fields, split: str | None, config: str | No
 
 
 def _listed(name: str, found: Iterable[Recording], limit: int | None) -> Recordings:
-    """Recordings with ids of which none occurs twice, and their fingerprint."""
+    """Return recordings with ids of which none occurs twice, and their fingerprint."""
     rows: list[Recording] = []
     taken: set[str] = set()
     digest = hashlib.blake2b(digest_size=16)
@@ -133,7 +133,7 @@ def _listed(name: str, found: Iterable[Recording], limit: int | None) -> Recordi
 
 
 def _unique(name: str, taken: set[str]) -> str:
-    """A name, or for the second of that name "name#2"; then taken."""
+    """Return a name, or for the second of that name "name#2"; then taken."""
     unique, number = name, 1
     while unique in taken:
         number += 1
@@ -181,7 +181,8 @@ def _object(value: Any, where: str) -> dict[str, Any]:
 
 
 def _recordings_in(rows: Iterable[Row], fields: Fields, root: Path | None = None) -> Iterator[Recording]:
-    """Recordings of a manifest's rows; `root` is what the ids of unnamed ones are relative to, if it isn't the manifest."""
+    """Yield recordings of a manifest's rows; `root` is what the ids of unnamed ones are relative to, if it isn't the
+    manifest."""
     for row in rows:
         values = row.values
         candidates = AUDIO_FIELDS if fields.audio is None else (fields.audio,)
@@ -242,7 +243,7 @@ def _seconds(value: Any, name: str, where: str) -> float | None:
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """All files in a folder and those within it but for hidden ones, in the order of their names."""
+    """Return all files in a folder and those within it but for hidden ones, in the order of their names."""
     found = []
     for root, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -282,7 +283,7 @@ def _recordings_beside(folder: Path, files: list[Path], fields: Fields) -> Itera
 
 
 def _dataset(name: str, fields: Fields, split: str | None, config: str | None, limit: int | None) -> Recordings:
-    """A dataset on the Hub, saved in a folder, or in Parquet files."""
+    """Return a dataset on the Hub, saved in a folder, or in Parquet files."""
     import datasets
 
     path = Path(name)
@@ -354,7 +355,7 @@ def _split_of(rows: Any, name: str, split: str | None) -> Any:
 
 
 def _content(value: Any, where: str, folder: Path) -> tuple[Path | np.ndarray | bytes, int | None]:
-    """Audio out of a cell, and its rate if it is samples."""
+    """Return audio out of a cell, and its rate if it is samples."""
     if isinstance(value, str):
         return folder / value, None
     if isinstance(value, bytes):

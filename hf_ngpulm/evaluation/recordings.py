@@ -37,7 +37,7 @@ class Recording:
 
     @property
     def seconds(self) -> float:
-        """How long it is, by its header; NaN if that can't be read, or the file isn't there."""
+        """Return how long it is, by its header; NaN if that can't be read, or the file isn't there."""
         if self.duration is not None:
             return self.duration
         if isinstance(self.audio, np.ndarray):
@@ -90,7 +90,7 @@ class Recordings(Sequence[Recording]):
         return row if self._made is None else self._made(number, row)
 
     def described(self, number: int) -> Recording:
-        """A recording's id, transcript and entities; its audio may be missing."""
+        """Return a recording's id, transcript and entities; its audio may be missing."""
         return self[number] if self._described is None else self._described(number)
 
     def __iter__(self) -> Iterator[Recording]:
@@ -98,7 +98,7 @@ class Recordings(Sequence[Recording]):
 
 
 def load_audio(recording: Recording, sampling_rate: int) -> np.ndarray:
-    """Samples of a recording: channels mixed, resampled, float32 `[N]`; none if it has none.
+    """Return samples of a recording: channels mixed, resampled, float32 `[N]`; none if it has none.
 
     Long files are read and resampled in blocks, so that memory holds little more than the result.
 

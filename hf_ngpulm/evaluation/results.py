@@ -49,13 +49,13 @@ class Utterance:
 
     @property
     def ran_away(self) -> bool:
-        """Whether it was cut, or says a phrase again and again that its transcript doesn't."""
+        """Return whether it was cut, or says a phrase again and again that its transcript doesn't."""
         said = [(text or "").lower().split() for text in (self.hypothesis, self.reference)]
         return self.cut or (runs_away(said[0]) and not runs_away(said[1]))
 
     @property
     def scored(self) -> bool:
-        """Whether it takes part in error rates."""
+        """Return whether it takes part in error rates."""
         return self.reference is not None and self.hypothesis is not None
 
 
@@ -142,17 +142,17 @@ class Evaluation:
 
     @property
     def without_transcript(self) -> int:
-        """How many were recognised but have no transcript, and are in no error rate."""
+        """Return how many were recognised but have no transcript, and are in no error rate."""
         return sum(utterance.reference is None and utterance.problem is None for utterance in self.utterances)
 
     @property
     def without_audio(self) -> int:
-        """How many last 0 s; their hypothesis is empty."""
+        """Return how many last 0 s; their hypothesis is empty."""
         return sum(utterance.problem is None and utterance.audio_seconds == 0 for utterance in self.utterances)
 
     @property
     def runaways(self) -> int:
-        """How many hypotheses were cut at the limit of tokens, or say a phrase again and again."""
+        """Return how many hypotheses were cut at the limit of tokens, or say a phrase again and again."""
         return sum(utterance.ran_away for utterance in self.utterances)
 
     @property
@@ -170,7 +170,7 @@ class Evaluation:
         return _ratio(self.audio_seconds, math.fsum(utterance.decoder_seconds for utterance in self.utterances))
 
     def interval(self, of: str = "wer", level: float = 0.95) -> Interval | None:
-        """The bootstrap confidence interval of "wer", "cer" or "entity_wer"; None if there is no such rate."""
+        """Return the bootstrap confidence interval of "wer", "cer" or "entity_wer"; None if there is no such rate."""
         scores = self.scores
         counts = {"wer": scores.words, "cer": scores.characters}
         if scores.entities is not None:
@@ -178,7 +178,7 @@ class Evaluation:
         return bootstrap(counts[of], level) if of in counts and counts[of].length else None
 
     def compare(self, other: Evaluation, level: float = 0.95) -> Compared:
-        """Paired significance of the difference in WER to another run on the same data.
+        """Return paired significance of the difference in WER to another run on the same data.
 
         Raises:
             ValueError: data that have no scored utterance in common, or other transcripts.
@@ -199,7 +199,7 @@ class Evaluation:
         return Compared(ours.rate, of_other.rate, paired_significance(ours, of_other, level), len(common), alone)
 
     def summary(self, level: float = 0.95) -> dict[str, Any]:
-        """The figures as JSON knows them; rates in percent, None where there is none."""
+        """Return the figures as JSON knows them; rates in percent, None where there is none."""
         words, entities = self.scores.words, self.scores.entities
         told: dict[str, Any] = {
             "utterances": len(self.utterances),
@@ -285,7 +285,7 @@ class Compared:
     alone: int
 
     def summary(self) -> dict[str, Any]:
-        """The figures as JSON knows them; rates in percent."""
+        """Return the figures as JSON knows them; rates in percent."""
         found = self.comparison
         return {
             "wer": _percent(self.wer),
@@ -300,7 +300,7 @@ class Compared:
 
 
 def read_results(path: str | os.PathLike[str], normalise: Normalisation = None) -> Evaluation:
-    """An evaluation that was saved.
+    """Return an evaluation that was saved.
 
     Raises:
         ValueError: the file doesn't hold one; names the line.
@@ -328,7 +328,7 @@ def read_results(path: str | os.PathLike[str], normalise: Normalisation = None) 
 
 
 def summary_path(path: str | os.PathLike[str]) -> Path:
-    """Where the settings and figures of results lie."""
+    """Return where the settings and figures of results lie."""
     return Path(path).with_suffix(".summary.json")
 
 

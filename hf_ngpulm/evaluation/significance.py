@@ -52,7 +52,7 @@ class Comparison:
 
 
 def bootstrap(counts: ErrorCounts, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> Interval:
-    """The confidence interval of an error rate, between quantiles of the rates of draws.
+    """Return the confidence interval of an error rate, between quantiles of the rates of draws.
 
     Args:
         counts: what `word_errors` or `character_errors` returned, or the `entities` or `others` of `entity_errors`.
@@ -71,7 +71,7 @@ def bootstrap(counts: ErrorCounts, level: float = 0.95, resamples: int = 10_000,
 def paired_significance(
     a: ErrorCounts, b: ErrorCounts, level: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> Comparison:
-    """Whether A has a lower error rate than B, by draws of the same utterances for both.
+    """Return whether A has a lower error rate than B, by draws of the same utterances for both.
 
     Args:
         a, b: counts of two recognisers on the same utterances in the same order; otherwise as in `bootstrap`.
@@ -96,7 +96,7 @@ def paired_significance(
 
 
 def _table(name: str, counts: ErrorCounts) -> np.ndarray:
-    """int64 `[utterances, 2]`: errors and length of each."""
+    """Return int64 `[utterances, 2]`: errors and length of each."""
     if not counts.utterances:
         raise ValueError(f"{name} should be counts of several utterances, got {counts!r}, which tells of none by itself")
     table = np.array([(each.errors, each.length) for each in counts.utterances], dtype=np.int64)
@@ -106,7 +106,7 @@ def _table(name: str, counts: ErrorCounts) -> np.ndarray:
 
 
 def _drawn(table: np.ndarray, resamples: int, seed: int) -> np.ndarray:
-    """int64 `[draws, columns]`: sums of the rows of each draw in which the second column isn't 0."""
+    """Return int64 `[draws, columns]`: sums of the rows of each draw in which the second column isn't 0."""
     whole("resamples", resamples)
     random = np.random.default_rng(seed)
     at_once = max(1, NUMBERS_AT_ONCE // len(table))

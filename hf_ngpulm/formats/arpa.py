@@ -134,7 +134,7 @@ class ArpaFile:
         self.words = [word for word in self._all_words if word not in _SPECIAL_WORDS]
 
     def table(self, vocabulary: Vocabulary, units: str) -> NGramTable:
-        """The n-grams, of tokens. Arguments as for `read_arpa`."""
+        """Return the n-grams, of tokens. Arguments as for `read_arpa`."""
         try:
             _, ids = units_to_ids(self.words, units, vocabulary)
         except NGramFormatError as error:
@@ -142,7 +142,7 @@ class ArpaFile:
         return self._table(ids, vocabulary.size)
 
     def word_table(self) -> NGramTable:
-        """The n-grams, of words: id `i` is `words[i]`."""
+        """Return the n-grams, of words: id `i` is `words[i]`."""
         if len(set(self.words)) < len(self.words):
             double = Counter(self.words).most_common(1)[0][0]
             raise NGramFormatError(f"{self.path}: {double!r} occurs more than once among the 1-grams")
@@ -194,15 +194,15 @@ class _Text:
         self.bytes = np.frombuffer(self.buffer, dtype=np.uint8)
 
     def where(self, at: int) -> str:
-        """The file and the line that a byte is in, for a message."""
+        """Return the file and the line that a byte is in, for a message."""
         return f"{self.path}, line {self.line_number(at)}"
 
     def line_number(self, at: int) -> int:
-        """The line that a byte is in, from 1 up."""
+        """Return the line that a byte is in, from 1 up."""
         return self.buffer.count(b"\n", 0, at) + 1
 
     def line(self, at: int) -> bytes:
-        """The line that a byte is in."""
+        """Return the line that a byte is in."""
         end = self.buffer.find(b"\n", at)
         return self.buffer[self.buffer.rfind(b"\n", 0, at) + 1 : None if end < 0 else end]
 
@@ -228,14 +228,14 @@ class _Text:
         return [_Section(n, found[n - 1][1], found[n][0], counts[n - 1]) for n in range(1, len(counts) + 1)]
 
     def _headings(self, first: int, most: int) -> list[tuple[int, int]]:
-        """Where the first lines after some byte begin and end that begin with a backslash."""
+        """Return where the first lines after some byte begin and end that begin with a backslash."""
         places = np.empty(most, dtype=np.int64)
         found = _headings(self.bytes, first, len(self.buffer), places, most)
         ends = [self.buffer.find(b"\n", place) for place in places[:found].tolist()]
         return [(place, len(self.buffer) if end < 0 else end) for place, end in zip(places[:found].tolist(), ends)]
 
     def _counts(self, first: int, end: int) -> list[int]:
-        """How many n-grams of each order the header promises, in the bytes between `\\data\\` and the first section."""
+        """Return how many n-grams of each order the header promises, in the bytes between `\\data\\` and the first section."""
         if end > MAX_HEADER_BYTES:
             raise NGramFormatError(
                 f"{self.path}: no line \\1-grams: within the first {MAX_HEADER_BYTES:,} bytes; a header has one line per order"
@@ -258,7 +258,7 @@ class _Text:
 
 
 def _shown(line: bytes, size: int) -> str:
-    """The beginning of a line, for a message."""
+    """Return the beginning of a line, for a message."""
     return line.strip()[: 4 * size].decode("utf-8", "replace")[:size]
 
 
@@ -324,7 +324,7 @@ class _Columns:
             )
 
     def _number(self, begin: int, end: int, what: str) -> float:
-        """A number that the core doesn't read, such as log 0 as the toolkits write it."""
+        """Return a number that the core doesn't read, such as log 0 as the toolkits write it."""
         field = self.text.buffer[begin:end]
         if not _is_number(field):
             self._check_text(begin)
@@ -376,7 +376,7 @@ class _Unigrams(_Columns):
             self._check_text(self.section.first + error.start)
 
     def index(self, ids: np.ndarray) -> Any:
-        """The words as n-grams find them; `ids` int32 are what they stand for."""
+        """Return the words as n-grams find them; `ids` int32 are what they stand for."""
         slots = np.zeros(1 << (2 * len(ids)).bit_length(), dtype=np.int64)
         words = _WordsStruct(
             text=self._written, starts=self._starts, ids=ids, num_words=len(ids), slots=slots, num_slots=len(slots),
@@ -438,7 +438,7 @@ def _open_to_write(path: Path) -> Iterator[Any]:
 
 
 def unit_words(vocab_size: int, units: str, pieces: Iterable[str | None] | None = None) -> list[str | None]:
-    """How each token id is written in an ARPA file; None where it can't be."""
+    """Return how each token id is written in an ARPA file; None where it can't be."""
     if units == "id":
         return [str(token_id) for token_id in range(vocab_size)]
     if units == "nemo":
@@ -473,7 +473,7 @@ def _arpa_text(table: NGramTable, words: list[str | None]) -> Iterator[bytes]:
 
 
 def _decimal(values: np.ndarray) -> np.ndarray:
-    """Natural logs as log10, in as many decimal digits (7 to 9) as it takes for the same float32 to come back."""
+    """Return natural logs as log10, in as many decimal digits (7 to 9) as it takes for the same float32 to come back."""
     exact = values.astype(np.float64) / LN10
     magnitude = np.floor(np.log10(np.abs(np.where(exact == 0, 1, exact))))
     rounded = np.rint(exact * 10.0 ** (8 - magnitude)) / 10.0 ** (8 - magnitude)

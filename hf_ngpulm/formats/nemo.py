@@ -132,7 +132,7 @@ def _table(config: dict[str, int], state_dict: Mapping[str, Any]) -> NGramTable:
 
 
 def _check_arcs(bounds: Tensor, arc_from: Tensor, arc_order: Tensor, vocab_size: int, max_order: int) -> None:
-    """Each state's range in `start_end_arcs` holds its arcs and no others, and the empty context has every token."""
+    """Check that each state's range in `start_end_arcs` holds its arcs and no others, and the empty context has every token."""
     num_arcs = arc_from.numel()
     start, end = bounds.unbind(dim=1)
     index = torch.arange(num_arcs)
@@ -151,7 +151,8 @@ def _check_arcs(bounds: Tensor, arc_from: Tensor, arc_order: Tensor, vocab_size:
 def _check_contexts(
     context_length: Tensor, backoff_to: Tensor, arc_from: Tensor, arc_to: Tensor, arc_token: Tensor, max_order: int
 ) -> None:
-    """States are contexts, backoff arcs drop a context's first token, and arcs lead to the longest context there is."""
+    """Check that states are contexts, that backoff arcs drop a context's first token, and that arcs lead to the longest
+    context there is."""
     num_states = context_length.numel()
     if int(context_length[_ROOT]) != 0 or int(context_length[_BOS_STATE]) != 1:
         orders = int(context_length[_ROOT]) + 1, int(context_length[_BOS_STATE]) + 1
@@ -202,7 +203,7 @@ def _check_contexts(
 
 
 def _read_members(file: BinaryIO) -> tuple[bytes, bytes]:
-    """The two members' contents, found by base name."""
+    """Return the two members' contents, found by base name."""
     size = os.fstat(file.fileno()).st_size
     if file.read(2) == b"\x1f\x8b":
         file.seek(0)
@@ -248,7 +249,7 @@ def _gunzip(file: BinaryIO, limit: int) -> io.BytesIO:
 
 
 def _read_config(content: bytes) -> dict[str, int]:
-    """The sizes in `model_config.yaml`."""
+    """Return the sizes in `model_config.yaml`."""
     try:
         config = yaml.safe_load(content)
     except Exception as error:  # apart from YAMLError it lets a dozen others through: recursion, overflows, bad dates
@@ -296,7 +297,7 @@ def _read_state_dict(content: bytes) -> Mapping[str, Any]:
 
 
 def _check_tensors(config: dict[str, int], state_dict: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The model's tensors, of the right shapes: weights, finite, as float32; indices, in range, as int64."""
+    """Return the model's tensors, of the right shapes: weights, finite, as float32; indices, in range, as int64."""
     states, arcs, padded = config["num_states"], config["num_arcs"], config["num_arcs"] + config["vocab_size"]
     tensors = {}
     for name, size in (("arcs_weights", padded), ("backoff_weights", states), ("final_weights", states)):

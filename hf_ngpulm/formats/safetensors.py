@@ -35,7 +35,7 @@ OF_TENSORS = (
 
 
 def config_digest(values: Any) -> str:
-    """SHA-256 over what a config, as `config.json` has it, says of the tensors."""
+    """Return SHA-256 over what a config, as `config.json` has it, says of the tensors."""
     fields = {name: values.get(name) for name in OF_TENSORS} if isinstance(values, dict) else {}
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 

@@ -54,7 +54,7 @@ def units_to_ids(words: Sequence[str], units: str, vocabulary: Vocabulary) -> tu
 
 
 def are_word_level(words: Sequence[str], vocabulary: Vocabulary) -> bool:
-    """Whether the unigrams of a file are whole words, which aren't units of the vocabulary however they are read."""
+    """Return whether the unigrams of a file are whole words, which aren't units of the vocabulary however they are read."""
     if vocabulary.pieces is None:
         return False
     for candidate in UNITS:
@@ -66,7 +66,7 @@ def are_word_level(words: Sequence[str], vocabulary: Vocabulary) -> bool:
 
 
 def _reader(units: str, vocabulary: Vocabulary) -> Callable[[str], int] | None:
-    """A function from a word to its id, -1 where it has none; None for units that need a tokenizer, without one."""
+    """Return a function from a word to its id, -1 where it has none; None for units that need a tokenizer, without one."""
     if units == "id":
         return lambda word: _in_range(int(word), vocabulary.size) if re.fullmatch("[0-9]{1,18}", word) else -1
     if units == "nemo":
@@ -133,7 +133,7 @@ def _complaint(words: Sequence[str], units: str, vocabulary: Vocabulary, misses:
 
 
 def _are_whole_words(words: Sequence[str], strange: list[str]) -> bool:
-    """Letters for the most part, and nowhere a tokenizer's mark of where words begin or end."""
+    """Return letters for the most part, and nowhere a tokenizer's mark of where words begin or end."""
     if any(mark in word for word in words for mark in WORD_MARKS):
         return False
     return sum(len(word) > 1 and word.isalpha() for word in strange) > len(strange) // 2

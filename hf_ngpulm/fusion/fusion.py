@@ -55,7 +55,7 @@ class RowModels(NamedTuple):
     def at_end(
         self, scores: Tensor, lm_scores: Tensor, lm_states: Tensor, score_eos: bool, engine: str
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores of hypotheses whose utterances end here.
+        """Return scores of hypotheses whose utterances end here.
 
         Args:
             scores: `[B, K]`, of the search.
@@ -75,20 +75,20 @@ class RowModels(NamedTuple):
         return scores, lm_scores[..., : self.num_lms].sum(2), lm_scores[..., self.num_lms :].sum(2)
 
     def grown(self) -> RowModels:
-        """The same with all that has been composed so far."""
+        """Return the same with all that has been composed so far."""
         return self if self.growth is None else self._replace(tensors=self.growth.tensors)
 
     def widened(self) -> RowModels:
-        """The same with phrases, of which no row has any."""
+        """Return the same with phrases, of which no row has any."""
         states, weights, present = (widened(part) for part in (self.states, self.weights, self.present))
         return self._replace(states=states, weights=weights, present=present)
 
     def of(self, rows: Tensor | slice) -> RowModels:
-        """Some of the rows."""
+        """Return some of the rows."""
         return self._replace(states=self.states[rows], weights=self.weights[rows], present=self.present[rows])
 
     def final_scores(self, states: Tensor, score_eos: bool, engine: str) -> Tensor:
-        """What the end of a transcript scores, unweighted: that of `</s>`, and what unfinished phrases give back.
+        """Return what the end of a transcript scores, unweighted: that of `</s>`, and what unfinished phrases give back.
 
         Args:
             states: `[B, K, M]`.
@@ -107,7 +107,7 @@ class RowModels(NamedTuple):
 
 
 def settled(models: RowModels, search: Callable[[RowModels], Result], replay: Callable[[Growth, Result], bool]) -> Result:
-    """The result of a search.
+    """Return the result of a search.
 
     With language models that are composed as searches come to them it is done again as long as it has entered what wasn't yet
     composed: the last time, all scores are those of the whole models.
@@ -127,12 +127,12 @@ def settled(models: RowModels, search: Callable[[RowModels], Result], replay: Ca
 
 
 def widened(values: Tensor, shift: int = 0) -> Tensor:
-    """`[..., M]` -> `[..., M + 1]`: what there is of language models, larger by `shift`, and nothing of phrases."""
+    """Return `[..., M]` -> `[..., M + 1]`: what there is of language models, larger by `shift`, and nothing of phrases."""
     return torch.cat([values + shift if shift else values, values.new_zeros((*values.shape[:-1], 1))], -1)
 
 
 def no_models(batch_size: int, device: torch.device) -> RowModels:
-    """For decoding without a language model: M = 0."""
+    """Return what decodes without a language model: M = 0."""
     integers = torch.zeros(1, dtype=torch.int32, device=device)
     numbers = torch.zeros(1, device=device)
     tensors = AutomatonTensors(
@@ -196,11 +196,11 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
 
     @property
     def grows(self) -> bool:
-        """Whether any of the language models is composed as searches come to it."""
+        """Return whether any of the language models is composed as searches come to it."""
         return any(model.grows for model in self.models)
 
     def rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
-        """The models of `batch_size` rows, on the device of their logits.
+        """Return the models of `batch_size` rows, on the device of their logits.
 
         Args:
             phrases: those of this batch, if they aren't the usual ones.
@@ -220,7 +220,7 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
         columns, weights = [], []
         if self.models:
             lm_weights = _weights(self.weight, "lm_weight", batch_size, device)
-            nothing = [(None, 0.0)] * self.num_lms  # behind the parts of rows that have fewer than others
+            nothing = [(None, 0.0)] * self.num_lms  # after the parts of rows that have fewer than others
             every_part = [(*parts_of(row), *nothing)[: self.num_lms] for row in models]
             for place in range(self.num_lms):
                 columns.append([parts[place][0] for parts in every_part])
@@ -252,7 +252,7 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
         )
 
     def shared_rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
-        """As `rows`, for who changes nothing in them: those of the batch before, if this one is of the same kind."""
+        """Return `rows`, for who changes nothing in them: those of the batch before, if this one is of the same kind."""
         lm = self.of_all
         varied = phrases is not None or self.phrases is not None or self.per_row is not None or isinstance(self.weight, Tensor)
         if varied or not isinstance(lm, NGramLM) or (lm.grows and not device.type == lm.device.type == "cpu"):
@@ -266,14 +266,14 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
         return self._shared[2]
 
     def _growing_rows(self, lm: NGramLM, batch_size: int) -> RowModels:
-        """Rows with nothing but one language model that grows: it is searched where it lies."""
+        """Return rows with nothing but one language model that grows: it is searched where it lies."""
         growth = Growth(None, [lm.automaton])
         states = lm.starts.cpu()[:1].expand(batch_size)[:, None].contiguous()
         weights = torch.full((batch_size, 1), float(self.weight))
         return RowModels(growth.tensors, lm.vocab_size, states, weights, torch.ones_like(weights, dtype=torch.bool), 1, growth)
 
     def row(self, model: NGramLM | LogLinear | None, lm_weight: float, device: torch.device) -> RowModels:
-        """One row with one of the models, or None, its weight, and the phrases of all rows.
+        """Return one row with one of the models, or None, its weight, and the phrases of all rows.
 
         Raises:
             ValueError: another model, or a weight that isn't a finite number.
@@ -296,14 +296,15 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
                 del self.held[booster.fingerprint]
 
     def places(self, contexts: Sequence[Any], device: torch.device) -> tuple[list[Place], AutomatonPool]:
-        """Where some phrases lie, and in what pool."""
+        """Return where some phrases lie, and in what pool."""
         boosters = [self.contexts.booster(phrases) for phrases in contexts]
         known = [booster for booster in boosters if booster is not None]
         pool = self._pool(device, known)
         return [pool.places[_key(booster)] for booster in known], pool
 
     def in_pool(self, models: RowModels, device: torch.device) -> tuple[RowModels, int]:
-        """The same rows with automata that lie in the pool, and how much larger the numbers of their states are there."""
+        """Return the same rows with automata that lie in the pool, and how much larger the numbers of their states are
+        there."""
         _, pool = self.places([[]], device)
         shift = 0
         if models.num_lms and models.tensors.arc_offsets is self.models[0].tensors.arc_offsets:
@@ -312,7 +313,7 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
         return models._replace(tensors=pool.tensors, vocab_size=pool.vocab_size, states=states), shift
 
     def select(self, rows: Sequence[int]) -> Fusion:
-        """The same for a batch of some of the rows, in this order; the pools are shared.
+        """Return the same for a batch of some of the rows, in this order; the pools are shared.
 
         Args:
             rows: places in the lists of models and phrases, and in tensors of weights.
@@ -327,13 +328,13 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
         return selected
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor) -> Fusion:
-        """The same with other phrases; the pools, and the contexts in them, are shared."""
+        """Return the same with other phrases; the pools, and the contexts in them, are shared."""
         changed = copy.copy(self)
         changed._take_phrases(phrases, phrase_weight)
         return changed
 
     def with_weights(self, lm_weight: float | Tensor | None = None, phrase_weight: float | Tensor | None = None) -> Fusion:
-        """The same with other weights; None leaves one as it is."""
+        """Return the same with other weights; None leaves one as it is."""
         changed = copy.copy(self)
         if lm_weight is not None:
             changed.weight = check_weight(lm_weight, "lm_weight")
@@ -351,7 +352,7 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
             self.phrases = self.contexts.booster(phrases)
 
     def _pool(self, device: torch.device, boosters: Sequence[Booster]) -> AutomatonPool:
-        """The pool of a device, with all language models and some boosters in it."""
+        """Return the pool of a device, with all language models and some boosters in it."""
         pool = self._pools.get(device)
         if pool is None:
             vocab_size = self.models[0].vocab_size if self.models else boosters[0].vocab_size if boosters else 1
@@ -374,7 +375,7 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
         return pool
 
     def _growth(self, device: torch.device) -> Growth | None:
-        """Of the models in the pool of a device, if any grows."""
+        """Return the growth of the models in the pool of a device, if any grows."""
         growing = [model.automaton for model in self.models if model.grows]
         if not growing:
             return None
@@ -399,12 +400,12 @@ def _key(model: NGramLM | Booster) -> str | int:
 
 
 def select_rows(weight: float | Tensor, rows: Sequence[int]) -> float | Tensor:
-    """The weights of some rows: of a tensor with one for each, those; a number is that of all."""
+    """Return the weights of some rows: of a tensor with one for each, those; a number is that of all."""
     return weight[torch.tensor(rows, dtype=torch.int64, device=weight.device)] if isinstance(weight, Tensor) else weight
 
 
 def _weights(weight: float | Tensor, name: str, batch_size: int, device: torch.device) -> Tensor:
-    """One for each row, float32 `[B]`."""
+    """Return one for each row, float32 `[B]`."""
     if not isinstance(weight, Tensor):
         return torch.full((batch_size,), weight, device=device)
     weights = weight.detach().to(device, torch.float32, copy=True)

@@ -11,7 +11,7 @@ from .transducer import transducer_generate
 
 
 def generate(model: Any, **kwargs: Any) -> Any:
-    """`generate` with the strategy for a model's family: transducers, or decoders with attention.
+    """Return `generate` with the strategy for a model's family: transducers, or decoders with attention.
 
     Raises:
         ValueError: arguments that the strategy doesn't take.

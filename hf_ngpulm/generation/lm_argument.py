@@ -21,7 +21,7 @@ _language_models: dict[tuple[str, str, str | None], NGramLM] = {}
 def given_lm(
     lm: GivenLM, weight: float | Tensor | None, generation_config: Any, processor: Any, device: torch.device
 ) -> tuple[NGramLM | Sequence[NGramLM | None] | None, float | Tensor | None]:
-    """The language models to decode with, and the weight where one is given.
+    """Return the language models to decode with, and the weight where one is given.
 
     Args:
         lm: one, or a list of them; a name: that of a Hub repo, a folder or a file; None for what the generation config names as
@@ -39,7 +39,7 @@ def given_lm(
 
 
 def loaded(source: str, tokenizer: Any, device: torch.device) -> NGramLM:
-    """A model by its name, kept for the next call. What token ids an ARPA file's units are depends on the tokenizer."""
+    """Return a model by its name, kept for the next call. What token ids an ARPA file's units are depends on the tokenizer."""
     key = (source, str(device), None if tokenizer is None else Vocabulary.of(tokenizer).fingerprint)
     lm = _language_models.pop(key, None)
     _language_models[key] = load_language_model(source, tokenizer, device) if lm is None else lm

@@ -39,7 +39,7 @@ class Part(NamedTuple):
     growth: Growth | None = None
 
     def behind(self, input_ids: Tensor) -> Part:
-        """The same with all that is known of the states behind some tokens `[B, L]`."""
+        """Return the same with all that is known of the states after some tokens `[B, L]`."""
         if self.growth is None:
             return self
         if input_ids.shape[1]:
@@ -49,7 +49,7 @@ class Part(NamedTuple):
         return self._replace(rows=self.rows._replace(tensors=self.growth.tensors))
 
     def at(self, states: Tensor) -> Part:
-        """The same with all that is known of some states `[B]`."""
+        """Return the same with all that is known of some states `[B]`."""
         if self.growth is None:
             return self
         self.growth.enter(states.cpu().numpy().ravel())
@@ -62,7 +62,7 @@ class NGramLogitsProcessor(LogitsProcessor):
         model.generate(**inputs, logits_processor=[NGramLogitsProcessor(lm, weight=0.2, model=model)])
 
     `generate` tells a processor neither which beam a row holds nor that rows are gone: nothing is remembered of rows. The LM's
-    state is read off each row's last tokens, behind the last control token (Whisper's `<|notimestamps|>`), timestamps left
+    state is read off each row's last tokens, after the last control token (Whisper's `<|notimestamps|>`), timestamps left
     out; of several processors, one for each LM, the scores add up. Any search goes: greedy, sampling, beam, assisted.
 
     Args:
@@ -139,7 +139,7 @@ class NGramLogitsProcessor(LogitsProcessor):
         follow_recordings(model)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """`[B, L]` tokens so far, `[B, C]` logits or log-probabilities of the next -> the same, fused."""
+        """Return `[B, L]` tokens so far, `[B, C]` logits or log-probabilities of the next -> the same, fused."""
         if not self.in_place:
             scores = scores.clone()
         work = scores.detach().to(torch.float32).contiguous()
@@ -167,7 +167,7 @@ class NGramLogitsProcessor(LogitsProcessor):
             scores[:, ends] = kept
 
     def undone(self, input_ids: Tensor, scores: Tensor, recording: int | None = None) -> Tensor:
-        """The model's own scores, up to a number per step, of steps at which no later processor has ruled any token out.
+        """Return the model's own scores, up to a number per step, of steps at which no later processor has ruled any token out.
 
         Args:
             input_ids: int64 `[T, L]`, the tokens before each step, with -1 before them.
@@ -179,7 +179,8 @@ class NGramLogitsProcessor(LogitsProcessor):
         return scores
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> NGramLogitsProcessor:
-        """The same with other phrases, as cheaply as phrases can be changed; None for none, if there is a language model."""
+        """Return the same with other phrases, as cheaply as phrases can be changed; None for none, if there is a language
+        model."""
         changed = copy.copy(self)
         changed.fusion = self.fusion.with_phrases(phrases, phrase_weight)
         changed.window = changed._parts = None
@@ -190,14 +191,15 @@ class NGramLogitsProcessor(LogitsProcessor):
     def with_weights(
         self, weight: float | Tensor | None = None, phrase_weight: float | Tensor | None = None
     ) -> NGramLogitsProcessor:
-        """The same with other weights, numbers or tensors with one per recording; None leaves one as it is."""
+        """Return the same with other weights, numbers or tensors with one per recording; None leaves one as it is."""
         changed = copy.copy(self)
         changed.fusion = self.fusion.with_weights(weight, phrase_weight)
         changed.window = changed._parts = None
         return changed
 
     def select(self, recordings: Sequence[int]) -> NGramLogitsProcessor:
-        """The same processor for a `generate` of some of the recordings that LMs, phrases and weights list, in this order."""
+        """Return the same processor for a `generate` of some of the recordings that LMs, phrases and weights list, in this
+        order."""
         selected = copy.copy(self)
         selected.fusion = self.fusion.select(recordings)
         selected.window = selected._parts = None
@@ -205,7 +207,7 @@ class NGramLogitsProcessor(LogitsProcessor):
 
     @property
     def lists(self) -> dict[str, int]:
-        """What has a value for each recording, and how many."""
+        """Return what has a value for each recording, and how many."""
         fusion = self.fusion
         found = {"lm": fusion.per_row, "phrases": fusion.phrases if is_per_row(fusion.phrases) else None}
         found |= {"weight": fusion.weight, "phrase_weight": fusion.phrase_weight}
@@ -213,7 +215,7 @@ class NGramLogitsProcessor(LogitsProcessor):
 
     @property
     def num_recordings(self) -> int | None:
-        """How many there must be; None if all have the same.
+        """Return how many there must be; None if all have the same.
 
         Raises:
             ValueError: lists of different lengths.
@@ -225,7 +227,7 @@ class NGramLogitsProcessor(LogitsProcessor):
         return next(iter(counts.values()), None)
 
     def roles(self, classes: int, device: torch.device) -> list[Roles]:
-        """What each class of the model is to the language models, if there are any, and to phrases, if there are any."""
+        """Return what each class of the model is to the language models, if there are any, and to phrases, if there are any."""
         if not self._roles or len(self._roles[0].roles) != classes:
             largest = max(automaton.vocab_size for automaton in self._known)
             if largest > classes:
@@ -243,7 +245,7 @@ class NGramLogitsProcessor(LogitsProcessor):
         return self._roles
 
     def recordings(self, batch_size: int) -> list[int]:
-        """The recording of each of some rows: as many of one as there are beams, or sequences to return; -1: of none."""
+        """Return the recording of each of some rows: as many of one as there are beams, or sequences to return; -1: of none."""
         count = self.num_recordings
         if count is None:
             return [0] * batch_size
@@ -255,7 +257,7 @@ class NGramLogitsProcessor(LogitsProcessor):
         return [row // (batch_size // count) for row in range(batch_size)]
 
     def parts(self, recordings: list[int], classes: int, device: torch.device) -> list[Part]:
-        """What is added to the scores of the rows of some recordings: that of language models, then that of phrases."""
+        """Return what is added to the scores of the rows of some recordings: that of language models, then that of phrases."""
         if self.num_recordings is None:
             recordings = [min(recording, 0) for recording in recordings]
         key = (recordings, classes, device)
@@ -281,7 +283,7 @@ class NGramLogitsProcessor(LogitsProcessor):
         return self._parts[1]
 
     def _automata(self) -> list[Any]:
-        """All language models and boosters, each once."""
+        """Return all language models and boosters, each once."""
         phrases = self.fusion.phrases
         rows = len(phrases) if is_per_row(phrases) else 1
         boosters = [] if phrases is None else self.fusion.contexts.of_rows(phrases, rows)
@@ -290,7 +292,7 @@ class NGramLogitsProcessor(LogitsProcessor):
 
 
 def _undone(part: Part, input_ids: Tensor, scores: Tensor, engine: str) -> Tensor:
-    """Scores as they were before `fuse`."""
+    """Return scores as they were before `fuse`."""
     rows, roles = part.behind(input_ids).rows, part.roles
     lm = torch.zeros(scores.shape, device=scores.device)
     fuse(lm, input_ids, rows._replace(weights=torch.ones_like(rows.weights)), roles, False, engine)

@@ -61,7 +61,8 @@ class Loops(NamedTuple):
 
 
 def runs_away(words: Sequence[Hashable]) -> bool:
-    """Whether a transcript has a phrase anywhere that is said over and over: at least four times, 8 words or more in all."""
+    """Return whether a transcript has a phrase anywhere that is said over and over: at least four times, 8 words or more in
+    all."""
     for period in range(1, len(words) // MANY_TIMES + 1):
         needed, run = max((MANY_TIMES - 1) * period, SHORTEST - period), 0
         for word, one_later in zip(words, words[period:]):

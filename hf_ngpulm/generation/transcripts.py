@@ -46,7 +46,7 @@ def roles_of(
     prompt_context: bool = False,
     score_eos: bool = True,
 ) -> Roles:
-    """What each of a model's classes is. Arguments as for `NGramLogitsProcessor`."""
+    """Return what each of a model's classes is. Arguments as for `NGramLogitsProcessor`."""
     configs = configs_of(model)
     ends = ends_of(model)
     passed = _numbers(configs, PASSED_OVER) - ends
@@ -91,18 +91,19 @@ def roles_of(
 
 
 def ends_of(model: Any) -> set[int]:
-    """The tokens that end a transcript."""
+    """Return the tokens that end a transcript."""
     return _numbers(configs_of(model), ("eos_token_id",))
 
 
 def no_timestamps_of(model: Any) -> int | None:
-    """The token that says there are to be no timestamps, which are all tokens after it, if a model has them so (Whisper)."""
+    """Return the token that says there are to be no timestamps, which are all tokens after it, if a model has them so
+    (Whisper)."""
     found = _numbers(configs_of(model), ("no_timestamps_token_id",)) if _model_type(model) == "whisper" else ()
     return max(found, default=None)
 
 
 def num_classes(model: Any) -> int | None:
-    """Size of a model's output, if it can tell."""
+    """Return size of a model's output, if it can tell."""
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     weight = getattr(head, "weight", None)
     return None if weight is None else len(weight)
@@ -117,7 +118,7 @@ def _model_type(model: Any) -> str:
 
 
 def configs_of(model: Any) -> list[Any]:
-    """All configs that say something of the text that is generated; not those of other parts (encoder, vocoder)."""
+    """Return all configs that say something of the text that is generated; not those of other parts (encoder, vocoder)."""
     config = model.config
     decoders = [getattr(config, name, None) for name in ("decoder", "decoder_config", "text_config")]
     return [found for found in (getattr(model, "generation_config", None), config, *decoders) if found is not None]
@@ -132,7 +133,7 @@ def _numbers(configs: Iterable[Any], names: Iterable[str]) -> set[int]:
 
 
 def _unwritten_marks(models: Sequence[NGramLM], tokenizer: Any) -> set[int]:
-    """Marks between words that none of the language models has seen: they are as unknown to them as timestamps are."""
+    """Return marks between words that none of the language models has seen: they are as unknown to them as timestamps are."""
     if not all(hasattr(lm, "unk_tokens") for lm in models):  # phrases, which score nothing else anyhow
         return set()
     known = next((pieces for pieces in (getattr(lm, "pieces", None) for lm in models) if pieces), None)
@@ -148,7 +149,7 @@ def _is_mark(piece: str | None) -> bool:
 
 
 def _control_pieces(models: Sequence[NGramLM], tokenizer: Any) -> Iterable[tuple[str, int]]:
-    """Tokens that aren't text: as the tokenizer says, or else by the looks of those that the LM has no unigram of."""
+    """Yield tokens that aren't text: as the tokenizer says, or else by the looks of those that the LM has no unigram of."""
     if tokenizer is not None:
         tokenizer = tokenizer_of(tokenizer)
         added = getattr(tokenizer, "added_tokens_decoder", None) or {}

@@ -48,7 +48,7 @@ def transducer_generate(
     """Decode with a language model or a beam: `model.generate(**inputs, custom_generate=transducer_generate, lm=lm)`.
 
     `generate` then returns what it always does for Parakeet's and Nemotron's transducers: `sequences` with blanks, and
-    `durations`, the frames moved on behind each step. With `num_return_sequences` above 1 there are so many for each recording,
+    `durations`, the frames moved on after each step. With `num_return_sequences` above 1 there are so many for each recording,
     best first.
 
     Args:
@@ -104,7 +104,7 @@ def transducer_generate(
 
 
 def _most_steps(model: Any, config: GenerationConfig | None, frames: int) -> int | None:
-    """The steps that the caller asked for at most; `generate` sets a limit by itself where the caller sets none."""
+    """Return the steps that the caller asked for at most; `generate` sets a limit by itself where the caller sets none."""
     if config is None or config.max_length is None:
         return None
     by_itself = config.max_new_tokens is None and config.max_length == model.max_symbols_per_step * frames

@@ -39,7 +39,7 @@ class Window:
         self._again: list[int] = []
 
     def recordings(self, batch_size: int, count: int) -> list[int]:
-        """The recording of each row, of `count` in all; -1 for rows that fill up a batch of fixed size."""
+        """Return the recording of each row, of `count` in all; -1 for rows that fill up a batch of fixed size."""
         if self.total % count:
             raise ValueError(f"there are {count} language models or weights, but {self.total} recordings")
         beams = self.generation_config.num_beams or 1
@@ -50,7 +50,7 @@ class Window:
         return self.sequences[row] // (self.total // count)
 
     def decoded(self, row: int, again: bool) -> None:
-        """Told of each row in turn: the next pass is over those that are decoded again."""
+        """Take note of each row in turn: the next pass is over those that are decoded again."""
         if row == 0:
             self._again = []
         if again:
@@ -115,7 +115,7 @@ def rule_out_timestamps(scores: Tensor, input_ids: Tensor, no_timestamps: int) -
 
 
 def _bound(method: str, model: Any, args: Any, kwargs: Any) -> inspect.BoundArguments:
-    """Arguments by name, as Transformers' own method calls them."""
+    """Name arguments, as Transformers' own method calls them."""
     from transformers.models.whisper.generation_whisper import WhisperGenerationMixin
 
     return inspect.signature(getattr(WhisperGenerationMixin, method)).bind(model, *args, **kwargs)
@@ -128,7 +128,7 @@ def _ours(processors: Any) -> list[NGramLogitsProcessor]:
 
 
 def _own_scores(processors: list[NGramLogitsProcessor], given: dict[str, Any]) -> list[Tensor]:
-    """The scores of a row's steps without what the LMs added to them."""
+    """Return the scores of a row's steps without what the LMs added to them."""
     row, sequence = given["index"], given["seek_sequence"]
     output = given["seek_outputs"][row]
     window = processors[0].window
@@ -150,7 +150,7 @@ def _own_scores(processors: list[NGramLogitsProcessor], given: dict[str, Any]) -
 
 
 def _scores_that_say(log_probs: Tensor, given: dict[str, Any]) -> list[Tensor]:
-    """Scores of a row's steps that have what was said come out with the log-probabilities `[T]` that a strategy told."""
+    """Return scores of a row's steps that have what was said come out with the log-probabilities `[T]` that a strategy told."""
     sequence = given["seek_sequence"].cpu()
     scores = torch.full((min(len(log_probs), len(sequence)), given["vocab_size"]), -torch.inf)
     steps, said = torch.arange(len(scores)), sequence[: len(scores)]

@@ -27,7 +27,8 @@ class Walk:
         self.unknown = int(unk_tokens[0]) if unk_tokens.numel() else -1
 
     def step(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities of tokens as tables have them, and the states behind them. `<s>` leads to the start at no cost."""
+        """Return log-probabilities of tokens as tables have them, and the states after them. `<s>` leads to the start at no
+        cost."""
         vocab_size = self.automaton.vocab_size
         tokens = tokens.to(torch.int64)
         ids = torch.where(tokens < vocab_size, tokens, torch.where(tokens == vocab_size + 1, vocab_size, self.unknown))
@@ -38,13 +39,14 @@ class Walk:
         return torch.where(is_start, 0.0, scores), torch.where(is_start, self.automaton.starts[0], behind)
 
     def states_of(self, order: NGramOrder, below: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The states behind the n-grams of one order and their log-probabilities, given the states of the order below."""
+        """Return the states after the n-grams of one order and their log-probabilities, given the states of the order
+        below."""
         roots = self.automaton.roots[:1].expand(len(order))
         return self.step(roots if below is None else below[order.prefixes], order.tokens)[::-1]
 
 
 def renormalised(table: NGramTable) -> NGramTable:
-    """The same probabilities, with the backoff weights that make every context sum to one.
+    """Return the same probabilities, with the backoff weights that make every context sum to one.
 
     From short contexts to long ones: what a context's own n-grams leave over, over what the shorter context leaves over for
     the same tokens (Katz 1987).
@@ -80,13 +82,13 @@ def _has_children(order: NGramOrder, above: NGramOrder | None) -> Tensor:
 
 
 def _left_over(contexts: Tensor, log_probs: Tensor, num_contexts: int) -> Tensor:
-    """What the n-grams of each context leave over of its probability, float64 `[num_contexts]`."""
+    """Return what the n-grams of each context leave over of its probability, float64 `[num_contexts]`."""
     total = torch.zeros(num_contexts, dtype=torch.float64, device=contexts.device)
     return 1.0 - total.index_add_(0, contexts, log_probs.to(torch.float64).exp())
 
 
 def keep(table: NGramTable, kept: Sequence[Tensor]) -> NGramTable:
-    """Some of the n-grams of a table.
+    """Return some of the n-grams of a table.
 
     Args:
         kept: bool `[N]` for each order; the prefixes of what is kept must be kept.

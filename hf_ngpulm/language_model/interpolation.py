@@ -57,7 +57,7 @@ def interpolate(
 
 
 def _without_unknown_context(table: NGramTable) -> NGramTable:
-    """The n-grams that have no `<unk>`, and its unigram: it stands for other tokens in each model."""
+    """Return the n-grams that have no `<unk>`, and its unigram: it stands for other tokens in each model."""
     kept: list[Tensor] = []
     for n, order in enumerate(table.orders, start=1):
         if n == 1:
@@ -69,7 +69,7 @@ def _without_unknown_context(table: NGramTable) -> NGramTable:
 
 
 def _keys(table: NGramTable, n: int, rows_below: Tensor | None, num_ids: int) -> Tensor:
-    """`prefix * num_ids + token` of a model's n-grams, prefixes as rows of the mixture."""
+    """Return `prefix * num_ids + token` of a model's n-grams, prefixes as rows of the mixture."""
     if n > table.order:
         return torch.zeros(0, dtype=torch.int64, device=table.orders[0].tokens.device)
     order = table.orders[n - 1]
@@ -79,7 +79,7 @@ def _keys(table: NGramTable, n: int, rows_below: Tensor | None, num_ids: int) ->
 def _unknown_mass(
     tables: Sequence[NGramTable], automata: Sequence[tuple[BackoffAutomaton, Tensor]], weights: Sequence[float]
 ) -> float:
-    """What is left of each model's `<unk>` for the tokens that none of them knows."""
+    """Return what is left of each model's `<unk>` for the tokens that none of them knows."""
     missing = [set(unknown.tolist()) for _, unknown in automata]
     nowhere = len(set.intersection(*missing))
     mass = 0.0
@@ -92,7 +92,7 @@ def _unknown_mass(
 
 
 def fit_weights(token_log_probs: Tensor) -> list[float]:
-    """The weights with which models together predict a text best, by expectation maximisation (Jelinek and Mercer 1980).
+    """Return the weights with which models together predict a text best, by expectation maximisation (Jelinek and Mercer 1980).
 
     Args:
         token_log_probs: `[models, tokens]`, each model's log-probability of each token of the text.

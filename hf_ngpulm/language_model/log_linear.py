@@ -42,7 +42,7 @@ class LogLinear:
 
 
 def parts_of(lm: Any) -> tuple[tuple[Any, float], ...]:
-    """The language models of a row, with what the row's weight is multiplied with for each."""
+    """Return the language models of a row, with what the row's weight is multiplied with for each."""
     if lm is None:
         return ()
     return tuple(zip(lm.models, lm.weights)) if isinstance(lm, LogLinear) else ((lm, 1.0),)

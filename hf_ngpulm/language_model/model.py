@@ -88,7 +88,7 @@ class NGramLM(
 
     @property
     def parts(self) -> LMParts:
-        """What it consists of."""
+        """Return what it consists of."""
         return LMParts(self.config, self.automaton, self.unk_tokens, self.pieces)
 
     @classmethod
@@ -303,7 +303,7 @@ class NGramLM(
         return cls._with_table(table, best, first.device, first.engine), list(weights)
 
     def prune(self, max_ngrams: int | None = None, threshold: float | None = None) -> NGramLM:
-        """A smaller model: without the n-grams whose loss changes it least (Stolcke 1998).
+        """Return a smaller model: without the n-grams whose loss changes it least (Stolcke 1998).
 
         Args:
             max_ngrams: n-grams of all orders to keep at most; unigrams stay.
@@ -322,7 +322,7 @@ class NGramLM(
 
     @classmethod
     def _with_table(cls, table: NGramTable, like: NGramLM, device: torch.device, engine: str) -> NGramLM:
-        """A model with another table for the same tokenizer."""
+        """Return a model with another table for the same tokenizer."""
         config = like.config
         vocabulary = Vocabulary(config.vocab_size, like.pieces, config.tokenizer_id)
         lm = cls.from_table(table, vocabulary, "share", device, engine)
@@ -466,7 +466,7 @@ class NGramLM(
         return super().push_to_hub(repo_id, model_card_kwargs={"repo_id": repo_id, **(model_card_kwargs or {})}, **kwargs)
 
     def model_card(self, repo_id: str = "org/my-lm", asr_model: str | None = None) -> str:
-        """The text of a model card with this model's figures filled in."""
+        """Return the text of a model card with this model's figures filled in."""
         config = self.config
         total = sum(config.num_ngrams)
         template = string.Template(bundled("model_cards/ngram_lm.md").read_text(encoding="utf-8"))
@@ -508,7 +508,7 @@ class NGramLM(
         self.config = replace(self.config, decoding=remembered(self.config.decoding, tuned))
 
     def to_table(self) -> NGramTable:
-        """The n-grams that the model consists of, on the CPU."""
+        """Return the n-grams that the model consists of, on the CPU."""
         config = self.config
         if config.words is not None:
             raise ValueError(
@@ -599,17 +599,17 @@ class NGramLM(
 
     @property
     def grows(self) -> bool:
-        """Whether states are composed as searches come to them."""
+        """Return whether states are composed as searches come to them."""
         return self.automaton.grows
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """Return where the tensors are."""
         return self.automaton.device
 
     @property
     def engine(self) -> str:
-        """What answers queries: "auto" (by device), "reference", "cpu" or "gpu"."""
+        """Return what answers queries: "auto" (by device), "reference", "cpu" or "gpu"."""
         return self.automaton.engine
 
     @engine.setter
@@ -660,13 +660,13 @@ class NGramLM(
     def score_texts(
         self, texts: Iterable[str | Sequence[int]], tokenizer: Any = None, batch_size: int = 1024
     ) -> list[tuple[float, list[int]]]:
-        """Natural log-probability (`</s>` included) and token ids of each text, which may be token ids already."""
+        """Return natural log-probability (`</s>` included) and token ids of each text, which may be token ids already."""
         return [(math.fsum(scores), ids) for scores, ids, _ in self.scored(texts, tokenizer, batch_size)]
 
     def scored(
         self, texts: Iterable[str | Sequence[int]], tokenizer: Any = None, batch_size: int = 1024
     ) -> Iterator[ScoredText]:
-        """Texts with the natural log-probabilities of their tokens and of `</s>`, one by one.
+        """Yield texts with the natural log-probabilities of their tokens and of `</s>`, one by one.
 
         Arguments as for `score_texts`.
         """
@@ -676,7 +676,7 @@ class NGramLM(
         yield from scored_texts(without_word_bonus(self.parts), texts, tokenizer, batch_size)
 
     def perplexity(self, texts: Iterable[str | Sequence[int]], tokenizer: Any = None) -> Perplexity:
-        """Perplexity of texts, one sentence each, per token and per word (sentence ends included).
+        """Return perplexity of texts, one sentence each, per token and per word (sentence ends included).
 
         Args:
             texts: strings, or lists of token ids (then nothing is known of words).

@@ -97,7 +97,7 @@ def scored_texts(
 
 
 def perplexity_of(scored: Iterable[ScoredText], vocab_size: int, missing: Collection[int]) -> Perplexity:
-    """Perplexity of what has been scored.
+    """Return perplexity of what has been scored.
 
     Args:
         scored: texts.

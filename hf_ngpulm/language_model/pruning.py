@@ -50,7 +50,7 @@ def prune_table(table: NGramTable, max_ngrams: int | None = None, threshold: flo
 
 
 def relative_entropies(table: NGramTable) -> list[Tensor]:
-    """D(p || p') for each n-gram of orders 2 and up, where p' is the model without that n-gram (equations 3 to 6).
+    """Return D(p || p') for each n-gram of orders 2 and up, where p' is the model without that n-gram (equations 3 to 6).
 
     Returns:
         float64 `[N]` for each order.
@@ -87,7 +87,7 @@ def relative_entropies(table: NGramTable) -> list[Tensor]:
 
 
 def _worth_with_extensions(table: NGramTable, own: list[Tensor]) -> list[Tensor]:
-    """The largest value among each n-gram and all that begin with it."""
+    """Return the largest value among each n-gram and all that begin with it."""
     worth = [values.clone() for values in own]
     for n in range(len(worth) - 1, 0, -1):
         worth[n - 1].scatter_reduce_(0, table.orders[n + 1].prefixes, worth[n], "amax")

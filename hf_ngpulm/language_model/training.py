@@ -230,7 +230,7 @@ class _Sentences:
             yield token_ids, lengths, (number * self.world_size + self.rank) * SENTENCES_PER_BATCH
 
     def _blocks(self, blocks: Iterator[tuple[np.ndarray, np.ndarray]]) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
-        """Sentences that are encoded already."""
+        """Yield sentences that are encoded already."""
         first = 0
         for number, (token_ids, lengths) in enumerate(blocks):
             if number % self.world_size == self.rank:
@@ -266,7 +266,7 @@ class _Sentences:
         return text
 
     def warnings(self, outputs: Iterable[str] | None) -> list[str]:
-        """What looks wrong with the text."""
+        """Return what looks wrong with the text."""
         if self.report is None:
             return []
         found = mismatches(self.sample, outputs if outputs is not None else tokenizer_of(self.tokenizer))
@@ -283,7 +283,7 @@ class _Sentences:
 
 
 def _rows(texts: Iterable[Any], field: str) -> Iterator[Any]:
-    """Texts or lists of ids, also out of rows with fields as `datasets` has them."""
+    """Yield texts or lists of ids, also out of rows with fields as `datasets` has them."""
     for row in texts:
         if isinstance(row, Mapping):
             if field not in row:

@@ -3,7 +3,7 @@
 The words that an LM state h has n-grams for, spelled in tokens, form a trie. Node (h, x), prefix x under state h, is a state
 of the automaton, and backs off to (h', x), the same prefix under the state that h backs off to (or under the first one
 further on that has the prefix; the root has all of them). The last token of a word leads to (g, empty), where g is the state
-behind the word in h. Weights are pushed towards the start: with
+after the word in h. Weights are pushed towards the start: with
 
     mass(h, x) = sum of p(w | h) over all words w, known to h or not, whose spellings begin with x;    mass(h, empty) = 1
 
@@ -33,7 +33,7 @@ n-gram with w, both come to the same: (h', x) knows g, and p(w | h) is b(h) * p(
 these words. (Arcs for all beginnings of next words would be several times as many.)
 
 **Unknown words.** One of n tokens (its delimiter not among them) scores log p(<unk> | h) + offset - n * cost, and leads to
-the state behind <unk>. n-grams that end in <unk> are left out, so p(<unk> | h) is that of backing off to the unigram,
+the state after <unk>. n-grams that end in <unk> are left out, so p(<unk> | h) is that of backing off to the unigram,
 whatever the context, and so one state serves all unknown words. A word that the trie loses on its way backs off from (root,
 x) to that state, for a weight that gives back what its prefix has scored. With marks, a token without one that no word goes
 on with begins an unknown word of its own if what stands before it is a word (the word has been said, and its score stays);
@@ -190,7 +190,7 @@ def compose_states(
     ends_after: np.ndarray | None = None,
     more_states: int = 0,
 ) -> Composed:
-    """The states of `compose_automaton`.
+    """Return the states of `compose_automaton`.
 
     Args:
         ends_after: log p(</s>) after each arc and, last, after `<unk>`; for an LM without the states that these lead to.

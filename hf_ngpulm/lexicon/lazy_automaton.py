@@ -34,7 +34,7 @@ from .word_lm import FormLM, NgpulmWords, WordLM
 # Searches with growing automata take turns: one that reads a state which another composes at that moment wouldn't notice.
 LOCK = RLock()
 # What of a base is changed before anything else is made: its tensors, and how many states are the LM's own, to other tensors.
-# States behind those may move up by a number that all share.
+# States after those may move up by a number that all share.
 Change = Callable[[AutomatonTensors, int], AutomatonTensors]
 SMALLEST = 1024  # room
 # Tokens that words may go on with, composed ahead of a search that is done again: more make fewer searches, and more states.
@@ -81,7 +81,7 @@ class Texts(NamedTuple):
 class GrowingAutomaton:
     """A composed automaton that grows, in arrays on the CPU. State 0 is its root; states have even numbers.
 
-    The arrays have spare room behind the states and arcs that there are, and are other ones after that is used up.
+    The arrays have spare room after the states and arcs that there are, and are other ones after that is used up.
 
     Args:
         lm: over words.
@@ -90,7 +90,7 @@ class GrowingAutomaton:
         unknown_score, unknown_token_score: see `hf_ngpulm.lexicon.composition.compose_automaton`.
         word_bonus: natural log, added to each word.
         delimiter_bonus: natural log, added to each delimiter where no word has begun, but at the start of a text.
-        begins_at_start: whether texts begin behind `<s>`, or without context.
+        begins_at_start: whether texts begin after `<s>`, or without context.
         change: of the first states: those under the LM's root.
     """
 
@@ -154,7 +154,7 @@ class GrowingAutomaton:
         return self._grown.unfinished
 
     def state_of(self, of_lm: int) -> int:
-        """The number of a state of the LM, with the empty prefix."""
+        """Return the number of a state of the LM, with the empty prefix."""
         return 2 * int(self._grown.own_state[of_lm]) - 2
 
     def replay(self, states: np.ndarray, links: np.ndarray, labels: np.ndarray, not_tokens: int) -> bool:
@@ -173,7 +173,7 @@ class GrowingAutomaton:
         return self._compose(_replay, now, steps, links, labels, *labels.shape, not_tokens, AHEAD)
 
     def read(self, texts: Texts) -> bool:
-        """The same for the states along texts, from where `BackoffAutomaton.states_after` begins to read them."""
+        """Return the same for the states along texts, from where `BackoffAutomaton.states_after` begins to read them."""
         now, positions = np.array(texts.starts, dtype=np.int32), np.full(len(texts.starts), -1, dtype=np.int64)
         return self._compose(
             _read, now, positions, texts.roots, texts.tokens, texts.lengths, *texts.tokens.shape, texts.context_length
@@ -194,7 +194,7 @@ class GrowingAutomaton:
         return bool(has_grown[0])
 
     def _widen(self, *parts: slice) -> None:
-        """Twice the room for some of what grows."""
+        """Double the room for some of what grows."""
         grown, arrays = self._grown, dict[str, int]()
         for part in parts:
             size = 2 * len(grown[part][0])
@@ -285,7 +285,7 @@ class GrowingAutomaton:
 
 
 def with_backoffs(backoff_states: np.ndarray, states: np.ndarray) -> np.ndarray:
-    """Some states of the LM and all that they back off to, in ascending order, int64."""
+    """Return some states of the LM and all that they back off to, in ascending order, int64."""
     found = np.zeros(len(backoff_states), dtype=bool)
     while len(states):
         found[states] = True

@@ -43,7 +43,7 @@ class Bonuses(NamedTuple):
     Args:
         word: natural log, added to each word.
         delimiter: natural log, added to each delimiter where no word has begun, but at the beginning of a text.
-        begins_at_start: whether texts begin behind `<s>`, or without context.
+        begins_at_start: whether texts begin after `<s>`, or without context.
         grades: of unknown words; None: each costs the same for each token.
     """
 
@@ -165,7 +165,7 @@ class LazyAutomaton(BackoffAutomaton):
 
     @property
     def tensors(self) -> AutomatonTensors:  # type: ignore[override]
-        """Of what has been composed so far, with spare room behind."""
+        """Of what has been composed so far, with spare room after."""
         arrays = self.growing.arrays
         # On the CPU they share their memory; elsewhere they are copied when there is more.
         count = len(self.growing.composed) if self.device.type != "cpu" else 0

@@ -77,7 +77,7 @@ class Pooled:
         self._states, self._arcs, self._composed = states, arcs, len(composed)
 
     def _take_states(self, states: int) -> None:
-        """Room for more states, in one part from the first one that hasn't been copied yet."""
+        """Take room for more states, in one part from the first one that hasn't been copied yet."""
         count = max(states - self._states, states // 4 * 2, LEAST_STATES)
         first, _ = self.pool.take(count, 0)
         self.own, self.firsts = np.append(self.own, self._states), np.append(self.firsts, first)
@@ -91,12 +91,12 @@ class Pooled:
         self.places.append(Place(0, 0, (0, 0), (first, count)))
 
     def in_pool(self, states: np.ndarray) -> np.ndarray:
-        """The numbers in the pool of states of the automaton, int32."""
+        """Return the numbers in the pool of states of the automaton, int32."""
         part = np.searchsorted(self.own, states, side="right") - 1
         return (states + (self.firsts - self.own)[part]).astype(np.int32)
 
     def outside(self, states: np.ndarray) -> np.ndarray:
-        """The numbers in the automaton of states in the pool, int32; -1 for those of other automata."""
+        """Return the numbers in the automaton of states in the pool, int32; -1 for those of other automata."""
         order = np.argsort(self.firsts)
         part = order[np.searchsorted(self.firsts[order], states, side="right") - 1]
         within = states - self.firsts[part]
@@ -116,8 +116,8 @@ class Alone:
         self.automaton = automaton
 
     def update(self) -> None:
-        """There is nothing to do."""
+        """Do nothing: it is where it grows."""
 
     def outside(self, states: np.ndarray) -> np.ndarray:
-        """The same states."""
+        """Return the same states."""
         return states

@@ -25,7 +25,7 @@ OF_WORDS = "words."
 # Lengths of unknown words that are charged otherwise; for each there is a state with an arc for every token.
 MOST_GRADES = 64
 # Spellings: pairs of a word and a spelling; where each of these begins among the tokens. Tokens with a mark. Tokens in no word.
-# Bonuses of words and delimiters, and whether texts begin behind <s>. Of unknown words, if they are graded: characters of each
+# Bonuses of words and delimiters, and whether texts begin after <s>. Of unknown words, if they are graded: characters of each
 # token; what they are scored with, what they are worth as a whole, and what those of 0, 1, ... characters are charged.
 OF_LEXICON = (
     "word_of", "form_of", "spelling_offsets", "spelling_tokens", "begins_word", "unk_tokens", "bonuses",

@@ -24,7 +24,7 @@ LONGER = 1.5
 
 
 class Boundaries(NamedTuple):
-    """Where words end in a vocabulary of `V` tokens: behind a delimiter, or before a token with a mark.
+    """Where words end in a vocabulary of `V` tokens: after a delimiter, or before a token with a mark.
 
     Args:
         begins_word: bool `[V]`, tokens with the mark; none where there is a delimiter.
@@ -165,7 +165,7 @@ def make_lexicon(
 
 
 def boundaries_of(speller: Speller) -> Boundaries:
-    """Where words end in a tokenizer's vocabulary.
+    """Return where words end in a tokenizer's vocabulary.
 
     Raises:
         NGramFormatError: it has neither a mark of where words begin nor a delimiter between them.
@@ -181,7 +181,7 @@ def boundaries_of(speller: Speller) -> Boundaries:
 
 
 def bounded(tokens: Sequence[int], boundaries: Boundaries) -> tuple[int, ...]:
-    """A spelling with the delimiter at its end, if there is one in the vocabulary.
+    """Return a spelling with the delimiter at its end, if there is one in the vocabulary.
 
     Raises:
         BadSpelling: it isn't one word.
@@ -198,7 +198,7 @@ def bounded(tokens: Sequence[int], boundaries: Boundaries) -> tuple[int, ...]:
 
 
 def read_lexicon_file(path: str | os.PathLike[str]) -> dict[str, list[list[str]]]:
-    """Words and their spellings, in pieces, out of a file with `word<TAB>piece piece ...` in each line.
+    """Return words and their spellings, in pieces, out of a file with `word<TAB>piece piece ...` in each line.
 
     Raises:
         NGramFormatError: a line without a tab or spelling, or a file that isn't UTF-8.
@@ -221,7 +221,7 @@ def read_lexicon_file(path: str | os.PathLike[str]) -> dict[str, list[list[str]]
 
 
 def _ways(entry: Any) -> list[Any]:
-    """The spellings of an entry: one, or a list of several."""
+    """Return the spellings of an entry: one, or a list of several."""
     if isinstance(entry, str) or isinstance(entry[0], int | np.integer):
         return [entry]
     return list(entry)
@@ -246,7 +246,7 @@ def _ids(spelling: Sequence[Any], speller: Speller) -> list[int]:
 def _spelled(
     texts: Sequence[tuple[int, str]], speller: Speller, boundaries: Boundaries, cuttings: int = 1
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """The tokenizer's spellings, and others of the same letters, of those texts that it can write as one word."""
+    """Return the tokenizer's spellings, and others of the same letters, of those texts that it can write as one word."""
     blank = " " if speller.mark == "Ġ" else ""
     found = []
     for first in range(0, len(texts), WORDS_PER_BATCH):

@@ -52,7 +52,7 @@ class WordTexts:
         self._file.close()
 
     def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Numbers of words `[L]` and lengths `[S]` of some sentences after others."""
+        """Yield numbers of words `[L]` and lengths `[S]` of some sentences after others."""
         self._file.seek(0)
         for lengths in self._lengths:
             yield np.fromfile(self._file, dtype=np.int32, count=int(lengths.sum())), lengths

@@ -53,7 +53,7 @@ class Trie(NamedTuple):
     child_tokens: np.ndarray  # int32 [C], ascending within a node
     child_nodes: np.ndarray  # int32 [C]: inner node, or -1 for a leaf
     child_forms: np.ndarray  # int32 [C]: the spelling that a leaf completes, or -1
-    end_forms: np.ndarray  # int32 [N]: behind the last spelling that goes through a node
+    end_forms: np.ndarray  # int32 [N]: after the last spelling that goes through a node
 
     @property
     def num_forms(self) -> int:
@@ -74,7 +74,7 @@ class Trie(NamedTuple):
 
 
 def sorted_spellings(offsets: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The different ones of some spellings, in ascending order.
+    """Return the different ones of some spellings, in ascending order.
 
     Args:
         offsets: `[P + 1]`, where each spelling begins.
@@ -94,13 +94,13 @@ def sorted_spellings(offsets: np.ndarray, tokens: np.ndarray) -> tuple[np.ndarra
 
 
 def spelling_keys(offsets: np.ndarray, tokens: np.ndarray) -> list[bytes]:
-    """Spellings as bytes, in the order of their tokens; a long one takes no room among the others."""
+    """Return spellings as bytes, in the order of their tokens; a long one takes no room among the others."""
     content, ends = tokens.astype(KEY).tobytes(), (KEY.itemsize * offsets).tolist()
     return [content[first:end] for first, end in pairwise(ends)]
 
 
 def build_trie(offsets: np.ndarray, tokens: np.ndarray) -> Trie:
-    """The trie of spellings that are different and sorted, as `sorted_spellings` gives them."""
+    """Return the trie of spellings that are different and sorted, as `sorted_spellings` gives them."""
     size = len(tokens) + 1
     path_nodes, depths, end_forms, child_tokens, child_nodes, child_forms = np.empty((6, size), dtype=np.int32)
     child_offsets, sizes = np.empty(size + 1, dtype=np.int64), np.empty(2, dtype=np.int64)

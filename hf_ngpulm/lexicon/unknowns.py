@@ -93,7 +93,7 @@ def grade_unknown_words(
 
 
 def _characters(t: _Arrays, unknown: int, lengths: np.ndarray) -> np.ndarray:
-    """Characters of the beginnings of words in the states under the root, int64 `[S]`."""
+    """Return characters of the beginnings of words in the states under the root, int64 `[S]`."""
     found = np.zeros(len(t.backoff_states), dtype=np.int64)
     states = np.zeros(1, dtype=np.int64)
     while len(states):

@@ -60,7 +60,7 @@ class FormArcs(NamedTuple):
     offsets: np.ndarray  # int64 [S + 1]: the arcs of state s
     forms: np.ndarray  # int32 [A], ascending within a state
     log_probs: np.ndarray  # float64 [A], natural log
-    targets: np.ndarray  # int32 [A], the state of the LM behind the form
+    targets: np.ndarray  # int32 [A], the state of the LM after the form
     ends: np.ndarray  # float64 [S]: log p(</s> | state), NaN where the state has none of its own
 
 
@@ -79,7 +79,7 @@ class FormLM(NamedTuple):
     backoff_weights: np.ndarray  # float64 [S]
     start: int
     unknown: float  # log p(<unk>)
-    unknown_target: int  # the state behind <unk>
+    unknown_target: int  # the state after <unk>
 
     @property
     def num_states(self) -> int:
@@ -90,7 +90,7 @@ class WordLM:
     """A word-level LM as an automaton over words, in single precision, and which forms spell its words.
 
     Args:
-        automaton: over the words `0 .. W - 1` that have a spelling, and an id behind them for all others.
+        automaton: over the words `0 .. W - 1` that have a spelling, and an id after them for all others.
         word_of, form_of: int64 `[P]`, pairs of a word and a form that spells it.
         num_forms: F.
 
@@ -150,11 +150,11 @@ class WordLM:
 
     @property
     def unknown_target(self) -> int:
-        """The state behind `<unk>`."""
+        """The state after `<unk>`."""
         return int(self.automaton.tensors.arc_targets[self.num_words])
 
     def forms(self, last: int | None = None) -> FormArcs:
-        """The arcs of the states before `last`, or of all, for the forms that spell their words."""
+        """Return the arcs of the states before `last`, or of all, for the forms that spell their words."""
         last = self.automaton.num_states if last is None else last
         counts, bounds, native = np.empty(last, dtype=np.int64), block_bounds(last, STATES_PER_THREAD), self.native
         in_blocks(_count_forms, bounds, (*native, counts))
@@ -166,14 +166,14 @@ class WordLM:
         return FormArcs(offsets, forms, log_probs, targets, ends)
 
     def score_ends(self, states: np.ndarray) -> np.ndarray:
-        """log p(</s>) in some states int32, float64."""
+        """Return log p(</s>) in some states int32, float64."""
         scores = np.empty(len(states))
         _score_ends(0, len(states), *self.native, states, scores)
         return scores
 
 
 def form_lm(words: WordLM) -> FormLM:
-    """All of it in double precision."""
+    """Return all of it in double precision."""
     t = words.automaton.tensors
     return FormLM(
         *words.forms(),
@@ -186,7 +186,8 @@ def form_lm(words: WordLM) -> FormLM:
 
 
 def _with_words(table: NGramTable, words: np.ndarray) -> tuple[NGramTable, np.ndarray]:
-    """The n-grams of some words, renumbered, with an id behind them that has no unigram; and the new number of each word."""
+    """Return the n-grams of some words, renumbered, with an id after them that has no unigram; and the new number of each
+    word."""
     is_known = np.zeros(table.num_ids, dtype=bool)
     is_known[words] = True
     new_ids = np.cumsum(is_known) - 1

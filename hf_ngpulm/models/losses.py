@@ -14,7 +14,7 @@ IMPOSSIBLE = -1e30  # a finite stand-in for log 0, through which gradients pass 
 
 
 def transducer_loss(blank: Tensor, labels: Tensor, num_frames: Tensor, num_labels: Tensor) -> Tensor:
-    """The RNN-T loss (Graves 2012, "Sequence transduction with recurrent neural networks", section 2.4).
+    """Return the RNN-T loss (Graves 2012, "Sequence transduction with recurrent neural networks", section 2.4).
 
     Args:
         blank: log-probability of the blank at each frame, after so many labels: `[B, T, U + 1]`.
@@ -40,8 +40,8 @@ def transducer_loss(blank: Tensor, labels: Tensor, num_frames: Tensor, num_label
 def tdt_loss(
     blank: Tensor, labels: Tensor, durations: Tensor, values: tuple[int, ...], num_frames: Tensor, num_labels: Tensor
 ) -> Tensor:
-    """The loss of a token-and-duration transducer (Xu et al. 2023, "Efficient sequence transduction by jointly predicting
-    tokens and durations", section 3.2).
+    """Return the loss of a token-and-duration transducer (Xu et al. 2023, "Efficient sequence transduction by jointly
+    predicting tokens and durations", section 3.2).
 
     Args:
         blank: log-probability of the blank: `[B, T, U + 1]`.
@@ -82,7 +82,7 @@ def tdt_loss(
 
 
 def _along_labels(before: Tensor, labels: Tensor) -> Tensor:
-    """`a[u] = logaddexp(before[u], a[u - 1] + labels[u - 1])`: `[B, U + 1]`, `[B, U]` -> `[B, U + 1]`."""
+    """Return `a[u] = logaddexp(before[u], a[u - 1] + labels[u - 1])`: `[B, U + 1]`, `[B, U]` -> `[B, U + 1]`."""
     total = torch.nn.functional.pad(labels.cumsum(dim=-1), (1, 0))
     return total + torch.logcumsumexp(before - total, dim=-1)
 

@@ -52,7 +52,7 @@ class LstmPrediction(nn.Module):
         self.decoder_projector = nn.Linear(size, size)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        """`[B, U]` -> `[B, U, D]`: from the beginning."""
+        """Return `[B, U]` -> `[B, U, D]`: from the beginning."""
         return self.decoder_projector(self.lstm(self.embedding(input_ids))[0])
 
 
@@ -73,11 +73,11 @@ class StatelessPrediction(nn.Module):
         self.decoder_projector = nn.Linear(size, size)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        """`[B, U]` -> `[B, U, D]`: from the beginning, before which there are blanks."""
+        """Return `[B, U]` -> `[B, U, D]`: from the beginning, before which there are blanks."""
         return self.of_contexts(nn.functional.pad(input_ids, (self.context_size - 1, 0), value=self.blank_token_id))
 
     def of_contexts(self, tokens: Tensor) -> Tensor:
-        """`[B, context_size - 1 + U]` -> `[B, U, D]`."""
+        """Return `[B, context_size - 1 + U]` -> `[B, U, D]`."""
         mixed = self.convolution(self.embedding(tokens).transpose(1, 2)).transpose(1, 2)
         return self.decoder_projector(self.activation(mixed))
 
@@ -135,7 +135,7 @@ class _Transducer(PreTrainedModel):  # type: ignore[no-any-unimported]
             module.reset_parameters()
 
     def get_audio_features(self, input_features: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
-        """What the encoder returns, and `pooler_output`: its frames as the joint network takes them, `[B, T, D]`."""
+        """Return what the encoder returns, and `pooler_output`: its frames as the joint network takes them, `[B, T, D]`."""
         outputs = self.encoder(input_features=input_features, attention_mask=attention_mask, **kwargs)
         if attention_mask is not None and getattr(outputs, "attention_mask", None) is None:
             # Encoders of Transformers before 5 don't say which of their frames are no padding.
@@ -144,13 +144,13 @@ class _Transducer(PreTrainedModel):  # type: ignore[no-any-unimported]
         return outputs
 
     def as_transducer(self, frame_seconds: float | None = None) -> TransducerModel:
-        """The same for the decoders of this package."""
+        """Return the same for the decoders of this package."""
         return TransformersTransducer(self, frame_seconds)
 
     def forward(
         self, input_features: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **kwargs: Any
     ) -> TransducerOutput:
-        """Scores of all classes at every frame after every number of the labels, and the loss.
+        """Return scores of all classes at every frame after every number of the labels, and the loss.
 
         Args:
             input_features: of the feature extractor.
@@ -254,7 +254,7 @@ class _Stateless(TransformersTransducer):
 
 
 def blank_and_labels(logits: Tensor, tokens: Tensor, blank_id: int) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the blank, `[B, T, U + 1]`, and of each next label, `[B, T, U]`.
+    """Return log-probabilities of the blank, `[B, T, U + 1]`, and of each next label, `[B, T, U]`.
 
     From logits `[B, T, U + 1, V]` and the labels `[B, U]`.
     """

@@ -51,7 +51,7 @@ class NGramCounts:
 
 
 def parse_bytes(size: int | str) -> int:
-    """A number of bytes, also as text: "500M", "4G", "1.5 GiB" (powers of 1,024).
+    """Return a number of bytes, also as text: "500M", "4G", "1.5 GiB" (powers of 1,024).
 
     Raises:
         ValueError: it isn't a size, or not above zero.
@@ -129,7 +129,7 @@ class NGramCounter:
         """Count more sentences.
 
         Args:
-            token_ids: int `[L]`, the tokens of all sentences one behind the other; -1 for unknown ones.
+            token_ids: int `[L]`, the tokens of all sentences one after the other; -1 for unknown ones.
             lengths: int `[S]`, tokens of each sentence.
             first_sentence: number of the first of them in the whole text, where several processes share it.
 
@@ -184,7 +184,7 @@ class NGramCounter:
                 self._count_chunk(self._chunk)
 
     def _count_chunk(self, num_starts: int) -> None:
-        """Have the n-grams counted that start at the first positions of the buffer; what lies behind them stays in it."""
+        """Have the n-grams counted that start at the first positions of the buffer; what lies after them stays in it."""
         overlap = self.packing.order - 1
         digits = np.zeros(num_starts + overlap, dtype=np.int32)
         digits[: min(self._filled, digits.size)] = self._buffer[: min(self._filled, digits.size)]
@@ -224,7 +224,7 @@ class NGramCounter:
         self._spilled.append(path)
 
     def merged(self, runs: list[Run]) -> Run:
-        """One run of many, the shortest first."""
+        """Return one run of many, the shortest first."""
         runs = sorted(runs, key=len, reverse=True)
         while len(runs) > 1:
             last = runs.pop()
@@ -237,7 +237,7 @@ class NGramCounter:
         return Run(words, torch.zeros(0, dtype=torch.int64, device=self.device))
 
     def run(self) -> Run:
-        """All distinct n-grams so far in ascending order, with their counts. Ends the counting."""
+        """Return all distinct n-grams so far in ascending order, with their counts. Ends the counting."""
         if self._filled:
             self._count_chunk(self._filled)
         while self._pending:
@@ -259,7 +259,7 @@ class NGramCounter:
         return Run(words, counts)
 
     def _merged_parts(self) -> Iterator[Run]:
-        """The runs on disk merged range by range of their first word."""
+        """Yield the runs on disk merged range by range of their first word."""
         files = [np.load(path, mmap_mode="r") for path in self._spilled]
         per_row = 8 * files[0].shape[0]
         total = sum(file.shape[1] for file in files)
@@ -276,7 +276,7 @@ class NGramCounter:
             yield self.merged(runs)
 
     def finish(self) -> NGramCounts:
-        """All n-grams counted. Ends the counting.
+        """Return all n-grams counted. Ends the counting.
 
         Raises:
             ValueError: there were no sentences.
@@ -284,7 +284,7 @@ class NGramCounter:
         return self.counts_of(self.run())
 
     def counts_of(self, run: Run) -> NGramCounts:
-        """The n-grams of all orders in a merged run of the highest."""
+        """Return the n-grams of all orders in a merged run of the highest."""
         if self.num_sentences == 0:
             raise ValueError("there is no text to count n-grams in: no sentence was given")
         orders = self.steps.trie(run, self.packing)

@@ -11,7 +11,7 @@ from .packing import Run
 
 
 def gather_counts(counter: NGramCounter, accelerator: Any) -> NGramCounts:
-    """What all processes have counted together, on each of them: the same as one process would have counted.
+    """Return what all processes have counted together, on each of them: the same as one process would have counted.
 
     Args:
         counter: this process's. Its counting ends.

@@ -1,6 +1,6 @@
 """Interpolated modified Kneser-Ney estimation (Chen and Goodman 1998), as KenLM's lmplz does it (Heafield et al. 2013).
 
-The story, order by order: occurrences become adjusted counts (how many different tokens an n-gram was seen behind), the
+The story, order by order: occurrences become adjusted counts (how many different tokens an n-gram was seen after), the
 counts of counts give the discounts, and each context hands what its n-grams are discounted by to its suffix.
 """
 
@@ -54,7 +54,7 @@ class Estimate:
 
 
 def thresholds_of(prune: Sequence[int], order: int) -> tuple[int, ...]:
-    """Pruning thresholds of all orders; the last one given goes for the orders that follow.
+    """Return pruning thresholds of all orders; the last one given goes for the orders that follow.
 
     Raises:
         ValueError: a threshold of unigrams, thresholds that fall, or more of them than orders.
@@ -90,7 +90,7 @@ def estimate(
         discount_fallback: discounts for orders whose counts of counts can't give any (text that is small or artificial);
             None to raise an error there.
         allowed: bool `[vocab_size]`; n-grams with other tokens are dropped, and these tokens count as unknown.
-        done: called behind each order.
+        done: called after each order.
 
     Raises:
         ValueError: bad thresholds; discounts that can't be computed, with `discount_fallback=None`.
@@ -185,7 +185,7 @@ def _check_fallback(fallback: Sequence[float]) -> Sequence[float]:
 
 
 def _with_unknown(unigrams: TrieOrder, unk: int) -> TrieOrder:
-    """The unigrams, `<unk>` among them: behind all others."""
+    """Return the unigrams, `<unk>` among them: after all others."""
     if unigrams.tokens.numel() and int(unigrams.tokens[-1]) == unk:
         return unigrams
     return TrieOrder(
@@ -196,7 +196,7 @@ def _with_unknown(unigrams: TrieOrder, unk: int) -> TrieOrder:
 
 
 def _rows_behind(tries: list[TrieOrder], token: int) -> list[tuple[int, int]]:
-    """For each order the range of rows that begin with a token."""
+    """Return for each order the range of rows that begin with a token."""
     first = int(torch.searchsorted(tries[0].tokens, token))
     ranges = [(first, first + 1)]
     for trie in tries[1:]:
@@ -207,7 +207,7 @@ def _rows_behind(tries: list[TrieOrder], token: int) -> list[tuple[int, int]]:
 
 
 def _adjusted_counts(trie: TrieOrder, suffixes_above: Tensor | None, starts: tuple[int, int], steps) -> Tensor:
-    """How many different tokens each n-gram was seen behind.
+    """Return how many different tokens each n-gram was seen after.
 
     N-grams of the highest order, and those that begin with `<s>`, which nothing precedes, keep their occurrences.
     """
@@ -221,7 +221,7 @@ def _adjusted_counts(trie: TrieOrder, suffixes_above: Tensor | None, starts: tup
 def _discounts(
     n: int, adjusted: Tensor, occurrences: Tensor, quirk: int | None, fallback: Sequence[float] | None
 ) -> Discounts | None:
-    """Discounts of one order in closed form (Chen and Goodman 1998, equation 26); None where the fallback must do."""
+    """Return discounts of one order in closed form (Chen and Goodman 1998, equation 26); None where the fallback must do."""
     counts_of_counts = torch.bincount(adjusted.clamp(max=5), minlength=6).tolist()
     if quirk is not None:
         # lmplz counts this one n-gram by its occurrences, and so must we to get its discounts.
@@ -254,7 +254,7 @@ def _discounts(
 
 
 def _set_backoffs(orders: list[NGramOrder], weights: Tensor, kept_below: Tensor | None) -> None:
-    """Give the contexts, n-grams of the order below, the weights of what lies behind them."""
+    """Give the contexts, n-grams of the order below, the weights of what lies after them."""
     weights = weights if kept_below is None else weights[kept_below]
     backoffs = weights.log().clamp_(min=LOG_ZERO)
     orders[-1] = NGramOrder(orders[-1].prefixes, orders[-1].tokens, orders[-1].log_probs, backoffs)
@@ -263,7 +263,7 @@ def _set_backoffs(orders: list[NGramOrder], weights: Tensor, kept_below: Tensor 
 def _last_by_lmplz(
     tries: list[TrieOrder], suffixes: list[Tensor | None], first_seen: Tensor, vocab_size: int
 ) -> list[int | None]:
-    """For each order but the highest, the n-gram that comes last when n-grams are sorted from their last token to their
+    """Return for each order but the highest the n-gram that comes last when n-grams are sorted from their last token to their
     first, by when each token was first seen in the text.
 
     lmplz enters that one into its statistics with its occurrences where it has the adjusted count of all others. In a small

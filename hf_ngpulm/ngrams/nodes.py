@@ -37,14 +37,14 @@ _find_prefixes = Function(
 
 
 def sorting(words: Tensor) -> Tensor:
-    """The permutation int64 `[N]` that sorts n-grams `words` int64 `[W, N]`."""
+    """Return the permutation int64 `[N]` that sorts n-grams `words` int64 `[W, N]`."""
     by_key = torch.empty_like(words[0])
     _sort(words, *words.shape, by_key)
     return by_key
 
 
 def first_children(prefixes: Tensor, num_parents: int) -> Tensor:
-    """Where the n-grams that follow each n-gram of the order below begin: int64 `[num_parents + 1]`."""
+    """Return where the n-grams that follow each n-gram of the order below begin: int64 `[num_parents + 1]`."""
     first_child = torch.empty(num_parents + 1, dtype=torch.int64)
     _first_children(prefixes, prefixes.numel(), num_parents, first_child)
     return first_child
@@ -72,7 +72,8 @@ class Nodes:
         self.parents, self.end = first, end
 
     def prefixes(self, tokens: Tensor) -> Tensor:
-        """Rows int64 `[N]` of n-grams `tokens` int32 `[N, n]` but for the last token, in the order before; -1 for none."""
+        """Return rows int64 `[N]` of n-grams `tokens` int32 `[N, n]` but for the last token, in the order before; -1 for
+        none."""
         rows = torch.zeros(len(tokens), dtype=torch.int64)
         if tokens.shape[1] > 1:
             _find_prefixes(0, len(tokens), self.struct, tokens, tokens.shape[1], self.parents, rows)

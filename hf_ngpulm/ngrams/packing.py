@@ -52,7 +52,7 @@ class Packing:
         return (per_word,) * full + ((rest,) if rest else ())
 
     def place(self, position: int) -> tuple[int, int]:
-        """Word that holds the token at a position of the n-gram, and what its digit is multiplied by."""
+        """Return word that holds the token at a position of the n-gram, and what its digit is multiplied by."""
         word = 0
         while position >= self.digits[word]:
             position -= self.digits[word]

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..errors import NGramFormatError
 from .nodes import Nodes, sorting
 
-NUM_SPECIAL = 3  # <s>, </s>, <unk>: the ids behind the vocabulary
+NUM_SPECIAL = 3  # <s>, </s>, <unk>: the ids after the vocabulary
 MAX_ORDER = 64  # of models in files of other programs: the work of reading grows with its square
 
 
@@ -147,13 +147,13 @@ class NGramTable:
         return offsets
 
     def row_of_unigram(self, token_id: int) -> int | None:
-        """Row of a token's unigram, None where it has none."""
+        """Return row of a token's unigram, None where it has none."""
         tokens = self.orders[0].tokens
         row = int(torch.searchsorted(tokens, token_id))
         return row if row < tokens.numel() and int(tokens[row]) == token_id else None
 
     def rows(self, n: int) -> Tensor:
-        """Token ids of all n-grams of order `n`, int64 `[N, n]`."""
+        """Return token ids of all n-grams of order `n`, int64 `[N, n]`."""
         tokens = torch.empty(len(self.orders[n - 1]), n, dtype=torch.int64, device=self.orders[n - 1].tokens.device)
         at = torch.arange(len(tokens), device=tokens.device)
         for position in reversed(range(n)):
@@ -178,6 +178,6 @@ def _check_values(vocab_size: int, n: int, tokens: Tensor, log_probs: Tensor, ba
 
 
 def _name(vocab_size: int, token_ids: Tensor) -> str:
-    """An n-gram in words for messages: `(5 <s> 17)`."""
+    """Return an n-gram in words for messages: `(5 <s> 17)`."""
     special = {vocab_size: "<s>", vocab_size + 1: "</s>", vocab_size + 2: "<unk>"}
     return "(" + " ".join(special.get(int(i), str(int(i))) for i in token_ids) + ")"

@@ -115,7 +115,7 @@ def _followed(
 
 
 def _discounting(contexts: dict[tuple[int, ...], float], vocab_size: int) -> BackoffAutomaton:
-    """An automaton that gives a token the largest discount of all sequences that it completes."""
+    """Return an automaton that gives a token the largest discount of all sequences that it completes."""
     tokens = np.array([token for sequence in contexts for token in sequence], dtype=np.int64)
     lengths = np.array([len(sequence) for sequence in contexts], dtype=np.int64)
     bonuses = np.array(list(contexts.values()), dtype=np.float64)

@@ -28,7 +28,7 @@ class Spellings(NamedTuple):
         lengths: int64 `[N]`, at least 1 each.
         payments: float64 `[L]`, what a match has been paid when it has come up to a token.
         bonuses: float64 `[N]`, what a complete one earns.
-        bounded: bool `[N]`, whether it is complete only if a word ends behind it.
+        bounded: bool `[N]`, whether it is complete only if a word ends after it.
         initial: bool `[N]`, whether it counts only at the beginning of a transcript.
     """
 
@@ -85,11 +85,11 @@ class _WordEnds(NamedTuple):
 def phrase_automaton(
     spellings: Spellings, vocab_size: int, begins_word: np.ndarray, start_token: int | None = None, engine: str = "auto"
 ) -> BackoffAutomaton:
-    """The automaton of some spellings. A spelling that is given twice earns the larger bonus.
+    """Return the automaton of some spellings. A spelling that is given twice earns the larger bonus.
 
     Args:
         vocab_size: V; token ids are below it.
-        begins_word: bool `[V]`, tokens behind which (or `</s>`) a word has ended.
+        begins_word: bool `[V]`, tokens after which (or `</s>`) a word has ended.
         start_token: a transcript begins as if this token stood before it.
     """
     radix = vocab_size + 2  # V is `</s>`, V + 1 the beginning of the transcript
@@ -142,7 +142,7 @@ def phrase_automaton(
 
 
 def _with_begin(spellings: Spellings, begin: int) -> Spellings:
-    """Initial spellings with the token of the beginning, which costs nothing, before them."""
+    """Return initial spellings with the token of the beginning, which costs nothing, before them."""
     firsts = np.cumsum(spellings.lengths) - spellings.lengths
     at = firsts[spellings.initial]
     return spellings._replace(
@@ -192,7 +192,7 @@ def build_trie(spellings: Spellings, radix: int, boundary: np.ndarray) -> _Trie:
 
 
 def _word_ends(trie: _Trie, radix: int, boundary: np.ndarray) -> _WordEnds:
-    """A phrase that must end with a word keeps its bonus if the next token begins one, and loses it otherwise.
+    """Return a phrase that must end with a word keeps its bonus if the next token begins one, and loses it otherwise.
 
     That depends on the token, as a backoff weight can't. So a state comes between, which has arcs for the tokens of one kind,
     the rarer one, that bear the difference. It is shared by all phrases with the same difference. Phrases that back off to
@@ -204,7 +204,7 @@ def _word_ends(trie: _Trie, radix: int, boundary: np.ndarray) -> _WordEnds:
     differences = (trie.kept[rare] - trie.kept[1 - rare])[nodes]
     kinds, kind_of = np.unique(np.stack([trie.fails[nodes], differences], 1), axis=0, return_inverse=True)
     fails, differences = kinds[:, 0].astype(np.int64), kinds[:, 1]
-    # What the matches in progress behind it keep, or lose, if none of them goes on.
+    # What the matches in progress after it keep, or lose, if none of them goes on.
     losses = np.zeros((2, len(kinds)))
     going_on: list[np.ndarray] = []
     current = fails
@@ -248,7 +248,7 @@ def _word_ends(trie: _Trie, radix: int, boundary: np.ndarray) -> _WordEnds:
 def _follow(
     trie: _Trie, states: np.ndarray, tokens: np.ndarray, radix: int, boundary: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What tokens score in states, and where they lead."""
+    """Return what tokens score in states, and where they lead."""
     scores, targets = np.zeros(len(states)), np.zeros(len(states), np.int64)
     left, current = np.arange(len(states)), states
     while len(left):
@@ -265,7 +265,7 @@ def _follow(
 
 
 def _find(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Nodes with some keys, 0 where there is none."""
+    """Return nodes with some keys, 0 where there is none."""
     if not len(keys):
         return np.zeros(len(wanted), np.int64)
     places = np.searchsorted(keys, wanted)
@@ -273,7 +273,7 @@ def _find(keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def _longest_chain(backoffs: np.ndarray) -> int:
-    """Steps to the root at most."""
+    """Return steps to the root at most."""
     steps, current = 0, np.arange(len(backoffs))
     while current.any():
         steps, current = steps + 1, backoffs[current]

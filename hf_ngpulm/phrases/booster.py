@@ -94,7 +94,7 @@ class PhraseBooster(Booster):
 
 
 def _with_bonuses(written: Written, weight_per: str, growth: float, end_bonus: float) -> Spellings:
-    """What each spelling earns: as much as the tokenizer's own one of the phrase."""
+    """Return what each spelling earns: as much as the tokenizer's own one of the phrase."""
     spellings, weights = written.spellings, np.array(list(written.phrases.values()), dtype=np.float64)
     lengths = np.array([len(spelling.tokens) for spelling in spellings], dtype=np.int64)
     tokens = np.fromiter((token for spelling in spellings for token in spelling.tokens), np.int64, int(lengths.sum()))

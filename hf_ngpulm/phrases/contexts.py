@@ -36,7 +36,7 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": OrderedDict
         self._bytes = 0
 
     def booster(self, context: Context) -> Booster | None:
-        """The booster of one context.
+        """Return the booster of one context.
 
         Raises:
             ValueError: see `PhraseBooster`; or one that scores another number of token ids than the language model.
@@ -82,7 +82,7 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": OrderedDict
             _ = context.fingerprint
 
     def of_rows(self, phrases: Any, batch_size: int) -> list[Booster | None]:
-        """The boosters of a batch.
+        """Return the boosters of a batch.
 
         Args:
             phrases: one context for all rows, or a list with one for each.
@@ -105,7 +105,7 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": OrderedDict
 
 
 def is_per_row(phrases: Any) -> bool:
-    """Whether this is a list of contexts, not of phrases."""
+    """Return whether this is a list of contexts, not of phrases."""
     if not isinstance(phrases, Sequence) or isinstance(phrases, str):
         return False
     return any(item is None or isinstance(item, Booster | list | Mapping) for item in phrases)

@@ -45,7 +45,7 @@ class GraphBooster(Booster):
 
 
 def _with_payments(written: Written, lm: NGramLM | None, lm_weight: float) -> Spellings:
-    """What each token of each spelling earns: of the discount as much as the tokenizer's own spelling of the phrase."""
+    """Return what each token of each spelling earns: of the discount as much as the tokenizer's own spelling of the phrase."""
     spellings, discounts = written.spellings, list(written.phrases.values())
     lengths = np.array([len(spelling.tokens) for spelling in spellings], dtype=np.int64)
     inside = np.arange(int(lengths.max(initial=0))) < lengths[:, None]
@@ -63,7 +63,8 @@ def _with_payments(written: Written, lm: NGramLM | None, lm_weight: float) -> Sp
 
 
 def _scores(lm: NGramLM, tokens: np.ndarray, initial: np.ndarray) -> np.ndarray:
-    """What the LM gives each token `[N, L]` behind those before it, from the empty context, or from the start if `initial`."""
+    """Return what the LM gives each token `[N, L]` after those before it, from the empty context, or from the start if
+    `initial`."""
     columns = torch.from_numpy(tokens).to(lm.device)
     states = torch.where(torch.from_numpy(initial).to(lm.device), lm.starts[0], lm.roots[0]).contiguous()
     scores = []

@@ -31,7 +31,7 @@ class GraphContexts(WithoutCaches, caches={"_kept": OrderedDict}):
         self._kept: OrderedDict[Any, tuple[NGramLM | None, GraphBooster]] = OrderedDict()
 
     def with_discount(self, discount: float) -> GraphContexts:
-        """The same for phrases with another discount; what is kept is shared.
+        """Return the same for phrases with another discount; what is kept is shared.
 
         Raises:
             ValueError: it is below 0.
@@ -43,7 +43,7 @@ class GraphContexts(WithoutCaches, caches={"_kept": OrderedDict}):
         return selected
 
     def of(self, context: Any, lm: NGramLM | None, lm_weight: float) -> Booster | None:
-        """What is followed for one context.
+        """Return what is followed for one context.
 
         Args:
             lm, lm_weight: the language model that it stands beside, and its weight.
@@ -71,7 +71,7 @@ class GraphContexts(WithoutCaches, caches={"_kept": OrderedDict}):
         return kept
 
     def of_rows(self, phrases: Any, models: Sequence[NGramLM | None], lm_weights: Sequence[float]) -> list[Booster | None]:
-        """What is followed for each row of a batch.
+        """Return what is followed for each row of a batch.
 
         Args:
             phrases: one context for all rows, or a list with one (or None) for each.

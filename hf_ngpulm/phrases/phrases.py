@@ -112,7 +112,7 @@ def write(
 
 
 def checked_phrases(phrases: Phrases, weight: float) -> dict[str, float]:
-    """Phrases and their weights; of one that is given twice the larger weight."""
+    """Return phrases and their weights; of one that is given twice the larger weight."""
     if isinstance(phrases, str):
         raise TypeError(f"phrases should be a list of texts, got the text {phrases!r}; write [{phrases!r}]")
     found: dict[str, float] = {}

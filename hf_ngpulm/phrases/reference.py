@@ -15,7 +15,7 @@ from .automaton import Spellings
 def total_bonus(
     token_ids: Sequence[int], spellings: Spellings, begins_word: Sequence[bool], start_token: int | None = None
 ) -> float:
-    """Sum of the bonuses in one transcript. Arguments as for `phrase_automaton`."""
+    """Return sum of the bonuses in one transcript. Arguments as for `phrase_automaton`."""
     tokens = ([] if start_token is None else [start_token]) + list(token_ids)
     firsts = [sum(spellings.lengths[:n]) for n in range(len(spellings.lengths))]
     total = 0.0

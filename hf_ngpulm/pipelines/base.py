@@ -141,21 +141,22 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return preprocess, forward, postprocess
 
     def _search_given(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """What a call is told of the search apart from `settings`; `_search` is what the pipeline was."""
+        """Return what a call is told of the search apart from `settings`; `_search` is what the pipeline was."""
         return {}
 
     def _of_generation(self, tuned: dict[str, Any]) -> dict[str, Any]:
-        """Of tuned settings those that are for `generate`; taken out."""
+        """Return those of tuned settings that are for `generate`; taken out."""
         return {}
 
     def remembered(self, settings: dict[str, Any], search: dict[str, Any]) -> dict[str, Any]:
-        """Settings that the language model remembers for this model and the search that is asked for, and that aren't given."""
+        """Return settings that the language model remembers for this model and the search that is asked for, and that aren't
+        given."""
         given = {**dict.fromkeys((*self.settings, "num_beams")), **self._search, **search, **settings}
         found = with_remembered(settings.get("lm"), self.model, given, came_with=self.takes_what_lms_come_with)
         return {name: value for name, value in found.items() if given[name] is None and value is not None}
 
     def _loaded(self, lm: Any) -> Any:
-        """A language model, or a list of them, of which some may be files or ids; each of these is read once."""
+        """Return a language model, or a list of them, of which some may be files or ids; each of these is read once."""
         sources = lm if isinstance(lm, list) else [lm]
         read: dict[Any, NGramLM] = {}
         for source in sources:
@@ -165,7 +166,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return models if isinstance(lm, list) else models[0]
 
     def _ngram_decoder(self, settings: dict[str, Any], given: dict[str, Any]) -> Any:
-        """The decoder for some settings, of which a call has given some and others are the pipeline's."""
+        """Return the decoder for some settings, of which a call has given some and others are the pipeline's."""
         # Not one of the recordings has an LM: no mistake, if it was said of each.
         none_each = isinstance(settings.get("lm"), list) and all(lm is None for lm in settings["lm"])
         if none_each:
@@ -200,11 +201,11 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
 
     @property
     def _decodes_always(self) -> bool:
-        """Whether the stock pipeline can't decode this model: it is one of this package, or another's that says how."""
+        """Return whether the stock pipeline can't decode this model: it is one of this package, or another's that says how."""
         return hasattr(self.model, "as_transducer")
 
     def _made(self, settings: dict[str, Any]) -> Any:
-        """A decoder; the last one if the settings are those of the last one, so that what it knows of phrases stays."""
+        """Return a decoder; the last one if the settings are those of the last one, so that what it knows of phrases stays."""
         last, decoder = self._last_made
         if last is None or last.keys() != settings.keys() or not all(_same(last[name], settings[name]) for name in last):
             decoder = self._make_decoder(settings)
@@ -219,13 +220,13 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     if TYPE_CHECKING:  # what the class of a family adds
 
         def _make_decoder(self, settings: dict[str, Any]) -> Any:
-            """A decoder."""
+            """Return a decoder."""
 
         def _frames(self, model_inputs: dict[str, Any], **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-            """What the decoder takes for a batch: `[B, T, ...]`, and the frames of each row if the model can tell."""
+            """Return what the decoder takes for a batch: `[B, T, ...]`, and the frames of each row if the model can tell."""
 
         def _decode(self, decoder: Any, frames: Tensor, lengths: Tensor | None) -> list[list[Hypothesis]]:
-            """Hypotheses of a batch."""
+            """Return hypotheses of a batch."""
 
     @property
     def _frame_seconds(self) -> float:
@@ -242,13 +243,14 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return self._align_to if lengths is None else probe / int(lengths[1] - lengths[0])
 
     def _input_length(self, samples: int) -> int:
-        """Length of what the model is given for so many samples."""
+        """Return length of what the model is given for so many samples."""
         extract = cast(Any, self.feature_extractor)
         tone = np.sin(np.arange(samples)).astype(np.float32)
         return extract(tone, sampling_rate=extract.sampling_rate, return_tensors="pt")[self.model.main_input_name].shape[1]
 
     def frames(self, inputs: Iterable[Any], batch_size: int = 1, chunk_length_s: float | None = None) -> Iterator[Tensor]:
-        """What the decoder is given for each recording, for those who decode it many times; for CTC models and transducers.
+        """Yield what the decoder is given for each recording, for those who decode it many times; for CTC models and
+        transducers.
 
         Args:
             inputs: recordings as a call takes them.
@@ -295,7 +297,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         yield from self._pieces(inputs, chunk_length_s, stride_length_s)
 
     def _pieces(self, inputs: Any, *args: Any, **kwargs: Any) -> Iterator[dict[str, Any]]:
-        """What the stock pipeline makes of a recording."""
+        """Return what the stock pipeline makes of a recording."""
         audio, number = (inputs.audio, inputs.number) if isinstance(inputs, Numbered) else (inputs, None)
         return numbered(AutomaticSpeechRecognitionPipeline.preprocess(self, audio, *args, **kwargs), number)
 
@@ -373,12 +375,12 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def of_recordings(decoder: Any, recordings: list[int] | None) -> Any:
-    """A decoder for a batch of some recordings; None: all have the same settings."""
+    """Return a decoder for a batch of some recordings; None: all have the same settings."""
     return decoder if recordings is None else decoder.select(recordings)
 
 
 def _shown(hypothesis: Hypothesis, timestamps: str | None, with_confidence: bool) -> dict[str, Any]:
-    """A hypothesis as the stock pipeline shows it."""
+    """Return a hypothesis as the stock pipeline shows it."""
     result: dict[str, Any] = {"text": hypothesis.text}
     if timestamps:
         result["chunks"] = [

@@ -71,19 +71,19 @@ class Recordings:
 
 
 def numbered(pieces: Iterable[dict[str, Any]], number: int | None) -> Iterator[dict[str, Any]]:
-    """The chunks of a recording, which carry its number if it has one."""
+    """Yield the chunks of a recording, which carry its number if it has one."""
     for piece in pieces:
         yield piece if number is None else {**piece, RECORDING: number}
 
 
 def numbers_in(model_inputs: dict[str, Any]) -> list[int] | None:
-    """The recording of each row of a batch, or of the one that isn't batched; taken out."""
+    """Return the recording of each row of a batch, or of the one that isn't batched; taken out."""
     found = model_inputs.pop(RECORDING, None)
     return [found] if isinstance(found, int) else found
 
 
 def listed_values(settings: dict[str, Any]) -> dict[str, Sequence[Any] | Tensor]:
-    """Those of some settings that have a value for each recording."""
+    """Return those of some settings that have a value for each recording."""
     found = {name: as_list(name, settings[name]) for name, as_list in PER_ITEM.items() if name in settings}
     return {name: values for name, values in found.items() if values is not None}
 

@@ -74,7 +74,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         return AutomaticSpeechRecognitionPipeline._forward(self, model_inputs, **kwargs)
 
     def _turned(self, model_inputs: dict[str, Any]) -> dict[str, Any]:
-        """With Whisper's features the other way round: batches are padded along the second axis, which should be time."""
+        """Turn Whisper's features the other way round: batches are padded along the second axis, which should be time."""
         if self.type == "seq2seq_whisper":
             model_inputs["input_features"] = model_inputs["input_features"].transpose(1, 2).contiguous()
         return model_inputs
@@ -84,7 +84,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
 
 
 def _beams_in(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The number of beams that `generate` is asked for, if any."""
+    """Return the number of beams that `generate` is asked for, if any."""
     config = kwargs.get("generation_config")
     within = (kwargs.get("generate_kwargs") or {}).get("num_beams")
     found = [kwargs.get("num_beams"), within, getattr(config, "num_beams", None)]

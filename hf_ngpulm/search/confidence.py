@@ -17,7 +17,7 @@ ALPHA = 1 / 3  # the order of the Tsallis and Rényi entropies that the paper re
 
 
 def frame_confidence(logits: Tensor, measure: str = "max_prob") -> Tensor:
-    """Confidence of each frame, `[B, T, C]` logits -> float32 `[B, T]`.
+    """Return confidence of each frame, `[B, T, C]` logits -> float32 `[B, T]`.
 
     Args:
         measure: "max_prob", the probability of the likeliest class; or 1 less an entropy normalised by that of C equally
@@ -40,7 +40,7 @@ def frame_confidence(logits: Tensor, measure: str = "max_prob") -> Tensor:
 
 
 def confidence_of_sums(sums: Tensor, measure: str, classes: int) -> Tensor:
-    """The same from what it needs to know of the classes' probabilities p, float32 of any shape.
+    """Return the same from what it needs to know of the classes' probabilities p, float32 of any shape.
 
     Args:
         sums: the highest p ("max_prob"), the sum of p log p ("gibbs"), or that of p ** ALPHA ("tsallis" and "renyi").

@@ -24,7 +24,7 @@ class Frames(Struct):
 
     @classmethod
     def of(cls, logits: Tensor, lengths: Tensor, blank: int) -> Frames:
-        """View logits `[B, T, C]` of any precision and layout (others than float32 are copied) and lengths `[B]`.
+        """Return view logits `[B, T, C]` of any precision and layout (others than float32 are copied) and lengths `[B]`.
 
         Raises:
             ValueError: no class that the blank could be.

@@ -14,7 +14,7 @@ Address: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
 
 
 def networks(addresses: Collection[str]) -> list[Network]:
-    """Addresses, and networks such as `10.0.0.0/8`.
+    """Return addresses, and networks such as `10.0.0.0/8`.
 
     Raises:
         ValueError: what is neither.
@@ -23,7 +23,7 @@ def networks(addresses: Collection[str]) -> list[Network]:
 
 
 def client_address(request: web.Request, proxies: Collection[Network] = ()) -> str | None:
-    """Whom a request comes from, as far as limits go.
+    """Return whom a request comes from, as far as limits go.
 
     Args:
         proxies: what they, and those on this machine, say in `X-Forwarded-For` is believed. Each adds whom it was asked by, so
@@ -46,7 +46,7 @@ def client_address(request: web.Request, proxies: Collection[Network] = ()) -> s
 
 
 def local_hosts(host: str, origins: Collection[str] = ()) -> set[str] | None:
-    """The names of a server that listens on some address, if only this machine reaches it; else None, for any.
+    """Return the names of a server that listens on some address, if only this machine reaches it; else None, for any.
 
     Args:
         origins: whose pages may connect. Where a reverse proxy stands before the server, that is its own name.
@@ -73,7 +73,7 @@ def check_host(request: web.Request, hosts: Collection[str] | None) -> None:
 
 
 def check_origin(request: web.Request, origins: Collection[str]) -> None:
-    """Browsers say whose page connects: only the server's own may, and those that are named."""
+    """Check whose page connects, as browsers say: only the server's own may, and those that are named."""
     origin = request.headers.get(hdrs.ORIGIN)
     if origin is None or "*" in origins or origin in origins:
         return
@@ -90,7 +90,7 @@ def _host(request: web.Request) -> str:
 
 
 def _name(host: str) -> str:
-    """A host without its port; nothing if it can't be read."""
+    """Return a host without its port; nothing if it can't be read."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -98,7 +98,7 @@ def _name(host: str) -> str:
 
 
 def _address(text: str) -> Address | None:
-    """An address, with or without a port; None for what isn't one. IPv4 within IPv6 is IPv4."""
+    """Return an address, with or without a port; None for what isn't one. IPv4 within IPv6 is IPv4."""
     for written in (text.strip(), _name(text.strip())):
         try:
             address = ipaddress.ip_address(written)

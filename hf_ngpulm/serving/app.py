@@ -41,7 +41,7 @@ def make_app(
     hosts: Collection[str] | None = None,
     proxies: Collection[str] = (),
 ) -> web.Application:
-    """An aiohttp application that recognises the speech of many clients as one batch.
+    """Return an aiohttp application that recognises the speech of many clients as one batch.
 
     `/stream` is a websocket. A client says hello, as JSON: `{"type": "hello", "sample_rate": 48000, "encoding": "int16",
     "phrases": ["Anna Smith", ["Bob", 2.0]]}`; `encoding` may be `"float32"`, and `phrases`, `phrase_weight` and `lm_weight`

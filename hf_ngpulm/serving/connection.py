@@ -58,7 +58,7 @@ class Connection:
         self._ended = False
 
     async def run(self) -> tuple[int, str]:
-        """Until the client leaves, or has to; with what code and reason it is to be closed."""
+        """Serve until the client leaves, or has to; return with what code and reason it is to be closed."""
         writer = asyncio.create_task(self._write())
         reader = asyncio.create_task(self._read())
         try:
@@ -133,7 +133,7 @@ class Connection:
                 raise messages.ProtocolError(f"unknown type: {said['type'][:40]}")
 
     async def _context(self, settings: dict[str, Any]) -> Any:
-        """What the client's stream is to follow; nothing that comes after it is read before it is there."""
+        """Return what the client's stream is to follow; nothing that comes after it is read before it is there."""
         texts = [phrase if isinstance(phrase, str) else phrase[0] for phrase in settings["phrases"] or ()]
         cost = self._budget.cost(len(texts), sum(len(text.encode()) for text in texts))
         await asyncio.sleep(self._budget.take(cost))
@@ -151,7 +151,7 @@ class Connection:
         return message.data
 
     async def _receive(self, seconds: float | None) -> Any:
-        """The next message; None when the client has left (or broken the protocol of websockets itself)."""
+        """Return the next message; None when the client has left (or broken the protocol of websockets itself)."""
         try:
             async with timeout(seconds):
                 message = await self.ws.receive()

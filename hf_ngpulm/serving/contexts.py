@@ -44,7 +44,7 @@ class ContextMaker:
             future.cancel()
 
     async def of(self, settings: dict[str, Any], cost: float) -> Any:
-        """What streams follow; nobody waits for it but who awaits this, and where they are cancelled it isn't made.
+        """Return what streams follow; nobody waits for it but who awaits this, and where they are cancelled it isn't made.
 
         Args:
             settings: for `make`.

@@ -107,14 +107,14 @@ class Engine:
             self._wake()
 
     def push(self, session: Session, samples: np.ndarray) -> None:
-        """Audio at the recogniser's rate, float32 `[N]`."""
+        """Take audio at the recogniser's rate, float32 `[N]`."""
         with self._changed:
             session.pieces.append(samples)
             session.backlog += len(samples)
             self._wake()
 
     def set_context(self, session: Session, context: Any) -> None:
-        """What `contexts` has made of other phrases, or None; of several before a step the last one counts."""
+        """Follow what `contexts` has made of other phrases, or None; of several before a step the last one counts."""
         with self._changed:
             session.context = (context,)
             self._wake()
@@ -251,5 +251,5 @@ class Engine:
 
 
 def _unwritable(context: Any) -> dict[str, str]:
-    """Phrases that the tokenizer can't write, and what in them."""
+    """Return phrases that the tokenizer can't write, and what in them."""
     return {} if context is None else context.left_out

@@ -89,11 +89,11 @@ class PhraseBudget:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing has been taken, or all has come back."""
+        """Return whether nothing has been taken, or all has come back."""
         return self._now() >= self.contexts
 
     def cost(self, count: int, size: int) -> float:
-        """The part of a context that phrases are: of their number or of their bytes, whichever is more; never nothing.
+        """Return the part of a context that phrases are: of their number or of their bytes, whichever is more; never nothing.
 
         Args:
             count: phrases.
@@ -125,7 +125,7 @@ class Places:
         self._budgets: dict[str, PhraseBudget] = {}  # of addresses: who leaves and comes again has no new one
 
     def __len__(self) -> int:
-        """Clients that have a place."""
+        """Return clients that have a place."""
         return self._taken
 
     @contextmanager

@@ -30,7 +30,7 @@ class Hello:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """A message as a dictionary with a `type`."""
+    """Return a message as a dictionary with a `type`."""
     try:
         message = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
@@ -56,7 +56,7 @@ def hello(message: dict[str, Any], limits: Limits) -> Hello:
 
 
 def set_context(message: dict[str, Any], limits: Limits) -> dict[str, Any]:
-    """Settings for `StreamingRecognizer.set_context`."""
+    """Return settings for `StreamingRecognizer.set_context`."""
     _only(message, {"type", "phrases"})
     if "phrases" not in message:
         raise ProtocolError("set_context should have phrases, null for none")
@@ -64,7 +64,7 @@ def set_context(message: dict[str, Any], limits: Limits) -> dict[str, Any]:
 
 
 def context(message: dict[str, Any], limits: Limits) -> dict[str, Any]:
-    """Phrases and their weight, as far as they are there."""
+    """Return phrases and their weight, as far as they are there."""
     settings: dict[str, Any] = {}
     if message.get("phrases"):
         settings["phrases"] = _phrases(message["phrases"], limits)
@@ -76,7 +76,7 @@ def context(message: dict[str, Any], limits: Limits) -> dict[str, Any]:
 
 
 def samples(data: bytes, encoding: np.dtype) -> np.ndarray:
-    """PCM, one channel, little-endian, as float32 `[N]` from -1 to 1."""
+    """Return PCM, one channel, little-endian, as float32 `[N]` from -1 to 1."""
     if len(data) % encoding.itemsize:
         raise ProtocolError(f"audio of {len(data)} bytes isn't made of {encoding.itemsize}-byte samples")
     found = np.frombuffer(data, dtype=encoding)

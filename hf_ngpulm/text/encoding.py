@@ -49,7 +49,8 @@ def encode_texts(
     workers: int | None = None,
     report: TextReport | None = None,
 ) -> Iterator[Encoded]:
-    """Token ids of texts: for each batch int32 ids `[L]` of all its texts and int64 lengths `[S]`, 0 for those without a token.
+    """Yield token ids of texts: for each batch int32 ids `[L]` of all its texts and int64 lengths `[S]`, 0 for those without
+    a token.
 
     Unknown tokens, and ids from `vocab_size` up, become -1. Batches are encoded in the
     background while the caller works on earlier ones: on several threads by tokenizers that are written in Rust, in several
@@ -114,7 +115,8 @@ def _encode_in_process(batch: list[str]) -> Any:
 
 
 def encode_batch(batch: list[str], tokenizer: Any, vocab_size: int) -> tuple[np.ndarray, np.ndarray, dict[int, list[str]]]:
-    """Ids `[L]`, lengths `[S]` (0 for texts without a token) and, by text, the pieces that are unknown to the tokenizer."""
+    """Return ids `[L]`, lengths `[S]` (0 for texts without a token) and, by text, the pieces that are unknown to the
+    tokenizer."""
     encoded = tokenizer(batch, add_special_tokens=False, return_attention_mask=False, verbose=False)
     rows = encoded["input_ids"]
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
@@ -140,7 +142,8 @@ def encode_batch(batch: list[str], tokenizer: Any, vocab_size: int) -> tuple[np.
 
 
 def _unknown_units(texts: dict[int, str], tokenizer: Any, vocab_size: int) -> dict[int, list[str]]:
-    """The letters, or words, of texts that become unknown tokens, for tokenizers that don't say where tokens come from."""
+    """Return the letters, or words, of texts that become unknown tokens, for tokenizers that don't say where tokens come
+    from."""
     by_character = _by_character(tokenizer)
     units = {n: list(text.replace(" ", "")) if by_character else text.split() for n, text in texts.items()}
     each = list(dict.fromkeys(unit for found in units.values() for unit in found))
@@ -150,7 +153,7 @@ def _unknown_units(texts: dict[int, str], tokenizer: Any, vocab_size: int) -> di
 
 
 def _by_character(tokenizer: Any) -> bool:
-    """Whether a tokenizer writes a word letter by letter, as those of wav2vec2 do."""
+    """Return whether a tokenizer writes a word letter by letter, as those of wav2vec2 do."""
     return len(tokenizer.tokenize("ab")) == 2
 
 
@@ -177,7 +180,7 @@ class SilentlyDropped:
 
 
 def _ahead(items: Iterator[Any]) -> Iterator[Any]:
-    """Items made in a thread, a few ahead. Its errors are raised here; it ends when the caller goes away."""
+    """Yield items made in a thread, a few ahead. Its errors are raised here; it ends when the caller goes away."""
     ready: queue.Queue[tuple[str, Any]] = queue.Queue(BATCHES_AHEAD)
     gone = threading.Event()
 

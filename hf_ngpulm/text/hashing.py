@@ -19,12 +19,13 @@ from torch import Tensor
 from .vocabulary import Vocabulary
 
 BASE = 6364136223846793005
-FIRST_TOKEN = 1 << 21  # behind all characters: tokens that aren't written in characters have a code of their own
+FIRST_TOKEN = 1 << 21  # after all characters: tokens that aren't written in characters have a code of their own
 WORD = (1 << 64) - 1
 
 
 def text_hashes(tokenizer: Any, classes: int) -> Tensor:
-    """What each class of a recogniser's outputs does to the hash of a text, int64 `[2, C]`: its factor and its summand."""
+    """Return what each class of a recogniser's outputs does to the hash of a text, int64 `[2, C]`: its factor and its
+    summand."""
     pieces = [*(Vocabulary.of(tokenizer).pieces or ())][:classes]
     for token in getattr(tokenizer, "all_special_ids", ()):
         pieces[token : token + 1] = [None] if token < len(pieces) else []
@@ -32,7 +33,7 @@ def text_hashes(tokenizer: Any, classes: int) -> Tensor:
 
 
 def hashes_of_pieces(pieces: Sequence[str | None]) -> Tensor:
-    """The same of the characters of each token; None is a token that has none, and is like no other."""
+    """Return the same of the characters of each token; None is a token that has none, and is like no other."""
     rows = np.zeros((2, len(pieces)), dtype=np.uint64)
     for token, piece in enumerate(pieces):
         factor, summand = 1, 0
@@ -43,7 +44,7 @@ def hashes_of_pieces(pieces: Sequence[str | None]) -> Tensor:
 
 
 def _mixed(code: int) -> int:
-    """64 bits of a number (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014)."""
+    """Return 64 bits of a number (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014)."""
     mixed = (code + 1) * 0x9E3779B97F4A7C15 & WORD
     mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9 & WORD
     mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB & WORD

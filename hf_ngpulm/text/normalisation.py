@@ -11,7 +11,7 @@ Normaliser = Callable[[str], str]
 
 
 def normaliser(spec: str | Normaliser | Iterable[str | Normaliser] | None, tokenizer: Any = None) -> Normaliser:
-    """A function from text to text.
+    """Return a function from text to text.
 
     Args:
         spec: a name, several (in a list, or with commas between), a function, or None. The names: "lower", "upper",

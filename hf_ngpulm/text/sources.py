@@ -34,7 +34,7 @@ Progress = Callable[[int], Any]
 def read_texts(
     inputs: Sequence[str | os.PathLike[str]], field: str | None = None, split: str = "train", progress: Progress | None = None
 ) -> Iterator[str]:
-    """The sentences of several inputs, one behind the other, read as they are asked for.
+    """Yield the sentences of several inputs, one after the other, read as they are asked for.
 
     Blank lines of text files, and fields without text, are sentences without words, "", as for KenLM's lmplz.
 
@@ -58,7 +58,7 @@ def read_texts(
 
 
 def total_bytes(inputs: Sequence[str | os.PathLike[str]]) -> int | None:
-    """Size of all inputs together, None if one isn't a file."""
+    """Return size of all inputs together, None if one isn't a file."""
     if all(os.path.isfile(source) for source in inputs):
         return sum(os.path.getsize(source) for source in inputs)
     return None
@@ -67,7 +67,7 @@ def total_bytes(inputs: Sequence[str | os.PathLike[str]]) -> int | None:
 def read_ids(
     inputs: Sequence[str | os.PathLike[str]], progress: Progress | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Sentences of decimal token ids, one a line (as KenLM's users encode them): ids `[L]` and lengths `[S]` of blocks.
+    """Yield sentences of decimal token ids, one a line (as KenLM's users encode them): ids `[L]` and lengths `[S]` of blocks.
 
     Raises:
         ValueError: a line with something else; names it.
@@ -153,7 +153,7 @@ class _Counted(io.RawIOBase):
 
 @contextmanager
 def _opened(name: str, progress: Progress | None) -> Iterator[IO[bytes]]:
-    """The bytes of a file or of standard input, decompressed."""
+    """Open the bytes of a file or of standard input, decompressed."""
     if name == "-":
         yield sys.stdin.buffer
         return
@@ -176,7 +176,7 @@ def _opened(name: str, progress: Progress | None) -> Iterator[IO[bytes]]:
 
 
 def numbered_lines(name: str, progress: Progress | None) -> Iterator[tuple[int, str]]:
-    """Numbered lines that aren't blank."""
+    """Return numbered lines that aren't blank."""
     return ((number, line) for number, line in _all_lines(name, progress) if line and not line.isspace())
 
 
@@ -226,7 +226,7 @@ def _field_of(row: Any, field: str | None, where: str) -> str:
 
 
 def choose_field(names: list[str], field: str | None, where: str) -> str:
-    """The field with the text."""
+    """Return the field with the text."""
     for candidate in FIELDS if field is None else (field,):
         if candidate in names:
             return candidate
@@ -273,7 +273,7 @@ def _csv(name: str, field: str | None, delimiter: str, progress: Progress | None
 
 
 def _dataset(name: str, field: str | None, split: str) -> Iterator[str]:
-    """A dataset saved in a folder, or one on the Hub."""
+    """Yield a dataset saved in a folder, or one on the Hub."""
     local = os.path.isdir(name)
     if not local and (not _DATASET_ID.fullmatch(name) or re.search(r"\.(txt|json|jsonl|csv|tsv|parquet|gz|xz|bz2)$", name)):
         raise FileNotFoundError(f"{name}: no such file (and no id of a dataset on the Hub, which looks like org/name)")

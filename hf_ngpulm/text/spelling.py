@@ -30,7 +30,7 @@ class Spelling(NamedTuple):
         tokens: ids.
         length: number of tokens in which the tokenizer itself writes it (without the first `free` ones).
         free: tokens at the beginning that only say that a word begins there.
-        bounded: whether a word must end behind it.
+        bounded: whether a word must end after it.
         initial: whether it stands only at the beginning of a transcript.
     """
 
@@ -67,7 +67,7 @@ class Speller:
         self.has_words = self.mark is not None or self.delimiter is not None
 
     def _begins_word(self, piece: str | None) -> bool:
-        """Whether a word before this piece has ended."""
+        """Return whether a word before this piece has ended."""
         if not piece or _BYTE.fullmatch(piece):
             return not piece
         if self.mark is None:
@@ -81,7 +81,7 @@ class Speller:
     def spell(
         self, texts: Sequence[str], whole_words: bool, case: str = "auto", tokenizations: int = 1
     ) -> tuple[list[Spelling], dict[int, str]]:
-        """Spellings of some phrases, and why there are none for some of them, by number."""
+        """Return spellings of some phrases, and why there are none for some of them, by number."""
         found: dict[int, list[Spelling]] = {}
         unknown: dict[int, str] = {}
         if case == "any":
@@ -135,7 +135,7 @@ class Speller:
                     found[phrase].append(Spelling(phrase, tuple(tokens), len(tokens), 0, bounded, True))
 
     def encode(self, texts: list[str]) -> tuple[list[list[int]], list[str]]:
-        """Token ids of each text, and what in it the tokenizer can't write."""
+        """Return token ids of each text, and what in it the tokenizer can't write."""
         if not texts:
             return [], []
         ids, lengths, unknown = encode_batch(texts, self.tokenizer, self.vocabulary.size)
@@ -155,7 +155,7 @@ class Speller:
         return "".join(self.vocabulary.pieces[token] or "" for token in tokens)  # type: ignore[index]
 
     def segmentations(self, surface: str, count: int) -> list[list[int]]:
-        """The segmentations into the fewest pieces, fewest first."""
+        """Return the segmentations into the fewest pieces, fewest first."""
         best: list[list[tuple[int, ...]]] = [[()]]
         for end in range(1, len(surface) + 1):
             ways = []
@@ -168,7 +168,7 @@ class Speller:
 
 
 def _forms(text: str) -> list[str]:
-    """A phrase in small letters, in capitals, and with capitals at the beginning of words."""
+    """Return a phrase in small letters, in capitals, and with capitals at the beginning of words."""
     capitalised = " ".join(word[:1].upper() + word[1:].lower() for word in text.split())
     return list(dict.fromkeys([text, text.lower(), text.upper(), capitalised]))
 
@@ -177,7 +177,8 @@ _spellers: weakref.WeakKeyDictionary[Any, dict[tuple[int, int | None], Speller]]
 
 
 def speller_of(tokenizer: Any, vocab_size: int | None = None) -> Speller:
-    """The speller of a tokenizer, or of a processor that holds one. Kept: looking through a large vocabulary takes long."""
+    """Return the speller of a tokenizer, or of a processor that holds one. Kept: looking through a large vocabulary takes
+    long."""
     tokenizer = tokenizer_of(tokenizer)
     kept = _spellers.setdefault(tokenizer, {})
     key = (len(tokenizer), vocab_size)

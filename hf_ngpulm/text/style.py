@@ -48,7 +48,7 @@ def style_of(texts: Iterable[str]) -> TextStyle:
 
 
 def style_written_by(tokenizer: Any) -> TextStyle:
-    """What a tokenizer's pieces say of the texts that its model was trained on."""
+    """Return what a tokenizer's pieces say of the texts that its model was trained on."""
     special = set(tokenizer.all_special_tokens)
     pieces = [piece for piece in tokenizer.get_vocab() if piece not in special and not piece.startswith("<")]
     if _is_byte_level(pieces):  # can write anything; its pieces are those of a text model
@@ -68,7 +68,7 @@ def style_written_by(tokenizer: Any) -> TextStyle:
 
 
 def mismatches(texts: Iterable[str], recogniser: Any) -> list[str]:
-    """Sentences that say where texts don't look like the recogniser's, and what to do about it.
+    """Return sentences that say where texts don't look like the recogniser's, and what to do about it.
 
     Args:
         texts: a sample of the language model's text.
@@ -111,7 +111,7 @@ def mismatches(texts: Iterable[str], recogniser: Any) -> list[str]:
 
 
 def _is_byte_level(pieces: list[str]) -> bool:
-    """Byte-level BPE writes bytes as letters, among them these for a blank and a line end."""
+    """Return Byte-level BPE writes bytes as letters, among them these for a blank and a line end."""
     return "Ġ" in pieces and "Ċ" in pieces
 
 

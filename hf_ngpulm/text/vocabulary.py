@@ -31,7 +31,7 @@ class Vocabulary:
     def of(cls, tokenizer: Any = None, vocab_size: int | None = None) -> Vocabulary:
         """Take the vocabulary from a tokenizer, a processor that has one, or a bare size.
 
-        Special tokens behind the last ordinary one (`<pad>` as CTC blank, Whisper's timestamps) have no place in a
+        Special tokens after the last ordinary one (`<pad>` as CTC blank, Whisper's timestamps) have no place in a
         language model and are left off, unless `vocab_size` asks for them.
 
         Raises:
@@ -73,7 +73,7 @@ class Vocabulary:
 
 
 def tokenizer_of(tokenizer_or_processor: Any) -> Any:
-    """The tokenizer itself, also when given a processor that holds one, or the name of a repo or folder that has it."""
+    """Return the tokenizer itself, also when given a processor that holds one, or the name of a repo or folder that has it."""
     if isinstance(tokenizer_or_processor, str):
         from transformers import AutoTokenizer
 
@@ -82,7 +82,7 @@ def tokenizer_of(tokenizer_or_processor: Any) -> Any:
 
 
 def tokenizer_name(tokenizer: Any) -> str | None:
-    """The tokenizer's repo id; of a local folder only its own name, since a model may be published."""
+    """Return the tokenizer's repo id; of a local folder only its own name, since a model may be published."""
     name = getattr(tokenizer, "name_or_path", None) or None
     return Path(name).resolve().name if name is not None and os.path.isdir(name) else name
 

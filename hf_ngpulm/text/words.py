@@ -28,12 +28,12 @@ class WordSplitter:
         self.special = set(tokenizer.all_special_ids)
 
     def words(self, token_ids: Sequence[int]) -> list[tuple[str, int, int]]:
-        """The text of each word, the index of its first token, and that behind its last."""
+        """Return the text of each word, the index of its first token, and that after its last."""
         spans = ((self.text(token_ids[first:last]).strip(), first, last) for first, last in self.spans(token_ids))
         return [word for word in spans if word[0]]
 
     def spans(self, token_ids: Sequence[int]) -> list[tuple[int, int]]:
-        """The index of the first token of each word, and that behind its last."""
+        """Return the index of the first token of each word, and that after its last."""
         pieces = self.tokenizer.convert_ids_to_tokens(list(token_ids))
         begins: list[int] = []
         ends: list[int] = []
@@ -52,7 +52,7 @@ class WordSplitter:
         return list(zip(begins, ends))
 
     def token_texts(self, token_ids: Sequence[int]) -> list[str]:
-        """The text of each token by itself; a word delimiter's is a space."""
+        """Return the text of each token by itself; a word delimiter's is a space."""
         texts = []
         for token_id, piece in zip(token_ids, self.tokenizer.convert_ids_to_tokens(list(token_ids))):
             begins_word = piece == self.delimiter if self.mark is None else piece.startswith(self.mark)
@@ -61,5 +61,5 @@ class WordSplitter:
         return texts
 
     def text(self, token_ids: Sequence[int]) -> str:
-        """The text of tokens from which repeats have been dropped."""
+        """Return the text of tokens from which repeats have been dropped."""
         return self.tokenizer.decode(list(token_ids), group_tokens=False)

@@ -152,7 +152,7 @@ def test_a_switch_at_any_frame_is_the_slow_reference(kind, tokenizer, lm, seed, 
 @settings(max_examples=3, deadline=None)
 @given(seed=st.integers(0, 1000), switch=st.integers(0, 12))
 def test_hypotheses_are_worth_their_parts_after_a_switch(kind, tokenizer, lm, seed, switch):
-    """And what the phrases earned is what the plain automata say of the tokens before the switch and behind it."""
+    """And what the phrases earned is what the plain automata say of the tokens before the switch and after it."""
     decoder, size = make(kind, tokenizer, lm, **({"num_return_sequences": 3} if "greedy" not in kind else {}))
     if "ctc" not in kind:
         decoder.search.settings = decoder.search.settings._replace(blank_aware=False)

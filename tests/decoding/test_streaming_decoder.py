@@ -170,7 +170,7 @@ def test_endpoints_and_times(strategy, engine):
         said.append((partials[sid].text, partials[sid].endpoint))
         assert not partials[quiet].endpoint  # there is no token
     expected = ["", "", "a", "a", "a", "a", "ab", "ab", "ab", "ab"]
-    if strategy != "alsd":  # whose hypotheses of more tokens are behind those of fewer
+    if strategy != "alsd":  # whose hypotheses of more tokens are after those of fewer
         assert said == [(text, frame in (4, 5, 8, 9)) for frame, text in enumerate(expected)]
     assert said[-1] == ("ab", True)
     (word,) = partials[sid].words

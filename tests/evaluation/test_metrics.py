@@ -107,7 +107,7 @@ def test_loads_offline(tmp_path):
 
 
 def test_the_example_in_the_readme():
-    """It runs, and the numbers are those behind its lines."""
+    """It runs, and the numbers are those after its lines."""
     pytest.importorskip("evaluate")
     section = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## Metrics\n")[1].split("\n## ")[0]
     code = re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]

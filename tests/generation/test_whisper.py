@@ -88,7 +88,7 @@ def test_a_prompt_is_no_transcript_unless_asked_for(lm, oracle):
 
 
 def test_long_recordings(lm, oracle):
-    """Each window's transcript begins anew, behind what was said before it."""
+    """Each window's transcript begins anew, after what was said before it."""
     family = long(plain(), [WINDOWS * MEL, MEL + 50], condition_on_prev_tokens=True, return_timestamps=True)
     processor = NGramLogitsProcessor(lm, 0.7, model=family.model)
     _, before, after = spied(family, [processor])

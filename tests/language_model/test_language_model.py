@@ -289,7 +289,7 @@ def test_perplexity_refuses(lm, tokenizer):
     changed.config = dataclasses.replace(changed.config, tokenizer_fingerprint="0" * 64)
     with pytest.raises(TokenizerMismatchError, match="made for the tokenizer of 'ctc'"):
         changed.perplexity(["a"], other)
-    lm.check_tokenizer(other)  # only ids behind the model's differ
+    lm.check_tokenizer(other)  # only ids after the model's differ
 
 
 # -- load_language_model

@@ -85,7 +85,7 @@ def test_words_that_are_spelled_score_as_the_words_do(path, data):
 @given(st.data())
 @slow_to_draw
 def test_engines_agree(path, data):
-    """All queries, full-vocabulary ones and single steps, and states behind long texts."""
+    """All queries, full-vocabulary ones and single steps, and states after long texts."""
     automaton, _ = data.draw(composed(path))
     batch = data.draw(batches(automaton))
     assert_same_answers(answers(automaton, batch, "reference"), answers(automaton, batch, "cpu"), automaton)

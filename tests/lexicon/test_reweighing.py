@@ -25,7 +25,7 @@ slow_to_draw = settings(
 
 
 class Counting(TwoLevel):
-    """What has been said behind each token: words begun, unknown ones that have ended, characters of one that goes on, and
+    """What has been said after each token: words begun, unknown ones that have ended, characters of one that goes on, and
     delimiters without a word."""
 
     def __init__(self, *args, lengths):

@@ -19,7 +19,7 @@ def joint():
     return module
 
 
-@pytest.mark.parametrize("others", [0, 1, 5])  # outputs behind the classes: none, a HAT's blank, a TDT's durations
+@pytest.mark.parametrize("others", [0, 1, 5])  # outputs after the classes: none, a HAT's blank, a TDT's durations
 def test_scores_and_gradients_are_those_of_the_plain_joint(joint, others):
     torch.manual_seed(others)
     classes = 10

@@ -23,7 +23,7 @@ def alignments(blank, labels, frames, count, frame=0, done=0):
 
 
 def tdt_alignments(blank, labels, durations, values, frames, count, frame=0, done=0):
-    """The same with durations; the last step is a blank that ends just behind the last frame."""
+    """The same with durations; the last step is a blank that ends just after the last frame."""
     found = []
     for index, value in enumerate(values):
         after = frame + value

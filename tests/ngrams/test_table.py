@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hf_ngpulm.errors import NGramFormatError
 from hf_ngpulm.ngrams.table import NUM_SPECIAL, NGramTable
 
-BOS, EOS, UNK = 3, 4, 5  # behind a vocabulary of 3
+BOS, EOS, UNK = 3, 4, 5  # after a vocabulary of 3
 
 
 def columns(*ngrams, log_prob=-1.0, backoff=-0.5):

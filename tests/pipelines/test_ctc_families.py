@@ -92,7 +92,7 @@ class Family:
         vocabulary: one of `VOCABULARIES`.
         extractor: makes its feature extractor.
         frame: samples from one frame of the logits to the next.
-        sees_padding: why the end of a clip depends on the padding behind it, in spite of the attention mask.
+        sees_padding: why the end of a clip depends on the padding after it, in spite of the attention mask.
         spare_classes: classes of the model beyond the tokenizer's ids.
     """
 

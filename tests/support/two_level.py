@@ -57,7 +57,7 @@ class TwoLevel:
             self.words_of.setdefault(tokens, []).append(word)
 
     def totals(self, tokens, bos=True) -> tuple[list[float], float]:
-        """log p of each beginning of the tokens, and of all of them with `</s>` behind."""
+        """log p of each beginning of the tokens, and of all of them with `</s>` after."""
         self.history = self.start if bos else ()
         self.total, self.prefix, self.is_known = 0.0, (), True
         found = []

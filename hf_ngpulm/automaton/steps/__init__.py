@@ -18,7 +18,7 @@ MOST_NUMBERED = 2**31 - 2
 
 
 def steps_for(table: NGramTable) -> ModuleType:
-    """The native core on a CPU, torch elsewhere.
+    """Return the native core on a CPU, torch elsewhere.
 
     The environment variable HF_NGPULM_ENGINE=reference forces torch on a CPU too.
     """

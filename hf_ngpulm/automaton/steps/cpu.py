@@ -1,6 +1,6 @@
 """An automaton's states and arcs, by the native core (`csrc/building.cpp`). What comes out is said in `reference`.
 
-The table becomes a trie in compressed rows: the n-grams of all orders are numbered through as nodes, behind the empty
+The table becomes a trie in compressed rows: the n-grams of all orders are numbered through as nodes, after the empty
 context (node 0), and what follows a node is the run `first_child[node] .. first_child[node + 1]`. The core goes through
 runs of contexts, one order at a time, and notes of each context no more than 13 bytes.
 """
@@ -33,7 +33,7 @@ class Trie(Struct):
         unigram_of: `[num_ids]`, the node of each token's unigram; 0 where it has none.
         fail: `[contexts]`, the longest proper suffix that is a node (Aho and Corasick 1975).
         possible: bool `[num_ids]`, what n-grams of order 2 and up that text can meet may end in.
-        followed: bool `[contexts]`, whether text can go on behind them.
+        followed: bool `[contexts]`, whether text can go on after them.
         state_of: `[contexts]`, their states.
     """
 
@@ -101,7 +101,7 @@ def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: fl
     for n in range(2, table.order):
         in_blocks(_link, blocks[n - 1], (trie,))
 
-    # Of each block of each order: states, n-grams behind them that text can meet, and those of them that end in <unk>.
+    # Of each block of each order: states, n-grams after them that text can meet, and those of them that end in <unk>.
     counts = [np.array([[1, 0, 0]])]
     for n in range(1, table.order):
         counts.append(np.zeros((len(blocks[n]) - 1, 3), dtype=np.int64))
@@ -205,7 +205,7 @@ def _empty_tensors(num_states: int, num_arcs: int, vocab_size: int) -> Automaton
 
 
 def _starts(sizes: list[list[int]], first: int) -> list[list[int]]:
-    """Where each block of each order begins, given the sizes of all of them."""
+    """Return where each block of each order begins, given the sizes of all of them."""
     starts = []
     for of_order in sizes:
         *begins, first = accumulate(of_order, initial=first)
@@ -218,7 +218,7 @@ def _even_blocks(first: int, last: int) -> np.ndarray:
 
 
 def _blocks(first_child: np.ndarray, first: int, last: int) -> np.ndarray:
-    """Bounds of runs of contexts, with about as many n-grams behind each; a long run of contexts is cut in any case."""
+    """Return bounds of runs of contexts, with about as many n-grams after each; a long run of contexts is cut in any case."""
     children = first_child[first : last + 1]
     by_children = _even_blocks(int(children[0]), int(children[-1]))[1:-1].astype(children.dtype)  # else numpy copies those
     inner = np.concatenate([first + np.searchsorted(children, by_children), _even_blocks(first, last)])

@@ -20,13 +20,13 @@ class Automaton(NamedTuple):
 
     tensors: AutomatonTensors
     states_per_depth: list[int]
-    unigram_states: Tensor  # the state behind each unigram
+    unigram_states: Tensor  # the state after each unigram
     start_state: int
     unmet: int  # n-grams of order 2 and up that are left out
 
 
 def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: float) -> Automaton:
-    """States, and the arcs of all of them but the root.
+    """Return states, and the arcs of all of them but the root.
 
     Args:
         table: the n-grams.
@@ -108,7 +108,7 @@ def check_arcs(num_arcs: int) -> None:
 
 
 def _what_text_can_meet(table: NGramTable, prefix: Tensor, token: Tensor, possible: Tensor) -> tuple[Tensor, Tensor]:
-    """Two masks over the nodes: n-grams that text can hold, and those of them that something can follow."""
+    """Return two masks over the nodes: n-grams that text can hold, and those of them that something can follow."""
     unigrams = token[: len(table.orders[0])]
     ends_possibly = possible[token]
     ends_possibly[: len(unigrams)] |= unigrams == table.bos
@@ -121,7 +121,7 @@ def _what_text_can_meet(table: NGramTable, prefix: Tensor, token: Tensor, possib
 
 
 def _failure_links(table: NGramTable, prefix: Tensor, token: Tensor, keys: Tensor) -> Tensor:
-    """Each node's longest proper suffix that is a node (Aho and Corasick 1975), order by order."""
+    """Return each node's longest proper suffix that is a node (Aho and Corasick 1975), order by order."""
     offsets, num_ids = table.offsets, table.num_ids
     fail = torch.zeros(offsets[-1], dtype=torch.int64, device=keys.device)
     for n in range(2, table.order + 1):

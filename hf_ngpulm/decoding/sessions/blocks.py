@@ -47,7 +47,7 @@ class BlockStream:
 
     @property
     def frames(self) -> list[int]:
-        """How many frames of each row have been decoded."""
+        """Return how many frames of each row have been decoded."""
         return self.slots.frames.tolist()
 
     def set_context(self, row: int, phrases: Any) -> None:

@@ -210,7 +210,7 @@ class FramesSlots(CTCSlots, Generic[State]):
 
     @abstractmethod
     def initial(self, states: Tensor) -> State:
-        """Before the first frame, with automata in the states `[N, M]`."""
+        """Return the state before the first frame, with automata in the states `[N, M]`."""
 
     @abstractmethod
     def search_frames(
@@ -294,7 +294,7 @@ class BeamSlots(FramesSlots[beam.BeamState]):
 def label_frames(
     decoder: CTCDecoder, models: RowModels, states: Tensor, before: Tensor, logits: Tensor, lengths: Tensor
 ) -> greedy.GreedyLabels:
-    """The class that greedy search gives each frame, before blanks and repeats are dropped.
+    """Return the class that greedy search gives each frame, before blanks and repeats are dropped.
 
     Args:
         states: int32 `[B, M]`, of the rows' automata.
@@ -382,7 +382,7 @@ def confidences_of(logits: Tensor, lengths: Tensor, measure: str | None) -> np.n
 
 
 def unscored(models: RowModels) -> Tensor:
-    """What a class that no LM scores adds to the score of a prefix, float32 `[B]`.
+    """Return what a class that no LM scores adds to the score of a prefix, float32 `[B]`.
 
     It counts as one of V tokens that are equally likely: otherwise it would come for free.
     """

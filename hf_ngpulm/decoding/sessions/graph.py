@@ -60,7 +60,7 @@ class GraphSlots(FramesSlots[GraphState]):
         state, models = GraphState(*(part[rows] for part in self.state)), self.models.of(rows)
         given = (state.scores, state.lm_scores, state.lm_states)
         scores, lm_scores, phrase_scores = models.at_end(*given, score_eos, self.decoder.engine)
-        # The same tokens may have come to several search states: behind a blank, and with the last of them going on.
+        # The same tokens may have come to several search states: after a blank, and with the last of them going on.
         scores, places = scores.topk(min(2 * most, scores.shape[1]) if most > 1 else 1, dim=1)
         parts = (state.scores - state.fused, lm_scores, phrase_scores)
         columns = torch.stack([scores, *(part.gather(1, places) for part in parts)], 2).tolist()

@@ -79,7 +79,7 @@ class Tokens(NamedTuple):
 
     Args:
         ids: int32.
-        starts, ends: int64, the frame at which each begins, and the one behind its last.
+        starts, ends: int64, the frame at which each begins, and the one after its last.
         before, after: float64, sums of the confidences of all frames before it, and of those and its own. A transducer's token
             has one confidence: 0 and that.
     """
@@ -109,7 +109,7 @@ class History:
         self.sizes = np.zeros((streams, num_beams), dtype=np.int64)
         self._use(Tokens.empty((streams, num_beams, 16)))
         self._handed = Tokens.empty((0,))
-        # Of each stream: tokens, behind those that have been handed over, that all tails begin with.
+        # Of each stream: tokens, after those that have been handed over, that all tails begin with.
         self.common = np.zeros(streams, dtype=np.int64)
 
     def _use(self, tails: Tokens) -> None:
@@ -135,7 +135,7 @@ class History:
         self, rows: np.ndarray, labels: np.ndarray, lengths: np.ndarray, firsts: np.ndarray, last: np.ndarray,
         sums: np.ndarray, confidences: np.ndarray, blank: int,
     ) -> None:  # fmt: skip
-        """Frames of greedy CTC search.
+        """Follow frames of greedy CTC search.
 
         Args:
             rows: int64 `[N]`.
@@ -155,7 +155,7 @@ class History:
         self, rows: np.ndarray, links: np.ndarray, labels: np.ndarray, lengths: np.ndarray, firsts: np.ndarray,
         sums: np.ndarray, confidences: np.ndarray, live: np.ndarray,
     ) -> None:  # fmt: skip
-        """Frames of CTC beam search: links and labels `[N, T, K]`, see `hf_ngpulm.search.ctc_beam`; live: bool `[S, K]`."""
+        """Follow frames of CTC beam search: links, labels `[N, T, K]`, see `hf_ngpulm.search.ctc_beam`; live: bool `[S, K]`."""
         self._room(rows, labels.shape[1])
         _frames(
             len(rows), _as(np.int64, rows), _Links.of(links, labels, live, labels.shape[1]), _as(np.int32, lengths), firsts,
@@ -163,7 +163,7 @@ class History:
         )  # fmt: skip
 
     def follow_steps(self, rows: np.ndarray, steps: list[np.ndarray], times: np.ndarray, live: np.ndarray, blank: int) -> None:
-        """Steps of a transducer's beam search.
+        """Follow steps of a transducer's beam search.
 
         Args:
             steps: links, labels, moves and confidences `[steps, S, K]`.
@@ -178,7 +178,7 @@ class History:
         )  # fmt: skip
 
     def append_steps(self, steps: list[np.ndarray], times: np.ndarray, blank: int) -> None:
-        """Steps of greedy transducer search: rows, labels, moves and confidences `[steps]`, in order within each row.
+        """Append steps of greedy transducer search: rows, labels, moves and confidences `[steps]`, in order within each row.
 
         Args:
             times: int64 `[S]`, frames at which the rows were before.
@@ -189,7 +189,7 @@ class History:
         _append(len(rows), rows, labels, moves, confidences, times.astype(np.int64), blank, self._native)
 
     def tails_of(self, rows: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, Spoken]:
-        """The number of tokens `[N]` and the tokens `[N, L]` of a tail of each of some rows, as they are now."""
+        """Return the number of tokens `[N]` and the tokens `[N, L]` of a tail of each of some rows, as they are now."""
         sizes = self.sizes[rows, places]
         longest = int(sizes.max(initial=0))
         return sizes, self._spoken(Tokens(*(array[rows, places, :longest] for array in self.tails)))
@@ -201,7 +201,7 @@ class History:
         return Spoken(tokens.ids, tokens.starts, tokens.ends, confidences)
 
     def hand_over(self, rows: np.ndarray, live: np.ndarray) -> tuple[np.ndarray, Spoken]:
-        """What all live hypotheses have had in common, with its times, since the last time; it leaves the tails.
+        """Return what all live hypotheses have had in common, with its times, since the last time; it leaves the tails.
 
         Returns:
             The number of tokens of each row, and the tokens of all rows.

@@ -47,7 +47,7 @@ class Switch(NamedTuple):
         return torch.from_numpy(np.where(self.is_empty, self.starts[:, None], self.roots[:, None]))
 
     def of(self, which: np.ndarray) -> Switch:
-        """Some of them."""
+        """Return some of them."""
         return Switch(self.starts[which], self.roots[which], self.weights[torch.from_numpy(which)], self.is_empty[which])
 
 
@@ -67,7 +67,7 @@ class Slots(ABC):
 
     @property
     def has_phrases(self) -> bool:
-        """Whether there is room for phrases."""
+        """Return whether there is room for phrases."""
         return self.models.states.shape[1] > self.models.num_lms
 
     def place(self, slot: int, models: RowModels) -> None:
@@ -105,7 +105,7 @@ class Slots(ABC):
 
     @abstractmethod
     def refusal(self, chunk: Tensor) -> str | None:
-        """What is wrong with a chunk by its shape and type; None if nothing is."""
+        """Return what is wrong with a chunk by its shape and type; None if nothing is."""
 
     @abstractmethod
     def step(self, slots: np.ndarray, chunks: Sequence[Tensor]) -> np.ndarray:
@@ -118,22 +118,22 @@ class Slots(ABC):
 
     @abstractmethod
     def live(self) -> np.ndarray:
-        """Which places of the beams hold a hypothesis, bool `[S, K]`."""
+        """Return which places of the beams hold a hypothesis, bool `[S, K]`."""
 
     @abstractmethod
     def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The place of the best hypothesis of each of some slots, and its score, as long as more frames may come."""
+        """Return the place of the best hypothesis of each of some slots, and its score, as long as more frames may come."""
 
     @abstractmethod
     def finish(self, slot: int) -> list[Found]:
         """End the utterance of a slot; its hypotheses, the best one first."""
 
     def goes_on(self, slots: np.ndarray) -> np.ndarray:
-        """Whether the last token of a slot's only hypothesis may go on, bool `[N]`."""
+        """Return whether the last token of a slot's only hypothesis may go on, bool `[N]`."""
         return np.zeros(len(slots), dtype=np.bool_)
 
     def is_broken(self, slot: int) -> bool:
-        """Whether the slot's utterance can't go on, since the model's outputs were broken."""
+        """Return whether the slot's utterance can't go on, since the model's outputs were broken."""
         return False
 
 
@@ -190,7 +190,7 @@ def _release_all(fusion: Fusion, held: dict[int, Any]) -> None:
 
 
 def given_back(models: RowModels, rows: Tensor, lm_states: Tensor, engine: str) -> Tensor:
-    """What the phrases in progress of some rows, int64 `[N]`, give back, unweighted: float32 `[N, K]`.
+    """Return what the phrases in progress of some rows, int64 `[N]`, give back, unweighted: float32 `[N, K]`.
 
     Args:
         lm_states: of their hypotheses, `[N, K, M]`.
@@ -202,7 +202,7 @@ def given_back(models: RowModels, rows: Tensor, lm_states: Tensor, engine: str) 
 
 
 def broken_frames(frames: Tensor, lengths: np.ndarray) -> np.ndarray:
-    """The first frame with NaN or infinity of each of some rows that lie one behind the other `[N, D]`; -1 for none."""
+    """Return the first frame with NaN or infinity of each of some rows that lie one after the other `[N, D]`; -1 for none."""
     is_broken = ~torch.isfinite(frames.sum(-1, dtype=torch.float32))
     found = np.full(len(lengths), -1, dtype=np.int64)
     if bool(is_broken.any()):

@@ -51,7 +51,7 @@ class TransducerSlots(Slots):
         self.begun = np.zeros(slots, dtype=np.bool_)
 
     def _served(self, dtype: torch.dtype, device: torch.device) -> TransducerNetworks | None:
-        """The model's networks, if compiled loops run them."""
+        """Return the model's networks, if compiled loops run them."""
         if engine_name(self.search.engine, device) != "cpu":
             return None
         networks = self.model.networks()
@@ -99,7 +99,7 @@ class TransducerSlots(Slots):
         return self.found(slot)
 
     def _wait(self, slots: np.ndarray, frames: Tensor, lengths: np.ndarray, taken: np.ndarray) -> None:
-        """Put frames behind those that wait already."""
+        """Put frames after those that wait already."""
         room = self.waiting.shape[1]
         needed = int((self.held[slots] + taken).max(initial=0))
         if needed > room:
@@ -143,7 +143,7 @@ class TransducerSlots(Slots):
 
     @abstractmethod
     def moved(self) -> None:
-        """`waiting` is another tensor now."""
+        """Take note that `waiting` is another tensor now."""
 
     @abstractmethod
     def begin_rows(self, rows: Tensor, states: Tensor, weights: Tensor) -> None:
@@ -187,7 +187,7 @@ class TransducerSlots(Slots):
 
     @abstractmethod
     def carries(self) -> list[Any]:
-        """The tensors and arrays that a search changes in place."""
+        """Return the tensors and arrays that a search changes in place."""
 
     @property
     @abstractmethod
@@ -196,11 +196,11 @@ class TransducerSlots(Slots):
 
     @abstractmethod
     def bad_frames(self) -> np.ndarray:
-        """int64 `[S]`, the first frame of each utterance with broken outputs, else -1."""
+        """Return int64 `[S]`, the first frame of each utterance with broken outputs, else -1."""
 
     @abstractmethod
     def found(self, slot: int) -> list[Found]:
-        """The hypotheses of a slot whose utterance has ended, the best one first."""
+        """Return the hypotheses of a slot whose utterance has ended, the best one first."""
 
 
 class GreedySlots(TransducerSlots):

@@ -108,7 +108,7 @@ class AttentionSweep(Sweep):
         return tuple((name, value.shape) for name, value in sorted(piece.items()) if isinstance(value, _Held))
 
     def _outputs(self, rows: list[tuple[int, int, int]], settings: Sequence[Settings]) -> list[dict[str, Any]]:
-        """What the pipeline's model says to a batch of pieces, row by row."""
+        """Return what the pipeline's model says to a batch of pieces, row by row."""
         pieces = [self._pieces[number][place] for number, _, place in rows]
         read: dict[int, Tensor] = {}
         inputs: dict[str, Any] = {}
@@ -150,7 +150,7 @@ class _Held:
 
 
 def _of_row(outputs: dict[str, Any], row: int, rows: int) -> dict[str, Any]:
-    """One row of what a pipeline's forward pass gave for a batch."""
+    """Return one row of what a pipeline's forward pass gave for a batch."""
     found = {}
     for name, value in outputs.items():
         if isinstance(value, Tensor) and len(value) == rows:
@@ -175,7 +175,7 @@ class _RememberingEncoder:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """While the model generates, its encoder remembers."""
+        """Have the encoder remember while the model generates."""
         if self.encoder is None:
             yield
             return

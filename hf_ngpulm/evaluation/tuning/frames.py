@@ -108,14 +108,14 @@ class FrameSweep(Sweep):
                 yield from ((*row, text) for row, text in zip(batch, self._texts(batch, settings)))
 
     def _together(self, settings: Sequence[Settings]) -> list[list[int]]:
-        """Numbers of settings that can share a batch."""
+        """Return numbers of settings that can share a batch."""
         groups: dict[tuple[float, ...], list[int]] = {}
         for i, setting in enumerate(settings):
             groups.setdefault(tuple(setting[name] for name in self.of_batch if name in setting), []).append(i)
         return list(groups.values())
 
     def _texts(self, rows: list[tuple[int, int]], settings: Sequence[Settings]) -> list[str]:
-        """The transcripts of utterances with settings, given the numbers of both."""
+        """Return the transcripts of utterances with settings, given the numbers of both."""
         numbers = list(dict.fromkeys(number for number, _ in rows))
         each = [self.kept[self._places[number]] for number in numbers]
         device = self._device()
@@ -135,7 +135,7 @@ class FrameSweep(Sweep):
 
     @abstractmethod
     def _decoded(self, decoder: Any, weights: dict[str, Any], frames: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
-        """Hypotheses of a batch of rows with some weights."""
+        """Return hypotheses of a batch of rows with some weights."""
 
     def _device(self) -> torch.device:
         if self.pipeline is not None:

@@ -20,7 +20,7 @@ Setting = tuple[float, ...]
 
 
 def grid_values(name: str, values: str | float | Iterable[float]) -> tuple[float, ...]:
-    """The values of a grid, ascending.
+    """Return the values of a grid, ascending.
 
     Args:
         name: of the weight, such as "lm_weight".
@@ -98,7 +98,7 @@ class GridSearch:
 
     @property
     def most_settings(self) -> int:
-        """How many settings are tried at most."""
+        """Return how many settings are tried at most."""
         axes = len(self.swept)
         sizes = [len(self.grids[axis]) for axis in self.swept]
         if self.joint:
@@ -146,7 +146,7 @@ class GridSearch:
         return best, at_edge
 
     def _beyond(self, axis: int, best: Setting, known: Iterable[Setting]) -> list[float]:
-        """Values beyond the edge that the best lies at, if it does."""
+        """Return values beyond the edge that the best lies at, if it does."""
         values = _on(axis, known)
         if best[axis] == values[-1]:
             step = values[-1] - values[-2]
@@ -161,7 +161,7 @@ class GridSearch:
         return [value for value in dict.fromkeys(found) if SETTINGS[self.names[axis]][1](value)]
 
     def _around(self, best: Setting, known: Iterable[Setting], values: dict[int, list[float]]) -> Iterable[Setting]:
-        """Some values of some weights, with the best of the others, or, of two weights, those next to it as well."""
+        """Return some values of some weights, with the best of the others, or, of two weights, those next to it as well."""
         if self.joint:
             others = {axis: _next_to(best[axis], _on(axis, known)) for axis in self.swept if axis not in values}
             return _combined(best, values | others)
@@ -177,7 +177,7 @@ def _combined(setting: Setting, values: Mapping[int, list[float]]) -> Iterable[S
 
 
 def _on(axis: int, settings: Iterable[Setting]) -> list[float]:
-    """The values of a weight that were tried."""
+    """Return the values of a weight that were tried."""
     return sorted({setting[axis] for setting in settings})
 
 
@@ -187,5 +187,5 @@ def _next_to(value: float, values: list[float]) -> list[float]:
 
 
 def _between(value: float, values: list[float]) -> list[float]:
-    """Halfway to the values on both sides."""
+    """Return halfway to the values on both sides."""
     return [_rounded((value + other) / 2) for other in _next_to(value, values) if other != value]

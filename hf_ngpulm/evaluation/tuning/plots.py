@@ -26,8 +26,8 @@ Rate = Callable[["TuningPoint"], float]
 
 
 def draw(result: TuningResult, path: str | os.PathLike[str]) -> None:
-    """One weight: the rates in one panel. Several: a panel for each rate, with a line for each value of a second weight; of
-    further weights the best values."""
+    """Draw one weight: the rates in one panel. Several: a panel for each rate, with a line for each value of a second
+    weight; of further weights the best values."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -84,7 +84,8 @@ def _name_of(by: str) -> str:
 
 
 def _lines(result: TuningResult, points: list[TuningPoint], second: str) -> list[float]:
-    """The values of the second weight that get a line: the best, and those that most points have, the closest to it first."""
+    """Return the values of the second weight that get a line: the best, and those that most points have, the closest to it
+    first."""
     best = result.best.setting[second]
     values = [point.setting[second] for point in points]
     by_worth = sorted(set(values), key=lambda value: (value != best, -values.count(value), abs(value - best)))

@@ -47,7 +47,7 @@ class TuningPoint:
         return math.nan if self.entities is None else self.entities.entity_wer
 
     def counts(self, by: str) -> ErrorCounts:
-        """The errors that a measure counts."""
+        """Return the errors that a measure counts."""
         if by == "entity_wer":
             assert self.entities is not None
             return self.entities.entities
@@ -176,7 +176,7 @@ class Scorer:
         self._known: dict[tuple[int, str], tuple[Any, ...]] = {}
 
     def point(self, setting: dict[str, float], numbers: Sequence[int], texts: Sequence[str]) -> TuningPoint:
-        """How good the transcripts of some utterances are."""
+        """Return how good the transcripts of some utterances are."""
         each = list(zip(numbers, texts))
         new = [pair for pair in each if pair not in self._known]
         if new:

@@ -42,7 +42,7 @@ class Sweep(ABC):
 
     @property
     def phrases(self) -> Any:
-        """What shall be recognised: one context, a list with one for each utterance, or None."""
+        """Return what shall be recognised: one context, a list with one for each utterance, or None."""
         return self.fusion.phrases
 
     @property
@@ -52,11 +52,11 @@ class Sweep(ABC):
 
     @abstractmethod
     def search(self) -> dict[str, Any]:
-        """Settings of the search (not weights) that the weights are tuned for, as `hf_ngpulm.config.tuned` has them."""
+        """Return settings of the search (not weights) that the weights are tuned for, as `hf_ngpulm.config.tuned` has them."""
 
     @abstractmethod
     def standing(self) -> dict[str, Any]:
-        """The weights as the decoder has them; None where it has a rule."""
+        """Return the weights as the decoder has them; None where it has a rule."""
 
     @abstractmethod
     def hold(self, utterances: Iterable[Utterance]) -> Iterator[Utterance]:
@@ -79,8 +79,8 @@ class Sweep(ABC):
         """
 
     def usual_grids(self) -> dict[str, str]:
-        """Grids of the weights that are tuned without being asked for: of all that there is to weigh, but for weights that are
-        listed for the utterances.
+        """Return grids of the weights that are tuned without being asked for: of all that there is to weigh, but for weights
+        that are listed for the utterances.
         """
         there = {"lm_weight": bool(self.fusion.models), "phrase_weight": self.phrases is not None}
         grids, standing = {"lm_weight": self.lm_grid, "phrase_weight": self.phrase_grid}, self.standing()

@@ -251,7 +251,7 @@ def _hold(sweep: Sweep, dataset: Iterable[Any], progress: bool, report: Callable
 
 
 def _parts(every: Sequence[int], held_out: float) -> tuple[list[int], list[int]]:
-    """Numbers of the utterances to choose by, and of those that are held out, spread evenly."""
+    """Return numbers of the utterances to choose by, and of those that are held out, spread evenly."""
     others = [number for i, number in enumerate(every) if math.floor((i + 1) * held_out) > math.floor(i * held_out)]
     numbers = sorted(set(every) - set(others))
     if held_out and not (numbers and others):
@@ -260,7 +260,7 @@ def _parts(every: Sequence[int], held_out: float) -> tuple[list[int], list[int]]
 
 
 def _points(sweep: Sweep, scorer: Scorer, numbers: Sequence[int], settings: Sequence[Settings]) -> list[TuningPoint]:
-    """How good the transcripts of some utterances are with each of some settings."""
+    """Return how good the transcripts of some utterances are with each of some settings."""
     texts: list[dict[int, str]] = [{} for _ in settings]
     for number, i, text in sweep.decode(numbers, settings):
         texts[i][number] = text
@@ -268,13 +268,13 @@ def _points(sweep: Sweep, scorer: Scorer, numbers: Sequence[int], settings: Sequ
 
 
 def _nothing_added(sweep: Sweep) -> Settings:
-    """The setting without language models and phrases, and what goes with them."""
+    """Return the setting without language models and phrases, and what goes with them."""
     has = {"lm_weight": bool(sweep.fusion.models), "phrase_weight": sweep.phrases is not None}
     return {name: 0.0 for name in sweep.standing() if has.get(name, True)}
 
 
 def _doubts(best: TuningPoint, by: str, least_words: int, at_edge: Sequence[str], extend: bool) -> Iterator[str]:
-    """What makes a choice doubtful."""
+    """Yield what makes a choice doubtful."""
     words, what = (best.counts(by).length, "words of entities") if by == "entity_wer" else (best.words.length, "words")
     if words < least_words:
         yield f"only {words} {what}: the choice isn't reliable; take {least_words} or more"

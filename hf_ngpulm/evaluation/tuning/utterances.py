@@ -34,7 +34,7 @@ class Utterance:
 
     @classmethod
     def of(cls, number: int, item: Any) -> Utterance:
-        """Of a row of a dataset: a `Recording`, or a mapping with `text`, perhaps `entities`, and audio or outputs.
+        """Make one of a row of a dataset: a `Recording`, or a mapping with `text`, perhaps `entities`, and audio or outputs.
 
         Raises:
             ValueError: it is something else, or these are.
@@ -53,7 +53,7 @@ class Utterance:
         return cls(number, item, text, tuple(entities))
 
     def outputs(self, name: str) -> Tensor | None:
-        """A model's outputs for it, `[T, ...]`, if the dataset has them.
+        """Return a model's outputs for it, `[T, ...]`, if the dataset has them.
 
         Raises:
             ValueError: they aren't frames of one recording.
@@ -69,7 +69,7 @@ class Utterance:
         return found
 
     def samples(self, sampling_rate: int) -> np.ndarray:
-        """Its audio, float32 `[N]`; none if it can't be read, which is then among `problems`.
+        """Return its audio, float32 `[N]`; none if it can't be read, which is then among `problems`.
 
         Raises:
             ValueError: the dataset has none for it.

@@ -102,7 +102,7 @@ class KenLMFile:
 
     @property
     def has_words(self) -> bool:
-        """Whether the file holds the words themselves, and not their hashes alone."""
+        """Return whether the file holds the words themselves, and not their hashes alone."""
         return self._header.has_words
 
     @property
@@ -145,11 +145,12 @@ class KenLMFile:
         return [word for word in self.vocabulary[1:] if word not in (_BOS, _EOS)]
 
     def word_ids(self, words: list[str]) -> np.ndarray:
-        """Ids of words, int64 `[N]`; 0, that of `<unk>`, for those that the model doesn't know."""
+        """Return ids of words, int64 `[N]`; 0, that of `<unk>`, for those that the model doesn't know."""
         return self._vocabulary.ids(words)
 
     def table(self, vocabulary: Vocabulary | None = None, units: str = "auto") -> NGramTable:
-        """The n-grams of the model: those of a trie, or of a probing model of moderate size, found out from their hashes.
+        """Return the n-grams of the model: those of a trie, or of a probing model of moderate size, found out from their
+        hashes.
 
         Args:
             vocabulary: the ids that the model's words stand for, if they are the tokens of an ASR model; without it the token
@@ -173,7 +174,7 @@ class KenLMFile:
             raise NGramFormatError(f"{self.path}: {error}") from None
 
     def word_table(self) -> NGramTable:
-        """The n-grams, of words: id `i` is `words[i]`."""
+        """Return the n-grams, of words: id `i` is `words[i]`."""
         return self.table()
 
     def _ngrams(self) -> list[Ngrams]:

@@ -57,7 +57,7 @@ class Header:
 
 
 def is_kenlm_binary(path: str | os.PathLike[str]) -> bool:
-    """Whether a file begins as KenLM's binary files do, whatever their version, complete or not."""
+    """Return whether a file begins as KenLM's binary files do, whatever their version, complete or not."""
     try:
         with open(path, "rb") as file:
             return file.read(8) == MAGIC[:8]
@@ -119,7 +119,7 @@ def _multiple_of_8(size: int) -> int:
 
 
 def _complaint(start: bytes, size: int) -> str:
-    """Why the first bytes of a file aren't what they should be."""
+    """Say why the first bytes of a file aren't what they should be."""
     if start.startswith(_INCOMPLETE):
         return "KenLM didn't finish building this file (it was interrupted, or the disk was full). Build it anew"
     if not start.startswith(MAGIC):

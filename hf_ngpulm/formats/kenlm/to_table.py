@@ -27,7 +27,7 @@ class Ngrams(NamedTuple):
 
 @one_thread()
 def table_from_ngrams(orders: Sequence[Ngrams], token_ids: np.ndarray, vocab_size: int) -> NGramTable:
-    """The table of a model's n-grams.
+    """Return the table of a model's n-grams.
 
     N-grams that KenLM put in to make its data structures whole (the suffixes that pruning had left out) stay: their
     log-probabilities are those that backing off gives.
@@ -62,7 +62,7 @@ def table_from_ngrams(orders: Sequence[Ngrams], token_ids: np.ndarray, vocab_siz
 
 @one_thread()
 def ngrams_of_levels(levels: Sequence[TrieLevel]) -> list[Ngrams]:
-    """The n-grams of a trie's nodes.
+    """Return the n-grams of a trie's nodes.
 
     Raises:
         NGramFormatError: a context that isn't an n-gram of its own.
@@ -83,7 +83,7 @@ def ngrams_of_levels(levels: Sequence[TrieLevel]) -> list[Ngrams]:
 
 
 def _find_prefixes(suffix_rows, below: TrieOrder, nodes: TrieOrder, prefixes: torch.Tensor | None, num_ids: int, n: int):
-    """The node, in the order below, of each n-gram without its last word.
+    """Return the node, in the order below, of each n-gram without its last word.
 
     It is the child, by the n-gram's first word, of the parent's prefix. Estimation asks the mirror image of that (there n-grams
     lie by their first word), and its compiled loop answers both.
@@ -100,14 +100,14 @@ def _find_prefixes(suffix_rows, below: TrieOrder, nodes: TrieOrder, prefixes: to
 
 
 def _log_probs(values: np.ndarray, n: int) -> np.ndarray:
-    """Natural logs of log10 values; minus infinity is log 0 as ARPA files write it."""
+    """Return natural logs of log10 values; minus infinity is log 0 as ARPA files write it."""
     values = np.where(np.isneginf(values), np.float32(LOG10_ZERO), values)
     _check(values, ~(np.isfinite(values) & (values <= 0)), n, "log-probability", " of at most 0")
     return _natural(values, n, "log-probability")
 
 
 def _backoffs(values: np.ndarray, n: int) -> np.ndarray:
-    """Natural logs of log10 values. Minus zero, KenLM's mark of n-grams that no other begins with, is zero."""
+    """Return natural logs of log10 values. Minus zero, KenLM's mark of n-grams that no other begins with, is zero."""
     _check(values, ~np.isfinite(values), n, "backoff", "")
     return _natural(values + np.float32(0), n, "backoff")
 

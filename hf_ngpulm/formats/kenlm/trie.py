@@ -1,7 +1,7 @@
 """KenLM's tries, unpacked.
 
 The trie holds n-grams by their last word first: the children of the node of `b c` are the n-grams `a b c`, sorted by `a`. An
-order's nodes are records of a fixed number of bits, one behind the other without padding: the word, then the weights, then
+order's nodes are records of a fixed number of bits, one after the other without padding: the word, then the weights, then
 (below the highest order) where the children begin in the next order; they end where those of the following node begin,
 and one record more says where the last node's do. Unigrams are 16 bytes each, ordered by word id.
 
@@ -25,7 +25,7 @@ _QUANTISATION_VERSION = 2
 _ARRAY_VERSION = 0
 _MOST_QUANTISED_BITS = 25
 _UNIGRAM = np.dtype([("log_prob", "<f4"), ("backoff", "<f4"), ("next", "<u8")])
-_SLACK = 8  # bytes behind each packed order, so that 64 bits can be read wherever a field begins
+_SLACK = 8  # bytes after each packed order, so that 64 bits can be read wherever a field begins
 
 
 class TrieLevel(NamedTuple):
@@ -120,7 +120,7 @@ def _bytes_at(data: np.ndarray, at: int, size: int) -> list[int]:
 
 
 def _cut_bits(num_records: int, largest: int, most: int) -> int:
-    """How many upper bits of the pointers are stored in the array: where it saves most, and the fewest of those."""
+    """Return how many upper bits of the pointers are stored in the array: where it saves most, and the fewest of those."""
     bits = largest.bit_length()
     costs = [64 * (largest >> (bits - cut)) - num_records * cut for cut in range(min(bits, most) + 1)]
     return costs.index(min(costs))
@@ -159,13 +159,13 @@ def read_levels(layout: TrieLayout, data: np.ndarray) -> list[TrieLevel]:
 
 
 class _Packed:
-    """Records of a fixed number of bits, one behind the other, the lowest bits first."""
+    """Records of a fixed number of bits, one after the other, the lowest bits first."""
 
     def __init__(self, data: np.ndarray, record_bits: int) -> None:
         self.data, self.record_bits = data, record_bits
 
     def field(self, offset: int, bits: int, count: int) -> np.ndarray:
-        """One field (of up to 57 bits) of the first records, int64 `[count]`.
+        """Return one field (of up to 57 bits) of the first records, int64 `[count]`.
 
         Every eighth record begins at the same bit of its byte, so eight strided copies with a shift each read them all.
         """

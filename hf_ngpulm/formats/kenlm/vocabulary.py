@@ -18,7 +18,7 @@ _SHIFT = np.uint64(47)
 
 
 def hash_words(words: Sequence[bytes]) -> np.ndarray:
-    """MurmurHash64A (Appleby) of each word with seed 0, uint64 `[N]`; words of one length are hashed together."""
+    """Return MurmurHash64A (Appleby) of each word with seed 0, uint64 `[N]`; words of one length are hashed together."""
     lengths = np.fromiter(map(len, words), dtype=np.int64, count=len(words))
     ends = np.cumsum(lengths)
     return _hash_spans(np.frombuffer(b"".join(words), dtype=np.uint8), ends - lengths, lengths)
@@ -67,7 +67,7 @@ class KenLMVocabulary:
         return len(self.hashes) + 1
 
     def ids(self, words: Sequence[str]) -> np.ndarray:
-        """Word ids, int64 `[N]`; 0, that of `<unk>`, for words that the model doesn't know."""
+        """Return word ids, int64 `[N]`; 0, that of `<unk>`, for words that the model doesn't know."""
         wanted = hash_words([word.encode() for word in words])
         if len(self.hashes) == 0:
             return np.zeros(len(wanted), dtype=np.int64)
@@ -75,7 +75,7 @@ class KenLMVocabulary:
         return np.where(self._ascending[at] == wanted, self._by_hash[at] + 1, 0)
 
     def read_strings(self, data: np.ndarray) -> list[str]:
-        """The strings of all words, from the end of a file (uint8); each has to have the hash of its word."""
+        """Return the strings of all words, from the end of a file (uint8); each has to have the hash of its word."""
         text = data.tobytes()
         ends = np.flatnonzero(data == 0)
         if len(ends) != len(self) or text[-1:] != b"\0":
@@ -98,7 +98,7 @@ class KenLMVocabulary:
 
 
 def read_sorted(data: np.ndarray, num_words: int) -> KenLMVocabulary:
-    """The vocabulary of a trie: a 64-bit count, and the hashes of the words but for `<unk>` in ascending order."""
+    """Return the vocabulary of a trie: a 64-bit count, and the hashes of the words but for `<unk>` in ascending order."""
     stored = int(data[:8].view("<u8")[0])
     if stored != num_words - 1:
         raise NGramFormatError(
@@ -112,7 +112,7 @@ def read_sorted(data: np.ndarray, num_words: int) -> KenLMVocabulary:
 
 
 def read_probing(data: np.ndarray, num_unigrams: int) -> KenLMVocabulary:
-    """The vocabulary of a probing model: version and number of words (32 bits each), and buckets of a hash and an id."""
+    """Return the vocabulary of a probing model: version and number of words (32 bits each), and buckets of a hash and an id."""
     version, num_words = data[:8].view("<u4").tolist()
     if version != 0:
         raise NGramFormatError(f"the vocabulary has version {version}, this reader knows version 0")

@@ -75,12 +75,12 @@ class Alphabet:
         return cls(labels, is_bpe)
 
     def dumps(self) -> str:
-        """As JSON text."""
+        """Return it as JSON text."""
         return json.dumps({"labels": self._labels, "is_bpe": self._is_bpe})
 
     @classmethod
     def loads(cls, text: str) -> Alphabet:
-        """Of JSON text.
+        """Read JSON text.
 
         Raises:
             NGramFormatError: it isn't that of an alphabet.
@@ -116,7 +116,7 @@ def verify_alphabet_coverage(alphabet: Alphabet, unigrams: Collection[str]) -> N
 
 
 def _begins_word(label: str) -> str:
-    """A label of WordPiece in SentencePiece's notation."""
+    """Return a label of WordPiece in SentencePiece's notation."""
     if label.startswith("##"):
         return label[2:]
     special = _SPECIAL.match(label) or label in ("", BPE_TOKEN, UNK_BPE_TOKEN)
@@ -163,7 +163,7 @@ class LabelTokenizer:
         return [token for word in text.split() for token in self._fewest(BPE_TOKEN + word)]
 
     def _fewest(self, word: str) -> list[int]:
-        """The fewest pieces that join to a word, or the unknown token."""
+        """Return the fewest pieces that join to a word, or the unknown token."""
         ways: list[list[int] | None] = [[]]
         for end in range(1, len(word) + 1):
             found: list[int] | None = None

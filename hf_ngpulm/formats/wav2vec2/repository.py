@@ -180,7 +180,7 @@ def download(
     cache_dir: str | Path | None = None,
     local_files_only: bool = False,
 ) -> Path:
-    """The folder of a repo with the files that a language model needs, and no others if they have to be downloaded.
+    """Return the folder of a repo with the files that a language model needs, and no others if they have to be downloaded.
 
     Raises:
         FileNotFoundError: it is neither a folder nor the id of a repo.
@@ -206,7 +206,7 @@ def download(
 
 
 def is_with_lm(source: str | os.PathLike[str]) -> bool | None:
-    """Whether a folder or repo has a language model for pyctcdecode, and isn't one of this package's.
+    """Return whether a folder or repo has a language model for pyctcdecode, and isn't one of this package's.
 
     None: nobody knows, for the Hub can't be asked, and nothing of the repo is in the cache.
     """
@@ -275,5 +275,5 @@ def check_labels(alphabet: Alphabet, tokenizer: Any, where: str) -> str | None:
 
 
 def _are_special(ours: str, theirs: str) -> bool:
-    """Tokens that are written in one case whatever the others are."""
+    """Return tokens that are written in one case whatever the others are."""
     return ours.lower() == theirs.lower() and len(ours) > 1 and not ours.isalpha()

@@ -67,7 +67,7 @@ class Attrs:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Attrs:
-        """Of `attrs.json`; what it lacks is pyctcdecode's default, with a warning.
+        """Read `attrs.json`; what it lacks is pyctcdecode's default, with a warning.
 
         Raises:
             NGramFormatError: it isn't JSON, or an entry isn't what it should be.
@@ -97,7 +97,7 @@ class Attrs:
 
 
 def read_unigrams(path: str | os.PathLike[str]) -> list[str] | None:
-    """The words of `unigrams.txt`, one a line; None of an empty file, which says nothing of words.
+    """Return the words of `unigrams.txt`, one a line; None of an empty file, which says nothing of words.
 
     Raises:
         NGramFormatError: it isn't UTF-8 text.
@@ -110,7 +110,7 @@ def read_unigrams(path: str | os.PathLike[str]) -> list[str] | None:
 
 
 def words_of(unigrams: Iterable[str] | None) -> list[str] | None:
-    """Words without what is none, each once; None if nothing is left."""
+    """Return words without what is none, each once; None if nothing is left."""
     if isinstance(unigrams, str):
         raise TypeError(f"unigrams should be a list of words, got the text {unigrams[:60]!r}")
     found = [*dict.fromkeys(word.strip() for word in unigrams or () if word.strip() not in SPECIAL)]
@@ -118,7 +118,7 @@ def words_of(unigrams: Iterable[str] | None) -> list[str] | None:
 
 
 def kenlm_file_in(folder: Path) -> Path:
-    """The KenLM file of a folder; a binary before an ARPA file, which takes longer to read.
+    """Return the KenLM file of a folder; a binary before an ARPA file, which takes longer to read.
 
     Raises:
         NGramFormatError: there is none, or several of a kind.
@@ -136,7 +136,7 @@ def kenlm_file_in(folder: Path) -> Path:
 
 
 def read_words(path: str | os.PathLike[str], unigrams: Collection[str] | None) -> tuple[NGramTable, list[str]]:
-    """N-grams of words, and the words that their ids stand for.
+    """Return n-grams of words, and the words that their ids stand for.
 
     Args:
         path: an ARPA file (also compressed) or a binary of KenLM.
@@ -163,13 +163,13 @@ def read_words(path: str | os.PathLike[str], unigrams: Collection[str] | None) -
 
 
 def unknown_log_prob(table: NGramTable) -> float:
-    """Natural log-probability of `<unk>`, also of a model without it."""
+    """Return natural log-probability of `<unk>`, also of a model without it."""
     row = table.row_of_unigram(table.unk)
     return MISSING_LOG_PROB if row is None else float(table.orders[0].log_probs[row])
 
 
 def charged_to_unknown_words(attrs: Attrs, unknown: float) -> list[float]:
-    """What an unknown word of 0, 1, ... characters scores until it ends.
+    """Return what an unknown word of 0, 1, ... characters scores until it ends.
 
     pyctcdecode's search charges it its offset (a natural log here, and unweighted), and known words nothing before they end.
     Here known words pay for what the language model thinks of them letter by letter. So unknown ones have to pay for that,
@@ -181,7 +181,7 @@ def charged_to_unknown_words(attrs: Attrs, unknown: float) -> list[float]:
 
 
 def whole_unknown_word(attrs: Attrs, unknown: float) -> float:
-    """What it scores when it has ended, `unknown` being the natural log-probability of `<unk>`."""
+    """Return what it scores when it has ended, `unknown` being the natural log-probability of `<unk>`."""
     return attrs.alpha * (unknown + attrs.offset)
 
 
@@ -191,7 +191,7 @@ def piece_lengths(parts: LMParts) -> list[int]:
 
 
 def checked_attrs(values: dict[str, Any]) -> Attrs:
-    """Attributes of a language model that may be computed with.
+    """Return attributes of a language model that may be computed with.
 
     Raises:
         ValueError: one that isn't a finite number, or too large (`unk_score_offset` may be minus infinity).
@@ -209,9 +209,9 @@ def _is_weight(name: str, value: float) -> bool:
 def with_unlisted(
     table: NGramTable, words: Sequence[str], unigrams: Collection[str] | None, case: str, offset: float
 ) -> NGramTable:
-    """N-grams in which the words that aren't among the unigrams cost their offset, and are known like others otherwise.
+    """Return n-grams in which the words that aren't among the unigrams cost their offset, and are known like others otherwise.
 
-    pyctcdecode adds it to the words' own log-probabilities, and the language model goes on behind them.
+    pyctcdecode adds it to the words' own log-probabilities, and the language model goes on after them.
 
     Args:
         table: of the language model.

@@ -138,7 +138,7 @@ def beam_search(
 
 
 def _best(scores: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of the continuations of each recording's beams the best: `[B, N]` scores, tokens and beams."""
+    """Return, of the continuations of each recording's beams the best: `[B, N]` scores, tokens and beams."""
     batch_size, beams = running.shape
     each = min(count, scores.shape[1])
     values, tokens = best_tokens(scores, each)
@@ -148,14 +148,14 @@ def _best(scores: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, 
 
 
 def _draw(scores: Tensor, running: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """As `_best`, drawn at random without replacement."""
+    """Return what `_best` does, drawn at random without replacement."""
     sums = (running[:, :, None] + scores.view(*running.shape, -1)).flatten(1)
     drawn = torch.multinomial(probabilities(sums), count)
     return sums.gather(1, drawn), drawn % scores.shape[1], drawn // scores.shape[1]
 
 
 def _are_done(criteria: StoppingCriteriaList, sequences: Tensor, rows: Tensor, tokens: Tensor, decoder: Decoder) -> Tensor:
-    """Which candidates end, bool `[B, N]`."""
+    """Return which candidates end, bool `[B, N]`."""
     last = tokens.reshape(-1, 1)
     if all(type(each) in LAST_ONLY for each in criteria):
         candidates = last.expand(-1, sequences.shape[1] + 1)
@@ -171,9 +171,9 @@ def _best_of(ended: Ended, new: Ended, count: int) -> Ended:
 
 
 def _trace(steps: list[Step], nodes: Tensor, beams: int) -> dict[str, Tensor]:
-    """The hypotheses that end in some nodes `[B, R]`, on the CPU.
+    """Return the hypotheses that end in some nodes `[B, R]`, on the CPU.
 
-    Each has a row of `B * R`: its tokens, its length, the rows that its tokens came from (int32, -1 behind the end), and what
+    Each has a row of `B * R`: its tokens, its length, the rows that its tokens came from (int32, -1 after the end), and what
     the model alone gave to them.
     """
     batch_size, returned = nodes.shape
@@ -199,7 +199,7 @@ def _trace(steps: list[Step], nodes: Tensor, beams: int) -> dict[str, Tensor]:
 
 
 def _fill_value(config: GenerationConfig) -> int:
-    """What stands behind the end of a hypothesis: Transformers takes a padding token of 0 for none."""
+    """Return what stands behind the end of a hypothesis: Transformers takes a padding token of 0 for none."""
     if config._eos_token_tensor is None:
         return -1
     return int(config._pad_token_tensor or 0) or int(config._eos_token_tensor[0])

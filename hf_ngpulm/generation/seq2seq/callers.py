@@ -20,12 +20,12 @@ WHISPER = "transformers.models.whisper.generation_whisper"
 
 
 def arguments_of_generate() -> Mapping[str, Any]:
-    """What `generate` was called with, if that is where we are called from."""
+    """Return what `generate` was called with, if that is where we are called from."""
     return _variables_of(GenerationMixin.generate)
 
 
 def window_of_whisper(prompt_length: int, generation_config: Any) -> Window | None:
-    """The window of long recordings that is being decoded, if one is."""
+    """Return the window of long recordings that is being decoded, if one is."""
     if WHISPER not in sys.modules:
         return None
     given = _variables_of(sys.modules[WHISPER].WhisperGenerationMixin.generate_with_fallback)
@@ -36,7 +36,7 @@ def window_of_whisper(prompt_length: int, generation_config: Any) -> Window | No
 
 
 def _variables_of(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """Those of its innermost call that is going on."""
+    """Return those of its innermost call that is going on."""
     code = inspect.unwrap(function).__code__
     frame = inspect.currentframe()
     while frame is not None:

@@ -18,7 +18,7 @@ MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.BEA
 def check_call(
     model: Any, config: GenerationConfig | None, input_ids: Tensor, assistant: Any, streamer: Any, synced_gpus: bool
 ) -> None:
-    """That this is a call which the strategy can answer.
+    """Check that this is a call which the strategy can answer.
 
     Raises:
         ValueError: it isn't.
@@ -65,7 +65,7 @@ def check_call(
 
 
 def probabilities(scores: Tensor) -> Tensor:
-    """To draw from; where nothing is possible, anything, for this must be refused and not crash."""
+    """Return what to draw from; where nothing is possible, anything, for this must be refused and not crash."""
     possible = scores.amax(1, keepdim=True) > -torch.inf
     return torch.where(possible, torch.softmax(scores, -1), 1.0)
 

@@ -64,7 +64,7 @@ class Decoder:
         self._hidden_states: tuple[Any, ...] | None = () if self.keeps and config.output_hidden_states else None
 
     def logits(self, input_ids: Tensor) -> Tensor:
-        """Those of the token that follows `[R, L]` tokens, float32 `[R, C]`, to write into."""
+        """Return those of the token that follows `[R, L]` tokens, float32 `[R, C]`, to write into."""
         outputs = self._begin(input_ids) if self._first else self._step(input_ids)
         self._first = False
         self.kwargs = self.model._update_model_kwargs_for_generation(
@@ -78,7 +78,7 @@ class Decoder:
         return logits
 
     def keep_scores(self, scores: Tensor) -> None:
-        """Told of the scores that were chosen by."""
+        """Keep the scores that were chosen by."""
         if self.scores is not None:
             self.scores += (scores.clone(),)
 
@@ -100,11 +100,11 @@ class Decoder:
             )
 
     def decoding(self) -> contextlib.AbstractContextManager[Any]:
-        """What Transformers wraps around decoding (experts of a mixture are computed in another way), where it does."""
+        """Return what Transformers wraps around decoding (experts of a mixture are computed in another way), where it does."""
         return getattr(self.model, "_optimize_model_for_decode", contextlib.nullcontext)()
 
     def result(self, sequences: Tensor, **found: Any) -> Any:
-        """What `generate` returns: `sequences`, or with `return_dict_in_generate` all that is kept."""
+        """Return what `generate` returns: `sequences`, or with `return_dict_in_generate` all that is kept."""
         if not self.keeps:
             return sequences
         found |= {"sequences": sequences, "scores": self.scores, "logits": self._logits, "past_key_values": self._cache()}
@@ -125,7 +125,7 @@ class Decoder:
         return (GenerateBeamEncoderDecoderOutput if beams else GenerateEncoderDecoderOutput)(**found)
 
     def _begin(self, input_ids: Tensor) -> Any:
-        """The first pass, most of which is what the decoder makes of the encoder's frames.
+        """Return the first pass, most of which is what the decoder makes of the encoder's frames.
 
         All beams of a recording begin alike: one of them is enough, where the cache can be copied for the others.
         """
@@ -140,7 +140,7 @@ class Decoder:
         return outputs
 
     def _of_one_beam(self, rows: int) -> dict[str, Any] | None:
-        """The model's inputs for one beam of each recording, if it's plain what these are; None otherwise."""
+        """Return the model's inputs for one beam of each recording, if it's plain what these are; None otherwise."""
         cache = self._cache()
         if not (
             isinstance(cache, EncoderDecoderCache)

@@ -13,7 +13,7 @@ from ...search.attention_step import follow, fuse_at, read
 from ..logits_processor import NGramLogitsProcessor
 from ..runaways import Loops
 
-# What `generate` appends behind all other processors, those of the caller included.
+# What `generate` appends after all other processors, those of the caller included.
 BEHIND = tuple(
     getattr(logits_process, name)
     for name in (
@@ -51,7 +51,8 @@ class Scoring:
         self._own: Tensor | None = None
 
     def __call__(self, input_ids: Any, scores: Any) -> Tensor:
-        """`[R, L]` tokens so far, `[R, C]` logits or log-probabilities of the next -> the same, processed, maybe in place."""
+        """Return `[R, L]` tokens so far, `[R, C]` logits or log-probabilities of the next -> the same, processed, maybe in
+        place."""
         scores = self.before(input_ids, scores)
         if self.lm is not None:
             if self.keeps_own:
@@ -74,14 +75,14 @@ class Scoring:
         return scores.to(torch.float32)
 
     def follow(self, tokens: Tensor, came_from: Tensor | None = None) -> None:
-        """Told of each row's next token `[R]`, and of the row `[R]` whose continuation it is now."""
+        """Follow each row's next token `[R]`, and of the row `[R]` whose continuation it is now."""
         if self.lm is not None and self._states is not None:
             for place, (states, part) in enumerate(zip(self._states, self._parts, strict=True)):
                 states = states if came_from is None else states.index_select(0, came_from)
                 self._states[place] = follow(states, tokens.contiguous(), part.rows, part.roles, self.lm.engine)
 
     def own_log_probs(self, rows: Tensor, tokens: Tensor) -> Tensor | None:
-        """What the model alone gave to some tokens `[N]` of some rows `[N]` at the last step, if that is kept."""
+        """Return what the model alone gave to some tokens `[N]` of some rows `[N]` at the last step, if that is kept."""
         if self._own is None:
             return None
         return self._own[rows, tokens] - torch.logsumexp(self._own, 1)[rows]

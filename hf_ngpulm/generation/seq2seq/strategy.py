@@ -117,7 +117,7 @@ def _language_model(
     settings: dict[str, Any],
     phrases: dict[str, Any],
 ) -> NGramLogitsProcessor | None:
-    """What there is of language models and phrases and the rules of their scores, as a logits processor has it."""
+    """Return what there is of language models and phrases and the rules of their scores, as a logits processor has it."""
     settings = {name: value for name, value in settings.items() if value is not None}
     phrases = {name: value for name, value in phrases.items() if value is not None}
     if phrases and "phrases" not in phrases:

@@ -16,7 +16,7 @@ ENGINES = ("reference", "cpu")
 
 
 def steps_for(device: torch.device, engine: str = "auto") -> ModuleType:
-    """The module of an engine; "auto" takes the native core on a CPU and torch elsewhere.
+    """Return the module of an engine; "auto" takes the native core on a CPU and torch elsewhere.
 
     The environment variable HF_NGPULM_ENGINE=reference forces torch on a CPU too.
     """

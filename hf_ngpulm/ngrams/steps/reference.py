@@ -9,10 +9,10 @@ from ..packing import Packing, Run, TrieOrder
 
 
 def pack(digits: Tensor, num_starts: int, packing: Packing) -> Tensor:
-    """The n-gram that starts at each of the first `num_starts` positions, cut behind its `</s>`.
+    """Return the n-gram that starts at each of the first `num_starts` positions, cut after its `</s>`.
 
     Args:
-        digits: int32 `[num_starts + order - 1]`, sentences one behind the other, `<s>` and `</s>` included.
+        digits: int32 `[num_starts + order - 1]`, sentences one after the other, `<s>` and `</s>` included.
 
     Returns:
         int64 `[words of the packing, num_starts]`.
@@ -33,7 +33,7 @@ def count(words: Tensor) -> Run:
 
 
 def merge(first: Run, second: Run) -> Run:
-    """One run of two; the counts of n-grams in both are added."""
+    """Return one run of two; the counts of n-grams in both are added."""
     return _sum_equal(torch.cat([first.words, second.words], 1), torch.cat([first.counts, second.counts]))
 
 
@@ -49,7 +49,7 @@ def _sum_equal(words: Tensor, counts: Tensor) -> Run:
 
 
 def ascending(words: Tensor) -> Tensor:
-    """The permutation `[R]` that sorts n-grams: by their last word first, the earlier ones on top of it."""
+    """Return the permutation `[R]` that sorts n-grams: by their last word first, the earlier ones on top of it."""
     by_key = torch.sort(words[-1])[1]
     for word in reversed(words[:-1]):
         by_key = by_key[torch.sort(word[by_key], stable=True)[1]]
@@ -57,7 +57,7 @@ def ascending(words: Tensor) -> Tensor:
 
 
 def trie(run: Run, packing: Packing) -> list[TrieOrder]:
-    """All n-grams of all orders: the prefixes of those in the run."""
+    """Return all n-grams of all orders: the prefixes of those in the run."""
     orders: list[TrieOrder] = []
     new = torch.zeros(len(run), dtype=torch.bool, device=run.counts.device)
     new[:1] = True
@@ -77,7 +77,7 @@ def trie(run: Run, packing: Packing) -> list[TrieOrder]:
 
 
 def suffix_rows(below: TrieOrder, order: TrieOrder, suffixes_below: Tensor | None, num_ids: int) -> Tensor:
-    """The row, in the order below, of each n-gram without its first token.
+    """Return the row, in the order below, of each n-gram without its first token.
 
     Args:
         below, order: the n-grams of orders n - 1 and n.
@@ -94,7 +94,7 @@ def suffix_rows(below: TrieOrder, order: TrieOrder, suffixes_below: Tensor | Non
 
 
 def left_extensions(suffixes: Tensor, num_rows: int) -> Tensor:
-    """How many different n-grams of the order above end in each of `num_rows` n-grams, int64 `[num_rows]`."""
+    """Return how many different n-grams of the order above end in each of `num_rows` n-grams, int64 `[num_rows]`."""
     return torch.bincount(suffixes, minlength=num_rows)
 
 
@@ -107,7 +107,7 @@ def discount(
     lower: Tensor,
     suffixes: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Interpolated probabilities of one order (Chen and Goodman 1998, section 4.1; with pruning as KenLM's lmplz).
+    """Return interpolated probabilities of one order (Chen and Goodman 1998, section 4.1; with pruning as KenLM's lmplz).
 
     Args:
         prefixes: int64 `[N]`, ascending: the context of each n-gram.

@@ -60,7 +60,7 @@ class Roles(NamedTuple):
 
     @property
     def log_guess(self) -> float:
-        """What guessing one of the classes that are scored costs, log N."""
+        """Return what guessing one of the classes that are scored costs, log N."""
         return math.log(max(self.roles.numel() - self.unscored.numel(), 1))
 
     def to(self, device: torch.device) -> Roles:
@@ -73,7 +73,7 @@ class Rows(NamedTuple):
     Args:
         tensors: one automaton, or several packed into one.
         vocab_size, context_length: of these, the longest.
-        starts, roots: int32 `[B]`, the states behind `<s>` and without context; a row whose start is -1 has no LM.
+        starts, roots: int32 `[B]`, the states after `<s>` and without context; a row whose start is -1 has no LM.
         weights: float32 `[B]`.
     """
 
@@ -112,7 +112,7 @@ def fuse(
 
 
 def read(input_ids: Tensor, rows: Rows, roles: Roles, engine: str = "auto") -> Tensor:
-    """The states after some tokens, int32 `[B]`; -1 for rows without an LM. Arguments as for `fuse`."""
+    """Return the states after some tokens, int32 `[B]`; -1 for rows without an LM. Arguments as for `fuse`."""
     if not input_ids.shape[1]:
         return rows.starts.clone()
     text, lengths, is_held = text_of(input_ids, roles)
@@ -157,7 +157,7 @@ def _restore_sums(scores: Tensor, sums: Tensor | None, rows: Rows) -> None:
 
 
 def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles, engine: str = "auto") -> Tensor:
-    """The states after one more token of each row, int64 `[B]`."""
+    """Return the states after one more token of each row, int64 `[B]`."""
     return torch.ops.hf_ngpulm.follow(states, tokens, *_flat(rows, roles), engine) if len(states) else states
 
 

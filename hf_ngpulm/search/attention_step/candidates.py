@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def best_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` best of each row's scores, float32 `[R, C]`, best first, and their tokens int64 `[R, count]`.
+    """Return the `count` best of each row's scores, float32 `[R, C]`, best first, and their tokens int64 `[R, count]`.
 
     As `torch.topk`, except that on a CPU there are no NaNs among them: -inf is where nothing is left.
     """

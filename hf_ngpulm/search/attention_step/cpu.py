@@ -54,7 +54,7 @@ def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles) -> Tensor:
 
 @compiled
 def log_sum_exp(values):
-    """The largest of some values, a float32 array, and the log of the sum of their exp; its error is below 1e-6."""
+    """Return the largest of some values, a float32 array, and the log of the sum of their exp; its error is below 1e-6."""
     sums = np.full(LANES, -np.inf, dtype=np.float32)
     whole = values.size // LANES * LANES
     for block in range(0, whole, LANES):

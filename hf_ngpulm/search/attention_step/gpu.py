@@ -233,7 +233,7 @@ def _add_kernel(
 
 
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
-    """Every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
+    """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
     for token_type in ("*i16", "*i32"):
         automaton = automaton_signature(token_type)
         arguments = {

@@ -55,7 +55,7 @@ def _after_last(marks: Tensor) -> int:
 
 
 def lm_scores(rows: Rows, roles: Roles, states: Tensor) -> Tensor:
-    """The LM's score of every class in one state, `[C]`; 0 for those without."""
+    """Return the LM's score of every class in one state, `[C]`; 0 for those without."""
     found = torch.zeros(roles.roles.shape, device=states.device)
     found[: rows.vocab_size] = reference.scores(rows.tensors, states, rows.vocab_size)[0]
     final, _ = reference.step(rows.tensors, states, torch.full_like(states, rows.vocab_size), rows.vocab_size + 1)

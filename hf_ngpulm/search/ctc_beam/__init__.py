@@ -81,7 +81,7 @@ class BeamFrames(NamedTuple):
 
 
 def initial_state(num_beams: int, lm_states: Tensor) -> BeamState:
-    """The beam before the first frame: the empty prefix alone.
+    """Return the beam before the first frame: the empty prefix alone.
 
     Args:
         num_beams: K.

@@ -133,7 +133,7 @@ class Stops(NamedTuple):
 
     @classmethod
     def of(cls, batch_size: int, num_beams: int, num_automata: int) -> Stops:
-        """Where nothing has been searched yet."""
+        """Return where nothing has been searched yet."""
         frames, counts = np.zeros(batch_size, dtype=np.int64), np.zeros(batch_size, dtype=np.int64)
         states = np.empty((batch_size, num_beams * num_automata), dtype=np.int32)
         return cls(frames, np.empty((batch_size, num_beams)), states, counts)
@@ -193,7 +193,7 @@ def rules_of(
     skip: float,
     text_hashes: Tensor | None,
 ) -> BeamRules:
-    """The rules of a search."""
+    """Return the rules of a search."""
     return BeamRules(
         weights=weights.contiguous(), bonuses=bonuses.contiguous(), unscored=unscored.contiguous(), text_hashes=text_hashes,
         num_automata=weights.shape[1], num_beams=num_beams, threshold=threshold, skip=skip,
@@ -201,7 +201,7 @@ def rules_of(
 
 
 def elements_per_row(frames: int, classes: int, num_beams: int) -> int:
-    """How much work a row is, see `in_threads`."""
+    """Return how much work a row is, see `in_threads`."""
     return frames * (classes + 64 * num_beams)
 
 
@@ -213,7 +213,7 @@ def check(bad_rows: list[int]) -> None:
 
 
 def rank(models: RowModels, state: BeamState, count: int, score_eos: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Places, sizes and scores, see `hf_ngpulm.search.ctc_beam.ranking.Ranked`."""
+    """Return places, sizes and scores, see `hf_ngpulm.search.ctc_beam.ranking.Ranked`."""
     batch_size, num_beams = state.last_tokens.shape
     places, sizes = np.empty((batch_size, count), dtype=np.int32), np.empty((batch_size, count), dtype=np.int32)
     scores = np.empty((batch_size, count, 4))

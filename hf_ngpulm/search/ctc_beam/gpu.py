@@ -130,7 +130,7 @@ def _peaks_kernel(
 
 @triton.jit
 def _add(a, b):
-    """log(exp(a) + exp(b))"""
+    """Return log(exp(a) + exp(b))"""
     highest = tl.maximum(a, b)
     difference = tl.minimum(a, b) - tl.where(highest > float("-inf"), highest, 0.0)
     return highest + tl.log(1.0 + tl.exp(difference))
@@ -144,13 +144,13 @@ def _extend_hash(hashes, tokens):
 
 @triton.jit
 def _take(values, at, places):
-    """`values[at]` of arrays by place; 0 where `at` is no place."""
+    """Return `values[at]` of arrays by place; 0 where `at` is no place."""
     return tl.sum(tl.where(at[:, None] == places[None, :], values[None, :], 0), axis=1)
 
 
 @triton.jit
 def _key(scores, indices):
-    """Integers in the order of the scores, by index where those are the same. A score that isn't a number is -inf."""
+    """Return integers in the order of the scores, by index where those are the same. A score that isn't a number is -inf."""
     bits = tl.where(scores > float("-inf"), scores, float("-inf")).to(tl.int32, bitcast=True)
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return (ordered.to(tl.int64) << 32) | indices
@@ -164,7 +164,8 @@ def _score_of(key):
 
 @triton.jit
 def _find_parents(hashes, parent_hashes, sizes, last, alive, num_beams, places):
-    """Place of each prefix without its last token, -1 if the beam has lost it; and whether both end in the same token."""
+    """Return place of each prefix without its last token, -1 if the beam has lost it; and whether both end in the same
+    token."""
     inside = places < num_beams
     own = tl.load(hashes + places, mask=inside, other=0)
     own_size = tl.load(sizes + places, mask=inside, other=0)
@@ -195,7 +196,7 @@ def _join_texts(texts, last, added, by_blanks, by_tokens, places, PLACES: tl.con
 
 @triton.jit
 def _gathered(scores, to, alive, places):
-    """Log of the sum of all that goes to each place."""
+    """Return log of the sum of all that goes to each place."""
     values = tl.where((to[None, :] == places[:, None]) & alive[None, :], scores[None, :], float("-inf"))  # [to, from]
     highest = tl.max(values, axis=1)
     shift = tl.where(highest > float("-inf"), highest, 0.0)
@@ -558,7 +559,7 @@ def _search_kernel(
 
 
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
-    """Every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
+    """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
     combinations = (("*i16", "*fp32", 8, 1), ("*i32", "*fp16", 4, 0), ("*i16", "*bf16", 32, 2))
     frames = dict.fromkeys(("row_stride", "frame_stride", "class_stride"), "i32")
     frames |= {"lengths": "*i32", "frames": "i32", "classes": "i32", "blank": "i32"}

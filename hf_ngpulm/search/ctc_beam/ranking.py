@@ -15,7 +15,7 @@ from .reference import join_texts
 
 
 class Ranked(NamedTuple):
-    """The best `N` prefixes of each row, the best one first; behind those that there are come some of a score of -inf.
+    """The best `N` prefixes of each row, the best one first; after those that there are come some of a score of -inf.
 
     Args:
         places: integers `[B, N]`, where in the beam each lies.
@@ -50,7 +50,7 @@ def rank(models: RowModels, state: BeamState, count: int, score_eos: bool, engin
 
 
 def with_joined_texts(state: BeamState) -> BeamState:
-    """The state at the end of an utterance, in which only the best prefix of each text is left."""
+    """Return the state at the end of an utterance, in which only the best prefix of each text is left."""
     totals = torch.logaddexp(state.blank_scores, state.token_scores)
     nothing = torch.full_like(totals, -torch.inf)
     totals, _ = join_texts(state.texts, state.last_tokens, state.fused, totals, nothing)
@@ -58,6 +58,6 @@ def with_joined_texts(state: BeamState) -> BeamState:
 
 
 def prefix_scores(state: BeamState) -> tuple[Tensor, Tensor]:
-    """Acoustic scores of the prefixes, and scores with what LMs and bonuses add: float64 `[B, K]`."""
+    """Return acoustic scores of the prefixes, and scores with what LMs and bonuses add: float64 `[B, K]`."""
     acoustic = torch.logaddexp(state.blank_scores, state.token_scores).double() + state.offsets[:, None]
     return acoustic, acoustic + state.fused

@@ -11,7 +11,7 @@ from . import BLANK, INSIDE, BeamFrames, BeamState
 
 
 def extend_hash(hashes: Tensor, tokens: Tensor) -> Tensor:
-    """Hash of a prefix with one more token. Integer products wrap around."""
+    """Return hash of a prefix with one more token. Integer products wrap around."""
     mixed = (hashes + tokens.to(torch.int64) + 1) * 6364136223846793005 + 1442695040888963407
     return mixed ^ (mixed >> 29)
 

@@ -1,12 +1,12 @@
 """Token passing over the product of the CTC topology and backoff automata, with an engine each for CPU and GPU.
 
 A search state is a pair of the automata's states (a language model's, and that of phrases if there are any) and a label: the
-last token while its frames go on, or the blank (behind which the same token may come again). At each frame a hypothesis at
+last token while its frames go on, or the blank (after which the same token may come again). At each frame a hypothesis at
 (s, l) goes on to
 
     (s, blank)   by a blank,
     (s, l)       by the token l once more, if l is a token,
-    (s', t)      by any other token t, where s' are the states behind t in s.
+    (s', t)      by any other token t, where s' are the states after t in s.
 
 Tokens are read as the automaton defines it: the arc of the longest context that has one (there are no epsilon arcs; each
 token has one arc in each state). A token adds its bonus and the weighted scores of the automata. Of hypotheses that meet in a
@@ -67,7 +67,7 @@ class GraphFrames(NamedTuple):
 
 
 def initial_state(max_active: int, lm_states: Tensor) -> GraphState:
-    """Before the first frame: one hypothesis a row, behind a blank.
+    """Return the state before the first frame: one hypothesis a row, after a blank.
 
     Args:
         max_active: K.

@@ -65,7 +65,7 @@ def _one_frame(
     threshold: float,
     skip: float,
 ) -> tuple[GraphState, Tensor, Tensor]:
-    """One frame of all rows: log-probabilities float64 `[B, C]` -> the new state, links and labels."""
+    """Return one frame of all rows: log-probabilities float64 `[B, C]` -> the new state, links and labels."""
     (batch_size, max_active), classes = state.scores.shape, log_probs.shape[1]
     device, shape = log_probs.device, (batch_size, max_active, classes)
     scores, last = state.scores, state.last_tokens.to(torch.int64)
@@ -133,7 +133,7 @@ def _one_frame(
         return torch.where(is_new, found, torch.zeros_like(found))
 
     def of_models(values: Tensor) -> Tensor:
-        """`[B, K, M, C]` -> `[B, K, M]`."""
+        """Return `[B, K, M, C]` -> `[B, K, M]`."""
         values = values.movedim(2, 3).flatten(1, 2)
         return values.gather(1, (place * classes + token)[..., None].expand(-1, -1, num_models))
 
@@ -154,7 +154,7 @@ def _one_frame(
 
 
 def _numbered(keys: Tensor) -> Tensor:
-    """Numbers for the keys of each row `[B, N]`, the same for the same ones and below N."""
+    """Return numbers for the keys of each row `[B, N]`, the same for the same ones and below N."""
     ordered, order = keys.sort(1)
     changes = torch.zeros_like(keys)
     changes[:, 1:] = ordered[:, 1:] != ordered[:, :-1]

@@ -88,7 +88,7 @@ class _Graph:
         self.arcs = [{tokens[arc]: arc for arc in range(*bounds)} for bounds in pairwise(offsets)]
 
     def read(self, state: int, token: int) -> tuple[float, int]:
-        """Score of a token in a state, and the state it leads to."""
+        """Return score of a token in a state, and the state it leads to."""
         score = 0.0
         while True:
             arc = self.arcs[state].get(token)

@@ -161,7 +161,7 @@ def _label_kernel(
 
 
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
-    """Every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
+    """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
     for token_type, logit_type in (("*i16", "*fp32"), ("*i32", "*fp16"), ("*i16", "*bf16")):
         for rule in range(len(RULES)):
             for num_automata in (1, 2):

@@ -17,12 +17,12 @@ Kept = dict[Hashable, Any]
 
 
 def grown(size: int, least: int) -> int:
-    """The room for so much: powers of two, so that few different sizes need work of their own."""
+    """Return the room for so much: powers of two, so that few different sizes need work of their own."""
     return max(least, 1 << (max(size, 1) - 1).bit_length())
 
 
 def recall(kept: Kept | None, key: tuple[Hashable, ...], tensors: Iterable[Tensor], make: Callable[[], Any]) -> Any:
-    """What was kept under a key, or else is made now; those that were not used for longest make room.
+    """Return what was kept under a key, or else is made now; those that were not used for longest make room.
 
     Args:
         tensors: whose addresses are part of the key: a model's weights may be replaced by others.
@@ -56,7 +56,7 @@ class Repeated:
         self._run = work
 
     def prepare(self, device: torch.device) -> None:
-        """To be called before each batch: what is in the buffers gets lost."""
+        """Prepare for a batch: what is in the buffers gets lost."""
         self._uses += 1
         if self._uses == 2:
             self.record(device)

@@ -54,18 +54,19 @@ class TransducerModel(ABC):
 
     @abstractmethod
     def encode(self, input_features: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Frames as the joint network takes them, projected once for all: `[B, T, D]`, and their number, `[B]`."""
+        """Return frames as the joint network takes them, projected once for all: `[B, T, D]`, and their number, `[B]`."""
 
     @abstractmethod
     def start(self, batch_size: int, like: Tensor) -> tuple[Tensor, State]:
-        """The prediction before the first token, `[B, D]`, projected, and the state; of the device and type of `like`."""
+        """Return the prediction before the first token, `[B, D]`, projected, and the state; of the device and type of
+        `like`."""
 
     @abstractmethod
     def predict(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """The prediction after one more token: `[B]` -> `[B, D]`, projected, and the new state."""
+        """Return the prediction after one more token: `[B]` -> `[B, D]`, projected, and the new state."""
 
     def parameters(self) -> Iterator[Tensor]:
-        """The tensors that predictions and logits depend on: by default those of all attributes."""
+        """Yield the tensors that predictions and logits depend on: by default those of all attributes."""
         for value in vars(self).values():
             if isinstance(value, Tensor):
                 yield value
@@ -74,10 +75,11 @@ class TransducerModel(ABC):
 
     @abstractmethod
     def join(self, frames: Tensor, predictions: Tensor) -> Tensor:
-        """Logits of the token classes, and behind them of the durations: two `[..., D]` that broadcast -> `[..., C]`."""
+        """Return logits of the token classes, and after them of the durations: two `[..., D]` that broadcast -> `[..., C]`."""
 
     def internal_lm(self, predictions: Tensor) -> Tensor:
-        """What the transducer takes for likely without hearing anything: `[..., D]` -> log-probabilities, float32 `[..., V]`.
+        """Return what the transducer takes for likely without hearing anything: `[..., D]` -> log-probabilities, float32
+        `[..., V]`.
 
         The encoder's part is zero, and the blank (-inf) is left out (Meng et al., "Internal language model estimation for
         domain-adaptive end-to-end speech recognition", SLT 2021; for a HAT, Variani et al., "Hybrid autoregressive
@@ -88,12 +90,13 @@ class TransducerModel(ABC):
         return torch.log_softmax(logits.masked_fill(is_blank, -torch.inf), dim=-1)
 
     def networks(self) -> TransducerNetworks | None:
-        """The weights behind `start`, `predict` and `join`, for engines that run them as a whole; None if they are others'."""
+        """Return the weights behind `start`, `predict` and `join`, for engines that run them as a whole; None if they are
+        others'."""
         return None
 
 
 def transducer_of(model: Any, frame_seconds: float | None = None) -> TransducerModel:
-    """How a model is decoded.
+    """Return how a model is decoded.
 
     A `TransducerModel` says it itself, other models may have a method `as_transducer(frame_seconds)` that gives one, and
     all others are taken for models of Transformers.

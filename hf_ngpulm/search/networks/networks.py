@@ -75,7 +75,7 @@ class TransducerNetworks:
         return 2 * len(self.layers) if self.layers else self.convolution.shape[1] - 1
 
     def serve(self, frames: Tensor, token_classes: int, duration_classes: int) -> bool:
-        """Whether they take frames of this kind, and have that many classes."""
+        """Return whether they take frames of this kind, and have that many classes."""
         return (
             frames.dtype == torch.float32
             and frames.shape[-1] == self.head.shape[1]
@@ -87,7 +87,7 @@ class TransducerNetworks:
 def networks_of(
     embedding: nn.Module, lstm: nn.Module, projector: nn.Module, activation: nn.Module, head: nn.Module
 ) -> TransducerNetworks | None:
-    """The networks that some modules are; None unless they are torch's own, of a kind that is known here."""
+    """Return the networks that some modules are; None unless they are torch's own, of a kind that is known here."""
     kinds = ((embedding, nn.Embedding), (lstm, nn.LSTM), (projector, nn.Linear), (head, nn.Linear))
     if any(type(module) is not kind for module, kind in kinds) or not all(map(is_plain, (*dict(kinds), activation))):
         return None
@@ -123,7 +123,7 @@ def networks_of(
 
 
 def with_blank_head(networks: TransducerNetworks | None, blank_head: nn.Module) -> TransducerNetworks | None:
-    """Networks whose head is that of the labels alone, with the blank's of a HAT, `[1, D]`; None if it isn't known."""
+    """Return networks whose head is that of the labels alone, with the blank's of a HAT, `[1, D]`; None if it isn't known."""
     if networks is None or type(blank_head) is not nn.Linear or not is_plain(blank_head):
         return None
     if blank_head.bias is None or not all(map(_is_readable, (blank_head.weight, blank_head.bias))):
@@ -142,7 +142,7 @@ def stateless_networks(
     activation: nn.Module,
     head: nn.Module,
 ) -> TransducerNetworks | None:
-    """The networks of a transducer whose prediction network is a convolution over the last tokens; None as above."""
+    """Return the networks of a transducer whose prediction network is a convolution over the last tokens; None as above."""
     kinds = (
         (embedding, nn.Embedding), (convolution, nn.Conv1d), (between, nn.ReLU), (projector, nn.Linear), (head, nn.Linear)
     )  # fmt: skip
@@ -162,13 +162,13 @@ def stateless_networks(
 
 
 def _activation_of(module: nn.Module) -> str | None:
-    """Its name among `ACTIVATIONS`; None for others."""
+    """Return its name among `ACTIVATIONS`; None for others."""
     name = type(module).__name__.lower().removesuffix("activation")
     return name if name in ACTIVATIONS and type(module).__module__.split(".")[0] in ("torch", "transformers") else None
 
 
 def _is_readable(parameter: Tensor) -> bool:
-    """Whether a parameter is numbers in memory, and nothing that a subclass or another device makes of them."""
+    """Return whether a parameter is numbers in memory, and nothing that a subclass or another device makes of them."""
     return (
         type(parameter.detach()) is Tensor
         and parameter.dtype == torch.float32
@@ -178,5 +178,5 @@ def _is_readable(parameter: Tensor) -> bool:
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Whether calling a module runs its class's `forward` and nothing else."""
+    """Return whether calling a module runs its class's `forward` and nothing else."""
     return not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))

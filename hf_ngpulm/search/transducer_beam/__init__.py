@@ -75,7 +75,7 @@ class BeamHypotheses(NamedTuple):
         lm_states: int32 `[B, K, M]`.
         counts: int64 `[B, K]`, number of steps.
         labels, frames, durations: int64 `[B, K, S]`, of each step: the class, blank or token; the frame; and the frames that
-            the search moved on behind it. Entries from a hypothesis's number of steps on mean nothing.
+            the search moved on after it. Entries from a hypothesis's number of steps on mean nothing.
         confidences: float32 `[B, K, S]`, the model's confidence at the steps with tokens, if asked for.
         bad_frames: int64 `[B]`, the first frame of a row at which logits can't be normalised, else -1.
         steps: int32 `[T, B, K]`, of all steps of the search: the place in the beam that each hypothesis comes from, and its

@@ -115,7 +115,7 @@ class BeamSteps(Struct):
 
     @classmethod
     def of(cls, trace: Trace, steps: int) -> BeamSteps:
-        """With room for so many more steps of each row."""
+        """Return one with room for so many more steps of each row."""
         links, labels, moves, sums = trace.room(steps)
         return cls(
             used=trace.used, links=links, labels=labels, moves=moves, sums=sums, room=len(links), batch=len(trace.used)
@@ -180,7 +180,7 @@ class Beam:
         self.slot_uses = np.zeros((batch_size, SLOTS * num_beams + 1), dtype=np.int64)
 
     def begin(self, rows: np.ndarray, lm_states: np.ndarray) -> None:
-        """One hypothesis without tokens in each of some rows; their LMs are in states `[N, M]`."""
+        """Begin with one hypothesis without tokens in each of some rows; their LMs are in states `[N, M]`."""
         self.scores[rows] = self.acoustic_scores[rows] = -np.inf
         self.scores[rows, 0] = self.acoustic_scores[rows, 0] = 0.0
         for zeros in (self.times, self.symbols, self.sizes, self.parent_hashes, self.slots, self.lm_scores):
@@ -198,7 +198,7 @@ class Beam:
         return tuple(vars(self).values())
 
     def native(self) -> NativeBeam:
-        """As the core sees it, until an array is another one."""
+        """Return it as the core sees it, until an array is another one."""
         num_beams, num_automata = self.lm_states.shape[1:]
         members = vars(self) | {"lines": self.lines if len(self.lines) else None}
         return NativeBeam(
@@ -299,7 +299,7 @@ class Search:
             raise IndexError(f"an automaton has no state of {self.beam.lm_states[bad_row].tolist()}, row {bad_row}")
 
     def _of_search(self, steps: int) -> tuple[Any, ...]:
-        """What the core needs to know, with room for so many more steps."""
+        """Return what the core needs to know, with room for so many more steps."""
         return (
             self.automaton, self.classes, self.rules, self.rows, self.native_beam, BeamSteps.of(self.trace, steps)
         )  # fmt: skip
@@ -398,7 +398,7 @@ class Search:
         self.beam.times -= frames.numpy()[:, None]
 
     def _logits(self, frames: Tensor) -> Tensor | None:
-        """What the joint network says to hypotheses that go on; None if there are none."""
+        """Return what the joint network says to hypotheses that go on; None if there are none."""
         count = _open(
             self.batch_size, self.rules, self.rows, self.native_beam, frames.shape[1], self.lines, self.open_slots,
             self.open_frames,
@@ -425,7 +425,7 @@ class Search:
             self._keep(targets, predictions, state)
 
     def steps(self) -> list[np.ndarray]:
-        """Links, labels and moves (int32) of all steps, and confidences (float32) `[S, B, K]`."""
+        """Return links, labels and moves (int32) of all steps, and confidences (float32) `[S, B, K]`."""
         return self.trace.steps(self.confidence, self.model.vocab_size)
 
     def found(self) -> BeamHypotheses:

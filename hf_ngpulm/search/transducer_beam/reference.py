@@ -72,7 +72,7 @@ class Search:
         return self.predictions[tokens][0][0]
 
     def extensions(self, path: Path, time: int) -> list[Extension]:
-        """All classes (and durations) that may follow, the highest rank first.
+        """Return all classes (and durations) that may follow, the highest rank first.
 
         With early pruning a TDT has the durations of `num_beams` classes only, the model's own best ones.
         """
@@ -113,7 +113,7 @@ class Search:
         return sorted(found, key=lambda extension: -extension.rank)
 
     def added(self, path: Path, prediction: Tensor) -> Tensor:
-        """What language models add to the scores of the classes, `[V]`."""
+        """Return what language models add to the scores of the classes, `[V]`."""
         classes = self.model.vocab_size
         added = torch.zeros(classes)
         if len(self.weights):
@@ -149,7 +149,7 @@ class Search:
         )
 
     def merged(self, ways: list[Path]) -> Path:
-        """One hypothesis of several ways to it."""
+        """Return one hypothesis of several ways to it."""
         best = max(ways, key=lambda way: way.score)
         if not self.settings.log_sum:
             return best
@@ -164,7 +164,7 @@ class Search:
 
 
 def alsd(search: Search) -> list[Path]:
-    """Alignment-length synchronous decoding: every hypothesis takes one step at a time."""
+    """Return Alignment-length synchronous decoding: every hypothesis takes one step at a time."""
     beam = [search.first]
     end = len(search.frames)
     while any(path.time < end for path in beam):
@@ -181,7 +181,8 @@ def alsd(search: Search) -> list[Path]:
 
 
 def aes(search: Search) -> list[Path]:
-    """Adaptive expansion search: frame by frame; at a frame each hypothesis takes up to `aes_steps` tokens, then a blank."""
+    """Return adaptive expansion search: frame by frame; at a frame each hypothesis takes up to `aes_steps` tokens, then a
+    blank."""
     settings, blank = search.settings, search.model.blank_id
     beam = [search.first]
     for time in range(len(search.frames)):

@@ -221,7 +221,7 @@ class Search:
         self.beam.times.sub_(frames.to(self.device)[:, None])
 
     def forget(self) -> None:
-        """What the steps so far did."""
+        """Forget what the steps so far did."""
         self.time.zero_()
         self.traced = []
 
@@ -245,7 +245,7 @@ class Search:
         self.traced.append((self.trace.clone(), self.confidences.clone()))
 
     def alsd(self) -> None:
-        """A block of steps."""
+        """Take a block of steps."""
         beam, trace = self.beam, []
         for _ in range(STEPS):
             beam, steps = self.step(beam, self.limits(beam), self.settings.max_symbols)
@@ -254,12 +254,12 @@ class Search:
         self.keep(beam, trace)
 
     def limits(self, beam: Beam) -> Tensor:
-        """The frames before which hypotheses go on, int64 `[B]`: none in rows that wait for more."""
+        """Return the frames before which hypotheses go on, int64 `[B]`: none in rows that wait for more."""
         latest = torch.where(beam.scores > -torch.inf, beam.times, 0).amax(1)
         return torch.where(latest + self.reaches > self.lengths, 0, self.lengths)
 
     def aes(self) -> None:
-        """A block of frames."""
+        """Take a block of frames."""
         beam, trace = self.beam, []
         for _ in range(STEPS):
             self.time += 1
@@ -282,7 +282,7 @@ class Search:
         return hypotheses(tensors, [array[:, :size] for array in self.steps()], beam.bad_frames[:size].cpu())
 
     def steps(self) -> list[np.ndarray]:
-        """Links, labels and moves (int32) of all steps, and confidences (float32) `[S, B, K]`."""
+        """Return links, labels and moves (int32) of all steps, and confidences (float32) `[S, B, K]`."""
         none = (self.trace[:, :0], self.confidences[:0])
         traces, confidences = zip(none, *self.traced)
         return [*torch.cat(traces, 1).cpu().numpy(), torch.cat(confidences).cpu().numpy()]
@@ -324,7 +324,7 @@ class Search:
         return Said(is_open, log_probs, fused, duration_log_probs, confidences), beam
 
     def added(self, beam: Beam) -> Tensor:
-        """What language models add to the scores of the classes, `[B, K, V]`."""
+        """Return what language models add to the scores of the classes, `[B, K, V]`."""
         classes = self.model.vocab_size
         batch_size, num_beams, num_automata = beam.lm_states.shape
         added = torch.zeros((batch_size, num_beams, classes), device=beam.scores.device)
@@ -435,7 +435,7 @@ class Search:
     def merged(
         self, hashes: Tensor, sizes: Tensor, times: Tensor, scores: Tensor, acoustic: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Groups of candidates that are the same, `[B, N]`: the best of each, and the scores of all together."""
+        """Return groups of candidates that are the same, `[B, N]`: the best of each, and the scores of all together."""
         keys = (hashes * _MIX + times) * _MIX + sizes
         keys, order = keys.sort(dim=1, stable=True)
         groups = (keys.diff(dim=1, prepend=keys[:, :1]) != 0).cumsum(1)

@@ -39,7 +39,7 @@ class Trace:
         return [links, labels, np.zeros(shape, dtype=np.int32), np.zeros(shape, dtype=np.float32)]
 
     def room(self, steps: int) -> list[np.ndarray]:
-        """Links, labels, moves and sums `[S, B, K]`, in which each row finds room for so many more steps."""
+        """Return links, labels, moves and sums `[S, B, K]`, in which each row finds room for so many more steps."""
         room, needed = len(self._arrays[0]), self._size + steps
         if needed > room:
             blocks = self._blocks(max(needed - room, room))
@@ -51,7 +51,7 @@ class Trace:
         return int(self.used.max(initial=0))
 
     def steps(self, confidence: str | None, classes: int) -> list[np.ndarray]:
-        """Links, labels, moves and, by this measure, confidences of the steps that are taken."""
+        """Return links, labels, moves and, by this measure, confidences of the steps that are taken."""
         *arrays, sums = (array[: self._size] for array in self._arrays)
         if confidence is not None:
             sums = confidence_of_sums(torch.from_numpy(sums), confidence, classes).numpy()
@@ -65,7 +65,7 @@ class Trace:
 
 
 def hypotheses(tensors: Sequence[Tensor], trace: Sequence[np.ndarray], bad_frames: Tensor) -> BeamHypotheses:
-    """The result of a search.
+    """Return the result of a search.
 
     Args:
         tensors: the fields of `BeamHypotheses` up to `lm_states`.

@@ -97,7 +97,7 @@ def _loop(
     confidence: str | None,
     window: int,
 ) -> tuple[Rows, list[tuple[Tensor, ...]]]:
-    """The rows in the end, and all steps: row, class, duration and confidence, in order within each row."""
+    """Return the rows in the end, and all steps: row, class, duration and confidence, in order within each row."""
     from .cpu import walk
 
     places = torch.arange(window, device=frames.device)
@@ -138,7 +138,7 @@ def _loop(
 
 
 def _by_row(rows: Rows, steps: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """Number of steps, classes, durations and confidences of each row."""
+    """Return number of steps, classes, durations and confidences of each row."""
     batch_size, device = len(rows.numbers), rows.numbers.device
     if steps:
         numbers, *columns = (torch.cat(parts) for parts in zip(*steps))

@@ -100,7 +100,7 @@ class Carried:
 
     @classmethod
     def room(cls, networks: TransducerNetworks, rows: int) -> Carried:
-        """For so many rows, none of which has begun."""
+        """Make room for so many rows, none of which has begun."""
         projection = networks.projection
         return cls(
             torch.zeros(rows, dtype=torch.bool, device=CPU),
@@ -153,7 +153,7 @@ def tables_of_steps(
     window: int | None = None,
     carried: Carried | None = None,
 ) -> tuple[Tensor, ...]:
-    """The same, by row: the number of its steps, int64 `[R]`, and their classes, durations and confidences `[R, S]`."""
+    """Return the same, by row: the number of its steps, int64 `[R]`, and their classes, durations and confidences `[R, S]`."""
     count, longest = frames.shape[:2]
     carried = Carried.room(networks, count) if carried is None else carried
     if carried.laid_out is None or bool((~carried.begun & (rows.times < rows.ends)).any()):

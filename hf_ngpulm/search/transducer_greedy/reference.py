@@ -25,7 +25,7 @@ class GreedyPath(NamedTuple):
     """Result for one utterance.
 
     Args:
-        tokens, durations: of each step, blanks too: its class, and the frames that the search moved on behind it.
+        tokens, durations: of each step, blanks too: its class, and the frames that the search moved on after it.
         acoustic_score: log-probability of the path, blanks and durations included.
         lm_scores: float32 `[M]`, each automaton's unweighted score of the tokens.
         ilm_score: the internal LM's unweighted score of the tokens that were chosen with it; 0 where its weight is.

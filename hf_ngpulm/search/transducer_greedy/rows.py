@@ -54,7 +54,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def begin(cls, lengths: Tensor, states: Tensor, weights: Tensor) -> Rows:
-        """All rows of a batch, before the first frame."""
+        """Return all rows of a batch, before the first frame."""
         numbers = torch.arange(len(lengths), device=lengths.device)
         return cls(
             numbers=numbers,
@@ -78,7 +78,7 @@ class GreedySteps(NamedTuple):
 
     Args:
         counts: int64 `[B]`, number of steps, blanks too.
-        tokens, durations: int64 `[B, S]`, the class of each step, and the frames that the search moved on behind it: the frame
+        tokens, durations: int64 `[B, S]`, the class of each step, and the frames that the search moved on after it: the frame
             of a step is the sum of the durations before it. In an RNN-T a blank's is 1, a token's 0, or 1 where `max_symbols`
             made the search move on.
         confidences: float32 `[B, S]`, of the frame of each token, 0 for blanks; None if not asked for.

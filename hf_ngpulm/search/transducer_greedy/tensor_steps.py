@@ -20,7 +20,7 @@ def walk(
         engine: of the LM's queries.
 
     Returns:
-        Class of the step at each place of the window, -1 for none, and the frames moved on behind it: int64 `[A, W]`. A step
+        Class of the step at each place of the window, -1 for none, and the frames moved on after it: int64 `[A, W]`. A step
         that isn't a blank is a row's last.
     """
     token_logits = logits[..., : rules.classes]

@@ -91,11 +91,11 @@ class Looping:
         self.block.record(self.device)
 
     def forget(self) -> None:
-        """What the steps so far did."""
+        """Forget what the steps so far did."""
         self.found_steps: list[tuple[Tensor, ...]] = []
 
     def steps(self) -> None:
-        """A block of steps."""
+        """Take a block of steps."""
         rules, rows = self.rules, self.rows
         for step in range(STEPS):
             at = (rows.times[:, None] + self.ahead).clamp(max=self.frames.shape[1] - 1)
@@ -124,7 +124,7 @@ class Looping:
                 return
 
     def flat_steps(self) -> tuple[Tensor, ...]:
-        """Row, class, duration and confidence of all steps, in order within each row."""
+        """Return row, class, duration and confidence of all steps, in order within each row."""
         tokens, moves, confidences = (torch.cat(part) for part in zip(*self.found_steps))
         taken = tokens >= 0
         rows = torch.arange(tokens.shape[1], device=self.device)[:, None].expand(tokens.shape)
@@ -146,7 +146,7 @@ class Looping:
 
 
 def _with_rows(values: Tensor, rows: int) -> Tensor:
-    """The same with zeros behind."""
+    """Return the same with zeros after."""
     out = values.new_zeros((rows, *values.shape[1:]))
     out[: len(values)] = values
     return out

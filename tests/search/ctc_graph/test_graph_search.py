@@ -115,7 +115,7 @@ def assume_no_ties(problem: Problem) -> None:
 
 @st.composite
 def beside_phrases(draw, automaton: BackoffAutomaton, batch_size: int, generator) -> tuple[BackoffAutomaton, Tensor]:
-    """An automaton with some of random phrases packed behind it; and states of these, in which rows begin, `[B, 1]`."""
+    """An automaton with some of random phrases packed after it; and states of these, in which rows begin, `[B, 1]`."""
     packed = automaton
     firsts = []
     for _ in range(draw(st.integers(1, 2))):

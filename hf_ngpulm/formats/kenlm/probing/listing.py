@@ -65,7 +65,7 @@ class _Order(NamedTuple):
 
 
 def list_ngrams(tables: ProbingTables, num_words: int) -> list[Ngrams]:
-    """All n-grams of a model.
+    """Return all n-grams of a model.
 
     Raises:
         NGramFormatError: a damaged file, or a model that is too large for this (see `MOST_BIGRAM_TRIALS`, `MOST_PAIRS`).
@@ -104,7 +104,7 @@ def _ends_longer(order: _Order) -> np.ndarray:
 
 
 def _bigrams(keys: np.ndarray, unigrams: _Order) -> tuple[np.ndarray, np.ndarray]:
-    """The first and the last word of each bigram."""
+    """Return the first and the last word of each bigram."""
     first_words = np.flatnonzero(_begins_longer(unigrams))
     trials = len(first_words) * len(keys)
     if trials > MOST_BIGRAM_TRIALS:

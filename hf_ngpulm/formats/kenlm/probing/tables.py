@@ -2,7 +2,7 @@
 
 Unigrams are an array of two floats (log-probability and backoff) by word id. Every further order is a hash table with linear
 probing: buckets of a 64-bit key and the weights, two floats or, in the highest order, one. A key stands at the bucket
-`key mod buckets` or behind it, before the next empty bucket; an empty bucket has key 0. The key of `a b c` is made from its
+`key mod buckets` or after it, before the next empty bucket; an empty bucket has key 0. The key of `a b c` is made from its
 last word to its first: `combine(combine(c, b), a)`, where `combine(key, word)` is `(key * KEY_FACTOR) xor ((1 + word) *
 WORD_FACTOR)` modulo 2 ** 64 (`csrc/kenlm_probing.cpp`). The sign of a log-probability, which needs none, says whether no
 longer n-gram ends in this one; a backoff of minus zero that no longer n-gram begins with it. After KenLM's
@@ -35,7 +35,7 @@ class ProbingTables(NamedTuple):
     The file's own bytes, weights in log10. `entries` begins with the unigrams.
     """
 
-    entries: Tensor  # int32 [M]: everything, one behind the other
+    entries: Tensor  # int32 [M]: everything, one after the other
     begins: Tensor  # int64 [n - 1]: where the table of each order from 2 on begins in `entries`
     buckets: Tensor  # int64 [n - 1]
     probes: Tensor  # int64 [n - 1]: the most buckets that a key can be searched in
@@ -56,7 +56,7 @@ def num_buckets(entries: int, multiplier: float) -> int:
 
 
 def vocabulary_size(header: Header) -> int:
-    """Bytes of the vocabulary's hash table."""
+    """Return bytes of the vocabulary's hash table."""
     return 8 + _VOCABULARY_BUCKET * num_buckets(header.counts[0], header.probing_multiplier)
 
 
@@ -114,12 +114,12 @@ def _check_weights(values: np.ndarray, what: str, n: int) -> None:
 
 
 def _longest_way(keys: np.ndarray, n: int, count: int, exact: bool) -> int:
-    """The most buckets that a key stands behind its own."""
+    """Return the most buckets that a key stands behind its own."""
     buckets, used, longest = len(keys), 0, 0
     last = buckets - 1
     while last >= 0 and keys[last] != 0:
         last -= 1
-    # The last empty bucket so far; counting from behind the table's end, around which searches go on.
+    # The last empty bucket so far; counting from after the table's end, around which searches go on.
     last_empty = last - buckets
     for block in _blocks(buckets):
         here = keys[block]
