@@ -57,7 +57,7 @@ class Clips:
             logger.setLevel(level)
 
     def _recognise(self, asr: Any, model: str, search: str, **settings: Any) -> None:
-        asr([dict(recording) for recording in self.audio[:1]], **settings)  # warm-up: compiled loops are loaded
+        asr([dict(recording) for recording in self.audio[:1]], **settings)  # warm-up
         begin = time.perf_counter()
         outputs = asr([dict(recording) for recording in self.audio], batch_size=BATCH_SIZE, **settings)
         self.rtfx[model, search] = self.seconds / (time.perf_counter() - begin)
@@ -79,10 +79,7 @@ def demo(
     lm = NGramLM.from_pretrained(speech / "harbour" / "lm")
     sets = {name: _read(speech / name) for name in ("harbour", *PHRASE_SETS)}
     for number, name in enumerate(chosen, start=1):
-        message = f"{number} of {len(chosen)}: {MODELS[name]}"
-        if number == 1:
-            message += " (compiled loops are made when they are first called, once for each machine: minutes)"
-        print(message, file=sys.stderr, flush=True)
+        print(f"{number} of {len(chosen)}: {MODELS[name]}", file=sys.stderr, flush=True)
         asr = load_recogniser(str(bundled("examples/models") / name), "cpu", dtype=torch.float32)
         harbour = sets["harbour"]
         greedy: dict[str, Any] = {"num_beams": 1} if name in ("ctc", "canary") else {"strategy": "greedy"}

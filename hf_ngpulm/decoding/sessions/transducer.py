@@ -51,7 +51,7 @@ class TransducerSlots(Slots):
         self.begun = np.zeros(slots, dtype=np.bool_)
 
     def _served(self, dtype: torch.dtype, device: torch.device) -> TransducerNetworks | None:
-        """Return the model's networks, if compiled loops run them."""
+        """Return the model's networks, if the native core runs them."""
         if engine_name(self.search.engine, device) != "cpu":
             return None
         networks = self.model.networks()
@@ -204,7 +204,7 @@ class TransducerSlots(Slots):
 
 
 class GreedySlots(TransducerSlots):
-    """Greedy search: by the compiled loops that run networks of the usual kind themselves, else in fixed shapes."""
+    """Greedy search: by the native core, which runs networks of the usual kind itself, else in fixed shapes."""
 
     def __init__(self, decoder: TransducerDecoder, models: RowModels, dtype: torch.dtype) -> None:
         super().__init__(decoder, models, dtype, num_beams=1)

@@ -86,7 +86,7 @@ def _find_prefixes(suffix_rows, below: TrieOrder, nodes: TrieOrder, prefixes: to
     """Return the node, in the order below, of each n-gram without its last word.
 
     It is the child, by the n-gram's first word, of the parent's prefix. Estimation asks the mirror image of that (there n-grams
-    lie by their first word), and its compiled loop answers both.
+    lie by their first word), and the core answers both.
     """
     found = suffix_rows(below, nodes, prefixes, num_ids)
     inside = found.clamp(max=max(len(below.tokens) - 1, 0))

@@ -4,7 +4,7 @@ The prediction network runs once for each label, not for each frame. And since i
 label, the joint network runs on a block of coming frames at once: the search follows the blanks (and their durations)
 inside the block, so that the loop turns about once for each label. Rows that have ended are left out of the batch.
 
-On the CPU, a transducer of the usual kind (see `networks`) is run by compiled loops as a whole.
+On the CPU, a transducer of the usual kind (see `networks`) is run by the native core as a whole.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..networks.model import TransducerModel
 from .rows import GreedySteps, Rows, Rules
 from .tensors import Looping
 
-# Frames that are looked at in one go. The compiled loops, to which a turn costs next to nothing, look at fewer.
+# Frames that are looked at in one go. The native core, to which a turn costs next to nothing, look at fewer.
 WINDOW = 4
 
 
