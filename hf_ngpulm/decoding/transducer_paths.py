@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,14 +18,12 @@ from ..errors import InvalidLogitsError
 from ..fusion.fusion import LM_WEIGHT, Fusion, RowModels, settled
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
+from ..lexicon.lazy_search import Growth
 from ..search.networks.graphs import Kept
 from ..search.networks.model import TransducerModel
 from ..search.transducer_beam import BeamHypotheses, BeamSettings, beam_search
 from ..search.transducer_greedy import greedy
 from ..search.transducer_greedy.rows import GreedySteps
-
-if TYPE_CHECKING:
-    from ..lexicon.lazy_search import Growth
 
 STRATEGIES = ("greedy", "alsd", "aes")
 MOST_BEAMS = 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,14 +16,12 @@ from ..config.tuned import with_remembered
 from ..engines.choice import check_engine
 from ..fusion.fusion import Fusion
 from ..language_model.model import NGramLM
+from ..lexicon.lazy_search import Growth
 from ..phrases.contexts import is_per_row
 from ..search.attention_step import END, KINDS, TEXT, UNSCORED, Roles, Rows, fuse, read, text_of
 from .runaways import Loops
 from .transcripts import ends_of, no_timestamps_of, num_classes, roles_of
-from .whisper import Window, follow_recordings, rule_out_timestamps
-
-if TYPE_CHECKING:
-    from ..lexicon.lazy_search import Growth
+from .whisper import Window, Windowed, follow_recordings, rule_out_timestamps
 
 CHOICES = ("kept", "none")
 LM_WEIGHT = 0.2  # where nobody says anything else: attention decoders have strong language models of their own
@@ -56,7 +54,7 @@ class Part(NamedTuple):
         return self._replace(rows=self.rows._replace(tensors=self.growth.tensors))
 
 
-class NGramLogitsProcessor(LogitsProcessor):
+class NGramLogitsProcessor(LogitsProcessor, Windowed):
     """Adds an n-gram language model's scores, and those of phrases, to those of a speech recogniser's decoder.
 
         model.generate(**inputs, logits_processor=[NGramLogitsProcessor(lm, weight=0.2, model=model)])

@@ -14,14 +14,12 @@ began counts as consumed.
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from .logits_processor import NGramLogitsProcessor
 
 
 class Window:
@@ -57,6 +55,25 @@ class Window:
             self._again.append(self.sequences[row])
         if row == len(self.sequences) - 1 and self._again:
             self.sequences = self._again
+
+
+class Windowed(ABC):
+    """A logits processor that is told which recordings its rows are of.
+
+    Attributes:
+        window: of a long recording, while Whisper decodes it.
+    """
+
+    window: Window | None = None
+
+    @property
+    @abstractmethod
+    def num_recordings(self) -> int | None:
+        """How many recordings have values of their own; None if all share them."""
+
+    @abstractmethod
+    def undone(self, input_ids: Tensor, scores: Tensor, recording: int | None = None) -> Tensor:
+        """Return scores as they were before the processor."""
 
 
 def follow_recordings(model: Any) -> None:
@@ -121,13 +138,11 @@ def _bound(method: str, model: Any, args: Any, kwargs: Any) -> inspect.BoundArgu
     return inspect.signature(getattr(WhisperGenerationMixin, method)).bind(model, *args, **kwargs)
 
 
-def _ours(processors: Any) -> list[NGramLogitsProcessor]:
-    from .logits_processor import NGramLogitsProcessor
-
-    return [processor for processor in processors or () if isinstance(processor, NGramLogitsProcessor)]
+def _ours(processors: Any) -> list[Windowed]:
+    return [processor for processor in processors or () if isinstance(processor, Windowed)]
 
 
-def _own_scores(processors: list[NGramLogitsProcessor], given: dict[str, Any]) -> list[Tensor]:
+def _own_scores(processors: list[Windowed], given: dict[str, Any]) -> list[Tensor]:
     """Return the scores of a row's steps without what the LMs added to them."""
     row, sequence = given["index"], given["seek_sequence"]
     output = given["seek_outputs"][row]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from ...automaton.cpu import CPU
 from ...automaton.tensors import AutomatonTensors
 from ...engines.choice import engine_name
 from ...fusion.fusion import RowModels, settled, widened
+from ...lexicon.lazy_search import Growth
 from ...search.networks.networks import TransducerNetworks
 from ...search.transducer_beam import cpu as beam_cpu
 from ...search.transducer_beam import tensors as beam_tensors
@@ -24,9 +25,6 @@ from ...search.transducer_greedy.tensors import Looping
 from ..transducer import TransducerDecoder
 from .history import History
 from .session import Found, Slots, Switch, broken_frames, given_back
-
-if TYPE_CHECKING:
-    from ...lexicon.lazy_search import Growth
 
 LEAST_ROOM = 16  # frames
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,11 +13,9 @@ from ...automaton.tensors import AutomatonTensors
 from ...engines.native import Function, Struct
 from ...engines.threads import in_threads
 from ...fusion.fusion import RowModels
+from ...lexicon.lazy_search import Growth
 from ..frames import Frames
 from . import BLANK, BeamFrames, BeamState
-
-if TYPE_CHECKING:
-    from ...lexicon.lazy_search import Growth
 
 
 class Beams(Struct):
