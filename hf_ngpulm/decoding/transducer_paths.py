@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..common.arguments import check_number, one_of, refuse_idle, whole
+from ..common.arguments import check_number, whole
 from ..common.batches import checked_lengths
 from ..common.pickling import WithoutCaches
 from ..config.tuned import with_remembered
@@ -21,13 +22,10 @@ from ..language_model.model import NGramLM
 from ..lexicon.lazy_search import Growth
 from ..search.networks.graphs import Kept
 from ..search.networks.model import TransducerModel
-from ..search.transducer_beam import BeamHypotheses, BeamSettings, beam_search
+from ..search.transducer_beam import BeamHypotheses, beam_search
 from ..search.transducer_greedy import greedy
 from ..search.transducer_greedy.rows import GreedySteps
-
-STRATEGIES = ("greedy", "alsd", "aes")
-MOST_BEAMS = 1024
-NUM_BEAMS = 4
+from .options import TransducerOptions
 
 
 class Paths(NamedTuple):
@@ -64,68 +62,27 @@ class TransducerSearch(WithoutCaches, caches={"_kept": dict}):
         phrases: Any = None,
         phrase_weight: float | Tensor | None = None,
         tokenizer: Any = None,
-        strategy: str | None = None,
-        num_beams: int | None = None,
-        num_return_sequences: int = 1,
-        max_symbols: int | None = None,
-        ilm_weight: float | None = None,
-        blank_scoring: str | None = None,
-        pruning: str | None = None,
-        merging: str | None = None,
-        length_normalization: bool | None = None,
-        score_eos: bool | None = None,
-        aes_steps: int | None = None,
-        aes_beta: int | None = None,
-        aes_gamma: float | None = None,
         engine: str = "auto",
+        **options: Any,
     ) -> None:
-        given = {
-            "lm_weight": lm_weight, "phrase_weight": phrase_weight, "ilm_weight": ilm_weight, "strategy": strategy,
-            "num_beams": num_beams, "max_symbols": max_symbols, "blank_scoring": blank_scoring, "pruning": pruning,
-            "merging": merging, "length_normalization": length_normalization, "score_eos": score_eos, "aes_steps": aes_steps,
-            "aes_beta": aes_beta, "aes_gamma": aes_gamma,
-        }  # fmt: skip
-        (
-            lm_weight, phrase_weight, ilm_weight, strategy, num_beams, max_symbols, blank_scoring, pruning, merging,
-            length_normalization, score_eos, aes_steps, aes_beta, aes_gamma,
-        ) = with_remembered(lm, getattr(model, "model", None), given).values()  # fmt: skip
-        if strategy is None:
-            strategy = "greedy" if num_beams in (None, 1) else "alsd"
-        one_of("strategy", strategy, STRATEGIES)
-        of_aes = {"aes_steps": aes_steps, "aes_beta": aes_beta, "aes_gamma": aes_gamma}
-        if strategy == "greedy":
-            given = {
-                "num_beams": None if num_beams == 1 else num_beams, "blank_scoring": blank_scoring, "pruning": pruning,
-                "merging": merging, "length_normalization": length_normalization, "score_eos": score_eos, **of_aes,
-            }  # fmt: skip
-            refuse_idle(given, 'without a beam search to act on: pass strategy="alsd" too')
-            num_beams = 1
-        if strategy == "alsd":
-            refuse_idle(of_aes, 'without strategy="aes" to act on')
-        if strategy == "aes" and model.durations is not None:
-            raise ValueError('strategy="aes" goes frame by frame, but a TDT model skips frames; use strategy="alsd"')
-        if aes_gamma is not None and not aes_gamma > 0:
-            raise ValueError(f"aes_gamma should be above 0, got {aes_gamma!r}")
-        num_beams = whole("num_beams", NUM_BEAMS if num_beams is None else num_beams, MOST_BEAMS)
+        given = TransducerOptions(**options)
+        remembered = {name: getattr(given, name) for name in given.names() if name != "num_return_sequences"}
+        weights = {"lm_weight": lm_weight, "phrase_weight": phrase_weight}
+        found = with_remembered(lm, getattr(model, "model", None), weights | remembered)
+        lm_weight, phrase_weight = found.pop("lm_weight"), found.pop("phrase_weight")
+        given = replace(given, **found)
         self.model = model
-        self.num_return_sequences = whole("num_return_sequences", num_return_sequences, num_beams, " (num_beams)")
-        self.length_normalization = True if length_normalization is None else bool(length_normalization)
-        self.score_eos = True if score_eos is None else bool(score_eos)
-        self.settings = BeamSettings(
-            num_beams=num_beams,
-            strategy=strategy,
-            blank_aware=one_of("blank_scoring", blank_scoring or "lm_weighted", ("lm_weighted", "none")) == "lm_weighted",
-            late=one_of("pruning", pruning or "late", ("late", "early")) == "late",
-            log_sum=one_of("merging", merging or "log_sum", ("log_sum", "max")) == "log_sum",
-            max_symbols=model.max_symbols if max_symbols is None else whole("max_symbols", max_symbols),
-            aes_steps=whole("aes_steps", 2 if aes_steps is None else aes_steps),
-            aes_beta=whole("aes_beta", 1 if aes_beta is None else aes_beta, least=0),
-            aes_gamma=2.3 if aes_gamma is None else float(aes_gamma),
-            ilm_weight=0.0 if ilm_weight is None else check_number(ilm_weight, "ilm_weight"),
-        )
+        self.settings = given.settings(model)
+        most = self.settings.num_beams
+        self.num_return_sequences = whole("num_return_sequences", given.num_return_sequences, most, " (num_beams)")
+        self.length_normalization = True if given.length_normalization is None else bool(given.length_normalization)
+        self.score_eos = True if given.score_eos is None else bool(given.score_eos)
         self.engine = check_engine(engine)
-        weights = (LM_WEIGHT if lm_weight is None else lm_weight, 1.0 if phrase_weight is None else phrase_weight)
-        self.fusion = Fusion(lm, weights[0], phrases, weights[1], tokenizer)
+        lm_weight, phrase_weight = (
+            LM_WEIGHT if lm_weight is None else lm_weight,
+            1.0 if phrase_weight is None else phrase_weight,
+        )
+        self.fusion = Fusion(lm, lm_weight, phrases, phrase_weight, tokenizer)
         self._kept: Kept = {}
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> TransducerSearch:

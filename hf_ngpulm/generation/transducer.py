@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 from transformers.generation.logits_process import SuppressTokensLogitsProcessor
 
 from ..common.arguments import refuse_idle
+from ..decoding.options import TransducerOptions
 from ..decoding.transducer_paths import TransducerSearch
 from ..search.networks.model import TransformersTransducer
 from ..text.vocabulary import tokenizer_of
@@ -29,21 +31,8 @@ def transducer_generate(
     lm_weight: float | Tensor | None = None,
     phrases: Any = None,
     phrase_weight: float | Tensor | None = None,
-    strategy: str | None = None,
-    num_beams: int | None = None,
-    num_return_sequences: int = 1,
-    max_symbols: int | None = None,
-    ilm_weight: float | None = None,
-    blank_scoring: str | None = None,
-    pruning: str | None = None,
-    merging: str | None = None,
-    length_normalization: bool | None = None,
-    score_eos: bool | None = None,
-    aes_steps: int | None = None,
-    aes_beta: int | None = None,
-    aes_gamma: float | None = None,
     processor: Any = None,
-    **model_kwargs: Any,
+    **more: Any,
 ) -> Tensor:
     """Decode with a language model or a beam: `model.generate(**inputs, custom_generate=transducer_generate, lm=lm)`.
 
@@ -66,19 +55,17 @@ def transducer_generate(
         TokenizerMismatchError: the LM was made for another tokenizer.
         InvalidLogitsError: the model's outputs hold NaN or infinity.
     """
-    if "encoder_outputs" not in model_kwargs or "encoder_valid_lengths" not in model_kwargs:
+    options = {name: more.pop(name) for name in TransducerOptions.names() if name in more}
+    if "encoder_outputs" not in more or "encoder_valid_lengths" not in more:
         raise ValueError(f"{type(model).__name__} isn't a transducer that generates from encoder_outputs")
     _check(model, logits_processor, streamer)
     if getattr(model, "_streaming", False):
         raise ValueError("input_features that come chunk by chunk can't be decoded by this strategy; pass them as one tensor")
-    frames = model_kwargs["encoder_outputs"].pooler_output
+    frames = more["encoder_outputs"].pooler_output
     models, lm_weight = given_lm(lm, lm_weight, generation_config, processor, frames.device)
     search = TransducerSearch(
         TransformersTransducer(model), models, lm_weight, phrases, phrase_weight,
-        None if processor is None else tokenizer_of(processor), strategy=strategy, num_beams=num_beams,
-        num_return_sequences=num_return_sequences, max_symbols=max_symbols, ilm_weight=ilm_weight, blank_scoring=blank_scoring,
-        pruning=pruning, merging=merging, length_normalization=length_normalization, score_eos=score_eos,
-        aes_steps=aes_steps, aes_beta=aes_beta, aes_gamma=aes_gamma,
+        None if processor is None else tokenizer_of(processor), **options,
     )  # fmt: skip
     for language_model in search.fusion.models:
         if language_model.vocab_size > model.config.vocab_size:
@@ -86,7 +73,7 @@ def transducer_generate(
                 f"the language model has {language_model.vocab_size} tokens, {type(model).__name__} only "
                 f"{model.config.vocab_size}; was it made for another tokenizer?"
             )
-    paths = search.search(frames, model_kwargs["encoder_valid_lengths"])
+    paths = search.search(frames, more["encoder_valid_lengths"])
     counts = paths.counts.clamp(min=0).flatten().to(frames.device)
     longest = max(1, int(counts.max()) if counts.numel() else 0)
     pad = generation_config.pad_token_id if generation_config is not None else None
@@ -101,6 +88,16 @@ def transducer_generate(
         steps, durations = steps[:, :most], durations[:, :most]
     model._step_durations = list(durations.unbind(1))  # where the model's own `generate` collects them
     return torch.cat([input_ids[:1].expand(len(steps), -1), steps], 1)
+
+
+def _with_options(function: Any) -> inspect.Signature:
+    """Return a function's signature with all options: `generate` hands on what it finds there."""
+    found = list(inspect.signature(function).parameters.values())
+    options = [option.replace(kind=option.KEYWORD_ONLY) for option in inspect.signature(TransducerOptions).parameters.values()]
+    return inspect.Signature([*found[:-1], *options, found[-1]])
+
+
+transducer_generate.__signature__ = _with_options(transducer_generate)  # type: ignore[attr-defined]
 
 
 def _most_steps(model: Any, config: GenerationConfig | None, frames: int) -> int | None:
