@@ -214,7 +214,7 @@ NGPULM_EXPORT int64_t ngpulm_fuse(int64_t first, int64_t last, const NgpulmAutom
       Fuser fuser(lm, *roles, *rows, shared);
       for (int64_t row = first; row < last; ++row) {
         if (rows->states[row] < 0 || rows->weights[row] == 0.f) continue;
-        if (!lm.has(rows->states[row]) || !lm.has(rows->roots[row])) return row;
+        if (!lm.has(rows->states[row]) || (length && !lm.has(rows->roots[row]))) return row;
         const int32_t state = fuser.state_after(row, input_ids + row * length, length);
         if (state >= 0) fuser.fuse(row, state, scores + row * roles->classes);
       }
