@@ -2,7 +2,7 @@
 
     python3 benchmarks/gpu.py [--out FOLDER]
 
-Runs from a source tree with any Python that has torch with CUDA, triton, transformers, numba and pytest. Each part has a time
+Runs from a source tree with any Python that has torch with CUDA, triton, transformers and pytest. Each part has a time
 limit, so that the whole ends in under nine minutes; a part that fails or runs out of time is named at the end, and the command
 fails.
 """

@@ -95,7 +95,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "command": " ".join(["python", *map(_argument, sys.argv)]),
     }
-    for package in ("torch", "triton", "transformers", "numba"):
+    for package in ("torch", "triton", "transformers"):
         try:
             facts[package] = __import__(package).__version__
         except ImportError:

@@ -52,6 +52,24 @@ def test_nothing_heavy_is_loaded_before_it_is_needed():
     run(f"import sys, hf_ngpulm; hf_ngpulm.NGramLM; assert not {loaded}, {loaded}")
 
 
+def test_nothing_needs_numba():
+    """What CPUs run is in the native core; modules may miss other packages (extras), but not this one."""
+    run(
+        "import importlib, pkgutil, sys\n"
+        "sys.modules['numba'] = None\n"
+        "import hf_ngpulm\n"
+        "names = [found.name for found in pkgutil.walk_packages(hf_ngpulm.__path__, 'hf_ngpulm.')]\n"
+        "assert len(names) > 100\n"
+        "for name in names:\n"
+        "    if name.endswith('__main__'):\n"
+        "        continue\n"
+        "    try:\n"
+        "        importlib.import_module(name)\n"
+        "    except ImportError as error:\n"
+        "        assert 'numba' not in str(error), name\n"
+    )
+
+
 def test_every_name_can_be_had():
     for name in hf_ngpulm.__all__:
         assert getattr(hf_ngpulm, name).__name__ == name

@@ -30,8 +30,8 @@ NUMBERS: dict[str, Any] = {
     "double": ctypes.c_double,
 }  # fmt: skip
 ELEMENTS = {
-    "int64_t": "int64", "uint64_t": "uint64", "int32_t": "int32", "int16_t": "int16", "uint8_t": "uint8", "bool": "bool",
-    "float": "float32", "double": "float64",
+    "int64_t": "int64", "uint64_t": "uint64", "int32_t": "int32", "int16_t": "int16", "int8_t": "int8", "uint8_t": "uint8",
+    "bool": "bool", "float": "float32", "double": "float64",
 }  # fmt: skip
 
 

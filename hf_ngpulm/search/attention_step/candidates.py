@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from . import candidates_cpu
+
 
 def best_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the `count` best of each row's scores, float32 `[R, C]`, best first, and their tokens int64 `[R, count]`.
@@ -13,6 +15,4 @@ def best_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """
     if scores.device.type != "cpu":
         return torch.topk(scores, count) if count > 1 else torch.max(scores, 1, keepdim=True)
-    from . import candidates_cpu  # compiled loops: they aren't loaded before they are needed
-
     return candidates_cpu.best_tokens(scores, count)

@@ -169,3 +169,16 @@ def test_the_operators_are_what_they_say(engine):
     fused.fuse_at(expected, states, rows, roles, True, engine)
     assert torch.equal(step(found, starts, tokens), states) and torch.equal(found, expected)
     assert not torch.equal(found, scores)
+
+
+def test_states_that_do_not_exist_are_refused():
+    lm = NGramLM.train([[0, 1, 2], [2, 2, 1]], vocab_size=3, order=2)
+    starts, weights = lm.starts[:1].to(torch.int32), torch.ones(1)
+    rows = Rows(lm.tensors, 3, lm.context_length, starts, lm.roots[:1].to(torch.int32), weights)
+    roles, none = Roles.of(torch.full((3,), TEXT, dtype=torch.int8)), torch.full((1,), lm.num_states, dtype=torch.int32)
+    with pytest.raises(IndexError, match="no state"):
+        fused.fuse_at(torch.zeros(1, 3), none, rows, roles, engine="cpu")
+    with pytest.raises(IndexError, match="no state"):
+        fused.follow(none, torch.zeros(1, dtype=torch.int64), rows, roles, engine="cpu")
+    without_lm = rows._replace(starts=torch.full_like(starts, -1))
+    fused.fuse_at(torch.zeros(1, 3), starts, without_lm, roles, engine="cpu")  # a carried state is enough
