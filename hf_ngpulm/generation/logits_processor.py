@@ -144,7 +144,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         input_ids = input_ids.to(scores.device, torch.int64).contiguous()
         parts = self.parts(self.recordings(len(scores)), scores.shape[1], scores.device)
         loops = Loops.of(input_ids, parts[0].roles)
-        self.rule_out(work, input_ids, loops)
+        self.rule_out(work, input_ids, loops, parts)
         for part in parts:
             rows = part.behind(input_ids).rows
             rows = rows._replace(starts=rows.starts.masked_fill(loops.begun, -1))
@@ -153,8 +153,13 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             scores.copy_(work)
         return scores
 
-    def rule_out(self, scores: Tensor, input_ids: Tensor, loops: Loops) -> None:
-        """Rule out, in place, what may not follow tokens `[B, L]`: timestamps where there are to be none; more of a loop."""
+    def rule_out(self, scores: Tensor, input_ids: Tensor, loops: Loops, parts: Sequence[Part]) -> None:
+        """Rule out, in place, what may not follow tokens `[B, L]`: timestamps where there are to be none; more of a loop.
+
+        Rows that nothing is added to stay as they are.
+        """
+        idle = torch.stack([(part.rows.starts < 0) | (part.rows.weights == 0) for part in parts]).all(0)
+        stock = scores[idle]
         if self._no_timestamps is not None:
             rule_out_timestamps(scores, input_ids, self._no_timestamps)
         ends = [end for end in self._ends if end < scores.shape[1]]
@@ -163,6 +168,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             kept = scores[:, ends]
             scores.masked_fill_((loops.endless & can_end)[:, None], -torch.inf)
             scores[:, ends] = kept
+        scores[idle] = stock
 
     def undone(self, input_ids: Tensor, scores: Tensor, recording: int | None = None) -> Tensor:
         """Return the model's own scores, up to a number per step, of steps at which no later processor has ruled any token out.
@@ -233,9 +239,12 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
                     f"the language model scores {largest} token ids, {type(self._settings[0]).__name__} has only {classes}; "
                     "use a language model made for its tokenizer"
                 )
-            ends = ([self._score_eos] if self.fusion.models else []) + ([True] if self.fusion.phrases is not None else [])
-            # Where a transcript ends, phrases that aren't complete give back what they have got, whatever an LM says.
-            self._roles = [roles_of(self._settings[0], self._known, classes, *self._settings[1:], end) for end in ends]
+            lms = self.fusion.models
+            # What an LM has never seen is no less text to phrases. And where a transcript ends, those that aren't complete give
+            # back what they have got, whatever an LM says.
+            columns = [(lms, self._score_eos)] if lms else []
+            columns += [(self._known[len(lms) :] or lms, True)] if self.fusion.phrases is not None else []
+            self._roles = [roles_of(self._settings[0], known, classes, *self._settings[1:], end) for known, end in columns]
             if not bool((self._roles[0].roles & KINDS == TEXT).any()):
                 raise ValueError("none of the language model's tokens is text to the model; is it made for this tokenizer?")
         if self._roles[0].roles.device != device:

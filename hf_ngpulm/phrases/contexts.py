@@ -92,7 +92,7 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": OrderedDict
             TypeError: a list of both texts and contexts.
         """
         if not is_per_row(phrases):
-            return [self.booster(phrases)] * batch_size
+            return [_of_some(self.booster(phrases))] * batch_size
         if len(phrases) != batch_size:
             raise ValueError(f"phrases lists {len(phrases)} contexts, the batch has {batch_size} rows")
         texts = [context for context in phrases if isinstance(context, str)]
@@ -101,7 +101,12 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": OrderedDict
                 f"phrases has lists or None in it, so each item is what one recording gets; {texts[0]!r} is a text: write "
                 f"[{texts[0]!r}] for a recording's list, or leave the others out of the list that all recordings share"
             )
-        return [self.booster(context) for context in phrases]
+        return [_of_some(self.booster(context)) for context in phrases]
+
+
+def _of_some(booster: Booster | None) -> Booster | None:
+    """Return a booster, or None for one of no phrases: a row with it is as one without."""
+    return booster if booster is not None and booster.phrases else None
 
 
 def is_per_row(phrases: Any) -> bool:

@@ -171,7 +171,8 @@ def test_the_logits_processor(attention):
 
     def found(lm, weight=None, **settings):
         processor = NGramLogitsProcessor(lm, weight, model=model, tokenizer=tokenizer, **settings)
-        return processor(torch.tensor([[29, 30, 31]]), torch.zeros(1, model.config.vocab_size)).tolist()
+        text = tokenizer("the", add_special_tokens=False)["input_ids"]
+        return processor(torch.tensor([[29, 30, 31, *text]]), torch.zeros(1, model.config.vocab_size)).tolist()
 
     newest = found(plain, 2.0, score_eos=False)
     assert found(lm) == newest and len({str(row) for row in (newest, found(plain), found(plain, 2.0))}) == 3

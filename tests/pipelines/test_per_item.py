@@ -138,7 +138,7 @@ def seq2seq(tmp_path):
     audios = [generator.standard_normal(length).astype(np.float32) / 9 for length in (16000, 9000, 14000, 12000, 16000)]
     chunk = {"chunk_length_s": 0.5, "ignore_warning": True}
     lms = [first, second, None, third, second]
-    return Case(parts, lms, [0.9, 2.0, 0.0, 3.0, 0.5], audios, chunk, max_new_tokens=9, num_beams=1)
+    return Case(parts, lms, [0.9, 1.0, 0.0, 0.6, 0.5], audios, chunk, max_new_tokens=9, num_beams=1)
 
 
 FAMILIES = {

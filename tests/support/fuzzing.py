@@ -271,7 +271,7 @@ def saved_seeds(folder: Path, is_lazy: bool) -> list[Files]:
     if is_lazy:
         lm = random_words(list(range(1, 9)))[1]
         config = dataclasses.replace(lm.config, words=dataclasses.replace(lm.config.words, composition="on_the_fly"))
-        lm = lm.changed(lm.bonuses, config)
+        lm = NGramLM(dataclasses.replace(lm.parts, config=config))
     else:
         lm = NGramLM.from_table(file.word_table(), Vocabulary(len(file.words)))
     lm.save_pretrained(folder / "seed")

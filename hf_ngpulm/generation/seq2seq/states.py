@@ -65,7 +65,7 @@ class Scoring:
                 self._states = [read(tokens, part.rows, part.roles, self.lm.engine) for part in self._parts]
             self._parts = [part.at(states) for states, part in zip(self._states, self._parts, strict=True)]
             loops = Loops.of(tokens, self._parts[0].roles)
-            self.lm.rule_out(scores, tokens, loops)
+            self.lm.rule_out(scores, tokens, loops, self._parts)
             for states, part in zip(self._states, self._parts, strict=True):
                 states = states.masked_fill(loops.begun, -1)
                 fuse_at(scores, states, part.rows, part.roles, part.shared, self.lm.engine, part.keeps_sums)
