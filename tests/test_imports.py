@@ -31,14 +31,14 @@ def run(program):
 @pytest.mark.parametrize(
     "first",
     [
-        "import hf_ngpulm",
+        pytest.param("import hf_ngpulm", marks=pytest.mark.slow),
         "from transformers import pipeline; import hf_ngpulm",
-        "from transformers import AutoModel; import hf_ngpulm",
+        pytest.param("from transformers import AutoModel; import hf_ngpulm", marks=pytest.mark.slow),
         "from hf_ngpulm import CTCNGramPipeline",
-        "from hf_ngpulm import StreamingRecognizer",
-        "from hf_ngpulm.models import HatConfig",
+        pytest.param("from hf_ngpulm import StreamingRecognizer", marks=pytest.mark.slow),
+        pytest.param("from hf_ngpulm.models import HatConfig", marks=pytest.mark.slow),
         "from hf_ngpulm.models import HatForASR",
-        "import hf_ngpulm.pipelines.base",
+        pytest.param("import hf_ngpulm.pipelines.base", marks=pytest.mark.slow),
     ],
 )
 def test_pipelines_and_models_are_registered_whoever_is_loaded_first(first):

@@ -121,6 +121,7 @@ def test_states_outside_the_automaton_score_nan_and_stay():
     assert torch.isnan(automaton.final_scores(states)).tolist() == [True, False, True, True]
 
 
+@pytest.mark.slow  # the first signature of each: tests/test_tritons.py
 @pytest.mark.parametrize(
     "module, kernels",
     [

@@ -64,6 +64,7 @@ def facts(path):
     return [(u.id, u.reference, u.hypothesis, u.score, u.audio_seconds) for u in read_results(path).utterances]
 
 
+@pytest.mark.slow
 def test_two_processes_one_of_which_is_killed(tmp_path, capsys):
     data, count = manifest(tmp_path / "m.jsonl", 16)
     output = str(tmp_path / "two.jsonl")

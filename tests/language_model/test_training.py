@@ -218,6 +218,7 @@ def test_progress_bars(capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_two_processes_count_what_one_does(tmp_path):
     path = tmp_path / "all.ids"
     with gzip.open(DATA / "demo.ids.gz", "rt") as file:
