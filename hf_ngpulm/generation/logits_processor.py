@@ -158,17 +158,16 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
 
         Rows that nothing is added to stay as they are.
         """
-        idle = torch.stack([(part.rows.starts < 0) | (part.rows.weights == 0) for part in parts]).all(0)
-        stock = scores[idle]
+        # Masks, not selections: those would wait for a GPU at each step.
+        fused = torch.stack([(part.rows.starts >= 0) & (part.rows.weights != 0) for part in parts]).any(0)
         if self._no_timestamps is not None:
-            rule_out_timestamps(scores, input_ids, self._no_timestamps)
+            rule_out_timestamps(scores, input_ids, self._no_timestamps, fused)
         ends = [end for end in self._ends if end < scores.shape[1]]
         if ends:
             can_end = (scores[:, ends] > -torch.inf).any(1)
             kept = scores[:, ends]
-            scores.masked_fill_((loops.endless & can_end)[:, None], -torch.inf)
+            scores.masked_fill_((loops.endless & can_end & fused)[:, None], -torch.inf)
             scores[:, ends] = kept
-        scores[idle] = stock
 
     def undone(self, input_ids: Tensor, scores: Tensor, recording: int | None = None) -> Tensor:
         """Return the model's own scores, up to a number per step, of steps at which no later processor has ruled any token out.

@@ -125,10 +125,10 @@ def _retrieve_segment(self: Any, *args: Any, **kwargs: Any) -> Any:
     return segments, offset
 
 
-def rule_out_timestamps(scores: Tensor, input_ids: Tensor, no_timestamps: int) -> None:
-    """Have rows of scores `[B, C]` without timestamps if their tokens `[B, L]` say that there are to be none, in place."""
-    without = (input_ids == no_timestamps).any(1, keepdim=True)
-    scores[:, no_timestamps + 1 :].masked_fill_(without, -torch.inf)
+def rule_out_timestamps(scores: Tensor, input_ids: Tensor, no_timestamps: int, rows: Tensor) -> None:
+    """Take timestamps out of scores `[B, C]`, in place, where `rows`, bool `[B]`, and tokens `[B, L]` say there are none."""
+    without = (input_ids == no_timestamps).any(1) & rows
+    scores[:, no_timestamps + 1 :].masked_fill_(without[:, None], -torch.inf)
 
 
 def _bound(method: str, model: Any, args: Any, kwargs: Any) -> inspect.BoundArguments:

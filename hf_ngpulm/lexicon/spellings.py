@@ -39,11 +39,6 @@ class Boundaries(NamedTuple):
         """The same with -1 for None, for the native core."""
         return -1 if self.delimiter is None else self.delimiter
 
-    @property
-    def num_unknown_arcs(self) -> int:
-        """Tokens that an unknown word goes on with or, where there is a delimiter, ends with; and then `</s>`."""
-        return int((~self.begins_word).sum()) if self.delimiter is None else len(self.begins_word) + 1
-
 
 class BadSpelling(ValueError):
     """What is wrong with a spelling."""

@@ -1,6 +1,6 @@
 """Feeding damaged files to the readers of language models: what they refuse by name is fine, and what they take must be usable.
 
-    python tests/support/fuzzing.py arpa --seconds 60 --folder /tmp/fuzz
+    python tests/support/fuzzing.py arpa --seconds 60 --folder build/fuzz
 
 An input is a file, or the files of a saved model, by name. One that does harm stays in the folder, as `harm`.
 """
