@@ -84,7 +84,9 @@ class Fuser {
     const bool ends_apart = shared && state == rows.starts[row];
     gather(roles.ends, ends_before, x);
     const float end = shared ? log_sum_of(ends_before.data(), roles.num_ends).log_sum : NEG_INF;
-    const bool is_sure = end > NEG_INF && end > log_sum_of(x, roles.classes).log_sum - LOG_2;
+    // No sum is less than its largest part: most rows need no sum to see that they are far from an end.
+    const bool is_sure = end > NEG_INF && end > highest_of(x, roles.classes) - LOG_2 &&
+                         end > log_sum_of(x, roles.classes).log_sum - LOG_2;
     if (is_sure) kept.assign(x, x + roles.classes);
 
     // What the LM scores is alone in the row meanwhile.

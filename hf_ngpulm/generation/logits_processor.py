@@ -19,7 +19,7 @@ from ..language_model.model import NGramLM
 from ..lexicon.lazy_search import Growth
 from ..phrases.contexts import is_per_row
 from ..search.attention_step import END, KINDS, TEXT, UNSCORED, Roles, Rows, fuse, read, text_of
-from .runaways import Loops
+from ..search.attention_step.loops import end_loops
 from .transcripts import ends_of, no_timestamps_of, num_classes, roles_of
 from .whisper import Window, Windowed, follow_recordings, rule_out_timestamps
 
@@ -28,10 +28,12 @@ LM_WEIGHT = 0.2  # where nobody says anything else: attention decoders have stro
 
 
 class Part(NamedTuple):
-    """What is added to scores, and how: see `fused`. With language models that grow: their `growth`."""
+    """What is added to scores of which rows, `fused`, bool `[B]`, and how: see `fuse`. With language models that grow: their
+    `growth`."""
 
     rows: Rows
     roles: Roles
+    fused: Tensor
     shared: bool
     keeps_sums: bool
     growth: Growth | None = None
@@ -132,6 +134,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         self._score_eos = True if score_eos is None else bool(score_eos)
         self._roles: list[Roles] = []
         self._parts: tuple[Any, list[Part]] | None = None
+        self._known_ends: tuple[Any, Tensor] | None = None
         self._known = self._automata()
         self.roles(num_classes(model) or self._known[0].vocab_size, torch.device("cpu"))
         follow_recordings(model)
@@ -143,31 +146,34 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         work = scores.detach().to(torch.float32).contiguous()
         input_ids = input_ids.to(scores.device, torch.int64).contiguous()
         parts = self.parts(self.recordings(len(scores)), scores.shape[1], scores.device)
-        loops = Loops.of(input_ids, parts[0].roles)
-        self.rule_out(work, input_ids, loops, parts)
+        in_loop = self.rule_out(work, input_ids, parts)
         for part in parts:
             rows = part.behind(input_ids).rows
-            rows = rows._replace(starts=rows.starts.masked_fill(loops.begun, -1))
+            rows = rows._replace(starts=rows.starts.masked_fill(in_loop, -1))
             fuse(work, input_ids, rows, part.roles, part.shared, self.engine, part.keeps_sums)
         if work.data_ptr() != scores.data_ptr():
             scores.copy_(work)
         return scores
 
-    def rule_out(self, scores: Tensor, input_ids: Tensor, loops: Loops, parts: Sequence[Part]) -> None:
+    def rule_out(self, scores: Tensor, input_ids: Tensor, parts: Sequence[Part]) -> Tensor:
         """Rule out, in place, what may not follow tokens `[B, L]`: timestamps where there are to be none; more of a loop.
 
-        Rows that nothing is added to stay as they are.
+        Rows that nothing is added to stay as they are. Returns which rows are in a loop, bool `[B]`: there the model decides
+        alone.
         """
         # Masks, not selections: those would wait for a GPU at each step.
-        fused = torch.stack([(part.rows.starts >= 0) & (part.rows.weights != 0) for part in parts]).any(0)
+        fused = parts[0].fused if len(parts) == 1 else torch.stack([part.fused for part in parts]).any(0)
         if self._no_timestamps is not None:
             rule_out_timestamps(scores, input_ids, self._no_timestamps, fused)
-        ends = [end for end in self._ends if end < scores.shape[1]]
-        if ends:
-            can_end = (scores[:, ends] > -torch.inf).any(1)
-            kept = scores[:, ends]
-            scores.masked_fill_((loops.endless & can_end & fused)[:, None], -torch.inf)
-            scores[:, ends] = kept
+        return end_loops(scores, input_ids, parts[0].roles.roles, fused, self._ends_of(scores), self.engine)
+
+    def _ends_of(self, scores: Tensor) -> Tensor:
+        """Return the classes that end transcripts, int64 `[E]`."""
+        key = (scores.shape[1], scores.device)
+        if self._known_ends is None or self._known_ends[0] != key:
+            ends = [end for end in self._ends if 0 <= end < scores.shape[1]]
+            self._known_ends = (key, torch.tensor(ends, dtype=torch.int64, device=scores.device))
+        return self._known_ends[1]
 
     def undone(self, input_ids: Tensor, scores: Tensor, recording: int | None = None) -> Tensor:
         """Return the model's own scores, up to a number per step, of steps at which no later processor has ruled any token out.
@@ -282,7 +288,9 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
                 weights = every.weights[which, column]
                 rows = Rows(every.tensors, every.vocab_size, length, starts, roots[which], weights)
                 of_lm = column < every.num_lms
-                parts.append(Part(rows, roles, of_lm and self.shared, not of_lm and self.normalise_phrases, every.growth))
+                fused = (starts >= 0) & (weights != 0)
+                shared, keeps_sums = of_lm and self.shared, not of_lm and self.normalise_phrases
+                parts.append(Part(rows, roles, fused, shared, keeps_sums, every.growth))
             if every.growth is not None:  # only who asks keeps the states as they are
                 return parts
             self._parts = (key, parts)
@@ -322,5 +330,7 @@ def _undone(part: Part, input_ids: Tensor, scores: Tensor, engine: str) -> Tenso
         )
         kept = (fused_end < end) & (end > total - math.log(2))
         own = torch.where(kept[:, None], scores, own)
-    idle = (rows.starts < 0) | (rows.weights == 0) | Loops.of(input_ids, roles).begun
+    nothing = scores.new_empty((len(scores), 0), dtype=torch.float32)
+    ends_of_none = torch.empty(0, dtype=torch.int64, device=scores.device)
+    idle = ~part.fused | end_loops(nothing, input_ids.contiguous(), roles.roles, part.fused, ends_of_none, engine)
     return torch.where(idle[:, None] | (scores == -torch.inf), scores, own)

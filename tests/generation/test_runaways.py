@@ -16,9 +16,7 @@ from transformers import LogitsProcessor
 
 from hf_ngpulm import NGramLM, NGramLogitsProcessor
 from hf_ngpulm.generation import seq2seq_generate
-from hf_ngpulm.generation.runaways import Loops, runs_away
-from hf_ngpulm.search.attention_step import START, Roles
-from hf_ngpulm.search.attention_step import TEXT as SCORED
+from hf_ngpulm.generation.runaways import runs_away
 
 END = 28
 SEARCHES = {"greedy": {}, "beams": {"num_beams": 3}, "sampling": {"do_sample": True, "temperature": 1.5}}
@@ -213,30 +211,6 @@ def test_a_full_stop_that_the_lm_has_never_seen_keeps_nobody_from_ending(num_bea
     for weight in (0.3, 3.0):
         said = generate(way, family, lm, weight, [Wanted(logits)], Marks(), num_beams=num_beams)
         assert [[token for token in row if token > 3] for row in said.tolist()] == [[5, 6, 7, 27]] * len(said)
-
-
-def slowly_in_a_loop(tokens, times, shortest, others=0.0):
-    for period in range(1, min(24, len(tokens) // 3) + 1):
-        needed = max((times - 1) * period, shortest - period)
-        same = [i + period < len(tokens) and tokens[-1 - i] == tokens[-1 - i - period] for i in range(needed)]
-        if same.count(False) <= others * needed:
-            return True
-    return False
-
-
-@given(st.lists(st.integers(1, 9), max_size=30), st.lists(st.integers(1, 9), max_size=26), st.integers(0, 150), st.booleans())
-@settings(deadline=None, max_examples=300)
-def test_loops(before, phrase, length, starts):
-    """Tokens before the transcript's start are none of it."""
-    roles = torch.full((10,), SCORED, dtype=torch.int8)
-    roles[0] = START
-    said = (phrase * 150)[:length]
-    ids = torch.tensor([before + [0] * starts + said, [-1] * len(before) + [0] * starts + said], dtype=torch.int64)
-    loops = Loops.of(ids, Roles.of(roles))
-    for row, tokens in enumerate((said if starts else before + said, said)):
-        begun = slowly_in_a_loop(tokens[-144:], 3, 8)
-        assert bool(loops.begun[row]) == begun
-        assert bool(loops.endless[row]) == (begun and slowly_in_a_loop(tokens[-144:], 6, 24, 1 / 8))
 
 
 def test_transcripts_that_run_away():

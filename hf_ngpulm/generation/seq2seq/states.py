@@ -11,7 +11,6 @@ from transformers.generation import logits_process
 
 from ...search.attention_step import follow, fuse_at, read
 from ..logits_processor import NGramLogitsProcessor
-from ..runaways import Loops
 
 # What `generate` appends after all other processors, those of the caller included.
 BEHIND = tuple(
@@ -64,10 +63,9 @@ class Scoring:
                 self._parts = [part.behind(tokens) for part in self._parts]
                 self._states = [read(tokens, part.rows, part.roles, self.lm.engine) for part in self._parts]
             self._parts = [part.at(states) for states, part in zip(self._states, self._parts, strict=True)]
-            loops = Loops.of(tokens, self._parts[0].roles)
-            self.lm.rule_out(scores, tokens, loops, self._parts)
+            in_loop = self.lm.rule_out(scores, tokens.contiguous(), self._parts)
             for states, part in zip(self._states, self._parts, strict=True):
-                states = states.masked_fill(loops.begun, -1)
+                states = states.masked_fill(in_loop, -1)
                 fuse_at(scores, states, part.rows, part.roles, part.shared, self.lm.engine, part.keeps_sums)
         scores = self.behind(input_ids, scores)
         if self._own is not None:

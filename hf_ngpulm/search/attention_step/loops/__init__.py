@@ -1,0 +1,60 @@
+"""Loops that transcripts fall into: a row that ends in a phrase that it has just said several times.
+
+Decoders with attention do so by themselves now and then; a language model must neither keep a loop going nor lead into one
+that doesn't end. In a row that is in one the language model has no say: the model alone decides, as it would without. Some
+models have no way out of a loop once they are in it: where it has gone on for long, nothing is left but the transcript's end,
+at the model's own price.
+
+Only the last `WINDOW` tokens of a row are looked at, as far back as the transcript's last START token, or one that is no class.
+A phrase has up to `LONGEST` tokens, has been said `TIMES` times, and that are `SHORTEST` tokens at least ("no no no no" is
+said by people, too); `ENDLESS_TIMES` and `ENDLESS` are the same of a loop that is ended, of which a share of `ENDLESS_OTHERS`
+may be other tokens: beams would find a way around the rule.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from ....engines.choice import engine_name
+
+LONGEST = 24
+TIMES, SHORTEST = 3, 8
+ENDLESS_TIMES, ENDLESS = 6, 24
+ENDLESS_OTHERS = 1 / 8
+WINDOW = ENDLESS_TIMES * LONGEST
+
+
+def end_loops(scores: Tensor, input_ids: Tensor, roles: Tensor, rows: Tensor, ends: Tensor, engine: str = "auto") -> Tensor:
+    """Return which rows are in a loop, bool `[B]`, and rule out all but `ends` in those where it has gone on for long.
+
+    Args:
+        scores: float32 `[B, C]`, contiguous, changed in place.
+        input_ids: int64 `[B, L]`, contiguous: the tokens so far.
+        roles: int8 `[C']`, what classes are (see `Roles`).
+        rows: bool `[B]`, those whose scores may be changed.
+        ends: int64 `[E]`, classes that end a transcript; a row in which none of them is possible stays as it is.
+        engine: "auto", "reference", "cpu" or "gpu".
+    """
+    return torch.ops.hf_ngpulm.end_loops(scores, input_ids, roles, rows, ends, engine)
+
+
+_library = torch.library.Library("hf_ngpulm", "FRAGMENT")
+_library.define("end_loops(Tensor(a!) scores, Tensor input_ids, Tensor roles, Tensor rows, Tensor ends, str engine) -> Tensor")
+
+
+def _engine(name: str, device: torch.device) -> ModuleType:
+    return importlib.import_module(f"{__package__}.{engine_name(name, device)}")
+
+
+@torch.library.impl(_library, "end_loops", "CompositeExplicitAutograd")
+def _end_loops(scores: Tensor, input_ids: Tensor, roles: Tensor, rows: Tensor, ends: Tensor, engine: str) -> Tensor:
+    return _engine(engine, scores.device).end_loops(scores, input_ids, roles, rows, ends)
+
+
+@torch.library.register_fake("hf_ngpulm::end_loops")
+def _(scores: Tensor, input_ids: Tensor, roles: Tensor, rows: Tensor, ends: Tensor, engine: str) -> Tensor:
+    return torch.empty_like(rows)

@@ -1,0 +1,22 @@
+"""Loops on the CPU, by the native core (`csrc/loops.cpp`)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ....engines.native import Function
+from ....engines.threads import in_threads
+
+_end = Function(
+    "int64_t ngpulm_end_loops(int64_t first, int64_t last, const int64_t* input_ids, int64_t length, const int8_t* roles,"
+    " int64_t num_roles, const bool* rows, const int64_t* ends, int64_t num_ends, int64_t classes, float* scores, bool* begun)"
+)
+
+
+def end_loops(scores: Tensor, input_ids: Tensor, roles: Tensor, rows: Tensor, ends: Tensor) -> Tensor:
+    begun = torch.empty_like(rows)
+    length, classes = input_ids.shape[1], scores.shape[1]
+    arguments = (input_ids.contiguous(), length, roles, len(roles), rows, ends, len(ends), classes, scores, begun)
+    in_threads(lambda first, last: _end(first, last, *arguments), len(rows), 1000)
+    return begun
