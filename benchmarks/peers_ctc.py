@@ -2,8 +2,8 @@
 
 Run it with the python of an environment that has the peers, and nothing of ours:
 
-    pip install pyctcdecode kenlm flashlight-text "numpy<2"      # one environment
-    pip install "nemo_toolkit[asr]==3.0.0"                       # another one, for NeMo
+    pip install pyctcdecode kenlm flashlight-text ctc-beam-decoder "numpy<2"      # one environment
+    pip install "nemo_toolkit[asr]==3.0.0"                                        # another one, for NeMo
 
     python benchmarks/peers_ctc.py pyctcdecode --logits dev.npz --vocabulary pieces.json --lm words.arpa
     python benchmarks/peers_ctc.py pyctcdecode-tokens --logits dev.npz --vocabulary pieces.json --lm tokens.arpa
@@ -12,13 +12,13 @@ Run it with the python of an environment that has the peers, and nothing of ours
     python benchmarks/peers_ctc.py nemo-beam --logits dev.npz --vocabulary pieces.json --lm tokens.arpa --beam-width 8
 
 `--logits` is an .npz with `log_probs` (float32 `[N, T, C]`, padded) and `lengths` (`[N]`); `--vocabulary` a JSON list of the
-`C` SentencePiece pieces by id, the blank last. `--lm` is a plain ARPA file, of words for `pyctcdecode` and `flashlight-lexicon`
-and of decimal token ids for the others, which search without a language model if there is none; `--lexicon` a JSON object from
-words to lists of token ids. `COMMAND --help` lists the settings of each decoder.
+`C` SentencePiece pieces by id, the blank last. `--lm` is a plain ARPA file, of words for `pyctcdecode`, `ctc-beam-decoder` and
+`flashlight-lexicon`, and of decimal token ids for the others, which search without a language model if there is none;
+`--lexicon` a JSON object from words to lists of token ids. `COMMAND --help` lists the settings of each decoder.
 Weights are per natural logarithm whatever the decoder's own unit is.
 
-The JSON has the best transcript and its score for each utterance, and the median time of decoding them all on one thread:
-loading, and making the arrays that a decoder reads, are not counted; turning its labels into text is.
+The JSON has the best transcript and its score for each utterance, and the median of the seconds of CPU that decoding them all
+takes, on one thread: loading, and making the arrays that a decoder reads, are not counted; turning its labels into text is.
 """
 
 from __future__ import annotations
@@ -56,6 +56,17 @@ def pyctcdecode(utterances: list[np.ndarray], pieces: list[str], args: argparse.
     return _pyctcdecode([*pieces[:-1], ""], utterances, args, text=str)
 
 
+def ctc_beam_decoder(utterances: list[np.ndarray], pieces: list[str], args: argparse.Namespace) -> Decode:
+    """ctc-beam-decoder, a library in C++ with pyctcdecode's interface: a model of words over pieces of words."""
+    import ctc_beam_decoder as library
+
+    lm = args.lm and str(args.lm)
+    decoder = library.build_ctcdecoder(
+        [*pieces[:-1], ""], lm, alpha=args.lm_weight, beta=args.length_bonus, unk_score_offset=args.unk_score_offset
+    )
+    return _beams_of(decoder, utterances, args, str)
+
+
 def pyctcdecode_tokens(utterances: list[np.ndarray], pieces: list[str], args: argparse.Namespace) -> Decode:
     """pyctcdecode with a model of tokens: each token is a word of its own, its id, since its label begins with '▁'."""
     labels = [*(f"▁{token}" for token in range(len(pieces) - 1)), ""]
@@ -76,6 +87,10 @@ def _pyctcdecode(
         unk_score_offset=args.unk_score_offset,
     )
 
+    return _beams_of(decoder, utterances, args, text)
+
+
+def _beams_of(decoder: Any, utterances: list[np.ndarray], args: argparse.Namespace, text: Callable[[str], str]) -> Decode:
     def decode() -> list[Hypothesis]:
         hypotheses = []
         for log_probs in utterances:
@@ -298,6 +313,7 @@ PYCTCDECODE: dict[str, Any] = {
 Make = Callable[[list[np.ndarray], list[str], argparse.Namespace], Decode]
 DECODERS: dict[str, tuple[Make, dict[str, Any], tuple[str, ...]]] = {
     "pyctcdecode": (pyctcdecode, PYCTCDECODE, ("pyctcdecode", "kenlm", "numpy")),
+    "ctc-beam-decoder": (ctc_beam_decoder, PYCTCDECODE, ("ctc-beam-decoder", "numpy")),
     "pyctcdecode-tokens": (pyctcdecode_tokens, PYCTCDECODE, ("pyctcdecode", "kenlm", "numpy")),
     "flashlight": (
         flashlight,
@@ -378,9 +394,9 @@ def main() -> None:
         decode = make(utterances, pieces, args)
         seconds = []
         for _ in range(args.repeats):
-            begin = time.perf_counter()
+            begin = time.process_time()
             hypotheses = decode()
-            seconds.append(time.perf_counter() - begin)
+            seconds.append(time.process_time() - begin)
     report = {
         "decoder": args.decoder,
         "settings": {"lm": args.lm and args.lm.name, **{setting: getattr(args, setting) for setting in defaults}},

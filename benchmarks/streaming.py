@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -98,14 +97,14 @@ class Run:
             first = self.at[place] if self.at[place] + self.chunk <= len(self.frames) else 0
             chunks[sid] = self.frames[first : first + self.chunk]
             self.at[place] = first + self.chunk
-        begin = now(self.device)
+        begin = speech.now(self.device)
         partials = self.stream.step(chunks)
-        middle = now(self.device)
+        middle = speech.now(self.device)
         for partial in partials.values():
             assert isinstance(partial.text, str)
         if number >= WARM_UP:
             self.steps.append(middle - begin)
-            self.texts.append(now(self.device) - middle)
+            self.texts.append(speech.now(self.device) - middle)
 
     def result(self) -> dict[str, Any]:
         quarter = max(1, len(self.steps) // 4)
@@ -122,11 +121,6 @@ class Run:
             "share": step / 1e3 / (self.chunk * self.frame_seconds),
             "steps": len(milliseconds),
         }
-
-
-def now(device: str) -> float:
-    """Seconds; with one thread on a CPU those that this process has had of it, not what others have had meanwhile."""
-    return time.process_time() if device == "cpu" and torch.get_num_threads() == 1 else speech.now(device)
 
 
 def ctc_runs(args: argparse.Namespace) -> list[Run]:

@@ -1,11 +1,11 @@
-"""Word-level language models in CTC beam search: word error rates and times beside pyctcdecode's and flashlight's.
+"""Word-level language models in CTC beam search: word error rates and times beside other projects' decoders.
 
     python benchmarks/words.py --model MODEL --manifest clips.jsonl --lm words.arpa --peers-python PEERS_ENV/bin/python
 
 All decode the same outputs with the same ARPA file of words, on one thread. Weights are chosen on the even clips (the first one
-is even), for each decoder and beam; pyctcdecode's may be given (`--pyctcdecode 0.8 1.5`). Then ours also decodes through
-`hf_ngpulm.compat` with pyctcdecode's own alpha, beta and beam. Word error rates are reported of the odd clips, times are of all
-of them, from outputs to text, by turns. peers_ctc.py describes the peers' environment.
+is even), for each decoder and beam; those of pyctcdecode and ctc-beam-decoder may be given (`--pyctcdecode 0.8 1.5`). Ours
+also decodes through `hf_ngpulm.compat` with pyctcdecode's own alpha, beta and beam. Word error rates are reported of the odd
+clips; times are of all of them, from outputs to text, by turns, in seconds of CPU. See peers_ctc.py for the peers' environment.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hf_ngpulm.formats.arpa import ArpaFile
 from hf_ngpulm.lexicon.spellings import make_lexicon
 
 BEAMS = (16, 64, 100)
-BATCH_SIZES = (1, 8, 32)
+BATCH_SIZES = (1, 16)
 WEIGHTS, BETAS = (0.7, 0.9, 1.1, 1.3), (1.0, 2.0, 3.0, 4.0)
 PEER_WEIGHTS, PEER_BONUSES = (0.5, 0.65, 0.8, 1.0), (0.5, 1.5, 2.5)
 CUTTINGS = 4
@@ -44,7 +44,7 @@ FLASHLIGHT = ["--beam-size-token", "20", "--beam-threshold", "10"]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     speech.add_arguments(parser, "words")
-    parser.add_argument("--peers-python", help="Python of an environment with pyctcdecode, kenlm, flashlight-text")
+    parser.add_argument("--peers-python", help="Python of the peers' environment")
     parser.add_argument(
         "--pyctcdecode", type=float, nargs=2, metavar=("ALPHA", "BETA"), help="its weights, if not to be chosen"
     )
@@ -121,12 +121,13 @@ def peers(
     for num_beams in BEAMS:
         theirs = {
             "pyctcdecode": ["pyctcdecode", *base],
+            "ctc-beam-decoder": ["ctc-beam-decoder", *base],
             "flashlight, lexicon": ["flashlight-lexicon", *base, "--lexicon", str(folder / "lexicon.json"), *FLASHLIGHT],
         }
         for kind, options in theirs.items():
             command = [args.peers_python, script, *options, "--beam-width", str(num_beams)]
             pairs: Any = itertools.product(PEER_WEIGHTS, PEER_BONUSES)
-            pairs = [tuple(args.pyctcdecode)] if kind == "pyctcdecode" and args.pyctcdecode else list(pairs)
+            pairs = [tuple(args.pyctcdecode)] if kind != "flashlight, lexicon" and args.pyctcdecode else list(pairs)
             runs = {pair: ctc_beam.run(["--repeats", "1"], command + ctc_beam.settings(*pair)) for pair in pairs}
             best = ctc_beam.best_of(outputs, {pair: run["transcripts"] for pair, run in runs.items()})
             name = f"{kind}, beam {num_beams}"
