@@ -49,7 +49,7 @@ def main() -> None:
     rows = [[*list(row.values())[:3], *(f"{rate:.1f}" for rate in list(row.values())[3:])] for row in results]
     print(measure.table(header, rows))
     path = measure.save(args.name, {"num_beams": BEAM, "rates": results}, args.out)
-    plot(results, path.with_suffix(".png"))
+    plot(results, measure.ROOT / "docs" / f"{args.name}.png")
     print("results in", path)
 
 

@@ -32,7 +32,6 @@ REASONS = {
     "runs until it is stopped": 2,
     "needs several processes": 2,
     "another project's": 8,
-    "shown in the README": 1,
 }
 # `tests/test_examples.py` runs them.
 EXAMPLES = [path.name for path in (ROOT / "examples").glob("*.py")]

@@ -106,10 +106,10 @@ def test_loads_offline(tmp_path):
     assert done.stdout.splitlines() == ["wer 0.5", "cer 0.2222222222222222", "entity_wer 1.0"]
 
 
-def test_the_example_in_the_readme():
+def test_the_example_in_the_docs():
     """It runs, and the numbers are those after its lines."""
     pytest.importorskip("evaluate")
-    section = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## Metrics\n")[1].split("\n## ")[0]
+    section = (ROOT / "docs" / "evaluate.md").read_text(encoding="utf-8").split("\n## Metrics\n")[1].split("\n## ")[0]
     code = re.search(r"```python\n(.*?)```", section, re.DOTALL)[1]
     names = {}
     shown = 0

@@ -1,0 +1,76 @@
+"""Draw the plots of the README and of docs/results.md from measured results (needs matplotlib).
+
+    python benchmarks/plots.py
+
+They show what `ctc_beam.py` and `words.py` measured on the development set: `docs/errors_against_time.png`, the error rate over
+the time of decoding alone, each decoder's beams joined by a line; `docs/speed_against_batch.png`, speed over the batch size.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import matplotlib
+import measure
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+
+DOCS = measure.ROOT / "docs"
+TITLES = {"ctc_beam_development_set": "LM over tokens", "words_development_set": "LM over words"}
+STYLES = [("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"), ((0, (5, 1, 1, 1)), "v"), ((0, (1, 3)), "x")]
+# Decoders' names in the results, the name in the plot, and what a line looks like.
+LINES = [
+    ("ctc_beam_development_set", r"greedy|beam \d+", "hf_ngpulm, token LM", "-o"),
+    ("words_development_set", r"hf_ngpulm, beam \d+", "hf_ngpulm, word LM", "-s"),
+    ("words_development_set", r"hf_ngpulm\.compat.*", "hf_ngpulm.compat, word LM", ":s"),
+    ("words_development_set", r"ctc-beam-decoder.*", "ctc-beam-decoder, word LM", "--v"),
+    ("words_development_set", r"pyctcdecode.*", "pyctcdecode, word LM", "--D"),
+    ("words_development_set", r"flashlight.*", "flashlight-text, word LM", "--^"),
+    ("ctc_beam_development_set", r"NeMo, .*", "NeMo, token LM", "--x"),
+]
+
+
+def decoders_of(name: str) -> list[dict[str, Any]]:
+    return json.loads((measure.RESULTS / f"{name}.json").read_text())["decoders"]
+
+
+def errors_against_time() -> None:
+    """Draw error rates over times, in batches of 16 where a decoder knows batches."""
+    figure, panel = pyplot.subplots(figsize=(8, 5), layout="constrained")
+    for number, (results, pattern, label, style) in enumerate(LINES):
+        rows = [row for row in decoders_of(results) if re.fullmatch(pattern, row["decoder"])]
+        if rows:
+            times = [1e3 / row["rtfx"].get("16", row["rtfx"].get("1")) for row in rows]
+            colour = ("tab:blue", "tab:green", "tab:cyan")[number] if number < 3 else str(0.2 + 0.12 * (number - 3))
+            panel.plot(times, [row["odd"] for row in rows], style, color=colour, label=label)
+    panel.set(xscale="log", xlabel="ms of decoding for a second of audio, one thread", ylabel="word error rate, %")
+    panel.axhline(decoders_of("ctc_beam_development_set")[0]["odd"], color="0.7", linewidth=1, label="no language model")
+    panel.xaxis.set_major_formatter("{x:g}")
+    panel.grid(alpha=0.3)
+    panel.legend(fontsize=8)
+    figure.savefig(DOCS / "errors_against_time.png", dpi=120)
+
+
+def speed_against_batch() -> None:
+    figure, panels = pyplot.subplots(1, len(TITLES), figsize=(12, 6), sharey=True, layout="constrained")
+    for panel, (name, title) in zip(panels, TITLES.items(), strict=True):
+        decoders = decoders_of(name)
+        for number, decoder in enumerate(decoders):
+            sizes = sorted(map(int, decoder["rtfx"]))
+            line, marker = STYLES[number % len(STYLES)]
+            grey = str(0.7 * number / len(decoders))
+            speeds = [decoder["rtfx"][str(size)] for size in sizes]
+            panel.plot(sizes, speeds, linestyle=line, marker=marker, color=grey, label=decoder["decoder"])
+        panel.set(xscale="log", yscale="log", title=title, xlabel="batch size")
+        panel.grid(alpha=0.3)
+        panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3, fontsize=7)
+    panels[0].set_ylabel("times real time, decoding alone, one thread")
+    figure.savefig(DOCS / "speed_against_batch.png", dpi=120)
+
+
+if __name__ == "__main__":
+    errors_against_time()
+    speed_against_batch()
