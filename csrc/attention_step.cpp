@@ -3,21 +3,16 @@
 #include "automaton.hpp"
 #include "vectors.hpp"
 
-// As hf_ngpulm/search/attention_step/cpu.py declares them.
+// See hf_ngpulm/search/attention_step/cpu.py.
 struct NgpulmRoles {
   const int8_t* roles;
-  const int32_t* unscored;
-  const int32_t* ends;
-  int64_t classes;
-  int64_t num_unscored;
-  int64_t num_ends;
+  const int32_t *unscored, *ends;
+  int64_t classes, num_unscored, num_ends;
   float log_guess;
   uint8_t holds;
 };
 struct NgpulmFusedRows {
-  const int32_t* states;
-  const int32_t* starts;
-  const int32_t* roots;
+  const int32_t *states, *starts, *roots;
   const float* weights;
   int64_t context_length;
 };

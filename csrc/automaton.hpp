@@ -3,17 +3,14 @@
 #pragma once
 #include "core.hpp"
 
-// As hf_ngpulm/automaton/cpu.py declares it.
+// See hf_ngpulm/automaton/cpu.py.
 struct NgpulmAutomaton {
   const int32_t* arc_offsets;
   const void* arc_tokens;
   const float* arc_weights;
-  const int32_t* arc_targets;
-  const int32_t* backoff_states;
+  const int32_t *arc_targets, *backoff_states;
   const float* backoff_weights;
-  int32_t num_states;
-  int32_t vocab_size;
-  int32_t token_bytes;
+  int32_t num_states, vocab_size, token_bytes;
 };
 
 namespace ngpulm {

@@ -6,17 +6,11 @@
 // contexts `first .. last - 1`, all of one order; what it needs of shorter contexts has been done before.
 #include "core.hpp"
 
-// As hf_ngpulm/automaton/steps/cpu.py declares it.
+// See hf_ngpulm/automaton/steps/cpu.py.
 struct NgpulmNGramTrie {
-  int32_t* first_child;
-  int32_t* tokens;
-  int32_t* unigram_of;
-  int32_t* fail;
-  uint8_t* possible;
-  uint8_t* followed;
-  int32_t* state_of;
-  int32_t num_contexts;
-  int32_t vocab_size;
+  int32_t *first_child, *tokens, *unigram_of, *fail;
+  uint8_t *possible, *followed;
+  int32_t *state_of, num_contexts, vocab_size;
 };
 
 // The arcs as they are written, and what the weights of arcs are made of.
@@ -27,10 +21,8 @@ struct NgpulmArcWriter {
   int32_t* arc_targets;
   const int64_t* unk_tokens;
   int64_t num_unk_tokens;
-  int32_t start_state;
-  int32_t token_bytes;
-  float share;
-  float no_share;
+  int32_t start_state, token_bytes;
+  float share, no_share;
 };
 
 namespace ngpulm {

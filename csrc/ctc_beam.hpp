@@ -4,30 +4,23 @@
 #include "frames.hpp"
 #include "logs.hpp"
 
-// These as hf_ngpulm/search/ctc_beam/cpu.py declares them.
+// See hf_ngpulm/search/ctc_beam/cpu.py.
 struct NgpulmBeams {
   double* offsets;
-  float* blank_scores;
-  float* token_scores;
+  float *blank_scores, *token_scores;
   int32_t* last_tokens;
-  int64_t* hashes;
-  int64_t* parent_hashes;
+  int64_t *hashes, *parent_hashes;
   int32_t* sizes;
-  float* fused;
-  float* lm_scores;
+  float *fused, *lm_scores;
   int32_t* lm_states;
   int64_t* texts;
 };
 
 struct NgpulmBeamRules {
-  const float* weights;
-  const float* bonuses;
-  const float* unscored;
+  const float *weights, *bonuses, *unscored;
   const int64_t* text_hashes;
-  int64_t num_automata;
-  int64_t num_beams;
-  double threshold;
-  double skip;
+  int64_t num_automata, num_beams;
+  double threshold, skip;
 };
 
 struct NgpulmBeamStops {

@@ -2,27 +2,23 @@
 #pragma once
 #include "ctc_beam.hpp"
 
-// These as hf_ngpulm/search/ctc_beam/cpu.py declares them.
+// See hf_ngpulm/search/ctc_beam/cpu.py.
 struct NgpulmBeamModels {
   const int32_t* states;
   const float* weights;
   const uint8_t* present;
-  int64_t num_automata;
-  int64_t num_lms;
+  int64_t num_automata, num_lms;
   uint8_t score_eos;
 };
 
 struct NgpulmRanked {
-  int32_t* places;
-  int32_t* sizes;
+  int32_t *places, *sizes;
   double* scores;
   int64_t count;
 };
 
 struct NgpulmTraced {
-  int32_t* tokens;
-  int32_t* starts;
-  int32_t* ends;
+  int32_t *tokens, *starts, *ends;
   int64_t width;
 };
 

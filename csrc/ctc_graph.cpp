@@ -11,22 +11,17 @@
 #include "frames.hpp"
 #include "score_cache.hpp"
 
-// These as hf_ngpulm/search/ctc_graph/cpu.py declares them.
+// See hf_ngpulm/search/ctc_graph/cpu.py.
 struct NgpulmGraphState {
   double* scores;
-  int32_t* last_tokens;
-  int32_t* lm_states;
-  double* fused;
-  double* lm_scores;
-  int64_t max_active;
-  int64_t num_automata;
+  int32_t *last_tokens, *lm_states;
+  double *fused, *lm_scores;
+  int64_t max_active, num_automata;
 };
 
 struct NgpulmGraphRules {
-  const float* weights;
-  const float* bonuses;
-  double threshold;
-  double skip;
+  const float *weights, *bonuses;
+  double threshold, skip;
 };
 
 using namespace ngpulm;

@@ -3,14 +3,11 @@
 #include "automaton.hpp"
 #include "frames.hpp"
 
-// As hf_ngpulm/search/ctc_greedy/cpu.py declares it.
+// See hf_ngpulm/search/ctc_greedy/cpu.py.
 struct NgpulmGreedyLabels {
   int32_t* labels;
-  float* acoustic_scores;
-  float* lm_scores;
-  int32_t* states;
-  int32_t* bad_frames;
-  int32_t* before;
+  float *acoustic_scores, *lm_scores;
+  int32_t *states, *bad_frames, *before;
 };
 
 using namespace ngpulm;

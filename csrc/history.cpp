@@ -1,23 +1,19 @@
 // What hypotheses of streams consist of: see hf_ngpulm/decoding/sessions/history.py.
 #include "core.hpp"
 
-// Tails [S, K] of up to `room` tokens, as hf_ngpulm/decoding/sessions/history.py declares them.
+// Tails [S, K] of up to `room` tokens.
 struct NgpulmTails {
   int64_t* sizes;
   int32_t* ids;
-  int64_t* starts;
-  int64_t* ends;
-  double* before;
-  double* after;
-  int64_t num_beams;
-  int64_t room;
+  int64_t *starts, *ends;
+  double *before, *after;
+  int64_t num_beams, room;
 };
 
 // What a search did with hypotheses in each of `length` steps, [N, length, K] or, where rows stand `by_step`, [length, N, K]: the
 // place in the beam that each comes from, and its label. `live` [S, K] says whether there is a hypothesis in a place now.
 struct NgpulmLinks {
-  const int32_t* links;
-  const int32_t* labels;
+  const int32_t *links, *labels;
   const uint8_t* live;
   int64_t length;
 };

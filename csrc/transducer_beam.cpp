@@ -35,7 +35,7 @@ struct AllFrames {
 // Search rows, up to `held` at once, as far as their frames reach.
 template <class LM>
 int64_t search_rows(int64_t first, int64_t last, int64_t held, BeamStep<LM>& step, Networks& network, const AllFrames& frames,
-                    const NgpulmClasses& classes, const NgpulmBeamRules& rules, const NgpulmBeamRows& rows, const NgpulmBeam& beam,
+                    const NgpulmClasses& classes, const NgpulmBeamSettings& rules, const NgpulmBeamRows& rows, const NgpulmBeam& beam,
                     const NgpulmBeamSteps& steps) {
   const int64_t num_beams = beam.num_beams;
   std::vector<int64_t> going;
@@ -87,7 +87,7 @@ using namespace ngpulm;
 // Write what LMs add to each class after the hypotheses of some rows, numbers `rows[first]` .. `rows[last - 1]`, where they add
 // anything. Returns -1, or the first row whose states don't exist.
 NGPULM_EXPORT int64_t ngpulm_beam_lines(int64_t first, int64_t last, const int64_t* numbers, const NgpulmAutomaton* automaton,
-                                        const NgpulmClasses* classes, const NgpulmBeamRules* rules, const NgpulmBeamRows* rows,
+                                        const NgpulmClasses* classes, const NgpulmBeamSettings* rules, const NgpulmBeamRows* rows,
                                         const NgpulmBeam* beam, const NgpulmBeamSteps* steps) {
   return guarded([&] {
     return with_automaton(*automaton, [&](auto lm) -> int64_t {
@@ -107,7 +107,7 @@ NGPULM_EXPORT int64_t ngpulm_beam_lines(int64_t first, int64_t last, const int64
 
 // Put what the networks predict before the first token into the first slot of some rows, and what the internal LM says then.
 NGPULM_EXPORT int64_t ngpulm_beam_begin(int64_t first, int64_t last, const int64_t* numbers, const NgpulmClasses* classes,
-                                        const NgpulmBeamRules* rules, const NgpulmBeam* beam, const NgpulmNetworks* networks,
+                                        const NgpulmBeamSettings* rules, const NgpulmBeam* beam, const NgpulmNetworks* networks,
                                         const NgpulmSlots* slots) {
   return guarded([&]() -> int64_t {
     if (first == last) return DONE;
@@ -125,7 +125,7 @@ NGPULM_EXPORT int64_t ngpulm_beam_begin(int64_t first, int64_t last, const int64
 // Search each row as far as its frames [B, longest, D] reach, with the networks. Returns -1, -2 if the room for steps was too
 // small for any (call it again with more), or the first row whose states don't exist.
 NGPULM_EXPORT int64_t ngpulm_beam_rows(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,
-                                       const NgpulmBeamRules* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,
+                                       const NgpulmBeamSettings* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,
                                        const NgpulmBeamSteps* steps, const NgpulmNetworks* networks, const NgpulmSlots* slots,
                                        const float* frames, int64_t longest) {
   return guarded([&] {
@@ -143,7 +143,7 @@ NGPULM_EXPORT int64_t ngpulm_beam_rows(int64_t first, int64_t last, const Ngpulm
 
 // Where others' networks run: number the hypotheses of all rows that go on. `lines` [B, K] are their numbers, -1 for others;
 // `slots` and `frames` those of the numbers, of all rows (`longest` frames each). Returns how many there are.
-NGPULM_EXPORT int64_t ngpulm_beam_open(int64_t batch, const NgpulmBeamRules* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,
+NGPULM_EXPORT int64_t ngpulm_beam_open(int64_t batch, const NgpulmBeamSettings* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,
                                        int64_t longest, int64_t* lines, int64_t* slots, int64_t* frames) {
   return guarded([&] {
     int64_t count = 0;
@@ -165,7 +165,7 @@ NGPULM_EXPORT int64_t ngpulm_beam_open(int64_t batch, const NgpulmBeamRules* rul
 // Take one step with each row that has lines of `logits` [N, C]. New tokens (see `NewTokens`) of the rows are put after
 // `first * K`; returns their number, or -1 if states of a row don't exist.
 NGPULM_EXPORT int64_t ngpulm_beam_step(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,
-                                       const NgpulmBeamRules* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,
+                                       const NgpulmBeamSettings* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,
                                        const NgpulmBeamSteps* steps, const float* logits, const int64_t* lines, int64_t* sources,
                                        int64_t* tokens, int64_t* targets) {
   return guarded([&] {

@@ -97,7 +97,7 @@ template <class LM>
 class BeamStep {
  public:
   // Args: calls: how many steps it will be asked for, about.
-  BeamStep(const LM& lm, const NgpulmClasses& classes, const NgpulmBeamRules& rules, const NgpulmBeamRows& rows, const NgpulmBeam& beam,
+  BeamStep(const LM& lm, const NgpulmClasses& classes, const NgpulmBeamSettings& rules, const NgpulmBeamRows& rows, const NgpulmBeam& beam,
            const NgpulmBeamSteps& steps, int64_t calls)
       : lm_(lm), classes_(classes), rules_(rules), rows_(rows), beam_(beam), steps_(steps),
         lines_(lm, rules, beam, rows.weights, classes.tokens, beam.lines ? calls : 0), highest_(classes.tokens),
@@ -395,7 +395,7 @@ class BeamStep {
 
   const LM& lm_;
   const NgpulmClasses& classes_;
-  const NgpulmBeamRules& rules_;
+  const NgpulmBeamSettings& rules_;
   const NgpulmBeamRows& rows_;
   const NgpulmBeam& beam_;
   const NgpulmBeamSteps& steps_;

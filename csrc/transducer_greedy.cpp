@@ -6,31 +6,26 @@
 #include "networks.hpp"
 #include "transducer.hpp"
 
-// As hf_ngpulm/search/transducer_greedy/cpu.py declares them.
+// See hf_ngpulm/search/transducer_greedy/cpu.py.
 struct NgpulmGreedyRules {
-  int64_t vocab_size;
-  int64_t max_symbols;
+  int64_t vocab_size, max_symbols;
   float ilm_weight;
 };
 
 struct NgpulmGreedyRows {
   const int64_t* ends;
   const float* weights;
-  int64_t* times;
-  int64_t* symbols;
+  int64_t *times, *symbols;
   int32_t* lm_states;
   double* acoustic_scores;
   float* lm_scores;
   double* ilm_scores;
-  int64_t* bad_frames;
-  int64_t num_automata;
+  int64_t *bad_frames, num_automata;
 };
 
 // Of each row `room` places for steps: class, frames moved on after it, and what the confidence in it is made of.
 struct NgpulmGreedySteps {
-  int64_t* counts;
-  int64_t* tokens;
-  int64_t* moves;
+  int64_t *counts, *tokens, *moves;
   float* sums;
   int64_t room;
 };

@@ -20,19 +20,6 @@ CPU = torch.device("cpu")  # not the default device, whatever that is
 class Automaton(Struct):
     """An automaton as the core reads it."""
 
-    name = "NgpulmAutomaton"
-    members = """
-        const int32_t* arc_offsets;
-        const void* arc_tokens;
-        const float* arc_weights;
-        const int32_t* arc_targets;
-        const int32_t* backoff_states;
-        const float* backoff_weights;
-        int32_t num_states;
-        int32_t vocab_size;
-        int32_t token_bytes;
-    """
-
     @classmethod
     def of(cls, tensors: AutomatonTensors, vocab_size: int) -> Automaton:
         """Return view tensors; `vocab_size` is one more than the vocabulary's where `</s>` may be asked for."""
@@ -40,27 +27,10 @@ class Automaton(Struct):
         return cls(**tensors._asdict(), num_states=tensors.num_states, vocab_size=vocab_size, token_bytes=token_bytes)
 
 
-_scores = Function(
-    "int64_t ngpulm_scores(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const int32_t* states, float* scores,"
-    " int32_t* targets)",
-    Automaton,
-)
-_step = Function(
-    "int64_t ngpulm_step(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const int32_t* states,"
-    " const int32_t* tokens, float* scores, int32_t* targets)",
-    Automaton,
-)
-_walk = Function(
-    "int64_t ngpulm_walk(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const int32_t* states,"
-    " const int32_t* token_ids, const int32_t* lengths, int64_t length, float* scores, int32_t* last_states)",
-    Automaton,
-)
-_states_after = Function(
-    "int64_t ngpulm_states_after(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const int32_t* starts,"
-    " const int32_t* roots, const int32_t* token_ids, const int32_t* lengths, int64_t length, int64_t context_length,"
-    " int32_t* last_states)",
-    Automaton,
-)
+_scores = Function("ngpulm_scores")
+_step = Function("ngpulm_step")
+_walk = Function("ngpulm_walk")
+_states_after = Function("ngpulm_states_after")
 
 
 def scores(automaton: AutomatonTensors, states: Tensor, vocab_size: int) -> Tensor:

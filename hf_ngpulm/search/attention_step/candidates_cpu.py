@@ -9,10 +9,7 @@ from ...automaton.cpu import CPU
 from ...engines.native import Function
 from ...engines.threads import in_threads
 
-_best_of_rows = Function(
-    "int64_t ngpulm_best_tokens(int64_t first, int64_t last, const float* scores, int64_t classes, int64_t count,"
-    " float* values, int64_t* tokens)"
-)
+_best_of_rows = Function("ngpulm_best_tokens")
 
 
 def best_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:

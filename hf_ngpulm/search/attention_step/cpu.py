@@ -14,18 +14,6 @@ from . import Roles, Rows
 class _Roles(Struct):
     """See `Roles`."""
 
-    name = "NgpulmRoles"
-    members = """
-        const int8_t* roles;
-        const int32_t* unscored;
-        const int32_t* ends;
-        int64_t classes;
-        int64_t num_unscored;
-        int64_t num_ends;
-        float log_guess;
-        uint8_t holds;
-    """
-
     @classmethod
     def of(cls, roles: Roles) -> _Roles:
         return cls(
@@ -37,26 +25,9 @@ class _Roles(Struct):
 class _FusedRows(Struct):
     """See `Rows`; `states` are those that tokens are read from."""
 
-    name = "NgpulmFusedRows"
-    members = """
-        const int32_t* states;
-        const int32_t* starts;
-        const int32_t* roots;
-        const float* weights;
-        int64_t context_length;
-    """
 
-
-_fuse_rows = Function(
-    "int64_t ngpulm_fuse(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmRoles* roles,"
-    " const NgpulmFusedRows* rows, const int64_t* input_ids, int64_t length, int32_t shared, float* scores)",
-    Automaton, _Roles, _FusedRows,
-)  # fmt: skip
-_follow_rows = Function(
-    "int64_t ngpulm_follow(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmRoles* roles,"
-    " const int32_t* states, const int64_t* tokens, const int32_t* starts, int32_t* found)",
-    Automaton, _Roles,
-)  # fmt: skip
+_fuse_rows = Function("ngpulm_fuse")
+_follow_rows = Function("ngpulm_follow")
 
 
 def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, shared: bool) -> None:

@@ -21,63 +21,17 @@ from . import BLANK, BeamFrames, BeamState
 class Beams(Struct):
     """See `BeamState`."""
 
-    name = "NgpulmBeams"
-    members = """
-        double* offsets;
-        float* blank_scores;
-        float* token_scores;
-        int32_t* last_tokens;
-        int64_t* hashes;
-        int64_t* parent_hashes;
-        int32_t* sizes;
-        float* fused;
-        float* lm_scores;
-        int32_t* lm_states;
-        int64_t* texts;
-    """
-
 
 class BeamRules(Struct):
     """See `hf_ngpulm.search.ctc_beam.ctc_beam`; no `text_hashes`: prefixes aren't joined by text."""
 
-    name = "NgpulmBeamRules"
-    members = """
-        const float* weights;
-        const float* bonuses;
-        const float* unscored;
-        const int64_t* text_hashes;
-        int64_t num_automata;
-        int64_t num_beams;
-        double threshold;
-        double skip;
-    """
 
-
-class _Stops(Struct):
+class _BeamStops(Struct):
     """See `Stops`; and by state of the automata whether it is unfinished."""
-
-    name = "NgpulmBeamStops"
-    members = """
-        const uint8_t* unfinished;
-        int64_t* frames;
-        double* totals;
-        int32_t* states;
-        int64_t* counts;
-    """
 
 
 class BeamModels(Struct):
     """See `RowModels`."""
-
-    name = "NgpulmBeamModels"
-    members = """
-        const int32_t* states;
-        const float* weights;
-        const uint8_t* present;
-        int64_t num_automata;
-        int64_t num_lms;
-        uint8_t score_eos;
-    """
 
     @classmethod
     def of(cls, models: RowModels, score_eos: bool) -> BeamModels:
@@ -92,26 +46,9 @@ class BeamModels(Struct):
 class Ranked(Struct):
     """See `hf_ngpulm.search.ctc_beam.ranking.Ranked`."""
 
-    name = "NgpulmRanked"
-    members = """
-        int32_t* places;
-        int32_t* sizes;
-        double* scores;
-        int64_t count;
-    """
 
-
-_search = Function(
-    "int64_t ngpulm_ctc_beam(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmFrames* frames,"
-    " const NgpulmBeamRules* rules, const NgpulmBeams* beams, int32_t* links, int32_t* labels, int32_t* bad_frames,"
-    " int64_t width, const NgpulmBeamStops* stops)",
-    Automaton, Frames, BeamRules, Beams, _Stops,
-)  # fmt: skip
-_rank = Function(
-    "int64_t ngpulm_ctc_beam_rank(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmBeamModels*"
-    " models, const NgpulmBeams* beams, int64_t num_beams, const NgpulmRanked* ranked)",
-    Automaton, BeamModels, Beams, Ranked,
-)  # fmt: skip
+_search = Function("ngpulm_ctc_beam")
+_rank = Function("ngpulm_ctc_beam_rank")
 
 
 class Stops(NamedTuple):
@@ -167,7 +104,7 @@ def ctc_beam(
         Beams(**state._asdict()), links, labels, bad_frames, frames,
     )  # fmt: skip
 
-    def search(automaton: AutomatonTensors, stops: _Stops | None) -> None:
+    def search(automaton: AutomatonTensors, stops: _BeamStops | None) -> None:
         given = (Automaton.of(automaton, vocab_size), *arguments, stops)
         work = elements_per_row(frames, classes, num_beams)
         check(in_threads(lambda first, last: _search(first, last, *given), batch_size, work))
@@ -176,7 +113,7 @@ def ctc_beam(
         search(automaton, None)
     else:
         stops = Stops.of(batch_size, num_beams, num_automata)
-        growth.search(lambda grown, unfinished: search(grown, _Stops(unfinished=unfinished, **stops._asdict())), stops)
+        growth.search(lambda grown, unfinished: search(grown, _BeamStops(unfinished=unfinished, **stops._asdict())), stops)
         is_there = torch.maximum(state.blank_scores, state.token_scores) > -torch.inf
         growth.enter(state.lm_states[is_there].flatten().numpy())
     return state, BeamFrames(links, labels, bad_frames)

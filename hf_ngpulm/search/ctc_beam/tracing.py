@@ -28,20 +28,8 @@ class TracedTokens(NamedTuple):
 class Traced(Struct):
     """See `TracedTokens`; `width` is L."""
 
-    name = "NgpulmTraced"
-    members = """
-        int32_t* tokens;
-        int32_t* starts;
-        int32_t* ends;
-        int64_t width;
-    """
 
-
-_trace = Function(
-    "int64_t ngpulm_ctc_beam_trace(int64_t first, int64_t last, const int32_t* links, const int32_t* labels,"
-    " int64_t num_frames, int64_t num_beams, const NgpulmRanked* ranked, const NgpulmTraced* traced)",
-    Ranked, Traced,
-)  # fmt: skip
+_trace = Function("ngpulm_ctc_beam_trace")
 
 
 def trace(links: np.ndarray, labels: np.ndarray, places: np.ndarray, sizes: np.ndarray) -> TracedTokens:

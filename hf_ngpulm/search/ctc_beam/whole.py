@@ -16,15 +16,10 @@ from ...engines.native import Function
 from ...engines.threads import in_threads
 from ...fusion.fusion import RowModels
 from ..frames import Frames
-from .cpu import BeamModels, BeamRules, Ranked, check, elements_per_row, rules_of
+from .cpu import BeamModels, Ranked, check, elements_per_row, rules_of
 from .tracing import Traced, TracedTokens
 
-_decode = Function(
-    "int64_t ngpulm_ctc_beam_whole(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmFrames* frames,"
-    " const NgpulmBeamRules* rules, const NgpulmBeamModels* models, const NgpulmRanked* ranked, const NgpulmTraced* traced,"
-    " int32_t* bad_frames)",
-    Automaton, Frames, BeamRules, BeamModels, Ranked, Traced,
-)  # fmt: skip
+_decode = Function("ngpulm_ctc_beam_whole")
 
 
 class Found(NamedTuple):

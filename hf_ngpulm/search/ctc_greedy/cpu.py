@@ -13,24 +13,11 @@ from ..frames import Frames
 from . import RULES, GreedyLabels
 
 
-class _Labels(Struct):
-    name = "NgpulmGreedyLabels"
-    members = """
-        int32_t* labels;
-        float* acoustic_scores;
-        float* lm_scores;
-        int32_t* states;
-        int32_t* bad_frames;
-        int32_t* before;
-    """
+class _GreedyLabels(Struct):
+    """See `GreedyLabels`."""
 
 
-_search = Function(
-    "int64_t ngpulm_ctc_greedy(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmFrames* frames,"
-    " const float* weights, const float* stay_costs, int64_t num_automata, int32_t rule, int64_t width,"
-    " const NgpulmGreedyLabels* found)",
-    Automaton, Frames, _Labels,
-)  # fmt: skip
+_search = Function("ngpulm_ctc_greedy")
 
 
 def ctc_greedy(
@@ -57,7 +44,7 @@ def ctc_greedy(
     if frames and classes:
         arguments = (
             Automaton.of(automaton, vocab_size), Frames.of(logits, lengths, blank), weights.contiguous(),
-            stay_costs.contiguous(), states.shape[1], RULES.index(rule), frames, _Labels(**found._asdict()),
+            stay_costs.contiguous(), states.shape[1], RULES.index(rule), frames, _GreedyLabels(**found._asdict()),
         )  # fmt: skip
         for bad_row in in_threads(lambda first, last: _search(first, last, *arguments), batch_size, frames * classes):
             if bad_row >= 0:

@@ -29,58 +29,17 @@ LINES = 4  # frames of all rows that products take at once, at least
 class GreedyRules(Struct):
     """See `Rules`."""
 
-    name = "NgpulmGreedyRules"
-    members = """
-        int64_t vocab_size;
-        int64_t max_symbols;
-        float ilm_weight;
-    """
-
 
 class GreedyRows(Struct):
     """See `Rows`."""
-
-    name = "NgpulmGreedyRows"
-    members = """
-        const int64_t* ends;
-        const float* weights;
-        int64_t* times;
-        int64_t* symbols;
-        int32_t* lm_states;
-        double* acoustic_scores;
-        float* lm_scores;
-        double* ilm_scores;
-        int64_t* bad_frames;
-        int64_t num_automata;
-    """
 
 
 class GreedySteps(Struct):
     """Steps of each row, as many as its `counts` says; there is `room` for more."""
 
-    name = "NgpulmGreedySteps"
-    members = """
-        int64_t* counts;
-        int64_t* tokens;
-        int64_t* moves;
-        float* sums;
-        int64_t room;
-    """
 
-
-_window = Function(
-    "int64_t ngpulm_greedy_window(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,"
-    " const NgpulmGreedyRules* rules, const NgpulmGreedyRows* rows, const float* logits, const float* internal, int64_t window,"
-    " int64_t* tokens, int64_t* moves)",
-    Automaton, Classes, GreedyRules, GreedyRows,
-)  # fmt: skip
-_rows = Function(
-    "int64_t ngpulm_greedy_rows(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,"
-    " const NgpulmGreedyRules* rules, const NgpulmGreedyRows* rows, const NgpulmGreedySteps* steps,"
-    " const NgpulmNetworks* networks, const NgpulmSlots* slots, uint8_t* begun, const float* frames, int64_t longest,"
-    " int64_t window)",
-    Automaton, Classes, GreedyRules, GreedyRows, GreedySteps, Networks, Slots,
-)  # fmt: skip
+_window = Function("ngpulm_greedy_window")
+_rows = Function("ngpulm_greedy_rows")
 
 
 class Carried:
