@@ -46,14 +46,6 @@ struct NgpulmComposed {
 namespace ngpulm {
 namespace {
 
-// Where a value is in ascending ones, looked for from `low` on; it is near.
-template <class Value>
-int64_t gallop(const Value* values, int64_t low, int64_t end, Value value) {
-  int64_t step = 1;
-  for (; low + step < end && values[low + step] < value; step *= 2) low += step;
-  return std::lower_bound(values + low, values + std::min(end, low + step), value) - values;
-}
-
 struct FormLM : NgpulmFormLM {
   // log p(</s> | state).
   double score_end(int32_t state) const {

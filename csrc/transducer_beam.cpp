@@ -89,19 +89,17 @@ using namespace ngpulm;
 NGPULM_EXPORT int64_t ngpulm_beam_lines(int64_t first, int64_t last, const int64_t* numbers, const NgpulmAutomaton* automaton,
                                         const NgpulmClasses* classes, const NgpulmBeamSettings* rules, const NgpulmBeamRows* rows,
                                         const NgpulmBeam* beam, const NgpulmBeamSteps* steps) {
-  return guarded([&] {
-    return with_automaton(*automaton, [&](auto lm) -> int64_t {
-      BeamStep step(lm, *classes, *rules, *rows, *beam, *steps, last - first);
-      std::vector<int64_t> live;
-      for (int64_t i = first; i < last; ++i) {
-        const int64_t row = numbers[i];
-        if (!step.has_states(row)) return row;
-        for (int64_t k = 0; k < beam->num_beams; ++k)
-          if (take(*beam, row, k).is_live()) live.push_back(row * beam->num_beams + k);
-      }
-      step.write_lines(live);
-      return DONE;
-    });
+  return with_automaton(*automaton, [&](auto lm) -> int64_t {
+    BeamStep step(lm, *classes, *rules, *rows, *beam, *steps, last - first);
+    std::vector<int64_t> live;
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t row = numbers[i];
+      if (!step.has_states(row)) return row;
+      for (int64_t k = 0; k < beam->num_beams; ++k)
+        if (take(*beam, row, k).is_live()) live.push_back(row * beam->num_beams + k);
+    }
+    step.write_lines(live);
+    return DONE;
   });
 }
 
@@ -128,16 +126,14 @@ NGPULM_EXPORT int64_t ngpulm_beam_rows(int64_t first, int64_t last, const Ngpulm
                                        const NgpulmBeamSettings* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,
                                        const NgpulmBeamSteps* steps, const NgpulmNetworks* networks, const NgpulmSlots* slots,
                                        const float* frames, int64_t longest) {
-  return guarded([&] {
-    return with_automaton(*automaton, [&](auto lm) -> int64_t {
-      const int64_t held = std::max<int64_t>(1, std::min(HYPOTHESES / beam->num_beams, last - first));
-      BeamStep step(lm, *classes, *rules, *rows, *beam, *steps, (last - first) * longest);
-      for (int64_t row = first; row < last; ++row)
-        if (!step.has_states(row)) return row;
-      Networks network(*networks, *slots, held * beam->num_beams, held * beam->num_beams);
-      const AllFrames all{frames, longest, networks->width};
-      return search_rows(first, last, held, step, network, all, *classes, *rules, *rows, *beam, *steps);
-    });
+  return with_automaton(*automaton, [&](auto lm) -> int64_t {
+    const int64_t held = std::max<int64_t>(1, std::min(HYPOTHESES / beam->num_beams, last - first));
+    BeamStep step(lm, *classes, *rules, *rows, *beam, *steps, (last - first) * longest);
+    for (int64_t row = first; row < last; ++row)
+      if (!step.has_states(row)) return row;
+    Networks network(*networks, *slots, held * beam->num_beams, held * beam->num_beams);
+    const AllFrames all{frames, longest, networks->width};
+    return search_rows(first, last, held, step, network, all, *classes, *rules, *rows, *beam, *steps);
   });
 }
 
@@ -168,24 +164,22 @@ NGPULM_EXPORT int64_t ngpulm_beam_step(int64_t first, int64_t last, const Ngpulm
                                        const NgpulmBeamSettings* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,
                                        const NgpulmBeamSteps* steps, const float* logits, const int64_t* lines, int64_t* sources,
                                        int64_t* tokens, int64_t* targets) {
-  return guarded([&] {
-    return with_automaton(*automaton, [&](auto lm) -> int64_t {
-      BeamStep step(lm, *classes, *rules, *rows, *beam, *steps, last - first);
-      const int64_t num_beams = beam->num_beams, outputs = classes->tokens + classes->num_durations;
-      NewTokens fresh;
-      for (int64_t row = first; row < last; ++row) {
-        if (!step.has_states(row)) return -1;
-        step.run(row, [&](int64_t k) {
-          const int64_t line = lines[row * num_beams + k];
-          return line < 0 ? nullptr : logits + line * outputs;
-        }, fresh);
-      }
-      step.write_lines(fresh.hypotheses);
-      std::copy(fresh.sources.begin(), fresh.sources.end(), sources + first * num_beams);
-      std::copy(fresh.tokens.begin(), fresh.tokens.end(), tokens + first * num_beams);
-      std::copy(fresh.targets.begin(), fresh.targets.end(), targets + first * num_beams);
-      return fresh.size();
-    });
+  return with_automaton(*automaton, [&](auto lm) -> int64_t {
+    BeamStep step(lm, *classes, *rules, *rows, *beam, *steps, last - first);
+    const int64_t num_beams = beam->num_beams, outputs = classes->tokens + classes->num_durations;
+    NewTokens fresh;
+    for (int64_t row = first; row < last; ++row) {
+      if (!step.has_states(row)) return -1;
+      step.run(row, [&](int64_t k) {
+        const int64_t line = lines[row * num_beams + k];
+        return line < 0 ? nullptr : logits + line * outputs;
+      }, fresh);
+    }
+    step.write_lines(fresh.hypotheses);
+    std::copy(fresh.sources.begin(), fresh.sources.end(), sources + first * num_beams);
+    std::copy(fresh.tokens.begin(), fresh.tokens.end(), tokens + first * num_beams);
+    std::copy(fresh.targets.begin(), fresh.targets.end(), targets + first * num_beams);
+    return fresh.size();
   });
 }
 

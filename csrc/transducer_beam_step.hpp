@@ -1,6 +1,5 @@
 // One step of a row in beam search for transducers: from the logits of its hypotheses to what they become.
 #pragma once
-#include "logs.hpp"
 #include "transducer_lines.hpp"
 
 namespace ngpulm {
@@ -40,11 +39,6 @@ struct Group {
   double score, acoustic_score;
   int32_t best;
 };
-
-inline int64_t extended_hash(int64_t hash, int64_t token) {
-  const int64_t mixed = int64_t((uint64_t(hash) + uint64_t(token) + 1) * 6364136223846793005u + 1442695040888963407u);
-  return mixed ^ (mixed >> 29);
-}
 
 // The highest classes of what hypotheses are given.
 class Highest {

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..engines.native import Function, Struct
-from ..engines.threads import in_threads
+from ..engines.threads import on_rows
 from .tensors import AutomatonTensors
 
 CPU = torch.device("cpu")  # not the default device, whatever that is
@@ -49,7 +49,7 @@ def advance(automaton: AutomatonTensors, states: Tensor, vocab_size: int) -> tup
 def step(automaton: AutomatonTensors, states: Tensor, tokens: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
     out = torch.empty(states.shape, dtype=torch.float32, device=CPU)
     targets = torch.empty(states.shape, dtype=torch.int32, device=CPU)
-    _on_rows(_step, 64, Automaton.of(automaton, vocab_size), states, _int32(tokens), out, targets)
+    _on_rows(_step, 64, Automaton.of(automaton, vocab_size), states, int32(tokens), out, targets)
     return out, targets
 
 
@@ -59,7 +59,7 @@ def walk(
     out = torch.zeros(token_ids.shape, dtype=torch.float32, device=CPU)
     last = torch.empty(states.shape, dtype=torch.int32, device=CPU)
     length = token_ids.shape[1]
-    arguments = (states, _int32(token_ids), _int32(lengths), length, out, last)
+    arguments = (states, int32(token_ids), int32(lengths), length, out, last)
     _on_rows(_walk, 64 * length, Automaton.of(automaton, vocab_size), *arguments)
     return out, last
 
@@ -77,19 +77,19 @@ def states_after(
     length = token_ids.shape[1]
     _on_rows(
         _states_after, 64 * min(context_length, length), Automaton.of(automaton, vocab_size),
-        starts, _int32(roots), _int32(token_ids), _int32(lengths), length, context_length, last,
+        starts, int32(roots), int32(token_ids), int32(lengths), length, context_length, last,
     )  # fmt: skip
     return last
 
 
 def _on_rows(function: Function, elements_per_row: int, automaton: Automaton, states: Tensor, *arguments: Any) -> None:
-    states = _int32(states)
-    for bad_row in in_threads(
-        lambda first, last: function(first, last, automaton, states, *arguments), states.shape[0], elements_per_row
-    ):
-        if bad_row >= 0:
-            raise IndexError(f"state {int(states[bad_row])} in row {bad_row} is outside 0..{automaton.num_states - 1}")
+    states = int32(states)
+
+    def refusal(row: int) -> str:
+        return f"state {int(states[row])} in row {row} is outside 0..{automaton.num_states - 1}"
+
+    on_rows(function, (automaton, states, *arguments), states.shape[0], elements_per_row, refusal)
 
 
-def _int32(values: Tensor) -> Tensor:
+def int32(values: Tensor) -> Tensor:
     return values.to(torch.int32).contiguous()

@@ -8,7 +8,7 @@ from torch import Tensor
 from ...automaton.cpu import Automaton
 from ...automaton.tensors import AutomatonTensors
 from ...engines.native import Function, Struct
-from ...engines.threads import in_threads
+from ...engines.threads import on_rows
 from ..frames import Frames
 from . import RULES, GreedyLabels
 
@@ -46,8 +46,8 @@ def ctc_greedy(
             Automaton.of(automaton, vocab_size), Frames.of(logits, lengths, blank), weights.contiguous(),
             stay_costs.contiguous(), states.shape[1], RULES.index(rule), frames, _GreedyLabels(**found._asdict()),
         )  # fmt: skip
-        for bad_row in in_threads(lambda first, last: _search(first, last, *arguments), batch_size, frames * classes):
-            if bad_row >= 0:
-                of_row = states[bad_row].tolist()
-                raise IndexError(f"states {of_row} in row {bad_row} should lie in 0..{automaton.num_states - 1}")
+        on_rows(
+            _search, arguments, batch_size, frames * classes,
+            lambda row: f"states {states[row].tolist()} in row {row} should lie in 0..{automaton.num_states - 1}",
+        )  # fmt: skip
     return found

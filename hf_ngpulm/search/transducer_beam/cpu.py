@@ -8,7 +8,6 @@ needed, since often another hypothesis comes to the same tokens soon, at another
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from torch import Tensor
 from ...automaton.cpu import CPU, Automaton
 from ...automaton.tensors import AutomatonTensors
 from ...engines.native import Function, Struct
-from ...engines.threads import in_threads
+from ...engines.threads import in_threads, on_rows
 from ..networks.cpu import Classes, Networks, Slots
 from ..networks.model import TransducerModel
 from . import FIRST_HASH, BeamHypotheses, BeamSettings
@@ -215,7 +214,7 @@ class Search:
         """Write what LMs add after all hypotheses of some rows."""
         bad_row = _lines(0, len(numbers), numbers, *self._of_search(0))
         if bad_row >= 0:
-            raise IndexError(f"an automaton has no state of {self.beam.lm_states[bad_row].tolist()}, row {bad_row}")
+            raise IndexError(self._refusal(bad_row))
 
     def _of_search(self, steps: int) -> tuple[Any, ...]:
         """Return what the core needs to know, with room for so many more steps."""
@@ -300,17 +299,12 @@ class Search:
         steps = int(self.lengths.max(initial=0)) * (3 if self.settings.strategy == "aes" else 2) + num_beams + 1
         work = frames.shape[1] * num_beams * networks.outputs
         while True:
-            run = functools.partial(_run_rows, (*self._of_search(steps), *of_networks))
-            found = in_threads(run, self.batch_size, work)
-            self._check(found)
-            if NO_ROOM not in found:
+            if NO_ROOM not in on_rows(_rows, (*self._of_search(steps), *of_networks), self.batch_size, work, self._refusal):
                 break
             steps = len(self.trace.room(0)[0])
 
-    def _check(self, found: list[int]) -> None:
-        for row in found:
-            if row >= 0:
-                raise IndexError(f"an automaton has no state of {self.beam.lm_states[row].tolist()}, row {row}")
+    def _refusal(self, row: int) -> str:
+        return f"an automaton has no state of {self.beam.lm_states[row].tolist()}, row {row}"
 
     def shift(self, frames: Tensor) -> None:
         """Have times count from later frames, by so many in each row, int64 `[B]`."""
@@ -351,10 +345,6 @@ class Search:
         beam = self.beam
         tensors = [torch.from_numpy(array) for array in (beam.scores, beam.acoustic_scores, beam.lm_scores, beam.lm_states)]
         return hypotheses(tensors, self.steps(), torch.from_numpy(beam.bad_frames))
-
-
-def _run_rows(arguments: tuple[Any, ...], first: int, last: int) -> int:
-    return _rows(first, last, *arguments)
 
 
 def beam_search(
