@@ -3,21 +3,16 @@
 #include "automaton.hpp"
 #include "vectors.hpp"
 
-// As hf_ngpulm/search/attention_step/cpu.py declares them.
+// See hf_ngpulm/search/attention_step/cpu.py.
 struct NgpulmRoles {
   const int8_t* roles;
-  const int32_t* unscored;
-  const int32_t* ends;
-  int64_t classes;
-  int64_t num_unscored;
-  int64_t num_ends;
+  const int32_t *unscored, *ends;
+  int64_t classes, num_unscored, num_ends;
   float log_guess;
   uint8_t holds;
 };
 struct NgpulmFusedRows {
-  const int32_t* states;
-  const int32_t* starts;
-  const int32_t* roots;
+  const int32_t *states, *starts, *roots;
   const float* weights;
   int64_t context_length;
 };
@@ -211,17 +206,15 @@ void find_best(const float* x, int64_t classes, int64_t count, float* best, int6
 NGPULM_EXPORT int64_t ngpulm_fuse(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmRoles* roles,
                                   const NgpulmFusedRows* rows, const int64_t* input_ids, int64_t length, int32_t shared,
                                   float* scores) {
-  return guarded([&] {
-    return with_automaton(*automaton, [&](auto lm) -> int64_t {
-      Fuser fuser(lm, *roles, *rows, shared);
-      for (int64_t row = first; row < last; ++row) {
-        if (rows->states[row] < 0 || rows->weights[row] == 0.f) continue;
-        if (!lm.has(rows->states[row]) || (length && !lm.has(rows->roots[row]))) return row;
-        const int32_t state = fuser.state_after(row, input_ids + row * length, length);
-        if (state >= 0) fuser.fuse(row, state, scores + row * roles->classes);
-      }
-      return -1;
-    });
+  return with_automaton(*automaton, [&](auto lm) -> int64_t {
+    Fuser fuser(lm, *roles, *rows, shared);
+    for (int64_t row = first; row < last; ++row) {
+      if (rows->states[row] < 0 || rows->weights[row] == 0.f) continue;
+      if (!lm.has(rows->states[row]) || (length && !lm.has(rows->roots[row]))) return row;
+      const int32_t state = fuser.state_after(row, input_ids + row * length, length);
+      if (state >= 0) fuser.fuse(row, state, scores + row * roles->classes);
+    }
+    return -1;
   });
 }
 

@@ -3,17 +3,14 @@
 #pragma once
 #include "core.hpp"
 
-// As hf_ngpulm/automaton/cpu.py declares it.
+// See hf_ngpulm/automaton/cpu.py.
 struct NgpulmAutomaton {
   const int32_t* arc_offsets;
   const void* arc_tokens;
   const float* arc_weights;
-  const int32_t* arc_targets;
-  const int32_t* backoff_states;
+  const int32_t *arc_targets, *backoff_states;
   const float* backoff_weights;
-  int32_t num_states;
-  int32_t vocab_size;
-  int32_t token_bytes;
+  int32_t num_states, vocab_size, token_bytes;
 };
 
 namespace ngpulm {
@@ -40,6 +37,9 @@ struct Automaton {
         num_states(a.num_states), vocab_size(a.vocab_size) {}
 
   bool has(int32_t state) const { return state >= 0 && state < num_states; }
+  bool has_all(const int32_t* states, int64_t count) const {
+    return std::all_of(states, states + count, [this](int32_t state) { return has(state); });
+  }
   bool is_root(int32_t state) const { return backoff_states[state] == state; }
 
   // Whether a root has an arc for every token, at the token's own place.
@@ -113,10 +113,10 @@ struct Automaton {
   }
 };
 
-// Call `run` with the automaton as its type of tokens has it.
+// Call `run` with the automaton as its type of tokens has it; `guarded`.
 template <class Run>
-auto with_automaton(const NgpulmAutomaton& automaton, Run&& run) {
-  return automaton.token_bytes == 2 ? run(Automaton<int16_t>(automaton)) : run(Automaton<int32_t>(automaton));
+int64_t with_automaton(const NgpulmAutomaton& automaton, Run&& run) noexcept {
+  return guarded([&] { return automaton.token_bytes == 2 ? run(Automaton<int16_t>(automaton)) : run(Automaton<int32_t>(automaton)); });
 }
 
 }  // namespace ngpulm

@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -66,11 +67,30 @@ def find_compiler() -> list[str] | None:
 
 
 def digest() -> str:
-    """A digest of all sources: what a library was built from. `hf_ngpulm.engines.native` compares it in a source tree."""
+    """A digest of all files here, what a library was built from. `hf_ngpulm.engines.native` compares it in a source tree."""
     found = hashlib.sha256()
-    for path in sorted(HERE.glob("*.[ch]pp")):
+    for path in sorted(HERE.glob("*.[chp]*")):
         found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return found.hexdigest()[:16]
+
+
+def declarations() -> str:
+    """What the package calls the core by: of each struct and exported function a line, its name and its members or parameters.
+
+    Members and parameters are separated by commas, as `int64_t first`, or `float* scores` for all pointers.
+    """
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted(HERE.glob("*.[ch]pp")))
+    text = " ".join(re.sub(r"//[^\n]*|\bconst ", "", text).split())
+    lines = []
+    for name, members in re.findall(r"struct (Ngpulm\w+) \{ (.*?) \};", text):
+        several = [member.strip().partition(" ") for member in members.split(";") if member]
+        each = [
+            f"{of}{'*' * pointer.count('*')} {pointer.strip(' *')}" for of, _, names in several for pointer in names.split(",")
+        ]
+        lines.append(f"{name} {', '.join(each)}\n")
+    for name, parameters in re.findall(r"NGPULM_EXPORT int64_t (\w+)\((.*?)\) \{", text):
+        lines.append(f"{name} {parameters}\n")
+    return "".join(lines)
 
 
 def build(
@@ -94,17 +114,20 @@ def build(
         )
     is_zig = "ziglang" in compiler
     sets, extra = instruction_sets(is_zig), SANITIZERS if sanitize else []
+    declared = "".join(f'"{line}\\n"\n' for line in declarations().splitlines())
     newest_header = max(path.stat().st_mtime for path in HERE.glob("*.hpp"))
 
     def compile_one(name: str, source: Path) -> Path:
         target = OBJECTS / (name + variant) / f"{source.stem}.o"
+        target.parent.mkdir(parents=True, exist_ok=True)
         command = [*compiler, *FLAGS, *extra, *sets[name], "-c", str(source)]
         if source.name == "version.cpp":
-            command.append(f'-DNGPULM_SOURCES="{version}"')
+            text = target.with_suffix(".inc")
+            text.write_text(declared, encoding="utf-8")
+            command += [f'-DNGPULM_SOURCES="{version}"', f'-DNGPULM_DECLARATIONS="{text.as_posix()}"']
         made_by = target.with_suffix(".command")
         is_current = target.exists() and target.stat().st_mtime > max(source.stat().st_mtime, newest_header)
         if not (is_current and made_by.exists() and made_by.read_text(encoding="utf-8") == repr(command)):
-            target.parent.mkdir(parents=True, exist_ok=True)
             run([*command, "-o", str(target)])
             made_by.write_text(repr(command), encoding="utf-8")
         return target

@@ -6,17 +6,11 @@
 // contexts `first .. last - 1`, all of one order; what it needs of shorter contexts has been done before.
 #include "core.hpp"
 
-// As hf_ngpulm/automaton/steps/cpu.py declares it.
+// See hf_ngpulm/automaton/steps/cpu.py.
 struct NgpulmNGramTrie {
-  int32_t* first_child;
-  int32_t* tokens;
-  int32_t* unigram_of;
-  int32_t* fail;
-  uint8_t* possible;
-  uint8_t* followed;
-  int32_t* state_of;
-  int32_t num_contexts;
-  int32_t vocab_size;
+  int32_t *first_child, *tokens, *unigram_of, *fail;
+  uint8_t *possible, *followed;
+  int32_t *state_of, num_contexts, vocab_size;
 };
 
 // The arcs as they are written, and what the weights of arcs are made of.
@@ -27,10 +21,8 @@ struct NgpulmArcWriter {
   int32_t* arc_targets;
   const int64_t* unk_tokens;
   int64_t num_unk_tokens;
-  int32_t start_state;
-  int32_t token_bytes;
-  float share;
-  float no_share;
+  int32_t start_state, token_bytes;
+  float share, no_share;
 };
 
 namespace ngpulm {
@@ -41,17 +33,7 @@ struct NGramTrie : NgpulmNGramTrie {
   int32_t unk() const { return vocab_size + 2; }
 
   // The first of the nodes `low .. high - 1`, whose tokens ascend, with this token or a higher one; it is near `low`.
-  int32_t at_least(int32_t low, int32_t high, int32_t token) const {
-    if (low >= high || tokens[low] >= token) return low;
-    int32_t step = 1;
-    while (step < high - low && tokens[low + step] < token) {
-      low += step;
-      step = step < (1 << 29) ? step * 2 : step;
-    }
-    for (step /= 2; step > 0; step /= 2)
-      if (step < high - low && tokens[low + step] < token) low += step;
-    return low + 1;
-  }
+  int32_t at_least(int32_t low, int32_t high, int32_t token) const { return int32_t(gallop(tokens, low, high, token)); }
 
   // The node of a token after the longest suffix of a context that it follows; the root if it isn't even a unigram.
   int32_t after_suffix(int32_t suffix, int32_t token) const {
@@ -105,116 +87,106 @@ using namespace ngpulm;
 // the first row that isn't in the order of (prefix, token), or whose prefix or token doesn't exist.
 NGPULM_EXPORT int64_t ngpulm_trie_children(int64_t first, int64_t last, const NgpulmNGramTrie* trie, const int64_t* prefixes, const int32_t* tokens,
                                            int64_t rows, int64_t first_parent, int64_t end_parent, int64_t first_node) {
-  return guarded([&]() -> int64_t {
-    const int64_t parents = end_parent - first_parent;
-    int64_t prefix = first ? prefixes[first - 1] : -1;
-    int32_t token = first ? tokens[first - 1] : -1;
-    if (prefix < -1 || prefix >= parents) return first - 1;
-    for (int64_t row = first; row < last; ++row) {
-      if (prefixes[row] < std::max<int64_t>(prefix, 0) || prefixes[row] >= parents) return row;
-      if (tokens[row] < 0 || tokens[row] >= trie->vocab_size + 3 || (prefixes[row] == prefix && tokens[row] <= token)) return row;
-      while (prefix < prefixes[row]) trie->first_child[first_parent + ++prefix] = int32_t(first_node + row);
-      token = trie->tokens[first_node + row] = tokens[row];
-    }
-    if (last == rows)  // where the children of the last ones end, the next order's begin
-      while (prefix < parents) trie->first_child[first_parent + ++prefix] = int32_t(first_node + last);
-    return -1;
-  });
+  const int64_t parents = end_parent - first_parent;
+  int64_t prefix = first ? prefixes[first - 1] : -1;
+  int32_t token = first ? tokens[first - 1] : -1;
+  if (prefix < -1 || prefix >= parents) return first - 1;
+  for (int64_t row = first; row < last; ++row) {
+    if (prefixes[row] < std::max<int64_t>(prefix, 0) || prefixes[row] >= parents) return row;
+    if (tokens[row] < 0 || tokens[row] >= trie->vocab_size + 3 || (prefixes[row] == prefix && tokens[row] <= token)) return row;
+    while (prefix < prefixes[row]) trie->first_child[first_parent + ++prefix] = int32_t(first_node + row);
+    token = trie->tokens[first_node + row] = tokens[row];
+  }
+  if (last == rows)  // where the children of the last ones end, the next order's begin
+    while (prefix < parents) trie->first_child[first_parent + ++prefix] = int32_t(first_node + last);
+  return -1;
 }
 
 // Link what follows the contexts to its longest proper suffix that is a node (Aho and Corasick 1975).
 NGPULM_EXPORT int64_t ngpulm_trie_link(int64_t first, int64_t last, const NgpulmNGramTrie* given) {
-  return guarded([&]() -> int64_t {
-    const NGramTrie trie{*given};
-    for (int64_t context = first; context < last; ++context) {
-      SuffixWalk suffix(trie, trie.fail[context]);
-      for (int32_t node = trie.first_child[context]; node < trie.first_child[context + 1]; ++node) {
-        const int32_t token = trie.tokens[node];
-        trie.followed[node] = trie.followed[context] && trie.possible[token] && token != trie.eos();
-        trie.fail[node] = suffix.node_of(token);
-      }
+  const NGramTrie trie{*given};
+  for (int64_t context = first; context < last; ++context) {
+    SuffixWalk suffix(trie, trie.fail[context]);
+    for (int32_t node = trie.first_child[context]; node < trie.first_child[context + 1]; ++node) {
+      const int32_t token = trie.tokens[node];
+      trie.followed[node] = trie.followed[context] && trie.possible[token] && token != trie.eos();
+      trie.fail[node] = suffix.node_of(token);
     }
-    return -1;
-  });
+  }
+  return -1;
 }
 
 // Note which contexts are states. `counts` gets how many, how many n-grams after them text can meet, and how many of those end in
 // <unk>. `backoffs` are the order's own, whose first context is `first_context`.
 NGPULM_EXPORT int64_t ngpulm_mark_states(int64_t first, int64_t last, int64_t* counts, const NgpulmNGramTrie* given, const float* backoffs,
                                          int64_t first_context) {
-  return guarded([&]() -> int64_t {
-    const NGramTrie trie{*given};
-    int64_t states = 0, met = 0, unks = 0;
-    for (int64_t context = first; context < last; ++context) {
-      if (!trie.followed[context]) continue;
-      const int32_t low = trie.first_child[context], high = trie.first_child[context + 1];
-      int64_t met_here = 0;
-      for (int32_t node = low; node < high; ++node) met_here += trie.possible[trie.tokens[node]];
-      if (met_here == 0 && backoffs[context - first_context] == 0) continue;
-      trie.state_of[context] = 1;
-      ++states;
-      met += met_here;
-      unks += high > low && trie.tokens[high - 1] == trie.unk() && trie.possible[trie.unk()];
-    }
-    counts[0] = states, counts[1] = met, counts[2] = unks;
-    return -1;
-  });
+  const NGramTrie trie{*given};
+  int64_t states = 0, met = 0, unks = 0;
+  for (int64_t context = first; context < last; ++context) {
+    if (!trie.followed[context]) continue;
+    const int32_t low = trie.first_child[context], high = trie.first_child[context + 1];
+    int64_t met_here = 0;
+    for (int32_t node = low; node < high; ++node) met_here += trie.possible[trie.tokens[node]];
+    if (met_here == 0 && backoffs[context - first_context] == 0) continue;
+    trie.state_of[context] = 1;
+    ++states;
+    met += met_here;
+    unks += high > low && trie.tokens[high - 1] == trie.unk() && trie.possible[trie.unk()];
+  }
+  counts[0] = states, counts[1] = met, counts[2] = unks;
+  return -1;
 }
 
 // Give contexts that are states their numbers, from `state` on, and the others that of their longest suffix that is one.
 NGPULM_EXPORT int64_t ngpulm_number_states(int64_t first, int64_t last, int64_t state, const NgpulmNGramTrie* given, const float* backoffs,
                                            int64_t first_context, int32_t* backoff_states, float* backoff_weights) {
-  return guarded([&]() -> int64_t {
-    const NGramTrie trie{*given};
-    for (int64_t context = first; context < last; ++context) {
-      const int32_t suffix = trie.state_of[trie.fail[context]];
-      if (trie.state_of[context] == 0) {
-        trie.state_of[context] = suffix;
-        continue;
-      }
-      trie.state_of[context] = int32_t(state);
-      backoff_states[state] = suffix;
-      backoff_weights[state] = backoffs[context - first_context];
-      ++state;
+  const NGramTrie trie{*given};
+  for (int64_t context = first; context < last; ++context) {
+    const int32_t suffix = trie.state_of[trie.fail[context]];
+    if (trie.state_of[context] == 0) {
+      trie.state_of[context] = suffix;
+      continue;
     }
-    return -1;
-  });
+    trie.state_of[context] = int32_t(state);
+    backoff_states[state] = suffix;
+    backoff_weights[state] = backoffs[context - first_context];
+    ++state;
+  }
+  return -1;
 }
 
 // Write the arcs of contexts: `state` is the first of their states, `arc` where its arcs begin. `log_probs` are of the order above,
 // whose first node is `first_node`.
 NGPULM_EXPORT int64_t ngpulm_write_arcs(int64_t first, int64_t last, int64_t state, int64_t arc, const NgpulmNGramTrie* given,
                                         const NgpulmArcWriter* out, const float* log_probs, int64_t first_node) {
-  return guarded([&]() -> int64_t {
-    const NGramTrie trie{*given};
-    const auto write = [&](auto* arc_tokens) -> int64_t {
-      using Token = std::remove_pointer_t<decltype(arc_tokens)>;
-      for (int64_t context = first; context < last; ++context) {
-        if (!trie.followed[context] || trie.state_of[context] != state) continue;  // one that is no state has a shorter one's number
-        out->arc_offsets[state++] = int32_t(arc);
-        SuffixWalk suffix(trie, trie.fail[context]);
-        const int64_t first_arc = arc;
-        for (int32_t node = trie.first_child[context]; node < trie.first_child[context + 1]; ++node) {
-          const int32_t token = trie.tokens[node];
-          if (!trie.possible[token]) continue;
-          // Nodes of the highest order aren't linked: what they lead to is needed here alone.
-          const int32_t target = token == trie.eos()          ? out->start_state
-                                 : node < trie.num_contexts ? trie.state_of[node]
-                                                            : trie.state_of[suffix.node_of(token)];
-          const float weight = log_probs[node - first_node];
-          if (token == trie.unk()) {
-            merge_copies(*out, arc_tokens, int32_t(first_arc), int32_t(arc), weight + out->share, target);
-            arc += out->num_unk_tokens;
-            continue;
-          }
-          arc_tokens[arc] = Token(std::min(token, trie.vocab_size));
-          out->arc_weights[arc] = weight + out->no_share;
-          out->arc_targets[arc] = target;
-          ++arc;
+  const NGramTrie trie{*given};
+  const auto write = [&](auto* arc_tokens) -> int64_t {
+    using Token = std::remove_pointer_t<decltype(arc_tokens)>;
+    for (int64_t context = first; context < last; ++context) {
+      if (!trie.followed[context] || trie.state_of[context] != state) continue;  // one that is no state has a shorter one's number
+      out->arc_offsets[state++] = int32_t(arc);
+      SuffixWalk suffix(trie, trie.fail[context]);
+      const int64_t first_arc = arc;
+      for (int32_t node = trie.first_child[context]; node < trie.first_child[context + 1]; ++node) {
+        const int32_t token = trie.tokens[node];
+        if (!trie.possible[token]) continue;
+        // Nodes of the highest order aren't linked: what they lead to is needed here alone.
+        const int32_t target = token == trie.eos()          ? out->start_state
+                               : node < trie.num_contexts ? trie.state_of[node]
+                                                          : trie.state_of[suffix.node_of(token)];
+        const float weight = log_probs[node - first_node];
+        if (token == trie.unk()) {
+          merge_copies(*out, arc_tokens, int32_t(first_arc), int32_t(arc), weight + out->share, target);
+          arc += out->num_unk_tokens;
+          continue;
         }
+        arc_tokens[arc] = Token(std::min(token, trie.vocab_size));
+        out->arc_weights[arc] = weight + out->no_share;
+        out->arc_targets[arc] = target;
+        ++arc;
       }
-      return -1;
-    };
-    return out->token_bytes == 2 ? write(static_cast<int16_t*>(out->arc_tokens)) : write(static_cast<int32_t*>(out->arc_tokens));
-  });
+    }
+    return -1;
+  };
+  return out->token_bytes == 2 ? write(static_cast<int16_t*>(out->arc_tokens)) : write(static_cast<int32_t*>(out->arc_tokens));
 }

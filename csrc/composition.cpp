@@ -5,29 +5,24 @@
 // model's own states come first, in their order, and then the places.
 #include "composition.hpp"
 
-// As hf_ngpulm/lexicon/composition.py declares it: `FormLM`, and what is said of unknown words. `ends_after` is log p(</s>) after
+// See hf_ngpulm/lexicon/composition.py: `FormLM`, and what is said of unknown words. `ends_after` is log p(</s>) after
 // each arc and, last, after <unk>; null where that is to be looked up.
 struct NgpulmFormLM {
   const int64_t* offsets;
   const int32_t* forms;
   const double* log_probs;
   const int32_t* targets;
-  const double* ends;
-  const double* ends_after;
+  const double *ends, *ends_after;
   const int32_t* backoff_states;
   const double* backoff_weights;
-  int32_t num_states;
-  int32_t start;
-  int32_t unknown_target;
-  double unknown;
-  double unknown_token;
+  int32_t num_states, start, unknown_target;
+  double unknown, unknown_token;
 };
 
 // Where words end, see `Boundaries` in hf_ngpulm/lexicon/spellings.py.
 struct NgpulmBoundaries {
   const uint8_t* begins_word;
-  int32_t delimiter;
-  int32_t vocab_size;
+  int32_t delimiter, vocab_size;
 };
 
 // What is known of places before there are arcs.
@@ -35,8 +30,7 @@ struct NgpulmPlaces {
   const int64_t* first_place;
   int32_t* nodes;
   double* mass;
-  int32_t* word_arcs;
-  int32_t* lower;
+  int32_t *word_arcs, *lower;
 };
 
 // The composed automaton.
@@ -44,22 +38,13 @@ struct NgpulmComposed {
   const int32_t* arc_offsets;
   void* arc_tokens;
   float* arc_weights;
-  int32_t* arc_targets;
-  int32_t* backoff_states;
+  int32_t *arc_targets, *backoff_states;
   float* backoff_weights;
   int32_t token_bytes;
 };
 
 namespace ngpulm {
 namespace {
-
-// Where a value is in ascending ones, looked for from `low` on; it is near.
-template <class Value>
-int64_t gallop(const Value* values, int64_t low, int64_t end, Value value) {
-  int64_t step = 1;
-  for (; low + step < end && values[low + step] < value; step *= 2) low += step;
-  return std::lower_bound(values + low, values + std::min(end, low + step), value) - values;
-}
 
 struct FormLM : NgpulmFormLM {
   // log p(</s> | state).

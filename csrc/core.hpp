@@ -34,6 +34,21 @@ inline float multiply_add(float a, float b, float c) {
 #endif
 }
 
+// The hash of some tokens with one more, as the searches' references have it.
+constexpr int64_t FIRST_HASH = 0x2545F491;
+inline int64_t extended_hash(int64_t hash, int64_t token) {
+  const auto mixed = int64_t((uint64_t(hash) + uint64_t(token) + 1) * 6364136223846793005u + 1442695040888963407u);
+  return mixed ^ (mixed >> 29);
+}
+
+// Where the first number is that is at least `value`, among ascending ones from `low` on; it is near.
+template <class Value>
+int64_t gallop(const Value* values, int64_t low, int64_t end, Value value) {
+  int64_t step = 1;
+  for (; low + step < end && values[low + step] < value; step *= 2) low += step;
+  return std::lower_bound(values + low, values + std::min(end, low + step), value) - values;
+}
+
 // The result of `run()`; no exception crosses the boundary.
 template <class Run>
 int64_t guarded(Run&& run) noexcept {

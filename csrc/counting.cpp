@@ -5,12 +5,10 @@
 #include "core.hpp"
 #include <numeric>
 
-// As hf_ngpulm/ngrams/steps/cpu.py declares it.
+// See hf_ngpulm/ngrams/steps/cpu.py.
 struct NgpulmPacking {
   const int64_t* lengths;
-  int64_t num_words;
-  int64_t base;
-  int64_t end;
+  int64_t num_words, base, end;
 };
 
 namespace ngpulm {

@@ -2,32 +2,24 @@
 #pragma once
 #include "automaton.hpp"
 #include "frames.hpp"
-#include "logs.hpp"
 
-// These as hf_ngpulm/search/ctc_beam/cpu.py declares them.
+// See hf_ngpulm/search/ctc_beam/cpu.py.
 struct NgpulmBeams {
   double* offsets;
-  float* blank_scores;
-  float* token_scores;
+  float *blank_scores, *token_scores;
   int32_t* last_tokens;
-  int64_t* hashes;
-  int64_t* parent_hashes;
+  int64_t *hashes, *parent_hashes;
   int32_t* sizes;
-  float* fused;
-  float* lm_scores;
+  float *fused, *lm_scores;
   int32_t* lm_states;
   int64_t* texts;
 };
 
 struct NgpulmBeamRules {
-  const float* weights;
-  const float* bonuses;
-  const float* unscored;
+  const float *weights, *bonuses, *unscored;
   const int64_t* text_hashes;
-  int64_t num_automata;
-  int64_t num_beams;
-  double threshold;
-  double skip;
+  int64_t num_automata, num_beams;
+  double threshold, skip;
 };
 
 struct NgpulmBeamStops {
@@ -47,27 +39,12 @@ inline int64_t slots_for(int64_t count) {
 }
 
 // The prefixes of one row: views of K numbers, or K for each automaton.
-struct Prefixes {
-  double* offset;
-  float *blank_scores, *token_scores;
-  int32_t* last_tokens;
-  int64_t *hashes, *parent_hashes;
-  int32_t* sizes;
-  float *fused, *lm_scores;
-  int32_t* lm_states;
-  int64_t* texts;
-
+struct Prefixes : NgpulmBeams {
   Prefixes() = default;
-  Prefixes(const NgpulmBeams& b, int64_t row, int64_t num_beams, int64_t num_automata) {
-    const int64_t at = row * num_beams, of_automata = at * num_automata;
-    offset = b.offsets + row;
-    blank_scores = b.blank_scores + at, token_scores = b.token_scores + at;
-    last_tokens = b.last_tokens + at;
-    hashes = b.hashes + at, parent_hashes = b.parent_hashes + at;
-    sizes = b.sizes + at;
-    fused = b.fused + at, lm_scores = b.lm_scores + of_automata;
-    lm_states = b.lm_states + of_automata;
-    texts = b.texts + at;
+  Prefixes(const NgpulmBeams& all, int64_t row, int64_t num_beams, int64_t num_automata) : NgpulmBeams(all) {
+    const int64_t at = row * num_beams;
+    offsets += row, blank_scores += at, token_scores += at, last_tokens += at, hashes += at, parent_hashes += at, sizes += at;
+    fused += at, lm_scores += at * num_automata, lm_states += at * num_automata, texts += at;
   }
 
   bool has(int64_t place) const { return std::max(blank_scores[place], token_scores[place]) > NEG_INF; }
@@ -77,8 +54,7 @@ struct Prefixes {
 template <class Token>
 bool are_states_sound(const Automaton<Token>& lm, const Prefixes& prefixes, int64_t num_beams, int64_t num_automata) {
   for (int64_t k = 0; k < num_beams; ++k)
-    for (int64_t m = 0; m < num_automata && prefixes.has(k); ++m)
-      if (!lm.has(prefixes.lm_states[k * num_automata + m])) return false;
+    if (prefixes.has(k) && !lm.has_all(prefixes.lm_states + k * num_automata, num_automata)) return false;
   return true;
 }
 
@@ -89,7 +65,7 @@ class Beam {
       : num_beams(num_beams), num_automata(num_automata), of_beams(3 * num_beams), of_automata(num_beams * num_automata), integers(2 * num_beams),
         states(num_beams * num_automata), longs(3 * num_beams) {
     float* numbers = of_beams.data();
-    prefixes.offset = &offset;
+    prefixes.offsets = &offset;
     prefixes.blank_scores = numbers, prefixes.token_scores = numbers + num_beams, prefixes.fused = numbers + 2 * num_beams;
     prefixes.last_tokens = integers.data(), prefixes.sizes = integers.data() + num_beams;
     prefixes.hashes = longs.data(), prefixes.parent_hashes = longs.data() + num_beams, prefixes.texts = longs.data() + 2 * num_beams;
@@ -98,7 +74,6 @@ class Beam {
 
   // Before the first frame: the empty prefix alone.
   const Prefixes& begin(const int32_t* first_states) {
-    constexpr int64_t FIRST_HASH = 0x2545F491;
     std::fill(of_beams.begin(), of_beams.end(), 0.f);
     std::fill_n(prefixes.blank_scores + 1, 2 * num_beams - 1, NEG_INF);
     std::fill(of_automata.begin(), of_automata.end(), 0.f);

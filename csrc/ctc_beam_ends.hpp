@@ -2,27 +2,23 @@
 #pragma once
 #include "ctc_beam.hpp"
 
-// These as hf_ngpulm/search/ctc_beam/cpu.py declares them.
+// See hf_ngpulm/search/ctc_beam/cpu.py.
 struct NgpulmBeamModels {
   const int32_t* states;
   const float* weights;
   const uint8_t* present;
-  int64_t num_automata;
-  int64_t num_lms;
+  int64_t num_automata, num_lms;
   uint8_t score_eos;
 };
 
 struct NgpulmRanked {
-  int32_t* places;
-  int32_t* sizes;
+  int32_t *places, *sizes;
   double* scores;
   int64_t count;
 };
 
 struct NgpulmTraced {
-  int32_t* tokens;
-  int32_t* starts;
-  int32_t* ends;
+  int32_t *tokens, *starts, *ends;
   int64_t width;
 };
 
@@ -36,7 +32,7 @@ struct PrefixScores {
 
 template <class Token>
 PrefixScores scores_at_end(const Automaton<Token>& lm, const NgpulmBeamModels& models, int64_t row, const Prefixes& p, int64_t k) {
-  const double acoustic = add_logs(p.blank_scores[k], p.token_scores[k]) + *p.offset;
+  const double acoustic = add_logs(p.blank_scores[k], p.token_scores[k]) + *p.offsets;
   PrefixScores found{acoustic + double(p.fused[k]), acoustic, 0.0, 0.0};
   for (int64_t m = 0; m < models.num_automata && found.total > NEG_INF_DOUBLE; ++m) {
     const int64_t of_row = row * models.num_automata + m, at = k * models.num_automata + m;
@@ -75,14 +71,12 @@ void rank(const Automaton<Token>& lm, const NgpulmBeamModels& models, int64_t ro
   }
 }
 
-// Follow the ranked prefixes of a row from the last of some frames to the first; `links` and `labels` are [T, K]. False if one lies
-// outside of the beam.
-inline bool trace(const int32_t* links, const int32_t* labels, int64_t num_frames, int64_t num_beams, int64_t row,
+// Follow the ranked prefixes of a row from the last of some frames to the first; `links` and `labels` are [T, K].
+inline void trace(const int32_t* links, const int32_t* labels, int64_t num_frames, int64_t num_beams, int64_t row,
                   const NgpulmRanked& ranked, const NgpulmTraced& traced) {
   for (int64_t at = row * ranked.count; at < (row + 1) * ranked.count; ++at) {
     int32_t *tokens = traced.tokens + at * traced.width, *starts = traced.starts + at * traced.width, *ends = traced.ends + at * traced.width;
     int32_t place = ranked.places[at], size = ranked.sizes[at], end = -1;
-    if (place < 0 || place >= num_beams || size > traced.width) return false;
     for (auto frame = int32_t(num_frames - 1); frame >= 0 && size > 0; --frame) {
       const int32_t label = labels[frame * num_beams + place];
       if (label >= 0) {
@@ -97,7 +91,6 @@ inline bool trace(const int32_t* links, const int32_t* labels, int64_t num_frame
       place = links[frame * num_beams + place];
     }
   }
-  return true;
 }
 
 }  // namespace ngpulm

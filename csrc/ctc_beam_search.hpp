@@ -293,7 +293,7 @@ class PrefixSearch {
       p.token_scores[k] -= top;
       totals[k] -= top;
     }
-    *p.offset += top;
+    *p.offsets += top;
   }
 
   void keep_old() {
@@ -330,14 +330,9 @@ class PrefixSearch {
     p.last_tokens[place] = token;
     p.sizes[place] = old_sizes[from] + 1;
     p.parent_hashes[place] = old_hashes[from];
-    p.hashes[place] = extend_hash(old_hashes[from], token);
+    p.hashes[place] = extended_hash(old_hashes[from], token);
     p.texts[place] = rules.text_hashes ? extend_text(old_texts[from], token) : 0;
     known[place] = false;
-  }
-
-  static int64_t extend_hash(int64_t hash, int32_t token) {
-    const auto mixed = int64_t((uint64_t(hash) + uint64_t(token) + 1) * 6364136223846793005u + 1442695040888963407u);
-    return mixed ^ (mixed >> 29);
   }
 
   int64_t extend_text(int64_t text, int32_t token) const {

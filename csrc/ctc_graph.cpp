@@ -11,22 +11,17 @@
 #include "frames.hpp"
 #include "score_cache.hpp"
 
-// These as hf_ngpulm/search/ctc_graph/cpu.py declares them.
+// See hf_ngpulm/search/ctc_graph/cpu.py.
 struct NgpulmGraphState {
   double* scores;
-  int32_t* last_tokens;
-  int32_t* lm_states;
-  double* fused;
-  double* lm_scores;
-  int64_t max_active;
-  int64_t num_automata;
+  int32_t *last_tokens, *lm_states;
+  double *fused, *lm_scores;
+  int64_t max_active, num_automata;
 };
 
 struct NgpulmGraphRules {
-  const float* weights;
-  const float* bonuses;
-  double threshold;
-  double skip;
+  const float *weights, *bonuses;
+  double threshold, skip;
 };
 
 using namespace ngpulm;
@@ -384,16 +379,14 @@ class GraphSearch {
 NGPULM_EXPORT int64_t ngpulm_ctc_graph(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmFrames* frames,
                                        const NgpulmGraphRules* rules, const NgpulmGraphState* state, int32_t* links, int32_t* labels,
                                        int32_t* bad_frames, int64_t width) {
-  return guarded([&] {
-    return with_automaton(*automaton, [&](auto lm) -> int64_t {
-      GraphSearch search(lm, *frames, *rules, *state);
-      for (int64_t row = first; row < last; ++row) {
-        const int64_t at = row * width * state->max_active;
-        const int32_t bad_frame = search.run(row, links + at, labels + at);
-        if (bad_frame < -1) return row;
-        bad_frames[row] = bad_frame;
-      }
-      return -1;
-    });
+  return with_automaton(*automaton, [&](auto lm) -> int64_t {
+    GraphSearch search(lm, *frames, *rules, *state);
+    for (int64_t row = first; row < last; ++row) {
+      const int64_t at = row * width * state->max_active;
+      const int32_t bad_frame = search.run(row, links + at, labels + at);
+      if (bad_frame < -1) return row;
+      bad_frames[row] = bad_frame;
+    }
+    return -1;
   });
 }

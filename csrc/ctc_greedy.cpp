@@ -3,14 +3,11 @@
 #include "automaton.hpp"
 #include "frames.hpp"
 
-// As hf_ngpulm/search/ctc_greedy/cpu.py declares it.
+// See hf_ngpulm/search/ctc_greedy/cpu.py.
 struct NgpulmGreedyLabels {
   int32_t* labels;
-  float* acoustic_scores;
-  float* lm_scores;
-  int32_t* states;
-  int32_t* bad_frames;
-  int32_t* before;
+  float *acoustic_scores, *lm_scores;
+  int32_t *states, *bad_frames, *before;
 };
 
 using namespace ngpulm;
@@ -105,17 +102,15 @@ class GreedySearch {
 NGPULM_EXPORT int64_t ngpulm_ctc_greedy(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmFrames* frames,
                                         const float* weights, const float* stay_costs, int64_t num_automata, int32_t rule, int64_t width,
                                         const NgpulmGreedyLabels* found) {
-  return guarded([&] {
-    return with_automaton(*automaton, [&](auto lm) -> int64_t {
-      GreedySearch search(lm, *frames, num_automata, rule);
-      for (int64_t row = first; row < last; ++row) {
-        const int64_t of_row = row * num_automata;
-        int32_t* states = found->states + of_row;
-        if (!std::all_of(states, states + num_automata, [&](int32_t state) { return lm.has(state); })) return row;
-        found->bad_frames[row] = search.run(row, weights + of_row, stay_costs[row], found->labels + row * width, found->acoustic_scores[row],
-                                            found->lm_scores + of_row, states, found->before + 2 * row);
-      }
-      return -1;
-    });
+  return with_automaton(*automaton, [&](auto lm) -> int64_t {
+    GreedySearch search(lm, *frames, num_automata, rule);
+    for (int64_t row = first; row < last; ++row) {
+      const int64_t of_row = row * num_automata;
+      int32_t* states = found->states + of_row;
+      if (!lm.has_all(states, num_automata)) return row;
+      found->bad_frames[row] = search.run(row, weights + of_row, stay_costs[row], found->labels + row * width, found->acoustic_scores[row],
+                                          found->lm_scores + of_row, states, found->before + 2 * row);
+    }
+    return -1;
   });
 }

@@ -2,7 +2,7 @@
 #pragma once
 #include "vectors.hpp"
 
-// As hf_ngpulm/search/frames.py declares it.
+// See hf_ngpulm/search/frames.py.
 struct NgpulmFrames {
   const int64_t* starts;
   const int32_t* lengths;

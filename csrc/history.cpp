@@ -1,23 +1,19 @@
 // What hypotheses of streams consist of: see hf_ngpulm/decoding/sessions/history.py.
 #include "core.hpp"
 
-// Tails [S, K] of up to `room` tokens, as hf_ngpulm/decoding/sessions/history.py declares them.
+// Tails [S, K] of up to `room` tokens.
 struct NgpulmTails {
   int64_t* sizes;
   int32_t* ids;
-  int64_t* starts;
-  int64_t* ends;
-  double* before;
-  double* after;
-  int64_t num_beams;
-  int64_t room;
+  int64_t *starts, *ends;
+  double *before, *after;
+  int64_t num_beams, room;
 };
 
-// What a search did with hypotheses in each of `length` steps, [N, length, K] or, where rows stand `by_step`, [length, N, K]: the
-// place in the beam that each comes from, and its label. `live` [S, K] says whether there is a hypothesis in a place now.
+// What a search did with hypotheses in each of `length` steps, [N, length, K] or [length, N, K]: the place in the beam that each
+// comes from, and its label. `live` [S, K] says whether there is a hypothesis in a place now.
 struct NgpulmLinks {
-  const int32_t* links;
-  const int32_t* labels;
+  const int32_t *links, *labels;
   const uint8_t* live;
   int64_t length;
 };
@@ -124,22 +120,20 @@ using namespace ngpulm;
 NGPULM_EXPORT int64_t ngpulm_history_label(int64_t count, const int64_t* rows, const int32_t* labels, const int32_t* lengths, int64_t longest,
                                            const int64_t* firsts, int64_t* last, double* sums, const float* confidences,
                                            int64_t blank, const NgpulmTails* tails) {
-  return guarded([&]() -> int64_t {
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t row = rows[i];
-      Tail tail(*tails, row, 0);
-      for (int64_t t = 0; t < lengths[i]; ++t) {
-        const int64_t frame = firsts[row] + t;
-        const int32_t label = labels[i * longest + t];
-        const double before = sums[row];
-        sums[row] += confidences[i * longest + t];
-        if (label != blank && label == last[row]) tail.extend_last(frame + 1, sums[row]);
-        else if (label != blank) tail.append({label, frame, frame + 1, before, sums[row]});
-        last[row] = label;
-      }
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t row = rows[i];
+    Tail tail(*tails, row, 0);
+    for (int64_t t = 0; t < lengths[i]; ++t) {
+      const int64_t frame = firsts[row] + t;
+      const int32_t label = labels[i * longest + t];
+      const double before = sums[row];
+      sums[row] += confidences[i * longest + t];
+      if (label != blank && label == last[row]) tail.extend_last(frame + 1, sums[row]);
+      else if (label != blank) tail.append({label, frame, frame + 1, before, sums[row]});
+      last[row] = label;
     }
-    return -1;
-  });
+  }
+  return -1;
 }
 
 // Frames of CTC beam search: links and labels [N, T, K], confidences [N, T], `firsts` and `sums` as above.
@@ -199,15 +193,13 @@ NGPULM_EXPORT int64_t ngpulm_history_steps(int64_t count, const int64_t* rows, i
 // Steps of greedy transducer search, `count` of all rows; `times` [S] are rewritten.
 NGPULM_EXPORT int64_t ngpulm_history_append(int64_t count, const int64_t* rows, const int64_t* labels, const int64_t* moves,
                                             const float* confidences, int64_t* times, int64_t blank, const NgpulmTails* tails) {
-  return guarded([&]() -> int64_t {
-    for (int64_t i = 0; i < count; ++i) {
-      int64_t& time = times[rows[i]];
-      if (labels[i] != blank)
-        Tail(*tails, rows[i], 0).append({int32_t(labels[i]), time, time + std::max<int64_t>(moves[i], 1), 0.0, confidences[i]});
-      time += moves[i];
-    }
-    return -1;
-  });
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t& time = times[rows[i]];
+    if (labels[i] != blank)
+      Tail(*tails, rows[i], 0).append({int32_t(labels[i]), time, time + std::max<int64_t>(moves[i], 1), 0.0, confidences[i]});
+    time += moves[i];
+  }
+  return -1;
 }
 
 // Move what all live hypotheses of some rows begin with to `out` (`counts` tokens of each row), but for `kept` last tokens;

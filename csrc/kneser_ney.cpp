@@ -26,11 +26,7 @@ NGPULM_EXPORT int64_t ngpulm_suffix_rows(int64_t first, int64_t last, const int6
       at = first_child[suffixes_below[context]];
       end = first_child[suffixes_below[context] + 1];
     }
-    int64_t step = 1;
-    for (; at + step < end && tokens_below[at + step] <= tokens[row]; step *= 2) at += step;  // gallop
-    for (step /= 2; step > 0; step /= 2)
-      if (at + step < end && tokens_below[at + step] <= tokens[row]) at += step;
-    out[row] = int32_t(at);
+    out[row] = int32_t(at = gallop(tokens_below, at, end, tokens[row]));
   }
   return 0;
 }

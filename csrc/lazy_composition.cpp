@@ -9,17 +9,15 @@ constexpr int64_t BAD_STATE = 3;
 // Compose some states; those below 0 are of other automata. `grown` becomes 1 if there was anything to compose.
 NGPULM_EXPORT int64_t ngpulm_lazy_enter(const NgpulmLazyAutomaton* grown, const NgpulmAutomaton* lm, const NgpulmWords* words,
                                         const NgpulmSpellingTrie* trie, const int32_t* states, int64_t num_states, uint8_t* has_grown) {
-  return guarded([&] {
-    return with_lazy_automaton(*grown, *lm, *words, *trie, [&](auto&& lazy) -> int64_t {
-      for (int64_t i = 0; i < num_states; ++i) {
-        if (states[i] < 0) continue;
-        if (!lazy.has(states[i])) return BAD_STATE;
-        if (!lazy.is_unfinished(states[i])) continue;
-        *has_grown = 1;
-        if (const int64_t why = lazy.enter(states[i], 0); why != DONE) return why;
-      }
-      return DONE;
-    });
+  return with_lazy_automaton(*grown, *lm, *words, *trie, [&](auto&& lazy) -> int64_t {
+    for (int64_t i = 0; i < num_states; ++i) {
+      if (states[i] < 0) continue;
+      if (!lazy.has(states[i])) return BAD_STATE;
+      if (!lazy.is_unfinished(states[i])) continue;
+      *has_grown = 1;
+      if (const int64_t why = lazy.enter(states[i], 0); why != DONE) return why;
+    }
+    return DONE;
   });
 }
 
@@ -30,33 +28,31 @@ NGPULM_EXPORT int64_t ngpulm_lazy_replay(const NgpulmLazyAutomaton* grown, const
                                          const NgpulmSpellingTrie* trie, int32_t* now, int64_t* next_step, const int32_t* links,
                                          const int32_t* labels, int64_t rows, int64_t steps, int64_t beams, int32_t not_tokens,
                                          int64_t ahead, uint8_t* has_grown) {
-  return guarded([&] {
-    return with_lazy_automaton(*grown, *lm, *words, *trie, [&](auto&& lazy) -> int64_t {
-      const auto automaton = lazy.automaton();  // its arrays stay where they are
-      std::vector<int32_t> then(beams);
-      for (int64_t row = 0; row < rows; ++row, now += beams, ++next_step) {
-        for (; *next_step < steps; ++*next_step) {
-          const int64_t at = (row * steps + *next_step) * beams;
-          for (int64_t k = 0; k < beams; ++k) {
-            const int64_t from = *next_step < 0 ? k : links[at + k];
-            if (from < 0 || from >= beams) return BAD_STATE;
-            then[k] = now[from];
-            if (then[k] < 0) continue;
-            if (!lazy.has(then[k])) return BAD_STATE;
-            if (*next_step >= 0) {
-              const int32_t label = labels[at + k];
-              if (label < 0 || label == not_tokens) continue;
-              then[k] = automaton.step(then[k], label).state;
-            }
-            if (!lazy.is_unfinished(then[k])) continue;
-            *has_grown = 1;
-            if (const int64_t why = lazy.enter(then[k], ahead); why != DONE) return why;
+  return with_lazy_automaton(*grown, *lm, *words, *trie, [&](auto&& lazy) -> int64_t {
+    const auto automaton = lazy.automaton();  // its arrays stay where they are
+    std::vector<int32_t> then(beams);
+    for (int64_t row = 0; row < rows; ++row, now += beams, ++next_step) {
+      for (; *next_step < steps; ++*next_step) {
+        const int64_t at = (row * steps + *next_step) * beams;
+        for (int64_t k = 0; k < beams; ++k) {
+          const int64_t from = *next_step < 0 ? k : links[at + k];
+          if (from < 0 || from >= beams) return BAD_STATE;
+          then[k] = now[from];
+          if (then[k] < 0) continue;
+          if (!lazy.has(then[k])) return BAD_STATE;
+          if (*next_step >= 0) {
+            const int32_t label = labels[at + k];
+            if (label < 0 || label == not_tokens) continue;
+            then[k] = automaton.step(then[k], label).state;
           }
-          std::copy(then.begin(), then.end(), now);
+          if (!lazy.is_unfinished(then[k])) continue;
+          *has_grown = 1;
+          if (const int64_t why = lazy.enter(then[k], ahead); why != DONE) return why;
         }
+        std::copy(then.begin(), then.end(), now);
       }
-      return DONE;
-    });
+    }
+    return DONE;
   });
 }
 
@@ -67,32 +63,30 @@ NGPULM_EXPORT int64_t ngpulm_lazy_read(const NgpulmLazyAutomaton* grown, const N
                                        const NgpulmSpellingTrie* trie, int32_t* now, int64_t* position, const int32_t* roots,
                                        const int32_t* tokens, const int32_t* lengths, int64_t rows, int64_t length,
                                        int64_t context_length, uint8_t* has_grown) {
-  return guarded([&] {
-    return with_lazy_automaton(*grown, *lm, *words, *trie, [&](auto&& lazy) -> int64_t {
-      const auto automaton = lazy.automaton();  // its arrays stay where they are
-      for (int64_t row = 0; row < rows; ++row, tokens += length) {
-        int32_t& state = now[row];
-        int64_t& at = position[row];
-        if (state < 0) continue;
-        if (at < 0) {
-          int64_t seen = 0;
-          for (at = lengths[row]; at > 0 && seen < context_length;) {
-            --at;
-            seen += tokens[at] >= 0 && tokens[at] < grown->vocab_size;
-          }
-          if (seen == context_length) state = roots[row];
+  return with_lazy_automaton(*grown, *lm, *words, *trie, [&](auto&& lazy) -> int64_t {
+    const auto automaton = lazy.automaton();  // its arrays stay where they are
+    for (int64_t row = 0; row < rows; ++row, tokens += length) {
+      int32_t& state = now[row];
+      int64_t& at = position[row];
+      if (state < 0) continue;
+      if (at < 0) {
+        int64_t seen = 0;
+        for (at = lengths[row]; at > 0 && seen < context_length;) {
+          --at;
+          seen += tokens[at] >= 0 && tokens[at] < grown->vocab_size;
         }
-        for (;; ++at) {
-          if (!lazy.has(state)) return BAD_STATE;
-          if (lazy.is_unfinished(state)) {
-            *has_grown = 1;
-            if (const int64_t why = lazy.enter(state, 0); why != DONE) return why;
-          }
-          if (at >= lengths[row]) break;
-          state = automaton.step(state, tokens[at]).state;
-        }
+        if (seen == context_length) state = roots[row];
       }
-      return DONE;
-    });
+      for (;; ++at) {
+        if (!lazy.has(state)) return BAD_STATE;
+        if (lazy.is_unfinished(state)) {
+          *has_grown = 1;
+          if (const int64_t why = lazy.enter(state, 0); why != DONE) return why;
+        }
+        if (at >= lengths[row]) break;
+        state = automaton.step(state, tokens[at]).state;
+      }
+    }
+    return DONE;
   });
 }

@@ -3,43 +3,27 @@
 #pragma once
 #include "composition.hpp"
 
-// As hf_ngpulm/lexicon/lazy_arrays.py declares it, where its arrays are explained.
+// See hf_ngpulm/lexicon/lazy_arrays.py.
 struct NgpulmLazyAutomaton {
-  int32_t* read;
-  int32_t* own_state;
+  int32_t *read, *own_state;
   int64_t* word_offsets;
   int32_t* forms;
   double* log_probs;
   int32_t* targets;
-  double* probs;
-  double* lower_probs;
-  int32_t* of_lm;
-  int32_t* nodes;
+  double *probs, *lower_probs;
+  int32_t *of_lm, *nodes;
   double* mass;
   int64_t* first_word_arc;
-  int32_t* lower;
-  int32_t* composed;
+  int32_t *lower, *composed;
   uint8_t* unfinished;
   int32_t* arc_offsets;
   void* arc_tokens;
   float* arc_weights;
-  int32_t* arc_targets;
-  int32_t* backoff_states;
+  int32_t *arc_targets, *backoff_states;
   float* backoff_weights;
-  int64_t* counts;
-  int64_t room_for_read;
-  int64_t room_for_forms;
-  int64_t room_for_states;
-  int64_t room_for_arcs;
-  int32_t token_bytes;
-  int32_t vocab_size;
-  int32_t delimiter;
-  int32_t start;
-  int32_t longest_chain;
-  int32_t begin;
-  double unknown_token;
-  double word_bonus;
-  double delimiter_bonus;
+  int64_t *counts, room_for_read, room_for_forms, room_for_states, room_for_arcs;
+  int32_t token_bytes, vocab_size, delimiter, start, longest_chain, begin;
+  double unknown_token, word_bonus, delimiter_bonus;
 };
 
 namespace ngpulm {

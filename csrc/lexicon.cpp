@@ -54,44 +54,38 @@ NGPULM_EXPORT int64_t ngpulm_spelling_trie(const int64_t* offsets, const int32_t
 
 // How many forms the states `first .. last - 1` of a language model over words know: counts [S].
 NGPULM_EXPORT int64_t ngpulm_count_forms(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmWords* words, int64_t* counts) {
-  return guarded([&] {
-    return with_automaton(*automaton, [&](auto lm) -> int64_t {
-      FormReader reader(lm, *words);
-      for (int64_t state = first; state < last; ++state) counts[state] = int64_t(reader.read(int32_t(state)).size());
-      return 0;
-    });
+  return with_automaton(*automaton, [&](auto lm) -> int64_t {
+    FormReader reader(lm, *words);
+    for (int64_t state = first; state < last; ++state) counts[state] = int64_t(reader.read(int32_t(state)).size());
+    return 0;
   });
 }
 
 // What they know of those, see `FormLM` in hf_ngpulm/lexicon/word_lm.py.
 NGPULM_EXPORT int64_t ngpulm_read_forms(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmWords* words,
                                         const int64_t* offsets, int32_t* forms, double* log_probs, int32_t* targets, double* ends) {
-  return guarded([&] {
-    return with_automaton(*automaton, [&](auto lm) -> int64_t {
-      FormReader reader(lm, *words);
-      for (int64_t state = first; state < last; ++state) {
-        int64_t at = offsets[state];
-        for (const FormArc& arc : reader.read(int32_t(state))) {
-          forms[at] = arc.form;
-          log_probs[at] = arc.log_prob;
-          targets[at++] = arc.target;
-        }
-        const bool has_end = reader.has_end(int32_t(state));
-        ends[state] = has_end ? double(reader.end_weight(int32_t(state))) : std::numeric_limits<double>::quiet_NaN();
+  return with_automaton(*automaton, [&](auto lm) -> int64_t {
+    FormReader reader(lm, *words);
+    for (int64_t state = first; state < last; ++state) {
+      int64_t at = offsets[state];
+      for (const FormArc& arc : reader.read(int32_t(state))) {
+        forms[at] = arc.form;
+        log_probs[at] = arc.log_prob;
+        targets[at++] = arc.target;
       }
-      return 0;
-    });
+      const bool has_end = reader.has_end(int32_t(state));
+      ends[state] = has_end ? double(reader.end_weight(int32_t(state))) : std::numeric_limits<double>::quiet_NaN();
+    }
+    return 0;
   });
 }
 
 // log p(</s>) in some states of a language model over words.
 NGPULM_EXPORT int64_t ngpulm_score_ends(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmWords* words,
                                         const int32_t* states, double* scores) {
-  return guarded([&] {
-    return with_automaton(*automaton, [&](auto lm) -> int64_t {
-      const FormReader reader(lm, *words);
-      for (int64_t row = first; row < last; ++row) scores[row] = reader.score_end(states[row]);
-      return 0;
-    });
+  return with_automaton(*automaton, [&](auto lm) -> int64_t {
+    const FormReader reader(lm, *words);
+    for (int64_t row = first; row < last; ++row) scores[row] = reader.score_end(states[row]);
+    return 0;
   });
 }

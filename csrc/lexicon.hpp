@@ -3,27 +3,18 @@
 #pragma once
 #include "automaton.hpp"
 
-// As hf_ngpulm/lexicon/trie.py declares it.
+// See hf_ngpulm/lexicon/trie.py.
 struct NgpulmSpellingTrie {
   const int64_t* path_offsets;
-  const int32_t* path_nodes;
-  const int32_t* path_tokens;
-  const int32_t* depths;
+  const int32_t *path_nodes, *path_tokens, *depths;
   const int64_t* child_offsets;
-  const int32_t* child_tokens;
-  const int32_t* child_nodes;
-  const int32_t* child_forms;
-  const int32_t* end_forms;
-  int32_t num_forms;
-  int32_t num_nodes;
+  const int32_t *child_tokens, *child_nodes, *child_forms, *end_forms;
+  int32_t num_forms, num_nodes;
 };
 
-// As hf_ngpulm/lexicon/word_lm.py declares it.
+// See hf_ngpulm/lexicon/word_lm.py.
 struct NgpulmWords {
-  const int64_t* first_form;
-  const int64_t* forms_of_word;
-  const int64_t* first_word;
-  const int64_t* words_of_form;
+  const int64_t *first_form, *forms_of_word, *first_word, *words_of_form;
   int32_t num_words;
 };
 

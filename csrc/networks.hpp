@@ -6,37 +6,20 @@
 #include "products.hpp"
 #include "vectors.hpp"
 
-// As hf_ngpulm/search/networks/cpu.py declares it. Of the layers [L, 4] the addresses of `weight_ih` [4H, X], `weight_hh`
+// See hf_ngpulm/search/networks/cpu.py. Of the layers [L, 4] the addresses of `weight_ih` [4H, X], `weight_hh`
 // [4H, H], `bias_ih` and `bias_hh` [4H]; none if the prediction network is a convolution over the last `places` tokens.
 struct NgpulmNetworks {
   const int64_t* layers;
-  const float* embedding;
-  const float* convolution;
-  const float* convolution_bias;
-  const float* projection;
-  const float* projection_bias;
-  const float* head;
-  const float* head_bias;
+  const float *embedding, *convolution, *convolution_bias, *projection, *projection_bias, *head, *head_bias;
   float* laid_out;
-  int64_t num_layers;
-  int64_t tokens;
-  int64_t embedded;
-  int64_t places;
-  int64_t size;
-  int64_t width;
-  int64_t outputs;
-  int64_t activation;
-  int64_t separate_blank;
+  int64_t num_layers, tokens, embedded, places, size, width, outputs, activation, separate_blank;
 };
 
-// What the networks know in each of `slots` slots, as hf_ngpulm/search/networks/cpu.py declares it: of the state
-// [parts, slots, H] hidden states of all layers and then cells, or the embeddings of the tokens before the last; predictions
-// [slots, D].
+// What the networks know in each of `slots` slots: of the state [parts, slots, H] hidden states of all layers and then cells, or
+// the embeddings of the tokens before the last; predictions [slots, D].
 struct NgpulmSlots {
-  float* states;
-  float* predictions;
-  int64_t slots;
-  int64_t parts;
+  float *states, *predictions;
+  int64_t slots, parts;
 };
 
 namespace ngpulm {

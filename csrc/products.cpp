@@ -1,5 +1,7 @@
 #include "products.hpp"
 
+#include "vectors.hpp"
+
 #ifndef __has_builtin
 #define __has_builtin(name) 0
 #endif
@@ -8,26 +10,15 @@ namespace ngpulm {
 
 namespace {
 
-// The widest vectors, and the tile of sums that fits the registers: rows, and vectors of a row.
-#if defined(__AVX512F__)
-constexpr int WIDTH = 16, ROWS = 8, VECTORS = 3;
-#elif defined(__AVX2__)
-constexpr int WIDTH = 8, ROWS = 4, VECTORS = 3;
-#elif defined(__aarch64__)
-constexpr int WIDTH = 4, ROWS = 8, VECTORS = 3;
+// The tile of sums that fits the registers: rows, and vectors of a row.
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int ROWS = 8, VECTORS = 3;
 #else
-constexpr int WIDTH = 4, ROWS = 4, VECTORS = 2;
+constexpr int ROWS = 4, VECTORS = WIDTH == 4 ? 2 : 3;
 #endif
 constexpr int64_t PANEL = VECTORS * WIDTH;
-typedef float Vector __attribute__((vector_size(4 * WIDTH)));
 
-Vector load(const float* address) {
-  Vector vector;
-  std::memcpy(&vector, address, sizeof vector);
-  return vector;
-}
-
-Vector multiply_add(Vector a, Vector b, Vector c) {
+Wide multiply_add(Wide a, Wide b, Wide c) {
 #if !defined(__FMA__) && !defined(__aarch64__)
   return a * b + c;
 #elif __has_builtin(__builtin_elementwise_fma)
@@ -54,18 +45,18 @@ template <int R, int C, int P = 1>
 void tile(const Layer& layer, int64_t begin, const float* x, int64_t x_stride, float* out, int64_t out_stride) {
   const float *panels = layer.panels + begin * layer.inputs, *biases = layer.biases + begin;
   const int64_t next_panel = C * WIDTH * layer.inputs;
-  Vector sums[R][P * C];
+  Wide sums[R][P * C];
   repeat<R>([&](auto r) { repeat<P * C>([&](auto c) { sums[r][c] = load(biases + c * WIDTH); }); });
   for (int64_t k = 0; k < layer.inputs; ++k) {
-    Vector weights[P * C];
+    Wide weights[P * C];
     repeat<P>([&](auto p) { repeat<C>([&](auto c) { weights[p * C + c] = load(panels + p * next_panel + (k * C + c) * WIDTH); }); });
     repeat<R>([&](auto r) {
-      const Vector value = x[r * x_stride + k] - Vector{};
+      const Wide value = x[r * x_stride + k] - Wide{};
       repeat<P * C>([&](auto c) { sums[r][c] = multiply_add(value, weights[c], sums[r][c]); });
     });
   }
   repeat<R>([&](auto r) {
-    repeat<P * C>([&](auto c) { std::memcpy(out + begin + r * out_stride + c * WIDTH, &sums[r][c], sizeof(Vector)); });
+    repeat<P * C>([&](auto c) { std::memcpy(out + begin + r * out_stride + c * WIDTH, &sums[r][c], sizeof(Wide)); });
   });
 }
 

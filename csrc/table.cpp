@@ -1,12 +1,11 @@
 // Finding n-grams in a table that is being made: hf_ngpulm/ngrams/table.py tells the story.
 #include "core.hpp"
 
-// As hf_ngpulm/ngrams/nodes.py declares it: the orders that are there, numbered through as nodes after the empty n-gram (node 0).
+// See hf_ngpulm/ngrams/nodes.py: the orders that are there, numbered through as nodes after the empty n-gram (node 0).
 // What follows a node is first_child[node] .. first_child[node + 1] - 1, ascending. `unigram_of` a token is 0 where it has none.
 struct NgpulmNGramNodes {
   const int32_t* tokens;
-  const int64_t* first_child;
-  const int64_t* unigram_of;
+  const int64_t *first_child, *unigram_of;
   int64_t num_ids;
 };
 

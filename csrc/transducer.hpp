@@ -3,15 +3,12 @@
 #include "automaton.hpp"
 #include "vectors.hpp"
 
-// As hf_ngpulm/search/networks/cpu.py declares it. Logits are those of the token classes, the blank among them, and after
+// See hf_ngpulm/search/networks/cpu.py. Logits are those of the token classes, the blank among them, and after
 // them those of the durations, of which an RNN-T has none. `measure` is a place among hf_ngpulm/search/confidence.py's
 // MEASURES, -1 for none.
 struct NgpulmClasses {
   const int64_t* durations;
-  int64_t num_durations;
-  int64_t tokens;
-  int64_t blank;
-  int64_t measure;
+  int64_t num_durations, tokens, blank, measure;
   float alpha;
 };
 

@@ -35,7 +35,7 @@ struct AllFrames {
 // Search rows, up to `held` at once, as far as their frames reach.
 template <class LM>
 int64_t search_rows(int64_t first, int64_t last, int64_t held, BeamStep<LM>& step, Networks& network, const AllFrames& frames,
-                    const NgpulmClasses& classes, const NgpulmBeamRules& rules, const NgpulmBeamRows& rows, const NgpulmBeam& beam,
+                    const NgpulmClasses& classes, const NgpulmBeamSettings& rules, const NgpulmBeamRows& rows, const NgpulmBeam& beam,
                     const NgpulmBeamSteps& steps) {
   const int64_t num_beams = beam.num_beams;
   std::vector<int64_t> going;
@@ -87,27 +87,25 @@ using namespace ngpulm;
 // Write what LMs add to each class after the hypotheses of some rows, numbers `rows[first]` .. `rows[last - 1]`, where they add
 // anything. Returns -1, or the first row whose states don't exist.
 NGPULM_EXPORT int64_t ngpulm_beam_lines(int64_t first, int64_t last, const int64_t* numbers, const NgpulmAutomaton* automaton,
-                                        const NgpulmClasses* classes, const NgpulmBeamRules* rules, const NgpulmBeamRows* rows,
+                                        const NgpulmClasses* classes, const NgpulmBeamSettings* rules, const NgpulmBeamRows* rows,
                                         const NgpulmBeam* beam, const NgpulmBeamSteps* steps) {
-  return guarded([&] {
-    return with_automaton(*automaton, [&](auto lm) -> int64_t {
-      BeamStep step(lm, *classes, *rules, *rows, *beam, *steps, last - first);
-      std::vector<int64_t> live;
-      for (int64_t i = first; i < last; ++i) {
-        const int64_t row = numbers[i];
-        if (!step.has_states(row)) return row;
-        for (int64_t k = 0; k < beam->num_beams; ++k)
-          if (take(*beam, row, k).is_live()) live.push_back(row * beam->num_beams + k);
-      }
-      step.write_lines(live);
-      return DONE;
-    });
+  return with_automaton(*automaton, [&](auto lm) -> int64_t {
+    BeamStep step(lm, *classes, *rules, *rows, *beam, *steps, last - first);
+    std::vector<int64_t> live;
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t row = numbers[i];
+      if (!step.has_states(row)) return row;
+      for (int64_t k = 0; k < beam->num_beams; ++k)
+        if (take(*beam, row, k).is_live()) live.push_back(row * beam->num_beams + k);
+    }
+    step.write_lines(live);
+    return DONE;
   });
 }
 
 // Put what the networks predict before the first token into the first slot of some rows, and what the internal LM says then.
 NGPULM_EXPORT int64_t ngpulm_beam_begin(int64_t first, int64_t last, const int64_t* numbers, const NgpulmClasses* classes,
-                                        const NgpulmBeamRules* rules, const NgpulmBeam* beam, const NgpulmNetworks* networks,
+                                        const NgpulmBeamSettings* rules, const NgpulmBeam* beam, const NgpulmNetworks* networks,
                                         const NgpulmSlots* slots) {
   return guarded([&]() -> int64_t {
     if (first == last) return DONE;
@@ -125,25 +123,23 @@ NGPULM_EXPORT int64_t ngpulm_beam_begin(int64_t first, int64_t last, const int64
 // Search each row as far as its frames [B, longest, D] reach, with the networks. Returns -1, -2 if the room for steps was too
 // small for any (call it again with more), or the first row whose states don't exist.
 NGPULM_EXPORT int64_t ngpulm_beam_rows(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,
-                                       const NgpulmBeamRules* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,
+                                       const NgpulmBeamSettings* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,
                                        const NgpulmBeamSteps* steps, const NgpulmNetworks* networks, const NgpulmSlots* slots,
                                        const float* frames, int64_t longest) {
-  return guarded([&] {
-    return with_automaton(*automaton, [&](auto lm) -> int64_t {
-      const int64_t held = std::max<int64_t>(1, std::min(HYPOTHESES / beam->num_beams, last - first));
-      BeamStep step(lm, *classes, *rules, *rows, *beam, *steps, (last - first) * longest);
-      for (int64_t row = first; row < last; ++row)
-        if (!step.has_states(row)) return row;
-      Networks network(*networks, *slots, held * beam->num_beams, held * beam->num_beams);
-      const AllFrames all{frames, longest, networks->width};
-      return search_rows(first, last, held, step, network, all, *classes, *rules, *rows, *beam, *steps);
-    });
+  return with_automaton(*automaton, [&](auto lm) -> int64_t {
+    const int64_t held = std::max<int64_t>(1, std::min(HYPOTHESES / beam->num_beams, last - first));
+    BeamStep step(lm, *classes, *rules, *rows, *beam, *steps, (last - first) * longest);
+    for (int64_t row = first; row < last; ++row)
+      if (!step.has_states(row)) return row;
+    Networks network(*networks, *slots, held * beam->num_beams, held * beam->num_beams);
+    const AllFrames all{frames, longest, networks->width};
+    return search_rows(first, last, held, step, network, all, *classes, *rules, *rows, *beam, *steps);
   });
 }
 
 // Where others' networks run: number the hypotheses of all rows that go on. `lines` [B, K] are their numbers, -1 for others;
 // `slots` and `frames` those of the numbers, of all rows (`longest` frames each). Returns how many there are.
-NGPULM_EXPORT int64_t ngpulm_beam_open(int64_t batch, const NgpulmBeamRules* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,
+NGPULM_EXPORT int64_t ngpulm_beam_open(int64_t batch, const NgpulmBeamSettings* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,
                                        int64_t longest, int64_t* lines, int64_t* slots, int64_t* frames) {
   return guarded([&] {
     int64_t count = 0;
@@ -165,27 +161,25 @@ NGPULM_EXPORT int64_t ngpulm_beam_open(int64_t batch, const NgpulmBeamRules* rul
 // Take one step with each row that has lines of `logits` [N, C]. New tokens (see `NewTokens`) of the rows are put after
 // `first * K`; returns their number, or -1 if states of a row don't exist.
 NGPULM_EXPORT int64_t ngpulm_beam_step(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,
-                                       const NgpulmBeamRules* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,
+                                       const NgpulmBeamSettings* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,
                                        const NgpulmBeamSteps* steps, const float* logits, const int64_t* lines, int64_t* sources,
                                        int64_t* tokens, int64_t* targets) {
-  return guarded([&] {
-    return with_automaton(*automaton, [&](auto lm) -> int64_t {
-      BeamStep step(lm, *classes, *rules, *rows, *beam, *steps, last - first);
-      const int64_t num_beams = beam->num_beams, outputs = classes->tokens + classes->num_durations;
-      NewTokens fresh;
-      for (int64_t row = first; row < last; ++row) {
-        if (!step.has_states(row)) return -1;
-        step.run(row, [&](int64_t k) {
-          const int64_t line = lines[row * num_beams + k];
-          return line < 0 ? nullptr : logits + line * outputs;
-        }, fresh);
-      }
-      step.write_lines(fresh.hypotheses);
-      std::copy(fresh.sources.begin(), fresh.sources.end(), sources + first * num_beams);
-      std::copy(fresh.tokens.begin(), fresh.tokens.end(), tokens + first * num_beams);
-      std::copy(fresh.targets.begin(), fresh.targets.end(), targets + first * num_beams);
-      return fresh.size();
-    });
+  return with_automaton(*automaton, [&](auto lm) -> int64_t {
+    BeamStep step(lm, *classes, *rules, *rows, *beam, *steps, last - first);
+    const int64_t num_beams = beam->num_beams, outputs = classes->tokens + classes->num_durations;
+    NewTokens fresh;
+    for (int64_t row = first; row < last; ++row) {
+      if (!step.has_states(row)) return -1;
+      step.run(row, [&](int64_t k) {
+        const int64_t line = lines[row * num_beams + k];
+        return line < 0 ? nullptr : logits + line * outputs;
+      }, fresh);
+    }
+    step.write_lines(fresh.hypotheses);
+    std::copy(fresh.sources.begin(), fresh.sources.end(), sources + first * num_beams);
+    std::copy(fresh.tokens.begin(), fresh.tokens.end(), tokens + first * num_beams);
+    std::copy(fresh.targets.begin(), fresh.targets.end(), targets + first * num_beams);
+    return fresh.size();
   });
 }
 

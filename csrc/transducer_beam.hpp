@@ -1,20 +1,14 @@
-// What beam searches for transducers keep. hf_ngpulm/search/transducer_beam/cpu.py declares the same structs, and says what the
-// searches are; the definition is hf_ngpulm/search/transducer_beam/reference.py.
+// What beam searches for transducers keep. hf_ngpulm/search/transducer_beam/cpu.py says what the searches are; the definition is
+// hf_ngpulm/search/transducer_beam/reference.py.
 #pragma once
 #include "transducer.hpp"
 
 // What holds for all rows: `aes_steps` are 0 for ALSD; of the automata the first `num_lms` are language models.
-struct NgpulmBeamRules {
-  int64_t vocab_size;
-  int64_t num_lms;
-  int64_t max_symbols;
-  int64_t aes_steps;
-  int64_t most_extensions;
+struct NgpulmBeamSettings {
+  int64_t vocab_size, num_lms, max_symbols, aes_steps, most_extensions;
   double aes_gamma;
   float ilm_weight;
-  uint8_t blank_aware;
-  uint8_t late;
-  uint8_t log_sum;
+  uint8_t blank_aware, late, log_sum;
 };
 
 // Hypotheses [B, K], automata's states and scores [B, K, M]; an empty place has the score -inf. A hypothesis's prediction, and
@@ -22,47 +16,28 @@ struct NgpulmBeamRules {
 // that of some tokens (`slot_sizes` is -1 where it is none's) and was last used at a time of the row's clock, the last column
 // of `slot_uses` [B, slots + 1].
 struct NgpulmBeam {
-  double* scores;
-  double* acoustic_scores;
-  int64_t* times;
-  int64_t* symbols;
-  int64_t* sizes;
-  int64_t* last_tokens;
-  int64_t* hashes;
-  int64_t* parent_hashes;
-  int64_t* slots;
+  double *scores, *acoustic_scores;
+  int64_t *times, *symbols, *sizes, *last_tokens, *hashes, *parent_hashes, *slots;
   int32_t* lm_states;
-  float* lm_scores;
-  float* lines;
-  int64_t* bad_frames;
-  int64_t* slot_hashes;
-  int64_t* slot_sizes;
-  int64_t* slot_uses;
-  int64_t num_beams;
-  int64_t num_automata;
-  int64_t slots_of_row;
+  float *lm_scores, *lines;
+  int64_t *bad_frames, *slot_hashes, *slot_sizes, *slot_uses, num_beams, num_automata, slots_of_row;
 };
 
 // Of each row its frames, the frame before which steps are taken, the farthest that a step may lead where more frames may come
 // (see `open`), steps that have been taken at this frame (AES), and weights [B, M] with the total of the LMs'.
 struct NgpulmBeamRows {
-  int64_t* lengths;
-  int64_t* limits;
+  int64_t *lengths, *limits;
   const int64_t* reaches;
   int64_t* phases;
-  const float* weights;
-  const float* totals;
+  const float *weights, *totals;
 };
 
 // Steps that rows have taken, and room for `room`: links, labels, moves and sums [room, B, K], see tracing.py.
 struct NgpulmBeamSteps {
   int64_t* used;
-  int32_t* links;
-  int32_t* labels;
-  int32_t* moves;
+  int32_t *links, *labels, *moves;
   float* sums;
-  int64_t room;
-  int64_t batch;
+  int64_t room, batch;
 };
 
 namespace ngpulm {
@@ -92,7 +67,7 @@ inline void put(const NgpulmBeam& beam, int64_t row, int64_t k, const Hypothesis
 
 // Put the places of a row's hypotheses that go on into `found`: those before the limit, unless one of the row may get beyond it,
 // since where a step beyond the last frame leads depends on what comes. In AES, when none is left, all go to the next frame.
-inline void open(const NgpulmBeam& beam, const NgpulmBeamRows& rows, const NgpulmBeamRules& rules, int64_t row,
+inline void open(const NgpulmBeam& beam, const NgpulmBeamRows& rows, const NgpulmBeamSettings& rules, int64_t row,
                  std::vector<int32_t>& found) {
   const double* scores = beam.scores + row * beam.num_beams;
   const int64_t* times = beam.times + row * beam.num_beams;

@@ -1,6 +1,5 @@
 // One step of a row in beam search for transducers: from the logits of its hypotheses to what they become.
 #pragma once
-#include "logs.hpp"
 #include "transducer_lines.hpp"
 
 namespace ngpulm {
@@ -40,11 +39,6 @@ struct Group {
   double score, acoustic_score;
   int32_t best;
 };
-
-inline int64_t extended_hash(int64_t hash, int64_t token) {
-  const int64_t mixed = int64_t((uint64_t(hash) + uint64_t(token) + 1) * 6364136223846793005u + 1442695040888963407u);
-  return mixed ^ (mixed >> 29);
-}
 
 // The highest classes of what hypotheses are given.
 class Highest {
@@ -97,7 +91,7 @@ template <class LM>
 class BeamStep {
  public:
   // Args: calls: how many steps it will be asked for, about.
-  BeamStep(const LM& lm, const NgpulmClasses& classes, const NgpulmBeamRules& rules, const NgpulmBeamRows& rows, const NgpulmBeam& beam,
+  BeamStep(const LM& lm, const NgpulmClasses& classes, const NgpulmBeamSettings& rules, const NgpulmBeamRows& rows, const NgpulmBeam& beam,
            const NgpulmBeamSteps& steps, int64_t calls)
       : lm_(lm), classes_(classes), rules_(rules), rows_(rows), beam_(beam), steps_(steps),
         lines_(lm, rules, beam, rows.weights, classes.tokens, beam.lines ? calls : 0), highest_(classes.tokens),
@@ -395,7 +389,7 @@ class BeamStep {
 
   const LM& lm_;
   const NgpulmClasses& classes_;
-  const NgpulmBeamRules& rules_;
+  const NgpulmBeamSettings& rules_;
   const NgpulmBeamRows& rows_;
   const NgpulmBeam& beam_;
   const NgpulmBeamSteps& steps_;

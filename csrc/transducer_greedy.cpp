@@ -6,31 +6,26 @@
 #include "networks.hpp"
 #include "transducer.hpp"
 
-// As hf_ngpulm/search/transducer_greedy/cpu.py declares them.
+// See hf_ngpulm/search/transducer_greedy/cpu.py.
 struct NgpulmGreedyRules {
-  int64_t vocab_size;
-  int64_t max_symbols;
+  int64_t vocab_size, max_symbols;
   float ilm_weight;
 };
 
 struct NgpulmGreedyRows {
   const int64_t* ends;
   const float* weights;
-  int64_t* times;
-  int64_t* symbols;
+  int64_t *times, *symbols;
   int32_t* lm_states;
   double* acoustic_scores;
   float* lm_scores;
   double* ilm_scores;
-  int64_t* bad_frames;
-  int64_t num_automata;
+  int64_t *bad_frames, num_automata;
 };
 
 // Of each row `room` places for steps: class, frames moved on after it, and what the confidence in it is made of.
 struct NgpulmGreedySteps {
-  int64_t* counts;
-  int64_t* tokens;
-  int64_t* moves;
+  int64_t *counts, *tokens, *moves;
   float* sums;
   int64_t room;
 };
@@ -51,19 +46,16 @@ struct Said {
 template <class LM>
 class Greedy {
  public:
-  Greedy(const LM& lm, const NgpulmClasses& classes, const NgpulmGreedyRules& rules, const NgpulmGreedyRows& rows)
-      : lm_(lm), classes_(classes), rules_(rules), rows_(rows), fused_(classes.tokens), one_(std::max<int64_t>(rules.vocab_size, 1)) {}
+  Greedy(const LM& lm, const NgpulmClasses& classes, const NgpulmGreedyRules& rules, const NgpulmGreedyRows& rows,
+         const NgpulmGreedySteps& steps)
+      : lm_(lm), classes_(classes), rules_(rules), rows_(rows), steps_(steps), fused_(classes.tokens), one_(std::max<int64_t>(rules.vocab_size, 1)) {}
 
   bool goes_on(int64_t row) const { return rows_.times[row] < rows_.ends[row] && rows_.bad_frames[row] < 0; }
 
-  bool has_states(int64_t row) const {
-    const int32_t* states = rows_.lm_states + row * rows_.num_automata;
-    return std::all_of(states, states + rows_.num_automata, [&](int32_t state) { return lm_.has(state); });
-  }
+  bool has_states(int64_t row) const { return lm_.has_all(rows_.lm_states + row * rows_.num_automata, rows_.num_automata); }
 
-  // Follow the blanks of a row through the frames of a window; `took(place, move)` is told of each.
-  template <class Took>
-  Said follow_blanks(int64_t row, const float* logits, int64_t stride, int64_t frames, Took&& took) {
+  // Follow the blanks of a row through the frames of a window.
+  Said follow_blanks(int64_t row, const float* logits, int64_t stride, int64_t frames) {
     const int64_t tokens = classes_.tokens, blank = classes_.blank;
     for (int64_t place = 0; place < frames;) {
       const float* line = logits + place * stride;
@@ -82,7 +74,7 @@ class Greedy {
       if (said.best != blank) return {place, said.best, move, said.log_sum, duration_log_prob};
       move = std::max<int64_t>(move, 1);
       rows_.acoustic_scores[row] += line[blank] - said.log_sum + duration_log_prob;
-      took(place, move);
+      put(row, blank, move, 0.f);
       rows_.symbols[row] = 0;
       rows_.times[row] += move;
       place += move;
@@ -99,6 +91,8 @@ class Greedy {
     const bool listens = std::any_of(weights, weights + rows_.num_automata, [](float weight) { return weight != 0.f; });
     const int64_t candidates = listens ? std::min(rules_.vocab_size, classes_.tokens) : classes_.tokens;
     const float score = said.duration_log_prob - said.log_sum;
+    // The confidence is that in the model's own choice.
+    const float sum = classes_.measure < 0 ? 0.f : sum_for_confidence(classes_, logits, said.log_sum, logits[said.token]);
     if (said.token < candidates && (listens || rules_.ilm_weight != 0.f)) {
       float* fused = std::copy_n(logits, candidates, fused_.data()) - candidates;
       for (int64_t m = 0; m < rows_.num_automata; ++m)
@@ -126,13 +120,20 @@ class Greedy {
       rows_.symbols[row] = 0;
       rows_.times[row] += said.move;
     }
+    put(row, said.token, said.move, sum);
   }
 
  private:
+  void put(int64_t row, int64_t token, int64_t move, float sum) {
+    const int64_t at = row * steps_.room + steps_.counts[row]++;
+    steps_.tokens[at] = token, steps_.moves[at] = move, steps_.sums[at] = sum;
+  }
+
   const LM& lm_;
   const NgpulmClasses& classes_;
   const NgpulmGreedyRules& rules_;
   const NgpulmGreedyRows& rows_;
+  const NgpulmGreedySteps& steps_;
   Floats fused_, one_;
   std::vector<int32_t> chain_;
 };
@@ -143,33 +144,25 @@ class Greedy {
 
 using namespace ngpulm;
 
-// Follow the blanks of each row through a window of frames to its first token, and choose that with the LM. `logits`
-// [rows, window, C] and `internal` [rows, tokens] (the internal LM's log-probabilities; null if its weight is 0) are those of
-// others' networks. `tokens` and `moves` [rows, window] are the steps, -1 for none. Returns -1, or the first row whose states
-// don't exist.
+// Take rows of `numbers` through a window of frames each, to their first token: `tokens` gets that, or -1. `logits` [numbers, window,
+// C] and `internal` [rows, tokens] (the internal LM's log-probabilities; null if its weight is 0) are those of others' networks.
+// Returns -1, or the first row whose states don't exist.
 NGPULM_EXPORT int64_t ngpulm_greedy_window(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,
-                                           const NgpulmGreedyRules* rules, const NgpulmGreedyRows* rows, const float* logits,
-                                           const float* internal, int64_t window, int64_t* tokens, int64_t* moves) {
-  return guarded([&] {
-    return with_automaton(*automaton, [&](auto lm) -> int64_t {
-      Greedy search(lm, *classes, *rules, *rows);
-      const int64_t outputs = classes->tokens + classes->num_durations;
-      for (int64_t row = first; row < last; ++row) {
-        if (!search.has_states(row)) return row;
-        const float* lines = logits + row * window * outputs;
-        int64_t *said_tokens = tokens + row * window, *said_moves = moves + row * window;
-        Said said = search.follow_blanks(row, lines, outputs, std::min(window, rows->ends[row] - rows->times[row]),
-                                         [&](int64_t place, int64_t move) {
-                                           said_tokens[place] = classes->blank;
-                                           said_moves[place] = move;
-                                         });
-        if (said.place < 0) continue;
-        search.choose(row, lines + said.place * outputs, internal ? internal + row * classes->tokens : nullptr, said);
-        said_tokens[said.place] = said.token;
-        said_moves[said.place] = said.move;
-      }
-      return -1;
-    });
+                                           const NgpulmGreedyRules* rules, const NgpulmGreedyRows* rows, const NgpulmGreedySteps* steps,
+                                           const int64_t* numbers, const float* logits, const float* internal, int64_t window,
+                                           int64_t* tokens) {
+  return with_automaton(*automaton, [&](auto lm) -> int64_t {
+    Greedy search(lm, *classes, *rules, *rows, *steps);
+    const int64_t outputs = classes->tokens + classes->num_durations;
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t row = numbers[i];
+      if (!search.has_states(row)) return row;
+      Said said = search.follow_blanks(row, logits + i * window * outputs, outputs, std::min(window, rows->ends[row] - rows->times[row]));
+      if (said.place >= 0)
+        search.choose(row, logits + (i * window + said.place) * outputs, internal ? internal + row * classes->tokens : nullptr, said);
+      tokens[i] = said.token;
+    }
+    return -1;
   });
 }
 
@@ -179,66 +172,56 @@ NGPULM_EXPORT int64_t ngpulm_greedy_rows(int64_t first, int64_t last, const Ngpu
                                          const NgpulmGreedyRules* rules, const NgpulmGreedyRows* rows, const NgpulmGreedySteps* steps,
                                          const NgpulmNetworks* networks, const NgpulmSlots* slots, uint8_t* begun, const float* frames,
                                          int64_t longest, int64_t window) {
-  return guarded([&] {
-    return with_automaton(*automaton, [&](auto lm) -> int64_t {
-      Greedy search(lm, *classes, *rules, *rows);
-      const int64_t most = std::max<int64_t>(1, std::min(ROWS, last - first));
-      Networks network(*networks, *slots, most, most * window);
-      std::vector<int64_t> going, emitting, tokens;
-      std::vector<Said> said(most);
-      int64_t following = first, begins_as = -1;  // the first row that begins shows the others how
-      const auto has_room = [&](int64_t row) { return steps->counts[row] + window <= steps->room; };
-      const auto put = [&](int64_t row, int64_t token, int64_t move, float sum) {
-        const int64_t at = row * steps->room + steps->counts[row]++;
-        steps->tokens[at] = token, steps->moves[at] = move, steps->sums[at] = sum;
-      };
-      for (int64_t row = first; row < last; ++row) {
-        if (!search.has_states(row)) return row;
-        if (begun[row] || !search.goes_on(row)) continue;
-        if (begins_as < 0) network.begin(row, classes->blank);
-        else network.copy(begins_as, row);
-        begins_as = row, begun[row] = true;
-      }
-      for (;;) {
-        // Rows that have ended make room for the next.
-        size_t kept = 0;
-        for (int64_t row : going)
-          if (search.goes_on(row) && has_room(row)) going[kept++] = row;
-        going.resize(kept);
-        for (; int64_t(going.size()) < most && following < last; ++following)
-          if (search.goes_on(following) && has_room(following)) going.push_back(following);
-        if (going.empty()) return -1;
+  return with_automaton(*automaton, [&](auto lm) -> int64_t {
+    Greedy search(lm, *classes, *rules, *rows, *steps);
+    const int64_t most = std::max<int64_t>(1, std::min(ROWS, last - first));
+    Networks network(*networks, *slots, most, most * window);
+    std::vector<int64_t> going, emitting, tokens;
+    std::vector<Said> said(most);
+    int64_t following = first, begins_as = -1;  // the first row that begins shows the others how
+    const auto has_room = [&](int64_t row) { return steps->counts[row] + window <= steps->room; };
+    for (int64_t row = first; row < last; ++row) {
+      if (!search.has_states(row)) return row;
+      if (begun[row] || !search.goes_on(row)) continue;
+      if (begins_as < 0) network.begin(row, classes->blank);
+      else network.copy(begins_as, row);
+      begins_as = row, begun[row] = true;
+    }
+    for (;;) {
+      // Rows that have ended make room for the next.
+      size_t kept = 0;
+      for (int64_t row : going)
+        if (search.goes_on(row) && has_room(row)) going[kept++] = row;
+      going.resize(kept);
+      for (; int64_t(going.size()) < most && following < last; ++following)
+        if (search.goes_on(following) && has_room(following)) going.push_back(following);
+      if (going.empty()) return -1;
 
-        int64_t lines = 0;
-        for (int64_t row : going)
-          for (int64_t time = rows->times[row]; time < std::min(rows->times[row] + window, rows->ends[row]); ++time)
-            network.hear(lines++, frames + (row * longest + time) * networks->width, row);
-        network.join(lines, classes->blank);
+      int64_t lines = 0;
+      for (int64_t row : going)
+        for (int64_t time = rows->times[row]; time < std::min(rows->times[row] + window, rows->ends[row]); ++time)
+          network.hear(lines++, frames + (row * longest + time) * networks->width, row);
+      network.join(lines, classes->blank);
 
-        emitting.clear(), tokens.clear();
-        lines = 0;
-        for (int64_t row : going) {
-          const int64_t line = lines, ahead = std::min(window, rows->ends[row] - rows->times[row]);
-          lines += ahead;
-          Said found = search.follow_blanks(row, network.logits(line), network.stride(), ahead,
-                                            [&](int64_t, int64_t move) { put(row, classes->blank, move, 0.f); });
-          if (found.place < 0) continue;
-          found.place += line;
-          said[emitting.size()] = found;
-          emitting.push_back(row);
-        }
-        const int64_t count = int64_t(emitting.size());
-        if (rules->ilm_weight != 0.f) network.ask_internal_lm(count, emitting.data(), classes->blank, classes->tokens);
-        for (int64_t i = 0; i < count; ++i) {
-          const float* logits = network.logits(said[i].place);
-          // The confidence is that in the model's own choice.
-          const float sum = classes->measure < 0 ? 0.f : sum_for_confidence(*classes, logits, said[i].log_sum, logits[said[i].token]);
-          search.choose(emitting[i], logits, rules->ilm_weight != 0.f ? network.internal_lm(i) : nullptr, said[i]);
-          put(emitting[i], said[i].token, said[i].move, sum);
-          tokens.push_back(said[i].token);
-        }
-        network.predict(count, emitting.data(), tokens.data(), emitting.data());
+      emitting.clear(), tokens.clear();
+      lines = 0;
+      for (int64_t row : going) {
+        const int64_t line = lines, ahead = std::min(window, rows->ends[row] - rows->times[row]);
+        lines += ahead;
+        Said found = search.follow_blanks(row, network.logits(line), network.stride(), ahead);
+        if (found.place < 0) continue;
+        found.place += line;
+        said[emitting.size()] = found;
+        emitting.push_back(row);
       }
-    });
+      const int64_t count = int64_t(emitting.size());
+      if (rules->ilm_weight != 0.f) network.ask_internal_lm(count, emitting.data(), classes->blank, classes->tokens);
+      for (int64_t i = 0; i < count; ++i) {
+        const float* internal = rules->ilm_weight != 0.f ? network.internal_lm(i) : nullptr;
+        search.choose(emitting[i], network.logits(said[i].place), internal, said[i]);
+        tokens.push_back(said[i].token);
+      }
+      network.predict(count, emitting.data(), tokens.data(), emitting.data());
+    }
   });
 }

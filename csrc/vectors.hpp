@@ -23,16 +23,12 @@ struct AlignedAllocator {
 };
 using Floats = std::vector<float, AlignedAllocator<float>>;
 
-inline int32_t bits_of(float number) {
-  int32_t bits;
-  std::memcpy(&bits, &number, sizeof bits);
-  return bits;
-}
-
-inline float float_of(int32_t bits) {
-  float number;
-  std::memcpy(&number, &bits, sizeof number);
-  return number;
+// The same bits as another type.
+template <class To, class From>
+inline To bits_as(From from) {
+  To to;
+  std::memcpy(&to, &from, sizeof to);
+  return to;
 }
 
 inline float at_least(float number, float least) { return number < least ? least : number; }
@@ -51,7 +47,7 @@ inline float exp_of(float number) {
   value = multiply_add(value, rest, 5.0000001201e-1f);
   value = multiply_add(value * rest, rest, rest + 1.f);
   // The bits above the power of 2 leave at the top.
-  return value * float_of(int32_t((uint32_t(bits_of(shifted)) << 23) + (uint32_t(127) << 23)));
+  return value * bits_as<float>(int32_t((bits_as<uint32_t>(shifted) << 23) + (uint32_t(127) << 23)));
 }
 
 inline float sigmoid_of(float x) { return 1.f / (1.f + exp_of(-x)); }
@@ -108,15 +104,34 @@ inline float sum_of_exp(const float* numbers, int64_t size, float highest) {
   return sum_of(numbers, size, NEG_INF, [=](float x) { return exp_of(x - highest); });
 }
 
+// log(1 + exp(x)) of a number between -25 and 0, as 2 artanh(e / (2 + e)).
+inline float log_of_one_and(float x) {
+  const float e = exp_of(x), s = e / (e + 2.f), square = s * s;
+  float sum = multiply_add(square, 1.f / 15, 1.f / 13);
+  sum = multiply_add(sum, square, 1.f / 11);
+  sum = multiply_add(sum, square, 1.f / 9);
+  sum = multiply_add(sum, square, 1.f / 7);
+  sum = multiply_add(sum, square, 1.f / 5);
+  sum = multiply_add(sum, square, 1.f / 3);
+  sum = multiply_add(sum, square, 1.f);
+  return 2.f * s * sum;
+}
+
 // log(exp(a) + exp(b)). A summand less likely than the other by more than e^-25 is lost in single precision.
 inline double add_logs(double a, double b) {
   const double high = a > b ? a : b, low = a > b ? b : a, difference = low - high;
-  if (!(difference > -25.0)) return high;  // or both are -inf
-  // log(1 + e) = 2 artanh(e / (2 + e)), e at most 1.
-  const float e = exp_of(float(difference)), s = e / (e + 2.f), t = s * s;
-  float sum = multiply_add(t, 1.f / 15, 1.f / 13);
-  for (const float next : {1.f / 11, 1.f / 9, 1.f / 7, 1.f / 5, 1.f / 3, 1.f}) sum = multiply_add(sum, t, next);
-  return high + 2.f * s * sum;
+  return difference > -25.0 ? high + log_of_one_and(float(difference)) : high;  // or both are -inf
+}
+
+// The same of pairs of numbers, without branches: compilers make vector instructions of it.
+inline void add_all_logs(const double* a, const double* b, int64_t size, double* sums) {
+  for (int64_t i = 0; i < size; ++i) {
+    const double high = a[i] > b[i] ? a[i] : b[i], low = a[i] > b[i] ? b[i] : a[i];
+    const auto difference = float(low - high);  // NaN where both are -inf
+    const bool counts = difference > -25.f;
+    const float more = log_of_one_and(counts ? difference : -25.f);
+    sums[i] = counts ? high + double(more) : high;
+  }
 }
 
 // Where compilers find no vector instructions in a plain loop: vectors as wide as the registers, `LANES` in some of them.

@@ -1,4 +1,4 @@
-// What this library was built from, and which of its siblings this processor runs best.
+// What this library was built from, what it declares, and which of its siblings this processor runs best.
 #include "core.hpp"
 
 #ifndef NGPULM_SOURCES
@@ -8,6 +8,13 @@
 // (The build script looks for the name in the file.)
 static const char sources[] = "NGPULM_SOURCES=" NGPULM_SOURCES;
 NGPULM_EXPORT const char* ngpulm_sources() { return std::strchr(sources, '=') + 1; }
+
+// The package's structs and the exported functions, a line each; see `declarations` in build.py.
+NGPULM_EXPORT const char* ngpulm_declarations() {
+  return
+#include NGPULM_DECLARATIONS
+      ;
+}
 
 // Of x86-64 processors: 4 with AVX-512, 3 with AVX2, else 1. 1 elsewhere.
 NGPULM_EXPORT int64_t ngpulm_level() {

@@ -1,7 +1,6 @@
 """The one data structure, a backoff automaton in tensors, and its engines."""
 
 from .automaton import BackoffAutomaton
-from .convert import automaton_from_table, table_from_automaton
-from .parts import LMParts
+from .convert import LMParts, automaton_from_table, table_from_automaton
 
 __all__ = ["BackoffAutomaton", "LMParts", "automaton_from_table", "table_from_automaton"]

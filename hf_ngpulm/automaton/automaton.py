@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ class BackoffAutomaton(nn.Module):
     """A weighted automaton with backoff arcs, as buffers, and full-vocabulary queries for a batch of states.
 
     States are opaque int32 tensors of shape `[B]`. A row's automaton is the one in which its state lies: several
-    automata packed into one (see `pack`) are queried together, each row following its own. Token ids outside
+    automata in one set of tensors (see `AutomatonPool`) are queried together, each row following its own. Token ids outside
     `0 .. vocab_size - 1` (a blank, padding) score 0 and leave the state as it is. All scores are natural logs.
 
     Args:
@@ -54,47 +54,6 @@ class BackoffAutomaton(nn.Module):
             self.register_buffer(name, tensor.contiguous())
         self.register_buffer("roots", roots.contiguous())
         self.register_buffer("starts", starts.contiguous())
-
-    @classmethod
-    def pack(cls, automata: Sequence[BackoffAutomaton]) -> BackoffAutomaton:
-        """Join automata over the same vocabulary into one that answers for all of them in a single query.
-
-        Raises:
-            ValueError: nothing to pack, or vocabularies of different sizes.
-        """
-        if not automata:
-            raise ValueError("pack needs at least one automaton")
-        sizes = sorted({automaton.vocab_size for automaton in automata})
-        if len(sizes) > 1:
-            raise ValueError(f"automata over vocabularies of different sizes {sizes} can't be packed")
-        states, arcs = 0, 0
-        parts: list[list[Tensor]] = []
-        for number, automaton in enumerate(automata, start=1):
-            t = automaton.tensors
-            parts.append(
-                [
-                    (t.arc_offsets if number == len(automata) else t.arc_offsets[:-1]) + arcs,
-                    t.arc_tokens,
-                    t.arc_weights,
-                    t.arc_targets + states,
-                    t.backoff_states + states,
-                    t.backoff_weights,
-                    automaton.roots + states,
-                    automaton.starts + states,
-                ]
-            )
-            states, arcs = states + t.num_states, arcs + t.num_arcs
-        if max(states, arcs) >= 2**31:
-            raise ValueError(f"the pack would have {states} states, {arcs} arcs; at most 2**31 - 1 can be addressed")
-        *tensors, roots, starts = (torch.cat(columns) for columns in zip(*parts, strict=True))
-        return BackoffAutomaton(
-            AutomatonTensors(*tensors),
-            sizes[0],
-            max(automaton.context_length for automaton in automata),
-            roots,
-            starts,
-            automata[0].engine,
-        )
 
     def with_tensors(self, tensors: AutomatonTensors, context_length: int | None = None) -> BackoffAutomaton:
         """Return the same with other tensors."""

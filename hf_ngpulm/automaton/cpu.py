@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..engines.native import Function, Struct
-from ..engines.threads import in_threads
+from ..engines.threads import on_rows
 from .tensors import AutomatonTensors
 
 CPU = torch.device("cpu")  # not the default device, whatever that is
@@ -20,19 +20,6 @@ CPU = torch.device("cpu")  # not the default device, whatever that is
 class Automaton(Struct):
     """An automaton as the core reads it."""
 
-    name = "NgpulmAutomaton"
-    members = """
-        const int32_t* arc_offsets;
-        const void* arc_tokens;
-        const float* arc_weights;
-        const int32_t* arc_targets;
-        const int32_t* backoff_states;
-        const float* backoff_weights;
-        int32_t num_states;
-        int32_t vocab_size;
-        int32_t token_bytes;
-    """
-
     @classmethod
     def of(cls, tensors: AutomatonTensors, vocab_size: int) -> Automaton:
         """Return view tensors; `vocab_size` is one more than the vocabulary's where `</s>` may be asked for."""
@@ -40,27 +27,10 @@ class Automaton(Struct):
         return cls(**tensors._asdict(), num_states=tensors.num_states, vocab_size=vocab_size, token_bytes=token_bytes)
 
 
-_scores = Function(
-    "int64_t ngpulm_scores(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const int32_t* states, float* scores,"
-    " int32_t* targets)",
-    Automaton,
-)
-_step = Function(
-    "int64_t ngpulm_step(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const int32_t* states,"
-    " const int32_t* tokens, float* scores, int32_t* targets)",
-    Automaton,
-)
-_walk = Function(
-    "int64_t ngpulm_walk(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const int32_t* states,"
-    " const int32_t* token_ids, const int32_t* lengths, int64_t length, float* scores, int32_t* last_states)",
-    Automaton,
-)
-_states_after = Function(
-    "int64_t ngpulm_states_after(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const int32_t* starts,"
-    " const int32_t* roots, const int32_t* token_ids, const int32_t* lengths, int64_t length, int64_t context_length,"
-    " int32_t* last_states)",
-    Automaton,
-)
+_scores = Function("ngpulm_scores")
+_step = Function("ngpulm_step")
+_walk = Function("ngpulm_walk")
+_states_after = Function("ngpulm_states_after")
 
 
 def scores(automaton: AutomatonTensors, states: Tensor, vocab_size: int) -> Tensor:
@@ -79,7 +49,7 @@ def advance(automaton: AutomatonTensors, states: Tensor, vocab_size: int) -> tup
 def step(automaton: AutomatonTensors, states: Tensor, tokens: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
     out = torch.empty(states.shape, dtype=torch.float32, device=CPU)
     targets = torch.empty(states.shape, dtype=torch.int32, device=CPU)
-    _on_rows(_step, 64, Automaton.of(automaton, vocab_size), states, _int32(tokens), out, targets)
+    _on_rows(_step, 64, Automaton.of(automaton, vocab_size), states, int32(tokens), out, targets)
     return out, targets
 
 
@@ -89,7 +59,7 @@ def walk(
     out = torch.zeros(token_ids.shape, dtype=torch.float32, device=CPU)
     last = torch.empty(states.shape, dtype=torch.int32, device=CPU)
     length = token_ids.shape[1]
-    arguments = (states, _int32(token_ids), _int32(lengths), length, out, last)
+    arguments = (states, int32(token_ids), int32(lengths), length, out, last)
     _on_rows(_walk, 64 * length, Automaton.of(automaton, vocab_size), *arguments)
     return out, last
 
@@ -107,19 +77,19 @@ def states_after(
     length = token_ids.shape[1]
     _on_rows(
         _states_after, 64 * min(context_length, length), Automaton.of(automaton, vocab_size),
-        starts, _int32(roots), _int32(token_ids), _int32(lengths), length, context_length, last,
+        starts, int32(roots), int32(token_ids), int32(lengths), length, context_length, last,
     )  # fmt: skip
     return last
 
 
 def _on_rows(function: Function, elements_per_row: int, automaton: Automaton, states: Tensor, *arguments: Any) -> None:
-    states = _int32(states)
-    for bad_row in in_threads(
-        lambda first, last: function(first, last, automaton, states, *arguments), states.shape[0], elements_per_row
-    ):
-        if bad_row >= 0:
-            raise IndexError(f"state {int(states[bad_row])} in row {bad_row} is outside 0..{automaton.num_states - 1}")
+    states = int32(states)
+
+    def refusal(row: int) -> str:
+        return f"state {int(states[row])} in row {row} is outside 0..{automaton.num_states - 1}"
+
+    on_rows(function, (automaton, states, *arguments), states.shape[0], elements_per_row, refusal)
 
 
-def _int32(values: Tensor) -> Tensor:
+def int32(values: Tensor) -> Tensor:
     return values.to(torch.int32).contiguous()

@@ -1,12 +1,13 @@
 """The queries as torch operators: `torch.compile` and CUDA graph capture pass through them.
 
-An operator is given the name of an engine, see `hf_ngpulm.engines.choice`.
+An operator is given the name of an engine last, see `hf_ngpulm.engines.choice`.
 """
 
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,94 +15,46 @@ from torch import Tensor
 from ..engines.choice import engine_name
 from .tensors import AutomatonTensors
 
-
-def load_engine(name: str, device: torch.device) -> ModuleType:
-    return importlib.import_module(f"{__package__}.{engine_name(name, device)}")
+_library = torch.library.Library("hf_ngpulm", "FRAGMENT")
 
 
-_library = torch.library.Library("hf_ngpulm", "DEF")
-_library.define("scores(Tensor[] automaton, Tensor states, int vocab_size, str engine) -> Tensor")
-_library.define("advance(Tensor[] automaton, Tensor states, int vocab_size, str engine) -> (Tensor, Tensor)")
-_library.define("step(Tensor[] automaton, Tensor states, Tensor tokens, int vocab_size, str engine) -> (Tensor, Tensor)")
-_library.define(
-    "walk(Tensor[] automaton, Tensor states, Tensor token_ids, Tensor lengths, int vocab_size, str engine) -> (Tensor, Tensor)"
-)
-_library.define(
-    "states_after(Tensor[] automaton, Tensor starts, Tensor roots, Tensor token_ids, Tensor lengths,"
-    " int context_length, int vocab_size, str engine) -> Tensor"
-)
+def define_operator(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    """Make an operator of `torch.ops.hf_ngpulm`; `fake` gives results of the same shapes, with anything in them."""
+    name = schema.partition("(")[0]
+    _library.define(schema)
+    _library.impl(name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"hf_ngpulm::{name}", fake)
 
 
-@torch.library.impl(_library, "scores", "CompositeExplicitAutograd")
-def _scores(automaton: list[Tensor], states: Tensor, vocab_size: int, engine: str) -> Tensor:
-    return load_engine(engine, states.device).scores(AutomatonTensors(*automaton), states, vocab_size)
+def load_engine(package: str, name: str, device: torch.device) -> Any:
+    """Return the module of an engine (its name may be "auto") among those of an operation."""
+    return importlib.import_module(f"{package}.{engine_name(name, device)}")
 
 
-@torch.library.impl(_library, "advance", "CompositeExplicitAutograd")
-def _advance(automaton: list[Tensor], states: Tensor, vocab_size: int, engine: str) -> tuple[Tensor, Tensor]:
-    return load_engine(engine, states.device).advance(AutomatonTensors(*automaton), states, vocab_size)
+def _define_query(name: str, arguments: str, results: str, fake: Callable[..., Any]) -> None:
+    """Make the operator of a query, whose engines have a function of its name; its second argument is a tensor of states."""
+
+    def run(automaton: list[Tensor], states: Tensor, *rest: Any) -> Any:
+        *given, engine = rest
+        return getattr(load_engine(__package__, engine, states.device), name)(AutomatonTensors(*automaton), states, *given)
+
+    define_operator(f"{name}(Tensor[] automaton, {arguments}, int vocab_size, str engine) -> {results}", run, fake)
 
 
-@torch.library.impl(_library, "step", "CompositeExplicitAutograd")
-def _step(automaton: list[Tensor], states: Tensor, tokens: Tensor, vocab_size: int, engine: str) -> tuple[Tensor, Tensor]:
-    return load_engine(engine, states.device).step(AutomatonTensors(*automaton), states, tokens, vocab_size)
-
-
-@torch.library.impl(_library, "walk", "CompositeExplicitAutograd")
-def _walk(
-    automaton: list[Tensor], states: Tensor, token_ids: Tensor, lengths: Tensor, vocab_size: int, engine: str
-) -> tuple[Tensor, Tensor]:
-    return load_engine(engine, states.device).walk(AutomatonTensors(*automaton), states, token_ids, lengths, vocab_size)
-
-
-@torch.library.impl(_library, "states_after", "CompositeExplicitAutograd")
-def _states_after(
-    automaton: list[Tensor],
-    starts: Tensor,
-    roots: Tensor,
-    token_ids: Tensor,
-    lengths: Tensor,
-    context_length: int,
-    vocab_size: int,
-    engine: str,
-) -> Tensor:
-    return load_engine(engine, starts.device).states_after(
-        AutomatonTensors(*automaton), starts, roots, token_ids, lengths, context_length, vocab_size
-    )
-
-
-@torch.library.register_fake("hf_ngpulm::scores")
-def _(automaton: list[Tensor], states: Tensor, vocab_size: int, engine: str) -> Tensor:
-    return states.new_empty((states.shape[0], vocab_size), dtype=torch.float32)
-
-
-@torch.library.register_fake("hf_ngpulm::advance")
-def _(automaton: list[Tensor], states: Tensor, vocab_size: int, engine: str) -> tuple[Tensor, Tensor]:
+def _all_tokens(automaton: list[Tensor], states: Tensor, vocab_size: int, engine: str) -> tuple[Tensor, Tensor]:
     shape = (states.shape[0], vocab_size)
     return states.new_empty(shape, dtype=torch.float32), states.new_empty(shape, dtype=torch.int32)
 
 
-@torch.library.register_fake("hf_ngpulm::step")
-def _(automaton: list[Tensor], states: Tensor, tokens: Tensor, vocab_size: int, engine: str) -> tuple[Tensor, Tensor]:
-    return states.new_empty(states.shape, dtype=torch.float32), states.new_empty(states.shape, dtype=torch.int32)
+def _given_tokens(automaton: list[Tensor], states: Tensor, tokens: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return states.new_empty(tokens.shape, dtype=torch.float32), states.new_empty(states.shape, dtype=torch.int32)
 
 
-@torch.library.register_fake("hf_ngpulm::walk")
-def _(
-    automaton: list[Tensor], states: Tensor, token_ids: Tensor, lengths: Tensor, vocab_size: int, engine: str
-) -> tuple[Tensor, Tensor]:
-    return states.new_empty(token_ids.shape, dtype=torch.float32), states.new_empty(states.shape, dtype=torch.int32)
-
-
-@torch.library.register_fake("hf_ngpulm::states_after")
-def _(
-    automaton: list[Tensor],
-    starts: Tensor,
-    roots: Tensor,
-    token_ids: Tensor,
-    lengths: Tensor,
-    context_length: int,
-    vocab_size: int,
-    engine: str,
-) -> Tensor:
-    return starts.new_empty(starts.shape, dtype=torch.int32)
+_define_query("scores", "Tensor states", "Tensor", lambda *arguments: _all_tokens(*arguments)[0])
+_define_query("advance", "Tensor states", "(Tensor, Tensor)", _all_tokens)
+_define_query("step", "Tensor states, Tensor tokens", "(Tensor, Tensor)", _given_tokens)
+_define_query("walk", "Tensor states, Tensor token_ids, Tensor lengths", "(Tensor, Tensor)", _given_tokens)
+_define_query(
+    "states_after", "Tensor starts, Tensor roots, Tensor token_ids, Tensor lengths, int context_length", "Tensor",
+    lambda automaton, starts, *rest: starts.new_empty(starts.shape, dtype=torch.int32),
+)  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .protocol import Automaton
+from .automaton import BackoffAutomaton
 from .tensors import AutomatonTensors, token_dtype
 
 SMALLEST = 1024  # states and arcs that there is room for at the beginning
@@ -56,7 +56,7 @@ class AutomatonPool:
         )
 
     @torch.inference_mode(False)
-    def add(self, key: Hashable, automaton: Automaton) -> Place:
+    def add(self, key: Hashable, automaton: BackoffAutomaton) -> Place:
         """Have an automaton (one, not several packed) in the pool; where it is, if it is there already.
 
         Raises:

@@ -22,9 +22,8 @@ from ..language_model.model import NGramLM
 from ..phrases import Booster
 from ..search import ctc_greedy as greedy
 from ..search.confidence import MEASURES
-from ..search.ctc_beam.tracing import TracedTokens
-from ..search.ctc_beam.whole import Found as FoundWhole
-from ..search.ctc_beam.whole import WholeSearch
+from ..search.ctc_beam.cpu import Found as FoundWhole
+from ..search.ctc_beam.cpu import TracedTokens, WholeSearch
 from ..text.hashing import text_hashes
 from ..text.vocabulary import tokenizer_of
 from ..text.words import WordSplitter

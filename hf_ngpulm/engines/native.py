@@ -1,7 +1,7 @@
 """The native core: its library for this processor, and typed calls of what it exports.
 
-Functions and structs are declared by the C++ text that `csrc/` has for them, so that a test can hold one to the other. A call
-takes tensors or arrays where the declaration has pointers; their type and layout are checked, since the core can't.
+What structs and functions consist of is read off the library, which has the declarations of its sources (`csrc/`) as text. A
+call takes tensors or arrays where there are pointers; their type and layout are checked, since the core can't.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,9 +30,9 @@ NUMBERS: dict[str, Any] = {
     "int64_t": ctypes.c_int64, "int32_t": ctypes.c_int32, "uint8_t": ctypes.c_uint8, "float": ctypes.c_float,
     "double": ctypes.c_double,
 }  # fmt: skip
-ELEMENTS = {
+ELEMENTS: dict[str, str | None] = {  # None: any
     "int64_t": "int64", "uint64_t": "uint64", "int32_t": "int32", "int16_t": "int16", "int8_t": "int8", "uint8_t": "uint8",
-    "bool": "bool", "float": "float32", "double": "float64",
+    "bool": "bool", "float": "float32", "double": "float64", "void": None,
 }  # fmt: skip
 
 
@@ -66,13 +67,14 @@ def _address(value: Any, element: str | None, *names: str) -> int | None:
     return address
 
 
+_declaring = threading.Lock()
 _POINTERS: dict[tuple[str, str], type] = {}
 
 
 def _pointer(element: str, name: str) -> type:
     """Return the ctypes type of a pointer parameter."""
     if (element, name) not in _POINTERS:
-        dtype = None if element == "void" else ELEMENTS[element]
+        dtype = ELEMENTS[element]
 
         class Pointer(ctypes.c_void_p):
             @classmethod
@@ -83,51 +85,48 @@ def _pointer(element: str, name: str) -> type:
     return _POINTERS[element, name]
 
 
-_StructType: Any = type(ctypes.Structure)
-
-
-class _DeclaredType(_StructType):
-    """The type of structs whose fields come from the text that declares them."""
-
-    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
-        found = re.findall(r"(?:const )?(\w+)(\*?) (\w+);", namespace.get("members", ""))
-        namespace["_types"] = {name: None if element == "void" else ELEMENTS[element] for element, star, name in found if star}
-        namespace["_names"] = {name for *_, name in found}
-        if found:
-            namespace["_fields_"] = [(name, ctypes.c_void_p if star else NUMBERS[element]) for element, star, name in found]
-        return super().__new__(cls, name, bases, namespace)
-
-
-class _Struct(ctypes.Structure):
-    """A struct of the core: a subclass gives its members as `csrc/` declares them, and the name that it has there.
+class Struct(ctypes.Structure):
+    """A struct of the core, whose members are those that it has there. A subclass bears its name, with or without `Ngpulm`.
 
     Made with keyword arguments, tensors and arrays for pointers; it keeps those alive.
     """
 
+    all: ClassVar[dict[str, type[Struct]]] = {}
     name: ClassVar[str]
-    members: ClassVar[str]
-    _types: ClassVar[dict[str, str | None]]
+    _elements: ClassVar[dict[str, str | None]]  # of members that are pointers
     _names: ClassVar[set[str]]
+
+    def __init_subclass__(cls) -> None:
+        cls.name = "Ngpulm" + cls.__name__.lstrip("_").removeprefix("Ngpulm")
+        Struct.all[cls.name] = cls
+
+    def __new__(cls, **values: Any) -> Any:
+        """Make the first one, when members become known; others are made by ctypes alone, which is faster."""
+        with _declaring:
+            if "_fields_" not in cls.__dict__:
+                members = _declared(cls.name)
+                cls._elements = {name: ELEMENTS[element] for element, star, name in members if star}
+                cls._names = {name for *_, name in members}
+                cls._fields_ = [(name, ctypes.c_void_p if star else NUMBERS[element]) for element, star, name in members]
+                cls.__new__ = ctypes.Structure.__new__  # type: ignore[assignment]
+        return ctypes.Structure.__new__(cls)
 
     def __init__(self, **values: Any) -> None:
         if values.keys() != self._names:
             raise TypeError(f"{self.name}: missing or unknown members {sorted(self._names ^ values.keys())}")
         self._alive = values
-        types = self._types
+        elements = self._elements
         for name, value in values.items():
-            setattr(self, name, _address(value, types[name], self.name, name) if name in types else value)
+            setattr(self, name, _address(value, elements[name], self.name, name) if name in elements else value)
 
     def put(self, name: str, value: Any) -> None:
-        """Set a member."""
+        """Set a member that is a pointer."""
         self._alive[name] = value
-        setattr(self, name, _address(value, self._types[name], self.name, name) if name in self._types else value)
-
-
-Struct: Any = _DeclaredType("Struct", (_Struct,), {"__doc__": _Struct.__doc__})  # (mypy doesn't know the type of structures)
+        setattr(self, name, _address(value, self._elements[name], self.name, name))
 
 
 class Function:
-    """An exported function, by its declaration: `int64_t name(type parameter, ...)`. It is looked up when it is called first.
+    """An exported function, by its name. It is looked up when it is called first.
 
     It lets go of the GIL. What isn't a failure is the result.
 
@@ -136,16 +135,9 @@ class Function:
         TypeError: an argument's type or layout isn't what the declaration has.
     """
 
-    all: ClassVar[list[Function]] = []
-
-    def __init__(self, declaration: str, *structs: type[_Struct]) -> None:
-        self.declaration = " ".join(declaration.split())
-        match = re.fullmatch(r"int64_t (\w+)\((.*)\)", self.declaration)
-        assert match is not None, declaration
-        self.name, self.structs = match[1], {struct.name: struct for struct in structs}
-        self.parameters = re.findall(r"(?:const )?(\w+)(\*?) (\w+)(?:, |$)", match[2])
+    def __init__(self, name: str) -> None:
+        self.name = name
         self._call: Callable[..., int] | None = None
-        Function.all.append(self)
 
     def __call__(self, *arguments: Any) -> int:
         call = self._call or self._load()
@@ -158,15 +150,26 @@ class Function:
 
     def _load(self) -> Callable[..., int]:
         call = getattr(library(), self.name)
-        call.restype = ctypes.c_int64
-        call.argtypes = [self._type(*parameter) for parameter in self.parameters]
+        call.restype, call.argtypes = ctypes.c_int64, [self._type(*parameter) for parameter in _declared(self.name)]
         self._call = call
         return call
 
     def _type(self, element: str, star: str, name: str) -> Any:
-        if element in self.structs:
-            return ctypes.POINTER(self.structs[element])
+        if element in Struct.all:
+            return ctypes.POINTER(Struct.all[element])
         return _pointer(element, f"{self.name}: {name}") if star else NUMBERS[element]
+
+
+@functools.cache
+def declarations() -> dict[str, str]:
+    """Return what the library declares, see `csrc/build.py`: members of structs and parameters of functions, by name."""
+    lines = library().ngpulm_declarations().decode().splitlines()
+    return {name: declared for name, _, declared in (line.partition(" ") for line in lines)}
+
+
+def _declared(name: str) -> list[tuple[str, str, str]]:
+    """Return type, star (for pointers) and name of each member or parameter."""
+    return re.findall(r"(\w+)(\*?) (\w+)", declarations()[name])
 
 
 @functools.cache
@@ -201,7 +204,8 @@ def _load(path: Path) -> ctypes.CDLL:
         raise NativeCoreError(f"the native core for this platform is missing: {path} (there is {present}). {REMEDY}")
     try:
         core = ctypes.CDLL(str(path))
-        core.ngpulm_sources.restype, core.ngpulm_level.restype = ctypes.c_char_p, ctypes.c_int64
+        core.ngpulm_sources.restype = core.ngpulm_declarations.restype = ctypes.c_char_p
+        core.ngpulm_level.restype = ctypes.c_int64
     except (OSError, AttributeError) as error:
         raise NativeCoreError(f"{path} is no native core for this platform ({error}). {REMEDY}") from error
     built, expected = core.ngpulm_sources().decode(), _digest()
@@ -217,6 +221,6 @@ def _digest() -> str | None:
     if not (SOURCES / "build.py").exists():
         return None
     found = hashlib.sha256()
-    for path in sorted(SOURCES.glob("*.[ch]pp")):
+    for path in sorted(SOURCES.glob("*.[chp]*")):
         found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return found.hexdigest()[:16]

@@ -12,7 +12,7 @@ import ctypes
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -40,6 +40,21 @@ def in_threads(run: _Run[_Found], rows: int, elements_per_row: int) -> list[_Fou
     if parallel is None or _has_lost_threads():
         return _in_pool(run, bounds)
     return _in_team(parallel, run, bounds)
+
+
+def on_rows(
+    function: Callable[..., int], arguments: Sequence[Any], rows: int, elements_per_row: int, refusal: Callable[[int], str]
+) -> list[int]:
+    """Call a function of the core, `function(first, last, *arguments)`, on runs of rows as `in_threads` does.
+
+    Raises:
+        IndexError: with this text for the row, if one was refused (the function returned its number).
+    """
+    found = in_threads(lambda first, last: function(first, last, *arguments), rows, elements_per_row)
+    for row in found:
+        if row >= 0:
+            raise IndexError(refusal(row))
+    return found
 
 
 def block_bounds(rows: int, least: int) -> np.ndarray:

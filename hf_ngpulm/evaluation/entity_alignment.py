@@ -19,11 +19,7 @@ from .counts import ErrorCounts
 BITS = 21  # of each count
 MASK = (1 << BITS) - 1
 
-_lowest_counts = Function(
-    "int64_t ngpulm_lowest_counts(int64_t said_words, int64_t heard_words, const int64_t* said, const int64_t* heard,"
-    " const uint8_t* covered, const uint8_t* inside, const int64_t* said_ends, const int64_t* heard_ends, int64_t occurrences,"
-    " int64_t longest, int64_t* found)"
-)
+_lowest_counts = Function("ngpulm_lowest_counts")
 
 
 class Occurrence(NamedTuple):

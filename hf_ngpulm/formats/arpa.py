@@ -53,51 +53,19 @@ _DECOMPRESSORS: dict[bytes, Callable[..., Any]] = {
 _SPECIAL_WORDS = {"<s>": "bos", "<S>": "bos", "</s>": "eos", "</S>": "eos", "<unk>": "unk", "<UNK>": "unk"}
 
 
-class _SectionStruct(Struct):
+class NgpulmArpaSection(Struct):
     """A section as the core reads it."""
 
-    name = "NgpulmArpaSection"
-    members = """
-        const uint8_t* text;
-        int64_t end;
-        int64_t order;
-        int64_t capacity;
-        float* log_probs;
-        float* backoffs;
-        int64_t* left;
-        int64_t room;
-        int64_t* progress;
-    """
 
-
-class _WordsStruct(Struct):
+class NgpulmArpaWords(Struct):
     """The words of the unigrams, in a hash table."""
-
-    name = "NgpulmArpaWords"
-    members = """
-        const uint8_t* text;
-        const int64_t* starts;
-        const int32_t* ids;
-        int64_t num_words;
-        int64_t* slots;
-        int64_t num_slots;
-        int64_t seed;
-    """
 
 
 _COMPLETE, _MORE, _UNKNOWN_WORD = 0, 1, 3  # what the functions below return; else a line is too short or long
-_headings = Function(
-    "int64_t ngpulm_arpa_headings(const uint8_t* text, int64_t first, int64_t size, int64_t* places, int64_t room)"
-)
-_read_unigrams = Function(
-    "int64_t ngpulm_arpa_unigrams(const NgpulmArpaSection* section, uint8_t* words, int64_t* starts)", _SectionStruct
-)
-_index = Function("int64_t ngpulm_arpa_index(const NgpulmArpaWords* given)", _WordsStruct)
-_read_ngrams = Function(
-    "int64_t ngpulm_arpa_ngrams(const NgpulmArpaSection* section, const NgpulmArpaWords* given, int32_t* tokens)",
-    _SectionStruct,
-    _WordsStruct,
-)
+_headings = Function("ngpulm_arpa_headings")
+_read_unigrams = Function("ngpulm_arpa_unigrams")
+_index = Function("ngpulm_arpa_index")
+_read_ngrams = Function("ngpulm_arpa_ngrams")
 
 
 def read_arpa(path: str | os.PathLike[str], vocabulary: Vocabulary, units: str = "auto") -> NGramTable:
@@ -299,7 +267,7 @@ class _Columns:
         self._values = np.zeros((2, self.capacity), dtype=np.float32)
         self._left = np.empty((NUMBERS_LEFT, 4), dtype=np.int64)
         self._progress = np.array([section.first, 0, 0, 0, 0])
-        self._given = _SectionStruct(
+        self._given = NgpulmArpaSection(
             text=text.bytes, end=section.end, order=section.n, capacity=self.capacity, log_probs=self._values[0],
             backoffs=self._values[1], left=self._left, room=NUMBERS_LEFT, progress=self._progress,
         )  # fmt: skip
@@ -378,7 +346,7 @@ class _Unigrams(_Columns):
     def index(self, ids: np.ndarray) -> Any:
         """Return the words as n-grams find them; `ids` int32 are what they stand for."""
         slots = np.zeros(1 << (2 * len(ids)).bit_length(), dtype=np.int64)
-        words = _WordsStruct(
+        words = NgpulmArpaWords(
             text=self._written, starts=self._starts, ids=ids, num_words=len(ids), slots=slots, num_slots=len(slots),
             seed=secrets.randbits(63),
         )  # fmt: skip

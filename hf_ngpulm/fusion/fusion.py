@@ -361,7 +361,7 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
                 self._pools[device] = pool
             for model in self.models:  # copies: the caller's stay where they are
                 if not model.grows:
-                    pool.add(_key(model), model)
+                    pool.add(_key(model), model.automaton)
         for model in self.models:
             if model.grows:
                 model.automaton.grow_in(pool)

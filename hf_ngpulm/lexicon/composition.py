@@ -58,7 +58,7 @@ from ..engines.native import Function, Struct
 from ..engines.threads import block_bounds, in_blocks
 from ..errors import NGramFormatError
 from .spellings import Boundaries
-from .trie import NgpulmSpellingTrie, Trie
+from .trie import Trie
 from .word_lm import STATES_PER_THREAD, FormLM
 
 
@@ -70,33 +70,9 @@ class NgpulmFormLM(Struct):
         unknown, unknown_token: natural log-probability of an unknown word at the root, and what each token adds.
     """
 
-    name = "NgpulmFormLM"
-    members = """
-        const int64_t* offsets;
-        const int32_t* forms;
-        const double* log_probs;
-        const int32_t* targets;
-        const double* ends;
-        const double* ends_after;
-        const int32_t* backoff_states;
-        const double* backoff_weights;
-        int32_t num_states;
-        int32_t start;
-        int32_t unknown_target;
-        double unknown;
-        double unknown_token;
-    """
-
 
 class NgpulmBoundaries(Struct):
     """Where words end, see `Boundaries`; -1 stands for no delimiter."""
-
-    name = "NgpulmBoundaries"
-    members = """
-        const uint8_t* begins_word;
-        int32_t delimiter;
-        int32_t vocab_size;
-    """
 
 
 class NgpulmPlaces(Struct):
@@ -110,45 +86,14 @@ class NgpulmPlaces(Struct):
         lower: the place of the same node under the first state further down that has it.
     """
 
-    name = "NgpulmPlaces"
-    members = """
-        const int64_t* first_place;
-        int32_t* nodes;
-        double* mass;
-        int32_t* word_arcs;
-        int32_t* lower;
-    """
-
 
 class NgpulmComposed(Struct):
     """The composed automaton, as the core writes it."""
 
-    name = "NgpulmComposed"
-    members = """
-        const int32_t* arc_offsets;
-        void* arc_tokens;
-        float* arc_weights;
-        int32_t* arc_targets;
-        int32_t* backoff_states;
-        float* backoff_weights;
-        int32_t token_bytes;
-    """
 
-
-_count_places = Function(
-    "int64_t ngpulm_count_places(const NgpulmFormLM* lm, const NgpulmSpellingTrie* trie, int64_t* first_place)",
-    NgpulmFormLM, NgpulmSpellingTrie,
-)  # fmt: skip
-_weigh_places = Function(
-    "int64_t ngpulm_weigh_places(const NgpulmFormLM* given, const NgpulmSpellingTrie* trie, const NgpulmBoundaries* boundaries,"
-    " const NgpulmPlaces* places, int32_t* arc_offsets)",
-    NgpulmFormLM, NgpulmSpellingTrie, NgpulmBoundaries, NgpulmPlaces,
-)  # fmt: skip
-_compose = Function(
-    "int64_t ngpulm_compose(int64_t first, int64_t last, const NgpulmFormLM* given, const NgpulmSpellingTrie* trie,"
-    " const NgpulmBoundaries* boundaries, const NgpulmPlaces* places, const NgpulmComposed* out)",
-    NgpulmFormLM, NgpulmSpellingTrie, NgpulmBoundaries, NgpulmPlaces, NgpulmComposed,
-)  # fmt: skip
+_count_places = Function("ngpulm_count_places")
+_weigh_places = Function("ngpulm_weigh_places")
+_compose = Function("ngpulm_compose")
 
 
 class Composed(NamedTuple):

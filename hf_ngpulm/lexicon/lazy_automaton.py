@@ -21,15 +21,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..automaton.cpu import Automaton
 from ..automaton.tensors import AutomatonTensors
 from ..engines.native import Function
 from ..errors import NGramFormatError
 from .composition import compose_states
 from .lazy_arrays import ARCS, COMPOSED, FORMS, OF_ARCS, OF_STATE, OF_STATES, OF_WORDS, STATES, Grown, NgpulmLazyAutomaton
 from .spellings import Boundaries
-from .trie import NgpulmSpellingTrie, Trie
-from .word_lm import FormLM, NgpulmWords, WordLM
+from .trie import Trie
+from .word_lm import FormLM, WordLM
 
 # Searches with growing automata take turns: one that reads a state which another composes at that moment wouldn't notice.
 LOCK = RLock()
@@ -42,23 +41,9 @@ AHEAD = 2
 # Why composing has stopped.
 DONE, NO_ROOM, NO_ROOM_FOR_WORDS, BAD_STATE = range(4)
 
-_enter = Function(
-    "int64_t ngpulm_lazy_enter(const NgpulmLazyAutomaton* grown, const NgpulmAutomaton* lm, const NgpulmWords* words,"
-    " const NgpulmSpellingTrie* trie, const int32_t* states, int64_t num_states, uint8_t* has_grown)",
-    NgpulmLazyAutomaton, Automaton, NgpulmWords, NgpulmSpellingTrie,
-)  # fmt: skip
-_replay = Function(
-    "int64_t ngpulm_lazy_replay(const NgpulmLazyAutomaton* grown, const NgpulmAutomaton* lm, const NgpulmWords* words,"
-    " const NgpulmSpellingTrie* trie, int32_t* now, int64_t* next_step, const int32_t* links, const int32_t* labels,"
-    " int64_t rows, int64_t steps, int64_t beams, int32_t not_tokens, int64_t ahead, uint8_t* has_grown)",
-    NgpulmLazyAutomaton, Automaton, NgpulmWords, NgpulmSpellingTrie,
-)  # fmt: skip
-_read = Function(
-    "int64_t ngpulm_lazy_read(const NgpulmLazyAutomaton* grown, const NgpulmAutomaton* lm, const NgpulmWords* words,"
-    " const NgpulmSpellingTrie* trie, int32_t* now, int64_t* position, const int32_t* roots, const int32_t* tokens,"
-    " const int32_t* lengths, int64_t rows, int64_t length, int64_t context_length, uint8_t* has_grown)",
-    NgpulmLazyAutomaton, Automaton, NgpulmWords, NgpulmSpellingTrie,
-)  # fmt: skip
+_enter = Function("ngpulm_lazy_enter")
+_replay = Function("ngpulm_lazy_replay")
+_read = Function("ngpulm_lazy_read")
 
 
 class Texts(NamedTuple):

@@ -13,27 +13,8 @@ from ..engines.native import Function, Struct
 class NgpulmSpellingTrie(Struct):
     """A `Trie` as the core reads it."""
 
-    name = "NgpulmSpellingTrie"
-    members = """
-        const int64_t* path_offsets;
-        const int32_t* path_nodes;
-        const int32_t* path_tokens;
-        const int32_t* depths;
-        const int64_t* child_offsets;
-        const int32_t* child_tokens;
-        const int32_t* child_nodes;
-        const int32_t* child_forms;
-        const int32_t* end_forms;
-        int32_t num_forms;
-        int32_t num_nodes;
-    """
 
-
-_spelling_trie = Function(
-    "int64_t ngpulm_spelling_trie(const int64_t* offsets, const int32_t* tokens, int64_t num_forms, int32_t* path_nodes,"
-    " int32_t* depths, int32_t* end_forms, int64_t* child_offsets, int32_t* child_tokens, int32_t* child_nodes,"
-    " int32_t* child_forms, int64_t* sizes)"
-)
+_spelling_trie = Function("ngpulm_spelling_trie")
 
 KEY = np.dtype(">i4")  # tokens whose bytes compare as they do
 

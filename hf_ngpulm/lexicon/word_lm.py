@@ -27,31 +27,10 @@ STATES_PER_THREAD = 1 << 15
 class NgpulmWords(Struct):
     """Which forms spell the words of a model, as the core reads it."""
 
-    name = "NgpulmWords"
-    members = """
-        const int64_t* first_form;
-        const int64_t* forms_of_word;
-        const int64_t* first_word;
-        const int64_t* words_of_form;
-        int32_t num_words;
-    """
 
-
-_count_forms = Function(
-    "int64_t ngpulm_count_forms(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmWords* words,"
-    " int64_t* counts)",
-    Automaton, NgpulmWords,
-)  # fmt: skip
-_read_forms = Function(
-    "int64_t ngpulm_read_forms(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmWords* words,"
-    " const int64_t* offsets, int32_t* forms, double* log_probs, int32_t* targets, double* ends)",
-    Automaton, NgpulmWords,
-)  # fmt: skip
-_score_ends = Function(
-    "int64_t ngpulm_score_ends(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmWords* words,"
-    " const int32_t* states, double* scores)",
-    Automaton, NgpulmWords,
-)  # fmt: skip
+_count_forms = Function("ngpulm_count_forms")
+_read_forms = Function("ngpulm_read_forms")
+_score_ends = Function("ngpulm_score_ends")
 
 
 class FormArcs(NamedTuple):

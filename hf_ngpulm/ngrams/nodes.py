@@ -13,27 +13,13 @@ if TYPE_CHECKING:
     from .table import NGramOrder
 
 
-class _NodesStruct(Struct):
+class NgpulmNGramNodes(Struct):
     """`Nodes` as the core reads them."""
 
-    name = "NgpulmNGramNodes"
-    members = """
-        const int32_t* tokens;
-        const int64_t* first_child;
-        const int64_t* unigram_of;
-        int64_t num_ids;
-    """
 
-
-_sort = Function("int64_t ngpulm_sort(const int64_t* words, int64_t num_words, int64_t size, int64_t* by_key)")
-_first_children = Function(
-    "int64_t ngpulm_first_children(const int64_t* prefixes, int64_t size, int64_t num_parents, int64_t* first_child)"
-)
-_find_prefixes = Function(
-    "int64_t ngpulm_find_prefixes(int64_t first, int64_t last, const NgpulmNGramNodes* nodes, const int32_t* tokens,"
-    " int64_t order, int64_t first_node, int64_t* prefixes)",
-    _NodesStruct,
-)
+_sort = Function("ngpulm_sort")
+_first_children = Function("ngpulm_first_children")
+_find_prefixes = Function("ngpulm_find_prefixes")
 
 
 def sorting(words: Tensor) -> Tensor:
@@ -57,7 +43,7 @@ class Nodes:
         self.tokens = torch.zeros(1 + num_ngrams, dtype=torch.int32)
         self.first_child = torch.zeros(2 + num_ngrams, dtype=torch.int64)
         self.unigram_of = torch.zeros(num_ids, dtype=torch.int64)
-        self.struct = _NodesStruct(
+        self.struct = NgpulmNGramNodes(
             tokens=self.tokens, first_child=self.first_child, unigram_of=self.unigram_of, num_ids=num_ids
         )
         self.parents, self.end = 0, 1  # the first node of the order that was added last, and of the next

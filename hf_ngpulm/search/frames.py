@@ -13,15 +13,6 @@ from ..engines.native import Struct
 class Frames(Struct):
     """The frames of some rows. Those of a row that are beyond its length are never read, so that padding costs nothing."""
 
-    name = "NgpulmFrames"
-    members = """
-        const int64_t* starts;
-        const int32_t* lengths;
-        const float* logits;
-        int64_t classes;
-        int32_t blank;
-    """
-
     @classmethod
     def of(cls, logits: Tensor, lengths: Tensor, blank: int) -> Frames:
         """Return view logits `[B, T, C]` of any precision and layout (others than float32 are copied) and lengths `[B]`.

@@ -8,7 +8,7 @@ import checked_automaton
 import numpy as np
 import pytest
 import torch
-from automata import answers, assert_same_answers, automata, batches, build_automaton, seeds, single_automata
+from automata import answers, assert_same_answers, automata, batches, build_automaton, packed_automaton, seeds, single_automata
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -141,7 +141,7 @@ class TestPack:
         vocab_size = data.draw(st.integers(1, 20))
         parts = data.draw(st.lists(single_automata(vocab_size), min_size=1, max_size=4))
         parts.append(parts[0])  # the same object twice
-        pack = BackoffAutomaton.pack(parts)
+        pack = packed_automaton(parts)
         pack.validate()
         assert pack.context_length == max(part.context_length for part in parts)
         first = 0
@@ -162,17 +162,11 @@ class TestPack:
 
     def test_a_pack_of_packs(self):
         parts = [small_automaton() for _ in range(3)]
-        pack = BackoffAutomaton.pack([parts[0], BackoffAutomaton.pack(parts[1:])])
+        pack = packed_automaton([parts[0], packed_automaton(parts[1:])])
         assert pack.roots.tolist() == [0, 4, 8]
         assert pack.starts.tolist() == [1, 5, 9]
         assert pack.initial_states(3, which=torch.tensor([2, 0, 1])).tolist() == [9, 1, 5]
         assert pack.initial_states(2, bos=False).tolist() == [0, 0]
-
-    def test_what_cannot_be_packed(self):
-        with pytest.raises(ValueError, match="at least one"):
-            BackoffAutomaton.pack([])
-        with pytest.raises(ValueError, match=r"\[4, 5\]"):
-            BackoffAutomaton.pack([small_automaton(), with_buffers(small_automaton(), vocab_size=5)])
 
 
 class TestArguments:
@@ -339,7 +333,7 @@ class TestValidate:
             automaton.validate()
 
     def test_what_is_broken_in_a_part_is_found_in_the_pack(self):
-        pack = BackoffAutomaton.pack([small_automaton(), changed("arc_targets", {0: -5})])
+        pack = packed_automaton([small_automaton(), changed("arc_targets", {0: -5})])
         with pytest.raises(NGramFormatError, match="arc_targets"):
             pack.validate()
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from arpa_models import ArpaModel, BruteForce, arpa_models
+from automata import packed_automaton
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -372,5 +373,5 @@ def test_wrong_parts_are_refused(tmp_path):
         with pytest.raises(NGramFormatError, match="depth"):
             table_from_automaton(automaton, **{**parts, "states_per_depth": wrong})
     with pytest.raises(NGramFormatError, match="one language model"):
-        packed = BackoffAutomaton.pack([automaton, automaton])
+        packed = packed_automaton([automaton, automaton])
         table_from_automaton(packed, **{**parts, "states_per_depth": [1, 2 * automaton.num_states - 1, 0]})

@@ -13,13 +13,13 @@ from automata import (
     build_automaton,
     language_models,
     last_two_tokens,
+    packed_automaton,
     step_by_hand,
     tolerance,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_ngpulm.automaton import BackoffAutomaton
 from hf_ngpulm.engines import threads
 
 QUERIES = {
@@ -193,7 +193,7 @@ def test_rows_do_not_depend_on_their_batch(engine):
 
 
 def test_several_threads_give_the_same(monkeypatch):
-    automaton = BackoffAutomaton.pack([random_automaton(70, 5, dense, seed) for seed, dense in enumerate([True, False])])
+    automaton = packed_automaton([random_automaton(70, 5, dense, seed) for seed, dense in enumerate([True, False])])
     automaton.engine = "cpu"
     generator = torch.Generator().manual_seed(0)
     states = torch.randint(0, automaton.num_states, (101,), generator=generator)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from automata import build_automaton
+from automata import build_automaton, packed_automaton
 from torch._subclasses import FakeTensorMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -23,7 +23,7 @@ def bigrams(engine="auto"):
         arcs.append({token: (-0.3, token + 1), VOCAB_SIZE: (-0.7, 1)})
     dense = build_automaton(VOCAB_SIZE, arcs, [0] * (VOCAB_SIZE + 1), [-0.25 * n for n in range(VOCAB_SIZE + 1)], start=2)
     sparse = build_automaton(VOCAB_SIZE, [{1: (2.0, 1)}, {3: (1.0, 0)}], [0, 0], [0.0, -2.0])
-    automaton = BackoffAutomaton.pack([dense, sparse])
+    automaton = packed_automaton([dense, sparse])
     automaton.engine = engine
     return automaton
 
@@ -153,7 +153,7 @@ class TestChoice:
         automaton = BackoffAutomaton(plain.tensors, VOCAB_SIZE, 1, plain.roots, plain.starts, engine=engine)
         automaton.scores(torch.tensor([0]))
         assert asked == [engine]
-        BackoffAutomaton.pack([automaton, plain]).scores(torch.tensor([0]))
+        packed_automaton([automaton, plain]).scores(torch.tensor([0]))
         assert asked == [engine, engine]
 
     @pytest.mark.parametrize("value, engine", [("reference", "reference"), ("cpu", "cpu"), ("auto", "cpu"), ("", "cpu")])

@@ -1,7 +1,8 @@
-"""Calls of the native core: declarations are those of its sources, and what doesn't fit is refused by name."""
+"""Calls of the native core: what it declares is read as its sources have it, and what doesn't fit is refused by name."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
 import pkgutil
@@ -10,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import core_parts  # noqa: F401  (what tests alone call)
+import core_parts
 import numpy as np
 import pytest
 import torch
@@ -19,52 +20,64 @@ import hf_ngpulm
 from hf_ngpulm.engines import native
 from hf_ngpulm.engines.native import Function, NativeCoreError, Struct
 
-Function("int64_t ngpulm_level()")  # so that there is one that needs nothing else
-
-
-def one_line(text: str) -> str:
-    return " ".join(re.sub(r"//[^\n]*", "", text).split())
-
 
 @pytest.fixture(scope="module")
 def sources():
-    return one_line("\n".join(path.read_text(encoding="utf-8") for path in native.SOURCES.glob("*.[ch]pp")))
+    return "\n".join(path.read_text(encoding="utf-8") for path in native.SOURCES.glob("*.[ch]pp"))
 
 
 @pytest.fixture(scope="module", autouse=True)
-def all_engines():
-    for found in pkgutil.walk_packages(hf_ngpulm.__path__, "hf_ngpulm."):
-        spec = importlib.util.find_spec(found.name)
-        if "engines.native import" in Path(spec.origin).read_text(encoding="utf-8"):
-            importlib.import_module(found.name)
+def used():
+    """The names of all functions that are called."""
+    found = {"ngpulm_level"}
+    for module in pkgutil.walk_packages(hf_ngpulm.__path__, "hf_ngpulm."):
+        source = Path(importlib.util.find_spec(module.name).origin).read_text(encoding="utf-8")
+        if "engines.native import" in source:
+            importlib.import_module(module.name)
+            found |= set(re.findall(r'Function\("(\w+)"\)', source))
+    return found | set(re.findall(r'Function\("(\w+)"\)', Path(core_parts.__file__).read_text(encoding="utf-8")))
 
 
-def test_functions_are_declared_as_they_are_defined(sources):
-    for function in Function.all:
-        assert function.declaration in sources, function.declaration
+def test_the_library_declares_what_its_sources_have(sources):
+    declared = re.findall(r"^struct (Ngpulm\w+) {|^NGPULM_EXPORT int64_t (\w+)", sources, re.MULTILINE)
+    names = [struct or function for struct, function in declared]
+    assert len(set(names)) == len(names) > 90
+    assert native.declarations().keys() == set(names)
 
 
-def test_structs_are_declared_as_they_are_defined(sources):
-    for struct in Struct.__subclasses__():
-        assert f"struct {struct.name} {{ {one_line(struct.members)} }};" in sources, struct.name
+def test_members_and_parameters_are_read():
+    assert native.declarations()["ngpulm_sort"] == "int64_t* words, int64_t num_words, int64_t size, int64_t* by_key"
+    rules = "float* weights, float* bonuses, double threshold, double skip"  # several to a declaration
+    assert native.declarations()["NgpulmGraphRules"] == rules
+    assert native._declared("NgpulmGraphRules")[1:3] == [("float", "*", "bonuses"), ("double", "", "threshold")]
 
 
-def test_every_exported_function_is_used(sources):
-    exported = set(re.findall(r"NGPULM_EXPORT int64_t (\w+)\(", sources))
-    assert exported == {function.name for function in Function.all}
+def test_every_function_and_struct_is_used(used):
+    assert native.declarations().keys() == used | Struct.all.keys()
+
+
+def test_every_type_is_known(used):
+    for name in used - {"ngpulm_level"}:
+        assert len(Function(name)._load().argtypes) == native.declarations()[name].count(",") + 1
+    for struct in Struct.all.values():
+        struct.__new__(struct)
+        assert [name for name, _ in struct._fields_] == re.findall(r"\w+(?=,|$)", native.declarations()[struct.name])
 
 
 def test_arguments_of_other_types_are_refused():
     from hf_ngpulm.automaton.cpu import Automaton
 
     offsets = np.zeros(2, dtype=np.int32)
-    members = dict.fromkeys(name for name, *_ in Automaton._fields_) | {"num_states": 1, "vocab_size": 1, "token_bytes": 2}
+    members = dict.fromkeys(name for *_, name in native._declared(Automaton.name))
+    members |= {"num_states": 1, "vocab_size": 1, "token_bytes": 2}
     Automaton(**members | {"arc_offsets": offsets})
     for wrong in (offsets.astype(np.int64), np.zeros(4, dtype=np.int32)[::2], torch.zeros(2)):
         with pytest.raises(TypeError, match=r"NgpulmAutomaton\.arc_offsets must be contiguous, on the CPU and of type int32"):
             Automaton(**members | {"arc_offsets": wrong})
     with pytest.raises(TypeError, match="unknown members"):
         Automaton(**members, more=1)
+    with pytest.raises(ctypes.ArgumentError, match=r"ngpulm_sort: words must be .* of type int64; got int32"):
+        Function("ngpulm_sort")(offsets, 0, 0, None)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from automata import packed_automaton
 
 from hf_ngpulm import CTCDecoder, NGramLM
 from hf_ngpulm.automaton import BackoffAutomaton
@@ -49,7 +50,7 @@ def test_queries_equal_the_reference(vocab_size, order, ngrams, batch_size):
     states = some_states(lm, batch_size)
     tokens = torch.randint(-1, vocab_size + 1, (batch_size,))
     sequences, lengths = torch.randint(-1, vocab_size, (batch_size, 12)), torch.randint(0, 13, (batch_size,))
-    gpu = BackoffAutomaton.pack([lm]).to("cuda")
+    gpu = packed_automaton([lm]).to("cuda")
     lm.engine = "reference"
     for ours, expected in (
         ((gpu.scores(states),), (lm.scores(states),)),
@@ -67,7 +68,7 @@ def test_a_pack_gives_each_row_its_own_model():
     models = [random_lm(64, 4, 300, seed=i) for i in range(5)]
     which = torch.randint(0, 5, (40,))
     sequences = torch.randint(0, 64, (40, 9))
-    pack = BackoffAutomaton.pack(models).to("cuda")
+    pack = packed_automaton(models).to("cuda")
     totals = pack.score_sequences(sequences, which=which).cpu()
     for row in range(40):
         expected = models[which[row]].score_sequences(sequences[row : row + 1])

@@ -5,6 +5,7 @@ Sizes and kinds are drawn by hypothesis, so failures shrink to small automata; c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,20 @@ from hf_ngpulm.ngrams.table import NGramTable
 small_vocab_sizes = st.one_of(st.integers(1, 8), st.integers(9, 70))
 vocab_sizes = st.one_of(small_vocab_sizes, small_vocab_sizes, small_vocab_sizes, st.integers(1000, 3000))
 seeds = st.integers(0, 2**32 - 1)
+
+
+def packed_automaton(automata: Sequence[BackoffAutomaton]) -> BackoffAutomaton:
+    """Automata over the same vocabulary in one set of tensors."""
+    states, arcs, parts = 0, 0, []
+    for automaton in automata:
+        t = automaton.tensors
+        of_states = t.arc_offsets[:-1] + arcs, t.arc_tokens, t.arc_weights, t.arc_targets + states, t.backoff_states + states
+        parts.append([*of_states, t.backoff_weights, automaton.roots + states, automaton.starts + states])
+        states, arcs = states + t.num_states, arcs + t.num_arcs
+    *tensors, roots, starts = (torch.cat(columns) for columns in zip(*parts, strict=True))
+    tensors[0] = torch.cat([tensors[0], tensors[0].new_tensor([arcs])])
+    first, length = automata[0], max(automaton.context_length for automaton in automata)
+    return BackoffAutomaton(AutomatonTensors(*tensors), first.vocab_size, length, roots, starts, first.engine)
 
 
 @dataclass(frozen=True)
@@ -167,7 +182,7 @@ def automata(draw: st.DrawFn, sizes: st.SearchStrategy[int] = vocab_sizes, most:
     """One automaton, or a pack of up to `most`."""
     vocab_size = draw(sizes)
     parts = draw(st.lists(single_automata(vocab_size), min_size=1, max_size=most))
-    return parts[0] if len(parts) == 1 else BackoffAutomaton.pack(parts)
+    return parts[0] if len(parts) == 1 else packed_automaton(parts)
 
 
 @dataclass(frozen=True)
@@ -254,7 +269,7 @@ def language_models(draw: st.DrawFn, sizes: st.SearchStrategy[int] | None = None
     """The automaton of a random table, or a pack of up to three."""
     vocab_size = draw(st.integers(1, 6) if sizes is None else sizes)
     parts = [automaton_from_table(table)[0] for table in draw(st.lists(tables(vocab_size), min_size=1, max_size=3))]
-    return parts[0] if len(parts) == 1 else BackoffAutomaton.pack(parts)
+    return parts[0] if len(parts) == 1 else packed_automaton(parts)
 
 
 def answers(automaton: BackoffAutomaton, batch: Batch, engine: str) -> dict[str, Tensor]:

@@ -8,15 +8,10 @@ from torch import Tensor
 from hf_ngpulm.engines.native import Function
 
 FUNCTIONS = ("exp", "sigmoid", "tanh", "gate_tanh")
-_function = Function("int64_t ngpulm_check_function(int64_t which, int64_t size, const float* numbers, float* out)")
-_softmax = Function("int64_t ngpulm_check_softmax(int64_t size, const float* numbers, float* found)")
-_product = Function(
-    "int64_t ngpulm_check_product(int64_t rows, int64_t size, int64_t inputs, const float* x, const float* weights,"
-    " const float* biases, float* out)"
-)
-_highest = Function(
-    "int64_t ngpulm_check_highest(int64_t size, const float* numbers, const float* others, int64_t most, int64_t* places)"
-)
+_function = Function("ngpulm_check_function")
+_softmax = Function("ngpulm_check_softmax")
+_product = Function("ngpulm_check_product")
+_highest = Function("ngpulm_check_highest")
 
 
 def function(name: str, numbers: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from .reference import Automaton, check_arcs
 ELEMENTS_PER_BLOCK = 1 << 18
 
 
-class Trie(Struct):
+class NGramTrie(Struct):
     """N-grams as nodes.
 
     Members:
@@ -37,65 +37,22 @@ class Trie(Struct):
         state_of: `[contexts]`, their states.
     """
 
-    name = "NgpulmNGramTrie"
-    members = """
-        int32_t* first_child;
-        int32_t* tokens;
-        int32_t* unigram_of;
-        int32_t* fail;
-        uint8_t* possible;
-        uint8_t* followed;
-        int32_t* state_of;
-        int32_t num_contexts;
-        int32_t vocab_size;
-    """
-
 
 class ArcWriter(Struct):
     """The arcs as they are written, and what the weights of arcs are made of."""
 
-    name = "NgpulmArcWriter"
-    members = """
-        int32_t* arc_offsets;
-        void* arc_tokens;
-        float* arc_weights;
-        int32_t* arc_targets;
-        const int64_t* unk_tokens;
-        int64_t num_unk_tokens;
-        int32_t start_state;
-        int32_t token_bytes;
-        float share;
-        float no_share;
-    """
 
-
-_children = Function(
-    "int64_t ngpulm_trie_children(int64_t first, int64_t last, const NgpulmNGramTrie* trie, const int64_t* prefixes,"
-    " const int32_t* tokens, int64_t rows, int64_t first_parent, int64_t end_parent, int64_t first_node)",
-    Trie,
-)
-_link = Function("int64_t ngpulm_trie_link(int64_t first, int64_t last, const NgpulmNGramTrie* given)", Trie)
-_mark_states = Function(
-    "int64_t ngpulm_mark_states(int64_t first, int64_t last, int64_t* counts, const NgpulmNGramTrie* given,"
-    " const float* backoffs, int64_t first_context)",
-    Trie,
-)
-_number_states = Function(
-    "int64_t ngpulm_number_states(int64_t first, int64_t last, int64_t state, const NgpulmNGramTrie* given,"
-    " const float* backoffs, int64_t first_context, int32_t* backoff_states, float* backoff_weights)",
-    Trie,
-)
-_write_arcs = Function(
-    "int64_t ngpulm_write_arcs(int64_t first, int64_t last, int64_t state, int64_t arc, const NgpulmNGramTrie* given,"
-    " const NgpulmArcWriter* out, const float* log_probs, int64_t first_node)",
-    Trie, ArcWriter,
-)  # fmt: skip
+_children = Function("ngpulm_trie_children")
+_link = Function("ngpulm_trie_link")
+_mark_states = Function("ngpulm_mark_states")
+_number_states = Function("ngpulm_number_states")
+_write_arcs = Function("ngpulm_write_arcs")
 
 
 def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: float) -> Automaton:
     nodes = [(0, 1), *pairwise(table.offsets)]  # of each order
     arrays = _trie_arrays(table, possible)
-    trie = Trie(**arrays, num_contexts=len(arrays["fail"]), vocab_size=table.vocab_size)
+    trie = NGramTrie(**arrays, num_contexts=len(arrays["fail"]), vocab_size=table.vocab_size)
     _fill_trie(table, nodes, trie, arrays)
     blocks = [_blocks(arrays["first_child"], first, last) for first, last in nodes[: table.order]]
     for n in range(2, table.order):
@@ -163,7 +120,7 @@ def _trie_arrays(table: NGramTable, possible: Tensor) -> dict[str, np.ndarray]:
     }
 
 
-def _fill_trie(table: NGramTable, nodes: list[tuple[int, int]], trie: Trie, arrays: dict[str, np.ndarray]) -> None:
+def _fill_trie(table: NGramTable, nodes: list[tuple[int, int]], trie: NGramTrie, arrays: dict[str, np.ndarray]) -> None:
     """Write the n-grams as nodes, and what follows from their tokens for unigrams.
 
     Raises:

@@ -15,59 +15,22 @@ from ..partials import Spoken
 
 
 class _Tails(Struct):
-    name = "NgpulmTails"
-    members = """
-        int64_t* sizes;
-        int32_t* ids;
-        int64_t* starts;
-        int64_t* ends;
-        double* before;
-        double* after;
-        int64_t num_beams;
-        int64_t room;
-    """
+    """See `History`."""
 
 
 class _Links(Struct):
-    name = "NgpulmLinks"
-    members = """
-        const int32_t* links;
-        const int32_t* labels;
-        const uint8_t* live;
-        int64_t length;
-    """
+    """Where hypotheses come from, and what they get; `live` are those that there are."""
 
     @classmethod
     def of(cls, links: np.ndarray, labels: np.ndarray, live: np.ndarray, length: int) -> _Links:
         return cls(links=_as(np.int32, links), labels=_as(np.int32, labels), live=_as(np.bool_, live), length=length)
 
 
-_label = Function(
-    "int64_t ngpulm_history_label(int64_t count, const int64_t* rows, const int32_t* labels, const int32_t* lengths,"
-    " int64_t longest, const int64_t* firsts, int64_t* last, double* sums, const float* confidences, int64_t blank,"
-    " const NgpulmTails* tails)",
-    _Tails,
-)
-_frames = Function(
-    "int64_t ngpulm_history_frames(int64_t count, const int64_t* rows, const NgpulmLinks* links, const int32_t* lengths,"
-    " const int64_t* firsts, double* sums, const float* confidences, const NgpulmTails* tails)",
-    _Links, _Tails,
-)  # fmt: skip
-_steps = Function(
-    "int64_t ngpulm_history_steps(int64_t count, const int64_t* rows, int64_t streams, const NgpulmLinks* links,"
-    " const int32_t* moves, const float* confidences, const int64_t* times, int64_t blank, const NgpulmTails* tails)",
-    _Links, _Tails,
-)  # fmt: skip
-_append = Function(
-    "int64_t ngpulm_history_append(int64_t count, const int64_t* rows, const int64_t* labels, const int64_t* moves,"
-    " const float* confidences, int64_t* times, int64_t blank, const NgpulmTails* tails)",
-    _Tails,
-)
-_hand_over = Function(
-    "int64_t ngpulm_history_hand_over(int64_t count, const int64_t* rows, const uint8_t* live, int64_t kept, int64_t* counts,"
-    " int64_t* common, const NgpulmTails* out, const NgpulmTails* tails)",
-    _Tails,
-)
+_label = Function("ngpulm_history_label")
+_frames = Function("ngpulm_history_frames")
+_steps = Function("ngpulm_history_steps")
+_append = Function("ngpulm_history_append")
+_hand_over = Function("ngpulm_history_hand_over")
 
 
 def _as(dtype: Any, values: np.ndarray) -> np.ndarray:

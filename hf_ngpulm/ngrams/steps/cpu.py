@@ -23,58 +23,21 @@ ELEMENTS_PER_THREAD = 1 << 18
 class NgpulmPacking(Struct):
     """`Packing` as the core reads it: digits of each word, and what is a digit."""
 
-    name = "NgpulmPacking"
-    members = """
-        const int64_t* lengths;
-        int64_t num_words;
-        int64_t base;
-        int64_t end;
-    """
-
     @classmethod
     def of(cls, packing: Packing) -> NgpulmPacking:
         lengths = np.array(packing.digits, dtype=np.int64)
         return cls(lengths=lengths, num_words=len(lengths), base=packing.base, end=packing.end)
 
 
-_pack = Function(
-    "int64_t ngpulm_pack(const int32_t* digits, int64_t num_digits, int64_t num_starts, const NgpulmPacking* packing,"
-    " int64_t* words)",
-    NgpulmPacking,
-)
-_count_distinct = Function("int64_t ngpulm_count_distinct(const int64_t* words, int64_t num_words, int64_t size)")
-_count_equal = Function(
-    "int64_t ngpulm_count_equal(const int64_t* words, int64_t num_words, int64_t size, int64_t distinct, int64_t* out,"
-    " int64_t* counts)"
-)
-_merged_size = Function(
-    "int64_t ngpulm_merged_size(const int64_t* first, int64_t first_size, const int64_t* second, int64_t second_size,"
-    " int64_t num_words)"
-)
-_merge = Function(
-    "int64_t ngpulm_merge(const int64_t* first, const int64_t* first_counts, int64_t first_size, const int64_t* second,"
-    " const int64_t* second_counts, int64_t second_size, int64_t num_words, int64_t size, int64_t* words, int64_t* counts)"
-)
-_trie_sizes = Function(
-    "int64_t ngpulm_trie_sizes(int64_t first, int64_t last, int64_t* sizes, const int64_t* words, int64_t size,"
-    " const NgpulmPacking* packing)",
-    NgpulmPacking,
-)
-_trie = Function(
-    "int64_t ngpulm_trie(int64_t first, int64_t last, const int64_t* starts, const int64_t* words, const int64_t* run_counts,"
-    " int64_t size, const NgpulmPacking* packing, const int64_t* offsets, int64_t* prefixes, int32_t* out_tokens,"
-    " int64_t* counts)",
-    NgpulmPacking,
-)
-_suffix_rows = Function(
-    "int64_t ngpulm_suffix_rows(int64_t first, int64_t last, const int64_t* prefixes, const int32_t* tokens,"
-    " const int32_t* tokens_below, const int32_t* suffixes_below, const int64_t* first_child, int32_t* out)"
-)
-_discount = Function(
-    "int64_t ngpulm_discount(int64_t first, int64_t last, int64_t size, const int64_t* prefixes, const int64_t* counts,"
-    " const uint8_t* dropped, const double* discounts, const float* lower, const int32_t* suffixes, float* probabilities,"
-    " float* weights)"
-)
+_pack = Function("ngpulm_pack")
+_count_distinct = Function("ngpulm_count_distinct")
+_count_equal = Function("ngpulm_count_equal")
+_merged_size = Function("ngpulm_merged_size")
+_merge = Function("ngpulm_merge")
+_trie_sizes = Function("ngpulm_trie_sizes")
+_trie = Function("ngpulm_trie")
+_suffix_rows = Function("ngpulm_suffix_rows")
+_discount = Function("ngpulm_discount")
 
 
 def pack(digits: Tensor, num_starts: int, packing: Packing) -> Tensor:

@@ -22,16 +22,14 @@ likely has no say. Without `shared` scores are only added. What is -inf stays so
 
 from __future__ import annotations
 
-import importlib
 import math
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ...automaton.ops import define_operator, load_engine
 from ...automaton.tensors import AutomatonTensors
-from ...engines.choice import engine_name
 
 UNSCORED, TEXT, END = range(3)
 KINDS = 3  # the bits that tell these
@@ -104,7 +102,7 @@ def fuse(
         engine: "auto", "reference", "cpu" or "gpu".
         keeps_sums: whether a row's sum of exp(scores) stays as it was: what some classes gain, all of them lose.
     """
-    module = _engine(engine, scores.device)
+    module = load_engine(__package__, engine, scores.device)
     if scores.numel():
         sums = torch.logsumexp(scores, 1) if keeps_sums else None
         module.fuse(scores, input_ids, rows, roles, shared)
@@ -163,42 +161,33 @@ def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles, engine: str
 
 # Operators, for `torch.compile` to pass through. They take tensors one by one.
 
-_library = torch.library.Library("hf_ngpulm", "FRAGMENT")
 _FLAT = "Tensor[] automaton, int vocab_size, Tensor starts, Tensor weights, Tensor roles, Tensor unscored, Tensor ends"
-_library.define(f"fuse_at(Tensor(a!) scores, Tensor states, {_FLAT}, bool shared, str engine) -> ()")
-_library.define(f"follow(Tensor states, Tensor tokens, {_FLAT}, str engine) -> Tensor")
 
 
 def _flat(rows: Rows, roles: Roles) -> tuple[Any, ...]:
     return list(rows.tensors), rows.vocab_size, rows.starts, rows.weights, roles.roles, roles.unscored, roles.ends
 
 
-def _grouped(flat: tuple[Any, ...]) -> tuple[Rows, Roles]:
+def _grouped(flat: list[Any]) -> tuple[Rows, Roles]:
     automaton, vocab_size, starts, weights, roles, unscored, ends = flat
     return Rows(AutomatonTensors(*automaton), vocab_size, 0, starts, starts, weights), Roles(roles, unscored, ends, False)
 
 
-def _engine(name: str, device: torch.device) -> ModuleType:
-    return importlib.import_module(f"{__package__}.{engine_name(name, device)}")
-
-
-@torch.library.impl(_library, "fuse_at", "CompositeExplicitAutograd")
 def _fuse_at(scores: Tensor, states: Tensor, *rest: Any) -> None:
     *flat, shared, engine = rest
-    _engine(engine, scores.device).fuse_at(scores, states, *_grouped(tuple(flat)), shared)
+    load_engine(__package__, engine, scores.device).fuse_at(scores, states, *_grouped(flat), shared)
 
 
-@torch.library.impl(_library, "follow", "CompositeExplicitAutograd")
 def _follow(states: Tensor, tokens: Tensor, *rest: Any) -> Tensor:
     *flat, engine = rest
-    return _engine(engine, states.device).follow(states, tokens, *_grouped(tuple(flat)))
+    return load_engine(__package__, engine, states.device).follow(states, tokens, *_grouped(flat))
 
 
-@torch.library.register_fake("hf_ngpulm::fuse_at")
-def _(scores: Tensor, states: Tensor, *rest: Any) -> None:
-    return None
-
-
-@torch.library.register_fake("hf_ngpulm::follow")
-def _(states: Tensor, tokens: Tensor, *rest: Any) -> Tensor:
-    return torch.empty_like(states)
+define_operator(
+    f"fuse_at(Tensor(a!) scores, Tensor states, {_FLAT}, bool shared, str engine) -> ()", _fuse_at, lambda *arguments: None
+)
+define_operator(
+    f"follow(Tensor states, Tensor tokens, {_FLAT}, str engine) -> Tensor",
+    _follow,
+    lambda states, *rest: torch.empty_like(states),
+)

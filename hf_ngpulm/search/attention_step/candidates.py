@@ -5,7 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import candidates_cpu
+from ...automaton.cpu import CPU
+from ...engines.native import Function
+from ...engines.threads import in_threads
+
+_best_of_rows = Function("ngpulm_best_tokens")
 
 
 def best_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -15,4 +19,8 @@ def best_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """
     if scores.device.type != "cpu":
         return torch.topk(scores, count) if count > 1 else torch.max(scores, 1, keepdim=True)
-    return candidates_cpu.best_tokens(scores, count)
+    values = torch.empty((len(scores), count), dtype=torch.float32, device=CPU)
+    tokens = torch.empty((len(scores), count), dtype=torch.int64, device=CPU)
+    arguments = scores.contiguous(), scores.shape[1], count, values, tokens
+    in_threads(lambda first, last: _best_of_rows(first, last, *arguments), *scores.shape)
+    return values, tokens

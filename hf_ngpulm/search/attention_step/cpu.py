@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from ...automaton.cpu import Automaton
+from ...automaton.cpu import Automaton, int32
 from ...engines.native import Function, Struct
-from ...engines.threads import in_threads
+from ...engines.threads import on_rows
 from . import Roles, Rows
 
 
 class _Roles(Struct):
     """See `Roles`."""
-
-    name = "NgpulmRoles"
-    members = """
-        const int8_t* roles;
-        const int32_t* unscored;
-        const int32_t* ends;
-        int64_t classes;
-        int64_t num_unscored;
-        int64_t num_ends;
-        float log_guess;
-        uint8_t holds;
-    """
 
     @classmethod
     def of(cls, roles: Roles) -> _Roles:
@@ -37,26 +27,9 @@ class _Roles(Struct):
 class _FusedRows(Struct):
     """See `Rows`; `states` are those that tokens are read from."""
 
-    name = "NgpulmFusedRows"
-    members = """
-        const int32_t* states;
-        const int32_t* starts;
-        const int32_t* roots;
-        const float* weights;
-        int64_t context_length;
-    """
 
-
-_fuse_rows = Function(
-    "int64_t ngpulm_fuse(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmRoles* roles,"
-    " const NgpulmFusedRows* rows, const int64_t* input_ids, int64_t length, int32_t shared, float* scores)",
-    Automaton, _Roles, _FusedRows,
-)  # fmt: skip
-_follow_rows = Function(
-    "int64_t ngpulm_follow(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmRoles* roles,"
-    " const int32_t* states, const int64_t* tokens, const int32_t* starts, int32_t* found)",
-    Automaton, _Roles,
-)  # fmt: skip
+_fuse_rows = Function("ngpulm_fuse")
+_follow_rows = Function("ngpulm_follow")
 
 
 def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, shared: bool) -> None:
@@ -68,32 +41,26 @@ def fuse_at(scores: Tensor, states: Tensor, rows: Rows, roles: Roles, shared: bo
 
 
 def _fuse(scores: Tensor, input_ids: Tensor | None, states: Tensor, rows: Rows, roles: Roles, shared: bool) -> None:
-    states = _int32(states)
+    states = int32(states)
     of_rows = _FusedRows(
-        states=states, starts=_int32(rows.starts), roots=_int32(rows.roots), weights=rows.weights.contiguous(),
+        states=states, starts=int32(rows.starts), roots=int32(rows.roots), weights=rows.weights.contiguous(),
         context_length=rows.context_length,
     )  # fmt: skip
     length = 0 if input_ids is None else input_ids.shape[1]
     arguments = (Automaton.of(rows.tensors, rows.vocab_size), _Roles.of(roles), of_rows, input_ids, length, shared, scores)
-    _check(in_threads(lambda first, last: _fuse_rows(first, last, *arguments), *scores.shape), states)
+    on_rows(_fuse_rows, arguments, scores.shape[0], scores.shape[1], _refusal(states))
 
 
 def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles) -> Tensor:
-    before = _int32(states)
+    before = int32(states)
     found = torch.empty_like(before)
     arguments = (
         Automaton.of(rows.tensors, rows.vocab_size), _Roles.of(roles), before, tokens.to(torch.int64).contiguous(),
-        _int32(rows.starts), found,
+        int32(rows.starts), found,
     )  # fmt: skip
-    _check(in_threads(lambda first, last: _follow_rows(first, last, *arguments), len(states), 64), before)
+    on_rows(_follow_rows, arguments, len(states), 64, _refusal(before))
     return found.to(states.dtype)
 
 
-def _check(found: list[int], states: Tensor) -> None:
-    for bad_row in found:
-        if bad_row >= 0:
-            raise IndexError(f"an automaton has no state {int(states[bad_row])}, or no root, of row {bad_row}")
-
-
-def _int32(values: Tensor) -> Tensor:
-    return values.to(torch.int32).contiguous()
+def _refusal(states: Tensor) -> Callable[[int], str]:
+    return lambda row: f"an automaton has no state {int(states[row])}, or no root, of row {row}"

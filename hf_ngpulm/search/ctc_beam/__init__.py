@@ -22,14 +22,13 @@ into blocks changes nothing. Acoustic scores are kept relative to an offset per 
 
 from __future__ import annotations
 
-import importlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ...automaton.ops import define_operator, load_engine
 from ...automaton.tensors import AutomatonTensors
-from ...engines.choice import engine_name
 
 # Labels of frames at which a hypothesis gets no new token.
 INSIDE, BLANK = -1, -2
@@ -79,6 +78,13 @@ class BeamFrames(NamedTuple):
     labels: Tensor
     bad_frames: Tensor
 
+    @classmethod
+    def still(cls, batch_size: int, frames: int, num_beams: int, device: torch.device | str = "cpu") -> BeamFrames:
+        """Return frames at which nothing happens."""
+        labels = torch.full((batch_size, frames, num_beams), BLANK, dtype=torch.int32, device=device)
+        links = torch.arange(num_beams, dtype=torch.int32, device=device).expand(labels.shape).contiguous()
+        return cls(links, labels, torch.full((batch_size,), -1, dtype=torch.int32, device=device))
+
 
 def initial_state(num_beams: int, lm_states: Tensor) -> BeamState:
     """Return the beam before the first frame: the empty prefix alone.
@@ -107,63 +113,25 @@ def initial_state(num_beams: int, lm_states: Tensor) -> BeamState:
     )
 
 
-_ARGUMENTS = (
-    "Tensor[] automaton, Tensor[] state, Tensor logits, Tensor lengths, Tensor weights, Tensor bonuses, Tensor unscored,"
-    " int blank, int vocab_size, float threshold, float skip, str engine, Tensor? text_hashes=None"
-)
-_library = torch.library.Library("hf_ngpulm", "FRAGMENT")
-_library.define(f"ctc_beam({_ARGUMENTS}) -> Tensor[]")
-
-
-@torch.library.impl(_library, "ctc_beam", "CompositeExplicitAutograd")
-def _ctc_beam(
-    automaton: list[Tensor],
-    state: list[Tensor],
-    logits: Tensor,
-    lengths: Tensor,
-    weights: Tensor,
-    bonuses: Tensor,
-    unscored: Tensor,
-    blank: int,
-    vocab_size: int,
-    threshold: float,
-    skip: float,
-    engine: str,
-    text_hashes: Tensor | None = None,
-) -> list[Tensor]:
-    module = importlib.import_module(f"{__package__}.{engine_name(engine, logits.device)}")
-    new_state, frames = module.ctc_beam(
-        AutomatonTensors(*automaton), BeamState(*state), logits, lengths, weights, bonuses, unscored, blank, vocab_size,
-        threshold, skip, text_hashes,
-    )  # fmt: skip
+def _run(automaton: list[Tensor], state: list[Tensor], logits: Tensor, *rest: Any) -> list[Tensor]:
+    *given, engine = rest
+    module = load_engine(__package__, engine, logits.device)
+    new_state, frames = module.ctc_beam(AutomatonTensors(*automaton), BeamState(*state), logits, *given)
     return [*new_state, *frames]
 
 
-@torch.library.register_fake("hf_ngpulm::ctc_beam")
-def _(
-    automaton: list[Tensor],
-    state: list[Tensor],
-    logits: Tensor,
-    lengths: Tensor,
-    weights: Tensor,
-    bonuses: Tensor,
-    unscored: Tensor,
-    blank: int,
-    vocab_size: int,
-    threshold: float,
-    skip: float,
-    engine: str,
-    text_hashes: Tensor | None = None,
-) -> list[Tensor]:
-    batch_size, frames, _ = logits.shape
-    num_beams = BeamState(*state).last_tokens.shape[1]
-    shape = (batch_size, frames, num_beams)
-    return [
-        *(torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in state),
-        logits.new_empty(shape, dtype=torch.int32),
-        logits.new_empty(shape, dtype=torch.int32),
-        logits.new_empty((batch_size,), dtype=torch.int32),
-    ]
+def _fake(automaton: list[Tensor], state: list[Tensor], logits: Tensor, *rest: Any) -> list[Tensor]:
+    links = logits.new_empty((*logits.shape[:2], BeamState(*state).last_tokens.shape[1]), dtype=torch.int32)
+    bad_frames = logits.new_empty(logits.shape[:1], dtype=torch.int32)
+    state = [torch.empty_like(part, memory_format=torch.contiguous_format) for part in state]
+    return [*state, links, links.clone(), bad_frames]
+
+
+define_operator(
+    "ctc_beam(Tensor[] automaton, Tensor[] state, Tensor logits, Tensor lengths, Tensor weights, Tensor bonuses,"
+    " Tensor unscored, int blank, int vocab_size, float threshold, float skip, Tensor? text_hashes, str engine) -> Tensor[]",
+    _run, _fake,
+)  # fmt: skip
 
 
 def ctc_beam(
@@ -199,8 +167,8 @@ def ctc_beam(
         text_hashes: int64 `[2, C]`, see `hf_ngpulm.text.hashing`: prefixes of the same text are joined; None joins none.
     """
     tensors = torch.ops.hf_ngpulm.ctc_beam(
-        automaton, list(state), logits, lengths, weights, bonuses, unscored, blank, vocab_size, threshold, skip, engine,
-        text_hashes,
+        automaton, list(state), logits, lengths, weights, bonuses, unscored, blank, vocab_size, threshold, skip, text_hashes,
+        engine,
     )  # fmt: skip
     size = len(BeamState._fields)
     return BeamState(*tensors[:size]), BeamFrames(*tensors[size:])

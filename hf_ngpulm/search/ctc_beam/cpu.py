@@ -1,4 +1,8 @@
-"""CTC prefix beam search with language models on the CPU, by the native core (`csrc/ctc_beam.cpp`)."""
+"""CTC prefix beam search with language models on the CPU, by the native core (`csrc/ctc_beam.cpp`).
+
+Streams, and language models that grow, need search and ranking one by one; else a `WholeSearch` does all at once: for one short
+utterance the search itself takes less time than the torch operators that prepare the state of one that may go on.
+"""
 
 from __future__ import annotations
 
@@ -11,73 +15,43 @@ from torch import Tensor
 from ...automaton.cpu import Automaton
 from ...automaton.tensors import AutomatonTensors
 from ...engines.native import Function, Struct
-from ...engines.threads import in_threads
+from ...engines.threads import on_rows
 from ...fusion.fusion import RowModels
 from ...lexicon.lazy_search import Growth
 from ..frames import Frames
-from . import BLANK, BeamFrames, BeamState
+from . import BeamFrames, BeamState
 
 
 class Beams(Struct):
     """See `BeamState`."""
 
-    name = "NgpulmBeams"
-    members = """
-        double* offsets;
-        float* blank_scores;
-        float* token_scores;
-        int32_t* last_tokens;
-        int64_t* hashes;
-        int64_t* parent_hashes;
-        int32_t* sizes;
-        float* fused;
-        float* lm_scores;
-        int32_t* lm_states;
-        int64_t* texts;
-    """
-
 
 class BeamRules(Struct):
     """See `hf_ngpulm.search.ctc_beam.ctc_beam`; no `text_hashes`: prefixes aren't joined by text."""
 
-    name = "NgpulmBeamRules"
-    members = """
-        const float* weights;
-        const float* bonuses;
-        const float* unscored;
-        const int64_t* text_hashes;
-        int64_t num_automata;
-        int64_t num_beams;
-        double threshold;
-        double skip;
-    """
+    @classmethod
+    def of(
+        cls,
+        weights: Tensor,
+        bonuses: Tensor,
+        unscored: Tensor,
+        num_beams: int,
+        threshold: float,
+        skip: float,
+        text_hashes: Tensor | None,
+    ) -> BeamRules:
+        return cls(
+            weights=weights.contiguous(), bonuses=bonuses.contiguous(), unscored=unscored.contiguous(), text_hashes=text_hashes,
+            num_automata=weights.shape[1], num_beams=num_beams, threshold=threshold, skip=skip,
+        )  # fmt: skip
 
 
-class _Stops(Struct):
+class _BeamStops(Struct):
     """See `Stops`; and by state of the automata whether it is unfinished."""
-
-    name = "NgpulmBeamStops"
-    members = """
-        const uint8_t* unfinished;
-        int64_t* frames;
-        double* totals;
-        int32_t* states;
-        int64_t* counts;
-    """
 
 
 class BeamModels(Struct):
     """See `RowModels`."""
-
-    name = "NgpulmBeamModels"
-    members = """
-        const int32_t* states;
-        const float* weights;
-        const uint8_t* present;
-        int64_t num_automata;
-        int64_t num_lms;
-        uint8_t score_eos;
-    """
 
     @classmethod
     def of(cls, models: RowModels, score_eos: bool) -> BeamModels:
@@ -89,29 +63,18 @@ class BeamModels(Struct):
         )  # fmt: skip
 
 
-class Ranked(Struct):
+class _Ranked(Struct):
     """See `hf_ngpulm.search.ctc_beam.ranking.Ranked`."""
 
-    name = "NgpulmRanked"
-    members = """
-        int32_t* places;
-        int32_t* sizes;
-        double* scores;
-        int64_t count;
-    """
+
+class _Traced(Struct):
+    """See `TracedTokens`; `width` is L."""
 
 
-_search = Function(
-    "int64_t ngpulm_ctc_beam(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmFrames* frames,"
-    " const NgpulmBeamRules* rules, const NgpulmBeams* beams, int32_t* links, int32_t* labels, int32_t* bad_frames,"
-    " int64_t width, const NgpulmBeamStops* stops)",
-    Automaton, Frames, BeamRules, Beams, _Stops,
-)  # fmt: skip
-_rank = Function(
-    "int64_t ngpulm_ctc_beam_rank(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmBeamModels*"
-    " models, const NgpulmBeams* beams, int64_t num_beams, const NgpulmRanked* ranked)",
-    Automaton, BeamModels, Beams, Ranked,
-)  # fmt: skip
+_search = Function("ngpulm_ctc_beam")
+_search_whole = Function("ngpulm_ctc_beam_whole")
+_rank = Function("ngpulm_ctc_beam_rank")
+REFUSAL = "prefixes of row {} name states or tokens that there aren't".format
 
 
 class Stops(NamedTuple):
@@ -156,58 +119,31 @@ def ctc_beam(
     batch_size, frames, classes = logits.shape
     num_beams, num_automata = state.lm_states.shape[1:]
     state = BeamState(*(tensor.clone(memory_format=torch.contiguous_format) for tensor in state))
-    labels = torch.full((batch_size, frames, num_beams), BLANK, dtype=torch.int32)
-    links = torch.arange(num_beams, dtype=torch.int32).expand(labels.shape).contiguous()
-    bad_frames = torch.full((batch_size,), -1, dtype=torch.int32)
+    happened = BeamFrames.still(batch_size, frames, num_beams)
     if not (frames and classes):
-        return state, BeamFrames(links, labels, bad_frames)
-    of_row = weights, bonuses, unscored
+        return state, happened
     arguments = (
-        Frames.of(logits, lengths, blank), rules_of(*of_row, num_beams, threshold, skip, text_hashes),
-        Beams(**state._asdict()), links, labels, bad_frames, frames,
+        Frames.of(logits, lengths, blank), BeamRules.of(weights, bonuses, unscored, num_beams, threshold, skip, text_hashes),
+        Beams(**state._asdict()), *happened, frames,
     )  # fmt: skip
 
-    def search(automaton: AutomatonTensors, stops: _Stops | None) -> None:
+    def search(automaton: AutomatonTensors, stops: _BeamStops | None) -> None:
         given = (Automaton.of(automaton, vocab_size), *arguments, stops)
-        work = elements_per_row(frames, classes, num_beams)
-        check(in_threads(lambda first, last: _search(first, last, *given), batch_size, work))
+        on_rows(_search, given, batch_size, _elements_per_row(frames, classes, num_beams), REFUSAL)
 
     if growth is None:
         search(automaton, None)
     else:
         stops = Stops.of(batch_size, num_beams, num_automata)
-        growth.search(lambda grown, unfinished: search(grown, _Stops(unfinished=unfinished, **stops._asdict())), stops)
+        growth.search(lambda grown, unfinished: search(grown, _BeamStops(unfinished=unfinished, **stops._asdict())), stops)
         is_there = torch.maximum(state.blank_scores, state.token_scores) > -torch.inf
         growth.enter(state.lm_states[is_there].flatten().numpy())
-    return state, BeamFrames(links, labels, bad_frames)
+    return state, happened
 
 
-def rules_of(
-    weights: Tensor,
-    bonuses: Tensor,
-    unscored: Tensor,
-    num_beams: int,
-    threshold: float,
-    skip: float,
-    text_hashes: Tensor | None,
-) -> BeamRules:
-    """Return the rules of a search."""
-    return BeamRules(
-        weights=weights.contiguous(), bonuses=bonuses.contiguous(), unscored=unscored.contiguous(), text_hashes=text_hashes,
-        num_automata=weights.shape[1], num_beams=num_beams, threshold=threshold, skip=skip,
-    )  # fmt: skip
-
-
-def elements_per_row(frames: int, classes: int, num_beams: int) -> int:
+def _elements_per_row(frames: int, classes: int, num_beams: int) -> int:
     """Return how much work a row is, see `in_threads`."""
     return frames * (classes + 64 * num_beams)
-
-
-def check(bad_rows: list[int]) -> None:
-    """Raise for the first row that a search has refused."""
-    for row in bad_rows:
-        if row >= 0:
-            raise IndexError(f"prefixes of row {row} name states or tokens that there aren't")
 
 
 def rank(models: RowModels, state: BeamState, count: int, score_eos: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -218,7 +154,86 @@ def rank(models: RowModels, state: BeamState, count: int, score_eos: bool) -> tu
     arguments: tuple[Any, ...] = (
         Automaton.of(models.tensors, models.vocab_size), BeamModels.of(models, score_eos),
         Beams(**{name: tensor.contiguous() for name, tensor in state._asdict().items()}), num_beams,
-        Ranked(places=places, sizes=sizes, scores=scores, count=count),
+        _Ranked(places=places, sizes=sizes, scores=scores, count=count),
     )  # fmt: skip
-    check([_rank(0, batch_size, *arguments)])
+    on_rows(_rank, arguments, batch_size, 0, REFUSAL)
     return places, sizes, scores
+
+
+class TracedTokens(NamedTuple):
+    """Tokens of `N` hypotheses a row; entries from a hypothesis's number of tokens on mean nothing.
+
+    Args:
+        counts: int32 `[B, N]`, number of tokens.
+        tokens: int32 `[B, N, L]`.
+        starts, ends: int32 `[B, N, L]`, first frame of each token and the frame after its last one.
+    """
+
+    counts: np.ndarray
+    tokens: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+
+
+class Found(NamedTuple):
+    """What was found of `B` rows, at most `N` hypotheses each.
+
+    Args:
+        traced: their tokens.
+        scores: float64 `[B, N, 4]`, see `hf_ngpulm.search.ctc_beam.ranking.Ranked`.
+        bad_frames: int32 `[B]`, see `BeamFrames`.
+    """
+
+    traced: TracedTokens
+    scores: np.ndarray
+    bad_frames: np.ndarray
+
+
+class WholeSearch:
+    """Beam search over whole utterances of batches with the same models, none of which grows.
+
+    Args:
+        models: of the rows.
+        bonuses, unscored, blank: as for `ctc_beam`.
+        num_beams, count: prefixes that the search keeps, and hypotheses that are returned.
+        threshold, skip: as for `ctc_beam`.
+        score_eos: whether `</s>` counts at the end.
+        text_hashes: int64 `[2, C]`, if prefixes are joined by text; C are the classes of all logits.
+    """
+
+    def __init__(
+        self,
+        models: RowModels,
+        bonuses: Tensor,
+        unscored: Tensor,
+        blank: int,
+        num_beams: int,
+        count: int,
+        threshold: float,
+        skip: float,
+        score_eos: bool,
+        text_hashes: Tensor | None = None,
+    ) -> None:
+        self.num_beams, self.count, self.blank = num_beams, count, blank
+        self._automaton, self._models = Automaton.of(models.tensors, models.vocab_size), BeamModels.of(models, score_eos)
+        self._rules = BeamRules.of(models.weights, bonuses, unscored, num_beams, threshold, skip, text_hashes)
+
+    def __call__(self, logits: Tensor, lengths: Tensor) -> Found:
+        """Search.
+
+        Args:
+            logits: `[B, T, C]`.
+            lengths: int32 `[B]`.
+        """
+        batch_size, frames, classes = logits.shape
+        shape = batch_size, self.count
+        places, counts = np.empty(shape, dtype=np.int32), np.empty(shape, dtype=np.int32)
+        scores, bad_frames = np.empty((*shape, 4)), np.empty(batch_size, dtype=np.int32)
+        tokens, starts, ends = (np.empty((*shape, frames), dtype=np.int32) for _ in range(3))
+        arguments = (
+            self._automaton, Frames.of(logits, lengths, self.blank), self._rules, self._models,
+            _Ranked(places=places, sizes=counts, scores=scores, count=self.count),
+            _Traced(tokens=tokens, starts=starts, ends=ends, width=frames), bad_frames,
+        )  # fmt: skip
+        on_rows(_search_whole, arguments, batch_size, _elements_per_row(frames, classes, self.num_beams), REFUSAL)
+        return Found(TracedTokens(counts, tokens, starts, ends), scores, bad_frames)

@@ -31,11 +31,7 @@ def ctc_beam(
     text_hashes: Tensor | None = None,
 ) -> tuple[BeamState, BeamFrames]:
     batch_size, frames, _ = logits.shape
-    num_beams, device = state.last_tokens.shape[1], logits.device
-    places = torch.arange(num_beams, dtype=torch.int32, device=device)
-    links = places.repeat(batch_size, frames, 1)
-    labels = torch.full_like(links, BLANK)
-    bad_frames = torch.full((batch_size,), -1, dtype=torch.int32, device=device)
+    links, labels, bad_frames = BeamFrames.still(batch_size, frames, state.last_tokens.shape[1], logits.device)
     for frame in range(frames):
         x = logits[:, frame].float()
         normalisers = torch.logsumexp(x, dim=1)

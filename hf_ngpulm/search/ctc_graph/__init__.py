@@ -20,15 +20,15 @@ The search is described by tensors that it takes and returns: cutting the frames
 
 from __future__ import annotations
 
-import importlib
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ...automaton.ops import load_engine
 from ...automaton.tensors import AutomatonTensors
-from ...engines.choice import engine_name
 from ..ctc_beam import BLANK, INSIDE
+from ..ctc_beam import BeamFrames as GraphFrames
 
 __all__ = ["BLANK", "INSIDE", "GraphFrames", "GraphState", "graph_search", "initial_state"]
 
@@ -49,21 +49,6 @@ class GraphState(NamedTuple):
     lm_states: Tensor
     fused: Tensor
     lm_scores: Tensor
-
-
-class GraphFrames(NamedTuple):
-    """What happened at each frame, enough to trace every hypothesis back.
-
-    Args:
-        links: int32 `[B, T, K]`, the place that each comes from.
-        labels: int32 `[B, T, K]`, the token that it gets, or else `INSIDE` (its last token goes on) or `BLANK`.
-        bad_frames: int32 `[B]`, the first frame of a row whose logits can't be normalised (NaN, infinity), else -1; such a
-            row stands still from there on.
-    """
-
-    links: Tensor
-    labels: Tensor
-    bad_frames: Tensor
 
 
 def initial_state(max_active: int, lm_states: Tensor) -> GraphState:
@@ -115,5 +100,5 @@ def graph_search(
             above `skip` can only be blanks.
         engine: "auto", "reference", "cpu" or "gpu".
     """
-    module = importlib.import_module(f"{__package__}.{engine_name(engine, logits.device)}")
+    module = load_engine(__package__, engine, logits.device)
     return module.graph_search(automaton, state, logits, lengths, weights, bonuses, blank, vocab_size, threshold, skip)

@@ -28,9 +28,8 @@ def graph_search(
     batch_size, frames, _ = logits.shape
     device, max_active = logits.device, state.scores.shape[1]
     state = GraphState(*(part.cpu().clone() for part in state))
-    labels = torch.full((batch_size, frames, max_active), BLANK, dtype=torch.int32)
-    links = torch.arange(max_active, dtype=torch.int32).repeat(batch_size, frames, 1)
-    bad_frames = torch.full((batch_size,), -1, dtype=torch.int32)
+    happened = GraphFrames.still(batch_size, frames, max_active)
+    links, labels, bad_frames = happened
     normalisers = torch.logsumexp(logits.float(), dim=-1).cpu()
     log_probs = logits.float().cpu() - normalisers[..., None]
     graph = _Graph(automaton)
@@ -76,8 +75,7 @@ def graph_search(
         for values, part in zip(zip(*places), state):
             part[row, : len(places)] = torch.tensor(values, dtype=part.dtype)
         state.scores[row, len(places) :] = -torch.inf
-    frames_found = GraphFrames(links, labels, bad_frames)
-    return GraphState(*(part.to(device) for part in state)), GraphFrames(*(part.to(device) for part in frames_found))
+    return GraphState(*(part.to(device) for part in state)), GraphFrames(*(part.to(device) for part in happened))
 
 
 class _Graph:

@@ -17,14 +17,13 @@ In the first two rules a new label differs from the one just before it, since CT
 
 from __future__ import annotations
 
-import importlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ...automaton.ops import define_operator, load_engine
 from ...automaton.tensors import AutomatonTensors
-from ...engines.choice import engine_name
 
 RULES = ("label", "run", "stay")
 
@@ -50,47 +49,12 @@ class GreedyLabels(NamedTuple):
     before: Tensor
 
 
-_library = torch.library.Library("hf_ngpulm", "FRAGMENT")
-_library.define(
-    "ctc_greedy(Tensor[] automaton, Tensor logits, Tensor lengths, Tensor states, Tensor weights, Tensor stay_costs,"
-    " Tensor before, int blank, int vocab_size, str rule, str engine) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
-)
+def _run(automaton: list[Tensor], logits: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    *given, engine = rest
+    return load_engine(__package__, engine, logits.device).ctc_greedy(AutomatonTensors(*automaton), logits, *given)
 
 
-@torch.library.impl(_library, "ctc_greedy", "CompositeExplicitAutograd")
-def _ctc_greedy(
-    automaton: list[Tensor],
-    logits: Tensor,
-    lengths: Tensor,
-    states: Tensor,
-    weights: Tensor,
-    stay_costs: Tensor,
-    before: Tensor,
-    blank: int,
-    vocab_size: int,
-    rule: str,
-    engine: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    module = importlib.import_module(f"{__package__}.{engine_name(engine, logits.device)}")
-    return module.ctc_greedy(
-        AutomatonTensors(*automaton), logits, lengths, states, weights, stay_costs, before, blank, vocab_size, rule
-    )
-
-
-@torch.library.register_fake("hf_ngpulm::ctc_greedy")
-def _(
-    automaton: list[Tensor],
-    logits: Tensor,
-    lengths: Tensor,
-    states: Tensor,
-    weights: Tensor,
-    stay_costs: Tensor,
-    before: Tensor,
-    blank: int,
-    vocab_size: int,
-    rule: str,
-    engine: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _fake(automaton: list[Tensor], logits: Tensor, lengths: Tensor, states: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     batch_size, frames, _ = logits.shape
     return (
         logits.new_empty((batch_size, frames), dtype=torch.int32),
@@ -100,6 +64,13 @@ def _(
         logits.new_empty((batch_size,), dtype=torch.int32),
         logits.new_empty((batch_size, 2), dtype=torch.int32),
     )
+
+
+define_operator(
+    "ctc_greedy(Tensor[] automaton, Tensor logits, Tensor lengths, Tensor states, Tensor weights, Tensor stay_costs,"
+    " Tensor before, int blank, int vocab_size, str rule, str engine) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _run, _fake,
+)  # fmt: skip
 
 
 def ctc_greedy(

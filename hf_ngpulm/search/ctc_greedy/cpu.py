@@ -8,29 +8,16 @@ from torch import Tensor
 from ...automaton.cpu import Automaton
 from ...automaton.tensors import AutomatonTensors
 from ...engines.native import Function, Struct
-from ...engines.threads import in_threads
+from ...engines.threads import on_rows
 from ..frames import Frames
 from . import RULES, GreedyLabels
 
 
-class _Labels(Struct):
-    name = "NgpulmGreedyLabels"
-    members = """
-        int32_t* labels;
-        float* acoustic_scores;
-        float* lm_scores;
-        int32_t* states;
-        int32_t* bad_frames;
-        int32_t* before;
-    """
+class _GreedyLabels(Struct):
+    """See `GreedyLabels`."""
 
 
-_search = Function(
-    "int64_t ngpulm_ctc_greedy(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmFrames* frames,"
-    " const float* weights, const float* stay_costs, int64_t num_automata, int32_t rule, int64_t width,"
-    " const NgpulmGreedyLabels* found)",
-    Automaton, Frames, _Labels,
-)  # fmt: skip
+_search = Function("ngpulm_ctc_greedy")
 
 
 def ctc_greedy(
@@ -57,10 +44,10 @@ def ctc_greedy(
     if frames and classes:
         arguments = (
             Automaton.of(automaton, vocab_size), Frames.of(logits, lengths, blank), weights.contiguous(),
-            stay_costs.contiguous(), states.shape[1], RULES.index(rule), frames, _Labels(**found._asdict()),
+            stay_costs.contiguous(), states.shape[1], RULES.index(rule), frames, _GreedyLabels(**found._asdict()),
         )  # fmt: skip
-        for bad_row in in_threads(lambda first, last: _search(first, last, *arguments), batch_size, frames * classes):
-            if bad_row >= 0:
-                of_row = states[bad_row].tolist()
-                raise IndexError(f"states {of_row} in row {bad_row} should lie in 0..{automaton.num_states - 1}")
+        on_rows(
+            _search, arguments, batch_size, frames * classes,
+            lambda row: f"states {states[row].tolist()} in row {row} should lie in 0..{automaton.num_states - 1}",
+        )  # fmt: skip
     return found

@@ -16,28 +16,6 @@ from .networks import ACTIVATIONS, TransducerNetworks
 class Networks(Struct):
     """The weights of a transducer's networks, laid out for products: they are what the model's were when this was made."""
 
-    name = "NgpulmNetworks"
-    members = """
-        const int64_t* layers;
-        const float* embedding;
-        const float* convolution;
-        const float* convolution_bias;
-        const float* projection;
-        const float* projection_bias;
-        const float* head;
-        const float* head_bias;
-        float* laid_out;
-        int64_t num_layers;
-        int64_t tokens;
-        int64_t embedded;
-        int64_t places;
-        int64_t size;
-        int64_t width;
-        int64_t outputs;
-        int64_t activation;
-        int64_t separate_blank;
-    """
-
     @classmethod
     def of(cls, networks: TransducerNetworks) -> Networks:
         addresses = [
@@ -74,14 +52,6 @@ class Slots(Struct):
     of the tokens before the last) and predictions `[N, D]`.
     """
 
-    name = "NgpulmSlots"
-    members = """
-        float* states;
-        float* predictions;
-        int64_t slots;
-        int64_t parts;
-    """
-
     @classmethod
     def of(cls, states: Tensor, predictions: Tensor) -> Slots:
         return cls(states=states, predictions=predictions, slots=states.shape[1], parts=states.shape[0])
@@ -90,16 +60,6 @@ class Slots(Struct):
 class Classes(Struct):
     """What the outputs of a joint network stand for, and the confidence that is measured in them."""
 
-    name = "NgpulmClasses"
-    members = """
-        const int64_t* durations;
-        int64_t num_durations;
-        int64_t tokens;
-        int64_t blank;
-        int64_t measure;
-        float alpha;
-    """
-
     @classmethod
     def of(cls, tokens: int, blank: int, durations: Tensor, confidence: str | None) -> Classes:
         """Args: tokens: number of token classes; durations: int64, frames by class; confidence: a measure."""
@@ -107,5 +67,5 @@ class Classes(Struct):
         return cls(durations=durations, num_durations=len(durations), tokens=tokens, blank=blank, measure=measure, alpha=ALPHA)
 
 
-_laid_out_size = Function("int64_t ngpulm_laid_out_size(const NgpulmNetworks* networks)", Networks)
-_lay_out = Function("int64_t ngpulm_lay_out(const NgpulmNetworks* networks)", Networks)
+_laid_out_size = Function("ngpulm_laid_out_size")
+_lay_out = Function("ngpulm_lay_out")

@@ -85,41 +85,15 @@ class TransducerNetworks:
 
 
 def networks_of(
-    embedding: nn.Module, lstm: nn.Module, projector: nn.Module, activation: nn.Module, head: nn.Module
+    embedding: Any, lstm: Any, projector: nn.Module, activation: nn.Module, head: nn.Module
 ) -> TransducerNetworks | None:
     """Return the networks that some modules are; None unless they are torch's own, of a kind that is known here."""
-    kinds = ((embedding, nn.Embedding), (lstm, nn.LSTM), (projector, nn.Linear), (head, nn.Linear))
-    if any(type(module) is not kind for module, kind in kinds) or not all(map(is_plain, (*dict(kinds), activation))):
+    name = _activation_if_known({embedding: nn.Embedding, lstm: nn.LSTM, projector: nn.Linear, head: nn.Linear}, activation)
+    if name is None or lstm.bidirectional or lstm.proj_size or (lstm.training and lstm.dropout):
         return None
-    name = _activation_of(activation)
-    if name is None:
-        return None
-    if embedding.max_norm is not None or lstm.bidirectional or lstm.proj_size or (lstm.training and lstm.dropout):
-        return None
-    parameters = [parameter for module, _ in kinds for parameter in module._parameters.values() if parameter is not None]
-    if not all(map(_is_readable, parameters)):
-        return None
-
-    def value(module: Any, name: str, rows: int) -> Tensor:
-        parameter = getattr(module, name, None)
-        if parameter is None:
-            return torch.zeros(rows, dtype=torch.float32, device="cpu")
-        return parameter.detach()
-
-    gates = 4 * lstm.hidden_size
-    layers = tuple(
-        LSTMLayer(*(value(lstm, f"{part}_l{layer}", gates) for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")))
-        for layer in range(lstm.num_layers)
-    )
-    return TransducerNetworks(
-        embedding.weight.detach(),
-        layers,
-        projector.weight.detach(),
-        value(projector, "bias", projector.out_features),
-        name,
-        head.weight.detach(),
-        value(head, "bias", head.out_features),
-    )
+    gates, parts = 4 * lstm.hidden_size, ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    layers = [LSTMLayer(*(_value(lstm, f"{part}_l{layer}", gates) for part in parts)) for layer in range(int(lstm.num_layers))]
+    return TransducerNetworks(embedding.weight.detach(), tuple(layers), *_weights(projector), name, *_weights(head))
 
 
 def with_blank_head(networks: TransducerNetworks | None, blank_head: nn.Module) -> TransducerNetworks | None:
@@ -135,36 +109,47 @@ def with_blank_head(networks: TransducerNetworks | None, blank_head: nn.Module) 
 
 
 def stateless_networks(
-    embedding: nn.Module,
-    convolution: nn.Module,
+    embedding: Any,
+    convolution: Any,
     between: nn.Module,
     projector: nn.Module,
     activation: nn.Module,
     head: nn.Module,
 ) -> TransducerNetworks | None:
     """Return the networks of a transducer whose prediction network is a convolution over the last tokens; None as above."""
-    kinds = (
-        (embedding, nn.Embedding), (convolution, nn.Conv1d), (between, nn.ReLU), (projector, nn.Linear), (head, nn.Linear)
-    )  # fmt: skip
-    if any(type(module) is not kind for module, kind in kinds) or not all(map(is_plain, (*dict(kinds), activation))):
+    kinds: dict[nn.Module, type] = {
+        embedding: nn.Embedding, convolution: nn.Conv1d, between: nn.ReLU, projector: nn.Linear, head: nn.Linear
+    }  # fmt: skip
+    name = _activation_if_known(kinds, activation)
+    size = getattr(embedding, "embedding_dim", None)
+    if name is None or not size == convolution.groups == convolution.in_channels == convolution.out_channels:
         return None
-    name = _activation_of(activation)
-    parameters = [parameter for module, _ in kinds for parameter in module._parameters.values()]
-    if name is None or embedding.max_norm is not None or not all(p is not None and _is_readable(p) for p in parameters):
-        return None
-    size = embedding.embedding_dim
-    if (convolution.groups, convolution.in_channels, convolution.out_channels) != (size, size, size):
-        return None
+    weight, bias = _weights(convolution)
     return TransducerNetworks(
-        embedding.weight.detach(), (), projector.weight.detach(), projector.bias.detach(), name, head.weight.detach(),
-        head.bias.detach(), False, convolution.weight.detach()[:, 0], convolution.bias.detach(),
-    )  # fmt: skip
+        embedding.weight.detach(), (), *_weights(projector), name, *_weights(head), False, weight[:, 0], bias
+    )
 
 
-def _activation_of(module: nn.Module) -> str | None:
-    """Return its name among `ACTIVATIONS`; None for others."""
-    name = type(module).__name__.lower().removesuffix("activation")
-    return name if name in ACTIVATIONS and type(module).__module__.split(".")[0] in ("torch", "transformers") else None
+def _activation_if_known(kinds: dict[nn.Module, type], activation: nn.Module) -> str | None:
+    """Return the activation's name among `ACTIVATIONS`; None unless all modules are plain, of these kinds and readable."""
+    if any(type(module) is not kind for module, kind in kinds.items()) or not all(map(is_plain, (*kinds, activation))):
+        return None
+    parameters = [parameter for module in kinds for parameter in module._parameters.values() if parameter is not None]
+    if not all(map(_is_readable, parameters)) or any(getattr(module, "max_norm", None) is not None for module in kinds):
+        return None
+    name = type(activation).__name__.lower().removesuffix("activation")
+    return name if name in ACTIVATIONS and type(activation).__module__.split(".")[0] in ("torch", "transformers") else None
+
+
+def _value(module: nn.Module, name: str, rows: int) -> Tensor:
+    """Return a parameter's numbers; zeros where the module has none of this name."""
+    parameter = getattr(module, name, None)
+    return torch.zeros(rows, dtype=torch.float32, device="cpu") if parameter is None else parameter.detach()
+
+
+def _weights(module: Any) -> tuple[Tensor, Tensor]:
+    weight = module.weight.detach()
+    return weight, _value(module, "bias", len(weight))
 
 
 def _is_readable(parameter: Tensor) -> bool:

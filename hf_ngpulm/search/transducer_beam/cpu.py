@@ -8,7 +8,6 @@ needed, since often another hypothesis comes to the same tokens soon, at another
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from torch import Tensor
 from ...automaton.cpu import CPU, Automaton
 from ...automaton.tensors import AutomatonTensors
 from ...engines.native import Function, Struct
-from ...engines.threads import in_threads
+from ...engines.threads import in_threads, on_rows
 from ..networks.cpu import Classes, Networks, Slots
 from ..networks.model import TransducerModel
 from . import FIRST_HASH, BeamHypotheses, BeamSettings
@@ -28,25 +27,11 @@ SLOTS = 2  # for each hypothesis
 NO_ROOM = -2
 
 
-class BeamRules(Struct):
+class NgpulmBeamSettings(Struct):
     """What holds for all rows, see `BeamSettings`; `aes_steps` are 0 for ALSD."""
 
-    name = "NgpulmBeamRules"
-    members = """
-        int64_t vocab_size;
-        int64_t num_lms;
-        int64_t max_symbols;
-        int64_t aes_steps;
-        int64_t most_extensions;
-        double aes_gamma;
-        float ilm_weight;
-        uint8_t blank_aware;
-        uint8_t late;
-        uint8_t log_sum;
-    """
-
     @classmethod
-    def of(cls, settings: BeamSettings, vocab_size: int, num_lms: int) -> BeamRules:
+    def of(cls, settings: BeamSettings, vocab_size: int, num_lms: int) -> NgpulmBeamSettings:
         aes = settings.strategy == "aes"
         return cls(
             vocab_size=vocab_size, num_lms=num_lms, max_symbols=settings.max_symbols,
@@ -56,31 +41,8 @@ class BeamRules(Struct):
         )  # fmt: skip
 
 
-class NativeBeam(Struct):
+class NgpulmBeam(Struct):
     """See `Beam`."""
-
-    name = "NgpulmBeam"
-    members = """
-        double* scores;
-        double* acoustic_scores;
-        int64_t* times;
-        int64_t* symbols;
-        int64_t* sizes;
-        int64_t* last_tokens;
-        int64_t* hashes;
-        int64_t* parent_hashes;
-        int64_t* slots;
-        int32_t* lm_states;
-        float* lm_scores;
-        float* lines;
-        int64_t* bad_frames;
-        int64_t* slot_hashes;
-        int64_t* slot_sizes;
-        int64_t* slot_uses;
-        int64_t num_beams;
-        int64_t num_automata;
-        int64_t slots_of_row;
-    """
 
 
 class BeamRows(Struct):
@@ -88,30 +50,9 @@ class BeamRows(Struct):
     steps that have been taken at this frame (AES); weights, and the total of the LMs'.
     """
 
-    name = "NgpulmBeamRows"
-    members = """
-        int64_t* lengths;
-        int64_t* limits;
-        const int64_t* reaches;
-        int64_t* phases;
-        const float* weights;
-        const float* totals;
-    """
-
 
 class BeamSteps(Struct):
     """See `Trace`; there is `room` for so many steps of each row."""
-
-    name = "NgpulmBeamSteps"
-    members = """
-        int64_t* used;
-        int32_t* links;
-        int32_t* labels;
-        int32_t* moves;
-        float* sums;
-        int64_t room;
-        int64_t batch;
-    """
 
     @classmethod
     def of(cls, trace: Trace, steps: int) -> BeamSteps:
@@ -122,34 +63,11 @@ class BeamSteps(Struct):
         )  # fmt: skip
 
 
-_lines = Function(
-    "int64_t ngpulm_beam_lines(int64_t first, int64_t last, const int64_t* numbers, const NgpulmAutomaton* automaton,"
-    " const NgpulmClasses* classes, const NgpulmBeamRules* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,"
-    " const NgpulmBeamSteps* steps)",
-    Automaton, Classes, BeamRules, BeamRows, NativeBeam, BeamSteps,
-)  # fmt: skip
-_begin = Function(
-    "int64_t ngpulm_beam_begin(int64_t first, int64_t last, const int64_t* numbers, const NgpulmClasses* classes,"
-    " const NgpulmBeamRules* rules, const NgpulmBeam* beam, const NgpulmNetworks* networks, const NgpulmSlots* slots)",
-    Classes, BeamRules, NativeBeam, Networks, Slots,
-)  # fmt: skip
-_rows = Function(
-    "int64_t ngpulm_beam_rows(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,"
-    " const NgpulmBeamRules* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam, const NgpulmBeamSteps* steps,"
-    " const NgpulmNetworks* networks, const NgpulmSlots* slots, const float* frames, int64_t longest)",
-    Automaton, Classes, BeamRules, BeamRows, NativeBeam, BeamSteps, Networks, Slots,
-)  # fmt: skip
-_open = Function(
-    "int64_t ngpulm_beam_open(int64_t batch, const NgpulmBeamRules* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,"
-    " int64_t longest, int64_t* lines, int64_t* slots, int64_t* frames)",
-    BeamRules, BeamRows, NativeBeam,
-)  # fmt: skip
-_step = Function(
-    "int64_t ngpulm_beam_step(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,"
-    " const NgpulmBeamRules* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam, const NgpulmBeamSteps* steps,"
-    " const float* logits, const int64_t* lines, int64_t* sources, int64_t* tokens, int64_t* targets)",
-    Automaton, Classes, BeamRules, BeamRows, NativeBeam, BeamSteps,
-)  # fmt: skip
+_lines = Function("ngpulm_beam_lines")
+_begin = Function("ngpulm_beam_begin")
+_rows = Function("ngpulm_beam_rows")
+_open = Function("ngpulm_beam_open")
+_step = Function("ngpulm_beam_step")
 
 
 class Beam:
@@ -197,11 +115,11 @@ class Beam:
     def arrays(self) -> tuple[np.ndarray, ...]:
         return tuple(vars(self).values())
 
-    def native(self) -> NativeBeam:
+    def native(self) -> NgpulmBeam:
         """Return it as the core sees it, until an array is another one."""
         num_beams, num_automata = self.lm_states.shape[1:]
         members = vars(self) | {"lines": self.lines if len(self.lines) else None}
-        return NativeBeam(
+        return NgpulmBeam(
             **members, num_beams=num_beams, num_automata=num_automata, slots_of_row=self.slot_hashes.shape[1]
         )  # fmt: skip
 
@@ -261,7 +179,7 @@ class Search:
         """Search with these automata, and tell the core of all arrays."""
         self.num_lms = self.weights[:, :num_lms].shape[1]
         self.vocab_size = vocab_size
-        self.rules = BeamRules.of(self.settings, vocab_size, self.num_lms)
+        self.rules = NgpulmBeamSettings.of(self.settings, vocab_size, self.num_lms)
         self.rows = BeamRows(
             lengths=self.lengths, limits=self.limits, reaches=self.reaches, phases=self.phases, weights=self.weights,
             totals=self.totals,
@@ -296,7 +214,7 @@ class Search:
         """Write what LMs add after all hypotheses of some rows."""
         bad_row = _lines(0, len(numbers), numbers, *self._of_search(0))
         if bad_row >= 0:
-            raise IndexError(f"an automaton has no state of {self.beam.lm_states[bad_row].tolist()}, row {bad_row}")
+            raise IndexError(self._refusal(bad_row))
 
     def _of_search(self, steps: int) -> tuple[Any, ...]:
         """Return what the core needs to know, with room for so many more steps."""
@@ -381,17 +299,12 @@ class Search:
         steps = int(self.lengths.max(initial=0)) * (3 if self.settings.strategy == "aes" else 2) + num_beams + 1
         work = frames.shape[1] * num_beams * networks.outputs
         while True:
-            run = functools.partial(_run_rows, (*self._of_search(steps), *of_networks))
-            found = in_threads(run, self.batch_size, work)
-            self._check(found)
-            if NO_ROOM not in found:
+            if NO_ROOM not in on_rows(_rows, (*self._of_search(steps), *of_networks), self.batch_size, work, self._refusal):
                 break
             steps = len(self.trace.room(0)[0])
 
-    def _check(self, found: list[int]) -> None:
-        for row in found:
-            if row >= 0:
-                raise IndexError(f"an automaton has no state of {self.beam.lm_states[row].tolist()}, row {row}")
+    def _refusal(self, row: int) -> str:
+        return f"an automaton has no state of {self.beam.lm_states[row].tolist()}, row {row}"
 
     def shift(self, frames: Tensor) -> None:
         """Have times count from later frames, by so many in each row, int64 `[B]`."""
@@ -432,10 +345,6 @@ class Search:
         beam = self.beam
         tensors = [torch.from_numpy(array) for array in (beam.scores, beam.acoustic_scores, beam.lm_scores, beam.lm_states)]
         return hypotheses(tensors, self.steps(), torch.from_numpy(beam.bad_frames))
-
-
-def _run_rows(arguments: tuple[Any, ...], first: int, last: int) -> int:
-    return _rows(first, last, *arguments)
 
 
 def beam_search(

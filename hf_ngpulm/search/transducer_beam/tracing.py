@@ -12,11 +12,7 @@ from ...engines.native import Function
 from ..confidence import confidence_of_sums
 from . import STILL, BeamHypotheses
 
-_trace = Function(
-    "int64_t ngpulm_beam_trace(int64_t steps, int64_t batch, int64_t num_beams, const int32_t* links, const int32_t* labels,"
-    " const int32_t* moves, const float* confidences, int64_t* counts, int64_t* found_labels, int64_t* found_frames,"
-    " int64_t* found_moves, float* found_confidences)"
-)
+_trace = Function("ngpulm_beam_trace")
 
 
 class Trace:

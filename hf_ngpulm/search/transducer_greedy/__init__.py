@@ -14,9 +14,9 @@ from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
 from ...engines.choice import engine_name
-from ..confidence import frame_confidence
 from ..networks.graphs import Kept, grown, recall
 from ..networks.model import TransducerModel
+from .cpu import tables_by_turns, tables_of_steps
 from .rows import GreedySteps, Rows, Rules
 from .tensors import Looping
 
@@ -75,83 +75,11 @@ def greedy(
     rows = Rows.begin(lengths, states, weights)
     networks = model.networks()
     if networks is not None and networks.serve(frames, model.vocab_size, len(durations)):
-        from .cpu import tables_of_steps
-
         tables = tables_of_steps(networks, frames, automaton, rules, rows, confidence, window)
     else:
-        rows, steps = _loop(model, frames, automaton, rules, rows, confidence, window or WINDOW)
-        tables = _by_row(rows, steps)
+        tables = tables_by_turns(model, frames, automaton, rules, rows, confidence, window or WINDOW)
     counts, tokens, moves, confidences = tables
     return GreedySteps(
         counts, tokens, moves, None if confidence is None else confidences, rows.acoustic_scores, rows.lm_scores,
         rows.lm_states, rows.ilm_scores, rows.bad_frames,
     )  # fmt: skip
-
-
-def _loop(
-    model: TransducerModel,
-    frames: Tensor,
-    automaton: AutomatonTensors,
-    rules: Rules,
-    rows: Rows,
-    confidence: str | None,
-    window: int,
-) -> tuple[Rows, list[tuple[Tensor, ...]]]:
-    """Return the rows in the end, and all steps: row, class, duration and confidence, in order within each row."""
-    from .cpu import walk
-
-    places = torch.arange(window, device=frames.device)
-    steps: list[tuple[Tensor, ...]] = []
-    ended: list[Rows] = []
-    prediction, state = model.start(len(rows.numbers), frames)
-    none = prediction.new_zeros((len(prediction), 0), dtype=torch.float32)
-    internal = model.internal_lm(prediction) if rules.ilm_weight else none
-    while True:
-        going = (rows.times < rows.ends) & (rows.bad_frames < 0)
-        if not bool(going.all()):
-            ended.append(rows.at(~going))
-            rows, prediction, internal = rows.at(going), prediction[going], internal[going]
-            state = tuple(part[going] for part in state)
-        if not rows.numbers.numel():
-            break
-        ahead = (rows.times[:, None] + places).clamp(max=frames.shape[1] - 1)
-        logits = model.join(frames[rows.numbers[:, None], ahead], prediction[:, None]).float()
-        tokens, moves = walk(automaton, rules, rows, logits, internal)
-        emissions = (tokens >= 0) & (tokens != rules.blank)
-        confidences = torch.zeros(tokens.shape, dtype=torch.float32, device=frames.device)
-        if confidence is not None:
-            confidences[emissions] = frame_confidence(logits[..., : rules.classes][emissions][None], confidence)[0]
-        taken = tokens >= 0
-        numbers = rows.numbers[:, None].expand_as(taken)
-        steps.append(tuple(part[taken] for part in (numbers, tokens, moves, confidences)))
-        found = torch.nonzero(emissions)[:, 0]
-        if found.numel():
-            new_prediction, new_state = model.predict(tokens[emissions], tuple(part[found] for part in state))
-            prediction = prediction.index_copy(0, found, new_prediction)
-            state = tuple(part.index_copy(0, found, new) for part, new in zip(state, new_state))
-            if rules.ilm_weight:
-                internal = internal.index_copy(0, found, model.internal_lm(new_prediction))
-    if ended:
-        rows = Rows(*(torch.cat(parts) for parts in zip(*ended)))
-        rows = rows.at(torch.argsort(rows.numbers))
-    return rows, steps
-
-
-def _by_row(rows: Rows, steps: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """Return number of steps, classes, durations and confidences of each row."""
-    batch_size, device = len(rows.numbers), rows.numbers.device
-    if steps:
-        numbers, *columns = (torch.cat(parts) for parts in zip(*steps))
-    else:
-        numbers = rows.numbers[:0]
-        columns = [numbers, numbers, numbers.float()]
-    counts = torch.bincount(numbers, minlength=batch_size)
-    order = torch.argsort(numbers, stable=True)
-    places = torch.arange(len(numbers), device=device) - (torch.cumsum(counts, 0) - counts)[numbers[order]]
-    longest = int(counts.max()) if batch_size else 0
-    tables = []
-    for column in columns:
-        table = torch.zeros((batch_size, longest), dtype=column.dtype, device=device)
-        table[numbers[order], places] = column[order]
-        tables.append(table)
-    return (counts, *tables)

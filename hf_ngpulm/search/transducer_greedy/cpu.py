@@ -6,9 +6,7 @@ Nothing that is made of the model's weights outlives a call, since they may chan
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -16,9 +14,10 @@ from torch import Tensor
 from ...automaton.cpu import CPU, Automaton
 from ...automaton.tensors import AutomatonTensors
 from ...engines.native import Function, Struct
-from ...engines.threads import in_threads
+from ...engines.threads import on_rows
 from ..confidence import confidence_of_sums
 from ..networks.cpu import Classes, Networks, Slots
+from ..networks.model import TransducerModel
 from ..networks.networks import TransducerNetworks
 from .rows import Rows, Rules
 
@@ -29,58 +28,17 @@ LINES = 4  # frames of all rows that products take at once, at least
 class GreedyRules(Struct):
     """See `Rules`."""
 
-    name = "NgpulmGreedyRules"
-    members = """
-        int64_t vocab_size;
-        int64_t max_symbols;
-        float ilm_weight;
-    """
-
 
 class GreedyRows(Struct):
     """See `Rows`."""
-
-    name = "NgpulmGreedyRows"
-    members = """
-        const int64_t* ends;
-        const float* weights;
-        int64_t* times;
-        int64_t* symbols;
-        int32_t* lm_states;
-        double* acoustic_scores;
-        float* lm_scores;
-        double* ilm_scores;
-        int64_t* bad_frames;
-        int64_t num_automata;
-    """
 
 
 class GreedySteps(Struct):
     """Steps of each row, as many as its `counts` says; there is `room` for more."""
 
-    name = "NgpulmGreedySteps"
-    members = """
-        int64_t* counts;
-        int64_t* tokens;
-        int64_t* moves;
-        float* sums;
-        int64_t room;
-    """
 
-
-_window = Function(
-    "int64_t ngpulm_greedy_window(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,"
-    " const NgpulmGreedyRules* rules, const NgpulmGreedyRows* rows, const float* logits, const float* internal, int64_t window,"
-    " int64_t* tokens, int64_t* moves)",
-    Automaton, Classes, GreedyRules, GreedyRows,
-)  # fmt: skip
-_rows = Function(
-    "int64_t ngpulm_greedy_rows(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,"
-    " const NgpulmGreedyRules* rules, const NgpulmGreedyRows* rows, const NgpulmGreedySteps* steps,"
-    " const NgpulmNetworks* networks, const NgpulmSlots* slots, uint8_t* begun, const float* frames, int64_t longest,"
-    " int64_t window)",
-    Automaton, Classes, GreedyRules, GreedyRows, GreedySteps, Networks, Slots,
-)  # fmt: skip
+_window = Function("ngpulm_greedy_window")
+_rows = Function("ngpulm_greedy_rows")
 
 
 class Carried:
@@ -110,18 +68,6 @@ class Carried:
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter((self.begun, self.states, self.predictions))
-
-
-def walk(automaton: AutomatonTensors, rules: Rules, rows: Rows, logits: Tensor, internal: Tensor) -> tuple[Tensor, Tensor]:
-    """See `hf_ngpulm.search.transducer_greedy.tensor_steps.walk`."""
-    tokens = torch.full(logits.shape[:2], -1, dtype=torch.int64, device=CPU)
-    moves = torch.zeros_like(tokens)
-    arguments = (
-        *_structs(automaton, rules, rows, None), logits.contiguous(), internal.contiguous() if rules.ilm_weight else None,
-        logits.shape[1], tokens, moves,
-    )  # fmt: skip
-    _check(in_threads(lambda first, last: _window(first, last, *arguments), len(logits), logits[0].numel()), rows)
-    return tokens, moves
 
 
 def loop(
@@ -162,26 +108,71 @@ def tables_of_steps(
     frames = frames.contiguous()
     structs = _structs(automaton, rules, rows, confidence)
     of_networks = (carried.laid_out, Slots.of(carried.states, carried.predictions), carried.begun, frames, longest, window)
-    counts = torch.zeros(count, dtype=torch.int64, device=CPU)
-    room = longest + longest // 2 + window  # a token for every second frame is much
-    tables = [torch.zeros((count, room), dtype=dtype, device=CPU) for dtype in (torch.int64, torch.int64, torch.float32)]
+    steps = _Steps(count, longest + longest // 2 + window)  # a token for every second frame is much
     while True:
-        steps = GreedySteps(counts=counts, **dict(zip(("tokens", "moves", "sums"), tables)), room=room)
-        run = functools.partial(_run, (*structs, steps, *of_networks))
-        _check(in_threads(run, count, longest * networks.head.numel() // 16), rows)
+        arguments = (*structs, steps.native(), *of_networks)
+        on_rows(_rows, arguments, count, longest * networks.head.numel() // 16, _refusal(rows))
         if not bool(((rows.times < rows.ends) & (rows.bad_frames < 0)).any()):
-            break
-        tables = [torch.nn.functional.pad(table, (0, room)) for table in tables]
-        room *= 2
-    tokens, moves, sums = (table[:, : int(counts.max()) if count else 0] for table in tables)
-    if confidence is not None:
-        is_token = (tokens != rules.blank) & (torch.arange(tokens.shape[1], device=CPU) < counts[:, None])
-        sums = torch.where(is_token, confidence_of_sums(sums, confidence, rules.classes), 0.0)
-    return counts, tokens, moves, sums
+            return steps.found(rules, confidence)
+        steps.grow()
 
 
-def _run(arguments: tuple[Any, ...], first: int, last: int) -> int:
-    return _rows(first, last, *arguments)
+def tables_by_turns(
+    model: TransducerModel,
+    frames: Tensor,
+    automaton: AutomatonTensors,
+    rules: Rules,
+    rows: Rows,
+    confidence: str | None,
+    window: int,
+) -> tuple[Tensor, ...]:
+    """Return the same, by networks of any kind: these run on the rows that go on, the core takes the steps between."""
+    structs, steps = _structs(automaton, rules, rows, confidence), _Steps(len(frames), frames.shape[1] + window)
+    places = torch.arange(window, device=CPU)
+    prediction, state = model.start(len(frames), frames)
+    internal = model.internal_lm(prediction).contiguous() if rules.ilm_weight else None
+    while True:
+        going = torch.nonzero((rows.times < rows.ends) & (rows.bad_frames < 0))[:, 0]
+        if not len(going):
+            return steps.found(rules, confidence)
+        if int(steps.counts.max()) + window > steps.room:
+            steps.grow()
+        ahead = (rows.times[going, None] + places).clamp(max=frames.shape[1] - 1)
+        logits = model.join(frames[going[:, None], ahead], prediction[going, None]).float().contiguous()
+        tokens = torch.empty_like(going)
+        arguments = (*structs, steps.native(), going, logits, internal, window, tokens)
+        on_rows(_window, arguments, len(going), logits[0].numel(), _refusal(rows))
+        emits, tokens = going[tokens >= 0], tokens[tokens >= 0]
+        if len(emits):
+            new_prediction, new_state = model.predict(tokens, tuple(part[emits] for part in state))
+            prediction = prediction.index_copy(0, emits, new_prediction)
+            state = tuple(part.index_copy(0, emits, new) for part, new in zip(state, new_state))
+            if internal is not None:
+                internal[emits] = model.internal_lm(new_prediction)
+
+
+class _Steps:
+    """Steps of `R` rows, as many as its `counts` says; what the confidence in each is made of in `sums`."""
+
+    def __init__(self, rows: int, room: int) -> None:
+        self.room, self.counts = room, torch.zeros(rows, dtype=torch.int64, device=CPU)
+        dtypes = {"tokens": torch.int64, "moves": torch.int64, "sums": torch.float32}
+        self.tables = {name: torch.zeros((rows, room), dtype=dtype, device=CPU) for name, dtype in dtypes.items()}
+
+    def native(self) -> GreedySteps:
+        return GreedySteps(counts=self.counts, **self.tables, room=self.room)
+
+    def grow(self) -> None:
+        self.tables = {name: torch.nn.functional.pad(table, (0, self.room)) for name, table in self.tables.items()}
+        self.room *= 2
+
+    def found(self, rules: Rules, confidence: str | None) -> tuple[Tensor, ...]:
+        longest = int(self.counts.max()) if len(self.counts) else 0
+        tokens, moves, sums = (table[:, :longest] for table in self.tables.values())
+        if confidence is not None:
+            is_token = (tokens != rules.blank) & (torch.arange(longest, device=CPU) < self.counts[:, None])
+            sums = torch.where(is_token, confidence_of_sums(sums, confidence, rules.classes), 0.0)
+        return self.counts, tokens, moves, sums
 
 
 def _structs(
@@ -197,7 +188,5 @@ def _structs(
     )
 
 
-def _check(found: list[int], rows: Rows) -> None:
-    for row in found:
-        if row >= 0:
-            raise IndexError(f"an automaton has no state of {rows.lm_states[row].tolist()}, row {row}")
+def _refusal(rows: Rows) -> Callable[[int], str]:
+    return lambda row: f"an automaton has no state of {rows.lm_states[row].tolist()}, row {row}"

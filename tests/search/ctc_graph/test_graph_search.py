@@ -9,7 +9,7 @@ from itertools import groupby, product
 import numpy as np
 import pytest
 import torch
-from automata import as_dictionaries, automata, build_automaton, language_models, seeds, step_by_hand
+from automata import as_dictionaries, automata, build_automaton, language_models, packed_automaton, seeds, step_by_hand
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -133,7 +133,7 @@ def beside_phrases(draw, automaton: BackoffAutomaton, batch_size: int, generator
         begins_word = torch.rand(automaton.vocab_size, generator=generator).numpy() < 0.5
         of_phrases = phrase_automaton(spellings, automaton.vocab_size, begins_word)
         firsts.append((packed.num_states, of_phrases.num_states))
-        packed = BackoffAutomaton.pack([packed, of_phrases])
+        packed = packed_automaton([packed, of_phrases])
     which = torch.randint(0, len(firsts), (batch_size,), generator=generator).tolist()
     states = [firsts[n][0] + int(torch.randint(0, firsts[n][1], (), generator=generator)) for n in which]
     return packed, torch.tensor(states, dtype=torch.int32)[:, None]

@@ -31,25 +31,9 @@ _FILTER_BITS_PER_KEY = 16
 class HashTable(Struct):
     """A hash table with linear probing, `stride` int32s to a bucket."""
 
-    name = "NgpulmHashTable"
-    members = """
-        const int32_t* buckets;
-        int64_t num_buckets;
-        int64_t probes;
-        int64_t stride;
-    """
 
-
-_try_words = Function(
-    "int64_t ngpulm_try_words(int64_t first, int64_t last, const uint64_t* keys, const int64_t* first_words,"
-    " int64_t num_first_words, const uint8_t* ends_longer, int64_t num_words, int64_t* found, int64_t* last_words)"
-)
-_try_pairs = Function(
-    "int64_t ngpulm_try_pairs(int64_t first, int64_t last, const int64_t* begins, const int64_t* ends, const int64_t* before,"
-    " const int64_t* after, const uint64_t* keys, const int64_t* first_words, const uint64_t* maybe, int64_t shift,"
-    " const NgpulmHashTable* table, int64_t* prefixes, int64_t* suffixes)",
-    HashTable,
-)
+_try_words = Function("ngpulm_try_words")
+_try_pairs = Function("ngpulm_try_pairs")
 
 
 class _Order(NamedTuple):
