@@ -22,7 +22,7 @@ class Summed:
         """Return the sums over utterances."""
         each = tuple(utterances)
         *names, _ = (entry.name for entry in fields(cls))
-        return cls(*(sum(getattr(counts, name) for counts in each) for name in names), each)
+        return cls(*(sum(getattr(counts, name) for counts in each) for name in names), each)  # type: ignore[call-arg]
 
 
 @dataclass(frozen=True)

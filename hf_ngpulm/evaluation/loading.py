@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -75,12 +75,12 @@ def steps(
 
 def ahead(items: Iterator[T], most: int = AHEAD) -> Generator[T, None, None]:
     """Yield items that another thread makes before they are asked for, at most so many; close it to end the thread early."""
-    end: list[T] = []  # nothing else is this list
+    end: Any = object()
     with ThreadPoolExecutor(1, "ahead") as thread:
-        made = deque(thread.submit(next, items, end) for _ in range(most))  # type: ignore[call-overload]
+        made = deque(thread.submit(next, items, end) for _ in range(most))
         try:
             while (item := made.popleft().result()) is not end:
-                made.append(thread.submit(next, items, end))  # type: ignore[call-overload]
+                made.append(thread.submit(next, items, end))
                 yield item
         finally:
             for future in made:

@@ -26,8 +26,9 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-# Seconds in which a process opens its file, once the first one waits for it: until then the file may be of an earlier run, and
-# shared folders may show changes late. Where there are no locks, it is lost when nothing new has come from it for so long.
+# Seconds in which a process opens its file, from the time on at which the first one begins: until then the file may be of an
+# earlier run, and shared folders may show changes late. Where there are no locks, a process from which nothing new has come for
+# so long is lost.
 PATIENCE = 120.0
 
 
@@ -193,7 +194,7 @@ class Watch:
     """
 
     def __init__(self, parts: Parts, size: int, patience: float = PATIENCE) -> None:
-        self.patience = patience
+        self.patience, self._made = patience, time.monotonic()
         self._paths = {rank: parts.path_of(rank) for rank in range(1, size)}
         self._before = {rank: _changed(path) for rank, path in self._paths.items()}
 
@@ -203,24 +204,23 @@ class Watch:
         Raises:
             WorkerLostError: it never will be, as another process has died or failed.
         """
-        since = time.monotonic()
         while not complete():
-            lost = [(rank, why) for rank in self._paths if (why := self._lost(rank, time.monotonic() - since))]
+            lost = [(rank, why) for rank in self._paths if (why := self._lost(rank))]
             # Between the look at the results and that at the locks more may have come.
             if (lost or not self._paths) and not complete():
                 told = "; ".join(f"process {rank} {why}" for rank, why in lost) or "results are missing"
                 raise WorkerLostError(f"{told}. {remedy}")
             time.sleep(0.1)
 
-    def _lost(self, rank: int, waited: float) -> str | None:
+    def _lost(self, rank: int) -> str | None:
         """Say why nothing more is to be expected of a process, None if something is."""
         path, now = self._paths[rank], _changed(self._paths[rank])
         has_begun = now is not None and now != self._before[rank]
-        if not has_begun and waited < self.patience:
+        if not has_begun and time.monotonic() - self._made < self.patience:
             return None  # nor is its lock tried, which it may just be taking
         if now is not None and (_is_locked(path) if fcntl is not None else time.time() - now < self.patience):
             return None
-        return "has died, or failed" if has_begun else f"has not begun within {self.patience:g} s, or has died"
+        return f"has died, or {'failed' if has_begun else f'not begun within {self.patience:g} s'}"
 
 
 def _changed(path: Path) -> float | None:

@@ -121,6 +121,7 @@ class Recogniser:
 
     def steps_of_long(self, audio: np.ndarray, number: int, batch_size: int) -> Iterator[Step]:
         """Yield the steps of a recording that is cut; its features are made as they are asked for."""
+        pieces: Iterator[dict[str, Any]]
         if self.family is Seq2SeqNGramPipeline:
             parts = cut_where_quiet(audio, self.chunk_seconds, self.sampling_rate)
             pieces = (piece for part in parts for piece in self._pieces(part))

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -71,9 +71,9 @@ class Utterance:
     @classmethod
     def from_line(cls, line: dict[str, Any]) -> Utterance:
         """Return one that was saved."""
-        times = (line.get(name, 0.0) for name in ("audio_seconds", "model_seconds", "decode_seconds"))
-        about = tuple(line.get("entities", ())), line.get("problem"), line.get("cut", False)
-        return cls(str(line["id"]), line["reference"], line["hypothesis"], line.get("score"), *times, *about)
+        found = {field.name: line[field.name] for field in fields(cls) if field.name in line}
+        found |= {"id": str(line["id"]), "entities": tuple(line.get("entities", ()))}
+        return cls(**found, decoder_seconds=line.get("decode_seconds", 0.0))
 
 
 @dataclass(frozen=True)
