@@ -145,7 +145,7 @@ def tune(
 
 def _show(result: TuningResult, folder: str | None) -> None:
     console = Console(highlight=False)
-    best = sorted(result.points, key=lambda point: point.counts(result.by).errors)[:MOST_SHOWN]
+    best = sorted(result.points, key=lambda point: point.counts[result.by].errors)[:MOST_SHOWN]
     shown = [point for point in result.points if point in best]
     rows: list[tuple[str, TuningPoint]] = [("", result.baseline), *(("*" if p is result.best else "", p) for p in shown)]
     left_out = f" (the best {len(shown)} of {len(result.points)})" if len(shown) < len(result.points) else ""

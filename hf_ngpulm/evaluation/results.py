@@ -107,10 +107,17 @@ class Scores:
         return found if self.entities is None else {**found, "entity_wer": self.entities.entities}
 
     @property
-    def rates(self) -> dict[str, float]:
-        """The rates; NaN where there are no words of entities."""
-        found = {"wer": self.words.rate, "cer": self.characters.rate}
-        return found if self.entities is None else {**found, "entity_wer": self.entities.entity_wer}
+    def wer(self) -> float:
+        return self.words.rate
+
+    @property
+    def cer(self) -> float:
+        return self.characters.rate
+
+    @property
+    def entity_wer(self) -> float:
+        """NaN where there are no entities."""
+        return math.nan if self.entities is None else self.entities.entity_wer
 
     @property
     def edits(self) -> dict[str, int]:
@@ -249,9 +256,9 @@ class Evaluation:
             **scores.edits,
             "confidence": level,
         }
-        for name, rate in scores.rates.items():
+        for name in scores.counts:
             interval = self.interval(name, level)
-            told[name] = _percent(rate)
+            told[name] = _percent(getattr(scores, name))
             told[f"{name}_interval"] = None if interval is None else [_percent(interval.low), _percent(interval.high)]
         if scores.entities:
             told["other_wer"] = _percent(scores.entities.other_wer)

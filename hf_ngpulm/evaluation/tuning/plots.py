@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ...common.files import write_beside
+from ..results import EDITS
 
 if TYPE_CHECKING:
     from .results import TuningPoint, TuningResult
@@ -33,36 +35,30 @@ def draw(result: TuningResult, path: str | os.PathLike[str]) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    axes_names = [name for name in result.best.setting if len({point.setting[name] for point in result.points}) > 1]
-    axes_names = axes_names or list(result.best.setting)[:1]
-    first, second = axes_names[0], axes_names[1] if len(axes_names) > 1 else None
-    points = [
-        point
-        for point in result.points
-        if all(value == result.best.setting[name] for name, value in point.setting.items() if name not in (first, second))
-    ]
+    best = result.best.setting
+    varied = [name for name in best if len({point.setting[name] for point in result.points}) > 1] or list(best)[:1]
+    first, second = varied[0], varied[1] if len(varied) > 1 else None
+    fixed = {name: value for name, value in best.items() if name not in (first, second)}
+    points = [point for point in result.points if fixed.items() <= point.setting.items()]
     rates = _rates(result)
     if second is None:
         figure, panel = pyplot.subplots(figsize=(6.4, 4.4), layout="constrained")
         for (name, rate), style in zip(rates.items(), STYLES):
-            _line(panel, points, first, rate, style, name)
+            _line(panel, points, first, rate, label=name, **style)
         _finish(panel, result, first, rates[_name_of(result.by)], "%")
         panel.legend()
     else:
-        values = _lines(result, points, second)
         rows = (len(rates) + 1) // 2
         figure, panels = pyplot.subplots(rows, 2, figsize=(9.6, 3.6 * rows), layout="constrained", sharex=True, squeeze=False)
         for panel, (name, rate) in zip(panels.flat, rates.items()):
-            for value, style in zip(values, STYLES):
+            for value, style in zip(_lines(result, points, second), STYLES):
                 line = [point for point in points if point.setting[second] == value]
-                _line(panel, line, first, rate, style, f"{NAMES[second]} {value:g}")
+                _line(panel, line, first, rate, label=f"{NAMES[second]} {value:g}", **style)
             _finish(panel, result, first, rate, f"{name} (%)")
         for panel in panels.flat[len(rates) :]:
             panel.set_visible(False)
         panels.flat[0].legend(fontsize="small")
-    figure.suptitle(
-        f"best: {', '.join(f'{NAMES[name]} {value:g}' for name, value in result.best.setting.items())}", fontsize="medium"
-    )
+    figure.suptitle(f"best: {', '.join(f'{NAMES[name]} {value:g}' for name, value in best.items())}", fontsize="medium")
     with write_beside(path) as beside:
         figure.savefig(beside, dpi=150)
     pyplot.close(figure)
@@ -70,13 +66,8 @@ def draw(result: TuningResult, path: str | os.PathLike[str]) -> None:
 
 def _rates(result: TuningResult) -> dict[str, Rate]:
     words = result.best.words.length or 1
-    found: dict[str, Rate] = {} if result.by == "wer" else {_name_of(result.by): lambda point: getattr(point, result.by)}
-    return found | {
-        "WER": lambda point: point.wer,
-        "substitutions": lambda point: point.words.substitutions / words,
-        "deletions": lambda point: point.words.deletions / words,
-        "insertions": lambda point: point.words.insertions / words,
-    }
+    found: dict[str, Rate] = {_name_of(by): attrgetter(by) for by in dict.fromkeys((result.by, "wer"))}
+    return found | {name: lambda point, name=name: getattr(point.words, name) / words for name in EDITS}  # type: ignore[misc]
 
 
 def _name_of(by: str) -> str:
@@ -92,10 +83,9 @@ def _lines(result: TuningResult, points: list[TuningPoint], second: str) -> list
     return sorted(by_worth[: len(STYLES)])
 
 
-def _line(panel: Any, points: list[TuningPoint], name: str, rate: Rate, style: dict[str, Any], label: str) -> None:
-    points = sorted(points, key=lambda point: point.setting[name])
-    x = [point.setting[name] for point in points]
-    panel.plot(x, [100 * rate(point) for point in points], label=label, markersize=4, **style)
+def _line(panel: Any, points: list[TuningPoint], name: str, rate: Rate, **style: Any) -> None:
+    places = sorted((point.setting[name], 100 * rate(point)) for point in points)
+    panel.plot(*zip(*places), markersize=4, **style)
 
 
 def _finish(panel: Any, result: TuningResult, name: str, rate: Rate, label: str) -> None:

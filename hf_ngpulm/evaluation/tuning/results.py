@@ -6,63 +6,35 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ...common.files import write_beside
 from ...config.tuned import ModelIdentity, TunedDecoding
-from ..counts import ErrorCounts, Normalisation, character_errors, word_errors
+from ..counts import Normalisation, character_errors, word_errors
 from ..entities import EntityErrors, entity_errors
+from ..results import Scores
 from ..significance import Interval
 
 MEASURES = ("wer", "cer", "entity_wer")
 
 
 @dataclass(frozen=True)
-class TuningPoint:
+class TuningPoint(Scores):
     """How good transcripts are with a setting.
 
     Args:
-        setting: the weights, by name.
         words, characters: errors; `words.rate` is the WER.
         entities: errors on entities, where the dataset lists any.
+        setting: the weights, by name.
     """
 
     setting: dict[str, float]
-    words: ErrorCounts = field(repr=False)
-    characters: ErrorCounts = field(repr=False)
-    entities: EntityErrors | None = field(default=None, repr=False)
-
-    @property
-    def wer(self) -> float:
-        return self.words.rate
-
-    @property
-    def cer(self) -> float:
-        return self.characters.rate
-
-    @property
-    def entity_wer(self) -> float:
-        """NaN where there are no entities."""
-        return math.nan if self.entities is None else self.entities.entity_wer
-
-    def counts(self, by: str) -> ErrorCounts:
-        """Return the errors that a measure counts."""
-        if by == "entity_wer":
-            assert self.entities is not None
-            return self.entities.entities
-        return self.words if by == "wer" else self.characters
 
     def to_dict(self) -> dict[str, Any]:
-        words = self.words
-        found: dict[str, Any] = {**self.setting, "wer": self.wer, "cer": self.cer}
-        found |= {"substitutions": words.substitutions, "deletions": words.deletions, "insertions": words.insertions}
-        found["words"] = words.length
-        if self.entities is not None:
-            matches = self.entities.matches
-            rates = {"entity_wer": self.entity_wer, "precision": matches.precision, "recall": matches.recall, "f1": matches.f1}
-            found |= {name: None if math.isnan(rate) else rate for name, rate in rates.items()}
-        return found
+        of_entities = {"entity_wer": self.entity_wer, **self.of_matches} if self.entities is not None else {}
+        rates = {name: None if math.isnan(rate) else rate for name, rate in of_entities.items()}
+        return {**self.setting, "wer": self.wer, "cer": self.cer, **self.edits, **rates}
 
 
 @dataclass(frozen=True)
@@ -116,33 +88,16 @@ class TuningResult:
         weights = {**self.fixed, **self.best.setting}
         if "lm_weight" not in weights:
             raise ValueError("there is no one weight of a language model that it could remember")
-        counts = self.best.counts(self.by)
+        counts = self.best.counts[self.by]
         measured: dict[str, float | int | str] = {"by": self.by, "rate": round(counts.rate, 6), "length": counts.length}
         return TunedDecoding(self.model, {**weights, **self.search}, measured)
 
     def to_dict(self) -> dict[str, Any]:
-        interval = {
-            "rate": self.interval.rate,
-            "low": self.interval.low,
-            "high": self.interval.high,
-            "level": self.interval.level,
-        }
-        return {
-            "by": self.by,
-            "model": None if self.model is None else self.model.name,
-            "search": self.search,
-            "fixed": self.fixed,
-            "utterances": self.utterances,
-            "best": self.best.to_dict(),
-            "interval": interval,
-            "baseline": self.baseline.to_dict(),
-            "held_out": None if self.held_out is None else self.held_out.to_dict(),
-            "held_out_baseline": None if self.held_out_baseline is None else self.held_out_baseline.to_dict(),
-            "recordings": self.recordings,
-            "unreadable": list(self.unreadable),
-            "warnings": list(self.warnings),
-            "points": [point.to_dict() for point in self.points],
-        }
+        found = dict(vars(self)) | {"model": None if self.model is None else self.model.name, "interval": vars(self.interval)}
+        for name in ("best", "baseline", "held_out", "held_out_baseline"):
+            found[name] = None if found[name] is None else found[name].to_dict()
+        found |= {name: list(found[name]) for name in ("unreadable", "warnings")}
+        return found | {"points": [point.to_dict() for point in found.pop("points")]}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to a JSON file."""
@@ -177,17 +132,14 @@ class Scorer:
 
     def point(self, setting: dict[str, float], numbers: Sequence[int], texts: Sequence[str]) -> TuningPoint:
         """Return how good the transcripts of some utterances are."""
-        each = list(zip(numbers, texts))
-        new = [pair for pair in each if pair not in self._known]
+        pairs = list(zip(numbers, texts))
+        new = [pair for pair in pairs if pair not in self._known]
         if new:
             said, heard = [self.references[number] for number, _ in new], [text for _, text in new]
-            found: list[Any] = [count(said, heard, self.normalise).utterances for count in (word_errors, character_errors)]
+            counted: list[Any] = [count(said, heard, self.normalise) for count in (word_errors, character_errors)]
             if self.entities is not None:
                 errors = entity_errors(said, heard, [self.entities[number] for number, _ in new], self.normalise)
-                found += [part.utterances for part in (errors.entities, errors.others, errors.matches)]
-            self._known.update(zip(new, zip(*found)))
-        counts = [list(part) for part in zip(*(self._known[pair] for pair in each))]
-        entities = None
-        if self.entities is not None:
-            entities = EntityErrors(*(type(part[0]).together(part) for part in counts[2:]))
-        return TuningPoint(setting, ErrorCounts.together(counts[0]), ErrorCounts.together(counts[1]), entities)
+                counted += [errors.entities, errors.others, errors.matches]
+            self._known.update(zip(new, zip(*(counts.utterances for counts in counted))))
+        words, characters, *of_entities = (type(part[0]).together(part) for part in zip(*(self._known[pair] for pair in pairs)))
+        return TuningPoint(words, characters, EntityErrors(*of_entities) if of_entities else None, setting)

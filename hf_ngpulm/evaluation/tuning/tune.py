@@ -22,12 +22,10 @@ from ...pipelines import CTCNGramPipeline, NGramPipeline, Seq2SeqNGramPipeline
 from ..counts import Normalisation
 from ..significance import bootstrap
 from .attention import AttentionSweep
-from .frames import CTCSweep, GraphSweep, TransducerSweep
+from .dataset import KeptTensors, Utterance
 from .grids import GridSearch, Setting, grid_values
-from .outputs import KeptTensors
 from .results import MEASURES, Scorer, TuningPoint, TuningResult
-from .sweeps import Settings, Sweep
-from .utterances import Utterance
+from .sweeps import CTCSweep, Settings, Sweep, TransducerSweep
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +119,7 @@ def tune_weights(
         sweep.check(grids)
         model = sweep.model if model is None else model
         identity = None if model is None else ModelIdentity.of(model)
-        standing = {name: value for name, value in sweep.standing().items() if isinstance(value, float | int)}
+        standing = {name: value for name, value in sweep.standing.items() if isinstance(value, float | int)}
         search = GridSearch(grids, standing, refine, extend)
         most = search.most_settings + 1
         if progress:
@@ -136,12 +134,12 @@ def tune_weights(
                 found = _points(sweep, scorer, numbers, [dict(zip(search.names, setting)) for setting in settings])
                 tried.update(zip(settings, found))
                 bar.update(len(settings))
-                return [point.counts(by).errors for point in found]
+                return [point.counts[by].errors for point in found]
 
             without = _nothing_added(sweep)
             (baseline,) = _points(sweep, scorer, numbers, [without])
             bar.update()
-            if not baseline.counts(by).length:
+            if not baseline.counts[by].length:
                 raise ValueError(
                     f"nothing to choose by {by}: the transcripts of {len(numbers)} utterances have no words for it"
                 )
@@ -154,10 +152,10 @@ def tune_weights(
     return TuningResult(
         by=by,
         best=chosen,
-        interval=bootstrap(chosen.counts(by), level),
+        interval=bootstrap(chosen.counts[by], level),
         points=tuple(tried[setting] for setting in sorted(tried)),
         baseline=baseline,
-        search=sweep.search(),
+        search=sweep.search,
         fixed={
             name: float(value)
             for name, value in standing.items()
@@ -174,10 +172,8 @@ def tune_weights(
 
 
 def _sweep_of(decoder: Any, kept: KeptTensors, batch_size: int) -> Sweep:
-    if isinstance(decoder, CTCDecoder):
+    if isinstance(decoder, CTCDecoder | GraphDecoder):
         return CTCSweep(kept, batch_size, decoder)
-    if isinstance(decoder, GraphDecoder):
-        return GraphSweep(kept, batch_size, decoder)
     if isinstance(decoder, TransducerDecoder):
         return TransducerSweep(kept, batch_size, decoder)
     if not isinstance(decoder, NGramPipeline):
@@ -190,8 +186,7 @@ def _sweep_of(decoder: Any, kept: KeptTensors, batch_size: int) -> Sweep:
         raise ValueError("the pipeline has neither a language model nor phrases to weigh: make it with lm= or phrases=")
     if isinstance(decoder, Seq2SeqNGramPipeline):
         return AttentionSweep(kept, batch_size, decoder)
-    of_ctc = GraphSweep if isinstance(made, GraphDecoder) else CTCSweep
-    kind = of_ctc if isinstance(decoder, CTCNGramPipeline) else TransducerSweep
+    kind = CTCSweep if isinstance(decoder, CTCNGramPipeline) else TransducerSweep
     return kind(kept, batch_size, made, decoder)
 
 
@@ -243,7 +238,7 @@ def _hold(sweep: Sweep, dataset: Iterable[Any], progress: bool, report: Callable
     if left_out:
         held.warnings.append(f"{left_out} of {left_out + len(held.texts)} utterances have no transcript and are left out")
     listed = {"lm": sweep.fusion.per_row, "phrases": sweep.phrases if is_per_row(sweep.phrases) else None}
-    listed |= {name: value for name, value in sweep.standing().items() if isinstance(value, Tensor)}
+    listed |= {name: value for name, value in sweep.standing.items() if isinstance(value, Tensor)}
     for name, values in listed.items():
         if values is not None and len(values) != len(held.texts):
             raise ValueError(f"{name} lists {len(values)} values, one per utterance, but there are {len(held.texts)}")
@@ -270,12 +265,12 @@ def _points(sweep: Sweep, scorer: Scorer, numbers: Sequence[int], settings: Sequ
 def _nothing_added(sweep: Sweep) -> Settings:
     """Return the setting without language models and phrases, and what goes with them."""
     has = {"lm_weight": bool(sweep.fusion.models), "phrase_weight": sweep.phrases is not None}
-    return {name: 0.0 for name in sweep.standing() if has.get(name, True)}
+    return {name: 0.0 for name in sweep.standing if has.get(name, True)}
 
 
 def _doubts(best: TuningPoint, by: str, least_words: int, at_edge: Sequence[str], extend: bool) -> Iterator[str]:
     """Yield what makes a choice doubtful."""
-    words, what = (best.counts(by).length, "words of entities") if by == "entity_wer" else (best.words.length, "words")
+    words, what = (best.counts[by].length, "words of entities") if by == "entity_wer" else (best.words.length, "words")
     if words < least_words:
         yield f"only {words} {what}: the choice isn't reliable; take {least_words} or more"
     for name in at_edge:
