@@ -18,15 +18,15 @@ from ..language_model.model import NGramLM
 from ..pipelines import register
 from .options import Chunks, Decoding, given
 
+NORMALISATIONS = {"none": None, "basic": "whisper", "english": "whisper-en"}
 _LIKE_A_FILE = re.compile(r"\.(txt|tsv|csv|jsonl?|lst|list)$", re.IGNORECASE)
 
 
 def load_tokenizer(name: str | None) -> Any:
     """Load the tokenizer of a folder or repo; None for None."""
-    if name is None:
-        return None
-    check_folder(name)
-    return transformers.AutoTokenizer.from_pretrained(name)
+    if name is not None:
+        check_folder(name)
+    return None if name is None else transformers.AutoTokenizer.from_pretrained(name)
 
 
 def check_folder(model: str) -> None:
@@ -64,6 +64,11 @@ def load(
     if of_words:
         raise ValueError(f"{source}: {', '.join(of_words)} have a meaning for word-level ARPA files and KenLM binaries only")
     return load_language_model(source, load_tokenizer(tokenizer))
+
+
+def normalisation_of(name: str | None) -> str | None:
+    """Return what `--normalise` names, as `hf_ngpulm.text.normaliser` does."""
+    return NORMALISATIONS.get(name or "none", name)
 
 
 def load_recogniser(model: str, device: str, **settings: Any) -> Any:

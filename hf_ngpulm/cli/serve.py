@@ -3,56 +3,49 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import sys
 from typing import Annotated
 
-import typer
 from aiohttp import web
+from typer import Option
 
 from ..serving import Limits, make_app
 from ..serving.access import local_hosts
 from .models import load_streaming, warm_up
 from .options import Chunks, Decoding, DeviceOption, JsonOption, ModelArgument
+from .output import print_json
 
 
 def serve(
     model: ModelArgument,
     decoding: Decoding,
     chunks: Chunks,
-    host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: one that is free.")] = 8765,
-    max_clients: Annotated[int, typer.Option("--max-clients", min=1, help="Clients at the same time.")] = 64,
+    host: Annotated[str, Option(help="Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="0: one that is free.")] = 8765,
+    max_clients: Annotated[int, Option(min=1, help="Clients at the same time.")] = Limits.clients,
     max_per_address: Annotated[
-        int,
-        typer.Option("--max-per-address", min=1, help="Of these, from one IPv4 address or IPv6 network of 64 bits."),
-    ] = 16,
-    max_phrases: Annotated[int, typer.Option("--max-phrases", min=1, help="Phrases of a client.")] = 1000,
-    max_phrase_bytes: Annotated[
-        int, typer.Option("--max-phrase-bytes", min=1, help="Bytes of a client's phrases in all, in UTF-8.")
-    ] = 32_768,
-    max_message: Annotated[int, typer.Option("--max-message", min=1024, help="Bytes of a client's message.")] = 262_144,
-    idle: Annotated[float, typer.Option("--idle", min=0.1, help="Seconds after which a silent client is closed.")] = 60.0,
+        int, Option(min=1, help="Of these, from one IPv4 address or IPv6 network of 64 bits.")
+    ] = Limits.clients_per_address,
+    max_phrases: Annotated[int, Option(min=1, help="Phrases of a client.")] = Limits.phrases,
+    max_phrase_bytes: Annotated[int, Option(min=1, help="Bytes of a client's phrases in all, in UTF-8.")] = Limits.phrase_bytes,
+    max_message: Annotated[int, Option(min=1024, help="Bytes of a client's message.")] = Limits.message_bytes,
+    idle: Annotated[float, Option(min=0.1, help="Seconds after which a silent client is closed.")] = Limits.idle_seconds,
     origin: Annotated[
         list[str] | None,
-        typer.Option(
-            "--origin",
+        Option(
             help="Origin (https://example.org) whose pages may connect, besides the server's own, and by whose name the server "
-            "may be called, as behind a proxy; * for all pages, by this machine's names; several times.",
+            "may be called, as behind a proxy; * for all pages, by this machine's names; several times."
         ),
     ] = None,
     proxy: Annotated[
         list[str] | None,
-        typer.Option(
-            "--proxy",
+        Option(
             help="Address or network of a reverse proxy, whose X-Forwarded-For tells clients' addresses; one on this machine "
-            "needn't be named; several times.",
+            "needn't be named; several times."
         ),
     ] = None,
-    tick: Annotated[
-        float, typer.Option("--tick", min=0.001, max=10, help="Seconds that clients' chunks wait to be decoded together.")
-    ] = 0.08,
+    tick: Annotated[float, Option(min=0.001, max=10, help="Seconds that clients' chunks wait to be decoded together.")] = 0.08,
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -88,7 +81,7 @@ async def _serve(app: web.Application, host: str, port: int, shutdown_seconds: f
         address, bound = runner.addresses[0][:2]
         at = f"[{address}]:{bound}" if ":" in address else f"{address}:{bound}"
         if as_json:
-            print(json.dumps({"page": f"http://{at}/", "stream": f"ws://{at}/stream"}), flush=True)
+            print_json({"page": f"http://{at}/", "stream": f"ws://{at}/stream"})
         else:
             print(f"http://{at}/ (websocket: ws://{at}/stream); Ctrl-C to stop", file=sys.stderr, flush=True)
         await told.wait()
