@@ -6,23 +6,22 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Any
 
 import jiwer
-import torch
 from rich.text import Text
-from typer import Option
 
 from ..common.bundled import bundled, is_bundled
 from ..evaluation import Evaluation, evaluate, read_recordings
 from ..language_model.model import NGramLM
 from .models import load_recogniser
-from .options import JsonOption
+from .options import JsonOption, option
 from .output import percent, print_json, print_line, print_table
 
 MODELS = {
     "ctc": "CTC", "rnnt": "RNN-T", "tdt": "TDT", "hat": "HAT", "stateless": "stateless RNN-T", "canary": "attention (Canary)"
 }  # fmt: skip
+NAMES = ", ".join(MODELS)
 HARBOUR, PHRASE_SETS = "harbour", ("callsigns", "contacts")
 BEAMS = {"ctc": 8, "canary": 5}  # others: 6
 PHRASE_WEIGHTS = {  # benchmarks/results/bundled.json
@@ -32,8 +31,9 @@ Found = dict[tuple[str, str, str], Evaluation]  # of a set of clips, a model and
 
 
 def demo(
-    model: Annotated[list[str] | None, Option(help=f"Only these models: {', '.join(MODELS)}.")] = None,
-    clips: Annotated[int, Option(min=0, help="Transcripts to show of each set.")] = 3,
+    *,
+    model: list[str] | None = option(f"Only these models: {NAMES}."),
+    clips: int = option("Transcripts to show of each set.", default=3, min=0),
     as_json: JsonOption = False,
 ) -> None:
     """Transcribe bundled clips by small models of several kinds: alone, with a language model, a beam, phrases. Offline."""
@@ -41,14 +41,14 @@ def demo(
     chosen = list(dict.fromkeys(model or present))
     unknown = [name for name in chosen if name not in MODELS]
     if unknown:
-        raise ValueError(f"--model {unknown[0]}: there is no such model; there are {', '.join(MODELS)}")
+        raise ValueError(f"--model {unknown[0]}: there is no such model; there are {NAMES}")
     speech = bundled("examples/speech")
     lm = NGramLM.from_pretrained(speech / HARBOUR / "lm")
     sets = {name: read_recordings(speech / name / "clips.jsonl") for name in (HARBOUR, *PHRASE_SETS)}
     found: Found = {}
     for number, name in enumerate(chosen, start=1):
         print(f"{number} of {len(chosen)}: {MODELS[name]}", file=sys.stderr, flush=True)
-        asr = load_recogniser(str(bundled("examples/models") / name), "cpu", dtype=torch.float32)
+        asr = load_recogniser(str(bundled("examples/models") / name), "cpu")
         greedy: dict[str, Any] = {"num_beams": 1} if name in ("ctc", "canary") else {"strategy": "greedy"}
         beam: dict[str, Any] = {"num_beams": BEAMS.get(name, 6)}
         searches = {

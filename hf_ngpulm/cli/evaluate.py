@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import os
 import sys
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import typer
-from typer import Option
 
 from ..common.progress import Bars
 from ..evaluation import WorkerLostError, evaluating, read_recordings
@@ -29,28 +28,27 @@ ALONE = (
 
 
 def evaluate(
+    *,
     model: options.ModelArgument,
     data: options.DataArgument,
     decoding: options.Decoding,
     boosting: options.Boosting,
     fields: options.Data,
     beta: options.BetaOption = None,
-    ilm_weight: Annotated[
-        float | None, Option(help="For transducers: weight of the internal language model, subtracted.")
-    ] = None,
-    batch_size: Annotated[int, Option(min=1, help="Recordings decoded together.")] = 16,
-    chunk_length: Annotated[float, Option(min=1, help="Seconds from which recordings are cut into chunks.")] = 40.0,
+    ilm_weight: float | None = options.option("For transducers: weight of the internal language model, subtracted."),
+    batch_size: int = options.option("Recordings decoded together.", default=16, min=1),
+    chunk_length: float = options.option("Seconds from which recordings are cut into chunks.", default=40.0, min=1),
     normalise: options.NormaliseOption = "none",
-    output: Annotated[str | None, Option("--output", "-o", help="File for results: a line of JSON a recording.")] = None,
-    baseline: Annotated[bool, Option("--baseline", help="Evaluate without LM and phrases, too, and compare.")] = False,
-    compare: Annotated[str | None, Option(help="Results (--output) of another run on the same data, to compare with.")] = None,
-    confidence: Annotated[float, Option(help="Level of confidence intervals.")] = 0.95,
-    resume: Annotated[bool, Option("--resume/--no-resume", help="Go on with what is in --output, or refuse if anything is.")] = True,
+    output: str | None = options.option("File for results: a line of JSON a recording.", "--output", "-o"),
+    baseline: bool = options.option("Evaluate without LM and phrases, too, and compare.", "--baseline", default=False),
+    compare: str | None = options.option("Results (--output) of another run on the same data, to compare with."),
+    confidence: float = options.option("Level of confidence intervals.", default=0.95),
+    resume: bool = options.option(
+        "Go on with what is in --output, or refuse if anything is.", "--resume/--no-resume", default=True
+    ),
     device: options.DeviceOption = None,
-    dtype: Annotated[
-        str | None, Option(help="float32, float16 or bfloat16 [default: float32 on a CPU, else the model's].")
-    ] = None,
-    num_threads: Annotated[int | None, Option(min=1, help="Threads of the model on a CPU.")] = None,
+    dtype: str | None = options.option("float32, float16 or bfloat16 [default: float32 on a CPU, else the model's]."),
+    num_threads: int | None = options.option("Threads of the model on a CPU.", min=1),
     as_json: options.JsonOption = False,
 ) -> None:
     """Measure error rates and speed of a recogniser on recordings with transcripts.
@@ -84,8 +82,7 @@ def evaluate(
         raise ValueError(
             "--baseline is the same without language model and phrases, but there is neither; add --lm or --phrases"
         )
-    device, kind = evaluating.device_and_dtype(device, dtype)
-    asr = load_recogniser(model, device, **kind, **settings)
+    asr = load_recogniser(model, device, dtype, **settings)
     bars = Bars(rank == 0 and not as_json and sys.stderr.isatty())
 
     def run(name: str, path: str | None, boost_entities: bool, changes: dict[str, Any]) -> Evaluation | None:

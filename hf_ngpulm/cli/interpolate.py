@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from typer import Argument, Option
-
 from ..language_model.model import NGramLM
 from ..text import read_texts
 from .models import load, load_tokenizer
-from .options import JsonOption, MaxNGramsOption, TokenizerOption
+from .options import MISSING, JsonOption, MaxNGramsOption, TokenizerOption, argument, option
 from .output import print_json
 
 
 def interpolate(
-    lms: Annotated[list[str], Argument(help="Two or more language models: saved folders, Hub repo ids, .nemo files.")],
-    output: Annotated[str, Option("--output", "-o", help="Folder to save the mixture to.")],
-    weights: Annotated[str | None, Option(help="A weight for each model, summing to 1, such as '0.7 0.3'.")] = None,
-    valid: Annotated[list[str] | None, Option(help="Or text to fit the weights to, with --tokenizer; may be repeated.")] = None,
+    *,
+    lms: list[str] = argument("Two or more language models: saved folders, Hub repo ids, .nemo files."),
+    output: str = option("Folder to save the mixture to.", "--output", "-o", default=MISSING),
+    weights: str | None = option("A weight for each model, summing to 1, such as '0.7 0.3'."),
+    valid: list[str] | None = option("Or text to fit the weights to, with --tokenizer; may be repeated."),
     tokenizer: TokenizerOption = None,
     max_ngrams: MaxNGramsOption = None,
     as_json: JsonOption = False,

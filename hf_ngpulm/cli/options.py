@@ -1,16 +1,33 @@
-"""Options that several commands have: dataclasses, whose fields Typer sees as options of the command that takes one."""
+"""What options are, and those that several commands have: aliases, and dataclasses whose fields are options of commands."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass
-from typing import Annotated, Any, cast, get_type_hints
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from typing import Annotated, Any, get_type_hints
 
 from typer import Argument, Option
 
 FROM_ENTITIES = "from-entities"
+
+
+def option(help: str, *names: str, default: Any = None, **more: Any) -> Any:
+    """Say what an option is, as the default of a field or of a command's parameter.
+
+    Args:
+        names: other than that of the field; of a switch also the one that turns it off.
+        default: `MISSING` if the option has to be given.
+        more: what else `typer.Option` takes.
+    """
+    return field(default=default, metadata={"make": Option, "names": names, "more": {"help": help, **more}})
+
+
+def argument(help: str, default: Any = MISSING) -> Any:
+    """Say what an argument is, likewise."""
+    return field(default=default, metadata={"make": Argument, "names": (), "more": {"help": help}})
+
 
 LMArgument = Annotated[
     str,
@@ -55,39 +72,27 @@ NormaliseOption = Annotated[
 class Words:
     """How the words of a word-level model are spelled in tokens; see `hf_ngpulm.lexicon.compose`."""
 
-    lexicon: Annotated[
-        str | None, Option(help="For words: a file with a word, a tab and the pieces of its spelling a line.")
-    ] = None
-    case: Annotated[str | None, Option(help="For words: lower or upper, to spell them so; keep, to take them as they are.")] = (
-        None
-    )
-    closed_vocabulary: Annotated[bool, Option("--closed-vocabulary", help="For words: forbid unknown ones.")] = False
-    cuttings: Annotated[
-        int | None, Option(help="For words: in how many ways each may be cut into pieces; 1. Several suit merge='text'.")
-    ] = None
-    unk_score_offset: Annotated[
-        float | None, Option(help="For words: what unknown ones score beside <unk>, natural log; -10.")
-    ] = None
+    lexicon: str | None = option("For words: a file with a word, a tab and the pieces of its spelling a line.")
+    case: str | None = option("For words: lower or upper, to spell them so; keep, to take them as they are.")
+    closed_vocabulary: bool = option("For words: forbid unknown ones.", "--closed-vocabulary", default=False)
+    cuttings: int | None = option("For words: in how many ways each may be cut into pieces; 1. Several suit merge='text'.")
+    unk_score_offset: float | None = option("For words: what unknown ones score beside <unk>, natural log; -10.")
 
 
 @dataclass(frozen=True)
 class Search:
     """The language model, and how to search; see the decoders."""
 
-    lm: Annotated[str | None, Option(help="Language model: folder, Hub id, ARPA or .nemo file.")] = None
-    num_beams: Annotated[int | None, Option(min=1, help="Beam of the search; 1, the default, searches greedily.")] = None
-    strategy: Annotated[
-        str | None, Option(help="For transducers: greedy, alsd or aes (both beam searches); for CTC: graph.")
-    ] = None
+    lm: str | None = option("Language model: folder, Hub id, ARPA or .nemo file.")
+    num_beams: int | None = option("Beam of the search; 1, the default, searches greedily.", min=1)
+    strategy: str | None = option("For transducers: greedy, alsd or aes (both beam searches); for CTC: graph.")
 
 
 @dataclass(frozen=True)
 class Decoding(Search):
     """These, and the weight."""
 
-    lm_weight: Annotated[float | None, Option(help="Weight of the language model [default: what was tuned, or else 0.5].")] = (
-        None
-    )
+    lm_weight: float | None = option("Weight of the language model [default: what was tuned, or else 0.5].")
 
 
 @dataclass(frozen=True)
@@ -95,38 +100,34 @@ class Boosting:
     """Phrases that shall be recognised."""
 
     phrases: PhrasesOption = None
-    phrase_weight: Annotated[float | None, Option(help="Weight of the phrases [default: 1].")] = None
+    phrase_weight: float | None = option("Weight of the phrases [default: 1].")
 
 
 @dataclass(frozen=True)
 class Chunks:
     """How audio is cut while it is heard; see `hf_ngpulm.StreamingRecognizer`."""
 
-    chunk_seconds: Annotated[float | None, Option("--chunk", help="Seconds of audio decoded at a time [default: 1.28].")] = None
-    left_seconds: Annotated[float | None, Option("--left", help="Seconds the encoder hears before a chunk [default: 4].")] = (
-        None
+    chunk_seconds: float | None = option("Seconds of audio decoded at a time [default: 1.28].", "--chunk")
+    left_seconds: float | None = option("Seconds the encoder hears before a chunk [default: 4].", "--left")
+    right_seconds: float | None = option("Seconds it hears after it, for which the text waits [default: 1.28].", "--right")
+    num_lookahead_tokens: int | None = option(
+        "For Nemotron, in place of these three: frames of look-ahead.", "--lookahead", min=0
     )
-    right_seconds: Annotated[
-        float | None, Option("--right", help="Seconds it hears after it, for which the text waits [default: 1.28].")
-    ] = None
-    num_lookahead_tokens: Annotated[
-        int | None, Option("--lookahead", min=0, help="For Nemotron, in place of these three: frames of look-ahead.")
-    ] = None
-    language: Annotated[str | None, Option(help="For Nemotron 3.5: the language that is spoken.")] = None
-    endpoint_seconds: Annotated[
-        float, Option("--endpoint", min=0, help="Seconds of silence after which an utterance has ended; 0: never.")
-    ] = 1.0
+    language: str | None = option("For Nemotron 3.5: the language that is spoken.")
+    endpoint_seconds: float = option(
+        "Seconds of silence after which an utterance has ended; 0: never.", "--endpoint", default=1.0, min=0
+    )
 
 
 @dataclass(frozen=True)
 class Data:
     """Which recordings of a data set, and what its fields are called; see `hf_ngpulm.evaluation.read_recordings`."""
 
-    split: Annotated[str | None, Option(help="Split of a dataset [default: test].")] = None
-    limit: Annotated[int | None, Option(min=1, help="Only the first so many recordings.")] = None
-    audio_field: Annotated[str | None, Option(help="Field or column with the audio.")] = None
-    text_field: Annotated[str | None, Option(help="Field or column with the transcript.")] = None
-    entities_field: Annotated[str, Option(help="Field or column with entities.")] = "entities"
+    split: str | None = option("Split of a dataset [default: test].")
+    limit: int | None = option("Only the first so many recordings.", min=1)
+    audio_field: str | None = option("Field or column with the audio.")
+    text_field: str | None = option("Field or column with the transcript.")
+    entities_field: str = option("Field or column with entities.", default="entities")
 
 
 def given(*options: Any, **more: Any) -> dict[str, Any]:
@@ -139,13 +140,14 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     """Return a command as Typer takes it: the fields of dataclasses among its parameters are options of their own."""
     parameters: list[inspect.Parameter] = []
     groups: dict[str, tuple[Any, list[str]]] = {}
-    for name, kind, parameter in _parameters(function):
+    for parameter in _parameters(function):
+        kind = parameter.annotation
         if is_dataclass(kind):
-            fields = [field.replace(annotation=hint) for _, hint, field in _parameters(cast(Any, kind))]
-            groups[name] = (kind, [field.name for field in fields])
-            parameters += fields
+            of_kind = _parameters(kind)
+            groups[parameter.name] = (kind, [each.name for each in of_kind])
+            parameters += of_kind
         else:
-            parameters.append(parameter.replace(annotation=kind))
+            parameters.append(parameter)
 
     @functools.wraps(function)
     def run(**options: Any) -> None:
@@ -153,13 +155,26 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
             options[name] = kind(**{field: options.pop(field) for field in names})
         function(**options)
 
-    signature = inspect.Signature([parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters])
-    run.__signature__ = signature  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
-def _parameters(function: Any) -> list[tuple[str, Any, inspect.Parameter]]:
-    """Return names, types and what else is known of a function's parameters, or of a dataclass's fields."""
-    hints = get_type_hints(function, include_extras=True)
-    return [(name, hints[name], parameter) for name, parameter in inspect.signature(function).parameters.items()]
+def _parameters(of: Any) -> list[inspect.Parameter]:
+    """Return the parameters of a function, or the fields of a dataclass, each with what Typer is told of it."""
+    hints = get_type_hints(of, include_extras=True)
+    if is_dataclass(of):
+        defaults = {each.name: each for each in fields(of)}
+    else:
+        defaults = {name: parameter.default for name, parameter in inspect.signature(of).parameters.items()}
+    found = []
+    default: Any
+    for name, default in defaults.items():
+        kind: Any = hints[name]
+        if isinstance(default, Field):
+            if told := default.metadata:
+                names = told["names"] or ([f"--{name.replace('_', '-')}"] if kind is bool else [])
+                kind = Annotated[kind, told["make"](*names, **told["more"])]
+            default = inspect.Parameter.empty if default.default is MISSING else default.default
+        found.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+    return found

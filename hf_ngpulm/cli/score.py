@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Annotated
-
-from typer import Argument
 
 from ..text.sources import read_texts
 from .models import load, load_tokenizer
-from .options import JsonOption, LMArgument, TokenizerOption, UnitsOption
+from .options import JsonOption, LMArgument, TokenizerOption, UnitsOption, argument
 from .output import print_json
 
 
 def score(
+    *,
     lm: LMArgument,
-    files: Annotated[
-        list[str] | None,
-        Argument(help="Text, a sentence a line, or manifests, as train reads them; standard input if none."),
-    ] = None,
+    files: list[str] | None = argument(
+        "Text, a sentence a line, or manifests, as train reads them; standard input if none.", default=None
+    ),
     tokenizer: TokenizerOption = None,
     units: UnitsOption = "auto",
     as_json: JsonOption = False,

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
-from typer import Argument, Option
 
 from ..audio import StreamingRecognizer
 from ..audio.events import final_event, partial_event
 from ..audio.sources import file_pieces, microphone_pieces
 from .models import load_streaming, read_phrases, warm_up
-from .options import Boosting, Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, given
+from .options import Boosting, Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, argument, given, option
 from .output import print_json
 
 
 def stream(
+    *,
     model: ModelArgument,
     decoding: Decoding,
     boosting: Boosting,
     chunks: Chunks,
-    audio: Annotated[str | None, Argument(help="An audio file (WAV, FLAC, Ogg, MP3 ...).")] = None,
-    microphone: Annotated[bool, Option("--microphone", help="Listen to a microphone, until Ctrl-C.")] = False,
-    input_device: Annotated[str | None, Option(help="Number or name of the microphone.")] = None,
-    no_wait: Annotated[bool, Option("--no-wait", help="Read the file as fast as it is decoded.")] = False,
+    audio: str | None = argument("An audio file (WAV, FLAC, Ogg, MP3 ...).", default=None),
+    microphone: bool = option("Listen to a microphone, until Ctrl-C.", "--microphone", default=False),
+    input_device: str | None = option("Number or name of the microphone."),
+    no_wait: bool = option("Read the file as fast as it is decoded.", "--no-wait", default=False),
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:

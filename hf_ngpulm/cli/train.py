@@ -9,9 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-from typer import Argument, Option
+from typing import Any
 
 from ..common.progress import Bars
 from ..evaluation.processes import launched_alone
@@ -22,7 +20,7 @@ from ..language_model.training import train as train_on
 from ..ngrams.kneser_ney import DISCOUNT_FALLBACK
 from ..text import read_ids, read_texts, total_bytes
 from .models import load_tokenizer
-from .options import JsonOption, MaxNGramsOption, TokenizerOption, Words, given
+from .options import MISSING, JsonOption, MaxNGramsOption, TokenizerOption, Words, argument, given, option
 from .output import print_json, print_table, tell
 
 
@@ -30,42 +28,36 @@ from .output import print_json, print_table, tell
 class Counting:
     """What counting n-grams may take."""
 
-    memory: Annotated[str, Option(help="What counting may take; more goes to disk for the while.")] = "4G"
-    folder: Annotated[str | None, Option("--temporary", help="Folder for what doesn't fit into memory.")] = None
-    workers: Annotated[int | None, Option(help="Processes that encode, for slow tokenizers.")] = None
+    memory: str = option("What counting may take; more goes to disk for the while.", default="4G")
+    folder: str | None = option("Folder for what doesn't fit into memory.", "--temporary")
+    workers: int | None = option("Processes that encode, for slow tokenizers.")
 
 
 def train(
-    inputs: Annotated[
-        list[str],
-        Argument(
-            help="Text (a sentence a line), JSON lines or NeMo manifests, CSV, TSV, Parquet, also compressed; - for standard "
-            "input; a dataset's Hub id (org/name or org/name:config)."
-        ),
-    ],
-    output: Annotated[str, Option("--output", "-o", help="Folder to save the language model to.")],
+    *,
+    inputs: list[str] = argument(
+        "Text (a sentence a line), JSON lines or NeMo manifests, CSV, TSV, Parquet, also compressed; - for standard "
+        "input; a dataset's Hub id (org/name or org/name:config)."
+    ),
+    output: str = option("Folder to save the language model to.", "--output", "-o", default=MISSING),
     words: Words,
     counting: Counting,
     tokenizer: TokenizerOption = None,
-    vocab_size: Annotated[int | None, Option(help="Number of token ids: the input is lines of decimal ids, not text.")] = None,
-    order: Annotated[
-        int | None, Option("--order", "-n", help="Length of the longest n-grams, 1 to 12; by default 6, and 3 for words.")
-    ] = None,
-    unit: Annotated[str, Option(help="What n-grams are of: token or word.")] = "token",
-    prune: Annotated[str, Option(help="Drop n-grams that occur at most so often: a number for each order, as '0 0 1'.")] = "0",
+    vocab_size: int | None = option("Number of token ids: the input is lines of decimal ids, not text."),
+    order: int | None = option("Length of the longest n-grams, 1 to 12; by default 6, and 3 for words.", "--order", "-n"),
+    unit: str = option("What n-grams are of: token or word.", default="token"),
+    prune: str = option("Drop n-grams that occur at most so often: a number for each order, as '0 0 1'.", default="0"),
     max_ngrams: MaxNGramsOption = None,
-    normalise: Annotated[
-        str | None, Option(help="lower, upper, no-punctuation, nfc, nfkc, whisper, whisper-en; several with commas.")
-    ] = None,
-    field: Annotated[str | None, Option(help="Field or column with the text; found by itself if usual.")] = None,
-    split: Annotated[str, Option(help="Split of a dataset.")] = "train",
-    valid: Annotated[list[str] | None, Option(help="Text to compute the perplexity of; may be repeated.")] = None,
-    outputs: Annotated[str | None, Option(help="Transcripts of the recogniser, to compare case and punctuation with.")] = None,
-    arpa: Annotated[str | None, Option(help="Also write an ARPA file (.arpa, .arpa.gz).")] = None,
-    device: Annotated[str, Option(help="Where to count and estimate: cpu, cuda, cuda:1.")] = "cpu",
-    fallback: Annotated[
-        bool, Option("--discount-fallback/--no-discount-fallback", help="Go on where a text gives no discounts.")
-    ] = True,
+    normalise: str | None = option("lower, upper, no-punctuation, nfc, nfkc, whisper, whisper-en; several with commas."),
+    field: str | None = option("Field or column with the text; found by itself if usual."),
+    split: str = option("Split of a dataset.", default="train"),
+    valid: list[str] | None = option("Text to compute the perplexity of; may be repeated."),
+    outputs: str | None = option("Transcripts of the recogniser, to compare case and punctuation with."),
+    arpa: str | None = option("Also write an ARPA file (.arpa, .arpa.gz)."),
+    device: str = option("Where to count and estimate: cpu, cuda, cuda:1.", default="cpu"),
+    fallback: bool = option(
+        "Go on where a text gives no discounts.", "--discount-fallback/--no-discount-fallback", default=True
+    ),
     as_json: JsonOption = False,
 ) -> None:
     """Train a language model: modified Kneser-Ney, as KenLM's lmplz.

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import typer
-from typer import Argument, Option
 
 from ..audio.files import read_audio
 from ..evaluation.recognition import SHORTEST
-from .models import device_of, load_recogniser, read_phrases
-from .options import BetaOption, Boosting, Decoding, DeviceOption, JsonOption, given
+from .models import load_recogniser, read_phrases
+from .options import MISSING, BetaOption, Boosting, Decoding, DeviceOption, JsonOption, argument, given, option
 from .output import print_json, tell
 
 
 def transcribe(
-    audio: Annotated[list[str], Argument(help="Audio files (WAV, FLAC, Ogg, MP3 ...).")],
-    model: Annotated[str, Option("--model", "-m", help="Folder or Hub id of the ASR model.")],
+    *,
+    audio: list[str] = argument("Audio files (WAV, FLAC, Ogg, MP3 ...)."),
+    model: str = option("Folder or Hub id of the ASR model.", "--model", "-m", default=MISSING),
     decoding: Decoding,
     boosting: Boosting,
     beta: BetaOption = None,
-    n_best: Annotated[int | None, Option(min=1, help="Hypotheses to show, with --num-beams.")] = None,
-    batch_size: Annotated[int, Option(min=1, help="Files decoded together.")] = 8,
-    chunk_length: Annotated[float, Option(min=0, help="Cut long audio into chunks of so many seconds; 0: don't.")] = 0.0,
-    timestamps: Annotated[str | None, Option(help="word or char (single tokens).")] = None,
+    n_best: int | None = option("Hypotheses to show, with --num-beams.", min=1),
+    batch_size: int = option("Files decoded together.", default=8, min=1),
+    chunk_length: float = option("Cut long audio into chunks of so many seconds; 0: don't.", default=0.0, min=0),
+    timestamps: str | None = option("word or char (single tokens)."),
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -40,7 +40,7 @@ def transcribe(
     settings = given(decoding, beta=beta, num_return_sequences=n_best, phrases=phrases, phrase_weight=boosting.phrase_weight)
     if timestamps and decoding.lm is None:
         settings.setdefault("num_beams", 1)  # the stock pipeline has times for some tokenizers only
-    asr = load_recogniser(model, device_of(device), **settings)
+    asr = load_recogniser(model, device, **settings)
     rate = asr.feature_extractor.sampling_rate
     read: list[str] = []
     failed = 0

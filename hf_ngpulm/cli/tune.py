@@ -6,15 +6,13 @@ import importlib
 import os
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-from typer import Option
+from typing import Any
 
 from ..evaluation import TuningPoint, TuningResult, read_recordings, tune_weights
 from ..evaluation.results import EDITS
 from . import options
 from .evaluate import end_if_unreadable
-from .models import device_of, load, load_recogniser, normalisation_of, read_phrases
+from .models import load, load_recogniser, normalisation_of, read_phrases
 from .output import percent, print_json, print_line, print_table, tell
 
 MOST_SHOWN = 24
@@ -25,43 +23,34 @@ GRID = "from:to:step, or numbers with commas"
 class Grids:
     """What to try; see `hf_ngpulm.evaluation.tune_weights`."""
 
-    lm_weights: Annotated[
-        str | None,
-        Option("--weights", "--lm-weight", help=f"Weights of the LM, or the one to keep to: {GRID} [default: tuned]."),
-    ] = None
-    betas: Annotated[
-        str | None,
-        Option(
-            "--betas",
-            "--beta",
-            help=f"For CTC with a beam: bonuses for each token: {GRID} [default: in proportion to the LM's weight].",
-        ),
-    ] = None
-    phrase_weights: Annotated[
-        str | None,
-        Option("--phrase-weights", "--phrase-weight", help=f"Weights of the phrases: {GRID} [default: tuned]."),
-    ] = None
-    ilm_weights: Annotated[
-        str | None,
-        Option(
-            "--ilm-weights",
-            "--ilm-weight",
-            help=f"For transducers: weights of the internal LM, which is subtracted: {GRID} [default: it isn't].",
-        ),
-    ] = None
+    lm_weights: str | None = options.option(
+        f"Weights of the LM, or the one to keep to: {GRID} [default: tuned].", "--weights", "--lm-weight"
+    )
+    betas: str | None = options.option(
+        f"For CTC with a beam: bonuses for each token: {GRID} [default: in proportion to the LM's weight].", "--betas", "--beta"
+    )
+    phrase_weights: str | None = options.option(
+        f"Weights of the phrases: {GRID} [default: tuned].", "--phrase-weights", "--phrase-weight"
+    )
+    ilm_weights: str | None = options.option(
+        f"For transducers: weights of the internal LM, which is subtracted: {GRID} [default: it isn't].",
+        "--ilm-weights",
+        "--ilm-weight",
+    )
 
 
 @dataclass(frozen=True)
 class Keep:
     """Where to keep what was found."""
 
-    save: Annotated[bool, Option("--save", help="Write the best setting to the LM's folder, to decode by.")] = False
-    save_to: Annotated[str | None, Option(help="Or save the LM with it to another folder.")] = None
-    output: Annotated[str | None, Option("--output", "-o", help="JSON file to write all settings and results to.")] = None
-    plot: Annotated[str | None, Option(help="Image (.png, .pdf, .svg) of error rates against weights.")] = None
+    save: bool = options.option("Write the best setting to the LM's folder, to decode by.", "--save", default=False)
+    save_to: str | None = options.option("Or save the LM with it to another folder.")
+    output: str | None = options.option("JSON file to write all settings and results to.", "--output", "-o")
+    plot: str | None = options.option("Image (.png, .pdf, .svg) of error rates against weights.")
 
 
 def tune(
+    *,
     model: options.ModelArgument,
     data: options.DataArgument,
     grids: Grids,
@@ -69,12 +58,12 @@ def tune(
     search: options.Search,
     fields: options.Data,
     phrases: options.PhrasesOption = None,
-    by: Annotated[str, Option(help="What to choose by: wer, cer or entity_wer.")] = "wer",
+    by: str = options.option("What to choose by: wer, cer or entity_wer.", default="wer"),
     normalise: options.NormaliseOption = "none",
-    refine: Annotated[int, Option(min=0, max=10, help="How often steps are halved around the best.")] = 2,
-    held_out: Annotated[float, Option(help="Share of the utterances to report on only, such as 0.5.")] = 0.0,
-    batch_size: Annotated[int, Option(min=1, help="Recordings that the model is given together.")] = 8,
-    memory: Annotated[str, Option(help="What the model's outputs may take; more goes to disk.")] = "2G",
+    refine: int = options.option("How often steps are halved around the best.", default=2, min=0, max=10),
+    held_out: float = options.option("Share of the utterances to report on only, such as 0.5.", default=0.0),
+    batch_size: int = options.option("Recordings that the model is given together.", default=8, min=1),
+    memory: str = options.option("What the model's outputs may take; more goes to disk.", default="2G"),
     device: options.DeviceOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -108,7 +97,7 @@ def tune(
     elif phrases:
         settings["phrases"] = read_phrases(phrases)
     result = tune_weights(
-        load_recogniser(model, device_of(device), **settings), recordings, **vars(grids), by=by,
+        load_recogniser(model, device, **settings), recordings, **vars(grids), by=by,
         normalise=normalisation_of(normalise), refine=refine, held_out=held_out, batch_size=batch_size, memory=memory,
         progress=sys.stderr.isatty() and not as_json, report=tell,
     )  # fmt: skip

@@ -25,10 +25,14 @@ def number(least: float = -sys.float_info.max, most: float = sys.float_info.max,
     return Kind(right, lambda value: isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most)
 
 
-def whole(least: int = 0, most: int = 2**63 - 1) -> Kind:
+def whole(least: int = 0, most: int | None = None) -> Kind:
     """Return whole numbers within bounds."""
-    right = f"a whole number from {least} to {most}"
-    return Kind(right, lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most)
+    right = f"a whole number from {least} " + ("on" if most is None else f"to {most}")
+
+    def is_right(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and least <= value and (most is None or value <= most)
+
+    return Kind(right, is_right)
 
 
 def one_of(*choices: str) -> Kind:

@@ -101,10 +101,11 @@ def evaluate(
     if isinstance(model, str | os.PathLike):
         if entities_as_phrases:
             settings.setdefault("phrases", [])
-        model, settings = _loaded(os.fspath(model), device, dtype, settings), {}
+        model, settings = load_pipeline(os.fspath(model), device, dtype, **settings), {}
     if isinstance(model, NGramPipeline) and settings.get("lm") is not None:
         settings["lm"] = model._loaded(settings["lm"])  # once, and known by what is in it
-    recogniser = _recogniser(model, settings, described if entities_as_phrases else None, chunk_seconds)
+    entities = [recording.entities for recording in described] if entities_as_phrases else None
+    recogniser = Recogniser(model, settings, entities, chunk_seconds)
     about = _about(recogniser, recordings, settings) | {"entities_as_phrases": entities_as_phrases, "batch_size": batch_size}
     run = _Run(recogniser, recordings, batch_size, report or (lambda message: None), progress)
     parts = None if output is None else Parts(output, about, rank)
@@ -244,14 +245,15 @@ def _recordings(data: Any) -> Recordings:
     return Recordings("data", rows, fingerprint_of({"recordings": told}))
 
 
-def _loaded(name: str, device: str | None, dtype: Any, settings: dict[str, Any]) -> Any:
+def load_pipeline(model: str, device: str | None = None, dtype: Any = None, **settings: Any) -> Any:
+    """Load a speech recognition pipeline of a folder or Hub id; see `device_and_dtype`."""
     import transformers
 
     from ..pipelines import register
 
     register()
     device, kind = device_and_dtype(device, dtype)
-    return transformers.pipeline("automatic-speech-recognition", model=name, device=device, **kind, **settings)
+    return transformers.pipeline("automatic-speech-recognition", model=model, device=device, **kind, **settings)
 
 
 def device_and_dtype(device: str | None, dtype: Any) -> tuple[str, dict[str, Any]]:
@@ -275,25 +277,6 @@ def device_and_dtype(device: str | None, dtype: Any) -> tuple[str, dict[str, Any
         # Half precision, in which many models are saved, is slow and coarse on a CPU.
         return device, {"dtype": torch.float32} if device == "cpu" else {"dtype": "auto"}
     return device, {"dtype": dtype}
-
-
-def _recogniser(
-    pipeline: Any, settings: dict[str, Any], with_entities: Sequence[Recording] | None, chunk_seconds: float
-) -> Recogniser:
-    """Return a pipeline taken apart, which boosts the entities of each recording if these are given."""
-    for name in ("lm", "lm_weight", "beta", "phrase_weight"):
-        if isinstance(settings.get(name), list | tuple):
-            raise ValueError(f"{name} should be one for all recordings, got a list of {len(settings[name])}")
-    if with_entities is None:
-        return Recogniser(pipeline, settings, None, chunk_seconds)
-    common = settings.get("phrases", (getattr(pipeline, "_ngram_settings", None) or {}).get("phrases")) or []
-    if not isinstance(common, list | tuple):
-        raise ValueError(f"phrases beside entities_as_phrases should be a list of texts, got {type(common).__name__}")
-
-    def phrases(number: int) -> list[Any]:
-        return [*common, *with_entities[number].entities]
-
-    return Recogniser(pipeline, {**settings, "phrases": []}, phrases, chunk_seconds)
 
 
 def _about(recogniser: Recogniser, recordings: Recordings, settings: dict[str, Any]) -> dict[str, Any]:

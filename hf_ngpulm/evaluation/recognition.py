@@ -8,7 +8,7 @@ itself, and what a row says doesn't depend on the rows beside it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -71,18 +71,18 @@ class Recogniser:
     Args:
         pipeline: of a class of `hf_ngpulm.pipelines`.
         settings: in place of the pipeline's own: `lm`, `lm_weight`, `num_beams` ...
-        phrases: of a recording, by its number, if each has phrases of its own.
+        entities: of each recording, if they are boosted, beside the phrases that all have.
         chunk_seconds: longer recordings are cut into chunks of so many seconds.
 
     Raises:
-        ValueError: a pipeline of another class; settings that it refuses.
+        ValueError: a pipeline of another class; settings that it refuses, or that are listed for recordings.
     """
 
     def __init__(
         self,
         pipeline: Any,
         settings: dict[str, Any],
-        phrases: Callable[[int], Sequence[Any]] | None = None,
+        entities: Sequence[Sequence[str]] | None = None,
         chunk_seconds: float = LONGEST,
     ) -> None:
         family = next((kind for kind in MEASURED if isinstance(pipeline, kind)), None)
@@ -91,10 +91,18 @@ class Recogniser:
                 f"{type(pipeline).__name__} with {type(pipeline.model).__name__}: can evaluate pipelines of CTC models, "
                 "transducers and encoder-decoders; import hf_ngpulm before making the pipeline"
             )
+        for name in ("lm", "lm_weight", "beta", "phrase_weight"):
+            if isinstance(settings.get(name), list | tuple):
+                raise ValueError(f"{name} should be one for all recordings, got a list of {len(settings[name])}")
+        effective = {**(pipeline._ngram_settings or {}), **settings}
+        self.entities, self.common = entities, effective.get("phrases") or []
+        if entities is not None:
+            if not isinstance(self.common, list | tuple):
+                raise ValueError(f"phrases beside entities should be a list of texts, got {type(self.common).__name__}")
+            settings = {**settings, "phrases": []}
         self.pipeline, self.family = pipeline, family
         self.measured = MEASURED[family]
-        self.phrases = phrases
-        self.phrase_weight = settings.get("phrase_weight", (pipeline._ngram_settings or {}).get("phrase_weight", 1.0))
+        self.phrase_weight = effective.get("phrase_weight", 1.0)
         forward = {**pipeline._forward_params, **pipeline._sanitize_parameters(**settings)[1]}
         if forward.get("ngram_decoder") is None and family is not Seq2SeqNGramPipeline:
             forward |= pipeline._sanitize_parameters(**settings, num_beams=1)[1]
@@ -164,10 +172,11 @@ class Recogniser:
         return self._now() - begin
 
     def _decoder_for(self, step: Step) -> Any:
-        if self.phrases is None or self.decoder is None:
+        if self.entities is None or self.decoder is None:
             return self.decoder
         numbers = step.numbers[:1] if step.chunked and self.family is not Seq2SeqNGramPipeline else step.numbers
-        return self.decoder.with_phrases([list(self.phrases(number)) or None for number in numbers], self.phrase_weight)
+        phrases = [[*self.common, *self.entities[number]] or None for number in numbers]
+        return self.decoder.with_phrases(phrases, self.phrase_weight)
 
     def _heard(self, out: dict[str, Any]) -> list[Heard]:
         if self.family is not Seq2SeqNGramPipeline:
