@@ -31,7 +31,8 @@ import speech
 
 from hf_ngpulm.evaluation import Recording, evaluate, load_audio, read_recordings
 from hf_ngpulm.evaluation.evaluating import device_and_dtype
-from hf_ngpulm.evaluation.loading import Loader, batches
+from hf_ngpulm.evaluation.loading import batches
+from hf_ngpulm.evaluation.loading import steps as steps_of
 from hf_ngpulm.evaluation.recognition import Recogniser
 
 
@@ -58,8 +59,8 @@ def main() -> None:
         for num_beams in args.num_beams:
             settings = {"lm_weight": args.lm_weight, "num_beams": num_beams}
             recogniser = Recogniser(pipe, settings)
-            with Loader(recordings, batches(recordings, args.batch_size, 40.0), recogniser, args.batch_size) as loader:
-                steps = [item.step for item in loader if item.step is not None]
+            chosen = batches(recordings, args.batch_size, 40.0)
+            steps = [step for step in steps_of(recordings, chosen, recogniser, args.batch_size) if step and step.inputs]
             turns: dict[str, list[float]] = {}
             for turn in range(args.repeats):
                 computed = time.thread_time()

@@ -3,39 +3,28 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
-
-import typer
 
 from ..formats.arpa import write_arpa
 from ..formats.kenlm import read_binary
 from ..language_model.pruning import prune_table
 from .models import is_word_binary, load
-from .options import LMArgument, TokenizerOption, UnitsOption, VocabSizeOption, Words, given
+from .options import LMArgument, MaxNGramsOption, TokenizerOption, UnitsOption, VocabSizeOption, Words, argument, given, option
 
 ARPA_NAME = re.compile(r"\.arpa(\.gz|\.bz2|\.xz)?$")
 
 
 def convert(
+    *,
     source: LMArgument,
-    target: Annotated[str, typer.Argument(help="A folder to save to, or an ARPA file (.arpa, .arpa.gz) to write.")],
+    target: str = argument("A folder to save to, or an ARPA file (.arpa, .arpa.gz) to write."),
     words: Words,
     tokenizer: TokenizerOption = None,
     vocab_size: VocabSizeOption = None,
     units: UnitsOption = "auto",
-    to: Annotated[str | None, typer.Option("--to", help="safetensors or arpa, where the target's name doesn't tell.")] = None,
-    out_units: Annotated[
-        str | None, typer.Option("--out-units", help="Units of a written ARPA file: piece, id or nemo.")
-    ] = None,
-    max_ngrams: Annotated[
-        int | None, typer.Option("--max-ngrams", help="Prune by relative entropy to at most so many n-grams.")
-    ] = None,
-    composition: Annotated[
-        str | None,
-        typer.Option(
-            "--composition", help="For words: static, on_the_fly (for large models), or auto, by the number of n-grams."
-        ),
-    ] = None,
+    to: str | None = option("safetensors or arpa, where the target's name doesn't tell."),
+    out_units: str | None = option("Units of a written ARPA file: piece, id or nemo."),
+    max_ngrams: MaxNGramsOption = None,
+    composition: str | None = option("For words: static, on_the_fly (for large models), or auto, by the number of n-grams."),
 ) -> None:
     """Convert a language model: ARPA, NeMo, KenLM binary, or saved -> saved or ARPA.
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from ..formats.kenlm import read_binary
 from .models import is_word_binary, load
 from .options import JsonOption, LMArgument, TokenizerOption, UnitsOption, VocabSizeOption
+from .output import print_json, print_table
 
 
 def info(
@@ -28,48 +25,35 @@ def info(
     if is_word_binary(lm, tokenizer, vocab_size, units):
         facts, rows = _kenlm_facts(lm)
     else:
-        facts, rows = _facts(lm, tokenizer, vocab_size, units)
+        facts, rows = _facts(load(lm, tokenizer, vocab_size, units))
     if as_json:
-        print(json.dumps({"lm": lm, **facts}))
-        return
-    table = Table(show_header=False, title=lm)
-    for name, value in rows.items():
-        table.add_row(name, value)
-    Console().print(table)
+        print_json({"lm": lm, **facts})
+    else:
+        print_table(rows.items(), title=lm)
 
 
-def _facts(lm: str, tokenizer: str | None, vocab_size: int | None, units: str) -> tuple[dict[str, Any], dict[str, str]]:
-    model = load(lm, tokenizer, vocab_size, units)
-    total = sum(model.num_ngrams)
-    facts: dict[str, Any] = {
-        "order": model.order,
-        "vocab_size": model.vocab_size,
-        "num_ngrams": list(model.num_ngrams),
-        "num_states": model.num_states,
-        "num_arcs": model.num_arcs,
-        "nbytes": model.nbytes,
-        "bytes_per_ngram": round(model.nbytes / total, 2),
-        "missing_unigrams": model.unk_tokens.numel(),
-        "tokenizer_id": model.config.tokenizer_id,
-        "tokenizer_fingerprint": model.config.tokenizer_fingerprint,
-        "unit": model.config.unit,
-        "words": None if model.config.words is None else model.config.words.to_dict(),
-        "training": None if model.config.training is None else model.config.training.to_dict(),
-    }
-    if model.config.decoding:
-        facts["decoding"] = [entry.to_dict() for entry in model.config.decoding]
+def _facts(lm: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    total, config, missing = sum(lm.num_ngrams), lm.config, lm.unk_tokens.numel()
+    names = ("order", "vocab_size", "num_ngrams", "num_states", "num_arcs", "nbytes")
+    facts: dict[str, Any] = {name: getattr(lm, name) for name in names}
+    facts |= {"bytes_per_ngram": round(lm.nbytes / total, 2), "missing_unigrams": missing}
+    facts |= {name: getattr(config, name) for name in ("tokenizer_id", "tokenizer_fingerprint", "unit")}
+    parts = {name: getattr(config, name) for name in ("words", "training")}
+    facts |= {name: None if part is None else part.to_dict() for name, part in parts.items()}
+    if config.decoding:
+        facts["decoding"] = [entry.to_dict() for entry in config.decoding]
     rows = {
-        "order": str(model.order),
-        "n-grams": f"{total:,} of {model.config.unit}s  ({' + '.join(f'{count:,}' for count in model.num_ngrams)})",
-        "states, arcs": f"{model.num_states:,}, {model.num_arcs:,}",
-        "memory": f"{model.nbytes:,} bytes, {model.nbytes / total:.1f} per n-gram",
-        "token ids": f"{model.vocab_size:,}, of which {model.unk_tokens.numel():,} have "
-        + ("no unigram" if model.config.words is None else "no place in a word"),
-        "tokenizer": model.config.tokenizer_id or "not known",
-        "fingerprint": model.config.tokenizer_fingerprint or "none: it fits any tokenizer of that size",
-        **dict(model.config.lines()),
+        "order": str(lm.order),
+        "n-grams": f"{total:,} of {config.unit}s  {_sum_of(lm.num_ngrams)}",
+        "states, arcs": f"{lm.num_states:,}, {lm.num_arcs:,}",
+        "memory": f"{lm.nbytes:,} bytes, {lm.nbytes / total:.1f} per n-gram",
+        "token ids": f"{lm.vocab_size:,}, of which {missing:,} have "
+        + ("no unigram" if config.words is None else "no place in a word"),
+        "tokenizer": config.tokenizer_id or "not known",
+        "fingerprint": config.tokenizer_fingerprint or "none: it fits any tokenizer of that size",
+        **dict(config.lines()),
     }
-    for entry in model.config.decoding:
+    for entry in config.decoding:
         rows[f"tuned for {entry.model.name}"] = ", ".join(f"{name}={value}" for name, value in entry.settings.items())
     return facts, rows
 
@@ -78,15 +62,8 @@ def _kenlm_facts(path: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return what a KenLM binary says of itself; its n-grams aren't read."""
     file = read_binary(path)
     total, size = sum(file.counts), os.path.getsize(path)
-    facts = {
-        "kenlm": file.model_type,
-        "order": file.order,
-        "num_ngrams": list(file.counts),
-        "num_words": file.num_words,
-        "has_words": file.has_words,
-        "quantised_bits": file.quantised_bits,
-        "nbytes": size,
-    }
+    facts: dict[str, Any] = {"kenlm": file.model_type, "order": file.order, "num_ngrams": list(file.counts)}
+    facts |= {name: getattr(file, name) for name in ("num_words", "has_words", "quantised_bits")} | {"nbytes": size}
     values = "whole floats"
     if file.quantised_bits is not None:
         values = f"log-probabilities in {file.quantised_bits[0]} bits, backoffs in {file.quantised_bits[1]}"
@@ -94,9 +71,13 @@ def _kenlm_facts(path: str) -> tuple[dict[str, Any], dict[str, str]]:
     rows = {
         "file": f"KenLM binary, {file.model_type}",
         "order": str(file.order),
-        "n-grams": f"{total:,}  ({' + '.join(f'{count:,}' for count in file.counts)})",
+        "n-grams": f"{total:,}  {_sum_of(file.counts)}",
         "values": values,
         "vocabulary": f"{file.num_words:,} words: {words}",
         "size": f"{size:,} bytes, {size / total:.1f} per n-gram",
     }
     return facts, rows
+
+
+def _sum_of(counts: Any) -> str:
+    return f"({' + '.join(f'{count:,}' for count in counts)})"

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated
-
-import typer
-
 from ..language_model.model import NGramLM
 from ..text import read_texts
 from .models import load, load_tokenizer
-from .options import JsonOption, TokenizerOption
+from .options import MISSING, JsonOption, MaxNGramsOption, TokenizerOption, argument, option
+from .output import print_json
 
 
 def interpolate(
-    lms: Annotated[list[str], typer.Argument(help="Two or more language models: saved folders, Hub repo ids, .nemo files.")],
-    output: Annotated[str, typer.Option("--output", "-o", help="Folder to save the mixture to.")],
-    weights: Annotated[
-        str | None, typer.Option("--weights", help="A weight for each model, summing to 1, such as '0.7 0.3'.")
-    ] = None,
-    valid: Annotated[
-        list[str] | None, typer.Option("--valid", help="Or text to fit the weights to, with --tokenizer; may be repeated.")
-    ] = None,
+    *,
+    lms: list[str] = argument("Two or more language models: saved folders, Hub repo ids, .nemo files."),
+    output: str = option("Folder to save the mixture to.", "--output", "-o", default=MISSING),
+    weights: str | None = option("A weight for each model, summing to 1, such as '0.7 0.3'."),
+    valid: list[str] | None = option("Or text to fit the weights to, with --tokenizer; may be repeated."),
     tokenizer: TokenizerOption = None,
-    max_ngrams: Annotated[
-        int | None, typer.Option("--max-ngrams", help="Prune the mixture by relative entropy to at most so many n-grams.")
-    ] = None,
+    max_ngrams: MaxNGramsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Mix language models into one.
@@ -43,7 +34,7 @@ def interpolate(
         mixture = mixture.prune(max_ngrams)
     mixture.save_pretrained(output)
     if as_json:
-        print(json.dumps({"output": output, "weights": dict(zip(lms, used)), "num_ngrams": mixture.num_ngrams}))
+        print_json({"output": output, "weights": dict(zip(lms, used)), "num_ngrams": mixture.num_ngrams})
         return
     parts = ", ".join(f"{weight:.3f} {name}" for name, weight in zip(lms, used))
     print(f"{output}: order {mixture.order}, {sum(mixture.num_ngrams):,} n-grams; {parts}")

@@ -8,25 +8,24 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 import transformers
 
 from ..audio import StreamingRecognizer
+from ..evaluation.evaluating import load_pipeline
 from ..formats.kenlm import is_kenlm_binary
 from ..language_model.loading import load_language_model
 from ..language_model.model import NGramLM
-from ..pipelines import register
 from .options import Chunks, Decoding, given
 
+NORMALISATIONS = {"none": None, "basic": "whisper", "english": "whisper-en"}
 _LIKE_A_FILE = re.compile(r"\.(txt|tsv|csv|jsonl?|lst|list)$", re.IGNORECASE)
 
 
 def load_tokenizer(name: str | None) -> Any:
     """Load the tokenizer of a folder or repo; None for None."""
-    if name is None:
-        return None
-    check_folder(name)
-    return transformers.AutoTokenizer.from_pretrained(name)
+    if name is not None:
+        check_folder(name)
+    return None if name is None else transformers.AutoTokenizer.from_pretrained(name)
 
 
 def check_folder(model: str) -> None:
@@ -66,27 +65,24 @@ def load(
     return load_language_model(source, load_tokenizer(tokenizer))
 
 
-def load_recogniser(model: str, device: str, **settings: Any) -> Any:
-    """Load a speech recognition pipeline, without the progress bar of its weights."""
+def normalisation_of(name: str | None) -> str | None:
+    """Return what `--normalise` names, as `hf_ngpulm.text.normaliser` does."""
+    return NORMALISATIONS.get(name or "none", name)
+
+
+def load_recogniser(model: str, device: str | None, dtype: Any = None, **settings: Any) -> Any:
+    """Load a speech recognition pipeline, without the progress bar of its weights; on a GPU if there is one."""
     check_folder(model)
-    register()
     transformers.utils.logging.disable_progress_bar()
-    return transformers.pipeline("automatic-speech-recognition", model=model, device=device, **settings)
-
-
-def device_of(name: str | None) -> str:
-    """Return the device that was named, or else a GPU if there is one."""
-    return name or ("cuda" if torch.cuda.is_available() else "cpu")
+    return load_pipeline(model, device, dtype, **settings)
 
 
 def load_streaming(
     model: str, device: str | None, decoding: Decoding, chunks: Chunks, max_streams: int = 1
 ) -> StreamingRecognizer:
     """Load the recogniser that these options ask for. Settings that aren't given are left to it."""
-    device = device_of(device)
-    # Half precision, in which many models are saved, is slow and coarse on a CPU.
-    asr = load_recogniser(model, device, **({"dtype": torch.float32} if device == "cpu" else {}))
-    settings = given(decoding) | given(chunks) | {"endpoint_seconds": chunks.endpoint_seconds or None}
+    asr = load_recogniser(model, device)
+    settings = given(decoding, chunks) | {"endpoint_seconds": chunks.endpoint_seconds or None}
     if "lm" in settings:
         settings["lm"] = load_language_model(settings["lm"], asr.tokenizer, asr.device)
     elif "lm_weight" in settings:

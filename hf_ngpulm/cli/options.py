@@ -1,136 +1,153 @@
-"""Options that several commands have: dataclasses, whose fields Typer sees as options of the command that takes one."""
+"""What options are, and those that several commands have: aliases, and dataclasses whose fields are options of commands."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass
-from typing import Annotated, Any, cast, get_type_hints
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from typing import Annotated, Any, get_type_hints
 
-import typer
+from typer import Argument, Option
+
+FROM_ENTITIES = "from-entities"
+
+
+def option(help: str, *names: str, default: Any = None, **more: Any) -> Any:
+    """Say what an option is, as the default of a field or of a command's parameter.
+
+    Args:
+        names: other than that of the field; of a switch also the one that turns it off.
+        default: `MISSING` if the option has to be given.
+        more: what else `typer.Option` takes.
+    """
+    return field(default=default, metadata={"make": Option, "names": names, "more": {"help": help, **more}})
+
+
+def argument(help: str, default: Any = MISSING) -> Any:
+    """Say what an argument is, likewise."""
+    return field(default=default, metadata={"make": Argument, "names": (), "more": {"help": help}})
+
 
 LMArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="LM", help="A saved folder, a Hub repo id, an ARPA file (also compressed), a .nemo file or a KenLM binary."
-    ),
+    Argument(metavar="LM", help="A saved folder, a Hub repo id, an ARPA file (also compressed), a .nemo file, a KenLM binary."),
 ]
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="Folder or Hub id of the ASR model.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
-DeviceOption = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1 ...; a GPU if there is one.")]
-TokenizerOption = Annotated[
-    str | None, typer.Option("--tokenizer", help="Folder or Hub id of the ASR model whose token ids the LM is over.")
-]
-VocabSizeOption = Annotated[int | None, typer.Option("--vocab-size", help="Number of token ids, where there is no tokenizer.")]
-UnitsOption = Annotated[
+ModelArgument = Annotated[str, Argument(metavar="MODEL", help="Folder or Hub id of the ASR model.")]
+DataArgument = Annotated[
     str,
-    typer.Option(
-        "--units", "--unit", help="How an ARPA file writes tokens: auto, piece, id, nemo, char, or word (whole words)."
+    Argument(
+        metavar="DATA",
+        help="Manifest (JSON lines, also NeMo's; TSV, CSV), folder of audio with transcripts, saved dataset, Parquet file, or "
+        "the Hub id of a dataset (org/name or org/name:config).",
     ),
+]
+JsonOption = Annotated[bool, Option("--json", help="Print JSON lines.")]
+DeviceOption = Annotated[str | None, Option(help="cpu, cuda, cuda:1 ...; a GPU if there is one.")]
+TokenizerOption = Annotated[
+    str | None, Option("--tokenizer", "-t", help="Folder or Hub id of the ASR model whose token ids the LM is over.")
+]
+VocabSizeOption = Annotated[int | None, Option(help="Number of token ids, where there is no tokenizer.")]
+UnitsOption = Annotated[
+    str, Option("--units", "--unit", help="How an ARPA file writes tokens: auto, piece, id, nemo, char, or word (whole words).")
+]
+MaxNGramsOption = Annotated[
+    int | None, Option("--max-ngrams", help="Prune the result by relative entropy to at most so many n-grams.")
 ]
 PhrasesOption = Annotated[
     list[str] | None,
-    typer.Option("--phrases", help="A file of phrases, one a line, or a phrase itself; may be given several times."),
+    Option(
+        help="A file of phrases, one a line, or a phrase itself; for recordings with transcripts also "
+        f"{FROM_ENTITIES}: each recording's own entities. May be given several times."
+    ),
 ]
-PhraseWeightOption = Annotated[float | None, typer.Option("--phrase-weight", help="Weight of the phrases [default: 1].")]
+BetaOption = Annotated[float | None, Option(help="For CTC: bonus for each token in beam search.")]
+NormaliseOption = Annotated[
+    str | None,
+    Option(help="Of transcripts and hypotheses: none, basic or english (Whisper's), or lower, no-punctuation ... with commas."),
+]
 
 
 @dataclass(frozen=True)
 class Words:
     """How the words of a word-level model are spelled in tokens; see `hf_ngpulm.lexicon.compose`."""
 
-    lexicon: Annotated[
-        str | None,
-        typer.Option("--lexicon", help="For words: a file with a word, a tab and the pieces of its spelling a line."),
-    ] = None
-    case: Annotated[
-        str | None, typer.Option("--case", help="For words: lower or upper, to spell them so; keep, to take them as they are.")
-    ] = None
-    closed_vocabulary: Annotated[bool, typer.Option("--closed-vocabulary", help="For words: forbid unknown ones.")] = False
-    cuttings: Annotated[
-        int | None,
-        typer.Option(
-            "--cuttings", help="For words: in how many ways each may be cut into pieces; 1. Several suit merge='text'."
-        ),
-    ] = None
-    unk_score_offset: Annotated[
-        float | None,
-        typer.Option("--unk-score-offset", help="For words: what unknown ones score beside <unk>, natural log; -10."),
-    ] = None
+    lexicon: str | None = option("For words: a file with a word, a tab and the pieces of its spelling a line.")
+    case: str | None = option("For words: lower or upper, to spell them so; keep, to take them as they are.")
+    closed_vocabulary: bool = option("For words: forbid unknown ones.", "--closed-vocabulary", default=False)
+    cuttings: int | None = option("For words: in how many ways each may be cut into pieces; 1. Several suit merge='text'.")
+    unk_score_offset: float | None = option("For words: what unknown ones score beside <unk>, natural log; -10.")
 
 
 @dataclass(frozen=True)
-class Decoding:
+class Search:
     """The language model, and how to search; see the decoders."""
 
-    lm: Annotated[str | None, typer.Option("--lm", help="Language model: folder, Hub id, ARPA or .nemo file.")] = None
-    lm_weight: Annotated[
-        float | None,
-        typer.Option("--lm-weight", help="Weight of the language model [default: what was tuned, or else 0.5]."),
-    ] = None
-    num_beams: Annotated[
-        int | None, typer.Option("--num-beams", min=1, help="Beam of the search; 1, the default, searches greedily.")
-    ] = None
-    strategy: Annotated[
-        str | None,
-        typer.Option("--strategy", help="For transducers: greedy, alsd or aes (both beam searches); for CTC: graph."),
-    ] = None
+    lm: str | None = option("Language model: folder, Hub id, ARPA or .nemo file.")
+    num_beams: int | None = option("Beam of the search; 1, the default, searches greedily.", min=1)
+    strategy: str | None = option("For transducers: greedy, alsd or aes (both beam searches); for CTC: graph.")
+
+
+@dataclass(frozen=True)
+class Decoding(Search):
+    """These, and the weight."""
+
+    lm_weight: float | None = option("Weight of the language model [default: what was tuned, or else 0.5].")
+
+
+@dataclass(frozen=True)
+class Boosting:
+    """Phrases that shall be recognised."""
+
+    phrases: PhrasesOption = None
+    phrase_weight: float | None = option("Weight of the phrases [default: 1].")
 
 
 @dataclass(frozen=True)
 class Chunks:
     """How audio is cut while it is heard; see `hf_ngpulm.StreamingRecognizer`."""
 
-    chunk_seconds: Annotated[
-        float | None, typer.Option("--chunk", help="Seconds of audio decoded at a time [default: 1.28].")
-    ] = None
-    left_seconds: Annotated[
-        float | None, typer.Option("--left", help="Seconds the encoder hears before a chunk [default: 4].")
-    ] = None
-    right_seconds: Annotated[
-        float | None, typer.Option("--right", help="Seconds it hears after it, for which the text waits [default: 1.28].")
-    ] = None
-    num_lookahead_tokens: Annotated[
-        int | None, typer.Option("--lookahead", min=0, help="For Nemotron, in place of these three: frames of look-ahead.")
-    ] = None
-    language: Annotated[str | None, typer.Option("--language", help="For Nemotron 3.5: the language that is spoken.")] = None
-    endpoint_seconds: Annotated[
-        float, typer.Option("--endpoint", min=0, help="Seconds of silence after which an utterance has ended; 0: never.")
-    ] = 1.0
+    chunk_seconds: float | None = option("Seconds of audio decoded at a time [default: 1.28].", "--chunk")
+    left_seconds: float | None = option("Seconds the encoder hears before a chunk [default: 4].", "--left")
+    right_seconds: float | None = option("Seconds it hears after it, for which the text waits [default: 1.28].", "--right")
+    num_lookahead_tokens: int | None = option(
+        "For Nemotron, in place of these three: frames of look-ahead.", "--lookahead", min=0
+    )
+    language: str | None = option("For Nemotron 3.5: the language that is spoken.")
+    endpoint_seconds: float = option(
+        "Seconds of silence after which an utterance has ended; 0: never.", "--endpoint", default=1.0, min=0
+    )
 
 
 @dataclass(frozen=True)
 class Data:
     """Which recordings of a data set, and what its fields are called; see `hf_ngpulm.evaluation.read_recordings`."""
 
-    split: Annotated[str | None, typer.Option("--split", help="Split of a dataset [default: test].")] = None
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Only the first so many recordings.")] = None
-    audio_field: Annotated[str | None, typer.Option("--audio-field", help="Field or column with the audio.")] = None
-    text_field: Annotated[str | None, typer.Option("--text-field", help="Field or column with the transcript.")] = None
-    entities_field: Annotated[str, typer.Option("--entities-field", help="Field or column with entities.")] = "entities"
+    split: str | None = option("Split of a dataset [default: test].")
+    limit: int | None = option("Only the first so many recordings.", min=1)
+    audio_field: str | None = option("Field or column with the audio.")
+    text_field: str | None = option("Field or column with the transcript.")
+    entities_field: str = option("Field or column with entities.", default="entities")
 
 
-def given(options: Any, **more: Any) -> dict[str, Any]:
+def given(*options: Any, **more: Any) -> dict[str, Any]:
     """Return those of some options that were given, by name, and those of `more` that aren't None."""
-    return {name: value for name, value in (vars(options) | more).items() if value is not None and value is not False}
+    every = {name: value for each in options for name, value in vars(each).items()} | more
+    return {name: value for name, value in every.items() if value is not None and value is not False}
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
     """Return a command as Typer takes it: the fields of dataclasses among its parameters are options of their own."""
     parameters: list[inspect.Parameter] = []
     groups: dict[str, tuple[Any, list[str]]] = {}
-    for name, parameter in inspect.signature(function).parameters.items():
-        kind: Any = get_type_hints(function, include_extras=True)[name]
+    for parameter in _parameters(function):
+        kind = parameter.annotation
         if is_dataclass(kind):
-            hints = get_type_hints(kind, include_extras=True)
-            fields = [
-                field.replace(annotation=hints[field.name]) for field in inspect.signature(cast(Any, kind)).parameters.values()
-            ]
-            groups[name] = (kind, [field.name for field in fields])
-            parameters += fields
+            of_kind = _parameters(kind)
+            groups[parameter.name] = (kind, [each.name for each in of_kind])
+            parameters += of_kind
         else:
-            parameters.append(parameter.replace(annotation=kind))
+            parameters.append(parameter)
 
     @functools.wraps(function)
     def run(**options: Any) -> None:
@@ -138,7 +155,26 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
             options[name] = kind(**{field: options.pop(field) for field in names})
         function(**options)
 
-    signature = inspect.Signature([parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters])
-    run.__signature__ = signature  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def _parameters(of: Any) -> list[inspect.Parameter]:
+    """Return the parameters of a function, or the fields of a dataclass, each with what Typer is told of it."""
+    hints = get_type_hints(of, include_extras=True)
+    if is_dataclass(of):
+        defaults = {each.name: each for each in fields(of)}
+    else:
+        defaults = {name: parameter.default for name, parameter in inspect.signature(of).parameters.items()}
+    found = []
+    default: Any
+    for name, default in defaults.items():
+        kind: Any = hints[name]
+        if isinstance(default, Field):
+            if told := default.metadata:
+                names = told["names"] or ([f"--{name.replace('_', '-')}"] if kind is bool else [])
+                kind = Annotated[kind, told["make"](*names, **told["more"])]
+            default = inspect.Parameter.empty if default.default is MISSING else default.default
+        found.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+    return found

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-from typing import Annotated
-
-import typer
 
 from ..text.sources import read_texts
 from .models import load, load_tokenizer
-from .options import JsonOption, LMArgument, TokenizerOption, UnitsOption
+from .options import JsonOption, LMArgument, TokenizerOption, UnitsOption, argument
+from .output import print_json
 
 
 def score(
+    *,
     lm: LMArgument,
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(help="Text, a sentence a line, or manifests, as train reads them; standard input if none."),
-    ] = None,
+    files: list[str] | None = argument(
+        "Text, a sentence a line, or manifests, as train reads them; standard input if none.", default=None
+    ),
     tokenizer: TokenizerOption = None,
     units: UnitsOption = "auto",
     as_json: JsonOption = False,
@@ -38,17 +35,17 @@ def score(
     scored = model.score_texts(texts, encoder)
     for text, (log_prob, token_ids) in zip(texts, scored, strict=True):
         if as_json:
-            line = {"text": text, "log_prob": log_prob, "log10_prob": log_prob / math.log(10), "tokens": len(token_ids)}
-            print(json.dumps(line, ensure_ascii=False))
+            log10 = log_prob / math.log(10)
+            print_json({"text": text, "log_prob": log_prob, "log10_prob": log10, "tokens": len(token_ids)})
         else:
             print(f"{log_prob:10.3f}  {len(token_ids):4d} tokens  {text}")
     total = model.perplexity(texts, encoder)
     if as_json:
-        print(json.dumps({"sentences": total.num_sentences, "tokens": total.num_tokens, "words": total.num_words,
-                          "log_prob": total.log_prob, "perplexity_per_token": total.per_token,
-                          "perplexity_per_word": total.per_word, "missing_tokens": total.num_missing,
-                          "perplexity_per_token_known": total.per_token_known,
-                          "perplexity_per_word_known": total.per_word_known}))  # fmt: skip
+        print_json({"sentences": total.num_sentences, "tokens": total.num_tokens, "words": total.num_words,
+                    "log_prob": total.log_prob, "perplexity_per_token": total.per_token,
+                    "perplexity_per_word": total.per_word, "missing_tokens": total.num_missing,
+                    "perplexity_per_token_known": total.per_token_known,
+                    "perplexity_per_word_known": total.per_word_known})  # fmt: skip
         return
     print(
         f"{total.num_sentences} sentences, {total.num_words} words, {total.num_tokens} tokens "

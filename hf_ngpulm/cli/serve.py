@@ -3,56 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import sys
-from typing import Annotated
 
-import typer
 from aiohttp import web
 
 from ..serving import Limits, make_app
 from ..serving.access import local_hosts
 from .models import load_streaming, warm_up
-from .options import Chunks, Decoding, DeviceOption, JsonOption, ModelArgument
+from .options import Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, option
+from .output import print_json
 
 
 def serve(
+    *,
     model: ModelArgument,
     decoding: Decoding,
     chunks: Chunks,
-    host: Annotated[str, typer.Option("--host", help="Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: one that is free.")] = 8765,
-    max_clients: Annotated[int, typer.Option("--max-clients", min=1, help="Clients at the same time.")] = 64,
-    max_per_address: Annotated[
-        int,
-        typer.Option("--max-per-address", min=1, help="Of these, from one IPv4 address or IPv6 network of 64 bits."),
-    ] = 16,
-    max_phrases: Annotated[int, typer.Option("--max-phrases", min=1, help="Phrases of a client.")] = 1000,
-    max_phrase_bytes: Annotated[
-        int, typer.Option("--max-phrase-bytes", min=1, help="Bytes of a client's phrases in all, in UTF-8.")
-    ] = 32_768,
-    max_message: Annotated[int, typer.Option("--max-message", min=1024, help="Bytes of a client's message.")] = 262_144,
-    idle: Annotated[float, typer.Option("--idle", min=0.1, help="Seconds after which a silent client is closed.")] = 60.0,
-    origin: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--origin",
-            help="Origin (https://example.org) whose pages may connect, besides the server's own, and by whose name the server "
-            "may be called, as behind a proxy; * for all pages, by this machine's names; several times.",
-        ),
-    ] = None,
-    proxy: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--proxy",
-            help="Address or network of a reverse proxy, whose X-Forwarded-For tells clients' addresses; one on this machine "
-            "needn't be named; several times.",
-        ),
-    ] = None,
-    tick: Annotated[
-        float, typer.Option("--tick", min=0.001, max=10, help="Seconds that clients' chunks wait to be decoded together.")
-    ] = 0.08,
+    host: str = option("Address to listen on; 0.0.0.0 lets other machines in.", default="127.0.0.1"),
+    port: int = option("0: one that is free.", default=8765, min=0, max=65535),
+    max_clients: int = option("Clients at the same time.", default=Limits.clients, min=1),
+    max_per_address: int = option(
+        "Of these, from one IPv4 address or IPv6 network of 64 bits.", default=Limits.clients_per_address, min=1
+    ),
+    max_phrases: int = option("Phrases of a client.", default=Limits.phrases, min=1),
+    max_phrase_bytes: int = option("Bytes of a client's phrases in all, in UTF-8.", default=Limits.phrase_bytes, min=1),
+    max_message: int = option("Bytes of a client's message.", default=Limits.message_bytes, min=1024),
+    idle: float = option("Seconds after which a silent client is closed.", default=Limits.idle_seconds, min=0.1),
+    origin: list[str] | None = option(
+        "Origin (https://example.org) whose pages may connect, besides the server's own, and by whose name the server "
+        "may be called, as behind a proxy; * for all pages, by this machine's names; several times."
+    ),
+    proxy: list[str] | None = option(
+        "Address or network of a reverse proxy, whose X-Forwarded-For tells clients' addresses; one on this machine "
+        "needn't be named; several times."
+    ),
+    tick: float = option("Seconds that clients' chunks wait to be decoded together.", default=0.08, min=0.001, max=10),
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -88,7 +74,7 @@ async def _serve(app: web.Application, host: str, port: int, shutdown_seconds: f
         address, bound = runner.addresses[0][:2]
         at = f"[{address}]:{bound}" if ":" in address else f"{address}:{bound}"
         if as_json:
-            print(json.dumps({"page": f"http://{at}/", "stream": f"ws://{at}/stream"}), flush=True)
+            print_json({"page": f"http://{at}/", "stream": f"ws://{at}/stream"})
         else:
             print(f"http://{at}/ (websocket: ws://{at}/stream); Ctrl-C to stop", file=sys.stderr, flush=True)
         await told.wait()

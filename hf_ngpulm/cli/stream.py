@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
@@ -17,19 +15,20 @@ from ..audio import StreamingRecognizer
 from ..audio.events import final_event, partial_event
 from ..audio.sources import file_pieces, microphone_pieces
 from .models import load_streaming, read_phrases, warm_up
-from .options import Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, PhrasesOption, PhraseWeightOption
+from .options import Boosting, Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, argument, given, option
+from .output import print_json
 
 
 def stream(
+    *,
     model: ModelArgument,
     decoding: Decoding,
+    boosting: Boosting,
     chunks: Chunks,
-    audio: Annotated[str | None, typer.Argument(help="An audio file (WAV, FLAC, Ogg, MP3 ...).")] = None,
-    microphone: Annotated[bool, typer.Option("--microphone", help="Listen to a microphone, until Ctrl-C.")] = False,
-    input_device: Annotated[str | None, typer.Option("--input-device", help="Number or name of the microphone.")] = None,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Read the file as fast as it is decoded.")] = False,
-    phrases: PhrasesOption = None,
-    phrase_weight: PhraseWeightOption = None,
+    audio: str | None = argument("An audio file (WAV, FLAC, Ogg, MP3 ...).", default=None),
+    microphone: bool = option("Listen to a microphone, until Ctrl-C.", "--microphone", default=False),
+    input_device: str | None = option("Number or name of the microphone."),
+    no_wait: bool = option("Read the file as fast as it is decoded.", "--no-wait", default=False),
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -44,11 +43,9 @@ def stream(
         raise ValueError("give an audio file, or --microphone" if audio is None else "an audio file and --microphone: give one")
     if (microphone and no_wait) or (input_device is not None and not microphone):
         raise ValueError("--no-wait is for files, --input-device for --microphone")
-    context: dict[str, Any] = {"phrases": read_phrases(phrases)} if phrases else {}
-    if phrase_weight is not None:
-        context["phrase_weight"] = phrase_weight
-    if phrase_weight is not None and not phrases:
+    if boosting.phrase_weight is not None and not boosting.phrases:
         raise ValueError("--phrase-weight without --phrases; give the phrases, too")
+    context = given(phrases=read_phrases(boosting.phrases) or None, phrase_weight=boosting.phrase_weight)
     recognizer = load_streaming(model, device, decoding, chunks)
     if not no_wait:
         warm_up(recognizer)
@@ -63,7 +60,7 @@ def stream(
     events = _events(recognizer, pieces, context)
     if as_json:
         for event in events:
-            print(json.dumps(event, ensure_ascii=False), flush=True)
+            print_json(event)
     else:
         _show(events)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -10,11 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-import typer
-from rich.console import Console
-from rich.table import Table
+from typing import Any
 
 from ..common.progress import Bars
 from ..evaluation.processes import launched_alone
@@ -25,64 +20,44 @@ from ..language_model.training import train as train_on
 from ..ngrams.kneser_ney import DISCOUNT_FALLBACK
 from ..text import read_ids, read_texts, total_bytes
 from .models import load_tokenizer
-from .options import JsonOption, Words, given
+from .options import MISSING, JsonOption, MaxNGramsOption, TokenizerOption, Words, argument, given, option
+from .output import print_json, print_table, tell
 
 
 @dataclass(frozen=True)
 class Counting:
     """What counting n-grams may take."""
 
-    memory: Annotated[str, typer.Option("--memory", help="What counting may take; more goes to disk for the while.")] = "4G"
-    folder: Annotated[str | None, typer.Option("--temporary", help="Folder for what doesn't fit into memory.")] = None
-    workers: Annotated[int | None, typer.Option("--workers", help="Processes that encode, for slow tokenizers.")] = None
+    memory: str = option("What counting may take; more goes to disk for the while.", default="4G")
+    folder: str | None = option("Folder for what doesn't fit into memory.", "--temporary")
+    workers: int | None = option("Processes that encode, for slow tokenizers.")
 
 
 def train(
-    inputs: Annotated[
-        list[str],
-        typer.Argument(
-            help="Text (a sentence a line), JSON lines or NeMo manifests, CSV, TSV, Parquet, also compressed; - for standard "
-            "input; a dataset's Hub id (org/name or org/name:config)."
-        ),
-    ],
-    output: Annotated[str, typer.Option("--output", "-o", help="Folder to save the language model to.")],
+    *,
+    inputs: list[str] = argument(
+        "Text (a sentence a line), JSON lines or NeMo manifests, CSV, TSV, Parquet, also compressed; - for standard "
+        "input; a dataset's Hub id (org/name or org/name:config)."
+    ),
+    output: str = option("Folder to save the language model to.", "--output", "-o", default=MISSING),
     words: Words,
     counting: Counting,
-    tokenizer: Annotated[
-        str | None, typer.Option("--tokenizer", "-t", help="Folder or Hub id of the ASR model that the LM is for.")
-    ] = None,
-    vocab_size: Annotated[
-        int | None, typer.Option("--vocab-size", help="Number of token ids: the input is lines of decimal ids, not text.")
-    ] = None,
-    order: Annotated[
-        int | None, typer.Option("--order", "-n", help="Length of the longest n-grams, 1 to 12; by default 6, and 3 for words.")
-    ] = None,
-    unit: Annotated[str, typer.Option("--unit", help="What n-grams are of: token or word.")] = "token",
-    prune: Annotated[
-        str, typer.Option("--prune", help="Drop n-grams that occur at most so often: a number for each order, as '0 0 1'.")
-    ] = "0",
-    max_ngrams: Annotated[
-        int | None, typer.Option("--max-ngrams", help="Prune by relative entropy to at most so many n-grams.")
-    ] = None,
-    normalise: Annotated[
-        str | None,
-        typer.Option(help="lower, upper, no-punctuation, nfc, nfkc, whisper, whisper-en; several with commas."),
-    ] = None,
-    field: Annotated[
-        str | None, typer.Option("--field", help="Field or column with the text; found by itself if usual.")
-    ] = None,
-    split: Annotated[str, typer.Option("--split", help="Split of a dataset.")] = "train",
-    valid: Annotated[
-        list[str] | None, typer.Option("--valid", help="Text to compute the perplexity of; may be repeated.")
-    ] = None,
-    outputs: Annotated[
-        str | None, typer.Option("--outputs", help="Transcripts of the recogniser, to compare case and punctuation with.")
-    ] = None,
-    arpa: Annotated[str | None, typer.Option("--arpa", help="Also write an ARPA file (.arpa, .arpa.gz).")] = None,
-    device: Annotated[str, typer.Option("--device", help="Where to count and estimate: cpu, cuda, cuda:1.")] = "cpu",
-    fallback: Annotated[
-        bool, typer.Option("--discount-fallback/--no-discount-fallback", help="Go on where a text gives no discounts.")
-    ] = True,
+    tokenizer: TokenizerOption = None,
+    vocab_size: int | None = option("Number of token ids: the input is lines of decimal ids, not text."),
+    order: int | None = option("Length of the longest n-grams, 1 to 12; by default 6, and 3 for words.", "--order", "-n"),
+    unit: str = option("What n-grams are of: token or word.", default="token"),
+    prune: str = option("Drop n-grams that occur at most so often: a number for each order, as '0 0 1'.", default="0"),
+    max_ngrams: MaxNGramsOption = None,
+    normalise: str | None = option("lower, upper, no-punctuation, nfc, nfkc, whisper, whisper-en; several with commas."),
+    field: str | None = option("Field or column with the text; found by itself if usual."),
+    split: str = option("Split of a dataset.", default="train"),
+    valid: list[str] | None = option("Text to compute the perplexity of; may be repeated."),
+    outputs: str | None = option("Transcripts of the recogniser, to compare case and punctuation with."),
+    arpa: str | None = option("Also write an ARPA file (.arpa, .arpa.gz)."),
+    device: str = option("Where to count and estimate: cpu, cuda, cuda:1.", default="cpu"),
+    fallback: bool = option(
+        "Go on where a text gives no discounts.", "--discount-fallback/--no-discount-fallback", default=True
+    ),
     as_json: JsonOption = False,
 ) -> None:
     """Train a language model: modified Kneser-Ney, as KenLM's lmplz.
@@ -142,9 +117,9 @@ def _validation(inputs: list[str], field: str | None, split: str, are_ids: bool)
 def _write_arpa(lm: NGramLM, training: Training, path: str) -> None:
     if training.of_words is None:
         lm.to_arpa(path)
-        return
-    table, spelled = training.of_words
-    write_arpa(table, path, "piece", spelled)
+    else:
+        table, spelled = training.of_words
+        write_arpa(table, path, "piece", spelled)
 
 
 def _thresholds(text: str) -> tuple[int, ...]:
@@ -157,10 +132,9 @@ def _thresholds(text: str) -> tuple[int, ...]:
 def _accelerator() -> Any:
     """Return the accelerator, if this is one of several processes."""
     if launched_alone():
-        typer.echo(
+        tell(
             "accelerate has started one process only; for several on CPUs start them by torchrun --nproc_per_node 2 -m "
-            "hf_ngpulm.cli train ...",
-            err=True,
+            "hf_ngpulm.cli train ..."
         )
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return None
@@ -177,24 +151,17 @@ def _show(lm: NGramLM, training: Training, output: str, seconds: float, as_json:
         facts |= summary.to_dict() | {"seconds": round(seconds, 3), "warnings": training.warnings}
         if training.report is not None:
             facts["unknown"] = dict(training.report.unknown.most_common(100))
-        print(json.dumps(facts, ensure_ascii=False))
+        print_json(facts)
         return
-    orders = Table(title=f"{output}: order {lm.order}, made in {seconds:.1f} s")
-    for heading in ("order", "in the text", "kept", "D1", "D2", "D3+"):
-        orders.add_column(heading, justify="right")
+    rows = []
     for n, counted in enumerate(summary.num_counted, start=1):
         kept = lm.num_ngrams[n - 1] if n <= lm.order else 0
+        *discounts, last = (f"{value:.3f}" for value in summary.discounts[n - 1])
         mark = " (fallback)" if n in summary.fallback_orders else ""
-        discounts = [f"{value:.3f}" for value in summary.discounts[n - 1]]
-        orders.add_row(str(n), f"{counted:,}", f"{kept:,}", *discounts[:2], discounts[2] + mark)
-    console = Console()
-    console.print(orders)
-    facts_table = Table(show_header=False)
+        rows.append([str(n), f"{counted:,}", f"{kept:,}", *discounts, last + mark])
+    headings = ["order", "in the text", "kept", "D1", "D2", "D3+"]
+    print_table(rows, headings, title=f"{output}: order {lm.order}, made in {seconds:.1f} s")
     total = sum(lm.num_ngrams)
-    for name, value in [
-        *((name, value) for name, value in lm.config.lines() if name in ("words", "text", "pruning", "validation perplexity")),
-        ("n-grams", f"{total:,} of {lm.config.unit}s"),
-        ("memory", f"{lm.nbytes:,} bytes, {lm.nbytes / total:.1f} per n-gram"),
-    ]:
-        facts_table.add_row(name, value)
-    console.print(facts_table)
+    told = [row for row in lm.config.lines() if row[0] in ("words", "text", "pruning", "validation perplexity")]
+    size = ("memory", f"{lm.nbytes:,} bytes, {lm.nbytes / total:.1f} per n-gram")
+    print_table([*told, ("n-grams", f"{total:,} of {lm.config.unit}s"), size])

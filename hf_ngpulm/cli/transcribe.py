@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import typer
 
 from ..audio.files import read_audio
 from ..evaluation.recognition import SHORTEST
-from .models import device_of, load_recogniser, read_phrases
-from .options import Decoding, DeviceOption, JsonOption, PhrasesOption, PhraseWeightOption, given
+from .models import load_recogniser, read_phrases
+from .options import MISSING, BetaOption, Boosting, Decoding, DeviceOption, JsonOption, argument, given, option
+from .output import print_json, tell
 
 
 def transcribe(
-    audio: Annotated[list[str], typer.Argument(help="Audio files (WAV, FLAC, Ogg, MP3 ...).")],
-    model: Annotated[str, typer.Option("--model", "-m", help="Folder or Hub id of the ASR model.")],
+    *,
+    audio: list[str] = argument("Audio files (WAV, FLAC, Ogg, MP3 ...)."),
+    model: str = option("Folder or Hub id of the ASR model.", "--model", "-m", default=MISSING),
     decoding: Decoding,
-    phrases: PhrasesOption = None,
-    phrase_weight: PhraseWeightOption = None,
-    beta: Annotated[float | None, typer.Option("--beta", help="For CTC: bonus for each token in beam search.")] = None,
-    n_best: Annotated[int | None, typer.Option("--n-best", min=1, help="Hypotheses to show, with --num-beams.")] = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Files decoded together.")] = 8,
-    chunk_length: Annotated[
-        float, typer.Option("--chunk-length", min=0, help="Cut long audio into chunks of so many seconds; 0: don't.")
-    ] = 0.0,
-    timestamps: Annotated[str | None, typer.Option("--timestamps", help="word or char (single tokens).")] = None,
+    boosting: Boosting,
+    beta: BetaOption = None,
+    n_best: int | None = option("Hypotheses to show, with --num-beams.", min=1),
+    batch_size: int = option("Files decoded together.", default=8, min=1),
+    chunk_length: float = option("Cut long audio into chunks of so many seconds; 0: don't.", default=0.0, min=0),
+    timestamps: str | None = option("word or char (single tokens)."),
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -39,12 +36,11 @@ def transcribe(
     """
     if timestamps not in (None, "word", "char"):
         raise ValueError(f"--timestamps must be word or char, got {timestamps!r}")
-    settings = given(
-        decoding, beta=beta, num_return_sequences=n_best, phrases=read_phrases(phrases) or None, phrase_weight=phrase_weight
-    )
+    phrases = read_phrases(boosting.phrases) or None
+    settings = given(decoding, beta=beta, num_return_sequences=n_best, phrases=phrases, phrase_weight=boosting.phrase_weight)
     if timestamps and decoding.lm is None:
         settings.setdefault("num_beams", 1)  # the stock pipeline has times for some tokenizers only
-    asr = load_recogniser(model, device_of(device), **settings)
+    asr = load_recogniser(model, device, **settings)
     rate = asr.feature_extractor.sampling_rate
     read: list[str] = []
     failed = 0
@@ -56,7 +52,7 @@ def transcribe(
                 samples = read_audio(path, rate)
             except (ValueError, OSError) as error:
                 failed += 1
-                print(f"hf-ngpulm: {' '.join(str(error).split())}; skipped", file=sys.stderr)
+                tell(f"{' '.join(str(error).split())}; skipped")
                 continue
             read.append(path)
             samples = np.pad(samples, (0, max(0, round(SHORTEST * rate) - len(samples))))
@@ -69,7 +65,7 @@ def transcribe(
         options["return_timestamps"] = timestamps
     for done, result in enumerate(asr(recordings(), **options)):
         if as_json:
-            print(json.dumps({"audio": read[done], **result}, ensure_ascii=False), flush=True)
+            print_json({"audio": read[done], **result})
         else:
             print(result["text"] if len(audio) == 1 else f"{read[done]}: {result['text']}", flush=True)
             for hypothesis in result.get("hypotheses", []):
@@ -78,5 +74,5 @@ def transcribe(
                 begin, end = chunk["timestamp"]
                 print(f"  {begin:7.2f} {end:7.2f}  {chunk['text']}")
     if failed:
-        print(f"hf-ngpulm: {failed} of {len(audio)} files could not be read", file=sys.stderr)
+        tell(f"{failed} of {len(audio)} files could not be read")
         raise typer.Exit(1)

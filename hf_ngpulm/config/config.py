@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from ..errors import NGramFormatError
+from .checks import COUNT, NULL, TEXT, check, either, list_of, number, one_of, whole
 from .training_summary import TrainingSummary
 from .tuned import TunedDecoding, decoding_from, settings_from
 from .word_summary import WordSummary
@@ -82,43 +82,25 @@ class NGramLMConfig:
         Raises:
             NGramFormatError: says which entry is wrong and what it should be.
         """
-
-        def require(condition: bool, message: str) -> None:
-            if not condition:
-                raise NGramFormatError(f"{where}: {message}")
-
         found = values.get("model_type") if isinstance(values, dict) else type(values).__name__
-        require(found == MODEL_TYPE, f"not an n-gram language model: model_type should be {MODEL_TYPE!r}, is {found!r}")
-        version = values.get("format_version")
-        require(
-            version == FORMAT_VERSION,
-            f"format_version {version!r} can't be read by this version of hf_ngpulm, which reads {FORMAT_VERSION}",
-        )
-        known = {entry.name for entry in fields(cls)}
-        values = {name: value for name, value in values.items() if name in known}
-        for name in ("vocab_size", "order"):
-            require(
-                _is_count(values.get(name)) and values[name] > 0,
-                f"{name} should be a positive integer, is {values.get(name)!r}",
+        if found != MODEL_TYPE:
+            raise NGramFormatError(f"{where}: not an n-gram language model: model_type should be {MODEL_TYPE!r}, is {found!r}")
+        if values.get("format_version") != FORMAT_VERSION:
+            raise NGramFormatError(
+                f"{where}: format_version {values.get('format_version')!r} can't be read by this version of hf_ngpulm, which "
+                f"reads {FORMAT_VERSION}"
             )
+        known = {entry.name for entry in fields(cls)}
+        values = {"missing_unigrams": "share"} | {name: value for name, value in values.items() if name in known}
+        check(values, dict.fromkeys(("vocab_size", "order"), whole(1)), where)
         if values.get("words") is not None:
             values["words"] = WordSummary.from_dict(values["words"], where)
         depths = values["order"] if values.get("words") is None else 0
-        for name, size in (("num_ngrams", values["order"]), ("states_per_depth", depths)):
-            value = values.get(name)
-            good = isinstance(value, list) and len(value) == size and all(_is_count(count) for count in value)
-            require(good, f"{name} should be {size} counts, is {str(value)[:80]}")
-            values[name] = tuple(value)
-        for name in ("unk_log_prob", "bos_log_prob"):
-            value = values.get(name)
-            require(value is None or _is_finite(value), f"{name} should be a finite number or null, is {value!r}")
-        missing = values.get("missing_unigrams", "share")
-        require(
-            missing in ("share", "unk") or _is_finite(missing),
-            f"missing_unigrams should be 'share', 'unk' or a number, is {missing!r}",
-        )
-        for name in ("tokenizer_id", "tokenizer_fingerprint"):
-            require(isinstance(values.get(name), str | None), f"{name} should be text or null, is {values.get(name)!r}")
+        kinds = {"num_ngrams": list_of(COUNT, values["order"]), "states_per_depth": list_of(COUNT, depths)}
+        kinds |= dict.fromkeys(("unk_log_prob", "bos_log_prob"), either(number(), NULL))
+        kinds |= dict.fromkeys(("tokenizer_id", "tokenizer_fingerprint"), either(TEXT, NULL))
+        check(values, kinds | {"missing_unigrams": either(one_of("share", "unk"), number())}, where)
+        values |= {name: tuple(values[name]) for name in ("num_ngrams", "states_per_depth")}
         if values.get("training") is not None:
             values["training"] = TrainingSummary.from_dict(values["training"], where)
         if "decoding" in values:
@@ -126,12 +108,3 @@ class NGramLMConfig:
         if "defaults" in values:
             values["defaults"] = settings_from(values["defaults"], where, "defaults")
         return cls(**values)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_finite(value: Any) -> bool:
-    # By comparison: `math.isfinite` fails for an integer that no float can hold.
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..errors import NGramFormatError
+from .checks import COUNT, NULL, either, list_of, number, read
 
 
 @dataclass(frozen=True)
@@ -45,28 +44,11 @@ class TrainingSummary:
         Raises:
             NGramFormatError: says which entry is wrong.
         """
-        if not isinstance(values, dict):
-            raise NGramFormatError(f"{where}: training should be an object, is {type(values).__name__}")
-        kinds = {
-            "num_sentences": _is_count,
-            "num_tokens": _is_count,
-            "num_unknown": _is_count,
-            "prune": _list_of(_is_count),
-            "num_counted": _list_of(_is_count),
-            "discounts": _list_of(_list_of(_is_number, 3)),
-            "fallback_orders": _list_of(_is_count),
-            "max_ngrams": _or_none(_is_count),
-            "perplexity_per_token": _or_none(_is_number),
-            "perplexity_per_word": _or_none(_is_number),
-        }
-        found: dict[str, Any] = {}
-        for entry in fields(cls):
-            value = values.get(entry.name, entry.default)
-            value = list(value) if isinstance(value, tuple) else value
-            if not kinds[entry.name](value):
-                raise NGramFormatError(f"{where}: training.{entry.name} can't be {str(value)[:80]!r}")
-            found[entry.name] = _as_tuples(value)
-        return cls(**found)
+        counts, rate = list_of(COUNT), either(number(-1e300, 1e300), NULL)
+        kinds = dict.fromkeys(("prune", "num_counted", "fallback_orders"), counts)
+        kinds |= {"discounts": list_of(list_of(number(-1e300, 1e300), 3)), "max_ngrams": either(COUNT, NULL)}
+        kinds |= {"perplexity_per_token": rate, "perplexity_per_word": rate}
+        return read(cls, values, kinds, where, "training")
 
     def lines(self, unit: str = "token") -> list[tuple[str, str]]:
         """Return names and values for tables, of what there is to say. `unit` is what was counted."""
@@ -88,25 +70,3 @@ class TrainingSummary:
         counts = f"counts up to {' '.join(map(str, self.prune))}" if any(self.prune) else ""
         entropy = f"relative entropy, to {self.max_ngrams:,} n-grams" if self.max_ngrams is not None else ""
         return "; ".join(filter(None, (counts, entropy))) or "none"
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300 and not math.isnan(value)
-
-
-def _or_none(check: Any) -> Any:
-    return lambda value: value is None or check(value)
-
-
-def _list_of(check: Any, size: int | None = None) -> Any:
-    return lambda value: (
-        isinstance(value, list) and len(value) <= 1024 and size in (None, len(value)) and all(check(item) for item in value)
-    )
-
-
-def _as_tuples(value: Any) -> Any:
-    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value

@@ -29,9 +29,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,12 +38,13 @@ from typing import Any
 import torch
 
 from ..errors import NGramFormatError
+from .checks import NAME, SWITCH, Kind, an_object, check, either, number, one_of, whole
 
-MOST_ENTRIES = 256
+MOST_ENTRIES, MOST_MEASURED = 256, 16
 # Elements of each parameter that the fingerprint of a model looks at.
 SAMPLED = 64
 logger = logging.getLogger(__name__)
-_told: set[tuple[str, str]] = set()  # of which settings it was said, and for which models, that they come with the LM
+_told: set[Any] = set()  # what was said already
 _fingerprints: weakref.WeakKeyDictionary[torch.nn.Module, tuple[int, str]] = weakref.WeakKeyDictionary()
 
 
@@ -128,22 +128,18 @@ class TunedDecoding:
         Raises:
             NGramFormatError: says what is wrong.
         """
-
-        def require(condition: bool, message: str) -> None:
-            if not condition:
-                raise NGramFormatError(f"{where}: {message}")
-
-        require(isinstance(values, dict), f"decoding should list objects, has {str(values)[:80]!r}")
-        named = {name: values.get(name) for name in ("model", "model_type", "model_fingerprint")}
-        for name, value in named.items():
-            good = isinstance(value, str) and 0 < len(value) <= 512
-            require(good, f"decoding: {name} should be a name, is {str(value)[:80]!r}")
-        settings, measured = settings_from(values.get("settings"), where, "decoding: settings"), values.get("measured", {})
-        require(isinstance(measured, dict) and len(measured) <= 16, "decoding: measured should be an object")
-        for name, value in measured.items():
-            good = _is_finite(value) or (isinstance(value, str) and len(value) <= 80)
-            require(good, f"decoding: measured.{name[:80]} should be a number or a word, is {str(value)[:80]!r}")
-        return cls(ModelIdentity(*named.values()), settings, dict(measured))
+        if not isinstance(values, dict):
+            raise NGramFormatError(f"{where}: decoding should list objects, has {str(values)[:80]!r}")
+        names = ("model", "model_type", "model_fingerprint")
+        check(values, dict.fromkeys(names, NAME), where, "decoding: ")
+        settings = settings_from(values.get("settings"), where, "decoding: settings")
+        measured = an_object(values.get("measured", {}), where, "decoding: measured")
+        if len(measured) > MOST_MEASURED:
+            raise NGramFormatError(f"{where}: decoding: measured has {len(measured)} entries, more than {MOST_MEASURED}")
+        word = Kind("a word", lambda value: isinstance(value, str) and len(value) <= 80)
+        of_measured = either(number(right="a number"), word)
+        check(measured, dict.fromkeys(measured, of_measured), where, "decoding: measured.")
+        return cls(ModelIdentity(*(values[name] for name in names)), settings, dict(measured))
 
 
 def settings_from(values: Any, where: str, what: str) -> dict[str, Any]:
@@ -152,17 +148,13 @@ def settings_from(values: Any, where: str, what: str) -> dict[str, Any]:
     Raises:
         NGramFormatError: says what is wrong.
     """
-    if not isinstance(values, dict):
-        raise NGramFormatError(f"{where}: {what} should be an object, is {str(values)[:80]!r}")
-    if "lm_weight" not in values:
+    if "lm_weight" not in an_object(values, where, what):
         raise NGramFormatError(f"{where}: {what} should have a lm_weight")
     name_of = what.partition(":")[0]
-    for name, value in values.items():
-        if name not in SETTINGS:
-            raise NGramFormatError(f"{where}: {name_of}: no setting is called {str(name)[:80]!r}")
-        right, is_right = SETTINGS[name]
-        if not is_right(value):
-            raise NGramFormatError(f"{where}: {name_of}: {name} should be {right}, is {str(value)[:80]!r}")
+    unknown = [str(name)[:80] for name in values if name not in SETTINGS]
+    if unknown:
+        raise NGramFormatError(f"{where}: {name_of}: no setting is called {unknown[0]!r}")
+    check(values, {name: SETTINGS[name] for name in values}, where, f"{name_of}: ")
     return dict(values)
 
 
@@ -205,108 +197,76 @@ def with_remembered(lm: Any, model: Any, given: Mapping[str, Any], came_with: bo
     entries, own = getattr(config, "decoding", ()), getattr(config, "defaults", {}) if came_with else {}
     if not (entries or own) or given.get("lm_weight") is not None:
         return dict(given)
-    identity = _known(model)
+    try:
+        identity = model if isinstance(model, ModelIdentity) else ModelIdentity.of(model)
+    except ValueError:
+        identity = None
     found = None if identity is None else tuned_for(entries, identity, given)
     if found is not None:
         why, of, settings = f"was tuned for {found.model.name}", found.model.fingerprint, found.settings
     else:
         if identity is None and entries:
-            _tell_of_unknown(entries)
+            names = ", ".join(sorted({entry.model.name for entry in entries}))
+            _tell_once(
+                names,
+                f"the language model remembers weights for {names}, but which recogniser this decoder is for isn't known, and "
+                "it takes the default: pass model= (the model), or lm_weight=",
+            )
         suits = not own or TunedDecoding(ModelIdentity("", "", ""), own).suits(given)
         why, of, settings = "says that it came with", "", own if suits else {"lm_weight": own["lm_weight"]}  # of a beam's
     fitting = {name: value for name, value in settings.items() if name in given and given[name] is None}
     if fitting:
-        _tell(why, of, fitting)
+        shown = ", ".join(f"{name}={value}" for name, value in fitting.items() if name != "phrase_weight")
+        _tell_once((of, shown), f"decoding with {shown}, as the language model's config {why}")
     return {name: fitting.get(name, value) for name, value in given.items()}
 
 
-def _known(model: Any) -> ModelIdentity | None:
-    try:
-        return model if isinstance(model, ModelIdentity) else ModelIdentity.of(model)
-    except ValueError:
-        return None
-
-
-def _tell(why: str, of: str, fitting: dict[str, Any]) -> None:
-    """Say once for each model and settings what is decoded with that wasn't given."""
-    shown = ", ".join(f"{name}={value}" for name, value in fitting.items() if name != "phrase_weight")
-    if (of, shown) not in _told:
-        _told.add((of, shown))
-        logger.warning("decoding with %s, as the language model's config %s", shown, why)
-
-
-def _tell_of_unknown(entries: tuple[TunedDecoding, ...]) -> None:
-    names = ", ".join(sorted({entry.model.name for entry in entries}))
-    if ("", names) not in _told:
-        _told.add(("", names))
-        logger.warning(
-            "the language model remembers weights for %s, but which recogniser this decoder is for isn't known, and it takes "
-            "the default: pass model= (the model), or lm_weight=",
-            names,
-        )
+def _tell_once(key: Any, message: str) -> None:
+    if key not in _told:
+        _told.add(key)
+        logger.warning("%s", message)
 
 
 def _fingerprint(model: torch.nn.Module) -> str:
-    """Return signs are the same in any precision. The order and the names of parameters change between versions: they don't
-    count."""
+    """Return a fingerprint of a model, made anew when its parameters have changed."""
     # Tensors made for inference count no changes; nothing changes them.
-    parameters = [(id(value), 0 if value.is_inference() else value._version) for value in model.parameters()]
-    state = hash(tuple(parameters))
+    state = hash(tuple((id(value), 0 if value.is_inference() else value._version) for value in model.parameters()))
     known = _fingerprints.get(model)
     if known is None or known[0] != state:
-        known = _fingerprints[model] = (state, _fingerprint_now(model))
+        # Signs are the same in any precision. The order and the names of parameters change between versions: they don't count.
+        digests = []
+        for parameter in model.parameters():
+            if parameter.is_floating_point() and not parameter.is_meta:
+                signs = torch.signbit(parameter.detach().flatten()[:SAMPLED]).to("cpu", torch.uint8)
+                digests.append(hashlib.sha256(repr(tuple(parameter.shape)).encode() + bytes(signs.tolist())).digest())
+        known = _fingerprints[model] = (state, hashlib.sha256(b"".join(sorted(digests))).hexdigest())
     return known[1]
 
 
-def _fingerprint_now(model: torch.nn.Module) -> str:
-    digests = []
-    for parameter in model.parameters():
-        if not parameter.is_floating_point() or parameter.is_meta:
-            continue
-        signs = torch.signbit(parameter.detach().flatten()[:SAMPLED]).to("cpu", torch.uint8)
-        digests.append(hashlib.sha256(repr(tuple(parameter.shape)).encode() + bytes(signs.tolist())).digest())
-    return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
-def _number(least: float, most: float) -> Callable[[Any], bool]:
-    return lambda value: _is_finite(value) and least <= value <= most
-
-
-def _whole(least: int, most: int) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
-def _one_of(*choices: str) -> tuple[str, Callable[[Any], bool]]:
-    return f"one of {choices}", lambda value: isinstance(value, str) and value in choices
-
-
-_WEIGHT = ("a number from 0 to 1000", _number(0, 1000))
-_SWITCH = ("true or false", lambda value: isinstance(value, bool))
-# What may be remembered: of each setting what it should be, and whether a value is.
-SETTINGS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+_WEIGHT = number(0, 1000)
+_SIZE = whole(1, 1024)
+_ABOVE_0 = number(1e-9, 1e9, "a number above 0")
+# What may be remembered: what each setting should be.
+SETTINGS: dict[str, Kind] = {
     "lm_weight": _WEIGHT,
     "phrase_weight": _WEIGHT,
     "ilm_weight": _WEIGHT,
-    "beta": ("a number from -1000 to 1000", _number(-1000, 1000)),
-    "num_beams": ("a whole number from 1 to 1024", _whole(1, 1024)),
-    "strategy": _one_of("greedy", "alsd", "aes", "graph"),
-    "repeats": _one_of("stay", "label", "run"),
-    "beam_threshold": ("a number above 0", _number(1e-9, 1e9)),
-    "blank_threshold": ("a probability above 0", _number(1e-9, 1)),
-    "score_eos": _SWITCH,
-    "merge": _one_of("tokens", "text"),
-    "max_symbols": ("a whole number from 1 to 1024", _whole(1, 1024)),
-    "blank_scoring": _one_of("lm_weighted", "none"),
-    "pruning": _one_of("late", "early"),
-    "merging": _one_of("log_sum", "max"),
-    "length_normalization": _SWITCH,
-    "aes_steps": ("a whole number from 1 to 1024", _whole(1, 1024)),
-    "aes_beta": ("a whole number from 0 to 1024", _whole(0, 1024)),
-    "aes_gamma": ("a number above 0", _number(1e-9, 1e9)),
-    "unscored": _one_of("kept", "none"),
-    "prompt_context": _SWITCH,
+    "beta": number(-1000, 1000),
+    "num_beams": _SIZE,
+    "strategy": one_of("greedy", "alsd", "aes", "graph"),
+    "repeats": one_of("stay", "label", "run"),
+    "beam_threshold": _ABOVE_0,
+    "blank_threshold": number(1e-9, 1, "a probability above 0"),
+    "score_eos": SWITCH,
+    "merge": one_of("tokens", "text"),
+    "max_symbols": _SIZE,
+    "blank_scoring": one_of("lm_weighted", "none"),
+    "pruning": one_of("late", "early"),
+    "merging": one_of("log_sum", "max"),
+    "length_normalization": SWITCH,
+    "aes_steps": _SIZE,
+    "aes_beta": whole(0, 1024),
+    "aes_gamma": _ABOVE_0,
+    "unscored": one_of("kept", "none"),
+    "prompt_context": SWITCH,
 }

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from ..errors import NGramFormatError
+from .checks import NULL, SWITCH, either, number, one_of, read, whole
 
 CASES = ("keep", "lower", "upper")
 COMPOSITIONS = ("static", "on_the_fly")
@@ -55,25 +55,17 @@ class WordSummary:
         Raises:
             NGramFormatError: says which entry is wrong.
         """
-        if not isinstance(values, dict):
-            raise NGramFormatError(f"{where}: words should be an object, is {type(values).__name__}")
-        found: dict[str, Any] = {}
-        for entry in fields(cls):
-            value: Any = values.get(entry.name, None if entry.default is MISSING else entry.default)
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            good = {
-                "case": value in CASES,
-                "composition": value in COMPOSITIONS,
-                "closed_vocabulary": isinstance(value, bool),
-                "unk_score_offset": is_number and abs(value) <= LARGEST_SCORE,
-                "word_bonus": is_number and abs(value) <= LARGEST_SCORE,
-                "delimiter": value is None or (isinstance(value, int) and is_number and 0 <= value < 2**31),
-                "unk_token_cost": is_number and 0 <= value <= LARGEST_SCORE,
-            }.get(entry.name, isinstance(value, int) and is_number and 0 <= value < 2**31)
-            if not good:
-                raise NGramFormatError(f"{where}: words.{entry.name} can't be {str(value)[:80]!r}")
-            found[entry.name] = value
-        return cls(**found)
+        score, count = number(-LARGEST_SCORE, LARGEST_SCORE), whole(0, 2**31 - 1)
+        kinds = {entry.name: count for entry in fields(cls)} | {
+            "case": one_of(*CASES),
+            "composition": one_of(*COMPOSITIONS),
+            "closed_vocabulary": SWITCH,
+            "unk_score_offset": score,
+            "word_bonus": score,
+            "unk_token_cost": number(0, LARGEST_SCORE),
+            "delimiter": either(count, NULL),
+        }
+        return read(cls, values, kinds, where, "words")
 
     def lines(self) -> list[tuple[str, str]]:
         """Return names and values for tables."""

@@ -18,8 +18,7 @@ from .significance import Comparison, Interval, bootstrap, paired_significance
 if TYPE_CHECKING:
     from .evaluating import evaluate
     from .metrics import CER, WER, EntityWER
-    from .parts import SettingsMismatchError
-    from .processes import WorkerLostError
+    from .processes import SettingsMismatchError, WorkerLostError
     from .results import Clock, Compared, Evaluation, Scores, Utterance, read_results
     from .tuning import TuningPoint, TuningResult, tune_weights
 
@@ -60,8 +59,7 @@ __all__ = [
 _ELSEWHERE = {
     **dict.fromkeys(("CER", "WER", "EntityWER"), "metrics"),
     **dict.fromkeys(("Clock", "Compared", "Evaluation", "Scores", "Utterance", "read_results"), "results"),
-    "SettingsMismatchError": "parts",
-    "WorkerLostError": "processes",
+    **dict.fromkeys(("SettingsMismatchError", "WorkerLostError"), "processes"),
     "evaluate": "evaluating",
     **dict.fromkeys(("TuningPoint", "TuningResult", "tune_weights"), "tuning"),
 }

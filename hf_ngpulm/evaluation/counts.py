@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
 from ..text.normalisation import Normaliser, normaliser
 
 Normalisation = str | Normaliser | Iterable[str | Normaliser] | None
+Counts = TypeVar("Counts", bound="Summed")
 
 
 @dataclass(frozen=True)
-class ErrorCounts:
+class Summed:
+    """Counts of one utterance, or of several together: these have those of each in their last field, `utterances`."""
+
+    @classmethod
+    def together(cls: type[Counts], utterances: Iterable[Counts]) -> Counts:
+        """Return the sums over utterances."""
+        each = tuple(utterances)
+        *names, _ = (entry.name for entry in fields(cls))
+        return cls(*(sum(getattr(counts, name) for counts in each) for name in names), each)  # type: ignore[call-arg]
+
+
+@dataclass(frozen=True)
+class ErrorCounts(Summed):
     """Errors of one utterance, or of several together; of words or of characters ("units").
 
     Args:
@@ -27,18 +41,6 @@ class ErrorCounts:
     insertions: int
     hits: int
     utterances: tuple[ErrorCounts, ...] = field(default=(), repr=False)
-
-    @classmethod
-    def together(cls, utterances: Iterable[ErrorCounts]) -> ErrorCounts:
-        """Return the sums over utterances."""
-        each = tuple(utterances)
-        return cls(
-            substitutions=sum(counts.substitutions for counts in each),
-            deletions=sum(counts.deletions for counts in each),
-            insertions=sum(counts.insertions for counts in each),
-            hits=sum(counts.hits for counts in each),
-            utterances=each,
-        )
 
     @property
     def errors(self) -> int:
@@ -60,7 +62,7 @@ class ErrorCounts:
 
 
 def word_errors(references: Iterable[str], hypotheses: Iterable[str], normalise: Normalisation = None) -> ErrorCounts:
-    """Return count word errors; `rate` is the word error rate (WER).
+    """Return word errors; `rate` is the word error rate (WER).
 
     The edits are the fewest that make the hypothesis of the reference (Levenshtein 1966), as jiwer counts them: where several
     edits are as few, its choice decides what is a substitution, what a deletion and an insertion.
@@ -75,17 +77,17 @@ def word_errors(references: Iterable[str], hypotheses: Iterable[str], normalise:
     """
     import jiwer
 
-    return _count(references, hypotheses, normalise, str.split, jiwer.process_words)
+    return _counted(pairs(references, hypotheses, normalise), str.split, jiwer.process_words)
 
 
 def character_errors(references: Iterable[str], hypotheses: Iterable[str], normalise: Normalisation = None) -> ErrorCounts:
-    """Return count character errors; `rate` is the character error rate (CER).
+    """Return character errors; `rate` is the character error rate (CER).
 
     Characters are Unicode code points; blanks between words count, several in a row as one. See `word_errors`.
     """
     import jiwer
 
-    return _count(references, hypotheses, normalise, list, jiwer.process_characters)
+    return _counted(pairs(references, hypotheses, normalise), list, jiwer.process_characters)
 
 
 def pairs(references: Iterable[str], hypotheses: Iterable[str], normalise: Normalisation) -> list[tuple[str, str]]:
@@ -95,6 +97,11 @@ def pairs(references: Iterable[str], hypotheses: Iterable[str], normalise: Norma
         raise ValueError(f"one hypothesis per reference is needed, got {len(said)} references and {len(heard)} hypotheses")
     clean = normaliser(normalise)
     return [(clean(reference), clean(hypothesis)) for reference, hypothesis in zip(said, heard)]
+
+
+def share(part: float, whole: float) -> float:
+    """Return a ratio; NaN of nothing."""
+    return part / whole if whole else math.nan
 
 
 def _texts(name: str, texts: Iterable[str]) -> list[str]:
@@ -107,14 +114,7 @@ def _texts(name: str, texts: Iterable[str]) -> list[str]:
     return listed
 
 
-def _count(
-    references: Iterable[str],
-    hypotheses: Iterable[str],
-    normalise: Normalisation,
-    units: Callable[[str], list[str]],
-    process: Callable[..., Any],
-) -> ErrorCounts:
-    texts = pairs(references, hypotheses, normalise)
+def _counted(texts: list[tuple[str, str]], units: Callable[[str], list[str]], process: Callable[..., Any]) -> ErrorCounts:
     spoken = [pair for pair in texts if pair[0]]  # jiwer before version 4 refuses empty references
     alignments = iter(process(*map(list, zip(*spoken))).alignments if spoken else ())
     return ErrorCounts.together(

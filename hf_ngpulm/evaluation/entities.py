@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from ..engines.native import Function
 from ..text.normalisation import Normaliser, normaliser
-from .counts import ErrorCounts, Normalisation, pairs
-from .entity_alignment import Occurrence, aligned_counts
+from .counts import ErrorCounts, Normalisation, Summed, pairs, share
+
+BITS = 21  # of each of the counts that the native core packs into two integers
+MASK = (1 << BITS) - 1
+
+_lowest_counts = Function("ngpulm_lowest_counts")
 
 
 @dataclass(frozen=True)
-class EntityMatches:
+class EntityMatches(Summed):
     """How many occurrences of entities were recognised as a whole.
 
     Args:
@@ -28,31 +34,20 @@ class EntityMatches:
     false_negatives: int
     utterances: tuple[EntityMatches, ...] = field(default=(), repr=False)
 
-    @classmethod
-    def together(cls, utterances: Iterable[EntityMatches]) -> EntityMatches:
-        """Return the sums over utterances."""
-        each = tuple(utterances)
-        return cls(
-            true_positives=sum(matches.true_positives for matches in each),
-            false_positives=sum(matches.false_positives for matches in each),
-            false_negatives=sum(matches.false_negatives for matches in each),
-            utterances=each,
-        )
-
     @property
     def precision(self) -> float:
         """Share of the occurrences in hypotheses that are right; NaN if there are none."""
-        return _share(self.true_positives, self.true_positives + self.false_positives)
+        return share(self.true_positives, self.true_positives + self.false_positives)
 
     @property
     def recall(self) -> float:
         """Share of the occurrences in references that were recognised; NaN if there are none."""
-        return _share(self.true_positives, self.true_positives + self.false_negatives)
+        return share(self.true_positives, self.true_positives + self.false_negatives)
 
     @property
     def f1(self) -> float:
         """Harmonic mean of precision and recall, 2 TP / (2 TP + FP + FN); NaN if no entity occurs anywhere."""
-        return _share(2 * self.true_positives, 2 * self.true_positives + self.false_positives + self.false_negatives)
+        return share(2 * self.true_positives, 2 * self.true_positives + self.false_positives + self.false_negatives)
 
 
 @dataclass(frozen=True)
@@ -72,12 +67,12 @@ class EntityErrors:
     @property
     def entity_wer(self) -> float:
         """Errors per word of an entity; NaN if no reference has any (`entities.rate` is 0 then)."""
-        return _share(self.entities.errors, self.entities.length)
+        return share(self.entities.errors, self.entities.length)
 
     @property
     def other_wer(self) -> float:
         """Errors per other word; NaN if no reference has any."""
-        return _share(self.others.errors, self.others.length)
+        return share(self.others.errors, self.others.length)
 
     @property
     def wer(self) -> float:
@@ -91,7 +86,7 @@ def entity_errors(
     entities: Iterable[str] | Iterable[Iterable[str]],
     normalise: Normalisation = None,
 ) -> EntityErrors:
-    """Return count errors on entities (names, terms: the phrases that were boosted) and on the other words apart.
+    """Return errors on entities (names, terms: the phrases that were boosted) and on the other words apart.
 
     *Occurrences.* In a text they are found from left to right: where several entities begin at a word, the longest one
     counts, and the search goes on after it, so that occurrences never overlap. An entity that is listed twice counts once.
@@ -190,5 +185,73 @@ class _Phrases(NamedTuple):
         return found
 
 
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else math.nan
+class Occurrence(NamedTuple):
+    """Words `start` to `end` (exclusive) of a text are the entity of this number."""
+
+    start: int
+    end: int
+    entity: int
+
+
+def aligned_counts(
+    reference: Sequence[str],
+    hypothesis: Sequence[str],
+    reference_occurrences: Sequence[Occurrence],
+    hypothesis_occurrences: Sequence[Occurrence],
+) -> tuple[ErrorCounts, ErrorCounts, int]:
+    """Return errors on words of entities and on others, and the number of entities recognised as a whole.
+
+    `entity_errors` says which alignment is meant. Each step of an alignment adds to six counts (edits, errors on entities,
+    entities not recognised as a whole; substitutions, those in entities, insertions in entities), and the alignment with the
+    lowest counts, compared from the first to the last, is found by dynamic programming over both texts
+    (`csrc/alignment.cpp`). The counts are packed into two integers, so that adding and comparing these does it for all of
+    them; nothing has to be traced back.
+
+    Args:
+        reference, hypothesis: words of one utterance.
+        reference_occurrences, hypothesis_occurrences: of entities in these, none overlapping.
+    """
+    words_said, words_heard = len(reference), len(hypothesis)
+    if words_said + words_heard > MASK:
+        raise ValueError(f"texts of {words_said} and {words_heard} words are too long to be aligned; cut them into utterances")
+    numbers: dict[str, int] = {}
+    said, heard = (
+        np.array([numbers.setdefault(word, len(numbers)) for word in words], dtype=np.int64)
+        for words in (reference, hypothesis)
+    )
+    covered, inside = np.zeros(words_said + 1, dtype=np.bool_), np.zeros(words_said + 1, dtype=np.bool_)
+    for start, end, _ in reference_occurrences:
+        covered[start:end] = True  # words
+        inside[start + 1 : end] = True  # places between words: number i is in front of word i
+    ends = _ends(reference_occurrences, words_said), _ends(hypothesis_occurrences, words_heard)
+    longest = max((end - start for start, end, _ in reference_occurrences), default=1)
+    found = np.zeros(2, dtype=np.int64)
+    arguments = (said, heard, covered, inside, *ends, len(reference_occurrences), longest, found)
+    place = _lowest_counts(words_said, words_heard, *arguments)
+    if place >= 0:
+        raise ValueError(f"the entity that ends at word {place} of {words_said} isn't as long in what was recognised")
+    first, second = found.tolist()
+    edits, errors_in_entities, missed = first >> 2 * BITS, first >> BITS & MASK, first & MASK
+    substitutions, entity_substitutions, entity_insertions = second >> 2 * BITS, second >> BITS & MASK, second & MASK
+    # Deletions and insertions are what other edits there are, and differ by as much as the texts do in length.
+    deletions = (edits - substitutions + words_said - words_heard) // 2
+    insertions = edits - substitutions - deletions
+    entity_deletions = errors_in_entities - entity_substitutions - entity_insertions
+    entity_words = int(covered.sum())
+    entity_hits = entity_words - entity_substitutions - entity_deletions
+    of_entities = ErrorCounts(entity_substitutions, entity_deletions, entity_insertions, entity_hits)
+    of_others = ErrorCounts(
+        substitutions - entity_substitutions,
+        deletions - entity_deletions,
+        insertions - entity_insertions,
+        words_said - substitutions - deletions - of_entities.hits,
+    )
+    return of_entities, of_others, len(reference_occurrences) - missed
+
+
+def _ends(occurrences: Sequence[Occurrence], words: int) -> np.ndarray:
+    """Return int64 `[words + 1, 2]`: number and length of the entity that ends in front of each word; -1 and 0 for none."""
+    ends = np.full((words + 1, 2), (-1, 0), dtype=np.int64)
+    for start, end, entity in occurrences:
+        ends[end] = entity, end - start
+    return ends

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..common.arguments import whole
 from ..language_model.model import NGramLM
 from ..pipelines import NGramPipeline
 from ..text.normalisation import normaliser
 from ..text.style import unwritable_letters
 from .counts import Normalisation
-from .loading import Loader, batches, shares
-from .parts import Parts, digest_of, fingerprint_of
-from .processes import Signs, Watch, local_rank, rank_and_size
-from .recognition import Recogniser
+from .loading import ahead, batches, steps
+from .processes import Parts, Watch, fingerprint_of, local_rank, rank_and_size
+from .recognition import LONGEST, Heard, Recogniser, Step
 from .recording_sources import read_recordings
 from .recordings import Recording, Recordings
 from .results import Clock, Evaluation, Scores, Utterance, read_results, summary_path
@@ -29,6 +29,7 @@ FORMAT = 1  # of what is kept of an evaluation; results of another one are no pa
 SHOWN = 8
 FOREIGN = 0.02  # share of letters that the model can't write above which that is told of
 Report = Callable[[str], None]
+Records = dict[int, dict[str, Any]]  # of recordings, by their numbers
 
 
 def evaluate(
@@ -36,7 +37,7 @@ def evaluate(
     data: str | os.PathLike[str] | Sequence[Recording],
     *,
     batch_size: int = 16,
-    chunk_seconds: float = 40.0,
+    chunk_seconds: float = LONGEST,
     entities_as_phrases: bool = False,
     normalise: Normalisation = None,
     device: str | None = None,
@@ -84,47 +85,40 @@ def evaluate(
         SettingsMismatchError: there are results in `output` already, of other settings.
         WorkerLostError: another process died or failed; what was found is kept.
     """
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(f"batch_size should be a whole number above 0, got {batch_size!r}")
+    whole("batch_size", batch_size)
     if not 1 <= chunk_seconds < float("inf"):
         raise ValueError(f"chunk_seconds should be 1 or more, got {chunk_seconds!r}")
     rank, size = rank_and_size()
     if size > 1 and output is None:
         raise ValueError(f"{size} processes put their results together in a file: give output=... (--output)")
-    recordings = _recordings(data)
-    if not any(recordings.described(number).text is not None for number in range(len(recordings))):
-        raise ValueError(f"{recordings.source}: none of {len(recordings)} recordings has a transcript to compare with")
-    if entities_as_phrases and not any(recordings.described(number).entities for number in range(len(recordings))):
-        raise ValueError(f"{recordings.source}: no recording has entities that could be boosted")
     normaliser(normalise)  # an unknown name is found before hours of work
+    recordings = _recordings(data)
+    described = [recordings.described(number) for number in range(len(recordings))]
+    if not any(recording.text is not None for recording in described):
+        raise ValueError(f"{recordings.source}: none of {len(recordings)} recordings has a transcript to compare with")
+    if entities_as_phrases and not any(recording.entities for recording in described):
+        raise ValueError(f"{recordings.source}: no recording has entities that could be boosted")
     if isinstance(model, str | os.PathLike):
         if entities_as_phrases:
             settings.setdefault("phrases", [])
-        model, settings = _loaded(os.fspath(model), device, dtype, settings), {}
-    clean = normaliser(normalise, getattr(model, "tokenizer", None))
+        model, settings = load_pipeline(os.fspath(model), device, dtype, **settings), {}
     if isinstance(model, NGramPipeline) and settings.get("lm") is not None:
         settings["lm"] = model._loaded(settings["lm"])  # once, and known by what is in it
-    recogniser = _recogniser(model, recordings, settings, entities_as_phrases, chunk_seconds)
-    about = _about(recogniser, recordings, settings, entities_as_phrases, batch_size)
+    entities = [recording.entities for recording in described] if entities_as_phrases else None
+    recogniser = Recogniser(model, settings, entities, chunk_seconds)
+    about = _about(recogniser, recordings, settings) | {"entities_as_phrases": entities_as_phrases, "batch_size": batch_size}
     run = _Run(recogniser, recordings, batch_size, report or (lambda message: None), progress)
     parts = None if output is None else Parts(output, about, rank)
-    records: dict[int, dict[str, Any]] | None
-    if parts is None:
-        records = run.of(batches(recordings, batch_size, run.longest))
-    elif parts.output.exists():
-        records = _saved(parts) if rank == 0 else None
-        run.resumed = True
-    else:
-        records = run.of_share(parts, rank, size)
+    records = run.of_all() if parts is None else run.of_share(parts, rank, size)
     if records is None:
         return None
     if all(record.get("problem") for record in records.values()):
         raise ValueError(f"{recordings.source}: none of {len(recordings)} recordings can be read: {records[0]['problem']}")
-    utterances = [_utterance(recordings.described(number), records[number]) for number in range(len(recordings))]
-    scores = Scores.of(utterances, clean)
+    utterances = tuple(_utterance(recording, records[number]) for number, recording in enumerate(described))
+    clean = normaliser(normalise, getattr(model, "tokenizer", None))
+    scores, warnings = Scores.of(utterances, clean), tuple(_doubts(utterances, normaliser(clean), recogniser))
     clock = None if run.resumed or size > 1 else run.clock()
-    evaluation = Evaluation(tuple(utterances), scores, about, recogniser.measured, clean, clock)
-    evaluation = _with_warnings(evaluation, recogniser)
+    evaluation = Evaluation(utterances, scores, about, recogniser.measured, clean, clock, warnings)
     if parts is not None:
         evaluation.save(parts.output)
         parts.remove()
@@ -144,73 +138,45 @@ class _Run:
     ) -> None:
         self.recogniser, self.recordings, self.batch_size = recogniser, recordings, batch_size
         self.report, self.progress = report, progress
-        self.longest = recogniser.chunk_seconds
         self.begin = time.perf_counter()
         self.warm_up: float | None = None
         self.waiting = 0.0
         self.resumed = False
 
-    def of_share(self, parts: Parts, rank: int, size: int) -> dict[int, dict[str, Any]] | None:
+    def of_all(self) -> Records:
+        """Return records of all recordings."""
+        return self._of(self._batches())
+
+    def of_share(self, parts: Parts, rank: int, size: int) -> Records | None:
         """Return records of all recordings, those of this process's batches and those of files; None but in the first
         process."""
-        parts.folder.mkdir(parents=True, exist_ok=True)
-        watch = Watch(parts.folder, size) if rank == 0 else None
-        found: dict[int, dict[str, Any]] = {}
+        watch = Watch(parts, size) if rank == 0 else None
+        is_done = parts.output.exists()
+        if not is_done:
+            parts.open()
+            if is_done := parts.output.exists():  # the first process has put all together in the meantime
+                parts.leave()
+        if is_done:
+            self.resumed = True
+            return _saved(parts) if rank == 0 else None
+        found: Records = {}
 
         def look() -> bool:
             for record in parts.found():
                 found.setdefault(record["number"], record)
             return len(found) == len(self.recordings)
 
-        look()
-        self.resumed = bool(found)
-        if parts.output.exists():  # the first process has put all together in the meantime
-            with contextlib.suppress(OSError):
-                parts.folder.rmdir()
-            return None
-        done = set(found)
-        every = enumerate(batches(self.recordings, self.batch_size, self.longest))
-        mine = (numbers for i, numbers in every if i % size == rank and not done.issuperset(numbers))
         try:
-            if rank:
-                with Signs(parts.folder, rank):
-                    self.of(mine, parts)
-                return None
-            self.of(mine, parts)
+            look()
+            self.resumed = bool(found)
+            done = set(found)
+            every = enumerate(self._batches())
+            self._of((numbers for i, numbers in every if i % size == rank and not done.issuperset(numbers)), parts)
         finally:
             parts.close()
-        assert watch is not None
+        if watch is None:
+            return None
         watch.wait(look, "What was found is kept: run the same command again to do the rest")
-        return found
-
-    def of(self, chosen: Iterator[list[int]], parts: Parts | None = None) -> dict[int, dict[str, Any]]:
-        """Recognise batches; write their records into a file, or return them."""
-        found: dict[int, dict[str, Any]] = {}
-        pending: list[dict[str, Any]] = []
-        spent = [0.0, 0.0]
-        with Loader(self.recordings, chosen, self.recogniser, self.batch_size) as loader:
-            asked = time.perf_counter()
-            for item in loader:
-                self.waiting += time.perf_counter() - asked
-                heard: Sequence[Any] = [None] * len(item.numbers)
-                if item.step is not None:
-                    if self.warm_up is None:
-                        self.warm_up = self.recogniser.warm_up(item.step) + _scoring_loaded()
-                    before = self.recogniser.model_seconds, self.recogniser.decoder_seconds
-                    heard = self.recogniser(item.step)
-                    now = self.recogniser.model_seconds, self.recogniser.decoder_seconds
-                    spent = [sum_ + new - old for sum_, new, old in zip(spent, now, before)]
-                if item.numbers:
-                    pending += self._records(item, heard, spent if item.step is not None else [0.0, 0.0])
-                    spent = [0.0, 0.0] if item.step is not None else spent
-                if item.ends_batch:
-                    if parts is not None:
-                        parts.write(pending)
-                    found |= {record["number"]: record for record in pending}
-                    pending = []
-                    if self.progress is not None:
-                        self.progress(len(found))
-                asked = time.perf_counter()
         return found
 
     def clock(self) -> Clock:
@@ -219,29 +185,50 @@ class _Run:
         wall = time.perf_counter() - self.begin - warm_up
         return Clock(wall, self.recogniser.model_seconds, self.recogniser.decoder_seconds, self.waiting, warm_up)
 
-    def _records(self, item: Any, heard: Sequence[Any], spent: Sequence[float]) -> Iterator[dict[str, Any]]:
-        of_model, of_decoder = (shares(seconds, item.seconds) for seconds in spent)
-        for i, number in enumerate(item.numbers):
-            record: dict[str, Any] = {"number": number, "id": self.recordings.described(number).id}
-            if item.problem is not None:
-                self.report(f"{item.problem}; skipped")
-                yield record | {"problem": item.problem}
+    def _batches(self) -> Iterator[list[int]]:
+        return batches(self.recordings, self.batch_size, self.recogniser.chunk_seconds)
+
+    def _of(self, chosen: Iterable[list[int]], parts: Parts | None = None) -> Records:
+        """Recognise batches; write their records into a file, or return them."""
+        recogniser = self.recogniser
+        found: Records = {}
+        pending: list[dict[str, Any]] = []
+        before = (0.0, 0.0)  # what the clocks showed when the last recording ended
+        with closing(ahead(steps(self.recordings, chosen, recogniser, self.batch_size))) as loaded:
+            asked = time.perf_counter()
+            for step in loaded:
+                self.waiting += time.perf_counter() - asked
+                if step is None:
+                    if parts is not None:
+                        parts.write(pending)
+                    found |= {record["number"]: record for record in pending}
+                    pending = []
+                    if self.progress is not None:
+                        self.progress(len(found))
+                elif step.inputs is None:
+                    pending += self._records(step, [Heard("", None)], (0.0, 0.0))
+                else:
+                    if self.warm_up is None:
+                        self.warm_up = recogniser.warm_up(step)
+                    heard = recogniser(step)
+                    if step.ends:
+                        now = recogniser.model_seconds, recogniser.decoder_seconds
+                        pending += self._records(step, heard, [new - old for new, old in zip(now, before)])
+                        before = now
+                asked = time.perf_counter()
+        return found
+
+    def _records(self, step: Step, heard: Sequence[Heard], spent: Sequence[float]) -> Iterator[dict[str, Any]]:
+        """Yield what is kept of the recordings that a step has ended; of the time spent each has a share, by its length."""
+        seconds = sum(step.seconds) or 1.0
+        for number, one, length in zip(dict.fromkeys(step.numbers), heard, step.seconds):
+            record = {"number": number, "id": self.recordings.described(number).id}
+            if step.problem is not None:
+                self.report(f"{step.problem}; skipped")
+                yield record | {"problem": step.problem}
                 continue
-            yield record | {
-                "hypothesis": heard[i].text if heard[i] is not None else "",
-                "score": heard[i].score if heard[i] is not None else None,
-                "cut": heard[i] is not None and heard[i].cut,
-                "audio_seconds": item.seconds[i],
-                "model_seconds": of_model[i],
-                "decoder_seconds": of_decoder[i],
-            }
-
-
-def _scoring_loaded() -> float:
-    """Have compiled code for scoring loaded; the seconds that took."""
-    begin = time.perf_counter()
-    Scores.of([Utterance("", "a", "a", entities=("a",))], None)
-    return time.perf_counter() - begin
+            times = length, *(time_spent * length / seconds for time_spent in spent)
+            yield record | vars(one) | dict(zip(("audio_seconds", "model_seconds", "decoder_seconds"), times))
 
 
 def _recordings(data: Any) -> Recordings:
@@ -258,14 +245,15 @@ def _recordings(data: Any) -> Recordings:
     return Recordings("data", rows, fingerprint_of({"recordings": told}))
 
 
-def _loaded(name: str, device: str | None, dtype: Any, settings: dict[str, Any]) -> Any:
+def load_pipeline(model: str, device: str | None = None, dtype: Any = None, **settings: Any) -> Any:
+    """Load a speech recognition pipeline of a folder or Hub id; see `device_and_dtype`."""
     import transformers
 
     from ..pipelines import register
 
     register()
     device, kind = device_and_dtype(device, dtype)
-    return transformers.pipeline("automatic-speech-recognition", model=name, device=device, **kind, **settings)
+    return transformers.pipeline("automatic-speech-recognition", model=model, device=device, **kind, **settings)
 
 
 def device_and_dtype(device: str | None, dtype: Any) -> tuple[str, dict[str, Any]]:
@@ -291,57 +279,47 @@ def device_and_dtype(device: str | None, dtype: Any) -> tuple[str, dict[str, Any
     return device, {"dtype": dtype}
 
 
-def _recogniser(
-    pipeline: Any, recordings: Recordings, settings: dict[str, Any], entities_as_phrases: bool, chunk_seconds: float
-) -> Recogniser:
-    for name in ("lm", "lm_weight", "beta", "phrase_weight"):
-        if isinstance(settings.get(name), list | tuple):
-            raise ValueError(f"{name} should be one for all recordings, got a list of {len(settings[name])}")
-    phrases = None
-    if entities_as_phrases:
-        common = settings.get("phrases", (getattr(pipeline, "_ngram_settings", None) or {}).get("phrases")) or []
-        if not isinstance(common, list | tuple):
-            raise ValueError(f"phrases beside entities_as_phrases should be a list of texts, got {type(common).__name__}")
-        settings = {**settings, "phrases": []}
-
-        def phrases(number: int) -> list[Any]:
-            return [*common, *recordings.described(number).entities]
-
-    return Recogniser(pipeline, settings, phrases, chunk_seconds)
-
-
-def _about(
-    recogniser: Recogniser, recordings: Recordings, settings: dict[str, Any], entities_as_phrases: bool, batch_size: int
-) -> dict[str, Any]:
+def _about(recogniser: Recogniser, recordings: Recordings, settings: dict[str, Any]) -> dict[str, Any]:
     """Return what the results depend on, as JSON knows it."""
     pipeline = recogniser.pipeline
     effective = {**(pipeline._ngram_settings or {}), **settings}
     effective |= pipeline.remembered(effective, pipeline._search_given(dict(settings)))
     about: dict[str, Any] = {
         "format": FORMAT,
-        "model": f"{type(pipeline.model).__name__} {digest_of(pipeline.model.named_parameters())}",
+        "model": f"{type(pipeline.model).__name__} {_digest_of(pipeline.model.named_parameters())}",
+        "data": recordings.fingerprint,
+        "recordings": len(recordings),
+        "chunk_seconds": recogniser.chunk_seconds,
+        "dtype": str(pipeline.model.dtype),
+        "device": pipeline.device.type,
     }
     for name, value in {**recogniser.forward_settings, **effective}.items():
         if value is None:
             continue
         if isinstance(value, NGramLM):
-            value = f"order {value.order} {digest_of(value.named_buffers())}"
+            value = f"order {value.order} {_digest_of(value.named_buffers())}"
         elif name == "phrases":
             texts = value if isinstance(value, list | tuple) else list(getattr(value, "phrases", [repr(value)]))
             value = f"{len(texts)} phrases {fingerprint_of({'phrases': [str(text) for text in texts]})}"
         about[name] = value if isinstance(value, str | int | float | bool) else str(value)
-    return about | {
-        "entities_as_phrases": entities_as_phrases,
-        "data": recordings.fingerprint,
-        "recordings": len(recordings),
-        "batch_size": batch_size,
-        "chunk_seconds": recogniser.chunk_seconds,
-        "dtype": str(pipeline.model.dtype),
-        "device": pipeline.device.type,
-    }
+    return about
 
 
-def _saved(parts: Parts) -> dict[int, dict[str, Any]]:
+def _digest_of(tensors: Iterable[tuple[str, Any]]) -> str:
+    """Return a short name of a model's numbers: of names, shapes, and samples from all over each tensor.
+
+    Reading all numbers of a large model would take seconds; other training changes every one of them.
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    for name, tensor in tensors:
+        flat = tensor.detach().reshape(-1)
+        step = max(flat.numel() // 512, 1)
+        digest.update(f"{name} {list(tensor.shape)}".encode())
+        digest.update(flat[::step][:1024].double().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _saved(parts: Parts) -> Records:
     """Return records of a run that has been finished; transcripts and normalisation may have changed since."""
     path = summary_path(parts.output)
     if not path.exists():
@@ -359,22 +337,19 @@ def _saved(parts: Parts) -> dict[int, dict[str, Any]]:
 
 
 def _utterance(recording: Recording, record: dict[str, Any]) -> Utterance:
-    return Utterance(
-        recording.id, recording.text, record.get("hypothesis"), record.get("score"), record.get("audio_seconds", 0.0),
-        record.get("model_seconds", 0.0), record.get("decoder_seconds", 0.0), recording.entities, record.get("problem"),
-        record.get("cut", False),
-    )  # fmt: skip
+    """Return what was found of a recording, whose transcript and entities may be others than when it was found."""
+    names = ("hypothesis", "score", "audio_seconds", "model_seconds", "decoder_seconds", "problem", "cut")
+    found = {"hypothesis": None} | {name: record[name] for name in names if name in record}
+    return Utterance(recording.id, recording.text, entities=recording.entities, **found)
 
 
-def _with_warnings(found: Evaluation, recogniser: Recogniser) -> Evaluation:
-    clean = normaliser(found.normalise)
-    texts = (clean(utterance.reference or "") for utterance in found.scored)
+def _doubts(utterances: Sequence[Utterance], clean: Callable[[str], str], recogniser: Recogniser) -> Iterator[str]:
+    """Yield what makes the figures doubtful."""
+    texts = (clean(utterance.reference or "") for utterance in utterances if utterance.scored)
     share, letters = unwritable_letters(texts, recogniser.pipeline.tokenizer)
-    if share <= FOREIGN:
-        return found
-    shown = " ".join(letters[:SHOWN]) + (" ..." if len(letters) > SHOWN else "")
-    warning = (
-        f"{share:.0%} of the letters in the transcripts ({shown}) are none that the model's tokenizer can write: "
-        "another script, or letters that want normalisation (of case, for one)?"
-    )
-    return replace(found, warnings=(warning,))
+    if share > FOREIGN:
+        shown = " ".join(letters[:SHOWN]) + (" ..." if len(letters) > SHOWN else "")
+        yield (
+            f"{share:.0%} of the letters in the transcripts ({shown}) are none that the model's tokenizer can write: "
+            "another script, or letters that want normalisation (of case, for one)?"
+        )

@@ -34,7 +34,8 @@ class WER(evaluate.Metric):
         return _info("Word error rate: (substitutions + deletions + insertions) / words of the references.")
 
     def _compute(self, predictions: list[str], references: list[str], normalise: Normalisation = None) -> dict[str, Any]:
-        return _told("wer", "words", word_errors(references, predictions, normalise))
+        counts = word_errors(references, predictions, normalise)
+        return {"wer": counts.rate, **_told(counts, "words")}
 
 
 class CER(evaluate.Metric):
@@ -44,7 +45,8 @@ class CER(evaluate.Metric):
         return _info("Character error rate: (substitutions + deletions + insertions) / characters of the references.")
 
     def _compute(self, predictions: list[str], references: list[str], normalise: Normalisation = None) -> dict[str, Any]:
-        return _told("cer", "characters", character_errors(references, predictions, normalise))
+        counts = character_errors(references, predictions, normalise)
+        return {"cer": counts.rate, **_told(counts, "characters")}
 
 
 class EntityWER(evaluate.Metric):
@@ -73,31 +75,24 @@ class EntityWER(evaluate.Metric):
         super().add_batch(predictions=predictions, references=references, entities=lists, **others)
 
     def _compute(
-        self,
-        predictions: list[str],
-        references: list[str],
-        entities: list[list[str]],
-        normalise: Normalisation = None,
+        self, predictions: list[str], references: list[str], entities: list[list[str]], normalise: Normalisation = None
     ) -> dict[str, Any]:
         found = entity_errors(references, predictions, entities, normalise)
-        results = {"entity_wer": found.entity_wer, "other_wer": found.other_wer, "wer": found.wer}
+        results: dict[str, Any] = {name: getattr(found, name) for name in ("entity_wer", "other_wer", "wer")}
         results |= {name: getattr(found.matches, name) for name in ("precision", "recall", "f1")}
         for part, counts in (("entity", found.entities), ("other", found.others)):
-            told = _told("", "words", counts)
-            results |= {f"{part}_{name}": number for name, number in told.items() if name}
+            results |= {f"{part}_{name}": number for name, number in _told(counts, "words").items()}
         names = ("true_positives", "false_positives", "false_negatives")
         return results | {name: getattr(found.matches, name) for name in names}
 
 
 def _info(description: str, inputs: dict[str, Any] | None = None) -> evaluate.MetricInfo:
-    return evaluate.MetricInfo(
-        description=description,
-        citation="",
-        inputs_description=_INPUTS + (_ENTITIES if inputs else ""),
-        features=datasets.Features({**_TEXTS, **(inputs or {})}),
-    )
+    features = datasets.Features({**_TEXTS, **(inputs or {})})
+    described = _INPUTS + (_ENTITIES if inputs else "")
+    return evaluate.MetricInfo(description=description, citation="", inputs_description=described, features=features)
 
 
-def _told(rate: str, units: str, counts: ErrorCounts) -> dict[str, Any]:
-    names = ("substitutions", "deletions", "insertions", "hits")
-    return {rate: counts.rate, **{name: getattr(counts, name) for name in names}, units: counts.length}
+def _told(counts: ErrorCounts, units: str) -> dict[str, int]:
+    return {name: getattr(counts, name) for name in ("substitutions", "deletions", "insertions", "hits")} | {
+        units: counts.length
+    }

@@ -1,30 +1,51 @@
-"""Processes that share an evaluation: which one this is, and whether the others are still there.
+"""Processes that share an evaluation, and what they have found so far, in files that a kill can't spoil.
 
 They are started by `accelerate launch` (or `torchrun`, or whatever sets RANK and WORLD_SIZE) and never talk to each other but
-by files in a folder that all of them see, so that none can hang in a call that another one never makes. Each tells twice a
-second that it lives; the first one, which waits for the results of all, looks at these signs.
+by the files in `results.jsonl.parts/`, which all of them see, so that none can hang in a call that another one never makes.
+
+Each process has a file there, which it holds locked while it runs: a first line with the settings, then a line for each
+recording. It appends the lines of a batch at once and hands them to the system. A line that a kill cut short is dropped. What
+is done is known from all files together, whichever process, of however many, wrote them. The first process waits for the
+others; one that has let go of its lock, which a kill does too, won't find anything more.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
-import socket
-import threading
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-BEAT = 0.5  # seconds between two signs of life
-SETTLED = 10.0  # seconds after a process's end in which the last of its results should be seen
-EARLY = 30.0  # seconds for a process to replace the sign that was there before this one looked: of an earlier run, maybe
-PATIENCE = 120.0  # seconds without one after which a process is taken for dead; shared folders may show files late
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+# Seconds in which a process opens its file, from the time on at which the first one begins: until then the file may be of an
+# earlier run, and shared folders may show changes late. Where there are no locks, a process from which nothing new has come for
+# so long is lost.
+PATIENCE = 120.0
 
 
 class WorkerLostError(RuntimeError):
     """A process of an evaluation has died, or has failed."""
+
+
+class SettingsMismatchError(ValueError):
+    """Results that are there are of other settings than those asked for."""
+
+
+# What accelerate looks at for processes on CPUs, in its order.
+_NAMES = {
+    "RANK": ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK"),
+    "WORLD_SIZE": ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"),
+    "LOCAL_RANK": ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK"),
+}
 
 
 def rank_and_size() -> tuple[int, int]:
@@ -39,95 +60,143 @@ def rank_and_size() -> tuple[int, int]:
     return int(rank), int(size)
 
 
-def launched_alone() -> bool:
-    """Return whether `accelerate launch --num_processes N` has started a single process: without a GPU it needs --multi_gpu,
-    too."""
-    return "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ and rank_and_size() == (0, 1) and not any(
-        name in os.environ for name in _NAMES["WORLD_SIZE"]
-    )  # fmt: skip
-
-
 def local_rank() -> int:
     """Return this process's number among those of its machine, which is that of its GPU."""
     rank = _first_of("LOCAL_RANK", "0")
     return int(rank) if rank.isdecimal() else 0
 
 
-# What accelerate looks at for processes on CPUs, in its order.
-_NAMES = {
-    "RANK": ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK"),
-    "WORLD_SIZE": ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"),
-    "LOCAL_RANK": ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK"),
-}
+def launched_alone() -> bool:
+    """Return whether `accelerate launch --num_processes N` has started a single process: without a GPU it needs --multi_gpu,
+    too."""
+    by_accelerate = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ
+    return by_accelerate and rank_and_size() == (0, 1) and not any(name in os.environ for name in _NAMES["WORLD_SIZE"])
 
 
 def _first_of(name: str, default: str) -> str:
     return next((os.environ[variable] for variable in _NAMES[name] if variable in os.environ), default)
 
 
-class Signs:
-    """Signs of life of this process. A context manager: within it they are given, and its end says how it ended.
+class Parts:
+    """The files of one evaluation.
 
     Args:
-        folder: which all processes see.
+        output: the file that all results will go to; the parts lie beside it.
+        settings: what results depend on; those of other settings are never mixed in.
         rank: of this process.
     """
 
-    def __init__(self, folder: Path, rank: int) -> None:
-        self.path = sign_path(folder, rank)
-        self._about: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid(), "state": "running"}
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="signs of life", daemon=True)
+    def __init__(self, output: str | os.PathLike[str], settings: dict[str, Any], rank: int = 0) -> None:
+        self.output, self.settings = Path(output), settings
+        self.folder = self.output.with_name(self.output.name + ".parts")
+        self.path = self.path_of(rank)
+        self._file: IO[bytes] | None = None
+        self._read: dict[Path, int] = {}  # bytes of each file that were read
 
-    def __enter__(self) -> Signs:
-        self._thread.start()
-        return self
+    def path_of(self, rank: int) -> Path:
+        """Return the file of a process."""
+        return self.folder / f"{rank:05}.jsonl"
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self._ended.set()
-        self._thread.join()
-        self._about |= {"state": "done"} if error is None else {"state": "failed", "message": f"{kind.__name__}: {error}"}
-        self._write()
+    def found(self) -> Iterator[dict[str, Any]]:
+        """Yield what has come into any of the files since the last call.
 
-    def _run(self) -> None:
-        beat = 0
-        while True:
-            self._about["beat"] = beat = beat + 1
-            self._write()
-            if self._ended.wait(BEAT):
-                return
+        Raises:
+            SettingsMismatchError: a file is of other settings.
+            ValueError: a file is no such part.
+        """
+        for path in sorted(self.folder.glob("[0-9]*.jsonl")) if self.folder.is_dir() else ():
+            begin = self._read.get(path, 0)
+            with open(path, "rb") as file:
+                file.seek(begin)
+                content = file.read()
+            whole = content[: content.rfind(b"\n") + 1]
+            self._read[path] = begin + len(whole)
+            for number, line in enumerate(whole.splitlines()):
+                try:
+                    record = json.loads(line)
+                    if begin == 0 and number == 0:
+                        self.check(record["settings"], path)
+                        continue
+                except SettingsMismatchError:
+                    raise
+                except (ValueError, KeyError, TypeError) as error:
+                    raise ValueError(
+                        f"{path}: not a part of an evaluation, or damaged ({error}); remove the folder to begin anew"
+                    ) from None
+                yield record
 
-    def _write(self) -> None:
-        with contextlib.suppress(OSError):  # the first process has taken the folder away: all is done
-            beside = self.path.with_suffix(".new")
-            beside.write_text(json.dumps(self._about))
-            os.replace(beside, self.path)
+    def check(self, settings: dict[str, Any], path: Path) -> None:
+        """Refuse results of other settings."""
+        ours, theirs = json.loads(json.dumps(self.settings)), settings
+        if ours == theirs:
+            return
+        names = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
+        told = "; ".join(f"{name} is {_short(theirs.get(name))} there and {_short(ours.get(name))} here" for name in names)
+        remedy = f"the folder {self.folder}" if path.parent == self.folder else f"the file {path}"
+        raise SettingsMismatchError(
+            f"{path}: holds results of other settings ({told}); name another output, or remove {remedy} to begin anew"
+        )
 
+    def write(self, records: Iterable[dict[str, Any]]) -> None:
+        """Append the records of a batch, whole."""
+        self.open()
+        assert self._file is not None
+        lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+        self._file.write(lines.encode())
+        self._file.flush()
 
-def sign_path(folder: Path, rank: int) -> Path:
-    return folder / f"{rank:05}.alive"
+    def open(self) -> None:
+        """Open this process's file, locked, without a line that was cut short."""
+        if self._file is not None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file = self._file = open(self.path, "a+b")  # noqa: SIM115
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.close()
+            raise ValueError(f"{self.path}: another process is writing to it; let it end, or name another output") from None
+        file.seek(0)
+        content = file.read()
+        file.truncate(content.rfind(b"\n") + 1)
+        if b"\n" not in content:
+            file.write((json.dumps({"settings": self.settings}, ensure_ascii=False) + "\n").encode())
+            file.flush()
+        os.utime(self.path)  # others see by that that it has begun
+
+    def close(self) -> None:
+        """Let go of this process's file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def remove(self) -> None:
+        """Take the files away, once all is in the output."""
+        self.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def leave(self) -> None:
+        """Take this process's file away, which it has opened when all was in the output already."""
+        self.close()
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+            self.folder.rmdir()
 
 
 class Watch:
-    """Looks at the signs of the others.
+    """Looks at whether other processes run.
 
     Args:
-        folder, size: as all processes have them. What is there already may be of an earlier run, or of a process of this one
-            that was faster and is dead by now: it counts when nothing has replaced it for a while.
-        patience: seconds without a sign after which a process is taken for dead.
+        parts: of this process.
+        size: of all processes.
+        patience: seconds, see `PATIENCE`.
     """
 
-    def __init__(self, folder: Path, size: int, patience: float = PATIENCE) -> None:
-        self.folder, self.patience = folder, patience
-        self._made = time.monotonic()
-        self._found = {rank: self._text(rank) for rank in range(1, size)}
-        self._seen = {rank: (text or "", self._made) for rank, text in self._found.items()}
-
-    def _text(self, rank: int) -> str | None:
-        try:
-            return sign_path(self.folder, rank).read_text()
-        except (OSError, ValueError):
-            return None
+    def __init__(self, parts: Parts, size: int, patience: float = PATIENCE) -> None:
+        self.patience, self._made = patience, time.monotonic()
+        self._paths = {rank: parts.path_of(rank) for rank in range(1, size)}
+        self._before = {rank: _changed(path) for rank, path in self._paths.items()}
 
     def wait(self, complete: Callable[[], bool], remedy: str) -> None:
         """Wait until all is done.
@@ -135,44 +204,46 @@ class Watch:
         Raises:
             WorkerLostError: it never will be, as another process has died or failed.
         """
-        since = time.monotonic()
-        self._seen = {rank: (sign, since) for rank, (sign, _) in self._seen.items()}
         while not complete():
-            lost = [(rank, why) for rank in self._seen if (why := self._lost(rank))]
-            # Between the look at the results and that at the signs more may have come.
-            if (lost or not self._seen) and not complete():
+            lost = [(rank, why) for rank in self._paths if (why := self._lost(rank))]
+            # Between the look at the results and that at the locks more may have come.
+            if (lost or not self._paths) and not complete():
                 told = "; ".join(f"process {rank} {why}" for rank, why in lost) or "results are missing"
                 raise WorkerLostError(f"{told}. {remedy}")
             time.sleep(0.1)
 
     def _lost(self, rank: int) -> str | None:
         """Say why nothing more is to be expected of a process, None if something is."""
-        last, when = self._seen[rank]
-        now = time.monotonic()
-        text = self._text(rank)
-        sign: dict[str, Any] = {}
-        if text is not None:
-            with contextlib.suppress(ValueError):
-                sign = json.loads(text)
-            if text != last:
-                self._seen[rank] = (text, now)
-                when = now
-            elif text == self._found[rank] and now - self._made < min(EARLY, self.patience):
-                return None
-        if sign.get("state") == "failed":
-            return f"failed ({sign.get('message')})"
-        if sign.get("state") == "done":
-            return "has ended without the results of its share" if now - when > min(SETTLED, self.patience) else None
-        if sign.get("host") == socket.gethostname() and not _runs(sign["pid"]):
-            return "has died"
-        return f"has given no sign of life for {self.patience:g} s" if now - when > self.patience else None
+        path, now = self._paths[rank], _changed(self._paths[rank])
+        has_begun = now is not None and now != self._before[rank]
+        if not has_begun and time.monotonic() - self._made < self.patience:
+            return None  # nor is its lock tried, which it may just be taking
+        if now is not None and (_is_locked(path) if fcntl is not None else time.time() - now < self.patience):
+            return None
+        return f"has died, or {'failed' if has_begun else f'not begun within {self.patience:g} s'}"
 
 
-def _runs(pid: int) -> bool:
+def _changed(path: Path) -> float | None:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
+        return path.stat().st_mtime
     except OSError:
-        return True  # somebody else's
-    return True
+        return None
+
+
+def _is_locked(path: Path) -> bool:
+    with open(path, "r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        return False
+
+
+def fingerprint_of(settings: Any) -> str:
+    """Return a short name of settings; others have another one."""
+    return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."

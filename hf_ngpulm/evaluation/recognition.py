@@ -8,8 +8,10 @@ itself, and what a row says doesn't depend on the rows beside it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from ..pipelines import CTCNGramPipeline, Seq2SeqNGramPipeline, TransducerNGramP
 
 SHORTEST = 0.1  # seconds; shorter audio, of which some models make no frame, is padded with silence to this
 QUIET, HOP = 0.1, 0.01  # seconds: of the window in which it should be quiet where audio is cut, and steps in which it is sought
+LONGEST = 40.0  # seconds that models hear at once; longer recordings are cut
 LONGEST_PROMPT = 8  # tokens that come before a transcript, which limits count or don't
 MEASURED = {
     CTCNGramPipeline: "search over the model's outputs, with texts",
@@ -31,26 +34,33 @@ MEASURED = {
 
 @dataclass(frozen=True)
 class Step:
-    """What the model is given at once.
+    """What the model is given at once, or a recording that there is nothing to hear of.
 
     Args:
-        inputs: of the model, `[B, T, ...]`.
+        inputs: of the model, `[B, T, ...]`; None for a recording without audio, or one that can't be read.
         numbers: of the recordings that the rows are of; the same one for all if `chunked`.
+        seconds: of audio, of each recording; none while more chunks of it follow.
         chunked: whether the rows are chunks of one recording.
-        ends: whether nothing of these recordings follows.
+        problem: why the recording can't be read.
     """
 
-    inputs: dict[str, Any]
+    inputs: dict[str, Any] | None
     numbers: tuple[int, ...]
+    seconds: tuple[float, ...]
     chunked: bool = False
-    ends: bool = True
+    problem: str | None = None
+
+    @property
+    def ends(self) -> bool:
+        """Return whether nothing of these recordings follows."""
+        return bool(self.seconds)
 
 
 @dataclass(frozen=True)
 class Heard:
     """A transcript, its score (natural log), if the decoder tells one, and whether it was cut at the limit of tokens."""
 
-    text: str
+    hypothesis: str
     score: float | None
     cut: bool = False
 
@@ -61,19 +71,19 @@ class Recogniser:
     Args:
         pipeline: of a class of `hf_ngpulm.pipelines`.
         settings: in place of the pipeline's own: `lm`, `lm_weight`, `num_beams` ...
-        phrases: of a recording, by its number, if each has phrases of its own.
+        entities: of each recording, if they are boosted, beside the phrases that all have.
         chunk_seconds: longer recordings are cut into chunks of so many seconds.
 
     Raises:
-        ValueError: a pipeline of another class; settings that it refuses.
+        ValueError: a pipeline of another class; settings that it refuses, or that are listed for recordings.
     """
 
     def __init__(
         self,
         pipeline: Any,
         settings: dict[str, Any],
-        phrases: Callable[[int], Sequence[Any]] | None = None,
-        chunk_seconds: float = 40.0,
+        entities: Sequence[Sequence[str]] | None = None,
+        chunk_seconds: float = LONGEST,
     ) -> None:
         family = next((kind for kind in MEASURED if isinstance(pipeline, kind)), None)
         if family is None:
@@ -81,10 +91,18 @@ class Recogniser:
                 f"{type(pipeline).__name__} with {type(pipeline.model).__name__}: can evaluate pipelines of CTC models, "
                 "transducers and encoder-decoders; import hf_ngpulm before making the pipeline"
             )
+        for name in ("lm", "lm_weight", "beta", "phrase_weight"):
+            if isinstance(settings.get(name), list | tuple):
+                raise ValueError(f"{name} should be one for all recordings, got a list of {len(settings[name])}")
+        effective = {**(pipeline._ngram_settings or {}), **settings}
+        self.entities, self.common = entities, effective.get("phrases") or []
+        if entities is not None:
+            if not isinstance(self.common, list | tuple):
+                raise ValueError(f"phrases beside entities should be a list of texts, got {type(self.common).__name__}")
+            settings = {**settings, "phrases": []}
         self.pipeline, self.family = pipeline, family
         self.measured = MEASURED[family]
-        self.phrases = phrases
-        self.phrase_weight = settings.get("phrase_weight", (pipeline._ngram_settings or {}).get("phrase_weight", 1.0))
+        self.phrase_weight = effective.get("phrase_weight", 1.0)
         forward = {**pipeline._forward_params, **pipeline._sanitize_parameters(**settings)[1]}
         if forward.get("ngram_decoder") is None and family is not Seq2SeqNGramPipeline:
             forward |= pipeline._sanitize_parameters(**settings, num_beams=1)[1]
@@ -106,34 +124,29 @@ class Recogniser:
 
     def step_of(self, audios: Sequence[np.ndarray], numbers: Sequence[int]) -> Step:
         """Return the step of some whole recordings."""
-        return Step(self._collated([piece for audio in audios for piece in self._pieces(audio)]), tuple(numbers))
+        seconds = tuple(len(audio) / self.sampling_rate for audio in audios)
+        return Step(self._collate([piece for audio in audios for piece in self._pieces(audio)]), tuple(numbers), seconds)
 
     def steps_of_long(self, audio: np.ndarray, number: int, batch_size: int) -> Iterator[Step]:
         """Yield the steps of a recording that is cut; its features are made as they are asked for."""
         pieces: Iterator[dict[str, Any]]
         if self.family is Seq2SeqNGramPipeline:
-            pieces = (
-                piece for part in cut_where_quiet(audio, self.chunk_seconds, self.sampling_rate) for piece in self._pieces(part)
-            )
+            parts = cut_where_quiet(audio, self.chunk_seconds, self.sampling_rate)
+            pieces = (piece for part in parts for piece in self._pieces(part))
         else:
             pieces = self._pieces(audio, chunk_length_s=self.chunk_seconds)
-        waiting: list[dict[str, Any]] = []
-        following = next(pieces, None)
-        while following is not None:
-            waiting.append(following)
-            following = next(pieces, None)
-            if len(waiting) == batch_size or following is None:
-                yield Step(self._collated(waiting), (number,) * len(waiting), chunked=True, ends=following is None)
-                waiting = []
+        waiting = list(islice(pieces, batch_size))
+        while waiting:
+            following = list(islice(pieces, batch_size))
+            seconds = () if following else (len(audio) / self.sampling_rate,)
+            yield Step(self._collate(waiting), (number,) * len(waiting), seconds, chunked=True)
+            waiting = following
 
     def _pieces(self, audio: np.ndarray, **chunks: Any) -> Iterator[dict[str, Any]]:
         least = round(SHORTEST * self.sampling_rate)
         if len(audio) < least:
             audio = np.pad(audio, (0, least - len(audio)))
         yield from self.pipeline.preprocess(audio, **chunks, ngram_decoder=self.decoder)
-
-    def _collated(self, pieces: list[dict[str, Any]]) -> dict[str, Any]:
-        return self._collate(pieces)
 
     # What runs the model
 
@@ -144,8 +157,9 @@ class Recogniser:
         """
         begin = self._now()
         decoder = self._decoder_for(step)
-        with self._timed():
-            out = self.pipeline.forward(dict(step.inputs), ngram_decoder=decoder, **self.forward_settings)
+        self.decoder_seconds += self._now() - begin
+        with self._decoder_timed():
+            out = self.pipeline.forward(dict(step.inputs or {}), ngram_decoder=decoder, **self.forward_settings)
             heard = self._heard_in_chunks(out, step, decoder) if step.chunked else self._heard(out)
         self.model_seconds += self._now() - begin
         return heard
@@ -153,18 +167,16 @@ class Recogniser:
     def warm_up(self, step: Step) -> float:
         """Run a step for nothing but to have code compiled and memory taken; the seconds it took, which don't count."""
         begin, before = self._now(), (self.model_seconds, self.decoder_seconds)
-        self(Step(step.inputs, step.numbers, step.chunked, ends=True))
+        self(replace(step, seconds=step.seconds or (0.0,)))  # and nothing of it is kept
         self.model_seconds, self.decoder_seconds = before
         return self._now() - begin
 
     def _decoder_for(self, step: Step) -> Any:
-        if self.phrases is None or self.decoder is None:
+        if self.entities is None or self.decoder is None:
             return self.decoder
         numbers = step.numbers[:1] if step.chunked and self.family is not Seq2SeqNGramPipeline else step.numbers
-        begin = self._now()
-        decoder = self.decoder.with_phrases([list(self.phrases(number)) or None for number in numbers], self.phrase_weight)
-        self.decoder_seconds += self._now() - begin
-        return decoder
+        phrases = [[*self.common, *self.entities[number]] or None for number in numbers]
+        return self.decoder.with_phrases(phrases, self.phrase_weight)
 
     def _heard(self, out: dict[str, Any]) -> list[Heard]:
         if self.family is not Seq2SeqNGramPipeline:
@@ -187,7 +199,7 @@ class Recogniser:
             if not step.ends:
                 return []
             parts, self._parts = self._parts, []
-            return [Heard(" ".join(filter(None, (part.text.strip() for part in parts))), None, any(p.cut for p in parts))]
+            return [Heard(" ".join(filter(None, (part.hypothesis.strip() for part in parts))), None, any(p.cut for p in parts))]
         for row, (total, left, right) in enumerate(out["stride"]):
             self._frames.append(out["frames"][row : row + 1, left : total - right].clone())
         if not step.ends:
@@ -204,52 +216,38 @@ class Recogniser:
             torch.cuda.synchronize(self.pipeline.device)
         return time.perf_counter()
 
-    def _timed(self) -> _Clocks:
-        return _Clocks(self)
+    @contextmanager
+    def _decoder_timed(self) -> Iterator[None]:
+        """Take the decoder's time: of CTC models and transducers that in the pipeline's `_decode`; of encoder-decoders all but
+        that in the encoder's forward pass."""
+        pipeline, begin, of_encoder = self.pipeline, self._now(), 0.0
 
+        def count(sign: int) -> None:
+            nonlocal of_encoder
+            of_encoder += sign * self._now()
 
-class _Clocks:
-    """While it is entered, the decoder's time is taken.
+        def decode(*args: Any) -> Any:
+            begin = self._now()
+            hypotheses = type(pipeline)._decode(pipeline, *args)
+            self.decoder_seconds += self._now() - begin
+            return hypotheses
 
-    For CTC models and transducers that is the time in the pipeline's `_decode`; for encoder-decoders all time but that in the
-    encoder's forward pass.
-    """
-
-    def __init__(self, recogniser: Recogniser) -> None:
-        self.recogniser = recogniser
-        self.in_encoder = 0.0
-        self.hooks: list[Any] = []
-
-    def __enter__(self) -> None:
-        recogniser, pipeline = self.recogniser, self.recogniser.pipeline
-        self.begin = recogniser._now()
-        if recogniser.family is Seq2SeqNGramPipeline:
-            encoder = pipeline.model.get_encoder()
-            self.hooks = [
-                encoder.register_forward_pre_hook(lambda *_: self._count(-1)),
-                encoder.register_forward_hook(lambda *_: self._count(1)),
-            ]
-        else:
-            decode = type(pipeline)._decode
-
-            def timed(*args: Any) -> Any:
-                begin = recogniser._now()
-                hypotheses = decode(pipeline, *args)
-                recogniser.decoder_seconds += recogniser._now() - begin
-                return hypotheses
-
-            pipeline._decode = timed
-
-    def _count(self, sign: int) -> None:
-        self.in_encoder += sign * self.recogniser._now()
-
-    def __exit__(self, *error: Any) -> None:
-        if self.hooks:
-            for hook in self.hooks:
-                hook.remove()
-            self.recogniser.decoder_seconds += self.recogniser._now() - self.begin - self.in_encoder
-        else:
-            del self.recogniser.pipeline._decode
+        if self.family is not Seq2SeqNGramPipeline:
+            pipeline._decode = decode
+            try:
+                yield
+            finally:
+                del pipeline._decode
+            return
+        encoder = pipeline.model.get_encoder()
+        before = encoder.register_forward_pre_hook(lambda *_: count(-1))
+        after = encoder.register_forward_hook(lambda *_: count(1))
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+            self.decoder_seconds += self._now() - begin - of_encoder
 
 
 def cut_where_quiet(audio: np.ndarray, seconds: float, sampling_rate: int) -> Iterator[np.ndarray]:

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import itertools
 import json
 import math
 import os
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..common.arguments import whole
 from ..text.sources import FIELDS, choose_field, numbered_lines
 from .recordings import Recording, Recordings
 
 AUDIO_FIELDS = ("audio", "audio_filepath", "file_name", "path", "file", "wav")
 EXTENSIONS = (".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".aif", ".aiff", ".au", ".caf", ".w64", ".sph")
 METADATA = ("metadata.jsonl", "metadata.csv")
-JSON_LINES = (".jsonl", ".json", ".ndjson")
 TABLES = (".tsv", ".csv")
+MANIFESTS = (".jsonl", ".json", ".ndjson", *TABLES)
+SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")  # in folders saved by datasets
 _DATASET_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 
 
@@ -34,7 +38,7 @@ class Fields(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A line of a manifest, with the place that errors name, and the folder of relative paths."""
+    """A line of a manifest or a row of a dataset, with the place that errors name, and the folder of relative paths."""
 
     values: dict[str, Any]
     where: str
@@ -74,32 +78,23 @@ def read_recordings(
         FileNotFoundError: there is no such file, nor could it be a dataset.
         ValueError: no recordings, a field that is missing or isn't what it should be: names the place.
     """
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise ValueError(f"limit should be a whole number above 0, got {limit!r}")
-    fields = Fields(audio_field, text_field, entities_field)
-    return recordings_of(os.fspath(source), fields, split, config, limit)
-
-
-def recordings_of(name: str, fields: Fields, split: str | None, config: str | None, limit: int | None) -> Recordings:
-    """Return the recordings of a source."""
-    path = Path(name)
-    if path.is_file() and path.suffix.lower() != ".parquet":
+    if limit is not None:
+        whole("limit", limit)
+    name, path, fields = os.fspath(source), Path(source), Fields(audio_field, text_field, entities_field)
+    ending = path.suffix.lower()
+    if path.is_file() and ending != ".parquet":
         if split is not None or config is not None:
             raise ValueError(f"{name}: a manifest has no split or config; leave them out")
-        if path.suffix.lower() not in (*JSON_LINES, *TABLES):
+        if ending not in MANIFESTS:
             raise ValueError(
-                f"{name}: should be a manifest ({', '.join((*JSON_LINES, *TABLES))}), a Parquet file, a folder of audio or the "
-                "id of a dataset"
+                f"{name}: should be a manifest ({', '.join(MANIFESTS)}), a Parquet file, a folder of audio or a dataset's id"
             )
-        return _listed(name, _recordings_in(_rows_of(path), fields), limit)
-    if not path.is_dir() and not path.is_file():
-        if not _DATASET_ID.fullmatch(name) or path.suffix.lower() in (*JSON_LINES, *TABLES, ".parquet"):
-            raise FileNotFoundError(f"{name}: no such file (and no id of a dataset on the Hub, which looks like org/name)")
-        return _dataset(name, fields, split, config, limit)
-    if path.is_file() or any((path / file).exists() for file in ("dataset_dict.json", "dataset_info.json", "state.json")):
-        return _dataset(name, fields, split, config, limit)
-    files = _files_in(path)
-    if any(file.suffix.lower() == ".parquet" for file in files) and not any(map(_is_audio, files)):
+        return _listed(name, (_recording(row, fields) for row in _rows_of(path)), limit)
+    if not path.exists() and (not _DATASET_ID.fullmatch(name) or ending in (*MANIFESTS, ".parquet")):
+        raise FileNotFoundError(f"{name}: no such file (and no id of a dataset on the Hub, which looks like org/name)")
+    files = _files_in(path) if path.is_dir() else []
+    is_parquet = any(file.suffix.lower() == ".parquet" for file in files) and not any(map(_is_audio, files))
+    if not path.is_dir() or is_parquet or any((path / file).exists() for file in SAVED):
         return _dataset(name, fields, split, config, limit)
     if config is not None:
         raise ValueError(f"{name}: a folder of audio has no config, got {config!r}; leave it out")
@@ -110,23 +105,16 @@ def recordings_of(name: str, fields: Fields, split: str | None, config: str | No
     return _listed(name, _recordings_beside(path, files, fields), limit)
 
 
-# Manifests
-
-
 def _listed(name: str, found: Iterable[Recording], limit: int | None) -> Recordings:
     """Return recordings with ids of which none occurs twice, and their fingerprint."""
     rows: list[Recording] = []
     taken: set[str] = set()
     digest = hashlib.blake2b(digest_size=16)
-    for recording in found:
-        if len(rows) == limit:
-            break
-        unique = _unique(recording.id, taken)
-        if unique != recording.id:
-            recording = Recording(**{**vars(recording), "id": unique})
+    for recording in itertools.islice(found, limit):
+        recording = replace(recording, id=_unique(recording.id, taken))
         rows.append(recording)
         audio = os.path.basename(str(recording.audio))
-        digest.update(repr((unique, audio, recording.offset, recording.duration, recording.entities)).encode())
+        digest.update(repr((recording.id, audio, recording.offset, recording.duration, recording.entities)).encode())
     if not rows:
         raise ValueError(f"{name}: holds no recordings")
     return Recordings(name, rows, digest.hexdigest())
@@ -134,37 +122,43 @@ def _listed(name: str, found: Iterable[Recording], limit: int | None) -> Recordi
 
 def _unique(name: str, taken: set[str]) -> str:
     """Return a name, or for the second of that name "name#2"; then taken."""
-    unique, number = name, 1
-    while unique in taken:
-        number += 1
-        unique = f"{name}#{number}"
+    names = itertools.chain([name], (f"{name}#{number}" for number in itertools.count(2)))
+    unique = next(each for each in names if each not in taken)
     taken.add(unique)
     return unique
 
 
+# Rows of manifests
+
+
 def _rows_of(path: Path) -> Iterator[Row]:
     if path.suffix.lower() in TABLES:
-        tabs = path.suffix.lower() == ".tsv"
-        try:
-            with open(path, encoding="utf-8-sig", newline="") as file:
-                # Within tab-separated values quotes are what they are in the text.
-                reader = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.DictReader(file)
-                for row in reader:
-                    if None in row or None in row.values():
-                        raise ValueError(f"{path}, line {reader.line_num}: not as many fields as the header has")
-                    yield Row(row, f"{path}, line {reader.line_num}", path.parent)
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise ValueError(f"{path}: can't be read as a table: {error}") from None
+        yield from _rows_of_table(path)
         return
     lines = numbered_lines(str(path), None)
     for number, line in lines:
         where = f"{path}, line {number}"
         if number == 1 and line.lstrip().startswith("["):
             text = line + "".join(following for _, following in lines)
-            for i, values in enumerate(_json(text, str(path)), start=1):
-                yield Row(_object(values, f"{path}, entry {i}"), f"{path}, entry {i}", path.parent)
+            entries = enumerate(_json(text, str(path)), start=1)
+            yield from (Row(_object(values, f"{path}, entry {i}"), f"{path}, entry {i}", path.parent) for i, values in entries)
             return
         yield Row(_object(_json(line, where), where), where, path.parent)
+
+
+def _rows_of_table(path: Path) -> Iterator[Row]:
+    # Within tab-separated values quotes are what they are in the text.
+    kind: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix.lower() == ".tsv" else {}
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file, **kind)
+            for row in reader:
+                where = f"{path}, line {reader.line_num}"
+                if None in row or None in row.values():
+                    raise ValueError(f"{where}: not as many fields as the header has")
+                yield Row(row, where, path.parent)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: can't be read as a table: {error}") from None
 
 
 def _json(text: str, where: str) -> Any:
@@ -180,54 +174,55 @@ def _object(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
-def _recordings_in(rows: Iterable[Row], fields: Fields, root: Path | None = None) -> Iterator[Recording]:
-    """Yield recordings of a manifest's rows; `root` is what the ids of unnamed ones are relative to, if it isn't the
-    manifest."""
-    for row in rows:
-        values = row.values
-        candidates = AUDIO_FIELDS if fields.audio is None else (fields.audio,)
-        name = next((values[field] for field in candidates if field in values), None)
-        if not isinstance(name, str) or not name:
-            raise ValueError(
-                f"{row.where}: none of the fields {', '.join(candidates)} has a file's name; there are "
-                f"{', '.join(map(repr, values)) or 'none'}. Name the one with the audio (audio_field)"
-            )
-        offset = _seconds(values.get("offset"), "offset", row.where)
-        duration = _seconds(values.get("duration"), "duration", row.where)
-        path = row.folder / Path(name).expanduser()
-        if values.get("id") not in (None, ""):
-            identity = str(values["id"])
-        else:
-            identity = name if root is None else (row.folder / name).relative_to(root).as_posix()
-            identity += f"@{offset:g}" if offset else ""
-        # A duration without an offset is of the whole file, in NeMo's manifests too.
-        part = duration if offset is not None else None
-        text, entities = _text(values, fields, row.where), _entities(values, fields, row.where)
-        yield Recording(identity, path, None, text, entities, offset or 0.0, part)
+def _recording(row: Row, fields: Fields, root: Path | None = None) -> Recording:
+    """Return the recording of a manifest's row.
+
+    Args:
+        root: what the ids of recordings without one are relative to, if it isn't the manifest.
+    """
+    values = row.values
+    candidates = AUDIO_FIELDS if fields.audio is None else (fields.audio,)
+    name = next((values[field] for field in candidates if field in values), None)
+    if not isinstance(name, str) or not name:
+        raise ValueError(
+            f"{row.where}: none of the fields {', '.join(candidates)} has a file's name; there are "
+            f"{', '.join(map(repr, values)) or 'none'}. Name the one with the audio (audio_field)"
+        )
+    offset, duration = (_seconds(row, field) for field in ("offset", "duration"))
+    identity = values.get("id")
+    if identity in (None, ""):
+        identity = name if root is None else (row.folder / name).relative_to(root).as_posix()
+        identity += f"@{offset:g}" if offset else ""
+    # A duration without an offset is of the whole file, in NeMo's manifests too.
+    part = offset or 0.0, duration if offset is not None else None
+    path = row.folder / Path(name).expanduser()
+    return Recording(str(identity), path, None, _text(row, fields), _entities(row, fields), *part)
 
 
-def _text(values: dict[str, Any], fields: Fields, where: str) -> str | None:
-    if fields.text is None and not any(field in values for field in FIELDS):
+def _text(row: Row, fields: Fields) -> str | None:
+    if fields.text is None and not any(field in row.values for field in FIELDS):
         return None
-    text = values[choose_field(list(values), fields.text, where)]
+    text = row.values[choose_field(list(row.values), fields.text, row.where)]
     if text is not None and not isinstance(text, str):
-        raise ValueError(f"{where}: the transcript isn't text, but {str(text)[:60]!r}")
+        raise ValueError(f"{row.where}: the transcript isn't text, but {str(text)[:60]!r}")
     return text
 
 
-def _entities(values: dict[str, Any], fields: Fields, where: str) -> tuple[str, ...]:
+def _entities(row: Row, fields: Fields) -> tuple[str, ...]:
+    values, where = row.values, row.where
     found = values.get(fields.entities)
     if found is None and fields.entities != "entities" and fields.entities not in values:
         raise ValueError(f"{where}: no field {fields.entities!r} with entities; there are {', '.join(map(repr, values))}")
     if isinstance(found, str):  # in a table
-        found = _json(found, where) if found.lstrip().startswith("[") else [part for part in found.split(";") if part.strip()]
+        found = _json(found, where) if found.lstrip().startswith("[") else found.split(";")
     found = [] if found is None else found
     if not isinstance(found, list | tuple | np.ndarray) or not all(isinstance(phrase, str) for phrase in found):
         raise ValueError(f"{where}: entities should be a list of texts, got {str(found)[:60]!r}")
     return tuple(phrase.strip() for phrase in found if phrase.strip())
 
 
-def _seconds(value: Any, name: str, where: str) -> float | None:
+def _seconds(row: Row, name: str) -> float | None:
+    value = row.values.get(name)
     if value in (None, ""):
         return None
     try:
@@ -235,7 +230,7 @@ def _seconds(value: Any, name: str, where: str) -> float | None:
     except (TypeError, ValueError):
         seconds = math.nan
     if not 0 <= seconds < math.inf:
-        raise ValueError(f"{where}: {name} should be seconds, 0 or more, got {value!r}")
+        raise ValueError(f"{row.where}: {name} should be seconds, 0 or more, got {value!r}")
     return seconds
 
 
@@ -258,10 +253,9 @@ def _is_audio(path: Path) -> bool:
 def _recordings_beside(folder: Path, files: list[Path], fields: Fields) -> Iterator[Recording]:
     metadata = [file for file in files if file.name in METADATA]
     if metadata:
-        for file in metadata:
-            yield from _recordings_in(_rows_of(file), fields, folder)
+        yield from (_recording(row, fields, folder) for file in metadata for row in _rows_of(file))
         return
-    if fields.audio is not None or fields.text is not None or fields.entities != "entities":
+    if fields != Fields(None, None, "entities"):
         raise ValueError(f"{folder}: has no {' or '.join(METADATA)} whose fields could be named; leave their names out")
     transcripts: dict[Path, str] = {}
     for file in files:
@@ -269,11 +263,8 @@ def _recordings_beside(folder: Path, files: list[Path], fields: Fields) -> Itera
             for _, line in numbered_lines(str(file), None):
                 name, _, said = line.strip().partition(" ")
                 transcripts[file.parent / name] = said.strip()
-    for file in files:
-        if not _is_audio(file):
-            continue
-        text = transcripts.get(file.with_suffix(""))
-        beside = file.with_suffix(".txt")
+    for file in filter(_is_audio, files):
+        text, beside = transcripts.get(file.with_suffix("")), file.with_suffix(".txt")
         if text is None and beside.is_file():
             text = " ".join(line.strip() for _, line in numbered_lines(str(beside), None))
         yield Recording(file.relative_to(folder).as_posix(), file, None, text)
@@ -286,67 +277,61 @@ def _dataset(name: str, fields: Fields, split: str | None, config: str | None, l
     """Return a dataset on the Hub, saved in a folder, or in Parquet files."""
     import datasets
 
-    path = Path(name)
-    hub = not path.exists()
-    if config is not None and not hub:
-        raise ValueError(f"{name}: only a dataset on the Hub has a config, got {config!r}; leave it out")
     try:
-        if hub:
-            repo, _, after_colon = name.partition(":")
-            if after_colon and config not in (None, after_colon):
-                raise ValueError(f"{name}: names the config {after_colon!r}, but config={config!r} was given")
-            rows: Any = datasets.load_dataset(repo, config or after_colon or None, split=split or "test")
-        elif path.is_file():
-            if split is not None:
-                raise ValueError(f"{name}: a single file has no splits; leave {split!r} out")
-            rows = datasets.load_dataset("parquet", data_files=str(path), split="train")
-        elif any(path.rglob("*.parquet")):
-            rows = datasets.load_dataset(str(path))
-        else:
-            rows = datasets.load_from_disk(str(path))
+        rows = _rows_of_dataset(name, split, config)
     except datasets.exceptions.DatasetsError as error:
         raise ValueError(f"{name}: can't be read as a dataset: {error}") from None
-    if isinstance(rows, datasets.DatasetDict):
-        rows = _split_of(rows, name, split)
-    elif split is not None and not hub:
-        raise ValueError(f"{name}: has no splits; leave {split!r} out")
     if limit is not None:
         rows = rows.select(range(min(limit, len(rows))))
     if not len(rows):
         raise ValueError(f"{name}: holds no recordings")
-    fingerprint = rows._fingerprint
-    columns = rows.column_names
-    audio = fields.audio
-    if audio is None:
-        of_audio = [name for name, feature in rows.features.items() if isinstance(feature, datasets.Audio)]
-        audio = next((name for name in (*of_audio, *AUDIO_FIELDS) if name in columns), None)
+    fingerprint, columns = rows._fingerprint, rows.column_names
+    of_audio = [name for name, feature in rows.features.items() if isinstance(feature, datasets.Audio)]
+    usual = (column for column in (*of_audio, *AUDIO_FIELDS) if column in columns)
+    audio = next(usual, None) if fields.audio is None else fields.audio
     if audio is None or audio not in columns:
         raise ValueError(f"{name}: no column with audio ({audio or 'audio_field'}); there are {', '.join(columns)}")
-    if isinstance(rows.features[audio], datasets.Audio):
+    if audio in of_audio:
         rows = rows.cast_column(audio, datasets.Audio(decode=False))  # decoding would need torchcodec
-    if fields.text is not None or any(field in columns for field in FIELDS):
+    if fields.text is not None:
         choose_field(list(columns), fields.text, name)
-    column, taken = audio, set[str]()
-    names = [
-        _unique(str(i if given is None else given), taken)
-        for i, given in enumerate(rows["id"] if "id" in columns else range(len(rows)))
-    ]
+    taken: set[str] = set()
+    ids = rows["id"] if "id" in columns else [None] * len(rows)
+    names = [_unique(str(i if given is None else given), taken) for i, given in enumerate(ids)]
+    folder = Path(name) if Path(name).is_dir() else Path(name).parent
+    texts = rows.remove_columns([audio])
 
-    def made(number: int, row: dict[str, Any]) -> Recording:
-        where = f"{name}, row {number}"
-        content, rate = _content(row[column], where, path if path.is_dir() else path.parent)
-        return Recording(names[number], content, rate, _text(row, fields, where), _entities(row, fields, where))
-
-    texts = rows.remove_columns([column])
+    def made(number: int, values: dict[str, Any]) -> Recording:
+        row = Row(values, f"{name}, row {number}", folder)
+        content = _content(row, audio) if audio in values else (b"", None)
+        return Recording(names[number], *content, _text(row, fields), _entities(row, fields))
 
     def described(number: int) -> Recording:
-        row, where = texts[number] if texts.column_names else {}, f"{name}, row {number}"
-        return Recording(names[number], b"", None, _text(row, fields, where), _entities(row, fields, where))
+        return made(number, texts[number] if texts.column_names else {})
 
     return Recordings(name, rows, fingerprint, made, described)
 
 
-def _split_of(rows: Any, name: str, split: str | None) -> Any:
+def _rows_of_dataset(name: str, split: str | None, config: str | None) -> Any:
+    import datasets
+
+    path = Path(name)
+    if not path.exists():
+        repo, _, after_colon = name.partition(":")
+        if after_colon and config not in (None, after_colon):
+            raise ValueError(f"{name}: names the config {after_colon!r}, but config={config!r} was given")
+        return datasets.load_dataset(repo, config or after_colon or None, split=split or "test")
+    if config is not None:
+        raise ValueError(f"{name}: only a dataset on the Hub has a config, got {config!r}; leave it out")
+    if path.is_file():
+        if split is not None:
+            raise ValueError(f"{name}: a single file has no splits; leave {split!r} out")
+        return datasets.load_dataset("parquet", data_files=name, split="train")
+    rows = datasets.load_dataset(name) if any(path.rglob("*.parquet")) else datasets.load_from_disk(name)
+    if not isinstance(rows, datasets.DatasetDict):
+        if split is not None:
+            raise ValueError(f"{name}: has no splits; leave {split!r} out")
+        return rows
     chosen = split or ("test" if "test" in rows else next(iter(rows)) if len(rows) == 1 else None)
     if chosen is None or chosen not in rows:
         wanted = f"no split {chosen!r}" if chosen else "several splits"
@@ -354,17 +339,16 @@ def _split_of(rows: Any, name: str, split: str | None) -> Any:
     return rows[chosen]
 
 
-def _content(value: Any, where: str, folder: Path) -> tuple[Path | np.ndarray | bytes, int | None]:
+def _content(row: Row, column: str) -> tuple[Path | np.ndarray | bytes, int | None]:
     """Return audio out of a cell, and its rate if it is samples."""
-    if isinstance(value, str):
-        return folder / value, None
-    if isinstance(value, bytes):
-        return value, None
-    if isinstance(value, dict):
-        if value.get("bytes") is not None:
-            return value["bytes"], None
-        if value.get("path"):
-            return folder / value["path"], None
-        if value.get("array") is not None:
-            return np.asarray(value["array"]), value.get("sampling_rate")
-    raise ValueError(f"{where}: holds no audio (bytes, a path, or an array with its sampling_rate), but {str(value)[:60]!r}")
+    value = row.values[column]
+    cell = value if isinstance(value, dict) else {"path" if isinstance(value, str) else "bytes": value}
+    if isinstance(cell.get("bytes"), bytes):
+        return cell["bytes"], None
+    if cell.get("path"):
+        return row.folder / cell["path"], None
+    if cell.get("array") is not None:
+        return np.asarray(cell["array"]), cell.get("sampling_rate")
+    raise ValueError(
+        f"{row.where}: holds no audio (bytes, a path, or an array with its sampling_rate), but {str(value)[:60]!r}"
+    )

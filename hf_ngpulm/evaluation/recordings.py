@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -76,11 +76,7 @@ class Recordings(Sequence[Recording]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    @overload
-    def __getitem__(self, number: int) -> Recording: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[Recording]: ...
-    def __getitem__(self, number: int | slice) -> Recording | list[Recording]:
+    def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
             return [self[i] for i in range(*number.indices(len(self)))]
         if not -len(self) <= number < len(self):
@@ -92,9 +88,6 @@ class Recordings(Sequence[Recording]):
     def described(self, number: int) -> Recording:
         """Return a recording's id, transcript and entities; its audio may be missing."""
         return self[number] if self._described is None else self._described(number)
-
-    def __iter__(self) -> Iterator[Recording]:
-        return (self[i] for i in range(len(self)))
 
 
 def load_audio(recording: Recording, sampling_rate: int) -> np.ndarray:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,11 @@ from typing import Any
 from ..common.files import write_beside
 from ..generation.runaways import runs_away
 from ..text.normalisation import normaliser
-from .counts import ErrorCounts, Normalisation, character_errors, word_errors
+from .counts import ErrorCounts, Normalisation, character_errors, share, word_errors
 from .entities import EntityErrors, entity_errors
 from .significance import Comparison, Interval, bootstrap, paired_significance
+
+EDITS = ("substitutions", "deletions", "insertions")
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,21 @@ class Utterance:
         """Return whether it takes part in error rates."""
         return self.reference is not None and self.hypothesis is not None
 
+    def line(self) -> dict[str, Any]:
+        """Return what is saved of it."""
+        names = ("id", "reference", "hypothesis", "score", "audio_seconds", "model_seconds")
+        found = {name: getattr(self, name) for name in names} | {"decode_seconds": self.decoder_seconds}
+        if self.entities:
+            found["entities"] = list(self.entities)
+        return found | {name: getattr(self, name) for name in ("problem", "cut") if getattr(self, name)}
+
+    @classmethod
+    def from_line(cls, line: dict[str, Any]) -> Utterance:
+        """Return one that was saved."""
+        found = {field.name: line[field.name] for field in fields(cls) if field.name in line}
+        found |= {"id": str(line["id"]), "entities": tuple(line.get("entities", ()))}
+        return cls(**found, decoder_seconds=line.get("decode_seconds", 0.0))
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -83,6 +100,36 @@ class Scores:
         entities = entity_errors(*texts, lists, normalise) if any(lists) else None
         return cls(word_errors(*texts, normalise), character_errors(*texts, normalise), entities)
 
+    @property
+    def counts(self) -> dict[str, ErrorCounts]:
+        """The errors that each rate there is counts: "wer", "cer" and perhaps "entity_wer"."""
+        found = {"wer": self.words, "cer": self.characters}
+        return found if self.entities is None else {**found, "entity_wer": self.entities.entities}
+
+    @property
+    def wer(self) -> float:
+        return self.words.rate
+
+    @property
+    def cer(self) -> float:
+        return self.characters.rate
+
+    @property
+    def entity_wer(self) -> float:
+        """NaN where there are no entities."""
+        return math.nan if self.entities is None else self.entities.entity_wer
+
+    @property
+    def edits(self) -> dict[str, int]:
+        """Substitutions, deletions and insertions of words, and words."""
+        return {name: getattr(self.words, name) for name in EDITS} | {"words": self.words.length}
+
+    @property
+    def of_matches(self) -> dict[str, float]:
+        """Precision, recall and F1 of entities, if there are any."""
+        names = ("precision", "recall", "f1") if self.entities is not None else ()
+        return {name: getattr(self.entities.matches, name) for name in names}  # type: ignore[union-attr]
+
 
 @dataclass(frozen=True)
 class Clock:
@@ -105,7 +152,7 @@ class Clock:
     @property
     def outside(self) -> float:
         """Share of the wall time that is neither the model's nor the decoder's."""
-        return 1 - self.model / self.wall if self.wall else math.nan
+        return 1 - share(self.model, self.wall)
 
 
 @dataclass(frozen=True)
@@ -162,20 +209,17 @@ class Evaluation:
     @property
     def rtfx(self) -> float:
         """Seconds of audio per second of the model with its decoder, from features to text, in one process; after warm-up."""
-        return _ratio(self.audio_seconds, math.fsum(utterance.model_seconds for utterance in self.utterances))
+        return share(self.audio_seconds, math.fsum(utterance.model_seconds for utterance in self.utterances))
 
     @property
     def rtfx_decoder(self) -> float:
         """Seconds of audio per second of the decoder alone; `measured` says what that is."""
-        return _ratio(self.audio_seconds, math.fsum(utterance.decoder_seconds for utterance in self.utterances))
+        return share(self.audio_seconds, math.fsum(utterance.decoder_seconds for utterance in self.utterances))
 
     def interval(self, of: str = "wer", level: float = 0.95) -> Interval | None:
         """Return the bootstrap confidence interval of "wer", "cer" or "entity_wer"; None if there is no such rate."""
-        scores = self.scores
-        counts = {"wer": scores.words, "cer": scores.characters}
-        if scores.entities is not None:
-            counts["entity_wer"] = scores.entities.entities
-        return bootstrap(counts[of], level) if of in counts and counts[of].length else None
+        counts = self.scores.counts.get(of)
+        return bootstrap(counts, level) if counts is not None and counts.length else None
 
     def compare(self, other: Evaluation, level: float = 0.95) -> Compared:
         """Return paired significance of the difference in WER to another run on the same data.
@@ -200,7 +244,7 @@ class Evaluation:
 
     def summary(self, level: float = 0.95) -> dict[str, Any]:
         """Return the figures as JSON knows them; rates in percent, None where there is none."""
-        words, entities = self.scores.words, self.scores.entities
+        scores = self.scores
         told: dict[str, Any] = {
             "utterances": len(self.utterances),
             "scored": len(self.scored),
@@ -209,61 +253,40 @@ class Evaluation:
             "unreadable": [utterance.id for utterance in self.unreadable],
             "runaways": self.runaways,
             "audio_seconds": round(self.audio_seconds, 3),
-            "words": words.length,
-            "substitutions": words.substitutions,
-            "deletions": words.deletions,
-            "insertions": words.insertions,
+            **scores.edits,
             "confidence": level,
         }
-        rates = {"wer": words.rate, "cer": self.scores.characters.rate} | (
-            {"entity_wer": entities.entity_wer} if entities else {}
-        )
-        for name, rate in rates.items():
+        for name in scores.counts:
             interval = self.interval(name, level)
-            told[name] = _percent(rate)
+            told[name] = _percent(getattr(scores, name))
             told[f"{name}_interval"] = None if interval is None else [_percent(interval.low), _percent(interval.high)]
-        if entities:
-            told["other_wer"] = _percent(entities.other_wer)
-            told["entity_words"] = entities.entities.length
-            for name in ("precision", "recall", "f1"):
-                told[f"entity_{name}"] = _percent(getattr(entities.matches, name))
-        told |= {"rtfx": _number(self.rtfx), "rtfx_decoder": _number(self.rtfx_decoder), "decoder_measured": self.measured}
+        if scores.entities:
+            told["other_wer"] = _percent(scores.entities.other_wer)
+            told["entity_words"] = scores.entities.entities.length
+            told |= {f"entity_{name}": _percent(rate) for name, rate in scores.of_matches.items()}
+        speeds = {name: getattr(self, name) for name in ("rtfx", "rtfx_decoder")}
+        told |= {name: None if math.isnan(speed) else speed for name, speed in speeds.items()}
+        told["decoder_measured"] = self.measured
         if self.clock is not None:
             told["seconds"] = {name: round(value, 4) for name, value in vars(self.clock).items()}
         return told | {"warnings": list(self.warnings)}
 
     def save(self, path: str | os.PathLike[str], level: float = 0.95) -> None:
         """Write a line of JSON for each utterance, and beside it, as NAME.summary.json, settings and figures."""
-        entities = self.scores.entities
-        counts = dict(zip((id(utterance) for utterance in self.scored), range(len(self.scored))))
         with write_beside(summary_path(path)) as beside:
             about = {"settings": self.settings, "figures": self.summary(level)}
             beside.write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        words, entities = iter(self.scores.words.utterances), self.scores.entities
+        of_entities = iter(entities.entities.utterances if entities is not None else ())
         with write_beside(path) as beside, open(beside, "w", encoding="utf-8") as file:
             for utterance in self.utterances:
-                line: dict[str, Any] = {
-                    "id": utterance.id,
-                    "reference": utterance.reference,
-                    "hypothesis": utterance.hypothesis,
-                    "score": utterance.score,
-                    "audio_seconds": utterance.audio_seconds,
-                    "model_seconds": utterance.model_seconds,
-                    "decode_seconds": utterance.decoder_seconds,
-                }
-                if utterance.cut:
-                    line["cut"] = True
-                if utterance.problem is not None:
-                    line["problem"] = utterance.problem
-                if utterance.entities:
-                    line["entities"] = list(utterance.entities)
-                number = counts.get(id(utterance))
-                if number is not None:
-                    of_words = self.scores.words.utterances[number]
-                    line |= {name: getattr(of_words, name) for name in ("substitutions", "deletions", "insertions")}
-                    line["words"] = of_words.length
+                line = utterance.line()
+                if utterance.scored:
+                    counts = next(words)
+                    line |= {name: getattr(counts, name) for name in EDITS} | {"words": counts.length}
                     if entities is not None:
-                        line["entity_errors"] = entities.entities.utterances[number].errors
-                        line["entity_words"] = entities.entities.utterances[number].length
+                        counts = next(of_entities)
+                        line |= {"entity_errors": counts.errors, "entity_words": counts.length}
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
@@ -305,23 +328,15 @@ def read_results(path: str | os.PathLike[str], normalise: Normalisation = None) 
     Raises:
         ValueError: the file doesn't hold one; names the line.
     """
-    path = Path(path)
-    utterances = []
-    about: dict[str, Any] = {}
-    if summary_path(path).exists():
-        about = json.loads(summary_path(path).read_text(encoding="utf-8"))
+    utterances, about, summary = [], {}, summary_path(path)
+    if summary.exists():
+        about = json.loads(summary.read_text(encoding="utf-8"))
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             try:
-                told = json.loads(line)
-                utterance = Utterance(
-                    str(told["id"]), told["reference"], told["hypothesis"], told.get("score"), told.get("audio_seconds", 0.0),
-                    told.get("model_seconds", 0.0), told.get("decode_seconds", 0.0), tuple(told.get("entities", ())),
-                    told.get("problem"), told.get("cut", False),
-                )  # fmt: skip
+                utterances.append(Utterance.from_line(json.loads(line)))
             except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(f"{path}, line {number}: not a result of hf-ngpulm evaluate ({error!r})") from None
-            utterances.append(utterance)
     measured = about.get("figures", {}).get("decoder_measured", "")
     scores = Scores.of(utterances, normalise)
     return Evaluation(tuple(utterances), scores, about.get("settings", {}), measured, normalise)
@@ -334,14 +349,6 @@ def summary_path(path: str | os.PathLike[str]) -> Path:
 
 def _texts(utterances: Sequence[Utterance]) -> tuple[list[str], list[str]]:
     return [utterance.reference or "" for utterance in utterances], [utterance.hypothesis or "" for utterance in utterances]
-
-
-def _ratio(part: float, whole: float) -> float:
-    return part / whole if whole else math.nan
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def _percent(value: float) -> float | None:

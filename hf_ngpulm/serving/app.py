@@ -12,7 +12,7 @@ from aiohttp import WSCloseCode, web
 
 from ..audio import StreamingRecognizer
 from .access import check_host, check_origin, client_address, networks
-from .connection import Connection, close
+from .connection import SHUTTING_DOWN, Connection, close
 from .engine import Engine
 from .limits import Full, Limits, Places
 
@@ -96,12 +96,11 @@ def make_app(
         )
         transport = request.transport
         if transport is not None:
-            connected = transport.get_extra_info("socket")
-            connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         await ws.prepare(request)
         try:
             if shutting_down:
-                raise Full("the server is shutting down")
+                raise Full(SHUTTING_DOWN)
             with places.taken(client_address(request, trusted)) as budget:
                 connection = Connection(ws, engine, limits, transport, budget)
                 connections.add(connection)

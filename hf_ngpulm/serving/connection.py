@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from typing import Any
 
+import numpy as np
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from ..audio.resampling import Resampler
@@ -21,6 +22,7 @@ else:
     from async_timeout import timeout  # asyncio.wait_for, before 3.12, loses cancellations: who is cancelled goes on for ever
 
 log = logging.getLogger(__name__)
+SHUTTING_DOWN = "the server is shutting down"
 _REASON = 120  # bytes of a reason that fit in a close frame
 
 
@@ -49,8 +51,7 @@ class Connection:
         self.ws, self.engine, self.limits, self.transport = ws, engine, limits, transport
         self.session: Session | None = None
         self._loop = asyncio.get_running_loop()
-        self._room = asyncio.Event()
-        self._news = asyncio.Event()
+        self._room, self._news = asyncio.Event(), asyncio.Event()
         self._unsent: deque[dict[str, Any]] = deque()
         self._partial: dict[str, Any] | None = None
         self._budget = budget or PhraseBudget(limits)
@@ -83,7 +84,7 @@ class Connection:
         """Decode what the client has sent, tell it, and close."""
         self._farewell = WSCloseCode.GOING_AWAY
         if self.session is None:
-            self._deliver({"type": "failed", "code": WSCloseCode.GOING_AWAY, "reason": "the server is shutting down"})
+            self._deliver({"type": "failed", "code": WSCloseCode.GOING_AWAY, "reason": SHUTTING_DOWN})
         elif not self._ended:
             self._ended = True
             self.engine.end(self.session)
@@ -101,22 +102,16 @@ class Connection:
             hello.settings["phrases"] = await self._context(hello.settings)
         self.session = Session(hello.settings, self._deliver_from_thread)
         self.engine.enter(self.session)
-        most = self.limits.buffered_seconds * recognizer.sampling_rate
         while True:
             message = await self._receive(None if self._ended else self.limits.idle_seconds)
             if message is None or self._is_gone():
                 return WSCloseCode.OK, ""  # what a client that is gone has sent before isn't decoded
+            if self._ended and self._farewell == WSCloseCode.GOING_AWAY:
+                continue
             if self._ended:
-                if self._farewell == WSCloseCode.GOING_AWAY:
-                    continue
                 raise messages.ProtocolError("a message after the end")
             if message.type == WSMsgType.BINARY:
-                samples = resample(messages.samples(message.data, hello.encoding))
-                if len(samples):
-                    self.engine.push(self.session, samples)
-                while self.session.backlog > most and not self._is_gone():
-                    self._room.clear()
-                    await self._room.wait()
+                await self._push(self.session, resample(messages.samples(message.data, hello.encoding)))
                 continue
             said = messages.parse(message.data)
             if said["type"] == "set_context":
@@ -131,6 +126,14 @@ class Connection:
                 self.engine.end(self.session)
             else:
                 raise messages.ProtocolError(f"unknown type: {said['type'][:40]}")
+
+    async def _push(self, session: Session, samples: np.ndarray) -> None:
+        """Hand audio on, and wait until the client has no more waiting to be decoded than it may."""
+        if len(samples):
+            self.engine.push(session, samples)
+        while session.backlog > self.limits.buffered_seconds * self.engine.recognizer.sampling_rate and not self._is_gone():
+            self._room.clear()
+            await self._room.wait()
 
     async def _context(self, settings: dict[str, Any]) -> Any:
         """Return what the client's stream is to follow; nothing that comes after it is read before it is there."""
@@ -184,16 +187,18 @@ class Connection:
             await self._news.wait()
             self._news.clear()
             while self._unsent or self._partial is not None:
-                event = self._unsent.popleft() if self._unsent else self._partial
-                if event is self._partial:
-                    self._partial = None
-                assert event is not None
+                event = self._unsent.popleft() if self._unsent else self._taken_partial()
                 if event["type"] == "failed":
                     return event["code"], event["reason"]
                 async with timeout(self.limits.send_seconds):
                     await self.ws.send_json(event)
                 if event["type"] == "done":
-                    return self._farewell, "the server is shutting down" if self._farewell == WSCloseCode.GOING_AWAY else ""
+                    return self._farewell, SHUTTING_DOWN if self._farewell == WSCloseCode.GOING_AWAY else ""
+
+    def _taken_partial(self) -> dict[str, Any]:
+        event, self._partial = self._partial, None
+        assert event is not None
+        return event
 
     def _is_gone(self) -> bool:
         return self.transport is not None and self.transport.is_closing()

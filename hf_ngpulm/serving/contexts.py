@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import count
+from queue import PriorityQueue
 from typing import Any
 
 
@@ -24,11 +25,9 @@ class ContextMaker:
 
     def __init__(self, make: Callable[..., Any]) -> None:
         self.make = make
-        self._asked: list[tuple[float, int, dict[str, Any], Future[Any]]] = []
+        self._asked: PriorityQueue[tuple[float, int, dict[str, Any] | None, Future[Any]]] = PriorityQueue()
         self._turn = 0.0
         self._numbers = count()
-        self._changed = threading.Condition()
-        self._stopping = False
         self._thread = threading.Thread(target=self._run, name="hf-ngpulm-contexts", daemon=True)
 
     def start(self) -> None:
@@ -36,12 +35,10 @@ class ContextMaker:
 
     def stop(self) -> None:
         """End the thread; what hasn't been made is cancelled."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
+        self._asked.put((-math.inf, 0, None, Future()))
         self._thread.join()
-        for *_, future in self._asked:
-            future.cancel()
+        while not self._asked.empty():
+            self._asked.get()[-1].cancel()
 
     async def of(self, settings: dict[str, Any], cost: float) -> Any:
         """Return what streams follow; nobody waits for it but who awaits this, and where they are cancelled it isn't made.
@@ -54,22 +51,17 @@ class ContextMaker:
             ValueError: what `make` raises for bad settings.
         """
         future: Future[Any] = Future()
-        with self._changed:
-            heapq.heappush(self._asked, (self._turn + cost, next(self._numbers), settings, future))
-            self._changed.notify()
+        self._asked.put((self._turn + cost, next(self._numbers), settings, future))
         return await asyncio.wrap_future(future)
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                while not (self._asked or self._stopping):
-                    self._changed.wait()
-                if self._stopping:
-                    return
-                self._turn, _, settings, future = heapq.heappop(self._asked)
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(self.make(**settings))
-            except Exception as error:
-                future.set_exception(error)
+            turn, _, settings, future = self._asked.get()
+            if settings is None:
+                return
+            self._turn = turn
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(self.make(**settings))
+                except Exception as error:
+                    future.set_exception(error)

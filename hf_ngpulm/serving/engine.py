@@ -7,8 +7,8 @@ import sys
 import threading
 import time
 import warnings
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -39,15 +39,20 @@ class Session:
     """
 
     def __init__(self, settings: dict[str, Any], deliver: Callable[[dict[str, Any]], None]) -> None:
-        self.settings = settings
-        self.deliver = deliver
+        self.settings, self.deliver = settings, deliver
         self.backlog = 0
         # Left for the decoding thread, under the engine's lock.
-        self.pieces: deque[np.ndarray] = deque()
+        self.pieces: list[np.ndarray] = []
         self.context: tuple[Any] | None = None
         self.ended = False
         # The decoding thread's own.
         self.sid: int | None = None
+
+    def taken(self) -> tuple[list[np.ndarray], tuple[Any] | None, bool]:
+        """Return what was left since the last time."""
+        left = self.pieces, self.context, self.ended
+        self.pieces, self.context = [], None
+        return left
 
 
 class Engine:
@@ -95,38 +100,37 @@ class Engine:
     # What connections say; any thread may.
 
     def enter(self, session: Session) -> None:
-        with self._changed:
+        with self._told():
             self._sessions.append(session)
-            self._wake()
 
     def leave(self, session: Session) -> None:
         """Free a session's stream, whether it has ended or not."""
-        with self._changed:
+        with self._told():
             if session in self._sessions:
                 self._sessions.remove(session)
-            self._wake()
 
     def push(self, session: Session, samples: np.ndarray) -> None:
         """Take audio at the recogniser's rate, float32 `[N]`."""
-        with self._changed:
+        with self._told():
             session.pieces.append(samples)
             session.backlog += len(samples)
-            self._wake()
 
     def set_context(self, session: Session, context: Any) -> None:
         """Follow what `contexts` has made of other phrases, or None; of several before a step the last one counts."""
-        with self._changed:
+        with self._told():
             session.context = (context,)
-            self._wake()
 
     def end(self, session: Session) -> None:
-        with self._changed:
+        """Have the rest decoded, and no more taken."""
+        with self._told():
             session.ended = True
-            self._wake()
 
-    def _wake(self) -> None:
-        self._is_new = True
-        self._changed.notify()
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        with self._changed:
+            yield
+            self._is_new = True
+            self._changed.notify()
 
     # The decoding thread.
 
@@ -140,7 +144,7 @@ class Engine:
                 if self._stopping:
                     break
                 self._is_new = False
-                sessions = [(session, self._taken(session)) for session in self._sessions]
+                sessions = [(session, session.taken()) for session in self._sessions]
             try:
                 busy = self._round(sessions)
             except Exception:
@@ -152,12 +156,6 @@ class Engine:
                 time.sleep(max(0.0, begin + self.tick - time.monotonic()))
         for session in list(self._streams.values()):
             self._free(session)
-
-    def _taken(self, session: Session) -> tuple[list[np.ndarray], tuple[Any] | None, bool]:
-        taken = list(session.pieces), session.context, session.ended
-        session.pieces.clear()
-        session.context = None
-        return taken
 
     def _round(self, sessions: list[tuple[Session, Any]]) -> bool:
         """Take in what clients said, decode one chunk of each; whether there is more to decode."""
@@ -173,7 +171,6 @@ class Engine:
             except Exception:
                 log.exception("a client's stream is closed")
                 self._fail(session, 1011, "the server failed")
-        partials: dict[int, Partial]
         try:
             partials = self.recognizer.step()
         except StreamError as error:
@@ -185,7 +182,7 @@ class Engine:
         ready = set(self.recognizer.ready())
         for session, (_, _, ended) in sessions:
             if ended and session.sid is not None and session.sid not in ready:
-                self._finish(session)
+                self._finish(session, session.sid)
         return bool(ready)
 
     def _listen(self, session: Session, pieces: list[np.ndarray], context: tuple[Any] | None, ended: bool) -> None:
@@ -207,21 +204,18 @@ class Engine:
         session, recognizer = self._streams[sid], self.recognizer
         session.deliver(partial_event(recognizer, sid, partial))
         if partial.endpoint or partial.frames >= self.utterance_frames:
-            begin = recognizer.utterance_begin(sid)
-            self._deliver_final(session, recognizer.reset(sid), begin)
+            self._deliver_final(session, recognizer.utterance_begin(sid), recognizer.reset(sid))
         with self._changed:
             session.backlog = sum(map(len, session.pieces)) + self.recognizer.encoder.waiting(sid)
         session.deliver({"type": "room"})
 
-    def _finish(self, session: Session) -> None:
-        sid = session.sid
-        assert sid is not None
+    def _finish(self, session: Session, sid: int) -> None:
         begin = self.recognizer.utterance_begin(sid)
         self._forget(session)
-        self._deliver_final(session, self.recognizer.close(sid), begin)
+        self._deliver_final(session, begin, self.recognizer.close(sid))
         session.deliver({"type": "done"})
 
-    def _deliver_final(self, session: Session, hypotheses: list[Any], begin: float) -> None:
+    def _deliver_final(self, session: Session, begin: float, hypotheses: list[Any]) -> None:
         final = final_event(hypotheses, begin)
         if final is not None:
             session.deliver(final)

@@ -120,13 +120,12 @@ class Places:
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits
         self._clock = clock
-        self._taken = 0
-        self._of_address: Counter[str] = Counter()
+        self._taken: Counter[str | None] = Counter()  # by address
         self._budgets: dict[str, PhraseBudget] = {}  # of addresses: who leaves and comes again has no new one
 
     def __len__(self) -> int:
         """Return clients that have a place."""
-        return self._taken
+        return self._taken.total()
 
     @contextmanager
     def taken(self, address: str | None) -> Iterator[PhraseBudget]:
@@ -141,26 +140,16 @@ class Places:
         Raises:
             Full: there is no place, or none for this address.
         """
-        if self._taken >= self.limits.clients:
+        most, of_address = self.limits.clients_per_address, None
+        if len(self) >= self.limits.clients:
             raise Full("the server is full; try again later")
-        if address is None:
-            self._taken += 1
-            try:
-                yield PhraseBudget(self.limits, clock=self._clock)
-            finally:
-                self._taken -= 1
-            return
-        most = self.limits.clients_per_address
-        if self._of_address[address] >= most:
-            raise Full(f"{most} clients of {address} are connected, as many as may be; try again later")
-        self._budgets = {name: left for name, left in self._budgets.items() if name in self._of_address or not left.is_full}
-        of_address = self._budgets.setdefault(address, PhraseBudget(self.limits, most, clock=self._clock))
-        self._taken += 1
-        self._of_address[address] += 1
+        if address is not None:
+            if self._taken[address] >= most:
+                raise Full(f"{most} clients of {address} are connected, as many as may be; try again later")
+            self._budgets = {name: left for name, left in self._budgets.items() if self._taken[name] or not left.is_full}
+            of_address = self._budgets.setdefault(address, PhraseBudget(self.limits, most, clock=self._clock))
+        self._taken[address] += 1
         try:
             yield PhraseBudget(self.limits, within=of_address, clock=self._clock)
         finally:
-            self._taken -= 1
-            self._of_address[address] -= 1
-            if not self._of_address[address]:
-                del self._of_address[address]
+            self._taken -= Counter([address])  # which keeps no zeros

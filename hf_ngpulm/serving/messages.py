@@ -66,10 +66,8 @@ def set_context(message: dict[str, Any], limits: Limits) -> dict[str, Any]:
 def context(message: dict[str, Any], limits: Limits) -> dict[str, Any]:
     """Return phrases and their weight, as far as they are there."""
     settings: dict[str, Any] = {}
-    if message.get("phrases"):
+    if message.get("phrases") not in (None, []):
         settings["phrases"] = _phrases(message["phrases"], limits)
-    elif message.get("phrases") not in (None, []):
-        raise ProtocolError("phrases should be a list")
     if "phrase_weight" in message:
         settings["phrase_weight"] = _weight("phrase_weight", message["phrase_weight"], -MOST_WEIGHT)
     return settings
@@ -92,25 +90,24 @@ def _phrases(given: Any, limits: Limits) -> list[str | tuple[str, float]]:
         raise ProtocolError("phrases should be a list")
     if len(given) > limits.phrases:
         raise ProtocolError(f"{len(given)} phrases; at most {limits.phrases} are taken")
-    found: list[str | tuple[str, float]] = []
-    size = 0
-    for item in given:
-        text, weight = item if isinstance(item, list) and len(item) == 2 else (item, None)
-        if not isinstance(text, str) or not text.strip():
-            raise ProtocolError("a phrase should be a text that isn't empty, or a pair of one and its weight")
-        if len(text) > limits.phrase_characters:
-            raise ProtocolError(f"a phrase of {len(text)} characters; at most {limits.phrase_characters} are taken")
-        try:
-            size += len(text.encode())
-        except UnicodeEncodeError:
-            raise ProtocolError(f"a phrase with half of a surrogate pair, which isn't text: {text!a}") from None
-        if isinstance(item, list):
-            found.append((text, _weight("a phrase's weight", weight, -MOST_WEIGHT)))
-        else:
-            found.append(text)
+    found = [_phrase(item, limits) for item in given]
+    size = sum(len((item if isinstance(item, str) else item[0]).encode()) for item in found)
     if size > limits.phrase_bytes:
         raise ProtocolError(f"phrases of {size} bytes in all; at most {limits.phrase_bytes} are taken")
     return found
+
+
+def _phrase(item: Any, limits: Limits) -> str | tuple[str, float]:
+    text, *weight = item if isinstance(item, list) and len(item) == 2 else (item,)
+    if not isinstance(text, str) or not text.strip():
+        raise ProtocolError("a phrase should be a text that isn't empty, or a pair of one and its weight")
+    if len(text) > limits.phrase_characters:
+        raise ProtocolError(f"a phrase of {len(text)} characters; at most {limits.phrase_characters} are taken")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ProtocolError(f"a phrase with half of a surrogate pair, which isn't text: {text!a}") from None
+    return (text, _weight("a phrase's weight", weight[0], -MOST_WEIGHT)) if weight else text
 
 
 def _weight(name: str, value: Any, least: float) -> float:
@@ -127,4 +124,4 @@ def _only(message: dict[str, Any], known: set[str]) -> None:
 
 
 def _no_constant(name: str) -> float:
-    raise ValueError(name)
+    raise ValueError(f"{name} isn't JSON")

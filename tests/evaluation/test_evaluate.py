@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from contextlib import closing
 from types import SimpleNamespace
 
 import jiwer
@@ -20,8 +21,8 @@ from hf_ngpulm import NGramLM
 from hf_ngpulm.audio.files import read_audio
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.evaluation import Recording, SettingsMismatchError, Utterance, evaluate, read_recordings, read_results
-from hf_ngpulm.evaluation.loading import BATCHES_PER_WINDOW, Loader, batches
-from hf_ngpulm.evaluation.parts import Parts
+from hf_ngpulm.evaluation.loading import BATCHES_PER_WINDOW, ahead, batches, steps
+from hf_ngpulm.evaluation.processes import Parts
 from hf_ngpulm.evaluation.recognition import Recogniser, cut_where_quiet
 
 DEMO = bundled("examples/speech/harbour")
@@ -314,11 +315,11 @@ def test_loading_runs_ahead_but_not_far(asr, clips):
             yield [number]
 
     before = threading.active_count()
-    with Loader(clips, chosen(), recogniser, 1) as loader:
-        first = next(iter(loader))
+    with closing(ahead(steps(clips, chosen(), recogniser, 1))) as loaded:
+        first, end = next(loaded), next(loaded)
         time.sleep(0.5)
-        assert first.ends_batch and 3 <= len(started) <= 7
+        assert first.numbers == (0,) and first.ends and end is None and 3 <= len(started) <= 7
     assert threading.active_count() == before  # also where the loop was left early
     broken = SimpleNamespace(sampling_rate=16000, is_long=lambda _: 1 / 0)
-    with pytest.raises(ZeroDivisionError), Loader(clips, iter([[0]]), broken, 1) as loader:
-        list(loader)
+    with pytest.raises(ZeroDivisionError):
+        list(ahead(steps(clips, [[0]], broken, 1)))

@@ -16,8 +16,7 @@ import pytest
 from hf_ngpulm.cli.app import run
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.evaluation import read_results
-from hf_ngpulm.evaluation.parts import Parts
-from hf_ngpulm.evaluation.processes import Signs, Watch, WorkerLostError, rank_and_size, sign_path
+from hf_ngpulm.evaluation.processes import Parts, Watch, WorkerLostError, rank_and_size
 
 DEMO = bundled("examples/speech/harbour")
 MODEL = str(bundled("examples/models/ctc"))
@@ -202,49 +201,67 @@ def test_a_line_that_was_cut_short_is_dropped(tmp_path, cut):
     assert [record["number"] for record in Parts(tmp_path / "r.jsonl", {"a": 1}).found()] == [0, 7]
 
 
-def test_signs_of_life(tmp_path):
-    def watched(patience=30.0):
-        sign_path(tmp_path, 1).unlink(missing_ok=True)
-        return Watch(tmp_path, 2, patience)
+OTHER = """
+import sys, time
+from hf_ngpulm.evaluation.processes import Parts
+parts = Parts(sys.argv[1], {}, 1)
+parts.open()
+print("open", flush=True)
+time.sleep(60)
+"""
 
-    with Signs(tmp_path, 1):
-        while not sign_path(tmp_path, 1).exists():
-            time.sleep(0.01)
-        begin = time.monotonic()
-        watch = watched(patience=1.2)
-        watch.wait(lambda: time.monotonic() - begin > 2, "")  # it lives longer than patience lasts
-    watch = watched(patience=0.3)
-    with pytest.raises(WorkerLostError, match=r"process 1 has given no sign of life for 0\.3 s\. Again"):
+
+@pytest.fixture
+def other(tmp_path):
+    """Start process 1 of two, which opens its file and never ends by itself."""
+    started = []
+
+    def start():
+        command = [sys.executable, "-c", OTHER, str(tmp_path / "r.jsonl")]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout.readline() == "open\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_process_that_dies_is_noticed(tmp_path, other):
+    parts = Parts(tmp_path / "r.jsonl", {})
+    watch = Watch(parts, 2, patience=0.3)
+    with pytest.raises(WorkerLostError, match=r"process 1 has died, or not begun within 0\.3 s\. Again"):
         watch.wait(lambda: False, "Again")
-    watch = watched()
-    with pytest.raises(RuntimeError, match="broken"), Signs(tmp_path, 1):
-        raise RuntimeError("broken")
-    with pytest.raises(WorkerLostError, match=r"process 1 failed \(RuntimeError: broken\)"):
-        watch.wait(lambda: False, "")
-    watch = watched()
-    sign_path(tmp_path, 1).write_text(sign_of_a_dead_process())
-    with pytest.raises(WorkerLostError, match="process 1 has died"):
+    first = other()
+    begin = time.monotonic()
+    watch.wait(lambda: time.monotonic() - begin > 0.6, "")  # it lives, longer than patience lasts
+    first.send_signal(signal.SIGKILL)
+    with pytest.raises(WorkerLostError, match="process 1 has died, or failed"):
         watch.wait(lambda: False, "")
     watch.wait(lambda: True, "")  # all is there, whoever is dead
 
 
-def sign_of_a_dead_process():
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    return json.dumps({"host": socket.gethostname(), "pid": ended.pid, "state": "running"})
+def test_a_file_from_before(tmp_path, other):
+    """It is an earlier run's, or that of a process that began before the first one looked, and may be dead by now."""
+    other().send_signal(signal.SIGKILL)
+    patient, watch = (Watch(Parts(tmp_path / "r.jsonl", {}), 2, patience) for patience in (30, 0.3))
+    begin = time.monotonic()
+    patient.wait(lambda: time.monotonic() - begin > 0.6, "")
+    with pytest.raises(WorkerLostError, match="or not begun"):
+        watch.wait(lambda: False, "")
+    again = other()
+    begin = time.monotonic()
+    for each in (patient, Watch(Parts(tmp_path / "r.jsonl", {}), 2, patience=0.3)):
+        each.wait(lambda: time.monotonic() - begin > 0.6, "")
+    again.send_signal(signal.SIGKILL)
+    with pytest.raises(WorkerLostError, match="process 1 has died, or failed"):
+        patient.wait(lambda: False, "")
 
 
-def test_a_sign_from_before(tmp_path):
-    """It is an earlier run's, and will be replaced, or that of a process that was killed before the first one looked."""
-    sign = sign_path(tmp_path, 1)
-    for state, told in (("running", "has died"), ("failed", "failed"), ("done", "has ended without")):
-        sign.write_text(sign_of_a_dead_process().replace("running", state))
-        watch = Watch(tmp_path, 2, patience=0.2)
-        with pytest.raises(WorkerLostError, match=f"process 1 {told}"):
-            watch.wait(lambda: False, "")
-        watch = Watch(tmp_path, 2)
-        assert watch._lost(1) is None
-        sign.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "state": "running"}))
-        assert watch._lost(1) is None
-        sign.write_text(sign_of_a_dead_process())
-        assert watch._lost(1) == "has died"
+def test_opened_when_all_is_done_already(tmp_path):
+    parts = Parts(tmp_path / "r.jsonl", {})
+    parts.open()
+    parts.leave()
+    assert not list(tmp_path.iterdir())

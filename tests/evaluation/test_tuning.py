@@ -18,7 +18,7 @@ from hf_ngpulm import CTCDecoder, GraphDecoder, NGramLM, TokenizerMismatchError,
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.config.tuned import ModelIdentity
 from hf_ngpulm.evaluation import Recording, character_errors, tune_weights
-from hf_ngpulm.evaluation.tuning.outputs import KeptTensors
+from hf_ngpulm.evaluation.tuning.dataset import KeptTensors
 
 DEMO = bundled("examples/speech/harbour")
 TASK = "automatic-speech-recognition"

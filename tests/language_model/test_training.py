@@ -129,7 +129,7 @@ def test_a_broken_story_is_refused(tmp_path, entry, value):
     config = json.loads((tmp_path / "config.json").read_text())
     config["training"][entry] = value
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(NGramFormatError, match=f"training.{entry} can't be"):
+    with pytest.raises(NGramFormatError, match=f"training.{entry} should be"):
         NGramLM.from_pretrained(tmp_path)
     config["training"] = "long"
     (tmp_path / "config.json").write_text(json.dumps(config))

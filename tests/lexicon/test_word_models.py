@@ -90,9 +90,9 @@ def test_saved_and_loaded(arpa, tmp_path):
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("num_words", -1, "words.num_words can't be '-1'"),
-        ("case", "title", "words.case can't be 'title'"),
-        ("unk_token_cost", "much", "words.unk_token_cost can't be 'much'"),
+        ("num_words", -1, "words.num_words should be a whole number from 0 to 2147483647, is '-1'"),
+        ("case", "title", "words.case should be one of .*, is 'title'"),
+        ("unk_token_cost", "much", "words.unk_token_cost should be a number from 0 to 1e.30, is 'much'"),
         ("context_length", 2**20, "its context length is 1048576"),
         ("num_contexts", 2**30, "words.num_contexts is 1073741824, but there are"),
     ],

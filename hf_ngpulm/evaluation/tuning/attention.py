@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...pipelines import Seq2SeqNGramPipeline
-from ..recognition import cut_where_quiet
-from .outputs import KeptTensors
-from .sweeps import LONGEST, Settings, Sweep
-from .utterances import Utterance
+from ..recognition import LONGEST, cut_where_quiet
+from .dataset import KeptTensors, Utterance
+from .sweeps import Settings, Sweep
 
 # Sequences that are generated at once: rows times beams.
 MOST_SEQUENCES = 256
@@ -28,33 +28,19 @@ class AttentionSweep(Sweep):
     the recordings whose features are of the same shape (Whisper's all are), with all their settings.
     """
 
-    weights = ("lm_weight", "phrase_weight")
     lm_grid = "0:1:0.1"
 
     def __init__(self, kept: KeptTensors, batch_size: int, pipeline: Seq2SeqNGramPipeline) -> None:
-        super().__init__(kept, batch_size)
         self.pipeline: Any = pipeline
         self.processor = pipeline._forward_params["ngram_decoder"]
+        super().__init__(kept, batch_size, self.processor.fusion, pipeline.model)
         self.encoder = _RememberingEncoder(pipeline.model, kept)
+        settings, usual = pipeline._ngram_settings or {}, {"unscored": "kept", "score_eos": True, "prompt_context": False}
+        self.num_beams = self._num_beams()
+        self.search = {"num_beams": self.num_beams}
+        self.search |= {name: settings[name] for name, value in usual.items() if settings.get(name, value) != value}
         self._pieces: list[list[dict[str, Any]]] = []  # of each recording
         self._parts: list[list[int]] = []  # how many of them each of its parts has, if it was cut
-
-    @property
-    def fusion(self) -> Any:
-        return self.processor.fusion
-
-    @property
-    def model(self) -> Any:
-        return self.pipeline.model
-
-    def search(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"num_beams": self._num_beams()}
-        settings = self.pipeline._ngram_settings or {}
-        usual = {"unscored": "kept", "score_eos": True, "prompt_context": False}
-        return found | {name: settings[name] for name, value in usual.items() if settings.get(name, value) != value}
-
-    def standing(self) -> dict[str, Any]:
-        return {"lm_weight": self.fusion.weight, "phrase_weight": self.fusion.phrase_weight}
 
     def hold(self, utterances: Iterable[Utterance]) -> Iterator[Utterance]:
         rate = self.pipeline.feature_extractor.sampling_rate
@@ -75,51 +61,39 @@ class AttentionSweep(Sweep):
         return _Held(self.kept.add(value), tuple(value.shape)) if isinstance(value, Tensor) else value
 
     def decode(self, numbers: Sequence[int], settings: Sequence[Settings]) -> Iterator[tuple[int, int, str]]:
-        waiting: dict[tuple[int, int], list[Any]] = {}  # what came out for the pieces of a row, as far as it has
+        found: dict[tuple[int, int], list[Any]] = {}  # what came out for the pieces of a row
         rows = []
-        for number in numbers:
-            pieces = self._pieces[number]
-            for i in range(len(settings)):
-                if pieces:
-                    waiting[number, i] = [None] * len(pieces)
-                else:  # nothing to hear
-                    yield number, i, ""
-            rows += [(number, i, place) for place in range(len(pieces)) for i in range(len(settings))]
-        rows.sort(key=lambda row: (self._shapes(row[0], row[2]), row[0], row[2]))
-        most = max(MOST_SEQUENCES // self._num_beams(), 1)
-        while rows:
-            shapes, count = self._shapes(rows[0][0], rows[0][2]), 1
-            while count < min(len(rows), most) and self._shapes(rows[count][0], rows[count][2]) == shapes:
-                count += 1
-            batch, rows = rows[:count], rows[count:]
-            for (number, i, place), output in zip(batch, self._outputs(batch, settings)):
-                waiting[number, i][place] = output
-                if all(found is not None for found in waiting[number, i]):
-                    outputs = waiting.pop((number, i))
-                    yield number, i, self._text(outputs, self._parts[number])
+        for number, i in itertools.product(numbers, range(len(settings))):
+            pieces = range(len(self._pieces[number]))
+            if not pieces:  # nothing to hear
+                yield number, i, ""
+            found[number, i] = [None for _ in pieces]
+            rows += [(number, i, place) for place in pieces]
+        rows.sort(key=lambda row: (self._shapes(row), row[0], row[2], row[1]))
+        for _, alike in itertools.groupby(rows, self._shapes):
+            while batch := list(itertools.islice(alike, max(MOST_SEQUENCES // self.num_beams, 1))):
+                for (number, i, place), output in zip(batch, self._outputs(batch, settings)):
+                    found[number, i][place] = output
+                    if all(output is not None for output in found[number, i]):
+                        yield number, i, self._text(found.pop((number, i)), self._parts[number])
 
     def _text(self, outputs: list[Any], parts: list[int]) -> str:
         found, params = iter(outputs), self.pipeline._postprocess_params
-        texts = [self.pipeline.postprocess(list(islice(found, count)), **params)["text"] for count in parts]
+        texts = [self.pipeline.postprocess(list(itertools.islice(found, count)), **params)["text"] for count in parts]
         return texts[0] if len(texts) == 1 else " ".join(filter(None, map(str.strip, texts)))
 
-    def _shapes(self, number: int, place: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        piece = self._pieces[number][place]
-        return tuple((name, value.shape) for name, value in sorted(piece.items()) if isinstance(value, _Held))
+    def _shapes(self, row: tuple[int, int, int]) -> list[tuple[str, tuple[int, ...]]]:
+        number, _, place = row
+        return sorted((name, value.shape) for name, value in self._pieces[number][place].items() if isinstance(value, _Held))
 
     def _outputs(self, rows: list[tuple[int, int, int]], settings: Sequence[Settings]) -> list[dict[str, Any]]:
         """Return what the pipeline's model says to a batch of pieces, row by row."""
         pieces = [self._pieces[number][place] for number, _, place in rows]
-        read: dict[int, Tensor] = {}
+        read = cache(self.kept.__getitem__)
         inputs: dict[str, Any] = {}
         for name, value in pieces[0].items():
-            if isinstance(value, _Held):
-                for piece in pieces:
-                    number = piece[name].number
-                    read[number] = self.kept[number] if number not in read else read[number]
-                inputs[name] = torch.cat([read[piece[name].number] for piece in pieces])
-            else:
-                inputs[name] = [piece[name] for piece in pieces]
+            values = [piece[name] for piece in pieces]
+            inputs[name] = torch.cat([read(held.number) for held in values]) if isinstance(value, _Held) else values
         weights = {
             ("weight" if name == "lm_weight" else name): torch.tensor([settings[i][name] for _, i, _ in rows])
             for name in settings[0]
@@ -142,11 +116,11 @@ class AttentionSweep(Sweep):
         return given.get("num_beams") or pipeline.generation_config.num_beams or 1  # before version 5
 
 
-class _Held:
+class _Held(NamedTuple):
     """A tensor that is kept."""
 
-    def __init__(self, number: int, shape: tuple[int, ...]) -> None:
-        self.number, self.shape = number, shape
+    number: int
+    shape: tuple[int, ...]
 
 
 def _of_row(outputs: dict[str, Any], row: int, rows: int) -> dict[str, Any]:

@@ -1,68 +1,53 @@
-"""What tuning found."""
+"""What tuning found, and an image of it."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from ...common.files import write_beside
 from ...config.tuned import ModelIdentity, TunedDecoding
-from ..counts import ErrorCounts, Normalisation, character_errors, word_errors
+from ..counts import Normalisation, character_errors, word_errors
 from ..entities import EntityErrors, entity_errors
+from ..results import EDITS, Scores
 from ..significance import Interval
 
-MEASURES = ("wer", "cer", "entity_wer")
+MEASURES = {"wer": "WER", "cer": "CER", "entity_wer": "entity WER"}
+# Lines differ in marker, dashes and grey, so that they can be read in grey print too.
+STYLES: list[dict[str, Any]] = [
+    {"color": "black", "linestyle": "-", "marker": "o"},
+    {"color": "0.35", "linestyle": "--", "marker": "s"},
+    {"color": "0.15", "linestyle": ":", "marker": "^"},
+    {"color": "0.55", "linestyle": "-.", "marker": "D"},
+    {"color": "0.45", "linestyle": (0, (5, 1, 1, 1, 1, 1)), "marker": "v"},
+    {"color": "0.65", "linestyle": (0, (1, 3)), "marker": "x"},
+]
+NAMES = {"lm_weight": "LM weight", "phrase_weight": "phrase weight", "ilm_weight": "internal LM weight", "beta": "beta"}
+
+Rate = Callable[[Scores], float]
 
 
 @dataclass(frozen=True)
-class TuningPoint:
+class TuningPoint(Scores):
     """How good transcripts are with a setting.
 
     Args:
-        setting: the weights, by name.
         words, characters: errors; `words.rate` is the WER.
         entities: errors on entities, where the dataset lists any.
+        setting: the weights, by name.
     """
 
     setting: dict[str, float]
-    words: ErrorCounts = field(repr=False)
-    characters: ErrorCounts = field(repr=False)
-    entities: EntityErrors | None = field(default=None, repr=False)
-
-    @property
-    def wer(self) -> float:
-        return self.words.rate
-
-    @property
-    def cer(self) -> float:
-        return self.characters.rate
-
-    @property
-    def entity_wer(self) -> float:
-        """NaN where there are no entities."""
-        return math.nan if self.entities is None else self.entities.entity_wer
-
-    def counts(self, by: str) -> ErrorCounts:
-        """Return the errors that a measure counts."""
-        if by == "entity_wer":
-            assert self.entities is not None
-            return self.entities.entities
-        return self.words if by == "wer" else self.characters
 
     def to_dict(self) -> dict[str, Any]:
-        words = self.words
-        found: dict[str, Any] = {**self.setting, "wer": self.wer, "cer": self.cer}
-        found |= {"substitutions": words.substitutions, "deletions": words.deletions, "insertions": words.insertions}
-        found["words"] = words.length
-        if self.entities is not None:
-            matches = self.entities.matches
-            rates = {"entity_wer": self.entity_wer, "precision": matches.precision, "recall": matches.recall, "f1": matches.f1}
-            found |= {name: None if math.isnan(rate) else rate for name, rate in rates.items()}
-        return found
+        of_entities = {"entity_wer": self.entity_wer, **self.of_matches} if self.entities is not None else {}
+        rates = {name: None if math.isnan(rate) else rate for name, rate in of_entities.items()}
+        return {**self.setting, "wer": self.wer, "cer": self.cer, **self.edits, **rates}
 
 
 @dataclass(frozen=True)
@@ -116,33 +101,16 @@ class TuningResult:
         weights = {**self.fixed, **self.best.setting}
         if "lm_weight" not in weights:
             raise ValueError("there is no one weight of a language model that it could remember")
-        counts = self.best.counts(self.by)
+        counts = self.best.counts[self.by]
         measured: dict[str, float | int | str] = {"by": self.by, "rate": round(counts.rate, 6), "length": counts.length}
         return TunedDecoding(self.model, {**weights, **self.search}, measured)
 
     def to_dict(self) -> dict[str, Any]:
-        interval = {
-            "rate": self.interval.rate,
-            "low": self.interval.low,
-            "high": self.interval.high,
-            "level": self.interval.level,
-        }
-        return {
-            "by": self.by,
-            "model": None if self.model is None else self.model.name,
-            "search": self.search,
-            "fixed": self.fixed,
-            "utterances": self.utterances,
-            "best": self.best.to_dict(),
-            "interval": interval,
-            "baseline": self.baseline.to_dict(),
-            "held_out": None if self.held_out is None else self.held_out.to_dict(),
-            "held_out_baseline": None if self.held_out_baseline is None else self.held_out_baseline.to_dict(),
-            "recordings": self.recordings,
-            "unreadable": list(self.unreadable),
-            "warnings": list(self.warnings),
-            "points": [point.to_dict() for point in self.points],
-        }
+        found = dict(vars(self)) | {"model": None if self.model is None else self.model.name, "interval": vars(self.interval)}
+        for name in ("best", "baseline", "held_out", "held_out_baseline"):
+            found[name] = None if found[name] is None else found[name].to_dict()
+        found |= {name: list(found[name]) for name in ("unreadable", "warnings")}
+        return found | {"points": [point.to_dict() for point in found.pop("points")]}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to a JSON file."""
@@ -155,9 +123,7 @@ class TuningResult:
         Args:
             path: of the image; its ending says the kind (`.png`, `.pdf`, `.svg`).
         """
-        from .plots import draw
-
-        draw(self, path)
+        _draw(self, path)
 
 
 class Scorer:
@@ -177,17 +143,67 @@ class Scorer:
 
     def point(self, setting: dict[str, float], numbers: Sequence[int], texts: Sequence[str]) -> TuningPoint:
         """Return how good the transcripts of some utterances are."""
-        each = list(zip(numbers, texts))
-        new = [pair for pair in each if pair not in self._known]
+        pairs = list(zip(numbers, texts))
+        new = [pair for pair in pairs if pair not in self._known]
         if new:
             said, heard = [self.references[number] for number, _ in new], [text for _, text in new]
-            found: list[Any] = [count(said, heard, self.normalise).utterances for count in (word_errors, character_errors)]
+            counted: list[Any] = [count(said, heard, self.normalise) for count in (word_errors, character_errors)]
             if self.entities is not None:
                 errors = entity_errors(said, heard, [self.entities[number] for number, _ in new], self.normalise)
-                found += [part.utterances for part in (errors.entities, errors.others, errors.matches)]
-            self._known.update(zip(new, zip(*found)))
-        counts = [list(part) for part in zip(*(self._known[pair] for pair in each))]
-        entities = None
-        if self.entities is not None:
-            entities = EntityErrors(*(type(part[0]).together(part) for part in counts[2:]))
-        return TuningPoint(setting, ErrorCounts.together(counts[0]), ErrorCounts.together(counts[1]), entities)
+                counted += [errors.entities, errors.others, errors.matches]
+            self._known.update(zip(new, zip(*(counts.utterances for counts in counted))))
+        words, characters, *of_entities = (type(part[0]).together(part) for part in zip(*(self._known[pair] for pair in pairs)))
+        return TuningPoint(words, characters, EntityErrors(*of_entities) if of_entities else None, setting)
+
+
+def _draw(result: TuningResult, path: str | os.PathLike[str]) -> None:
+    """Draw a panel for each rate, against the first weight that was varied, with a line for each value of a second one; of
+    further weights the best values."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    best = result.best.setting
+    varied = [name for name in best if len({point.setting[name] for point in result.points}) > 1] or list(best)
+    first, second = varied[0], varied[1] if len(varied) > 1 else None
+    fixed = {name: value for name, value in best.items() if name not in (first, second)}
+    points = [point for point in result.points if fixed.items() <= point.setting.items()]
+    points.sort(key=lambda point: point.setting[first])
+    values = [None] if second is None else _lines(result, points, second)
+    rates = _rates(result)
+    rows = (len(rates) + 1) // 2
+    figure, panels = pyplot.subplots(rows, 2, figsize=(9.6, 3.6 * rows), layout="constrained", sharex=True, squeeze=False)
+    for panel, (name, rate) in zip(panels.flat, rates.items()):
+        for value, style in zip(values, STYLES):
+            line = [point for point in points if second is None or point.setting[second] == value]
+            label = None if second is None else f"{NAMES[second]} {value:g}"
+            places = [point.setting[first] for point in line], [100 * rate(point) for point in line]
+            panel.plot(*places, label=label, markersize=4, **style)
+        panel.axhline(100 * rate(result.baseline), color="0.75", linewidth=1, zorder=0, label="without LM and phrases")
+        panel.plot(best[first], 100 * rate(result.best), marker="*", markersize=14, color="black", fillstyle="none")
+        panel.set(xlabel=NAMES[first], ylabel=f"{name} (%)")
+        panel.set_ylim(bottom=0)
+        panel.grid(alpha=0.3)
+    for panel in panels.flat[len(rates) :]:
+        panel.set_visible(False)
+    panels.flat[0].legend(fontsize="small")
+    figure.suptitle(f"best: {', '.join(f'{NAMES[name]} {value:g}' for name, value in best.items())}", fontsize="medium")
+    with write_beside(path) as beside:
+        figure.savefig(beside, dpi=150)
+    pyplot.close(figure)
+
+
+def _rates(result: TuningResult) -> dict[str, Rate]:
+    words = result.best.words.length or 1
+    found: dict[str, Rate] = {MEASURES[by]: attrgetter(by) for by in dict.fromkeys((result.by, "wer"))}
+    return found | {name: lambda point, name=name: getattr(point.words, name) / words for name in EDITS}  # type: ignore[misc]
+
+
+def _lines(result: TuningResult, points: list[TuningPoint], second: str) -> list[float]:
+    """Return the values of the second weight that get a line: the best, and those that most points have, the closest to it
+    first."""
+    best = result.best.setting[second]
+    values = [point.setting[second] for point in points]
+    by_worth = sorted(set(values), key=lambda value: (value != best, -values.count(value), abs(value - best)))
+    return sorted(by_worth[: len(STYLES)])

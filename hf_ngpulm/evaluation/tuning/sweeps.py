@@ -1,19 +1,31 @@
-"""What can be tuned: a recogniser whose outputs are kept, and decoded with many settings at once, each row with its own."""
+"""What can be tuned: a recogniser whose outputs are kept, and decoded with many settings at once, each row with its own.
+
+Here are decoders over frames: CTC models' logits, and what transducers' encoders say.
+"""
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, groupby
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
-from .outputs import KeptTensors
-from .utterances import Utterance
+from ...decoding.ctc import CTCDecoder
+from ...decoding.graph import BEAM_THRESHOLD, GraphDecoder
+from ...decoding.hypotheses import Hypothesis
+from ...decoding.transducer import TransducerDecoder
+from ...search.networks.model import TransformersTransducer
+from ..recognition import LONGEST
+from .dataset import KeptTensors, Utterance
 
 Settings = dict[str, float]
 
-LONGEST = 40.0  # seconds that models hear at once; longer recordings are cut as `evaluate` cuts them
+# Rows of a batch, and numbers of their frames together, that are decoded at once.
+MOST_ROWS, MOST_NUMBERS = 256, 1 << 26
 
 
 class Sweep(ABC):
@@ -25,38 +37,25 @@ class Sweep(ABC):
     Args:
         kept: where outputs are kept.
         batch_size: recordings that the model is given at once.
+
+    Attributes:
+        fusion: the decoder's language models and phrases.
+        phrases: what shall be recognised: one context, a list with one for each utterance, or None.
+        model: the recogniser, if it is known.
+        standing: the weights as the decoder has them; None where it has a rule.
+        search: settings of the search (not weights) that the weights are tuned for, as `hf_ngpulm.config.tuned` has them.
     """
 
-    # The weights that can differ, and the grids of a language model and of phrases for which none is given.
-    weights: ClassVar[tuple[str, ...]]
+    # The grids of a language model and of phrases for which none is given.
     lm_grid: ClassVar[str] = "0:2:0.2"
     phrase_grid: ClassVar[str] = "0:3:0.5"
+    without_beta: ClassVar[str] = "it is a bonus of beam search for CTC models"
 
-    def __init__(self, kept: KeptTensors, batch_size: int) -> None:
+    def __init__(self, kept: KeptTensors, batch_size: int, fusion: Any, model: Any) -> None:
         self.kept, self.batch_size = kept, batch_size
-
-    @property
-    @abstractmethod
-    def fusion(self) -> Any:
-        """The decoder's language models and phrases."""
-
-    @property
-    def phrases(self) -> Any:
-        """Return what shall be recognised: one context, a list with one for each utterance, or None."""
-        return self.fusion.phrases
-
-    @property
-    @abstractmethod
-    def model(self) -> Any:
-        """The recogniser, if it is known."""
-
-    @abstractmethod
-    def search(self) -> dict[str, Any]:
-        """Return settings of the search (not weights) that the weights are tuned for, as `hf_ngpulm.config.tuned` has them."""
-
-    @abstractmethod
-    def standing(self) -> dict[str, Any]:
-        """Return the weights as the decoder has them; None where it has a rule."""
+        self.fusion, self.phrases, self.model = fusion, fusion.phrases, model
+        self.standing: dict[str, Any] = {"lm_weight": fusion.weight, "phrase_weight": fusion.phrase_weight}
+        self.search: dict[str, Any] = {}
 
     @abstractmethod
     def hold(self, utterances: Iterable[Utterance]) -> Iterator[Utterance]:
@@ -83,8 +82,8 @@ class Sweep(ABC):
         that are listed for the utterances.
         """
         there = {"lm_weight": bool(self.fusion.models), "phrase_weight": self.phrases is not None}
-        grids, standing = {"lm_weight": self.lm_grid, "phrase_weight": self.phrase_grid}, self.standing()
-        return {name: grids[name] for name in grids if there[name] and not isinstance(standing[name], Tensor)}
+        grids = {"lm_weight": self.lm_grid, "phrase_weight": self.phrase_grid}
+        return {name: grids[name] for name in grids if there[name] and not isinstance(self.standing[name], Tensor)}
 
     def check(self, names: Iterable[str]) -> None:
         """Refuse weights that there is nothing for.
@@ -92,15 +91,172 @@ class Sweep(ABC):
         Raises:
             ValueError: says what is missing.
         """
-        reasons = {
-            "lm_weight": None if self.fusion.models else "there is no language model: pass lm= to the decoder or pipeline",
-            "phrase_weight": None if self.phrases is not None else "there are no phrases: pass phrases= there too",
-            "ilm_weight": None if "ilm_weight" in self.weights else "only a transducer has an internal LM to subtract",
-            "beta": self._without_beta(),
-        }
-        for name in names:
-            if reasons[name] is not None:
-                raise ValueError(f"{name} can't be tuned: {reasons[name]}")
+        for name, is_there, why in (
+            ("lm_weight", self.fusion.models, "there is no language model: pass lm= to the decoder or pipeline"),
+            ("phrase_weight", self.phrases is not None, "there are no phrases: pass phrases= there too"),
+            ("ilm_weight", "ilm_weight" in self.standing, "only a transducer has an internal LM to subtract"),
+            ("beta", "beta" in self.standing, self.without_beta),
+        ):
+            if name in names and not is_there:
+                raise ValueError(f"{name} can't be tuned: {why}")
 
-    def _without_beta(self) -> str | None:
-        return "it is a bonus of beam search for CTC models"
+
+class FrameSweep(Sweep):
+    """Of a decoder of frames.
+
+    Args:
+        decoder: it.
+        pipeline: what makes frames of audio; without one the dataset must have them.
+    """
+
+    field: ClassVar[str]  # what a dataset has them as
+    of_batch: ClassVar[tuple[str, ...]] = ()  # weights that are the same for all rows of a batch
+
+    def __init__(self, kept: KeptTensors, batch_size: int, decoder: Any, pipeline: Any, fusion: Any, model: Any) -> None:
+        super().__init__(kept, batch_size, fusion, model)
+        self.decoder = copy.copy(decoder)
+        self.decoder.confidence = None
+        self.pipeline = pipeline
+        models = self.fusion.models
+        self.device = pipeline.device if pipeline is not None else models[0].device if models else torch.device("cpu")
+        self._places: list[int] = []  # of each utterance's frames among what is kept
+
+    def hold(self, utterances: Iterable[Utterance]) -> Iterator[Utterance]:
+        rest = iter(utterances)
+        first = next(rest, None)
+        if first is None:
+            return
+        rest = chain([first], rest)
+        if first.outputs(self.field) is None:
+            yield from self._hold_audio(rest)
+            return
+        for utterance in rest:
+            frames = utterance.outputs(self.field)
+            if frames is None:
+                raise ValueError(f"number {utterance.number} of the dataset has no {self.field}, though those before it have")
+            self._places.append(self.kept.add(frames))
+            yield utterance
+
+    def _hold_audio(self, utterances: Iterator[Utterance]) -> Iterator[Utterance]:
+        if self.pipeline is None:
+            raise ValueError(
+                f"the dataset has no {self.field}, and a {type(self.decoder).__name__} alone can't make them of audio: "
+                "pass a pipeline in its place"
+            )
+        rate = self.pipeline.feature_extractor.sampling_rate
+        waiting: list[tuple[Utterance, bool]] = []  # handed to the model; whether there is any audio
+
+        def recordings() -> Iterator[dict[str, Any]]:
+            for utterance in utterances:
+                samples = utterance.samples(rate)
+                waiting.append((utterance, len(samples) > 0))
+                if len(samples):
+                    yield {"raw": samples, "sampling_rate": rate}
+
+        def done(frames: Tensor | None) -> Iterator[Utterance]:
+            while waiting and not (waiting[0][1] and frames is None):
+                utterance, heard = waiting.pop(0)
+                self._places.append(self.kept.add(frames if heard and frames is not None else torch.empty(0, 0)))
+                yield utterance
+                if heard:
+                    frames = None
+
+        cut = self.pipeline._preprocess_params.get("chunk_length_s")
+        for is_long, some in groupby(recordings(), lambda recording: len(recording["raw"]) > LONGEST * rate):
+            for frames in self.pipeline.frames(some, self.batch_size, chunk_length_s=cut or (LONGEST if is_long else 0)):
+                yield from done(frames)
+        yield from done(None)
+
+    def decode(self, numbers: Sequence[int], settings: Sequence[Settings]) -> Iterator[tuple[int, int, str]]:
+        shapes = {number: self.kept.shape(self._places[number]) for number in numbers}
+        for number in numbers:
+            if not shapes[number][0]:  # nothing to hear
+                yield from ((number, i, "") for i in range(len(settings)))
+        ordered = sorted((number for number in numbers if shapes[number][0]), key=lambda number: shapes[number])
+        together: dict[tuple[float, ...], list[int]] = {}  # settings that can share a batch
+        for i, setting in enumerate(settings):
+            together.setdefault(tuple(setting[name] for name in self.of_batch if name in setting), []).append(i)
+        for group in together.values():
+            rows = [(number, i) for number in ordered for i in group]
+            while rows:
+                width, count = 0, 0
+                while count < min(len(rows), MOST_ROWS):
+                    width = max(width, shapes[rows[count][0]].numel())
+                    if count and (count + 1) * width > MOST_NUMBERS:
+                        break
+                    count += 1
+                batch, rows = rows[:count], rows[count:]
+                yield from ((*row, text) for row, text in zip(batch, self._texts(batch, settings)))
+
+    def _texts(self, rows: list[tuple[int, int]], settings: Sequence[Settings]) -> list[str]:
+        """Return the transcripts of utterances with settings, given the numbers of both."""
+        places: dict[int, int] = {}
+        which = torch.tensor([places.setdefault(number, len(places)) for number, _ in rows], device=self.device)
+        kept = [self.kept[self._places[number]] for number in places]
+        padded = torch.nn.utils.rnn.pad_sequence(kept, batch_first=True).to(self.device)
+        lengths = torch.tensor([len(frames) for frames in kept], device=self.device)[which]
+        frames = padded if len(places) == len(rows) else padded[which]
+        weights: dict[str, Any] = {}
+        for name in settings[0]:
+            values = [settings[i][name] for _, i in rows]
+            weights[name] = (
+                values[0] if name in self.of_batch else torch.tensor(values, dtype=torch.float32, device=self.device)
+            )
+        decoder = self.decoder.select([number for number, _ in rows]).with_weights(**weights)
+        return [n_best[0].text for n_best in self._decoded(decoder, frames, lengths)]
+
+    def _decoded(self, decoder: Any, frames: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
+        return decoder(frames, lengths)
+
+
+class CTCSweep(FrameSweep):
+    """Of a `CTCDecoder`, or a `GraphDecoder`, whose `phrase_weight` is the discount of phrases without one of their own."""
+
+    field = "logits"
+    without_beta = "it is a bonus of beam search: pass num_beams=8, or so, too"
+
+    def __init__(self, kept: KeptTensors, batch_size: int, decoder: CTCDecoder | GraphDecoder, pipeline: Any = None) -> None:
+        super().__init__(kept, batch_size, decoder, pipeline, decoder.fusion, None if pipeline is None else pipeline.model)
+        of_both = {"blank_threshold": float("inf"), "score_eos": True}
+        if isinstance(decoder, GraphDecoder):
+            self.phrases = decoder.phrases
+            self.standing |= {"phrase_weight": decoder.contexts.discount, "beta": decoder.beta}
+            self.search = {"strategy": "graph", "num_beams": decoder.max_active}
+            self.search |= _unusual(decoder, beam_threshold=BEAM_THRESHOLD, **of_both)
+        elif decoder.num_beams == 1:
+            self.search = {"num_beams": 1, **_unusual(decoder, repeats="stay")}
+        else:
+            self.standing["beta"] = decoder.beta
+            self.search = {"num_beams": decoder.num_beams}
+            self.search |= _unusual(decoder, beam_threshold=20.0, merge="tokens", **of_both)
+
+
+class TransducerSweep(FrameSweep):
+    """Of a `TransducerDecoder`. The internal LM has one weight for a batch: settings that share it are decoded at once."""
+
+    of_batch = ("ilm_weight",)
+    field = "encoder_hidden_states"
+
+    def __init__(self, kept: KeptTensors, batch_size: int, decoder: TransducerDecoder, pipeline: Any = None) -> None:
+        search, settings, model = decoder.search, decoder.search.settings, decoder.model
+        known = model.model if isinstance(model, TransformersTransducer) else None
+        super().__init__(kept, batch_size, decoder, pipeline, search.fusion, known)
+        self.device = next((parameter.device for parameter in model.parameters()), self.device)
+        self.standing["ilm_weight"] = settings.ilm_weight
+        self.search = {"strategy": settings.strategy, "num_beams": settings.num_beams}
+        self.search |= _unusual(settings, max_symbols=model.max_symbols)
+        if settings.strategy == "greedy":
+            return
+        rules = {"blank_aware": ("blank_scoring", "none"), "late": ("pruning", "early"), "log_sum": ("merging", "max")}
+        self.search |= {name: other for rule, (name, other) in rules.items() if not getattr(settings, rule)}
+        self.search |= _unusual(search, length_normalization=True, score_eos=True)
+        if settings.strategy == "aes":
+            self.search |= {name: getattr(settings, name) for name in ("aes_steps", "aes_beta", "aes_gamma")}
+
+    def _decoded(self, decoder: TransducerDecoder, frames: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
+        return decoder.decode(frames, lengths)
+
+
+def _unusual(settings: Any, **usual: Any) -> dict[str, Any]:
+    """Return those settings that aren't as usual."""
+    return {name: getattr(settings, name) for name, value in usual.items() if getattr(settings, name) != value}

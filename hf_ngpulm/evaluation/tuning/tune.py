@@ -7,7 +7,8 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 from tqdm import tqdm
@@ -22,12 +23,10 @@ from ...pipelines import CTCNGramPipeline, NGramPipeline, Seq2SeqNGramPipeline
 from ..counts import Normalisation
 from ..significance import bootstrap
 from .attention import AttentionSweep
-from .frames import CTCSweep, GraphSweep, TransducerSweep
+from .dataset import KeptTensors, Utterance
 from .grids import GridSearch, Setting, grid_values
-from .outputs import KeptTensors
 from .results import MEASURES, Scorer, TuningPoint, TuningResult
-from .sweeps import Settings, Sweep
-from .utterances import Utterance
+from .sweeps import CTCSweep, Settings, Sweep, TransducerSweep
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +100,7 @@ def tune_weights(
             it should be.
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
-    one_of("by", by, MEASURES)
+    one_of("by", by, tuple(MEASURES))
     whole("refine", refine, 10, least=0)
     whole("batch_size", batch_size)
     if not 0 <= held_out < 1:
@@ -121,14 +120,20 @@ def tune_weights(
         sweep.check(grids)
         model = sweep.model if model is None else model
         identity = None if model is None else ModelIdentity.of(model)
-        standing = {name: value for name, value in sweep.standing().items() if isinstance(value, float | int)}
+        standing = {name: value for name, value in sweep.standing.items() if isinstance(value, float | int)}
         search = GridSearch(grids, standing, refine, extend)
         most = search.most_settings + 1
         if progress:
             tqdm.write(f"at most {most} settings of {', '.join(search.names)} will be tried", file=sys.stderr)
-        held = _hold(sweep, dataset, progress, report or (lambda message: logger.warning("%s", message)))
-        scorer = held.scorer(by, normalise)
-        numbers, others = _parts([number for number in range(len(held.texts)) if number not in held.unreadable], held_out)
+        held, warnings = _hold(sweep, dataset, progress, report or (lambda message: logger.warning("%s", message)))
+        unreadable = {number: problem for number, utterance in enumerate(held) for problem in utterance.problems}
+        if len(unreadable) == len(held):
+            raise ValueError(f"none of {len(held)} recordings can be read: {unreadable[0]}")
+        entities = [utterance.entities for utterance in held]
+        if by == "entity_wer" and not any(entities):
+            raise ValueError("by='entity_wer' needs entities, but no utterance has any: give the dataset \"entities\"")
+        scorer = Scorer([utterance.text or "" for utterance in held], entities if any(entities) else None, normalise)
+        numbers, others = _parts([number for number in range(len(held)) if number not in unreadable], held_out)
         tried: dict[Setting, TuningPoint] = {}
         with tqdm(desc="settings", total=most, disable=not progress, unit="") as bar:
 
@@ -136,28 +141,28 @@ def tune_weights(
                 found = _points(sweep, scorer, numbers, [dict(zip(search.names, setting)) for setting in settings])
                 tried.update(zip(settings, found))
                 bar.update(len(settings))
-                return [point.counts(by).errors for point in found]
+                return [point.counts[by].errors for point in found]
 
             without = _nothing_added(sweep)
             (baseline,) = _points(sweep, scorer, numbers, [without])
             bar.update()
-            if not baseline.counts(by).length:
+            if not baseline.counts[by].length:
                 raise ValueError(
                     f"nothing to choose by {by}: the transcripts of {len(numbers)} utterances have no words for it"
                 )
             best, at_edge = search.run(errors)
         chosen = tried[best]
         outside = [_points(sweep, scorer, others, [setting])[0] for setting in (chosen.setting, without) if others]
-    warnings = [*held.warnings, *_doubts(chosen, by, least_words, at_edge, extend)]
+    warnings += _doubts(chosen, by, least_words, at_edge, extend)
     for warning in warnings:
         logger.warning("%s", warning)
     return TuningResult(
         by=by,
         best=chosen,
-        interval=bootstrap(chosen.counts(by), level),
+        interval=bootstrap(chosen.counts[by], level),
         points=tuple(tried[setting] for setting in sorted(tried)),
         baseline=baseline,
-        search=sweep.search(),
+        search=sweep.search,
         fixed={
             name: float(value)
             for name, value in standing.items()
@@ -165,19 +170,17 @@ def tune_weights(
         },
         model=identity,
         utterances=len(numbers),
-        held_out=outside[0] if others else None,
-        held_out_baseline=outside[1] if others else None,
-        recordings=len(held.texts),
-        unreadable=tuple(held.unreadable.values()),
+        held_out=outside[0] if outside else None,
+        held_out_baseline=outside[1] if outside else None,
+        recordings=len(held),
+        unreadable=tuple(unreadable.values()),
         warnings=tuple(warnings),
     )
 
 
 def _sweep_of(decoder: Any, kept: KeptTensors, batch_size: int) -> Sweep:
-    if isinstance(decoder, CTCDecoder):
+    if isinstance(decoder, CTCDecoder | GraphDecoder):
         return CTCSweep(kept, batch_size, decoder)
-    if isinstance(decoder, GraphDecoder):
-        return GraphSweep(kept, batch_size, decoder)
     if isinstance(decoder, TransducerDecoder):
         return TransducerSweep(kept, batch_size, decoder)
     if not isinstance(decoder, NGramPipeline):
@@ -190,31 +193,18 @@ def _sweep_of(decoder: Any, kept: KeptTensors, batch_size: int) -> Sweep:
         raise ValueError("the pipeline has neither a language model nor phrases to weigh: make it with lm= or phrases=")
     if isinstance(decoder, Seq2SeqNGramPipeline):
         return AttentionSweep(kept, batch_size, decoder)
-    of_ctc = GraphSweep if isinstance(made, GraphDecoder) else CTCSweep
-    kind = of_ctc if isinstance(decoder, CTCNGramPipeline) else TransducerSweep
+    kind = CTCSweep if isinstance(decoder, CTCNGramPipeline) else TransducerSweep
     return kind(kept, batch_size, made, decoder)
 
 
-class _Held(NamedTuple):
-    """Transcripts and entities of the utterances that are held, those that can't be read, and what is odd about the dataset."""
-
-    texts: list[str]
-    entities: list[tuple[str, ...]]
-    unreadable: dict[int, str]  # these are held, too, so that what is listed for utterances stays theirs
-    warnings: list[str]
-
-    def scorer(self, by: str, normalise: Normalisation) -> Scorer:
-        entities = self.entities if any(self.entities) else None
-        if by == "entity_wer" and entities is None:
-            raise ValueError("by='entity_wer' needs entities, but no utterance has any: give the dataset \"entities\"")
-        return Scorer(self.texts, entities, normalise)
-
-
-def _hold(sweep: Sweep, dataset: Iterable[Any], progress: bool, report: Callable[[str], None]) -> _Held:
-    """Run the model over a dataset."""
+def _hold(
+    sweep: Sweep, dataset: Iterable[Any], progress: bool, report: Callable[[str], None]
+) -> tuple[list[Utterance], list[str]]:
+    """Run the model over a dataset; its utterances, those that can't be read among them so that what is listed for utterances
+    stays theirs, and what is odd about it."""
     if isinstance(dataset, str | bytes | Mapping) or not isinstance(dataset, Iterable):
         raise ValueError(f"dataset should be utterances, got {dataset!r}; see hf_ngpulm.evaluation.read_recordings")
-    held = _Held([], [], {}, [])
+    held: list[Utterance] = []
     left_out = 0
 
     def utterances() -> Iterator[Utterance]:
@@ -230,24 +220,19 @@ def _hold(sweep: Sweep, dataset: Iterable[Any], progress: bool, report: Callable
     with tqdm(desc="recordings", total=total, disable=not progress, unit="") as bar:
         for utterance in sweep.hold(utterances()):
             for problem in utterance.problems:
-                held.unreadable[len(held.texts)] = problem
                 report(f"{problem}; skipped")
-            held.texts.append(utterance.text or "")
-            held.entities.append(utterance.entities)
+            held.append(replace(utterance, item=None))  # without its audio
             bar.update()
-    if not held.texts:
+    if not held:
         what = f'none of the {left_out} utterances has a transcript: give each "text"'
         raise ValueError(what if left_out else "the dataset is empty: there is nothing to tune on")
-    if len(held.unreadable) == len(held.texts):
-        raise ValueError(f"none of {len(held.texts)} recordings can be read: {held.unreadable[0]}")
-    if left_out:
-        held.warnings.append(f"{left_out} of {left_out + len(held.texts)} utterances have no transcript and are left out")
     listed = {"lm": sweep.fusion.per_row, "phrases": sweep.phrases if is_per_row(sweep.phrases) else None}
-    listed |= {name: value for name, value in sweep.standing().items() if isinstance(value, Tensor)}
+    listed |= {name: value for name, value in sweep.standing.items() if isinstance(value, Tensor)}
     for name, values in listed.items():
-        if values is not None and len(values) != len(held.texts):
-            raise ValueError(f"{name} lists {len(values)} values, one per utterance, but there are {len(held.texts)}")
-    return held
+        if values is not None and len(values) != len(held):
+            raise ValueError(f"{name} lists {len(values)} values, one per utterance, but there are {len(held)}")
+    left = f"{left_out} of {left_out + len(held)} utterances have no transcript and are left out"
+    return held, [left] if left_out else []
 
 
 def _parts(every: Sequence[int], held_out: float) -> tuple[list[int], list[int]]:
@@ -270,12 +255,12 @@ def _points(sweep: Sweep, scorer: Scorer, numbers: Sequence[int], settings: Sequ
 def _nothing_added(sweep: Sweep) -> Settings:
     """Return the setting without language models and phrases, and what goes with them."""
     has = {"lm_weight": bool(sweep.fusion.models), "phrase_weight": sweep.phrases is not None}
-    return {name: 0.0 for name in sweep.standing() if has.get(name, True)}
+    return {name: 0.0 for name in sweep.standing if has.get(name, True)}
 
 
 def _doubts(best: TuningPoint, by: str, least_words: int, at_edge: Sequence[str], extend: bool) -> Iterator[str]:
     """Yield what makes a choice doubtful."""
-    words, what = (best.counts(by).length, "words of entities") if by == "entity_wer" else (best.words.length, "words")
+    words, what = (best.counts[by].length, "words of entities") if by == "entity_wer" else (best.words.length, "words")
     if words < least_words:
         yield f"only {words} {what}: the choice isn't reliable; take {least_words} or more"
     for name in at_edge:

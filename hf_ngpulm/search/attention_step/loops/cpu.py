@@ -8,10 +8,7 @@ from torch import Tensor
 from ....engines.native import Function
 from ....engines.threads import in_threads
 
-_end = Function(
-    "int64_t ngpulm_end_loops(int64_t first, int64_t last, const int64_t* input_ids, int64_t length, const int8_t* roles,"
-    " int64_t num_roles, const bool* rows, const int64_t* ends, int64_t num_ends, int64_t classes, float* scores, bool* begun)"
-)
+_end = Function("ngpulm_end_loops")
 
 
 def end_loops(scores: Tensor, input_ids: Tensor, roles: Tensor, rows: Tensor, ends: Tensor) -> Tensor:

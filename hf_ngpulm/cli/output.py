@@ -1,0 +1,46 @@
+"""What commands print: tables, lines of JSON, and words on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def tell(message: str) -> None:
+    """Print a line on standard error."""
+    print(f"hf-ngpulm: {message}", file=sys.stderr, flush=True)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False), flush=True)
+
+
+def print_line(text: Any, **options: Any) -> None:
+    """Print a line that may be longer than the terminal is wide; `[bold]` and the like have a meaning."""
+    Console(highlight=False).print(text, soft_wrap=True, **options)
+
+
+def print_table(
+    rows: Iterable[Sequence[str]], headings: Sequence[str] | None = None, title: str | None = None, bold: int | None = None
+) -> None:
+    """Print rows of cells: the first cell names the row, the others are values, to the right where they have headings.
+
+    Args:
+        bold: number of a row that stands out.
+    """
+    table = Table(title=title, show_header=headings is not None)
+    for i, heading in enumerate(headings or ()):
+        table.add_column(heading, justify="right" if i else "left")
+    for i, row in enumerate(rows):
+        table.add_row(*row, style="bold" if i == bold else None)
+    Console(highlight=False).print(table)
+
+
+def percent(rate: float | None, digits: int = 1) -> str:
+    """Return a share as a text."""
+    return "-" if rate is None else f"{100 * rate:.{digits}f}%"
