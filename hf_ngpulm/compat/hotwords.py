@@ -8,9 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..common.arguments import check_number
 from ..formats.wav2vec2.constants import DEFAULT_HOTWORD_WEIGHT
-from ..phrases import PhraseBooster
 
 logger = logging.getLogger(__name__)
 
@@ -76,13 +74,3 @@ class HotwordScorer:
     def words(self) -> tuple[str, ...]:
         """The hotwords."""
         return tuple(self._char_trie.iterkeys())
-
-
-def booster_of(
-    words: tuple[str, ...], weight: float, tokenizer: Any, has_words: bool, cuttings: int, vocab_size: int | None
-) -> PhraseBooster:
-    """Return words that earn a weight each when they are complete, and their share of it label by label until then."""
-    return PhraseBooster(
-        list(words), tokenizer, check_number(weight, "hotword_weight"), "phrase", whole_words=has_words, case="keep",
-        tokenizations=cuttings, vocab_size=vocab_size,
-    )  # fmt: skip

@@ -75,6 +75,19 @@ def joined(text: str, word: str) -> str:
     return f"{text} {word}" if text and word else text or word
 
 
+class OutputBeamMPSafe(NamedTuple):
+    """An `OutputBeam` without the state, as batches give it."""
+
+    text: str
+    text_frames: list[WordFrames]
+    logit_score: float
+    lm_score: float
+
+    @property
+    def last_lm_state(self) -> None:
+        """None."""
+
+
 class OutputBeam(NamedTuple):
     """One transcript.
 
@@ -97,68 +110,51 @@ class OutputBeam(NamedTuple):
         return OutputBeamMPSafe(self.text, self.text_frames, self.logit_score, self.lm_score)
 
 
-class OutputBeamMPSafe(NamedTuple):
-    """The same without the state, as batches give it."""
-
-    text: str
-    text_frames: list[WordFrames]
-    logit_score: float
-    lm_score: float
-
-    @property
-    def last_lm_state(self) -> None:
-        """None."""
-
-
-class Transcript(NamedTuple):
-    """What was found of one text: its scores, its likeliest prefix, and the states that it began in."""
-
-    lm_score: float
-    logit_score: float
-    text: str
-    best: Hypothesis
-    starts: tuple[int, ...]
-    writing: Writing
-
-    def beam(self, fused: FusedModel | None) -> OutputBeam:
-        state = None if fused is None else LMState(fused, self.starts, self.best.token_ids)
-        return OutputBeam(self.text, state, self.text_frames(), self.logit_score, self.lm_score)
-
-    def text_frames(self) -> list[WordFrames]:
-        """Return each word with its first frame and the one after its last."""
-        words, best = Words(self.writing), self.best
-        for token, first, end in zip(best.token_ids, best.token_frames, best.token_ends):
-            words.add(token, first, end)
-        words.end_word()
-        written = self.text.split()  # a tokenizer of its own may write labels otherwise
-        named = written if len(written) == len(words.text_frames) else words.text.split()
-        return list(zip(named, words.text_frames))
-
-
 def merged(
-    n_best: list[Hypothesis], offset: float, starts: tuple[int, ...], threshold: float, most: int, writing: Writing
-) -> list[Transcript]:
+    n_best: list[Hypothesis],
+    offset: float,
+    threshold: float,
+    most: int,
+    writing: Writing,
+    fused: FusedModel | None,
+    starts: tuple[int, ...],
+) -> list[OutputBeam]:
     """Return transcripts of different texts: those with spaces more or less at an end, or cut into other pieces, are one.
 
     Args:
         n_best: best first.
         offset: natural log of how likely the labels are that weren't left out.
-        starts: the states that the language models began in.
         threshold: texts that score so much less than the best one are left out.
         most: texts.
         writing: of the labels.
+        fused, starts: the language models, and the states that they began in.
     """
     of_text: dict[str, list[Hypothesis]] = {}
     for hypothesis in n_best:
         of_text.setdefault(hypothesis.text, []).append(hypothesis)
-    found = []
+    ranked = []
     for text, same in of_text.items():
         logit_score = offset + log_sum([hypothesis.acoustic_score for hypothesis in same])
         # What the search added is the same for one text, but for spaces at its ends, and pieces that are unknown words.
         lm_score = logit_score + max(hypothesis.score - hypothesis.acoustic_score for hypothesis in same)
-        found.append(Transcript(lm_score, logit_score, text, same[0], starts, writing))
-    found.sort(key=lambda transcript: (-transcript.lm_score, transcript.text))
-    return [transcript for transcript in found if transcript.lm_score >= found[0].lm_score - threshold][:most]
+        ranked.append((-lm_score, text, logit_score, same[0]))
+    ranked.sort(key=lambda found: found[:2])
+    found = []
+    for negative_score, text, logit_score, best in ranked[:most]:
+        if negative_score <= ranked[0][0] + threshold:
+            state = None if fused is None else LMState(fused, starts, best.token_ids)
+            found.append(OutputBeam(text, state, _text_frames(best, writing), logit_score, -negative_score))
+    return found
+
+
+def _text_frames(best: Hypothesis, writing: Writing) -> list[WordFrames]:
+    """Return each word with its first frame and the one after its last."""
+    words = Words(writing)
+    for token, first, end in zip(best.token_ids, best.token_frames, best.token_ends):
+        words.add(token, first, end)
+    words.end_word()
+    written = best.text.split()  # a tokenizer of its own may write labels otherwise
+    return list(zip(written if len(written) == len(words.text_frames) else words.text.split(), words.text_frames))
 
 
 def log_sum(values: list[float]) -> float:
