@@ -23,11 +23,10 @@ from ..formats.wav2vec2.constants import (
     DEFAULT_UNK_LOGP_OFFSET,
 )
 from ..formats.wav2vec2.repository import ALPHABET_FILE, LM_FOLDER, download
-from .hotwords import HotwordScorer
-from .language_model import LanguageModel, MultiLanguageModel
-from .partial import EMPTY_START_BEAM, Beam, LMBeam, PartialSearch
+from .beams import EMPTY_START_BEAM, Beam, LMBeam, OutputBeam, OutputBeamMPSafe
+from .language_model import HotwordScorer, LanguageModel, MultiLanguageModel
+from .partial import PartialSearch
 from .searching import Search, Searches
-from .transcripts import OutputBeam, OutputBeamMPSafe
 from .weighed_lm import FusedModel, LMState
 
 __all__ = ["Beam", "BeamSearchDecoderCTC", "LMBeam", "OutputBeam", "OutputBeamMPSafe", "build_ctcdecoder"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,76 +16,8 @@ from ..fusion.fusion import RowModels
 from ..search.ctc_beam import FIRST_HASH, INSIDE, BeamFrames, BeamState, initial_state
 from ..search.ctc_beam.ranking import prefix_scores
 from ..search.ctc_beam.reference import extend_hash
-from .searching import Search
-from .transcripts import NULL_FRAMES, Frames, Words, joined, log_sum
-
-
-class Way(NamedTuple):
-    """A prefix of the search that a beam stands for. Several may have one text: cut into other pieces, or with more spaces.
-
-    Args:
-        tokens: all of its labels.
-        blank, token: log of its shares in the beam's `logit_score`: of alignments that end in a blank, and in its last label.
-        added: what language models add to its score.
-        lm_states: of each model.
-        hashes: of the prefix, of that without its last label, and of its text, see `hf_ngpulm.search.ctc_beam.BeamState`.
-    """
-
-    tokens: tuple[int, ...]
-    blank: float
-    token: float
-    added: float
-    lm_states: tuple[int, ...]
-    hashes: tuple[int, int, int]
-
-
-@dataclass(frozen=True)
-class Beam:
-    """What may have been said so far.
-
-    Args:
-        text: the words that have ended.
-        next_word: empty: whatever has ended is in `text`.
-        partial_word: the beginning of the word that hasn't.
-        last_char: the last label, empty for the blank, None at the beginning or after a word that was ended by force.
-        text_frames: of each word in `text` the first frame and the one after its last.
-        partial_frames: the same of `partial_word`.
-        logit_score: natural log-probability of the outputs, summed over all alignments that were kept.
-    """
-
-    text: str
-    next_word: str
-    partial_word: str
-    last_char: str | None
-    text_frames: list[Frames]
-    partial_frames: Frames
-    logit_score: float
-    # With the text that they are of: a beam may be changed, or made by hand.
-    _ways: tuple[tuple[str, str], tuple[Way, ...]] | None = field(default=None, kw_only=True, repr=False, compare=False)
-
-    @classmethod
-    def from_lm_beam(cls, lm_beam: LMBeam) -> Beam:
-        """Return the same without the language model's score."""
-        return Beam(
-            lm_beam.text, lm_beam.next_word, lm_beam.partial_word, lm_beam.last_char, lm_beam.text_frames,
-            lm_beam.partial_frames, lm_beam.logit_score, _ways=lm_beam._ways,
-        )  # fmt: skip
-
-    @property
-    def ways(self) -> tuple[Way, ...]:
-        """Its prefixes, if the search has left them."""
-        known = self._ways is not None and self._ways[0] == (joined(self.text, self.next_word), self.partial_word)
-        return self._ways[1] if self._ways is not None and known else ()
-
-
-@dataclass(frozen=True)
-class LMBeam(Beam):
-    """The same with what language models and hotwords add to `logit_score`: `lm_score`."""
-
-    lm_score: float
-
-
-EMPTY_START_BEAM = Beam("", "", "", None, [], NULL_FRAMES, 0.0)
+from .beams import Beam, LMBeam, Way, Words, joined
+from .searching import Search, log_sum
 
 
 class _Found(NamedTuple):
@@ -100,11 +31,7 @@ class _Found(NamedTuple):
 
 
 class PartialSearch:
-    """A search that goes on from beams.
-
-    Args:
-        search: with its settings, and the hotwords of these frames.
-    """
+    """A search that goes on from beams, with its settings and the hotwords of these frames."""
 
     def __init__(self, search: Search) -> None:
         self.search, self.decoder, self.lms, self.fused = search, search.decoder, search.lms, search.of.fused
@@ -152,9 +79,7 @@ class PartialSearch:
         for place in np.flatnonzero(np.isfinite(acoustic[0].tolist())).tolist():
             origin, spans, went_on = _traced(frames, place)
             beam, begun = before[origin]
-            words = Words(
-                self.writing, joined(beam.text, beam.next_word), list(beam.text_frames), beam.partial_word, beam.partial_frames
-            )
+            words = Words(self.writing, beam)
             if went_on >= 0:
                 words.go_on(first_frame + went_on)
             for label, first, end in spans:

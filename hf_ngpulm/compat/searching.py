@@ -7,13 +7,13 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..common.arguments import check_number
+from ..common.arguments import check_number, whole
 from ..common.batches import tensor_of
 from ..common.pickling import WithoutCaches
 from ..decoding.ctc import MOST_BEAMS, CTCDecoder
@@ -27,8 +27,8 @@ from ..formats.wav2vec2.word_files import CUTTINGS
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
 from ..phrases import PhraseBooster
-from .hotwords import HotwordScorer
-from .transcripts import OutputBeam, Writing, merged
+from .beams import OutputBeam, WordFrames, Words, Writing
+from .language_model import HotwordScorer
 from .weighed_lm import FusedModel, LMState
 
 logger = logging.getLogger(__name__)
@@ -65,8 +65,7 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
         prefixes: int = MOST_BEAMS,
     ) -> Search:
         """Return what a call asks for, checked; `prefixes`: of how many, the best ones, transcripts are made."""
-        if isinstance(beam_width, bool) or not isinstance(beam_width, Integral) or beam_width < 1:
-            raise ValueError(f"beam_width should be a whole number of at least 1, got {beam_width!r}")
+        beam_width = whole("beam_width", beam_width)
         if beam_width > MOST_BEAMS:
             logger.warning("beam_width=%s: the search keeps %s prefixes, no more are possible", beam_width, MOST_BEAMS)
         if not beam_prune_logp <= 0:
@@ -84,7 +83,7 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
             self._attrs = attrs
             self._kept.clear()
         lms = () if self.fused is None else tuple(self.fused.weighed(attrs))
-        key = (int(beam_width), threshold, prefixes)
+        key = (beam_width, threshold, prefixes)
         decoder = self._keep(key, lambda: self._decoder(lms, *key))
         booster = None
         if hotwords is not None and hotwords.words:
@@ -92,7 +91,7 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
             booster = self._keep(earning, lambda: self._booster(lms, *earning))
             decoder = decoder.with_phrases(booster)
         starts = None if lm_start_state is None else lm_start_state.of(self.fused)
-        return Search(self, decoder, lms, booster, int(beam_width), threshold, float(token_min_logp), starts)
+        return Search(self, decoder, lms, booster, beam_width, threshold, float(token_min_logp), starts)
 
     def _keep(self, key: Any, make: Callable[[], Any]) -> Any:
         if key not in self._kept:
@@ -122,25 +121,16 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
 
 @dataclass(frozen=True)
 class Search:
-    """What a call asks for, checked. Made by `Searches.search`.
-
-    Args:
-        of: what made it.
-        decoder: this package's, with its settings and the hotwords.
-        lms: the language models as they are weighed.
-        booster: of the hotwords.
-        beam_width, threshold, token_min_logp: as pyctcdecode has them; the threshold of the other sign.
-        starts: the states that the language models begin in, if not at the beginning.
-    """
+    """What a call asks for, checked. Made by `Searches.search`."""
 
     of: Searches
-    decoder: CTCDecoder
-    lms: tuple[NGramLM, ...]
-    booster: PhraseBooster | None
+    decoder: CTCDecoder  # this package's, with its settings and the hotwords
+    lms: tuple[NGramLM, ...]  # as they are weighed
+    booster: PhraseBooster | None  # of the hotwords
     beam_width: int
-    threshold: float
+    threshold: float  # pyctcdecode's of the other sign
     token_min_logp: float
-    starts: tuple[int, ...] | None
+    starts: tuple[int, ...] | None  # the states that the language models begin in, if not at the beginning
 
     @property
     def writing(self) -> Writing:
@@ -208,3 +198,55 @@ class Search:
         stream = BlockStream(BeamSlots(self.decoder, models._replace(states=states)), lambda row, phrases: (None, 0.0))
         stream.add_checked(logits, lengths)
         return stream.hypotheses()
+
+
+def merged(
+    n_best: list[Hypothesis],
+    offset: float,
+    threshold: float,
+    most: int,
+    writing: Writing,
+    fused: FusedModel | None,
+    starts: tuple[int, ...],
+) -> list[OutputBeam]:
+    """Return transcripts of different texts: those with spaces more or less at an end, or cut into other pieces, are one.
+
+    Args:
+        n_best: best first.
+        offset: natural log of how likely the labels are that weren't left out.
+        threshold: texts that score so much less than the best one are left out.
+        most: texts.
+        writing: of the labels.
+        fused, starts: the language models, and the states that they began in.
+    """
+    of_text: dict[str, list[Hypothesis]] = {}
+    for hypothesis in n_best:
+        of_text.setdefault(hypothesis.text, []).append(hypothesis)
+    ranked = []
+    for text, same in of_text.items():
+        logit_score = offset + log_sum([hypothesis.acoustic_score for hypothesis in same])
+        # What the search added is the same for one text, but for spaces at its ends, and pieces that are unknown words.
+        lm_score = logit_score + max(hypothesis.score - hypothesis.acoustic_score for hypothesis in same)
+        ranked.append((-lm_score, text, logit_score, same[0]))
+    ranked.sort(key=lambda found: found[:2])
+    found = []
+    for negative_score, text, logit_score, best in ranked[:most]:
+        if negative_score <= ranked[0][0] + threshold:
+            state = None if fused is None else LMState(fused, starts, best.token_ids)
+            found.append(OutputBeam(text, state, _text_frames(best, writing), logit_score, -negative_score))
+    return found
+
+
+def _text_frames(best: Hypothesis, writing: Writing) -> list[WordFrames]:
+    """Return each word with its first frame and the one after its last."""
+    words = Words(writing)
+    for token, first, end in zip(best.token_ids, best.token_frames, best.token_ends):
+        words.add(token, first, end)
+    words.end_word()
+    written = best.text.split()  # a tokenizer of its own may write labels otherwise
+    return list(zip(written if len(written) == len(words.text_frames) else words.text.split(), words.text_frames))
+
+
+def log_sum(values: list[float]) -> float:
+    """Return log(sum(exp(value)))"""
+    return values[0] if len(values) == 1 else float(np.logaddexp.reduce(values))
