@@ -233,17 +233,6 @@ struct Words : NgpulmArpaWords {
 
 using namespace ngpulm;
 
-// Write where the lines of a text begin, from byte `first` on, whose first byte is a backslash: at most `room` of them. Returns how many.
-NGPULM_EXPORT int64_t ngpulm_arpa_headings(const uint8_t* text, int64_t first, int64_t size, int64_t* places, int64_t room) {
-  int64_t found = 0;
-  const uint8_t *at = text + first, *const end = text + size;
-  while (found < room && at < end && (at = static_cast<const uint8_t*>(std::memchr(at, '\\', size_t(end - at))))) {
-    if (at > text + first && at[-1] == '\n') places[found++] = at - text;
-    ++at;
-  }
-  return found;
-}
-
 // Read the unigrams of a section. Their words go, with a newline after each, to `words`, which has room for as many bytes as the
 // section; `starts` [capacity + 1] gets where each begins. Returns COMPLETE, MORE, or what is wrong with a line.
 NGPULM_EXPORT int64_t ngpulm_arpa_unigrams(const NgpulmArpaSection* section, uint8_t* words, int64_t* starts) {

@@ -1,14 +1,6 @@
-// Finding out the n-grams of KenLM's probing models from their hashes. hf_ngpulm/formats/kenlm/probing/listing.py says how that is
-// possible, and tables.py what a key is and how the tables lie in the file; their sizes have been checked there.
+// Finding out the n-grams of KenLM's probing models from their hashes. hf_ngpulm/formats/kenlm/probing.py says what a key is, and how
+// that is possible.
 #include "core.hpp"
-
-// As hf_ngpulm/formats/kenlm/probing/listing.py declares it: a hash table with linear probing, `stride` int32s to a bucket.
-struct NgpulmHashTable {
-  const int32_t* buckets;
-  int64_t num_buckets;
-  int64_t probes;
-  int64_t stride;
-};
 
 namespace ngpulm {
 namespace {
@@ -25,20 +17,6 @@ constexpr uint64_t INVERSE = inverse(KEY_FACTOR);
 static_assert(INVERSE * KEY_FACTOR == 1);
 
 uint64_t change_of(int64_t word) { return uint64_t(word + 1) * WORD_FACTOR; }
-
-// The bucket of a key, -1 if there is none.
-int64_t find(const NgpulmHashTable& table, uint64_t key) {
-  if (key == 0) return -1;
-  int64_t bucket = int64_t(key % uint64_t(table.num_buckets));
-  for (int64_t probe = 0; probe < table.probes; ++probe) {
-    uint64_t found;
-    std::memcpy(&found, table.buckets + bucket * table.stride, sizeof found);  // (such a file is little-endian)
-    if (found == key) return bucket;
-    if (found == 0) return -1;
-    if (++bucket == table.num_buckets) bucket = 0;
-  }
-  return -1;
-}
 
 }  // namespace
 }  // namespace ngpulm
@@ -70,21 +48,22 @@ NGPULM_EXPORT int64_t ngpulm_try_words(int64_t first, int64_t last, const uint64
 }
 
 // Try pairs of overlapping n-grams, those of the rows `first .. last - 1` of `after` with `before[begins .. ends - 1]`: writes, by the
-// bucket of the n-gram that they make, which two they are. `maybe` is a filter of bits by the keys' upper ones. Returns how many fit.
+// place of the key that they make in `wanted` (ascending), which two they are. `maybe` is a filter of bits by the keys' upper ones.
+// Returns how many fit.
 NGPULM_EXPORT int64_t ngpulm_try_pairs(int64_t first, int64_t last, const int64_t* begins, const int64_t* ends, const int64_t* before,
                                        const int64_t* after, const uint64_t* keys, const int64_t* first_words, const uint64_t* maybe,
-                                       int64_t shift, const NgpulmHashTable* table, int64_t* prefixes, int64_t* suffixes) {
+                                       int64_t shift, const uint64_t* wanted, int64_t num_wanted, int64_t* prefixes, int64_t* suffixes) {
   int64_t hits = 0;
   for (int64_t row = first; row < last; ++row) {
     const uint64_t key = keys[after[row]] * KEY_FACTOR;
     for (int64_t at = begins[row]; at < ends[row]; ++at) {
       const uint64_t joined = key ^ change_of(first_words[before[at]]), top = joined >> shift;
       if (!((maybe[top >> 6] >> (top & 63)) & 1)) continue;
-      const int64_t bucket = find(*table, joined);
-      if (bucket < 0) continue;
+      const int64_t place = std::lower_bound(wanted, wanted + num_wanted, joined) - wanted;
+      if (place == num_wanted || wanted[place] != joined) continue;
       ++hits;
-      prefixes[bucket] = before[at];
-      suffixes[bucket] = after[row];
+      prefixes[place] = before[at];
+      suffixes[place] = after[row];
     }
   }
   return hits;

@@ -84,6 +84,17 @@ def _remove_left_over(parent: Path, prefix: str) -> None:
             os.close(lock)
 
 
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Say which file it is, or repo, that an `NGramFormatError` is about."""
+    try:
+        yield
+    except NGramFormatError as error:
+        if str(error).startswith(os.fspath(path)):
+            raise
+        raise NGramFormatError(f"{os.fspath(path)}: {error}") from None
+
+
 def read_unpacked(file: io.BufferedIOBase, limit: int) -> bytes:
     """Read all of a file that is decompressed as it is read: a small one may unpack to any size.
 

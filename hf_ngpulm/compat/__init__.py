@@ -30,10 +30,12 @@ decoder is of pyctcdecode's own class, and takes it after `stand_in`. `NGramLM.f
 processors.
 """
 
+import importlib
+import sys
+
 from ..formats.wav2vec2.alphabet import Alphabet, verify_alphabet_coverage
 from .decoder import Beam, BeamSearchDecoderCTC, LMBeam, OutputBeam, OutputBeamMPSafe, build_ctcdecoder
 from .language_model import HotwordScorer, LanguageModel, MultiLanguageModel, load_unigram_set_from_arpa
-from .replace_module import stand_in
 
 __all__ = [
     "Alphabet",
@@ -50,3 +52,29 @@ __all__ = [
     "stand_in",
     "verify_alphabet_coverage",
 ]
+
+# Modules of pyctcdecode, and those here that have their names.
+MODULES = {
+    "alphabet": "hf_ngpulm.formats.wav2vec2.alphabet",
+    "constants": "hf_ngpulm.formats.wav2vec2.constants",
+    "decoder": "hf_ngpulm.compat.decoder",
+    "language_model": "hf_ngpulm.compat.language_model",
+}
+
+
+def stand_in() -> None:
+    """Let `import pyctcdecode` find this package's decoder, in this process.
+
+    For Transformers' `Wav2Vec2ProcessorWithLM(feature_extractor, tokenizer, decoder)`, which imports pyctcdecode and refuses
+    decoders of another class. Its `from_pretrained` asks besides whether pyctcdecode and kenlm are installed: there make the
+    decoder with `BeamSearchDecoderCTC.load_from_hf_hub`, and the processor of its parts.
+
+    Raises:
+        RuntimeError: pyctcdecode itself has been imported already.
+    """
+    package = sys.modules[__name__]
+    if sys.modules.get("pyctcdecode", package) is not package:
+        raise RuntimeError("pyctcdecode has been imported already: call stand_in() before anything imports it")
+    sys.modules["pyctcdecode"] = package
+    for name, module in MODULES.items():
+        sys.modules[f"pyctcdecode.{name}"] = importlib.import_module(module)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from ..errors import NGramFormatError
 from ..formats.wav2vec2.alphabet import Alphabet, LabelTokenizer
@@ -24,17 +23,15 @@ from ..formats.wav2vec2.constants import (
     DEFAULT_UNK_LOGP_OFFSET,
 )
 from ..formats.wav2vec2.repository import ALPHABET_FILE, LM_FOLDER, download
-from .hotwords import HotwordScorer
-from .language_model import LanguageModel, MultiLanguageModel
-from .partial import EMPTY_START_BEAM, Beam, LMBeam, PartialSearch
+from .beams import EMPTY_START_BEAM, Beam, LMBeam, OutputBeam, OutputBeamMPSafe
+from .language_model import HotwordScorer, LanguageModel, MultiLanguageModel
+from .partial import PartialSearch
 from .searching import Search, Searches
-from .transcripts import OutputBeam, OutputBeamMPSafe
 from .weighed_lm import FusedModel, LMState
-
-logger = logging.getLogger(__name__)
 
 __all__ = ["Beam", "BeamSearchDecoderCTC", "LMBeam", "OutputBeam", "OutputBeamMPSafe", "build_ctcdecoder"]
 
+BeamT = TypeVar("BeamT", OutputBeam, LMBeam)
 FOR_THE_BEST = 16  # prefixes that may together be the best text
 
 
@@ -118,7 +115,7 @@ class BeamSearchDecoderCTC:
         """Return the best transcript. Arguments as for `decode_beams`."""
         scorer = HotwordScorer.build_scorer(hotwords, hotword_weight)
         search = self._search(beam_width, beam_prune_logp, token_min_logp, scorer, lm_start_state, FOR_THE_BEST)
-        return search.transcripts([logits])[0][0].text
+        return search.transcripts([logits], most=1)[0][0].text
 
     def decode_beams(
         self,
@@ -154,9 +151,7 @@ class BeamSearchDecoderCTC:
         scorer = HotwordScorer.build_scorer(hotwords, hotword_weight)
         search = self._search(beam_width, beam_prune_logp, token_min_logp, scorer, lm_start_state)
         (found,) = search.transcripts([logits])
-        if prune_history:
-            found = self._without_same_history(found, lambda transcript: (transcript.text,))
-        return [transcript.beam(self._fused) for transcript in found]
+        return self._without_same_history(found) if prune_history else found
 
     def decode_batch(
         self,
@@ -177,7 +172,7 @@ class BeamSearchDecoderCTC:
         """
         scorer = HotwordScorer.build_scorer(hotwords, hotword_weight)
         search = self._search(beam_width, beam_prune_logp, token_min_logp, scorer, prefixes=FOR_THE_BEST)
-        return [found[0].text for found in search.transcripts(list(logits_list))]
+        return [found[0].text for found in search.transcripts(list(logits_list), most=1)]
 
     def decode_beams_batch(
         self,
@@ -195,8 +190,8 @@ class BeamSearchDecoderCTC:
         search = self._search(beam_width, beam_prune_logp, token_min_logp, scorer)
         batch = search.transcripts(list(logits_list))
         if prune_history:
-            batch = [self._without_same_history(found, lambda transcript: (transcript.text,)) for found in batch]
-        return [[transcript.beam(None).get_mp_safe_beam() for transcript in found] for found in batch]
+            batch = [self._without_same_history(found) for found in batch]
+        return [[beam.get_mp_safe_beam() for beam in found] for found in batch]
 
     def get_starting_state(self) -> tuple[list[Beam], dict[Any, Any], dict[Any, Any]]:
         """Return the beam before the first frame, and two dictionaries for `partial_decode_beams`, in which nothing is kept."""
@@ -243,7 +238,7 @@ class BeamSearchDecoderCTC:
         found = PartialSearch(search)(beams, logits, processed_frames, force_next_word, is_end)
         found = [beam for beam in found if beam.lm_score >= found[0].lm_score - search.threshold]
         if prune_history:
-            found = self._without_same_history(found, lambda beam: (beam.text, beam.partial_word, beam.last_char))
+            found = self._without_same_history(found)
         return found[: search.beam_width] if force_next_word or is_end else found
 
     # -- parameters and files
@@ -343,18 +338,14 @@ class BeamSearchDecoderCTC:
         self._language_model  # noqa: B018 - has it been let go of?
         return self._searches.search(*given, **more)
 
-    def _without_same_history(self, found: list[Any], seen: Callable[[Any], tuple[Any, ...]]) -> list[Any]:
-        """Keep the best of the beams that end alike, as far as the language model sees.
-
-        Args:
-            seen: the text, and what else counts.
-        """
+    def _without_same_history(self, found: list[BeamT]) -> list[BeamT]:
+        """Keep the best of the beams that end alike, as far as the language model sees."""
         language_model = self._language_model
         seen_by_lm = max(1, (1 if language_model is None else language_model.order) - 1)
 
-        def end(beam: Any) -> tuple[Any, ...]:
-            text, *more = seen(beam)
-            return (*text.split()[-seen_by_lm:], None, *more)
+        def end(beam: BeamT) -> tuple[Any, ...]:
+            words: list[str] = beam.text.split()[-seen_by_lm:]
+            return (*words, None, beam.partial_word, beam.last_char) if isinstance(beam, LMBeam) else tuple(words)
 
         best = {end(beam): beam for beam in reversed(found)}
         return sorted(best.values(), key=lambda beam: -beam.lm_score)

@@ -5,36 +5,43 @@ from __future__ import annotations
 import logging
 import math
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ..common.arguments import check_number, whole
+from ..common.batches import tensor_of
 from ..common.pickling import WithoutCaches
 from ..decoding.ctc import MOST_BEAMS, CTCDecoder
 from ..decoding.hypotheses import Hypothesis
 from ..decoding.sessions.blocks import BlockStream
 from ..decoding.sessions.ctc import BeamSlots
+from ..errors import InvalidLogitsError
 from ..formats.wav2vec2.alphabet import Alphabet
-from ..formats.wav2vec2.word_files import CUTTINGS, Attrs
+from ..formats.wav2vec2.constants import MIN_TOKEN_CLIP_P
+from ..formats.wav2vec2.word_files import CUTTINGS
+from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
 from ..phrases import PhraseBooster
-from .hotwords import HotwordScorer, booster_of
-from .outputs import log_probs_of, without_unlikely
-from .transcripts import Transcript, Writing, merged
+from .beams import OutputBeam, WordFrames, Words, Writing
+from .language_model import HotwordScorer
 from .weighed_lm import FusedModel, LMState
 
 logger = logging.getLogger(__name__)
 
 MOST_ENTRIES = 1 << 25  # of a batch: rows x frames x prefixes
-KEPT_HOTWORDS = 16
+KEPT = 16  # decoders and automata of hotwords
 MORE_PREFIXES = 16  # of pieces a text has several, until they are joined
 LEAST_THRESHOLD = 1e-5  # what scores that are the same may differ by in single precision
+LEAST_LOG_PROB = math.log(MIN_TOKEN_CLIP_P)
+NEVER = -1e4  # a log-probability that nothing makes up for
 
 
-class Searches(WithoutCaches, caches={"_made": OrderedDict, "_hotwords": OrderedDict}):
+class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
     """Makes the searches of a decoder, and keeps what they are made of.
 
     Args:
@@ -44,9 +51,9 @@ class Searches(WithoutCaches, caches={"_made": OrderedDict, "_hotwords": Ordered
     """
 
     def __init__(self, alphabet: Alphabet, tokenizer: Any, fused: FusedModel | None) -> None:
-        self.alphabet, self.tokenizer, self.fused = alphabet, tokenizer, fused
-        self._made: OrderedDict[Any, CTCDecoder] = OrderedDict()
-        self._hotwords: OrderedDict[Any, PhraseBooster] = OrderedDict()
+        self.labels, self.is_bpe, self.tokenizer, self.fused = alphabet.labels, alphabet.is_bpe, tokenizer, fused
+        self._attrs: Any = None  # that what is kept has been made with
+        self._kept: OrderedDict[Any, Any] = OrderedDict()
 
     def search(
         self,
@@ -58,8 +65,7 @@ class Searches(WithoutCaches, caches={"_made": OrderedDict, "_hotwords": Ordered
         prefixes: int = MOST_BEAMS,
     ) -> Search:
         """Return what a call asks for, checked; `prefixes`: of how many, the best ones, transcripts are made."""
-        if isinstance(beam_width, bool) or not isinstance(beam_width, Integral) or beam_width < 1:
-            raise ValueError(f"beam_width should be a whole number of at least 1, got {beam_width!r}")
+        beam_width = whole("beam_width", beam_width)
         if beam_width > MOST_BEAMS:
             logger.warning("beam_width=%s: the search keeps %s prefixes, no more are possible", beam_width, MOST_BEAMS)
         if not beam_prune_logp <= 0:
@@ -73,123 +79,174 @@ class Searches(WithoutCaches, caches={"_made": OrderedDict, "_hotwords": Ordered
             )
         threshold = min(max(-float(beam_prune_logp), LEAST_THRESHOLD), 1e9)
         attrs = () if self.fused is None else self.fused.attrs
+        if attrs != self._attrs:
+            self._attrs = attrs
+            self._kept.clear()
         lms = () if self.fused is None else tuple(self.fused.weighed(attrs))
-        decoder = self._decoder(attrs, lms, int(beam_width), threshold, prefixes)
-        booster = None if hotwords is None else self._booster(hotwords)
-        if booster is not None:
+        key = (beam_width, threshold, prefixes)
+        decoder = self._keep(key, lambda: self._decoder(lms, *key))
+        booster = None
+        if hotwords is not None and hotwords.words:
+            earning = (hotwords.words, hotwords.weight)
+            booster = self._keep(earning, lambda: self._booster(lms, *earning))
             decoder = decoder.with_phrases(booster)
         starts = None if lm_start_state is None else lm_start_state.of(self.fused)
-        return Search(self, decoder, attrs, lms, booster, int(beam_width), threshold, float(token_min_logp), starts)
+        return Search(self, decoder, lms, booster, beam_width, threshold, float(token_min_logp), starts)
 
-    def _decoder(
-        self, attrs: tuple[Attrs, ...], lms: tuple[NGramLM, ...], beam_width: int, threshold: float, prefixes: int
-    ) -> CTCDecoder:
+    def _keep(self, key: Any, make: Callable[[], Any]) -> Any:
+        if key not in self._kept:
+            self._kept[key] = make()
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return self._kept[key]
+
+    def _decoder(self, lms: tuple[NGramLM, ...], beam_width: int, threshold: float, prefixes: int) -> CTCDecoder:
         """Return the decoder of this package, with the language models as they are weighed at the moment."""
-        if self._made and next(iter(self._made))[0] != attrs:
-            self._made.clear()
-        key = (attrs, beam_width, threshold, prefixes)
-        if key not in self._made:
-            # 1 would be another search, that of alignments.
-            num_beams = min(MOST_BEAMS, max(2, beam_width + MORE_PREFIXES * self.alphabet.is_bpe))
-            self._made[key] = CTCDecoder(
-                self.tokenizer, None if self.fused is None else self.fused.together(lms), 1.0, num_beams=num_beams, beta=0.0,
-                beam_threshold=threshold, score_eos=bool(attrs) and all(of_lm.score_boundary for of_lm in attrs),
-                merge="text" if self.alphabet.is_bpe else None, num_return_sequences=min(prefixes, num_beams),
-                blank_id=self.alphabet.labels.index(""), confidence=None,
-            )  # fmt: skip
-        return self._made[key]
+        # 1 would be another search, that of alignments.
+        num_beams = min(MOST_BEAMS, max(2, beam_width + MORE_PREFIXES * self.is_bpe))
+        lm = None if self.fused is None else lms[0] if len(lms) == 1 else LogLinear(lms, [self.fused.share] * len(lms))
+        return CTCDecoder(
+            self.tokenizer, lm, 1.0, num_beams=num_beams, beta=0.0, beam_threshold=threshold,
+            merge="text" if self.is_bpe else None, num_return_sequences=min(prefixes, num_beams),
+            blank_id=self.labels.index(""), confidence=None,
+        )  # fmt: skip
 
-    def _booster(self, hotwords: HotwordScorer) -> PhraseBooster | None:
-        """Return the automaton of some hotwords, None of none."""
-        words = hotwords.words
-        if not words:
-            return None
-        key = (words, hotwords.weight)
-        if key not in self._hotwords:
-            size = None if self.fused is None else self.fused.vocab_size
-            has_words = self.alphabet.is_bpe or " " in self.alphabet.labels
-            self._hotwords[key] = booster_of(words, hotwords.weight, self.tokenizer, has_words, CUTTINGS, size)
-            if len(self._hotwords) > KEPT_HOTWORDS:
-                self._hotwords.popitem(last=False)
-        return self._hotwords[key]
+    def _booster(self, lms: tuple[NGramLM, ...], words: tuple[str, ...], weight: float) -> PhraseBooster:
+        """Return words that earn a weight each when they are complete, and their share of it label by label until then."""
+        return PhraseBooster(
+            list(words), self.tokenizer, check_number(weight, "hotword_weight"), "phrase", case="keep", tokenizations=CUTTINGS,
+            whole_words=self.is_bpe or " " in self.labels, vocab_size=lms[0].vocab_size if lms else None,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Search:
-    """What a call asks for, checked. Made by `Searches.search`.
-
-    Args:
-        of: what made it.
-        decoder: this package's, with its settings and the hotwords.
-        attrs, lms: what language models are weighed with, and as they are.
-        booster: of the hotwords.
-        beam_width, threshold, token_min_logp: as pyctcdecode has them; the threshold of the other sign.
-        starts: the states that the language models begin in, if not at the beginning.
-    """
+    """What a call asks for, checked. Made by `Searches.search`."""
 
     of: Searches
-    decoder: CTCDecoder
-    attrs: tuple[Attrs, ...]
-    lms: tuple[NGramLM, ...]
-    booster: PhraseBooster | None
+    decoder: CTCDecoder  # this package's, with its settings and the hotwords
+    lms: tuple[NGramLM, ...]  # as they are weighed
+    booster: PhraseBooster | None  # of the hotwords
     beam_width: int
-    threshold: float
+    threshold: float  # pyctcdecode's of the other sign
     token_min_logp: float
-    starts: tuple[int, ...] | None
-
-    @property
-    def begins(self) -> tuple[int, ...]:
-        """The states that the language models begin in."""
-        return tuple(int(lm.starts[0]) for lm in self.lms) if self.starts is None else self.starts
+    starts: tuple[int, ...] | None  # the states that the language models begin in, if not at the beginning
 
     @property
     def writing(self) -> Writing:
         """Return how its labels make up words."""
-        alphabet, special = self.of.alphabet, self.decoder.splitter.special
-        return Writing(["" if token in special else label for token, label in enumerate(alphabet.labels)], alphabet.is_bpe)
+        special = self.decoder.splitter.special
+        return Writing(["" if token in special else label for token, label in enumerate(self.of.labels)], self.of.is_bpe)
 
-    def transcripts(self, logits_list: list[Any]) -> list[list[Transcript]]:
-        """Return transcripts of utterances, decoded in batches of similar length."""
-        rows = [log_probs_of(logits, len(self.of.alphabet.labels)) for logits in logits_list]
+    def log_probs(self, logits: Any) -> Tensor:
+        """Return log-probabilities float32 `[T, C]` of whatever a model's outputs are."""
+        values, classes = tensor_of(logits, "logits").detach().float(), len(self.of.labels)
+        if values.dim() != 2 or values.shape[1] != classes:
+            raise InvalidLogitsError(
+                f"logits should have the shape [T, {classes}], a class for each label (the blank among them), got "
+                f"{list(values.shape)}"
+            )
+        if len(values) and bool(values.min() >= 0) and abs(float(values.sum(1).mean()) - 1) < 1e-3:
+            return values.clamp(MIN_TOKEN_CLIP_P, 1.0).log()
+        return values.log_softmax(-1).clamp(min=LEAST_LOG_PROB)
+
+    def without_unlikely(self, log_probs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities without labels below `token_min_logp`, but for the likeliest of each frame.
+
+        `[B, T, C]`, lengths `[B]` -> the same, and the log of what is left, summed over the frames of each row, `[B]`: the
+        search normalises its frames.
+        """
+        kept = log_probs
+        if self.token_min_logp > LEAST_LOG_PROB:
+            unlikely = (log_probs < self.token_min_logp) & (log_probs < log_probs.amax(-1, keepdim=True))
+            kept = log_probs.masked_fill(unlikely, NEVER)
+        inside = torch.arange(log_probs.shape[1], device=log_probs.device) < lengths[:, None]
+        return kept, kept.logsumexp(-1).masked_fill(~inside, 0.0).sum(1, dtype=torch.float64)
+
+    def transcripts(self, logits_list: list[Any], most: int | None = None) -> list[list[OutputBeam]]:
+        """Return transcripts of utterances, `beam_width` at most if left out, decoded in batches of similar length."""
+        rows = [self.log_probs(logits) for logits in logits_list]
         order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
-        found: list[list[Transcript]] = [[] for _ in rows]
+        found: list[list[OutputBeam]] = [[] for _ in rows]
         while order:
             count = max(1, MOST_ENTRIES // (max(1, len(rows[order[-1]])) * self.decoder.num_beams))
             batch = [row for row in order[-count:] if rows[row].device == rows[order[-1]].device]
             order = [row for row in order if row not in set(batch)]
-            for row, beams in zip(batch, self._batch([rows[row] for row in batch])):
+            for row, beams in zip(batch, self._batch([rows[row] for row in batch], most or self.beam_width)):
                 found[row] = beams
         return found
 
-    def _batch(self, rows: list[Tensor]) -> list[list[Transcript]]:
-        decoder = self.decoder
+    def _batch(self, rows: list[Tensor], most: int) -> list[list[OutputBeam]]:
         padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         lengths = torch.tensor([len(row) for row in rows], device=padded.device)
-        kept, left_out = without_unlikely(padded, lengths, self.token_min_logp)
-        lengths = decoder.check(kept, lengths)
-        if not self.lms or (self.starts is None and decoder.score_eos):
-            batch = decoder.decode_checked(kept, lengths)
+        kept, left_out = self.without_unlikely(padded, lengths)
+        lengths = self.decoder.check(kept, lengths)
+        if self.starts is None:
+            starts, batch = tuple(int(lm.starts[0]) for lm in self.lms), self.decoder.decode_checked(kept, lengths)
         else:
-            batch = self._batch_from(kept, lengths)
+            starts, batch = self.starts, self._batch_from(self.starts, kept, lengths)
         return [
-            merged(n_best, offset, self.begins, self.threshold, self.beam_width, self.writing)
+            merged(n_best, offset, self.threshold, most, self.writing, self.of.fused, starts)
             for n_best, offset in zip(batch, left_out.tolist(), strict=True)
         ]
 
-    def _batch_from(self, logits: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
-        """Decode from other states of the language models, or without `</s>`, where the last word ends by itself."""
-        decoder, count = self.decoder, len(self.lms)
-        models = decoder.fusion.rows(len(logits), logits.device)
-        # Of the automata, where they lie beside others.
-        starts, begins = torch.tensor([[int(lm.starts[0]) for lm in self.lms], self.begins], device=logits.device)
-        places = models.states[0, :count] - starts.to(torch.int32)
-        states = models.states.clone()
-        states[:, :count] = places + begins.to(torch.int32)
-        slots = BeamSlots(decoder, models._replace(states=states))
-        stream = BlockStream(slots, lambda row, phrases: (None, 0.0))
+    def _batch_from(self, starts: tuple[int, ...], logits: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
+        """Decode from other states of the language models."""
+        models = self.decoder.fusion.rows(len(logits), logits.device)
+        moved = [start - int(lm.starts[0]) for start, lm in zip(starts, self.lms, strict=True)]
+        states = models.states + torch.tensor(moved + [0] * (self.booster is not None), dtype=torch.int32, device=logits.device)
+        stream = BlockStream(BeamSlots(self.decoder, models._replace(states=states)), lambda row, phrases: (None, 0.0))
         stream.add_checked(logits, lengths)
-        if self.of.fused is not None and not decoder.score_eos:
-            own = (slots.state.lm_states[..., :count] - places).flatten(0, 1)
-            ends = self.of.fused.end_scores(self.attrs, self.lms, own, True).view(slots.state.fused.shape)
-            slots.state = slots.state._replace(fused=slots.state.fused + ends)
         return stream.hypotheses()
+
+
+def merged(
+    n_best: list[Hypothesis],
+    offset: float,
+    threshold: float,
+    most: int,
+    writing: Writing,
+    fused: FusedModel | None,
+    starts: tuple[int, ...],
+) -> list[OutputBeam]:
+    """Return transcripts of different texts: those with spaces more or less at an end, or cut into other pieces, are one.
+
+    Args:
+        n_best: best first.
+        offset: natural log of how likely the labels are that weren't left out.
+        threshold: texts that score so much less than the best one are left out.
+        most: texts.
+        writing: of the labels.
+        fused, starts: the language models, and the states that they began in.
+    """
+    of_text: dict[str, list[Hypothesis]] = {}
+    for hypothesis in n_best:
+        of_text.setdefault(hypothesis.text, []).append(hypothesis)
+    ranked = []
+    for text, same in of_text.items():
+        logit_score = offset + log_sum([hypothesis.acoustic_score for hypothesis in same])
+        # What the search added is the same for one text, but for spaces at its ends, and pieces that are unknown words.
+        lm_score = logit_score + max(hypothesis.score - hypothesis.acoustic_score for hypothesis in same)
+        ranked.append((-lm_score, text, logit_score, same[0]))
+    ranked.sort(key=lambda found: found[:2])
+    found = []
+    for negative_score, text, logit_score, best in ranked[:most]:
+        if negative_score <= ranked[0][0] + threshold:
+            state = None if fused is None else LMState(fused, starts, best.token_ids)
+            found.append(OutputBeam(text, state, _text_frames(best, writing), logit_score, -negative_score))
+    return found
+
+
+def _text_frames(best: Hypothesis, writing: Writing) -> list[WordFrames]:
+    """Return each word with its first frame and the one after its last."""
+    words = Words(writing)
+    for token, first, end in zip(best.token_ids, best.token_frames, best.token_ends):
+        words.add(token, first, end)
+    words.end_word()
+    written = best.text.split()  # a tokenizer of its own may write labels otherwise
+    return list(zip(written if len(written) == len(words.text_frames) else words.text.split(), words.text_frames))
+
+
+def log_sum(values: list[float]) -> float:
+    """Return log(sum(exp(value)))"""
+    return values[0] if len(values) == 1 else float(np.logaddexp.reduce(values))

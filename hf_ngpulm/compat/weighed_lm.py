@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..automaton import BackoffAutomaton
+from ..automaton.tensors import AutomatonTensors
 from ..config.word_summary import WordSummary
 from ..formats.wav2vec2.alphabet import LabelTokenizer
 from ..formats.wav2vec2.word_files import (
@@ -21,7 +23,6 @@ from ..formats.wav2vec2.word_files import (
     whole_unknown_word,
     with_unlisted,
 )
-from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
 from ..lexicon import compose
 from ..lexicon.reweighing import reweighed
@@ -47,7 +48,6 @@ class SpelledModel:
         listed = language_model._unigram_set
         self.has_unlisted = bool(listed) and len(listed) < len(language_model.words)
         self._compose(language_model.attrs.offset)
-        self._lengths = piece_lengths(self.composed.parts)
         self._weighed: tuple[Attrs, NGramLM] | None = None
 
     def _compose(self, offset: float) -> None:
@@ -59,43 +59,27 @@ class SpelledModel:
             composition="static", may_be_empty=True,
         )  # fmt: skip
         assert parts.config.words is not None
-        self.composed = NGramLM(parts)
-        self.words: WordSummary = parts.config.words
-        self._offset = offset
+        self.composed, self.words, self._offset = NGramLM(parts), parts.config.words, offset
 
     def weighed(self, attrs: Attrs) -> NGramLM:
         """Return the model whose log-probabilities are what a search adds: alpha * log p + beta, for unknown words with the
-        offset."""
+        offset; and `</s>` adds what the end of a transcript does."""
         if self.has_unlisted and attrs.offset != self._offset:
             self._compose(attrs.offset)
         if self._weighed is None or self._weighed[0] != attrs:
-            composed = self.composed.automaton
+            composed, words = self.composed.automaton, self.words
             spaces, start = -math.log(composed.vocab_size), int(composed.starts[0])
-            tensors = reweighed(composed.tensors, self.words, composed.vocab_size, attrs.alpha, attrs.beta, spaces, start)
+            tensors = reweighed(composed.tensors, words, composed.vocab_size, attrs.alpha, attrs.beta, spaces, start)
             tensors = grade_unknown_words(
-                tensors, self.words, self._lengths, attrs.alpha * self.unknown,
+                tensors, words, piece_lengths(self.composed.parts), attrs.alpha * self.unknown,
                 charged_to_unknown_words(attrs, self.unknown), whole_unknown_word(attrs, self.unknown),
             )  # fmt: skip
             automaton = composed.with_tensors(tensors)
             if not attrs.score_boundary:
+                automaton = automaton.with_tensors(_without_end_of_text(automaton, words))
                 automaton.starts = automaton.roots
             self._weighed = (attrs, NGramLM(replace(self.composed.parts, automaton=automaton)))
         return self._weighed[1]
-
-    def word_end_scores(self, lm: NGramLM, states: Tensor) -> Tensor:
-        """Return what ending the last word adds, where `</s>`, which ends it, doesn't count.
-
-        Args:
-            lm: as weighed.
-            states: int32 `[N]`.
-        """
-        if self.words.delimiter is not None:
-            return lm.step(states, torch.full_like(states, self.words.delimiter))[0]
-        scores, at = torch.zeros(states.shape, device=states.device), states.to(torch.int64)
-        while bool((inside := at >= self.words.num_contexts).any()):
-            scores += torch.where(inside, lm.tensors.backoff_weights[at], 0.0)
-            at = torch.where(inside, lm.tensors.backoff_states[at].to(torch.int64), at)
-        return scores
 
     def ended(self, lm: NGramLM, state: int) -> tuple[float, int]:
         """Return what ending the last word adds, where no text ends, and the state after it.
@@ -103,27 +87,49 @@ class SpelledModel:
         Args:
             lm: as weighed.
         """
-        states = torch.tensor([state], dtype=torch.int32, device=lm.device)
-        score = float(self.word_end_scores(lm, states))
         if self.words.delimiter is not None:
-            return score, int(lm.step(states, torch.full_like(states, self.words.delimiter))[1])
-        return score, self._without_word(lm, state)
-
-    def _without_word(self, lm: NGramLM, state: int) -> int:
-        """Return a word with a mark ends when the next one begins: by backing off."""
-        while state >= self.words.num_contexts:
+            score, after = lm.step(*(torch.tensor([it], dtype=torch.int32) for it in (state, self.words.delimiter)))
+            return float(score), int(after)
+        added = 0.0
+        while state >= self.words.num_contexts:  # a word with a mark ends when the next one begins: by backing off
+            added += float(lm.tensors.backoff_weights[state])
             state = int(lm.tensors.backoff_states[state])
-        return state
+        return added, state
 
     def state_after(self, start: int, tokens: list[int]) -> int:
         """Return the LM's state when the last word of some tokens has ended. It is the same whatever the model is weighed
         with."""
-        delimiter, lm = self.words.delimiter, self.composed
-        ended = tokens if delimiter is None or not tokens or tokens[-1] == delimiter else [*tokens, delimiter]
-        state = torch.tensor([start], dtype=torch.int32, device=lm.device)
-        for token in ended:
-            _, state = lm.step(state, torch.tensor([token], dtype=torch.int32, device=lm.device))
-        return self._without_word(lm, int(state))
+        state = torch.tensor([start], dtype=torch.int32)
+        for token in tokens:
+            _, state = self.composed.step(state, torch.tensor([token], dtype=torch.int32))
+        has_ended = not tokens or tokens[-1] == self.words.delimiter
+        return int(state) if has_ended else self.ended(self.composed, int(state))[1]
+
+
+def _without_end_of_text(automaton: BackoffAutomaton, words: WordSummary) -> AutomatonTensors:
+    """Return the tensors of an automaton in which `</s>` adds what the end of the last word does, and nothing else."""
+    tensors, end = automaton.tensors, automaton.vocab_size
+    counts = tensors.arc_offsets.diff()
+    sources = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    weights, is_end, inside = tensors.arc_weights.clone(), tensors.arc_tokens == end, sources >= words.num_contexts
+    if words.delimiter is not None:
+        states = sources[is_end & inside].to(torch.int32)
+        weights[is_end & inside] = automaton.step(states, torch.full_like(states, words.delimiter))[0]
+    # With a mark, states within words back off to those in which none has begun. These have an arc each, which adds nothing.
+    kept = ~is_end | (inside & (words.delimiter is not None))
+    contexts = torch.arange(words.num_contexts)
+    by_state = torch.argsort(torch.cat([sources[kept], contexts]), stable=True)
+
+    def arcs(values: Tensor, added: float) -> Tensor:
+        return torch.cat([values[kept], torch.full_like(values[:1], added).expand(len(contexts))])[by_state]
+
+    counts = torch.bincount(torch.cat([sources[kept], contexts]), minlength=len(counts))
+    return tensors._replace(
+        arc_offsets=torch.cat([tensors.arc_offsets[:1], counts.cumsum(0).to(torch.int32)]),
+        arc_tokens=arcs(tensors.arc_tokens, end),
+        arc_weights=arcs(weights, 0.0),
+        arc_targets=arcs(tensors.arc_targets, 0),
+    )
 
 
 class FusedModel:
@@ -135,18 +141,13 @@ class FusedModel:
 
     Attributes:
         parts: each model that there is.
-        shares: of each in the mean.
+        share: of each in the mean.
     """
 
     def __init__(self, language_model: LanguageModel | MultiLanguageModel, tokenizer: Any, case: str) -> None:
-        listed = [language_model] if isinstance(language_model, LanguageModel) else language_model.language_models
-        each = {id(lm): lm for lm in listed}
-        self.parts = [SpelledModel(lm, tokenizer, case) for lm in each.values()]
-        self.shares = [sum(lm is other for other in listed) / len(listed) for lm in each.values()]
-
-    @property
-    def vocab_size(self) -> int:
-        return self.parts[0].composed.vocab_size
+        each = [language_model] if isinstance(language_model, LanguageModel) else language_model.language_models
+        self.parts = [SpelledModel(lm, tokenizer, case) for lm in each]
+        self.share = 1 / len(each)
 
     @property
     def attrs(self) -> tuple[Attrs, ...]:
@@ -160,28 +161,6 @@ class FusedModel:
     def weighed(self, attrs: tuple[Attrs, ...]) -> list[NGramLM]:
         """Return each model as a search adds it, see `SpelledModel.weighed`."""
         return [part.weighed(of_part) for part, of_part in zip(self.parts, attrs, strict=True)]
-
-    def together(self, lms: Sequence[NGramLM]) -> NGramLM | LogLinear:
-        """Return what a decoder takes of weighed models."""
-        return lms[0] if len(lms) == 1 else LogLinear(lms, self.shares)
-
-    def end_scores(self, attrs: tuple[Attrs, ...], lms: Sequence[NGramLM], states: Tensor, is_end: bool) -> Tensor:
-        """Return what the end of the last word adds, and that of the transcript.
-
-        Args:
-            lms: as weighed.
-            states: int32 `[K, P]`, of each model.
-            is_end: whether the transcript ends, so that `</s>` counts where it does.
-
-        Returns:
-            float32 `[K]`.
-        """
-        total = torch.zeros(len(states), device=states.device)
-        for place, (part, of_part, lm, share) in enumerate(zip(self.parts, attrs, lms, self.shares, strict=True)):
-            at = states[:, place].to(lm.device).contiguous()
-            scores = lm.final_scores(at) if is_end and of_part.score_boundary else part.word_end_scores(lm, at)
-            total += share * scores.to(total.device)
-        return total
 
 
 class LMState:

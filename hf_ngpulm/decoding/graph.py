@@ -17,8 +17,7 @@ from ..fusion.fusion import LM_WEIGHT, Fusion, RowModels, select_rows
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
 from ..phrases import Booster
-from ..phrases.contexts import is_per_row
-from ..phrases.graph_contexts import GraphContexts, checked_discounts
+from ..phrases.contexts import GraphContexts, checked_discounts, is_per_row
 from ..search.confidence import MEASURES
 from ..text.vocabulary import tokenizer_of
 from ..text.words import WordSplitter
@@ -45,7 +44,7 @@ class GraphDecoder:
     number of them covers more different endings. See `hf_ngpulm.search.ctc_graph`.
 
     Phrases can be other ones for each row, and change in mid-utterance. The search follows them beside the graph
-    (`hf_ngpulm.phrases.graph_booster`): what tokens earn is taken back where a phrase isn't completed, so that also one name
+    (`hf_ngpulm.phrases.booster`): what tokens earn is taken back where a phrase isn't completed, so that also one name
     among a thousand is found; and what the LM hasn't seen costs no more, in a phrase, than if all tokens were equally likely.
 
     Args:

@@ -16,25 +16,23 @@ import os
 import re
 import secrets
 import zlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..common.files import read_unpacked, write_beside
+from ..common.files import naming, read_unpacked, write_beside
 from ..engines.native import Function, Struct
 from ..errors import NGramFormatError
 from ..ngrams.table import MAX_ORDER, NGramTable
 from ..text.vocabulary import Vocabulary
-from .units import NEMO_OFFSET, units_to_ids
+from .units import LN10, LOG10_ZERO, NEMO_OFFSET, SPECIAL_WORDS, NGramFile
 
-LN10 = math.log(10.0)
-LOG10_ZERO = -99.0  # SRILM's and KenLM's way to write log 0
 LINES_PER_BLOCK = 1 << 16  # written at a time
 NUMBERS_LEFT = 1 << 12  # that the core leaves to Python at a time
 # Rounding in the writer of a file may leave a log-probability this far above 0 (log10).
@@ -50,7 +48,6 @@ _DECOMPRESSORS: dict[bytes, Callable[..., Any]] = {
     b"BZh": bz2.open,
     b"\xfd7zXZ\x00": lzma.open,
 }
-_SPECIAL_WORDS = {"<s>": "bos", "<S>": "bos", "</s>": "eos", "</S>": "eos", "<unk>": "unk", "<UNK>": "unk"}
 
 
 class NgpulmArpaSection(Struct):
@@ -62,7 +59,6 @@ class NgpulmArpaWords(Struct):
 
 
 _COMPLETE, _MORE, _UNKNOWN_WORD = 0, 1, 3  # what the functions below return; else a line is too short or long
-_headings = Function("ngpulm_arpa_headings")
 _read_unigrams = Function("ngpulm_arpa_unigrams")
 _index = Function("ngpulm_arpa_index")
 _read_ngrams = Function("ngpulm_arpa_ngrams")
@@ -86,8 +82,8 @@ def read_arpa(path: str | os.PathLike[str], vocabulary: Vocabulary, units: str =
     return ArpaFile(path).table(vocabulary, units)
 
 
-class ArpaFile:
-    """An ARPA file of which the header and the unigrams have been read, so that it may still be decided what its words are.
+class ArpaFile(NGramFile):
+    """An ARPA file of which the header and the unigrams have been read.
 
     Args:
         path: as for `read_arpa`, whose errors it raises.
@@ -95,54 +91,51 @@ class ArpaFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = path
-        self._text = _Text(Path(path))
-        self._sections = self._text.sections()
-        self._unigrams = _Unigrams(self._text, self._sections[0])
-        self._all_words = self._unigrams.words
-        self.words = [word for word in self._all_words if word not in _SPECIAL_WORDS]
+        with naming(path):
+            unigrams, *self._sections = _sections(_Text(Path(path)))
+            self._starts = np.zeros(unigrams.capacity + 1, dtype=np.int64)
+            written = np.empty(unigrams.end - unigrams.first, dtype=np.uint8)
+            self._columns = unigrams.read(_read_unigrams, written, self._starts)
+            self._written = written[: self._starts[-1]].copy()
+            unigrams.check_text()
 
-    def table(self, vocabulary: Vocabulary, units: str) -> NGramTable:
-        """Return the n-grams, of tokens. Arguments as for `read_arpa`."""
-        try:
-            _, ids = units_to_ids(self.words, units, vocabulary)
-        except NGramFormatError as error:
-            raise NGramFormatError(f"{self.path}: {error}") from None
-        return self._table(ids, vocabulary.size)
+    @cached_property
+    def vocabulary(self) -> list[str]:
+        return self._written.tobytes().decode().split("\n")[:-1]
 
-    def word_table(self) -> NGramTable:
-        """Return the n-grams, of words: id `i` is `words[i]`."""
-        if len(set(self.words)) < len(self.words):
-            double = Counter(self.words).most_common(1)[0][0]
-            raise NGramFormatError(f"{self.path}: {double!r} occurs more than once among the 1-grams")
-        if not self.words:
-            raise NGramFormatError(f"{self.path}: the file has no words among its 1-grams")
-        return self._table(list(range(len(self.words))), len(self.words))
-
-    def _table(self, ordinary_ids: list[int], vocab_size: int) -> NGramTable:
-        special = {"bos": vocab_size, "eos": vocab_size + 1, "unk": vocab_size + 2}
-        ids = iter(ordinary_ids)
-        id_of_word = [special[_SPECIAL_WORDS[word]] if word in _SPECIAL_WORDS else next(ids) for word in self._all_words]
-        tokens = np.array(id_of_word, dtype=np.int32)
-        words = self._unigrams.index(tokens)
-        rows = [(torch.from_numpy(tokens[:, None]), *self._unigrams.columns)]
-        for section in self._sections[1:]:
-            ngrams = _NGrams(self._text, section, words)
-            rows.append((torch.from_numpy(ngrams.tokens), *ngrams.columns))
-        while len(rows) > 1 and rows[-1][0].shape[0] == 0 and not rows[-2][2].any():
-            rows.pop()  # an empty highest order counts only where backing off from it costs something
-        try:
-            return NGramTable.from_rows(vocab_size, rows)
-        except NGramFormatError as error:
-            raise NGramFormatError(f"{self.path}: {error}") from None
+    def rows(self, ids: np.ndarray) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        slots = np.zeros(1 << (2 * len(ids)).bit_length(), dtype=np.int64)
+        words = NgpulmArpaWords(
+            text=self._written, starts=self._starts, ids=ids, num_words=len(ids), slots=slots, num_slots=len(slots),
+            seed=secrets.randbits(63),
+        )  # fmt: skip
+        _index(words)
+        yield torch.from_numpy(ids[:, None]), *self._columns
+        for section in self._sections:
+            tokens = np.empty((section.capacity, section.n), dtype=np.int32)
+            columns = section.read(_read_ngrams, words, tokens)
+            yield torch.from_numpy(tokens), *columns
 
 
-class _Section(NamedTuple):
-    """Which bytes of the file hold the n-grams of one order, and how many n-grams the header promises there."""
-
-    n: int
-    first: int
-    end: int
-    promised: int
+def _read_bytes(path: Path) -> bytes:
+    if path.is_dir():
+        raise NGramFormatError("a folder, not an ARPA file; a saved model is loaded with from_pretrained")
+    data = path.read_bytes()
+    for mark, decompress in _DECOMPRESSORS.items():
+        if data.startswith(mark):
+            try:
+                data = read_unpacked(decompress(io.BytesIO(data), "rb"), max(MAX_RATIO * len(data), MIN_UNPACKED_LIMIT))
+            except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+                raise NGramFormatError(f"the compressed file is cut short or damaged: {error}") from None
+            break
+    if not data:
+        raise NGramFormatError("the file is empty; an ARPA file begins with a line \\data\\")
+    if data.startswith(b"mmap lm "):
+        raise NGramFormatError(
+            "a KenLM binary, not an ARPA file; hf_ngpulm.formats.kenlm.read_binary reads it (not compressed), and hf-ngpulm "
+            "convert lm.bin lm.arpa makes an ARPA file of it"
+        )
+    return data.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
 
 
 class _Text:
@@ -150,79 +143,69 @@ class _Text:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.buffer = _read_bytes(path)
-        if not self.buffer:
-            raise NGramFormatError(f"{path}: the file is empty; an ARPA file begins with a line \\data\\")
-        if self.buffer.startswith(b"mmap lm "):
-            raise NGramFormatError(
-                f"{path}: a KenLM binary, not an ARPA file; hf_ngpulm.formats.kenlm.read_binary reads it (not compressed), and "
-                "hf-ngpulm convert lm.bin lm.arpa makes an ARPA file of it"
-            )
-        self.buffer = self.buffer.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
-        self.bytes = np.frombuffer(self.buffer, dtype=np.uint8)
+        self.buffer = buffer = _read_bytes(path)
+        self.bytes = np.frombuffer(buffer, dtype=np.uint8)
 
-    def where(self, at: int) -> str:
-        """Return the file and the line that a byte is in, for a message."""
-        return f"{self.path}, line {self.line_number(at)}"
+    def fault(self, at: int, what: str) -> NGramFormatError:
+        """Return the error that a fault in the line of some byte is."""
+        line = self.buffer.count(b"\n", 0, at) + 1
+        return NGramFormatError(f"{self.path}, line {line}: {what}")
 
-    def line_number(self, at: int) -> int:
-        """Return the line that a byte is in, from 1 up."""
-        return self.buffer.count(b"\n", 0, at) + 1
-
-    def line(self, at: int) -> bytes:
-        """Return the line that a byte is in."""
+    def line_end(self, at: int) -> int:
+        """Return where the line ends that a byte is in."""
         end = self.buffer.find(b"\n", at)
-        return self.buffer[self.buffer.rfind(b"\n", 0, at) + 1 : None if end < 0 else end]
+        return len(self.buffer) if end < 0 else end
 
-    def sections(self) -> list[_Section]:
-        """Read the header and find the section of each order."""
-        data = re.compile(rb"^\\data\\[ \t\r\v\f]*$", re.MULTILINE).search(self.buffer, 0, MAX_HEADER_BYTES)
-        if data is None:
-            shown = _shown(self.buffer[:1000].partition(b"\n")[0], 40)
-            where = f" within its first {MAX_HEADER_BYTES:,} bytes" if len(self.buffer) > MAX_HEADER_BYTES else ""
-            raise NGramFormatError(f"{self.path}: not an ARPA file: no line \\data\\{where} (it begins with {shown!r})")
-        first = self._headings(data.end(), 1)
-        counts = self._counts(data.end(), first[0][0] if first else len(self.buffer))
-        expected = [f"\\{n}-grams:" for n in range(1, len(counts) + 1)] + ["\\end\\"]
-        found = self._headings(data.end(), len(expected))
-        for at, heading in enumerate(expected):
-            if at == len(found):
-                raise NGramFormatError(f"{self.path}: no line {heading}; is the file cut short?")
-            line = self.buffer[slice(*found[at])].strip()
-            if line != heading.encode():
-                raise NGramFormatError(f"{self.where(found[at][0])}: expected {heading}, got {_shown(line, 60)!r}")
-        if len(counts) > MAX_ORDER:
-            raise NGramFormatError(f"{self.path}: the file has n-grams of {len(counts)} orders; at most {MAX_ORDER} are read")
-        return [_Section(n, found[n - 1][1], found[n][0], counts[n - 1]) for n in range(1, len(counts) + 1)]
+    def headings(self, at: int) -> Iterator[tuple[int, int]]:
+        """Yield where the lines after that of some byte begin and end that begin with a backslash."""
+        while (at := self.buffer.find(b"\n\\", at)) >= 0:
+            yield at + 1, (at := self.line_end(at + 1))
 
-    def _headings(self, first: int, most: int) -> list[tuple[int, int]]:
-        """Return where the first lines after some byte begin and end that begin with a backslash."""
-        places = np.empty(most, dtype=np.int64)
-        found = _headings(self.bytes, first, len(self.buffer), places, most)
-        ends = [self.buffer.find(b"\n", place) for place in places[:found].tolist()]
-        return [(place, len(self.buffer) if end < 0 else end) for place, end in zip(places[:found].tolist(), ends)]
 
-    def _counts(self, first: int, end: int) -> list[int]:
-        """Return how many n-grams of each order the header promises, in the bytes between `\\data\\` and the first section."""
-        if end > MAX_HEADER_BYTES:
-            raise NGramFormatError(
-                f"{self.path}: no line \\1-grams: within the first {MAX_HEADER_BYTES:,} bytes; a header has one line per order"
-            )
-        counts: dict[int, int] = {}
-        for number, line in enumerate(self.buffer[first:end].split(b"\n"), start=self.line_number(first)):
-            line = line.strip()
-            if match := re.fullmatch(rb"ngram\s+(\d{1,9})\s*=\s*(\d{1,18})", line):
-                if int(match[1]) in counts:
-                    raise NGramFormatError(f"{self.path}, line {number}: the header counts {int(match[1])}-grams twice")
-                counts[int(match[1])] = int(match[2])
-            elif line:
-                raise NGramFormatError(
-                    f"{self.path}, line {number}: expected 'ngram N=COUNT' in the header, got {_shown(line, 60)!r}"
-                )
-        if not counts or sorted(counts) != list(range(1, len(counts) + 1)):
-            shown = ", ".join(map(str, sorted(counts)[:10])) or "none"
-            raise NGramFormatError(f"{self.path}: the header should count the orders 1, 2, ..., but counts {shown}")
-        return [counts[n] for n in range(1, len(counts) + 1)]
+def _sections(text: _Text) -> list[_Section]:
+    """Read the header and find the section of each order."""
+    buffer = text.buffer
+    data = re.compile(rb"^\\data\\[ \t\r\v\f]*$", re.MULTILINE).search(buffer, 0, MAX_HEADER_BYTES)
+    if data is None:
+        shown = _shown(buffer[:1000].partition(b"\n")[0], 40)
+        where = f" within its first {MAX_HEADER_BYTES:,} bytes" if len(buffer) > MAX_HEADER_BYTES else ""
+        raise NGramFormatError(f"not an ARPA file: no line \\data\\{where} (it begins with {shown!r})")
+    first, _ = next(text.headings(data.end()), (len(buffer), 0))
+    counts = _counts(text, data.end(), first)
+    bounds = [data.end()]
+    headings = text.headings(data.end())
+    for expected in (*(f"\\{n}-grams:" for n in range(1, len(counts) + 1)), "\\end\\"):
+        begin, end = next(headings, (-1, -1))
+        if begin < 0:
+            raise NGramFormatError(f"no line {expected}; is the file cut short?")
+        if buffer[begin:end].strip() != expected.encode():
+            raise text.fault(begin, f"expected {expected}, got {_shown(buffer[begin:end], 60)!r}")
+        bounds += [begin, end]
+    if len(counts) > MAX_ORDER:
+        raise NGramFormatError(f"the file has n-grams of {len(counts)} orders; at most {MAX_ORDER} are read")
+    return [_Section(text, n, bounds[2 * n], bounds[2 * n + 1], count) for n, count in enumerate(counts, start=1)]
+
+
+def _counts(text: _Text, first: int, end: int) -> list[int]:
+    """Return how many n-grams of each order the header promises, in the bytes between `\\data\\` and the first section."""
+    if end > MAX_HEADER_BYTES:
+        raise NGramFormatError(
+            f"no line \\1-grams: within the first {MAX_HEADER_BYTES:,} bytes; a header has one line per order"
+        )
+    counts: dict[int, int] = {}
+    at = first
+    for line in text.buffer[first:end].split(b"\n"):
+        if match := re.fullmatch(rb"ngram\s+(\d{1,9})\s*=\s*(\d{1,18})", line.strip()):
+            if int(match[1]) in counts:
+                raise text.fault(at, f"the header counts {int(match[1])}-grams twice")
+            counts[int(match[1])] = int(match[2])
+        elif line.strip():
+            raise text.fault(at, f"expected 'ngram N=COUNT' in the header, got {_shown(line, 60)!r}")
+        at += len(line) + 1
+    if not counts or sorted(counts) != list(range(1, len(counts) + 1)):
+        shown = ", ".join(map(str, sorted(counts)[:10])) or "none"
+        raise NGramFormatError(f"the header should count the orders 1, 2, ..., but counts {shown}")
+    return [counts[n] for n in range(1, len(counts) + 1)]
 
 
 def _shown(line: bytes, size: int) -> str:
@@ -238,129 +221,70 @@ def _is_number(field: bytes) -> bool:
     return b"_" not in field  # 1_0 is a number to Python alone
 
 
-def _read_bytes(path: Path) -> bytes:
-    if path.is_dir():
-        raise NGramFormatError(f"{path}: a folder, not an ARPA file; a saved model is loaded with from_pretrained")
-    data = path.read_bytes()
-    for mark, decompress in _DECOMPRESSORS.items():
-        if data.startswith(mark):
-            try:
-                return read_unpacked(decompress(io.BytesIO(data), "rb"), max(MAX_RATIO * len(data), MIN_UNPACKED_LIMIT))
-            except NGramFormatError as error:
-                raise NGramFormatError(f"{path}: {error}") from None
-            except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-                message = f"{path}: the compressed file is cut short or damaged: {error}"
-                raise NGramFormatError(message) from None
-    return data
+class _Section:
+    """The bytes from `first` to before `end`, which hold the n-grams of order n: `promised` of them, as the header says."""
 
+    def __init__(self, text: _Text, n: int, first: int, end: int, promised: int) -> None:
+        self.text, self.n, self.first, self.end, self.promised = text, n, first, end, promised
+        shortest = 2 * (n + 1)  # bytes of a line
+        self.capacity = min(promised, (end - first) // shortest)
 
-class _Columns:
-    """The `columns` of one section, natural logs: log-probabilities and backoffs, float32 `[N]` each.
+    def read(self, function: Function, *arguments: Any) -> tuple[Tensor, Tensor]:
+        """Have the core read the lines; return log-probabilities and backoffs, natural logs, float32 `[N]` each.
 
-    The native core reads the lines. It comes back with numbers that it leaves to Python, and with faults.
-    """
-
-    def __init__(self, text: _Text, section: _Section) -> None:
-        self.text, self.section = text, section
-        shortest = 2 * (section.n + 1)  # bytes of a line
-        self.capacity = min(section.promised, (section.end - section.first) // shortest)
-        self._values = np.zeros((2, self.capacity), dtype=np.float32)
-        self._left = np.empty((NUMBERS_LEFT, 4), dtype=np.int64)
-        self._progress = np.array([section.first, 0, 0, 0, 0])
-        self._given = NgpulmArpaSection(
-            text=text.bytes, end=section.end, order=section.n, capacity=self.capacity, log_probs=self._values[0],
-            backoffs=self._values[1], left=self._left, room=NUMBERS_LEFT, progress=self._progress,
+        It comes back with numbers that it leaves to Python, and with faults.
+        """
+        log_probs, backoffs = values = np.zeros((2, self.capacity), dtype=np.float32)
+        left, progress = np.empty((NUMBERS_LEFT, 4), dtype=np.int64), np.array([self.first, 0, 0, 0, 0])
+        section = NgpulmArpaSection(
+            text=self.text.bytes, end=self.end, order=self.n, capacity=self.capacity, log_probs=log_probs, backoffs=backoffs,
+            left=left, room=NUMBERS_LEFT, progress=progress,
         )  # fmt: skip
-
-    @property
-    def columns(self) -> tuple[Tensor, Tensor]:
-        return torch.from_numpy(self._values[0]), torch.from_numpy(self._values[1])
-
-    def _read(self, read: Function, *arguments: Any) -> None:
         result = _MORE
         while result == _MORE:
-            result = read(self._given, *arguments)
-            for row, is_backoff, begin, end in self._left[: self._progress[2]].tolist():
-                value = self._number(begin, end, "backoff" if is_backoff else "log-probability")
+            result = function(section, *arguments)
+            for row, is_backoff, begin, end in left[: progress[2]].tolist():
+                value = self._number(begin, end, bool(is_backoff))
                 if row < self.capacity:
-                    self._values[is_backoff, row] = value * LN10
+                    values[is_backoff, row] = value * LN10
         if result != _COMPLETE:
-            self._raise(result, *self._progress[3:].tolist())
-        if (found := int(self._progress[1])) != self.section.promised:
-            raise NGramFormatError(
-                f"{self.text.path}: the header says {self.section.promised} {self.section.n}-grams, the file has {found}"
-            )
+            self._raise(result, *progress[3:].tolist())
+        if int(progress[1]) != self.promised:
+            raise NGramFormatError(f"the header says {self.promised} {self.n}-grams, the file has {progress[1]}")
+        return torch.from_numpy(log_probs), torch.from_numpy(backoffs)
 
-    def _number(self, begin: int, end: int, what: str) -> float:
+    def _number(self, begin: int, end: int, is_backoff: bool) -> float:
         """Return a number that the core doesn't read, such as log 0 as the toolkits write it."""
         field = self.text.buffer[begin:end]
         if not _is_number(field):
-            self._check_text(begin)
-            raise NGramFormatError(f"{self.text.where(begin)}: {_shown(field, 80)!r} isn't a number")
+            self.check_text(begin)
+            raise self.text.fault(begin, f"{_shown(field, 80)!r} isn't a number")
         value = LOG10_ZERO if float(field) == -math.inf else float(field)
-        if what != "backoff" and 0 < value <= ROUNDING:
+        if not is_backoff and 0 < value <= ROUNDING:
             return 0.0
-        if not abs(value) < LARGEST or (what != "backoff" and value > 0):
-            limit = "" if what == "backoff" else " of at most 0"
-            raise NGramFormatError(f"{self.text.where(begin)}: the {what} {value:g} should be a finite number{limit}")
+        if not abs(value) < LARGEST or (not is_backoff and value > 0):
+            what, limit = ("backoff", "") if is_backoff else ("log-probability", " of at most 0")
+            raise self.text.fault(begin, f"the {what} {value:g} should be a finite number{limit}")
         return value
 
     def _raise(self, fault: int, begin: int, end: int) -> NoReturn:
-        self._check_text(begin)
-        shown, where = self.text.buffer[begin:end], self.text.where(begin)
+        self.check_text(begin)
+        shown = self.text.buffer[begin:end]
         if fault == _UNKNOWN_WORD:
-            raise NGramFormatError(f"{where}: the word {shown.decode()!r} isn't among the 1-grams")
-        raise NGramFormatError(
-            f"{where}: expected a log-probability, {self.section.n} word(s) and possibly a backoff, got {_shown(shown, 80)!r}"
+            raise self.text.fault(begin, f"the word {shown.decode()!r} isn't among the 1-grams")
+        raise self.text.fault(
+            begin, f"expected a log-probability, {self.n} word(s) and possibly a backoff, got {_shown(shown, 80)!r}"
         )
 
-    def _check_text(self, at: int) -> None:
+    def check_text(self, at: int | None = None) -> None:
+        """Refuse a section that isn't text, or the line that a byte is in."""
+        first, end = self.first, self.end
+        if at is not None:
+            first, end = self.text.buffer.rfind(b"\n", 0, at) + 1, self.text.line_end(at)
         try:
-            self.text.line(at).decode()
+            self.text.buffer[first:end].decode()
         except UnicodeDecodeError as error:
-            raise NGramFormatError(f"{self.text.where(at)}: not UTF-8 text: {error}") from None
-
-
-class _Unigrams(_Columns):
-    """Those of the unigrams, and their `words`."""
-
-    def __init__(self, text: _Text, section: _Section) -> None:
-        super().__init__(text, section)
-        self._starts = np.zeros(self.capacity + 1, dtype=np.int64)
-        written = np.empty(section.end - section.first, dtype=np.uint8)
-        self._read(_read_unigrams, written, self._starts)
-        self._written = written[: self._starts[-1]].copy()
-        try:
-            self.words = self._written.tobytes().decode().split("\n")[:-1]
-        except UnicodeDecodeError:
-            self._find_no_text()
-            raise
-
-    def _find_no_text(self) -> None:
-        """Complain about the first line that isn't text."""
-        try:
-            self.text.buffer[self.section.first : self.section.end].decode()
-        except UnicodeDecodeError as error:
-            self._check_text(self.section.first + error.start)
-
-    def index(self, ids: np.ndarray) -> Any:
-        """Return the words as n-grams find them; `ids` int32 are what they stand for."""
-        slots = np.zeros(1 << (2 * len(ids)).bit_length(), dtype=np.int64)
-        words = NgpulmArpaWords(
-            text=self._written, starts=self._starts, ids=ids, num_words=len(ids), slots=slots, num_slots=len(slots),
-            seed=secrets.randbits(63),
-        )  # fmt: skip
-        _index(words)
-        return words
-
-
-class _NGrams(_Columns):
-    """Those of a higher order, and their `tokens` int32 [N, n]; words are looked up among those of the unigrams."""
-
-    def __init__(self, text: _Text, section: _Section, words: Any) -> None:
-        super().__init__(text, section)
-        self.tokens = np.empty((self.capacity, section.n), dtype=np.int32)
-        self._read(_read_ngrams, words, self.tokens)
+            raise self.text.fault(first + error.start, f"not UTF-8 text: {error}") from None
 
 
 def write_arpa(
@@ -418,7 +342,7 @@ def unit_words(vocab_size: int, units: str, pieces: Iterable[str | None] | None 
         pieces = list(pieces)
         if len(pieces) != vocab_size:
             raise ValueError(f"{len(pieces)} pieces for a vocabulary of {vocab_size} ids")
-        return [p if p and not re.search(r"[\s\0]", p, re.ASCII) and p not in _SPECIAL_WORDS else None for p in pieces]
+        return [p if p and not re.search(r"[\s\0]", p, re.ASCII) and p not in SPECIAL_WORDS else None for p in pieces]
     raise ValueError(f"units must be 'id', 'nemo' or 'piece', got {units!r}")
 
 

@@ -28,9 +28,9 @@ import torch
 import yaml
 from torch import Tensor
 
-from ..common.files import read_unpacked
+from ..common.files import naming, read_unpacked
 from ..errors import NGramFormatError
-from ..ngrams.table import MAX_ORDER, NGramOrder, NGramTable
+from ..ngrams.table import MAX_ORDER, NGramTable
 
 _CONFIG = "model_config.yaml"
 _WEIGHTS = "model_weights.ckpt"
@@ -59,12 +59,9 @@ def read_nemo(path: str | os.PathLike[str]) -> NGramTable:
         NGramFormatError: the file isn't such a checkpoint, or a broken one. The message names the wrong value.
         OSError: the file can't be opened.
     """
-    with open(path, "rb") as file:
-        try:
-            config, weights = _read_members(file)
-            return _table(_read_config(config), _read_state_dict(weights))
-        except NGramFormatError as error:
-            raise NGramFormatError(f"{os.fspath(path)}: {error}") from error
+    with open(path, "rb") as file, naming(path):
+        config, weights = _read_members(file)
+        return _table(_read_config(config), _read_state_dict(weights))
 
 
 # From the automaton to n-grams
@@ -93,42 +90,28 @@ def _table(config: dict[str, int], state_dict: Mapping[str, Any]) -> NGramTable:
             f"<s> has a final weight of its own, {float(final[_BOS_STATE]):g}, in a model of order {max_order}"
         )
 
-    num_ids = vocab_size + 3
+    # N-grams of each order: the arcs that leave its contexts, and the ends of texts.
+    rows = []
     row_of_state = torch.zeros_like(backoff_to)
-    orders = []
+    before = torch.zeros((1, 0), dtype=torch.int64)
     for n in range(1, max_order + 1):
         arcs = torch.nonzero(arc_order == n)[:, 0]
         ends = torch.nonzero(own_final & (context_length == n - 1))[:, 0]
         # Where the n-gram leads, 0 if it's no context: </s>, tokens without a unigram, and the highest order.
         contexts = torch.cat([arc_to[arcs] if n < max_order else torch.zeros_like(arcs), torch.zeros_like(ends)])
-        prefixes = torch.cat([row_of_state[arc_from[arcs]], row_of_state[ends]])
-        tokens = torch.cat([arc_token[arcs], torch.full_like(ends, vocab_size + 1)])
+        sources = torch.cat([arc_from[arcs], ends])
+        last = torch.cat([arc_token[arcs], torch.full_like(ends, vocab_size + 1)])
         log_probs = torch.cat([arc_weights[arcs], final[ends]])
-        if n == 1:
-            contexts = torch.cat([contexts, torch.tensor([_BOS_STATE])])
-            prefixes = torch.cat([prefixes, torch.tensor([0])])
-            tokens = torch.cat([tokens, torch.tensor([vocab_size])])
-            log_probs = torch.cat([log_probs, torch.tensor([0.0])])
-        keys, by_key = torch.sort(prefixes * num_ids + tokens)
-        if bool((keys[1:] == keys[:-1]).any()):
-            token = int(keys[1:][keys[1:] == keys[:-1]][0]) % num_ids
-            raise NGramFormatError(f"two arcs of order {n} leave the same state with the same token {token}")
-        if bool((log_probs > 0).any()):
-            raise NGramFormatError(
-                f"an n-gram of order {n} has the log-probability {float(log_probs.max()):g}, which should be at most 0"
+        if n == 1:  # <s>
+            contexts, sources, last, log_probs = (
+                torch.cat([values, values.new_tensor([more])])
+                for values, more in ((contexts, _BOS_STATE), (sources, _ROOT), (last, vocab_size), (log_probs, 0.0))
             )
-        contexts = contexts[by_key]
-        orders.append(
-            NGramOrder(
-                prefixes=prefixes[by_key],
-                tokens=tokens[by_key].to(torch.int32),
-                log_probs=log_probs[by_key],
-                backoffs=torch.where(contexts == _ROOT, 0.0, backoffs[contexts]),
-            )
-        )
+        tokens = torch.cat([before[row_of_state[sources]], last[:, None]], 1)
+        rows.append((tokens, log_probs, torch.where(contexts == _ROOT, 0.0, backoffs[contexts])))
         row_of_state[contexts] = torch.arange(contexts.numel())
-        row_of_state[_ROOT] = 0
-    return NGramTable(vocab_size, tuple(orders))
+        row_of_state[_ROOT], before = 0, tokens
+    return NGramTable.from_rows(vocab_size, rows)
 
 
 def _check_arcs(bounds: Tensor, arc_from: Tensor, arc_order: Tensor, vocab_size: int, max_order: int) -> None:

@@ -7,11 +7,11 @@ import os
 from typing import Any
 
 from ..automaton import LMParts
-from ..errors import NGramFormatError
+from ..common.files import naming
 from ..lexicon.words import compose, refuse_options
 from ..text.vocabulary import Vocabulary, tokenizer_of
 from .arpa import ArpaFile
-from .kenlm import KenLMFile, is_kenlm_binary, read_binary
+from .kenlm import is_kenlm_binary, read_binary
 from .units import are_word_level
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ def parts_of_ngram_file(
     """Read what `NGramLM.from_arpa` returns. Arguments as there."""
     tokenizer = tokenizer_of(tokenizer)
     vocabulary = Vocabulary.of(tokenizer, vocab_size)
-    file: ArpaFile | KenLMFile = read_binary(path) if is_kenlm_binary(path) else ArpaFile(path)
+    file = read_binary(path) if is_kenlm_binary(path) else ArpaFile(path)
     is_detected = units == "auto" and are_word_level(file.words, vocabulary)
     if units != "word" and not is_detected:
         refuse_options(of_words, f"{path} has the units of tokens; units='word' takes them for words")
@@ -38,10 +38,8 @@ def parts_of_ngram_file(
         raise ValueError(
             f"missing_unigrams={missing_unigrams!r} is for tokens; unknown words score by unk_score_offset and unk_token_cost"
         )
-    try:
+    with naming(path):
         parts = compose(file.word_table(), file.words, tokenizer, vocab_size=vocab_size, engine=engine, **of_words)
-    except NGramFormatError as error:
-        raise NGramFormatError(f"{path}: {error}" if str(path) not in str(error) else str(error)) from None
     if is_detected:
         assert parts.config.words is not None
         logger.warning(

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..automaton import BackoffAutomaton, LMParts
 from ..automaton.tensors import AutomatonTensors
+from ..common.files import naming
 from ..config.config import NGramLMConfig
 from ..errors import NGramFormatError
 from ..lexicon.lazy_model import LazyAutomaton
@@ -69,72 +70,62 @@ def load_saved(config_path: Path, weights_path: Path, where: str, engine: str) -
     Raises:
         NGramFormatError: they don't hold a language model, or a broken one.
     """
-    try:
-        values = json.loads(config_path.read_text(encoding="utf-8"))
-        digest = config_digest(values)
-    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or numbers of thousands of digits
-        raise NGramFormatError(f"{where}: {CONFIG_FILE} isn't JSON: {error}") from None
-    config = NGramLMConfig.from_dict(values, f"{where}/{CONFIG_FILE}")
-    try:
-        with safe_open(weights_path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get(DIGEST, digest) != digest:
-                raise NGramFormatError(
-                    f"{where}: {CONFIG_FILE} and {WEIGHTS_FILE} are of two models, or one has been changed: they weren't saved "
-                    "together. Save the model again, or download both"
-                )
-            names = set(file.keys())
-            expected: tuple[str, ...] = TENSORS
-            if config.words is not None and config.words.composition == "on_the_fly":
-                expected = NAMES
-            if names != set(expected):
-                odd = sorted(names ^ set(expected))
-                raise NGramFormatError(
-                    f"{where}: {WEIGHTS_FILE} should hold {len(expected)} tensors; missing or unknown: {odd}"
-                )
-            tensors = {name: file.get_tensor(name) for name in expected}
-            pieces = _pieces(metadata.get("pieces"), config, where)
-    except SafetensorError as error:
-        raise NGramFormatError(f"{where}: {WEIGHTS_FILE} isn't a safetensors file or is cut short: {error}") from None
-    if expected is not TENSORS:
+    with naming(where):
         try:
-            return saved_parts(config, tensors, pieces, engine)
-        except NGramFormatError as error:
-            raise NGramFormatError(f"{where}: {error}") from None
+            values = json.loads(config_path.read_text(encoding="utf-8"))
+            digest = config_digest(values)
+        except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or numbers of thousands of digits
+            raise NGramFormatError(f"{CONFIG_FILE} isn't JSON: {error}") from None
+        config = NGramLMConfig.from_dict(values, f"{where}/{CONFIG_FILE}")
+        is_lazy = config.words is not None and config.words.composition == "on_the_fly"
+        try:
+            with safe_open(weights_path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                if metadata.get(DIGEST, digest) != digest:
+                    raise NGramFormatError(
+                        f"{CONFIG_FILE} and {WEIGHTS_FILE} are of two models, or one has been changed: they weren't saved "
+                        "together. Save the model again, or download both"
+                    )
+                expected = NAMES if is_lazy else TENSORS
+                if odd := sorted(set(file.keys()) ^ set(expected)):
+                    raise NGramFormatError(f"{WEIGHTS_FILE} should hold {len(expected)} tensors; missing or unknown: {odd}")
+                tensors = {name: file.get_tensor(name) for name in expected}
+        except SafetensorError as error:
+            raise NGramFormatError(f"{WEIGHTS_FILE} isn't a safetensors file or is cut short: {error}") from None
+        pieces = _pieces(metadata.get("pieces"), config)
+        return saved_parts(config, tensors, pieces, engine) if is_lazy else _static_parts(config, tensors, pieces, engine)
+
+
+def _static_parts(
+    config: NGramLMConfig, tensors: dict[str, Tensor], pieces: tuple[str | None, ...] | None, engine: str
+) -> LMParts:
+    """Return a model whose automaton is saved as it is, checked."""
     roots, starts, unk_tokens = (tensors.pop(name) for name in ("roots", "starts", "unk_tokens"))
-    try:
-        automaton = BackoffAutomaton(
-            AutomatonTensors(**tensors), config.vocab_size, config.context_length, roots, starts, engine
-        )
-        automaton.validate()
-        if unk_tokens.dtype != torch.int32:
-            raise NGramFormatError(f"unk_tokens should be {torch.int32}, is {unk_tokens.dtype}")
-        if unk_tokens.dim() != 1:
-            raise NGramFormatError(f"unk_tokens should have one dimension, has the shape {tuple(unk_tokens.shape)}")
-        inside = unk_tokens.numel() == 0 or (int(unk_tokens[0]) >= 0 and int(unk_tokens[-1]) < config.vocab_size)
-        if not inside or not bool((unk_tokens[1:] > unk_tokens[:-1]).all()):
-            raise NGramFormatError(f"unk_tokens should ascend within 0..{config.vocab_size - 1}")
-        states = automaton.num_states
-        if config.words is None and sum(config.states_per_depth) != states:
-            raise NGramFormatError(f"states_per_depth counts {sum(config.states_per_depth)} states, there are {states}")
-        if config.words is not None and config.words.num_contexts > states:
-            raise NGramFormatError(f"words.num_contexts is {config.words.num_contexts}, but there are {states} states")
-    except NGramFormatError as error:
-        raise NGramFormatError(f"{where}: {error}") from None
+    automaton = BackoffAutomaton(AutomatonTensors(**tensors), config.vocab_size, config.context_length, roots, starts, engine)
+    automaton.validate()
+    if unk_tokens.dtype != torch.int32:
+        raise NGramFormatError(f"unk_tokens should be {torch.int32}, is {unk_tokens.dtype}")
+    if unk_tokens.dim() != 1:
+        raise NGramFormatError(f"unk_tokens should have one dimension, has the shape {tuple(unk_tokens.shape)}")
+    inside = unk_tokens.numel() == 0 or (int(unk_tokens[0]) >= 0 and int(unk_tokens[-1]) < config.vocab_size)
+    if not inside or not bool((unk_tokens[1:] > unk_tokens[:-1]).all()):
+        raise NGramFormatError(f"unk_tokens should ascend within 0..{config.vocab_size - 1}")
+    states = automaton.num_states
+    if config.words is None and sum(config.states_per_depth) != states:
+        raise NGramFormatError(f"states_per_depth counts {sum(config.states_per_depth)} states, there are {states}")
+    if config.words is not None and config.words.num_contexts > states:
+        raise NGramFormatError(f"words.num_contexts is {config.words.num_contexts}, but there are {states} states")
     return LMParts(config, automaton, unk_tokens, pieces)
 
 
-def _pieces(encoded: str | None, config: NGramLMConfig, where: str) -> tuple[str | None, ...] | None:
+def _pieces(encoded: str | None, config: NGramLMConfig) -> tuple[str | None, ...] | None:
     if encoded is None:
         return None
     try:
         pieces = json.loads(encoded)
     except (ValueError, RecursionError):
         pieces = None
-    if (
-        not isinstance(pieces, list)
-        or len(pieces) != config.vocab_size
-        or not all(isinstance(piece, str | None) for piece in pieces)
-    ):
-        raise NGramFormatError(f"{where}: the metadata of {WEIGHTS_FILE} should list {config.vocab_size} pieces, but doesn't")
+    is_list = isinstance(pieces, list) and all(isinstance(piece, str | None) for piece in pieces)
+    if not is_list or len(pieces) != config.vocab_size:
+        raise NGramFormatError(f"the metadata of {WEIGHTS_FILE} should list {config.vocab_size} pieces, but doesn't")
     return tuple(pieces)

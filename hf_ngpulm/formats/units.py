@@ -1,4 +1,4 @@
-"""Which token id a unit of an ARPA file stands for.
+"""Files of n-grams, and which token ids their words stand for.
 
 Four ways to write a token are in use: the tokenizer's pieces (`▁the`), decimal ids (`17`), NeMo's encoding (one
 character per token, code point = id + 100), and single characters (for character vocabularies; case and the word
@@ -7,16 +7,84 @@ delimiter may differ from the tokenizer's).
 
 from __future__ import annotations
 
+import math
+import os
 import re
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
+from torch import Tensor
+
+from ..common.files import naming
 from ..errors import NGramFormatError
+from ..ngrams.table import NGramTable
 from ..text.marks import WORD_MARKS
 from ..text.vocabulary import Vocabulary
 
+LN10 = math.log(10.0)
+LOG10_ZERO = -99.0  # SRILM's and KenLM's way to write log 0
+SPECIAL_WORDS = {"<s>": 0, "<S>": 0, "</s>": 1, "</S>": 1, "<unk>": 2, "<UNK>": 2}  # which id after the vocabulary's
 UNITS = ("piece", "id", "nemo", "char")
 NEMO_OFFSET = 100  # NeMo's DEFAULT_TOKEN_OFFSET: keeps clear of control characters and blanks
 WORD_DELIMITERS = ("|", "▁", " ", "_", "<space>")
+
+
+class NGramFile(ABC):
+    """A file of n-grams that has been opened, so that it may still be decided what its words are.
+
+    Attributes:
+        path: of the file.
+    """
+
+    path: str | os.PathLike[str]
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> list[str]:
+        """The words by their numbers in the file, `<s>`, `</s>` and `<unk>` included."""
+
+    @abstractmethod
+    def rows(self, ids: np.ndarray) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
+        """Return the n-grams of each order, as `NGramTable.from_rows` takes them; `ids` int32 are what words stand for."""
+
+    @property
+    def words(self) -> list[str]:
+        """The words without `<s>`, `</s>` and `<unk>`: what the token ids 0, 1, ... of `word_table()` stand for."""
+        return [word for word in self.vocabulary if word not in SPECIAL_WORDS]
+
+    def word_table(self) -> NGramTable:
+        """Return the n-grams, of words: id `i` is `words[i]`."""
+        return self.table()
+
+    def table(self, vocabulary: Vocabulary | None = None, units: str = "auto") -> NGramTable:
+        """Return the n-grams, of tokens or of words.
+
+        Args:
+            vocabulary: the ids that the file's words stand for, if they are the tokens of an ASR model; without it the token
+                ids are the places of the words in `words`.
+            units: with a vocabulary, how the words write its tokens, see `hf_ngpulm.formats.units`.
+
+        Raises:
+            NGramFormatError: words that aren't units of the vocabulary, or a damaged file.
+        """
+        words = self.words
+        with naming(self.path):
+            if vocabulary is not None:
+                ids, size = iter(units_to_ids(words, units, vocabulary)[1]), vocabulary.size
+            elif not words:
+                raise NGramFormatError("the file has no words among its 1-grams")
+            elif len(set(words)) < len(words):
+                raise NGramFormatError(f"{Counter(words).most_common(1)[0][0]!r} occurs more than once among the 1-grams")
+            else:
+                ids, size = iter(range(len(words))), len(words)
+            id_of = [size + SPECIAL_WORDS[word] if word in SPECIAL_WORDS else next(ids) for word in self.vocabulary]
+            rows = list(self.rows(np.array(id_of, dtype=np.int32)))
+            # An empty highest order counts only where backing off from it costs something.
+            while len(rows) > 1 and len(rows[-1][0]) == 0 and not rows[-2][2].any():
+                rows.pop()
+            return NGramTable.from_rows(size, rows)
 
 
 def units_to_ids(words: Sequence[str], units: str, vocabulary: Vocabulary) -> tuple[str, list[int]]:

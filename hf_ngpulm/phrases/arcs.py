@@ -125,19 +125,16 @@ def _discounting(contexts: dict[tuple[int, ...], float], vocab_size: int) -> Bac
     nodes = len(trie.depths)
     parents, arc_tokens = np.divmod(trie.keys, radix)
     # What completes nothing itself has what it ends in: nodes come in order of their lengths.
-    discounts = np.zeros(nodes)
+    discounts = [0.0]
     spelled: list[tuple[int, ...]] = [()]
-    for node in range(1, nodes):
-        spelled.append((*spelled[parents[node - 1]], int(arc_tokens[node - 1])))
-        behind = trie.fails[node]
-        inherited = discounts[behind] if behind else 0.0
-        own = contexts.get(spelled[node])
-        discounts[node] = inherited if own is None else own if not behind else max(own, inherited)
-    weights = discounts[1:]
+    for parent, token, behind in zip(parents.tolist(), arc_tokens.tolist(), trie.fails[1:].tolist()):
+        spelled.append((*spelled[parent], token))
+        own = [contexts[spelled[-1]]] if spelled[-1] in contexts else []
+        discounts.append(max([*own, *([discounts[behind]] if behind else [])], default=0.0))
     tensors = AutomatonTensors(
         arc_offsets=torch.from_numpy(np.append(0, np.cumsum(np.bincount(parents, minlength=nodes))).astype(np.int32)),
         arc_tokens=torch.from_numpy(arc_tokens.astype(np.int32)).to(token_dtype(vocab_size)),
-        arc_weights=torch.from_numpy(weights.astype(np.float32)),
+        arc_weights=torch.tensor(discounts[1:], dtype=torch.float32),
         arc_targets=torch.arange(1, nodes, dtype=torch.int32),
         backoff_states=torch.from_numpy(trie.fails.astype(np.int32)),
         backoff_weights=torch.zeros(nodes),

@@ -1,13 +1,18 @@
-"""PhraseBooster: phrases that a speech recogniser should recognise, as an automaton that decoders follow beside an LM's."""
+"""Phrases that a speech recogniser should recognise, as an automaton that decoders follow beside an LM's."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 
+from ..automaton import BackoffAutomaton
 from ..common.arguments import check_number, one_of, whole
-from ..text.spelling import CASES, speller_of
+from ..language_model.model import NGramLM
+from ..text.spelling import CASES, Speller, speller_of
 from .automaton import Spellings, phrase_automaton
 from .phrases import Booster, Phrases, Written, write
 
@@ -77,28 +82,51 @@ class PhraseBooster(Booster):
                 raise ValueError(f"{name} should be at least 0, got {value!r}")
         speller = speller_of(tokenizer, vocab_size)
         if whole_words is None:
-            whole_words = speller.has_words and speller.vocabulary.size <= SMALL_VOCABULARY
+            whole_words = _are_whole_words(speller)
         elif whole_words and not speller.has_words:
             raise ValueError("whole_words=True: the tokenizer has no marks of where words begin; leave it out")
         written = write(phrases, weight, speller, whole_words, case, tokenizations, normalise, strict)
-        built = phrase_automaton(
-            _with_bonuses(written, weight_per, growth, end_bonus),
-            speller.vocabulary.size,
-            np.array(speller.begins_word, dtype=bool),
-            speller.delimiter if whole_words else None,
-        )
+        built = _automaton_of(_with_bonuses(written, weight_per, growth, end_bonus), speller, whole_words)
         super().__init__(built, written, speller.vocabulary, engine)
 
-    def extra_repr(self) -> str:
-        return f"phrases={len(self.phrases)}, {super().extra_repr()}"
+
+class GraphBooster(Booster):
+    """Phrases that a graph decoder should recognise beside a language model, which may never have seen them.
+
+    As in a `PhraseBooster` each token earns the phrase's discount as soon as it is read, and all is taken back where the phrase
+    isn't completed. And as somebody has named the phrase, it isn't held against it how little the language model has: a token
+    of V ones costs ln(V) at most, as if all were equally likely. What the model charges beyond that, it earns besides, at the
+    very token: so nothing is paid in advance for what the model doesn't charge.
+
+    Args:
+        phrases: a dictionary from texts to discounts.
+        tokenizer: the ASR model's.
+        lm: the language model; None for none.
+        lm_weight: its weight in the search.
+    """
+
+    def __init__(self, phrases: Mapping[str, float], tokenizer: Any, lm: NGramLM | None, lm_weight: float) -> None:
+        speller = speller_of(tokenizer, None if lm is None else lm.vocab_size)
+        whole_words = _are_whole_words(speller)
+        written = write(phrases, 0.0, speller, whole_words, "auto", 1, None, False)
+        built = _automaton_of(_with_payments(written, lm, max(lm_weight, 0.0)), speller, whole_words)
+        super().__init__(built, written, speller.vocabulary, "auto")
+
+
+def _are_whole_words(speller: Speller) -> bool:
+    return speller.has_words and speller.vocabulary.size <= SMALL_VOCABULARY
+
+
+def _automaton_of(spellings: Spellings, speller: Speller, whole_words: bool) -> BackoffAutomaton:
+    begins_word = np.array(speller.begins_word, dtype=bool)
+    return phrase_automaton(spellings, speller.vocabulary.size, begins_word, speller.delimiter if whole_words else None)
 
 
 def _with_bonuses(written: Written, weight_per: str, growth: float, end_bonus: float) -> Spellings:
     """Return what each spelling earns: as much as the tokenizer's own one of the phrase."""
     spellings, weights = written.spellings, np.array(list(written.phrases.values()), dtype=np.float64)
-    lengths = np.array([len(spelling.tokens) for spelling in spellings], dtype=np.int64)
+    lengths, (phrase, own_lengths, free) = _lengths(written), _column(written, "phrase", "length", "free")
     tokens = np.fromiter((token for spelling in spellings for token in spelling.tokens), np.int64, int(lengths.sum()))
-    phrase, own_lengths, free = (np.array([spelling[column] for spelling in spellings], dtype=np.int64) for column in (0, 2, 3))
     longest = int(max(lengths.max(initial=0), own_lengths.max(initial=0)))
     # What the first so many tokens earn in weights.
     shares = np.concatenate([[0.0], np.cumsum(1 + growth * np.log(np.arange(1, longest + 1)))])
@@ -107,7 +135,35 @@ def _with_bonuses(written: Written, weight_per: str, growth: float, end_bonus: f
     bonuses = without_end + weights[phrase] * end_bonus
     depths = np.arange(1, len(tokens) + 1) - np.repeat(np.cumsum(lengths) - lengths + free, lengths)
     payments = np.repeat(without_end / shares[lengths - free], lengths) * shares[np.maximum(depths, 0)]
-    ends = np.cumsum(lengths) - 1
-    payments[ends] = bonuses
-    bounded, initial = (np.array([spelling[column] for spelling in spellings], dtype=bool) for column in (4, 5))
-    return Spellings(tokens, lengths, payments, bonuses, bounded, initial)
+    payments[np.cumsum(lengths) - 1] = bonuses
+    return Spellings(tokens, lengths, payments, bonuses, *_column(written, "bounded", "initial").astype(bool))
+
+
+def _with_payments(written: Written, lm: NGramLM | None, lm_weight: float) -> Spellings:
+    """Return what each token of each spelling earns: of the discount as much as the tokenizer's own spelling of the phrase."""
+    spellings, discounts = written.spellings, list(written.phrases.values())
+    lengths, (free, bounded, initial) = _lengths(written), _column(written, "free", "bounded", "initial")
+    places = np.arange(int(lengths.max(initial=0)))
+    inside = places < lengths[:, None]
+    tokens = np.zeros(inside.shape, dtype=np.int64)
+    tokens[inside] = [token for spelling in spellings for token in spelling.tokens]
+    earned = np.array([discounts[s.phrase] * s.length / (len(s.tokens) - s.free) for s in spellings])
+    payments = np.repeat(earned[:, None], len(places), axis=1)
+    if lm is not None and len(spellings):
+        rows, until = torch.from_numpy(tokens).to(lm.device), torch.from_numpy(lengths).to(lm.device)
+        after_nothing, from_start = (lm.score_tokens(rows, until, bos)[0].double().cpu().numpy() for bos in (False, True))
+        scores = np.where(initial[:, None], from_start, after_nothing)
+        payments += lm_weight * np.maximum(-math.log(lm.vocab_size) - scores, 0.0)
+    payments[places < free[:, None]] = 0.0
+    payments = payments.cumsum(1)
+    bonuses = payments[np.arange(len(spellings)), lengths - 1] if len(spellings) else np.zeros(0)
+    return Spellings(tokens[inside], lengths, payments[inside], bonuses, bounded.astype(bool), initial.astype(bool))
+
+
+def _lengths(written: Written) -> np.ndarray:
+    return np.array([len(spelling.tokens) for spelling in written.spellings], dtype=np.int64)
+
+
+def _column(written: Written, *names: str) -> np.ndarray:
+    """Return some numbers of each spelling, int64 `[names, N]`."""
+    return np.array([[getattr(spelling, name) for spelling in written.spellings] for name in names], dtype=np.int64)

@@ -2,25 +2,51 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from ..common.pickling import WithoutCaches
-from .booster import PhraseBooster
+from ..language_model.model import NGramLM
+from .booster import GraphBooster, PhraseBooster
 from .phrases import Booster, Phrases, checked_phrases
 
 # One context: a booster, phrases to make one of, or None for a row without.
 Context: TypeAlias = Booster | Phrases | None
-# Boosters that are kept, and what they may take in all.
-KEPT, MOST_BYTES = 1024, 1 << 28
+# Boosters that are kept, what they may take in all, and those beside language models.
+KEPT, MOST_BYTES, KEPT_IN_GRAPHS = 1024, 1 << 28, 128
 # Held while what is kept is looked up, never while something is made. One for all: with its own an object can't be pickled.
 LOCK = threading.Lock()
+BoosterT = TypeVar("BoosterT", bound=Booster)
 
 
-class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": OrderedDict, "_bytes": int}):
+class Kept(Generic[BoosterT]):
+    """Boosters made last, by key, with what has to live as long as they do. For use by several threads."""
+
+    def __init__(self) -> None:
+        self.made: OrderedDict[Any, tuple[BoosterT, Any]] = OrderedDict()
+        self.nbytes = 0
+
+    def found_or(self, key: Any, make: Callable[[], BoosterT], most: int, beside: Any = None) -> BoosterT:
+        """Return the booster of a key, made if there is none; of `most` and `MOST_BYTES` the oldest ones go."""
+        with LOCK:
+            if key in self.made:
+                self.made.move_to_end(key)
+                return self.made[key][0]
+        made = make()
+        with LOCK:
+            if key not in self.made:  # another thread may have been faster
+                self.made[key] = made, beside
+                self.nbytes += made.nbytes
+            while len(self.made) > 1 and (len(self.made) > most or self.nbytes > MOST_BYTES):
+                self.nbytes -= self.made.popitem(last=False)[1][0].nbytes
+            return self.made[key][0]
+
+
+class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
     """Makes boosters of phrases, and keeps those made last: phrases that come again cost nothing. For use by several threads.
 
     Args:
@@ -32,8 +58,7 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": OrderedDict
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
         self._accepted: WeakSet[Booster] = WeakSet()
-        self._kept: OrderedDict[Any, Booster] = OrderedDict()
-        self._bytes = 0
+        self._kept: Kept[PhraseBooster] = Kept()
 
     def booster(self, context: Context) -> Booster | None:
         """Return the booster of one context.
@@ -55,25 +80,14 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": OrderedDict
                 )
             if self.tokenizer is not None:
                 context.check_tokenizer(self.tokenizer)
-            with LOCK:
-                self._accepted.add(context)
-            return context
-        if self.tokenizer is None:
-            raise ValueError("phrases need the tokenizer to be written with: pass a PhraseBooster instead of texts")
-        key = tuple(checked_phrases(context, 1.0).items())
+        else:
+            if self.tokenizer is None:
+                raise ValueError("phrases need the tokenizer to be written with: pass a PhraseBooster instead of texts")
+            key = tuple(checked_phrases(context, 1.0).items())
+            context = self._kept.found_or(key, lambda: PhraseBooster(key, self.tokenizer, vocab_size=self.vocab_size), KEPT)
         with LOCK:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        made = PhraseBooster(key, self.tokenizer, vocab_size=self.vocab_size)
-        with LOCK:
-            if key not in self._kept:  # another thread may have been faster
-                self._kept[key] = made
-                self._accepted.add(made)
-                self._bytes += made.nbytes
-            while len(self._kept) > 1 and (len(self._kept) > KEPT or self._bytes > MOST_BYTES):
-                self._bytes -= self._kept.popitem(last=False)[1].nbytes
-            return self._kept[key]
+            self._accepted.add(context)
+        return context
 
     def prepare(self, context: Any) -> None:
         """Have a booster checked, and its contents summed up, before a search that can't wait is given it."""
@@ -102,6 +116,78 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": OrderedDict
                 f"[{texts[0]!r}] for a recording's list, or leave the others out of the list that all recordings share"
             )
         return [_of_some(self.booster(context)) for context in phrases]
+
+
+class GraphContexts(WithoutCaches, caches={"_kept": Kept}):
+    """Makes of phrases what a search in graphs follows: an automaton beside the language model's.
+
+    Args:
+        boosters: what sees to it that automata fit the decoder.
+        discount: of phrases without one of their own (natural log).
+    """
+
+    def __init__(self, boosters: Contexts, discount: float) -> None:
+        self.boosters = boosters
+        self.discount = discount
+        self._kept: Kept[GraphBooster] = Kept()
+
+    def with_discount(self, discount: float) -> GraphContexts:
+        """Return the same for phrases with another discount; what is kept is shared.
+
+        Raises:
+            ValueError: it is below 0.
+        """
+        if discount < 0:
+            raise ValueError(f"discount should be at least 0, got {discount!r}")
+        selected = copy.copy(self)
+        selected.discount = discount
+        return selected
+
+    def of(self, context: Any, lm: NGramLM | None, lm_weight: float) -> Booster | None:
+        """Return what is followed for one context.
+
+        Args:
+            lm, lm_weight: the language model that it stands beside, and its weight.
+
+        Raises:
+            ValueError: an empty phrase, or a discount that isn't a finite number of at least 0.
+            TokenizerMismatchError: a booster that was made for another tokenizer.
+        """
+        if context is None or isinstance(context, Booster):
+            return self.boosters.booster(context)
+        phrases = checked_discounts(context, self.discount)
+        key = (id(lm), lm_weight, *phrases.items())
+        # With the model itself, so that none that comes after it has its identity.
+        return self._kept.found_or(
+            key, lambda: GraphBooster(phrases, self.boosters.tokenizer, lm, lm_weight), KEPT_IN_GRAPHS, lm
+        )
+
+    def of_rows(self, phrases: Any, models: Sequence[NGramLM | None], lm_weights: Sequence[float]) -> list[Booster | None]:
+        """Return what is followed for each row of a batch.
+
+        Args:
+            phrases: one context for all rows, or a list with one (or None) for each.
+            models, lm_weights: the language model of each row, and its weight.
+        """
+        contexts = list(phrases) if is_per_row(phrases) else [phrases] * len(models)
+        if len(contexts) != len(models):
+            raise ValueError(f"phrases lists {len(contexts)} contexts, the batch has {len(models)} rows")
+        if not isinstance(phrases, Booster | Sequence | Mapping | None):  # may be read only once
+            contexts = [checked_discounts(phrases, self.discount)] * len(models)
+        return [self.of(*row) for row in zip(contexts, models, lm_weights, strict=True)]
+
+
+def checked_discounts(phrases: Phrases, discount: float) -> dict[str, float]:
+    """Return phrases and their discounts.
+
+    Raises:
+        ValueError: an empty phrase, or a discount that isn't a finite number of at least 0.
+    """
+    checked = checked_phrases(phrases, discount)
+    below = next((name for name, own in checked.items() if own < 0), None)
+    if below is not None:
+        raise ValueError(f"a discount should be at least 0, that of {below!r} is {checked[below]}")
+    return checked
 
 
 def _of_some(booster: Booster | None) -> Booster | None:

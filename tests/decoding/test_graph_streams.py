@@ -138,7 +138,7 @@ def test_contexts_made_before(tokenizer, lm, monkeypatch):
     streams = StreamingDecoder(make(tokenizer, lm), max_streams=2)
     made = [(streams.context(CONTEXTS[2], **own), streams.context(CONTEXTS[0], **own)) for own in settings]
     assert streams.context(None) is None and made[0][0].left_out == {}
-    monkeypatch.setattr("hf_ngpulm.phrases.graph_contexts.GraphBooster", None)
+    monkeypatch.setattr("hf_ngpulm.phrases.contexts.GraphBooster", None)
     for own, (first, second), (theirs, others) in zip(settings, made, found):
         sid, other = streams.open(phrases=first, **own), streams.open(phrases=second, **own)
         streams.set_context(other, first)

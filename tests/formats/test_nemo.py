@@ -202,7 +202,7 @@ def replace(name: str, value: Any) -> Callable[[dict, StateDict], None]:
         (put("arcs_weights", 40, math.nan), "arcs_weights has the value nan"),
         (put("backoff_weights", 5, math.inf), "backoff_weights has the value inf"),
         (put("final_weights", 5, -math.inf), "final_weights has the value -inf"),
-        (put("arcs_weights", 40, 0.5), "log-probability 0.5, which should be at most 0"),
+        (put("arcs_weights", 40, 0.5), "log-probability 0.5, which should be a finite number of at most 0"),
         (put("to_states", 100, 1135), "to_states has the value 1135, it should be from 0 to 1134"),
         (put("to_states", 100, -1), "to_states has the value -1"),
         (put("from_states", 100, 2**30), "from_states has the value 1073741824"),

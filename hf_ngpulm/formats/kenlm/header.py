@@ -1,6 +1,5 @@
 """The header of KenLM's binary files: what the file holds, and how much of it.
 
-A file is a header, the vocabulary, the search structure, and (unless it was built with `build_binary -v`) the word strings.
 The header is 88 bytes that are the same in every file (the name of the format, and numbers that tell byte order and sizes
 of types), 20 bytes of parameters, and a 64-bit count per order, padded to a multiple of 8. After KenLM's
 `lm/binary_format.cc` (Heafield, "KenLM: Faster and Smaller Language Model Queries", WMT 2011).
@@ -8,9 +7,8 @@ of types), 20 bytes of parameters, and a 64-bit count per order, padded to a mul
 
 from __future__ import annotations
 
-import os
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,49 +18,26 @@ from ...ngrams.table import MAX_ORDER
 MAGIC = b"mmap lm http://kheafield.com/code format version"
 VERSION = 5
 _INCOMPLETE = b"mmap lm http://kheafield.com/code incomplete\n"
-_MAGIC_OF_VERSION = MAGIC + b" 5\n\0\0"  # KenLM's string, and the zero that ends it
-_MAGIC_BYTES = 56  # padded to a multiple of 8
+_MAGIC_BYTES = 56  # KenLM's string, and the zero that ends it, padded to a multiple of 8
 # 0, 1 and -1/2 in single precision, 1 and the largest word id, padding, and 1 in 64 bits.
 _TEST_VALUES = (0.0, 1.0, -0.5, 1, 2**32 - 1, 0, 1)
 _TEST_FORMAT = "fffIIIQ"
-_SANITY = _MAGIC_OF_VERSION.ljust(_MAGIC_BYTES, b"\0") + struct.pack("<" + _TEST_FORMAT, *_TEST_VALUES)
+_SANITY = (MAGIC + b" 5\n\0\0").ljust(_MAGIC_BYTES, b"\0") + struct.pack("<" + _TEST_FORMAT, *_TEST_VALUES)
 _PARAMETERS = struct.Struct("<B3xfIB3xI")
-
-MODEL_TYPES = ("probing", "rest_probing", "trie", "quant_trie", "array_trie", "quant_array_trie")
-_SEARCH_VERSIONS = {"probing": 0, "trie": 1, "quant_trie": 1, "array_trie": 1, "quant_array_trie": 1}
+# And the versions of their data structures that are known here.
+MODEL_TYPES = {"probing": 0, "rest_probing": 0, "trie": 1, "quant_trie": 1, "array_trie": 1, "quant_array_trie": 1}
 _MOST_BUCKETS_PER_ENTRY = 1000000
+_ANEW = "Build the binary anew from the ARPA file"
 
 
-@dataclass(frozen=True)
-class Header:
-    """What a file says of itself.
+class Header(NamedTuple):
+    """What a file says of itself."""
 
-    Args:
-        model_type: one of `MODEL_TYPES`, KenLM's names for them.
-        counts: n-grams of each order.
-        probing_multiplier: buckets per entry of hash tables.
-        has_words: whether the word strings stand at the end of the file.
-        size: bytes of the header.
-    """
-
-    model_type: str
-    counts: tuple[int, ...]
-    probing_multiplier: float
-    has_words: bool
-    size: int
-
-    @property
-    def order(self) -> int:
-        return len(self.counts)
-
-
-def is_kenlm_binary(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file begins as KenLM's binary files do, whatever their version, complete or not."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(8) == MAGIC[:8]
-    except OSError:
-        return False
+    model_type: str  # one of `MODEL_TYPES`, KenLM's names for them
+    counts: tuple[int, ...]  # n-grams of each order
+    probing_multiplier: float  # buckets per entry of hash tables
+    has_words: bool  # whether the word strings stand at the end of the file
+    size: int  # bytes of the header
 
 
 def read_header(data: np.ndarray) -> Header:
@@ -71,28 +46,25 @@ def read_header(data: np.ndarray) -> Header:
     Raises:
         NGramFormatError: not such a file, or one that can't be read: of another version or machine, or unfinished.
     """
-    start = bytes(data[: len(_SANITY)])
+    start, begin, end = bytes(data[: len(_SANITY)]), len(_SANITY), len(_SANITY) + _PARAMETERS.size
     if start != _SANITY:
         raise NGramFormatError(_complaint(start, data.size))
-    end = len(_SANITY) + _PARAMETERS.size
-    if data.size < end:
-        raise NGramFormatError(f"the file is cut short: {data.size} bytes end within its header")
-    order, multiplier, type_number, has_words, search_version = _PARAMETERS.unpack(bytes(data[len(_SANITY) : end]))
-    if type_number >= len(MODEL_TYPES):
+    _check_size(data, end)
+    order, multiplier, number, has_words, version = _PARAMETERS.unpack(bytes(data[begin:end]))
+    if number >= len(MODEL_TYPES):
         raise NGramFormatError(
-            f"the model type is number {type_number}, which this reader doesn't know (0 to {len(MODEL_TYPES) - 1}: "
-            f"{', '.join(MODEL_TYPES)}). Build the binary anew from the ARPA file"
+            f"the model type is number {number}, which this reader doesn't know (0 to {len(MODEL_TYPES) - 1}: "
+            f"{', '.join(MODEL_TYPES)}). {_ANEW}"
         )
-    model_type = MODEL_TYPES[type_number]
+    model_type, known_version = list(MODEL_TYPES.items())[number]
     if model_type == "rest_probing":
         raise NGramFormatError(
             "a model of the type rest_probing (probing hash tables with rest costs, build_binary -r), which isn't "
             "supported. Build the binary without -r from the ARPA file"
         )
-    if search_version != _SEARCH_VERSIONS[model_type]:
+    if version != known_version:
         raise NGramFormatError(
-            f"the data structure {model_type} has version {search_version}, this reader knows version "
-            f"{_SEARCH_VERSIONS[model_type]}. Build the binary anew from the ARPA file"
+            f"the data structure {model_type} has version {version}, this reader knows version {known_version}. {_ANEW}"
         )
     if not 2 <= order <= MAX_ORDER:
         raise NGramFormatError(f"the order should be from 2 to {MAX_ORDER}, the header says {order}")
@@ -102,8 +74,7 @@ def read_header(data: np.ndarray) -> Header:
         raise NGramFormatError(
             f"the probing multiplier should be from 1 to {_MOST_BUCKETS_PER_ENTRY}, the header says {multiplier:g}"
         )
-    if data.size < end + 8 * order:
-        raise NGramFormatError(f"the file is cut short: {data.size} bytes end within its header")
+    _check_size(data, end + 8 * order)
     counts = struct.unpack(f"<{order}Q", bytes(data[end : end + 8 * order]))
     for n, count in enumerate(counts, start=1):
         # Every n-gram takes more than a bit: from here on, computing with counts can neither overflow nor exhaust memory.
@@ -111,11 +82,12 @@ def read_header(data: np.ndarray) -> Header:
             raise NGramFormatError(f"the header says {count} {n}-grams, in a file of {data.size} bytes")
     if not 1 <= counts[0] < 2**31 - 8:  # word ids are 32 bits wide, with sign, here
         raise NGramFormatError(f"the header says {counts[0]} 1-grams")
-    return Header(model_type, counts, multiplier, bool(has_words), _multiple_of_8(end + 8 * order))
+    return Header(model_type, counts, multiplier, bool(has_words), -(-(end + 8 * order) // 8) * 8)
 
 
-def _multiple_of_8(size: int) -> int:
-    return -(-size // 8) * 8
+def _check_size(data: np.ndarray, end: int) -> None:
+    if data.size < end:
+        raise NGramFormatError(f"the file is cut short: {data.size} bytes end within its header")
 
 
 def _complaint(start: bytes, size: int) -> str:
@@ -128,17 +100,15 @@ def _complaint(start: bytes, size: int) -> str:
     if version != str(VERSION).encode() and len(start) >= _MAGIC_BYTES:
         return (
             f"a KenLM binary of format version {version.decode('ascii', 'replace')[:8]!r}, this reader knows version "
-            f"{VERSION}. Build it anew from the ARPA file with a current build_binary"
+            f"{VERSION}. {_ANEW} with a current build_binary"
         )
     if len(start) < len(_SANITY):
         return f"the file is cut short: {size} bytes end within its header"
     if start[_MAGIC_BYTES:] == struct.pack(">" + _TEST_FORMAT, *_TEST_VALUES):
-        return (
-            "a KenLM binary of a machine with big-endian byte order. Build it anew from the ARPA file on this kind of machine"
-        )
+        return f"a KenLM binary of a machine with big-endian byte order. {_ANEW} on this kind of machine"
     if start[_MAGIC_BYTES:].startswith(struct.pack("<fffIIQ", *_TEST_VALUES[:5], 1)):  # without padding before the last
-        return "a KenLM binary of a 32-bit machine, in a format of its own. Build it anew from the ARPA file"
+        return f"a KenLM binary of a 32-bit machine, in a format of its own. {_ANEW}"
     return (
         "a KenLM binary whose test values aren't those of this format: a damaged file, or one of a machine with other "
-        "sizes of numbers. Build it anew from the ARPA file"
+        f"sizes of numbers. {_ANEW}"
     )

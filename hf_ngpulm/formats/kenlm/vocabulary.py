@@ -11,8 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...errors import NGramFormatError
+from .header import Header
 
 UNKNOWN = "<unk>"
+_BUCKET = np.dtype([("hash", "<u8"), ("id", "<u4")])
 _MULTIPLIER = np.uint64(0xC6A4A7935BD1E995)
 _SHIFT = np.uint64(47)
 
@@ -97,8 +99,8 @@ class KenLMVocabulary:
             ) from None
 
 
-def read_sorted(data: np.ndarray, num_words: int) -> KenLMVocabulary:
-    """Return the vocabulary of a trie: a 64-bit count, and the hashes of the words but for `<unk>` in ascending order."""
+def hashes_of_trie(data: np.ndarray, num_words: int) -> np.ndarray:
+    """Read a trie's vocabulary: a 64-bit count, and the hashes of the words but for `<unk>` in ascending order."""
     stored = int(data[:8].view("<u8")[0])
     if stored != num_words - 1:
         raise NGramFormatError(
@@ -108,24 +110,30 @@ def read_sorted(data: np.ndarray, num_words: int) -> KenLMVocabulary:
     descents = np.flatnonzero(hashes[1:] <= hashes[:-1])
     if descents.size:
         raise NGramFormatError(f"the hashes of the words {descents[0] + 1} and {descents[0] + 2} aren't in ascending order")
-    return KenLMVocabulary(hashes.astype(np.uint64))
+    return hashes.astype(np.uint64)
 
 
-def read_probing(data: np.ndarray, num_unigrams: int) -> KenLMVocabulary:
-    """Return the vocabulary of a probing model: version and number of words (32 bits each), and buckets of a hash and an id."""
+def hashes_of_probing(data: np.ndarray, num_unigrams: int) -> np.ndarray:
+    """Read a probing model's vocabulary: version and number of words (32 bits each), and buckets of a hash and an id."""
     version, num_words = data[:8].view("<u4").tolist()
     if version != 0:
         raise NGramFormatError(f"the vocabulary has version {version}, this reader knows version 0")
     # One more than the header counts where the ARPA file had no <unk>.
     if not num_unigrams <= num_words <= num_unigrams + 1:
         raise NGramFormatError(f"the vocabulary holds {num_words} words, by the header it should be {num_unigrams}")
-    buckets = data[8:].view([("hash", "<u8"), ("id", "<u4")])
+    buckets = data[8:].view(_BUCKET)
     used = buckets[buckets["hash"] != 0]
-    ids = used["id"].astype(np.int64)
-    seen = np.zeros(num_words, dtype=bool)
-    seen[ids[ids < num_words]] = True
-    if len(used) != num_words - 1 or not seen[1:].all():
+    by_id = used[np.argsort(used["id"])]
+    if not np.array_equal(by_id["id"], np.arange(1, num_words)):
         raise NGramFormatError(f"the ids of the vocabulary's {len(used)} entries aren't 1 to {num_words - 1}, each once")
-    hashes = np.empty(num_words - 1, dtype=np.uint64)
-    hashes[ids - 1] = used["hash"]
-    return KenLMVocabulary(hashes)
+    return by_id["hash"].astype(np.uint64)
+
+
+def num_buckets(entries: int, multiplier: float) -> int:
+    """Return buckets of a hash table, rounded as KenLM does, to single precision."""
+    return max(entries + 1, int(np.float32(multiplier) * np.float32(entries)))
+
+
+def vocabulary_size(header: Header) -> int:
+    """Return bytes of a probing model's vocabulary."""
+    return 8 + _BUCKET.itemsize * num_buckets(header.counts[0], header.probing_multiplier)

@@ -1,0 +1,151 @@
+"""KenLM's probing models, whose n-grams are found out from their hashes.
+
+Unigrams are an array of two floats (log-probability and backoff) by word id. Every further order is a hash table: buckets of a
+64-bit key and the weights, two floats or, in the highest order, one; an empty bucket has key 0. The key of `a b c` is made from
+its last word to its first: `combine(combine(c, b), a)`, where `combine(key, word)` is `(key * KEY_FACTOR) xor ((1 + word) *
+WORD_FACTOR)` modulo 2 ** 64 (`csrc/kenlm_probing.cpp`). The sign of a log-probability, which needs none, says whether no longer
+n-gram ends in this one; a backoff of minus zero that no longer n-gram begins with it. After KenLM's `lm/search_hashed.hh` and
+`util/probing_hash_table.hh`.
+
+A table holds no words, but what makes a key of another can be undone: its factor is odd, so it has an inverse modulo 2 ** 64.
+Of a bigram, every word is tried as the first one; undone, the key has to be the id of a word, and chance lets hardly any other
+number be that small. A longer n-gram consists of one that is a word shorter and of the next, which overlap in all but a word
+each; those are known by then, so only pairs of them are tried. KenLM's marks leave out many. The result is certain: every key
+has to be made in exactly one way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from ...engines.native import Function
+from ...engines.threads import in_threads
+from ...errors import NGramFormatError
+from .header import Header
+from .vocabulary import num_buckets
+
+# Both of these take a core some minutes: words that may be tried as the first of bigrams, times bigrams (2 to 5 billion a
+# second); and pairs of overlapping n-grams of one order (about 60 million a second).
+MOST_BIGRAM_TRIALS = 10**12
+MOST_PAIRS = 10**10
+_FILTER_BITS_PER_KEY = 32
+_MIDDLE = np.dtype([("key", "<u8"), ("log_prob", "<f4"), ("backoff", "<f4")])
+_LONGEST = np.dtype([("key", "<u8"), ("log_prob", "<f4")])
+
+_try_words = Function("ngpulm_try_words")
+_try_pairs = Function("ngpulm_try_pairs")
+
+
+class ProbingLayout(NamedTuple):
+    """Offsets from the start of the file: of the unigrams, of each further order's table; buckets of each; and the end."""
+
+    counts: tuple[int, ...]
+    unigrams: int
+    tables: tuple[int, ...]
+    buckets: tuple[int, ...]
+    end: int
+
+
+class _Order(NamedTuple):
+    """The n-grams of one order, by their keys."""
+
+    keys: np.ndarray  # uint64 [N], ascending
+    words: np.ndarray  # int32 [N, n]
+    prefixes: np.ndarray  # int64 [N], index of the n-gram without its last word in the order below
+    suffixes: np.ndarray  # int64 [N], and without its first word
+    log_probs: np.ndarray  # float32 [N], log10, with KenLM's mark as its sign
+    backoffs: np.ndarray  # float32 [N], log10, with KenLM's mark; 0 in the highest order
+
+    def beginning_longer(self) -> np.ndarray:
+        return np.flatnonzero((self.backoffs != 0) | ~np.signbit(self.backoffs))
+
+    def ending_longer(self) -> np.ndarray:
+        return np.flatnonzero(~np.signbit(self.log_probs))
+
+
+def probing_layout(header: Header, begin: int) -> ProbingLayout:
+    at = begin + 8 * (header.counts[0] + 1)  # one more, for <unk>
+    tables, buckets = [], []
+    for n, count in enumerate(header.counts[1:], start=2):
+        tables.append(at)
+        buckets.append(num_buckets(count, header.probing_multiplier))
+        at += buckets[-1] * (_LONGEST if n == len(header.counts) else _MIDDLE).itemsize
+    return ProbingLayout(header.counts, begin, tuple(tables), tuple(buckets), at)
+
+
+def read_probing(
+    layout: ProbingLayout, data: np.ndarray, num_words: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield the n-grams of each order: word ids int32 `[N, n]`, log-probabilities and backoffs (log10).
+
+    Raises:
+        NGramFormatError: a damaged file, or a model that is too large for this (see `MOST_BIGRAM_TRIALS`, `MOST_PAIRS`).
+    """
+    unigrams = data[layout.unigrams : layout.unigrams + 8 * num_words].view("<f4").reshape(-1, 2)
+    words = np.arange(num_words)
+    order = _Order(words.astype(np.uint64), words.astype(np.int32)[:, None], 0 * words, 0 * words, *unigrams.T)
+    yield order.words, -np.abs(order.log_probs), order.backoffs
+    for n, (begin, buckets) in enumerate(zip(layout.tables, layout.buckets), start=2):
+        is_highest = n == len(layout.counts)
+        record = _LONGEST if is_highest else _MIDDLE
+        table = data[begin : begin + buckets * record.itemsize].view(record)
+        table = table[table["key"] != 0]
+        table = table[np.argsort(table["key"])]
+        keys, count = table["key"].astype(np.uint64), layout.counts[n - 1]
+        # KenLM put suffixes in that pruning had left out, and the header doesn't count them.
+        if len(keys) < count or (is_highest and len(keys) > count):
+            raise NGramFormatError(
+                f"the hash table of the {n}-grams holds {len(keys)}, by the header it should be {count}: a damaged file"
+            )
+        prefixes, suffixes = np.full(len(keys), -1), np.full(len(keys), -1)
+        hits = (_find_bigrams if n == 2 else _find_longer)(order, keys, prefixes, suffixes)
+        if hits != len(keys) or (prefixes < 0).any():
+            raise NGramFormatError(
+                f"{len(keys)} {n}-grams in the hash table, of which {hits} are made of its words: a damaged file"
+            )
+        words = np.concatenate([order.words[prefixes, :1], order.words[suffixes]], 1)
+        backoffs = np.zeros(len(keys), np.float32) if is_highest else table["backoff"]
+        order = _Order(keys, words, prefixes, suffixes, table["log_prob"], backoffs)
+        yield order.words, -np.abs(order.log_probs), order.backoffs
+
+
+def _find_bigrams(unigrams: _Order, keys: np.ndarray, prefixes: np.ndarray, suffixes: np.ndarray) -> int:
+    """Write the first and the last word of each bigram; return how many were found."""
+    first_words = unigrams.beginning_longer()
+    trials = len(first_words) * len(keys)
+    if trials > MOST_BIGRAM_TRIALS:
+        raise NGramFormatError(_too_large(f"{len(first_words):,} words times {len(keys):,} bigrams", MOST_BIGRAM_TRIALS))
+    ends_longer = ~np.signbit(unigrams.log_probs)
+    given = (keys, first_words, len(first_words), ends_longer, len(ends_longer), prefixes, suffixes)
+    return _in_threads(_try_words, given, len(keys), 1 + len(first_words) // 8)
+
+
+def _find_longer(below: _Order, keys: np.ndarray, prefixes: np.ndarray, suffixes: np.ndarray) -> int:
+    """Write the prefix and the suffix of each n-gram; return how many were found."""
+    before, after = below.beginning_longer(), below.ending_longer()
+    before = before[np.argsort(below.suffixes[before], kind="stable")]
+    begins, ends = (np.searchsorted(below.suffixes[before], below.prefixes[after], side) for side in ("left", "right"))
+    pairs = int((ends - begins).sum())
+    if pairs > MOST_PAIRS:
+        raise NGramFormatError(_too_large(f"{pairs:,} pairs of overlapping {below.words.shape[1]}-grams", MOST_PAIRS))
+    # Most pairs make no key: a filter of bits, by the keys' upper ones, says so.
+    bits = max(6, (_FILTER_BITS_PER_KEY * len(keys)).bit_length())
+    maybe, top = np.zeros(1 << (bits - 6), dtype=np.uint64), keys >> np.uint64(64 - bits)
+    np.bitwise_or.at(maybe, (top >> np.uint64(6)).astype(np.int64), np.uint64(1) << (top & np.uint64(63)))
+    first_words = below.words[:, 0].astype(np.int64)
+    given = (begins, ends, before, after, below.keys, first_words, maybe, 64 - bits, keys, len(keys), prefixes, suffixes)
+    return _in_threads(_try_pairs, given, len(after), 1 + pairs // max(1, len(after)))
+
+
+def _in_threads(function: Callable[..., int], given: tuple[object, ...], size: int, work: int) -> int:
+    return sum(in_threads(lambda first, last: function(first, last, *given), size, work))
+
+
+def _too_large(work: str, most: int) -> str:
+    return (
+        f"the n-grams of this probing model can't be listed: finding them out from their hashes would take {work}, more than "
+        f"the {most:.0e} that are tried. Read the ARPA file that it was built from, or a trie (build_binary trie)"
+    )
