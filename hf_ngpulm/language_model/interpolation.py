@@ -2,18 +2,57 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..automaton import BackoffAutomaton
+from ..errors import TokenizerMismatchError
 from ..ngrams.kneser_ney import LOG_ZERO
 from ..ngrams.table import NGramOrder, NGramTable
-from .backoffs import Walk, keep, renormalised
+from .backoffs import Walk, renormalised
 
 MAX_ITERATIONS = 1000
+
+
+def mixture(
+    models: Sequence[Any], weights: Sequence[float] | None, texts: Iterable[Any] | None, tokenizer: Any
+) -> tuple[NGramTable, list[float]]:
+    """Return the mixture of `NGramLM`s, and the weights that were used. Arguments as for `NGramLM.interpolate`."""
+    if len(models) < 2:
+        raise ValueError(f"interpolation takes two models or more, got {len(models)}")
+    first = models[0]
+    for other in models[1:]:
+        prints = [model.config.tokenizer_fingerprint for model in (first, other)]
+        if other.vocab_size != first.vocab_size:
+            raise ValueError(f"the models are over {first.vocab_size} and {other.vocab_size} token ids; they must be the same")
+        if None not in prints and prints[0] != prints[1]:
+            raise TokenizerMismatchError(
+                f"the models were made for different tokenizers: {first.config.tokenizer_id!r} and "
+                f"{other.config.tokenizer_id!r} (fingerprints {str(prints[0])[:12]} and {str(prints[1])[:12]})"
+            )
+    if weights is None:
+        if texts is None:
+            raise ValueError("interpolation needs weights, or texts to fit them to")
+        texts = list(texts)
+        scores = [[score for values, *_ in model.scored(texts, tokenizer) for score in values] for model in models]
+        if not scores[0]:
+            raise ValueError("there is no text to fit the weights to")
+        weights = fit_weights(torch.tensor(scores, dtype=torch.float64))
+    elif len(weights) != len(models) or not all(weight > 0 for weight in weights) or abs(sum(weights) - 1) > 1e-6:
+        raise ValueError(
+            f"weights should be one for each of the {len(models)} models, above 0, summing to 1; got {list(weights)}, "
+            f"which sum to {sum(weights):g}"
+        )
+    tables = [model.to_table() for model in models]
+    # Moving a model moves it for its user too.
+    on_cpu = [model if model.device.type == "cpu" else copy.deepcopy(model).to("cpu") for model in models]
+    return interpolate(tables, [(model.automaton, model.unk_tokens) for model in on_cpu], weights), list(weights)
 
 
 def interpolate(
@@ -52,7 +91,7 @@ def interpolate(
         if n == 1:
             mixed[order.tokens == vocab_size + 2] = _unknown_mass(tables, automata, weights)
         log_probs = mixed.log().clamp(min=LOG_ZERO, max=0.0).to(torch.float32)
-        orders.append(NGramOrder(order.prefixes, order.tokens, log_probs, torch.zeros_like(log_probs)))
+        orders.append(replace(order, log_probs=log_probs, backoffs=torch.zeros_like(log_probs)))
     return renormalised(NGramTable(vocab_size, tuple(orders)))
 
 
@@ -65,7 +104,7 @@ def _without_unknown_context(table: NGramTable) -> NGramTable:
         else:
             known = table.orders[0].tokens != table.unk if n == 2 else kept[-1]
             kept.append((order.tokens != table.unk) & known[order.prefixes])
-    return table if all(bool(mask.all()) for mask in kept) else keep(table, kept)
+    return table.keep(kept)
 
 
 def _keys(table: NGramTable, n: int, rows_below: Tensor | None, num_ids: int) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..automaton import automaton_from_table
 from ..ngrams.table import NGramTable
-from .backoffs import ROUNDING, Walk, keep, renormalised
+from .backoffs import ROUNDING, Walk, renormalised
 
 
 def prune_table(table: NGramTable, max_ngrams: int | None = None, threshold: float | None = None) -> NGramTable:
@@ -46,7 +46,7 @@ def prune_table(table: NGramTable, max_ngrams: int | None = None, threshold: flo
         chosen[best] = True
         kept = list(torch.split(chosen, [len(values) for values in worth]))
     unigrams = torch.ones(num_unigrams, dtype=torch.bool, device=table.orders[0].tokens.device)
-    return renormalised(keep(table, [unigrams, *kept]))
+    return renormalised(table.keep([unigrams, *kept]))
 
 
 def relative_entropies(table: NGramTable) -> list[Tensor]:

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from ...errors import NGramFormatError
-from ...ngrams.packing import TrieOrder
-from ...ngrams.steps import steps_for
+from ...ngrams.steps import TrieOrder, steps_for
 from ...ngrams.table import NUM_SPECIAL, NGramOrder, NGramTable, one_thread
 from ..arpa import LN10, LOG10_ZERO
 from .trie import TrieLevel
