@@ -20,7 +20,7 @@ class LMParts:
 
     Args:
         config: what is known of it.
-        automaton: static, or one that is composed while searches go on (`hf_ngpulm.lexicon.lazy_automaton`).
+        automaton: static, or one that is composed while searches go on (`hf_ngpulm.lexicon.lazy_states`).
         unk_tokens: int32 `[N]`, ascending: token ids without a unigram, or that are in no word.
         pieces: of the tokenizer, by token id, where they are known.
     """
