@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Sequence
 
 from ..errors import NGramFormatError
-from ..text.marks import WORD_MARKS
 from ..text.vocabulary import Vocabulary
+from ..text.words import WORD_MARKS
 
 UNITS = ("piece", "id", "nemo", "char")
 NEMO_OFFSET = 100  # NeMo's DEFAULT_TOKEN_OFFSET: keeps clear of control characters and blanks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
@@ -24,7 +25,7 @@ from ..lexicon.words import refuse_options
 from ..ngrams.counting import DEFAULT_MEMORY, MAX_ORDER, NGramCounter, parse_bytes
 from ..ngrams.kneser_ney import DISCOUNT_FALLBACK, estimate, thresholds_of
 from ..ngrams.table import NGramTable
-from ..text import TextReport, encode_texts, mismatches, normaliser
+from ..text import encode_texts, mismatches, normaliser
 from ..text.vocabulary import Vocabulary, tokenizer_of
 from .perplexity import Perplexity, perplexity_of, scored_texts, without_word_bonus
 from .pruning import prune_table
@@ -94,14 +95,14 @@ class Training:
 
     Args:
         parts: the model, see `hf_ngpulm.NGramLM`; on the CPU.
-        report: what the tokenizer made of the texts; None for texts given as token ids.
+        unknown: pieces of the texts that the tokenizer can't write, and how often they occur; None for token ids.
         perplexity: of the validation texts, None if there were none.
         warnings: what looks wrong with the text, and the remedy.
         of_words: the n-grams of words that the model was composed of, and the words; None for a model of tokens.
     """
 
     parts: LMParts
-    report: TextReport | None
+    unknown: Counter[str] | None
     perplexity: Perplexity | None
     warnings: tuple[str, ...]
     of_words: tuple[NGramTable, list[str]] | None = None
@@ -137,7 +138,7 @@ def train(
             counter.add(token_ids, lengths, first)
         with bars.stage("merging"):
             counts = counter.finish(how.accelerator)
-    if sentences.report is not None and not counts.num_tokens:
+    if sentences.unknown is not None and not counts.num_tokens:
         raise ValueError("there is no text to count n-grams in: no sentence was given that has a token")
     warnings = sentences.warnings()
     with bars.stage("estimating", order) as bar:
@@ -171,7 +172,7 @@ def train(
     for warning in warnings:
         logger.warning("%s", warning)
     of_words = None if words is None else (table, words)
-    return Training(parts.with_config(training=summary), sentences.report, perplexity, tuple(warnings), of_words)
+    return Training(parts.with_config(training=summary), sentences.unknown, perplexity, tuple(warnings), of_words)
 
 
 def _options(given: Mapping[str, Any]) -> TrainingOptions:
@@ -228,7 +229,7 @@ class _Sentences:
 
     def __init__(self, rows: Iterator[Any], tokenizer: Any, vocab_size: int, options: TrainingOptions) -> None:
         self.rows, self.tokenizer, self.vocab_size, self.options = rows, tokenizer, vocab_size, options
-        self.report: TextReport | None = None
+        self.unknown: Counter[str] | None = None
         self.sample: list[str] = []
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
@@ -252,9 +253,9 @@ class _Sentences:
     def _encoded(self, rows: Iterator[Any]) -> Sentences:
         if self.tokenizer is None:
             raise ValueError("texts need the ASR model's tokenizer (tokenizer=...); without one, pass lists of token ids")
-        self.report, clean = TextReport(), normaliser(self.options.normalise, self.tokenizer)
+        self.unknown, clean = Counter(), normaliser(self.options.normalise, self.tokenizer)
         texts = (self._noted(clean(_as_text(row))) for row in rows)
-        return encode_texts(texts, self.tokenizer, self.vocab_size, SENTENCES_PER_BATCH, self.options.workers, self.report)
+        return encode_texts(texts, self.tokenizer, self.vocab_size, SENTENCES_PER_BATCH, self.options.workers, self.unknown)
 
     def _noted(self, text: str) -> str:
         if len(self.sample) < STYLE_SAMPLE and text:
@@ -263,15 +264,15 @@ class _Sentences:
 
     def warnings(self) -> list[str]:
         """Return what looks wrong with the text."""
-        if self.report is None:
+        if self.unknown is None:
             return []
         found = mismatches(self.sample, self.tokenizer if self.options.outputs is None else self.options.outputs)
-        if self.report.unknown:
-            most = ", ".join(f"{piece!r} ({count:,} times)" for piece, count in self.report.unknown.most_common(SHOWN))
-            more = f" and {len(self.report.unknown) - SHOWN} more" if len(self.report.unknown) > SHOWN else ""
+        if self.unknown:
+            most = ", ".join(f"{piece!r} ({count:,} times)" for piece, count in self.unknown.most_common(SHOWN))
+            more = f" and {len(self.unknown) - SHOWN} more" if len(self.unknown) > SHOWN else ""
             found.append(
-                f"the tokenizer can't write {self.report.num_unknown:,} places of the text: {most}{more}; n-grams with these "
-                "are left out"
+                f"the tokenizer can't write {self.unknown.total():,} places of the text: {most}{more}; n-grams with these are "
+                "left out"
             )
         return found
 
