@@ -22,7 +22,7 @@ import torch
 
 from ..automaton.cpu import Automaton
 from ..automaton.tensors import AutomatonTensors
-from ..engines.native import Function, Struct
+from ..engines.native import ELEMENTS, Function, Struct
 from ..errors import NGramFormatError
 from .composition import SpelledLM, compose_states
 from .trie import NgpulmSpellingTrie
@@ -38,34 +38,34 @@ AHEAD = 2
 DONE, NO_ROOM, NO_ROOM_FOR_WORDS, BAD_STATE = range(4)
 # What is counted.
 STATES, ARCS, READ, FORMS, COMPOSED = range(5)
-# The arrays: the type of their elements, and what they have one of each of. Of the K states the k-th has the number 2 * k, so
-# that its arcs may lie anywhere. `arc_tokens` are as small as the vocabulary allows.
-ARRAYS: dict[str, tuple[Any, str]] = {
+# The arrays of `LazyStates`: the type of their elements, and what they have one of each of. Of the K states the k-th has the
+# number 2 * k, so that its arcs may lie anywhere. `arc_tokens` are as small as the vocabulary allows.
+ARRAYS: dict[str, tuple[str, str]] = {
     # The LM's states: their numbers among those that have been read, and their states of the empty prefix, more by one.
-    "read": (np.int32, "lm"),
-    "own_state": (np.int32, "lm"),
+    "read": ("int32_t", "lm"),
+    "own_state": ("int32_t", "lm"),
     # Of those that have been read, their forms.
-    "word_offsets": (np.int64, "read"),
-    "forms": (np.int32, "forms"),
-    "log_probs": (np.float64, "forms"),
-    "targets": (np.int32, "forms"),
-    "probs": (np.float64, "forms"),
-    "lower_probs": (np.float64, "forms"),  # in the state that they back off to
+    "word_offsets": ("int64_t", "read"),
+    "forms": ("int32_t", "forms"),
+    "log_probs": ("double", "forms"),
+    "targets": ("int32_t", "forms"),
+    "probs": ("double", "forms"),
+    "lower_probs": ("double", "forms"),  # in the state that they back off to
     # Of each state: the LM's, the node, the log of its mass, its first form, and the state of the same node further down.
-    "of_lm": (np.int32, "states"),
-    "nodes": (np.int32, "states"),
-    "mass": (np.float64, "states"),
-    "first_word_arc": (np.int64, "states"),
-    "lower": (np.int32, "states"),
-    "composed": (np.int32, "states"),  # in the order in which they have been composed
-    "unfinished": (np.uint8, "numbers"),  # those that have no arcs yet, or back off to such
+    "of_lm": ("int32_t", "states"),
+    "nodes": ("int32_t", "states"),
+    "mass": ("double", "states"),
+    "first_word_arc": ("int64_t", "states"),
+    "lower": ("int32_t", "states"),
+    "composed": ("int32_t", "states"),  # in the order in which they have been composed
+    "unfinished": ("uint8_t", "numbers"),  # those that have no arcs yet, or back off to such
     # The automaton.
-    "arc_offsets": (np.int32, "ends"),
-    "arc_tokens": (None, "arcs"),
-    "arc_weights": (np.float32, "arcs"),
-    "arc_targets": (np.int32, "arcs"),
-    "backoff_states": (np.int32, "numbers"),
-    "backoff_weights": (np.float32, "numbers"),
+    "arc_offsets": ("int32_t", "ends"),
+    "arc_tokens": ("void", "arcs"),
+    "arc_weights": ("float", "arcs"),
+    "arc_targets": ("int32_t", "arcs"),
+    "backoff_states": ("int32_t", "numbers"),
+    "backoff_weights": ("float", "numbers"),
 }
 
 
@@ -82,28 +82,9 @@ class NgpulmLazyAutomaton(Struct):
     """
 
     name = "NgpulmLazyAutomaton"
-    members = """
-        int32_t* read;
-        int32_t* own_state;
-        int64_t* word_offsets;
-        int32_t* forms;
-        double* log_probs;
-        int32_t* targets;
-        double* probs;
-        double* lower_probs;
-        int32_t* of_lm;
-        int32_t* nodes;
-        double* mass;
-        int64_t* first_word_arc;
-        int32_t* lower;
-        int32_t* composed;
-        uint8_t* unfinished;
-        int32_t* arc_offsets;
-        void* arc_tokens;
-        float* arc_weights;
-        int32_t* arc_targets;
-        int32_t* backoff_states;
-        float* backoff_weights;
+    members = (
+        " ".join(f"{kind}* {name};" for name, (kind, _) in ARRAYS.items())
+        + """
         int64_t* counts;
         int64_t room_for_read;
         int64_t room_for_forms;
@@ -119,6 +100,7 @@ class NgpulmLazyAutomaton(Struct):
         double word_bonus;
         double delimiter_bonus;
     """
+    )
 
 
 _STRUCTS = NgpulmLazyAutomaton, Automaton, NgpulmWords, NgpulmSpellingTrie
@@ -270,8 +252,8 @@ class LazyStates:
                 )
         self._rooms |= rooms
         sizes = {"numbers": 2 * self._rooms["states"], "ends": 2 * self._rooms["states"] + 1, **self._rooms}
-        for name, (dtype, kind) in ARRAYS.items():
-            old = self.arrays.get(name, np.zeros(0, dtype=dtype))
+        for name, (element, kind) in ARRAYS.items():
+            old = self.arrays[name] if name in self.arrays else np.zeros(0, dtype=ELEMENTS[element])
             if len(old) < sizes[kind]:
                 self.arrays[name] = np.zeros(sizes[kind], dtype=old.dtype)
                 self.arrays[name][: len(old)] = old
@@ -323,15 +305,8 @@ class LazyStates:
         self._counts[:] = states, num_arcs, 0, 0, 0
         offsets, tokens, weights, targets, backoffs, backoff_weights = (tensor.numpy() for tensor in tensors)
         a |= {"own_state": own, "arc_tokens": tokens[:0]}
-        self._make_room(
-            {
-                "lm": len(own),
-                "read": SMALLEST,
-                "forms": num_forms + SMALLEST,
-                "states": states + SMALLEST,
-                "arcs": num_arcs + SMALLEST,
-            }
-        )
+        sizes = {"lm": len(own) - SMALLEST, "read": 0, "forms": num_forms, "states": states, "arcs": num_arcs}
+        self._make_room({kind: size + SMALLEST for kind, size in sizes.items()})
         a["arc_offsets"][: 2 * first : 2], a["arc_offsets"][1 : 2 * first : 2] = offsets[:first], offsets[1 : first + 1]
         a["arc_tokens"][:num_arcs], a["arc_weights"][:num_arcs], a["arc_targets"][:num_arcs] = tokens, weights, 2 * targets
         a["backoff_states"][: 2 * states : 2], a["backoff_weights"][: 2 * states : 2] = 2 * backoffs, backoff_weights

@@ -224,11 +224,10 @@ class NGramCounter:
             last = runs.pop()
             runs.append(self.steps.merge(runs.pop(), last))
             runs.sort(key=len, reverse=True)
-        return runs[0] if runs else self._empty()
-
-    def _empty(self) -> Run:
-        words = torch.zeros(len(self.packing.digits), 0, dtype=torch.int64, device=self.device)
-        return Run(words, torch.zeros(0, dtype=torch.int64, device=self.device))
+        if runs:
+            return runs[0]
+        none = torch.zeros(len(self.packing.digits) + 1, 0, dtype=torch.int64, device=self.device)
+        return Run(none[:-1], none[-1])
 
     def run(self) -> Run:
         """Return all distinct n-grams so far in ascending order, with their counts. Ends the counting."""
@@ -242,15 +241,8 @@ class NGramCounter:
             return merged
         if self._runs:
             self._spill()
-        parts = list(self._merged_parts())
-        counts = torch.cat([part.counts for part in parts])
-        words = torch.empty(len(self.packing.digits), counts.numel(), dtype=torch.int64, device=self.device)
-        at = 0
-        for i, part in enumerate(parts):
-            words[:, at : at + len(part)] = part.words
-            at += len(part)
-            parts[i] = self._empty()
-        return Run(words, counts)
+        words, counts = zip(*self._merged_parts())
+        return Run(torch.cat(words, 1), torch.cat(counts))
 
     def _merged_parts(self) -> Iterator[Run]:
         """Yield the runs on disk merged range by range of their first word."""
