@@ -35,7 +35,7 @@ class BackoffAutomaton(nn.Module):
 
     roots: Tensor
     starts: Tensor
-    grows = False  # whether states are made when they are asked for
+    lazy = False  # whether states are made when they are asked for
 
     def __init__(
         self,
@@ -85,9 +85,9 @@ class BackoffAutomaton(nn.Module):
         """Bytes of all tensors together."""
         return sum(buffer.nbytes for buffer in self.buffers())
 
-    def grow_in(self, pool: Any) -> None:
-        """Lie in an `AutomatonPool` with all states that there are so far; for those that grow."""
-        raise TypeError(f"{type(self).__name__} doesn't grow")
+    def lie_in(self, pool: Any) -> None:
+        """Lie in an `AutomatonPool` with all states that there are so far; for lazy ones."""
+        raise TypeError(f"{type(self).__name__} isn't lazy")
 
     def initial_states(self, batch_size: int, bos: bool = True, which: Tensor | None = None) -> Tensor:
         """Return states before the first token, int32 `[B]`.
@@ -106,11 +106,13 @@ class BackoffAutomaton(nn.Module):
 
     def scores(self, states: Tensor) -> Tensor:
         """Return score of every token: `[B]` states -> float32 `[B, V]`."""
-        return torch.ops.hf_ngpulm.scores(list(self.tensors), self._states(states), self.vocab_size, self.engine)
+        states = self._states(states)
+        return torch.ops.hf_ngpulm.scores(list(self.tensors), states, self.vocab_size, self.engine)
 
     def advance(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Return score of every token and the state it leads to: `[B]` states -> float32 `[B, V]`, int32 `[B, V]`."""
-        return torch.ops.hf_ngpulm.advance(list(self.tensors), self._states(states), self.vocab_size, self.engine)
+        states = self._states(states)
+        return torch.ops.hf_ngpulm.advance(list(self.tensors), states, self.vocab_size, self.engine)
 
     def step(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return score of one token a row and the state it leads to: `[B]`, `[B]` -> float32 `[B]`, int32 `[B]`."""

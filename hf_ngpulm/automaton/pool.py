@@ -44,7 +44,7 @@ class AutomatonPool:
         self.device = device
         self.places: dict[Hashable, Place] = {}
         self._states, self._arcs = _Room(2), _Room()
-        # Of each state whether its scores aren't right yet, on the CPU: language models that grow say so.
+        # Of each state whether its scores aren't right yet, on the CPU: lazy language models say so.
         self.unfinished = np.zeros(2, dtype=np.uint8)
         self.tensors = AutomatonTensors(
             arc_offsets=torch.zeros(3, dtype=torch.int32, device=device),

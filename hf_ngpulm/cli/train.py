@@ -149,8 +149,8 @@ def _show(lm: NGramLM, training: Training, output: str, seconds: float, as_json:
     if as_json:
         facts: dict[str, Any] = {"output": output, "order": lm.order, "num_ngrams": lm.num_ngrams, "nbytes": lm.nbytes}
         facts |= summary.to_dict() | {"seconds": round(seconds, 3), "warnings": training.warnings}
-        if training.report is not None:
-            facts["unknown"] = dict(training.report.unknown.most_common(100))
+        if training.unknown is not None:
+            facts["unknown"] = dict(training.unknown.most_common(100))
         print_json(facts)
         return
     rows = []

@@ -25,8 +25,7 @@ from ..formats.wav2vec2.word_files import (
 )
 from ..language_model.model import NGramLM
 from ..lexicon import compose
-from ..lexicon.reweighing import reweighed
-from ..lexicon.unknowns import grade_unknown_words
+from ..lexicon.weights import Grades, grade_unknown_words, reweighed
 from .language_model import LanguageModel, MultiLanguageModel
 
 
@@ -70,10 +69,9 @@ class SpelledModel:
             composed, words = self.composed.automaton, self.words
             spaces, start = -math.log(composed.vocab_size), int(composed.starts[0])
             tensors = reweighed(composed.tensors, words, composed.vocab_size, attrs.alpha, attrs.beta, spaces, start)
-            tensors = grade_unknown_words(
-                tensors, words, piece_lengths(self.composed.parts), attrs.alpha * self.unknown,
-                charged_to_unknown_words(attrs, self.unknown), whole_unknown_word(attrs, self.unknown),
-            )  # fmt: skip
+            charged, whole = charged_to_unknown_words(attrs, self.unknown), whole_unknown_word(attrs, self.unknown)
+            grades = Grades(tuple(piece_lengths(self.composed.parts)), attrs.alpha * self.unknown, tuple(charged), whole)
+            tensors = grade_unknown_words(tensors, words.num_contexts, grades)
             automaton = composed.with_tensors(tensors)
             if not attrs.score_boundary:
                 automaton = automaton.with_tensors(_without_end_of_text(automaton, words))

@@ -174,8 +174,8 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
         logits, models = logits.detach(), self.fusion.shared_rows(logits.shape[0], logits.device, phrases)
         if self.num_beams == 1:
             found = self._search_greedily(logits, lengths, models)
-        # Language models that grow have searches stop and go on.
-        elif models.growth is None and engine_name(self.engine, logits.device) == "cpu":
+        # Lazy language models have searches stop and go on.
+        elif models.lazy is None and engine_name(self.engine, logits.device) == "cpu":
             found = self._whole_search(logits, models)(logits, lengths)
         else:
             stream = self._stream(models)

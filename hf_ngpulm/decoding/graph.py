@@ -139,7 +139,7 @@ class GraphDecoder:
         if any(isinstance(model, LogLinear) for model in (lm if isinstance(lm, Sequence) else [lm])):
             raise ValueError("a graph is that of one language model for each row, not of several as LogLinear")
         self.fusion = Fusion(lm, lm_weight, None, 1.0, self.tokenizer)
-        if self.fusion.grows:
+        if self.fusion.lazy:
             raise ValueError(
                 "a graph has all states of its language model, but this one's are made as searches come to them; load the "
                 'word-level model with composition="static"'

@@ -19,7 +19,7 @@ from ..errors import InvalidLogitsError
 from ..fusion.fusion import LM_WEIGHT, Fusion, RowModels, settled
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
-from ..lexicon.lazy_search import Growth
+from ..lexicon.lazy_search import LazySearch
 from ..search.networks.graphs import Kept
 from ..search.networks.model import TransducerModel
 from ..search.transducer_beam import BeamHypotheses, beam_search
@@ -141,10 +141,10 @@ class TransducerSearch(WithoutCaches, caches={"_kept": dict}):
                 self.settings.max_symbols, self.settings.ilm_weight, confidence, self.engine, kept=self._kept,
             )  # fmt: skip
 
-        def replay(growth: Growth, found: GreedySteps) -> bool:
+        def replay(lazy: LazySearch, found: GreedySteps) -> bool:
             steps = torch.arange(found.tokens.shape[1], device=found.counts.device)
             tokens = found.tokens.masked_fill(steps >= found.counts[:, None], -1)[..., None]
-            return growth.replay(models.states[:, None], None, tokens.cpu().numpy(), self.model.blank_id)
+            return lazy.replay(models.states[:, None], None, tokens.cpu().numpy(), self.model.blank_id)
 
         found = settled(models, search, replay)
         _refuse(found.bad_frames)
@@ -172,10 +172,10 @@ class TransducerSearch(WithoutCaches, caches={"_kept": dict}):
                 self.settings._replace(num_lms=models.num_lms), self.engine, self._kept, confidence,
             )  # fmt: skip
 
-        def replay(growth: Growth, found: BeamHypotheses) -> bool:
+        def replay(lazy: LazySearch, found: BeamHypotheses) -> bool:
             states = models.states[:, None].expand(-1, self.settings.num_beams, -1)
             links, labels = (part.swapaxes(0, 1) for part in found.steps)
-            return growth.replay(states, links, labels, self.model.blank_id)
+            return lazy.replay(states, links, labels, self.model.blank_id)
 
         found = settled(models, search, replay)
         _refuse(found.bad_frames)

@@ -21,7 +21,7 @@ from ..common.files import naming
 from ..config.config import NGramLMConfig
 from ..errors import NGramFormatError
 from ..lexicon.lazy_model import LazyAutomaton
-from ..lexicon.lazy_saved import NAMES, saved_parts, saved_tensors
+from ..lexicon.saved import NAMES, saved_parts, saved_tensors
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"

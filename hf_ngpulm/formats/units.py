@@ -20,8 +20,8 @@ from torch import Tensor
 from ..common.files import naming
 from ..errors import NGramFormatError
 from ..ngrams.table import NGramTable
-from ..text.marks import WORD_MARKS
 from ..text.vocabulary import Vocabulary
+from ..text.words import WORD_MARKS
 
 LN10 = math.log(10.0)
 LOG10_ZERO = -99.0  # SRILM's and KenLM's way to write log 0

@@ -16,7 +16,7 @@ from ..config.tuned import with_remembered
 from ..engines.choice import check_engine
 from ..fusion.fusion import Fusion
 from ..language_model.model import NGramLM
-from ..lexicon.lazy_search import Growth
+from ..lexicon.lazy_search import LazySearch
 from ..phrases.contexts import is_per_row
 from ..search.attention_step import END, KINDS, TEXT, UNSCORED, Roles, Rows, fuse, read, text_of
 from ..search.attention_step.loops import end_loops
@@ -28,32 +28,31 @@ LM_WEIGHT = 0.2  # where nobody says anything else: attention decoders have stro
 
 
 class Part(NamedTuple):
-    """What is added to scores of which rows, `fused`, bool `[B]`, and how: see `fuse`. With language models that grow: their
-    `growth`."""
+    """What is added to which rows' scores (`fused`, bool `[B]`), and how: see `fuse`. With lazy language models: their search."""
 
     rows: Rows
     roles: Roles
     fused: Tensor
     shared: bool
     keeps_sums: bool
-    growth: Growth | None = None
+    lazy: LazySearch | None = None
 
     def behind(self, input_ids: Tensor) -> Part:
         """Return the same with all that is known of the states after some tokens `[B, L]`."""
-        if self.growth is None:
+        if self.lazy is None:
             return self
         if input_ids.shape[1]:
             text, lengths, _ = text_of(input_ids, self.roles)
             rows = self.rows
-            self.growth.read(rows.starts, rows.roots, text, lengths, rows.context_length)
-        return self._replace(rows=self.rows._replace(tensors=self.growth.tensors))
+            self.lazy.read(rows.starts, rows.roots, text, lengths, rows.context_length)
+        return self._replace(rows=self.rows._replace(tensors=self.lazy.tensors))
 
     def at(self, states: Tensor) -> Part:
         """Return the same with all that is known of some states `[B]`."""
-        if self.growth is None:
+        if self.lazy is None:
             return self
-        self.growth.enter(states.cpu().numpy().ravel())
-        return self._replace(rows=self.rows._replace(tensors=self.growth.tensors))
+        self.lazy.enter(states.cpu().numpy().ravel())
+        return self._replace(rows=self.rows._replace(tensors=self.lazy.tensors))
 
 
 class NGramLogitsProcessor(LogitsProcessor, Windowed):
@@ -290,8 +289,8 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
                 of_lm = column < every.num_lms
                 fused = (starts >= 0) & (weights != 0)
                 shared, keeps_sums = of_lm and self.shared, not of_lm and self.normalise_phrases
-                parts.append(Part(rows, roles, fused, shared, keeps_sums, every.growth))
-            if every.growth is not None:  # only who asks keeps the states as they are
+                parts.append(Part(rows, roles, fused, shared, keeps_sums, every.lazy))
+            if every.lazy is not None:  # only who asks keeps the states as they are
                 return parts
             self._parts = (key, parts)
         return self._parts[1]

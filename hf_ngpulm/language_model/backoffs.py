@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -52,10 +52,7 @@ def renormalised(table: NGramTable) -> NGramTable:
     the same tokens (Katz 1987).
     """
     has_children = [_has_children(order, above) for order, above in zip(table.orders, (*table.orders[1:], None))]
-    orders = [
-        NGramOrder(order.prefixes, order.tokens, order.log_probs, torch.where(children, -1.0, 0.0))
-        for order, children in zip(table.orders, has_children)
-    ]
+    orders = [replace(order, backoffs=torch.where(children, -1.0, 0.0)) for order, children in zip(table.orders, has_children)]
     # Contexts with n-grams are states whatever their weight, so the weights can be filled in while the states stay.
     automaton, parts = automaton_from_table(NGramTable(table.vocab_size, tuple(orders)))
     walk, weights = Walk(automaton, parts["unk_tokens"]), automaton.tensors.backoff_weights
@@ -70,7 +67,7 @@ def renormalised(table: NGramTable) -> NGramTable:
         backoffs = torch.where(left_below > ROUNDING, left.clamp(min=ROUNDING * 1e-3) / left_below, 1.0).log().to(torch.float32)
         backoffs = torch.where(has_children[n - 1], backoffs, 0.0)
         weights[states[has_children[n - 1]].to(torch.int64)] = backoffs[has_children[n - 1]]
-        orders[n - 1] = NGramOrder(orders[n - 1].prefixes, orders[n - 1].tokens, orders[n - 1].log_probs, backoffs)
+        orders[n - 1] = replace(orders[n - 1], backoffs=backoffs)
     return NGramTable(table.vocab_size, tuple(orders))
 
 
@@ -85,22 +82,3 @@ def _left_over(contexts: Tensor, log_probs: Tensor, num_contexts: int) -> Tensor
     """Return what the n-grams of each context leave over of its probability, float64 `[num_contexts]`."""
     total = torch.zeros(num_contexts, dtype=torch.float64, device=contexts.device)
     return 1.0 - total.index_add_(0, contexts, log_probs.to(torch.float64).exp())
-
-
-def keep(table: NGramTable, kept: Sequence[Tensor]) -> NGramTable:
-    """Return some of the n-grams of a table.
-
-    Args:
-        kept: bool `[N]` for each order; the prefixes of what is kept must be kept.
-    """
-    orders: list[NGramOrder] = []
-    rows: Tensor | None = None
-    for order, mask in zip(table.orders, kept):
-        prefixes = order.prefixes if rows is None else rows[order.prefixes]
-        orders.append(NGramOrder(prefixes[mask], order.tokens[mask], order.log_probs[mask], order.backoffs[mask]))
-        rows = torch.cumsum(mask, 0) - 1
-    while len(orders) > 1 and len(orders[-1]) == 0:
-        orders.pop()
-    last = orders[-1]
-    orders[-1] = NGramOrder(last.prefixes, last.tokens, last.log_probs, torch.zeros_like(last.backoffs))
-    return NGramTable(table.vocab_size, tuple(orders))

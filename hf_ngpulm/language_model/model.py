@@ -2,44 +2,39 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import torch
-from huggingface_hub import ModelHubMixin, hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
-from safetensors.torch import save_file
+from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 
-from ..automaton import LMParts, table_from_automaton
+from ..automaton import BackoffAutomaton, LMParts, table_from_automaton
 from ..automaton.tensors import AutomatonTensors
-from ..common.bundled import bundled
-from ..common.files import write_beside
 from ..common.progress import Bars
 from ..config.tuned import TunedDecoding, remembered
 from ..engines.choice import check_engine
-from ..errors import NGramFormatError, TokenizerMismatchError
 from ..formats.arpa import write_arpa
 from ..formats.nemo import read_nemo
 from ..formats.ngram_file import parts_of_ngram_file
-from ..formats.safetensors import CONFIG_FILE, DIGEST, WEIGHTS_FILE, config_digest, disk_errors, load_saved, tensors_of
+from ..formats.safetensors import load_saved
 from ..formats.wav2vec2.repository import parts_of_repository
 from ..lexicon.lazy_model import LazyAutomaton
 from ..ngrams.table import NGramTable
 from ..text.vocabulary import Vocabulary, check_tokenizer, tokenizer_of
-from .interpolation import fit_weights, interpolate
+from .hub import CARD_FILE, model_card, save, saved_files
+from .interpolation import fitted_weights, mixture
 from .perplexity import Perplexity, ScoredText, perplexity_of, scored_texts, without_word_bonus
 from .pruning import prune_table
 from .training import train
 
-CARD_FILE = "README.md"
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class _on_class:
@@ -54,6 +49,22 @@ class _on_class:
         if instance is None:
             return self.function.__get__(owner)
         return getattr(nn.Module, self.function.__name__).__get__(instance)
+
+
+class _Asked(Generic[P, R]):
+    """A query that the automaton answers, as it is described there."""
+
+    def __init__(self, method: Callable[Concatenate[Any, P], R]) -> None:
+        self.method: Any = method
+        self.__doc__ = method.__doc__
+
+    def __get__(self, instance: Any, owner: type) -> Callable[P, R]:
+        return self.method if instance is None else getattr(instance.automaton, self.method.__name__)
+
+
+def _told(path: str, doc: str) -> Any:
+    """Return a property that a part of the language model has."""
+    return property(attrgetter(path), doc=doc)
 
 
 class NGramLM(
@@ -99,16 +110,9 @@ class NGramLM(
     # -- made from
 
     @classmethod
-    def from_table(
-        cls,
-        table: NGramTable,
-        vocabulary: Vocabulary | None = None,
-        missing_unigrams: str | float = "share",
-        device: str | torch.device | None = None,
-        engine: str = "auto",
-    ) -> NGramLM:
-        """Make a model of a table of n-grams. Arguments as for `from_arpa`."""
-        return cls._of(LMParts.of_table(table, vocabulary, missing_unigrams, engine), device)
+    def from_table(cls, table: NGramTable, vocabulary: Vocabulary | None = None) -> NGramLM:
+        """Make a model of a table of n-grams."""
+        return cls(LMParts.of_table(table, vocabulary))
 
     @classmethod
     def from_arpa(
@@ -164,7 +168,7 @@ class NGramLM(
         table = read_nemo(path)
         if tokenizer is not None:
             check_tokenizer(table.vocab_size, None, None, tokenizer)
-        return cls.from_table(table, Vocabulary.of(tokenizer, table.vocab_size), "share", device, engine)
+        return cls._of(LMParts.of_table(table, Vocabulary.of(tokenizer, table.vocab_size), engine=engine), device)
 
     @_on_class
     def train(
@@ -172,21 +176,10 @@ class NGramLM(
         texts: Iterable[Any],
         tokenizer: Any = None,
         vocab_size: int | None = None,
-        order: int | None = None,
-        prune: Sequence[int] = (),
-        max_ngrams: int | None = None,
-        normalise: Any = None,
-        field: str = "text",
-        limit_vocabulary: Iterable[int] | None = None,
-        discount_fallback: Sequence[float] | None = (0.5, 1.0, 1.5),
-        missing_unigrams: str | float = "share",
-        valid: Iterable[Any] | None = None,
-        outputs: Iterable[str] | None = None,
+        *,
         device: str | torch.device | None = None,
-        engine: str = "auto",
         progress: bool = False,
-        unit: str = "token",
-        **more: Any,
+        **options: Any,
     ) -> NGramLM:
         """Train a model: interpolated modified Kneser-Ney (Chen and Goodman 1998), the same as KenLM's `lmplz` makes.
 
@@ -195,39 +188,15 @@ class NGramLM(
                 never held in memory. One without words counts as `<s> </s>`, as a blank line does for lmplz.
             tokenizer: the ASR model's tokenizer, a processor that holds it, or the name of a repo that has it.
             vocab_size: number of token ids, where there is no tokenizer.
-            order: length of the longest n-grams, 1 to 12; 6 if left out, 3 for words.
-            prune: n-grams that occur at most so often are dropped, one threshold for each order from 1 up, of which the first
-                must be 0 and the last goes for the orders that follow: `(0, 0, 1)` drops 3-grams and longer that occur once.
-            max_ngrams: drop n-grams of the finished model by relative entropy (Stolcke 1998) until at most so many are left.
-            normalise: what is done to texts first: "lower", "upper", "no-punctuation", "nfc", "nfkc", "whisper",
-                "whisper-en", several of them in a list, or a function from text to text.
-            field: where rows have fields, the one with the text.
-            limit_vocabulary: token ids that n-grams may have; those with others are dropped.
-            discount_fallback: discounts for orders whose counts can't give any, as in small or artificial texts; None to
-                raise an error there.
-            missing_unigrams: score of token ids that the text lacks, as for `from_arpa`.
-            valid: texts to compute the perplexity of, which is kept in `config.training`.
-            outputs: some transcripts of the recogniser: case and punctuation of the text are compared with theirs instead of
-                with the tokenizer's pieces, and a warning is logged where they differ.
             device: where n-grams are counted and the model is put.
-            engine: as for `from_arpa`.
             progress: whether to show progress bars.
-            unit: what n-grams are of: "token", or "word": words between blanks are counted, and then spelled in tokens.
-            memory: what counting may take, in bytes or as "4G"; sorted n-grams that don't fit go to disk for the while.
-            folder: where they go; the system's folder for temporary files by default.
-            workers: processes that encode texts, for tokenizers that aren't parallel by themselves; all cores by default.
-            accelerator: an `accelerate.Accelerator`, if several processes count together. Each must be given all texts, takes
-                its share of them, and gets the whole model.
-            lexicon, case, ...: for words, as for `from_arpa`.
+            options: see `hf_ngpulm.language_model.training.TrainingOptions`; for words (`unit="word"`) also `lexicon`, `case`
+                and the others of `hf_ngpulm.lexicon.compose`.
 
         Raises:
             ValueError: no text, token ids outside the vocabulary, bad thresholds; says what would be right.
         """
-        training = train(
-            texts, tokenizer, vocab_size, order, prune, max_ngrams, normalise, field, limit_vocabulary, discount_fallback,
-            missing_unigrams, valid, outputs, device, engine, Bars(progress), unit, **more,
-        )  # fmt: skip
-        return cls._of(training.parts, device)
+        return cls._of(train(texts, tokenizer, vocab_size, Bars(progress), device=device, **options).parts, device)
 
     @classmethod
     def interpolate(
@@ -255,52 +224,10 @@ class NGramLM(
             ValueError: bad weights, neither weights nor texts, or models over different token ids.
             TokenizerMismatchError: models made for different tokenizers.
         """
-        return cls.interpolation(models, weights, texts, tokenizer)[0]
-
-    @classmethod
-    def interpolation(
-        cls,
-        models: Sequence[NGramLM],
-        weights: Sequence[float] | None = None,
-        texts: Iterable[Any] | None = None,
-        tokenizer: Any = None,
-    ) -> tuple[NGramLM, list[float]]:
-        """Mix models as `interpolate` does: the mixture, and the weights that were used."""
         models = list(models)
-        if len(models) < 2:
-            raise ValueError(f"interpolation takes two models or more, got {len(models)}")
-        first = models[0]
-        for other in models[1:]:
-            prints = [model.config.tokenizer_fingerprint for model in (first, other)]
-            if other.vocab_size != first.vocab_size:
-                raise ValueError(
-                    f"the models are over {first.vocab_size} and {other.vocab_size} token ids; they must be the same"
-                )
-            if None not in prints and prints[0] != prints[1]:
-                raise TokenizerMismatchError(
-                    f"the models were made for different tokenizers: {first.config.tokenizer_id!r} and "
-                    f"{other.config.tokenizer_id!r} (fingerprints {str(prints[0])[:12]} and {str(prints[1])[:12]})"
-                )
-        if weights is None:
-            if texts is None:
-                raise ValueError("interpolation needs weights, or texts to fit them to")
-            texts = list(texts)
-            scores = [[score for values, *_ in model.scored(texts, tokenizer) for score in values] for model in models]
-            if not scores[0]:
-                raise ValueError("there is no text to fit the weights to")
-            weights = fit_weights(torch.tensor(scores, dtype=torch.float64))
-        elif len(weights) != len(models) or not all(weight > 0 for weight in weights) or abs(sum(weights) - 1) > 1e-6:
-            raise ValueError(
-                f"weights should be one for each of the {len(models)} models, above 0, summing to 1; got {list(weights)}, "
-                f"which sum to {sum(weights):g}"
-            )
-        tables = [model.to_table() for model in models]
-        automata = [
-            ((model.to("cpu") if model.device.type != "cpu" else model).automaton, model.unk_tokens.cpu()) for model in models
-        ]
-        table = interpolate(tables, automata, weights)
-        best = next((model for model in models if model.pieces is not None), first)
-        return cls._with_table(table, best, first.device, first.engine), list(weights)
+        table = mixture(models, fitted_weights(models, texts, tokenizer) if weights is None else weights)
+        best = next((model for model in models if model.pieces is not None), models[0])
+        return cls._with_table(table, best, models[0].device, models[0].engine)
 
     def prune(self, max_ngrams: int | None = None, threshold: float | None = None) -> NGramLM:
         """Return a smaller model: without the n-grams whose loss changes it least (Stolcke 1998).
@@ -313,21 +240,18 @@ class NGramLM(
             ValueError: neither or both are given, or fewer n-grams are asked for than there are unigrams.
         """
         table = prune_table(self.to_table(), max_ngrams, threshold)
-        lm = self._with_table(table, self, self.device, self.engine)
-        training = self.config.training
+        lm, training = self._with_table(table, self, self.device, self.engine), self.config.training
         if training is not None:
-            lm.config = replace(lm.config, training=replace(training, max_ngrams=sum(lm.num_ngrams), perplexity_per_token=None,
-                                                            perplexity_per_word=None))  # fmt: skip
+            not_known: dict[str, Any] = {"perplexity_per_token": None, "perplexity_per_word": None}
+            lm.config = replace(lm.config, training=replace(training, max_ngrams=sum(lm.num_ngrams), **not_known))
         return lm
 
     @classmethod
     def _with_table(cls, table: NGramTable, like: NGramLM, device: torch.device, engine: str) -> NGramLM:
         """Return a model with another table for the same tokenizer."""
-        config = like.config
-        vocabulary = Vocabulary(config.vocab_size, like.pieces, config.tokenizer_id)
-        lm = cls.from_table(table, vocabulary, "share", device, engine)
-        lm.config = replace(lm.config, tokenizer_fingerprint=config.tokenizer_fingerprint)
-        return lm
+        vocabulary = Vocabulary(like.vocab_size, like.pieces, like.config.tokenizer_id)
+        parts = LMParts.of_table(table, vocabulary, engine=engine)
+        return cls._of(parts.with_config(tokenizer_fingerprint=like.config.tokenizer_fingerprint), device)
 
     @classmethod
     def from_pretrained(  # type: ignore[override]  # names what the mixin takes as model_kwargs
@@ -349,39 +273,10 @@ class NGramLM(
             NGramFormatError: the folder or repo isn't an n-gram language model, or its tensors are broken.
             FileNotFoundError: there is no such folder, and no such repo that can be had.
         """
+        hub = {"revision": revision, "token": token, "cache_dir": cache_dir, "force_download": force_download}
         name = os.fspath(pretrained_model_name_or_path)
-        where = "/".join(filter(None, (name, subfolder)))
-        found: list[Path] = []
-        for file in (CONFIG_FILE, WEIGHTS_FILE):
-            if os.path.isdir(name):
-                local = Path(name, subfolder or "", file)
-                if not local.is_file():
-                    raise NGramFormatError(f"{where} isn't a saved n-gram language model: it has no {file}")
-                found.append(local)
-                continue
-            try:
-                path = hf_hub_download(
-                    name,
-                    file,
-                    subfolder=subfolder,
-                    revision=revision,
-                    token=token,
-                    cache_dir=cache_dir,
-                    force_download=force_download,
-                    local_files_only=local_files_only,
-                    library_name="hf_ngpulm",
-                )
-            except HFValidationError:
-                raise FileNotFoundError(f"{name} is neither a folder nor the id of a Hub repo (organisation/name)") from None
-            except LocalEntryNotFoundError as error:
-                raise LocalEntryNotFoundError(
-                    f"{where}: there is no folder of this name, and no such repo in the cache; the Hub can't be reached, or "
-                    "mustn't be (local_files_only, HF_HUB_OFFLINE)"
-                ) from error
-            except EntryNotFoundError:
-                raise NGramFormatError(f"{where} isn't an n-gram language model: the repo has no {file}") from None
-            found.append(Path(path))
-        return cls._of(load_saved(found[0], found[1], where, engine), device)
+        files = saved_files(name, subfolder, local_files_only=local_files_only, **hub)
+        return cls._of(load_saved(*files, engine), device)
 
     @classmethod
     def from_wav2vec2_with_lm(
@@ -444,21 +339,11 @@ class NGramLM(
         """
         folder = Path(save_directory)
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = tensors_of(self.parts)
-        config_text = json.dumps(self.config.to_dict(), indent=2) + "\n"
-        metadata = {"format": "pt", DIGEST: config_digest(json.loads(config_text))}
-        if self.pieces is not None:
-            metadata["pieces"] = json.dumps(self.pieces)
         repo_id = repo_id or folder.name
-        with ExitStack() as files:  # all are written before the first, which is the last one here, takes its place
-            if not (folder / CARD_FILE).exists():
-                card = self.model_card(**{"repo_id": repo_id, **(model_card_kwargs or {})})
-                files.enter_context(write_beside(folder / CARD_FILE)).write_text(card, encoding="utf-8")
-            files.enter_context(write_beside(folder / CONFIG_FILE)).write_text(config_text, encoding="utf-8")
-            with disk_errors(folder / WEIGHTS_FILE):
-                save_file(tensors, files.enter_context(write_beside(folder / WEIGHTS_FILE)), metadata=metadata)
+        has_card = (folder / CARD_FILE).exists()
+        save(self.parts, folder, None if has_card else self.model_card(**{"repo_id": repo_id, **(model_card_kwargs or {})}))
         if push_to_hub:
-            return self.push_to_hub(repo_id or folder.name, model_card_kwargs=model_card_kwargs, **push_to_hub_kwargs)
+            return self.push_to_hub(repo_id, model_card_kwargs=model_card_kwargs, **push_to_hub_kwargs)
         return None
 
     def push_to_hub(self, repo_id: str, *, model_card_kwargs: dict[str, Any] | None = None, **kwargs: Any) -> str:
@@ -467,34 +352,7 @@ class NGramLM(
 
     def model_card(self, repo_id: str = "org/my-lm", asr_model: str | None = None) -> str:
         """Return the text of a model card with this model's figures filled in."""
-        config = self.config
-        total = sum(config.num_ngrams)
-        template = string.Template(bundled("model_cards/ngram_lm.md").read_text(encoding="utf-8"))
-        return template.substitute(
-            title=repo_id.rsplit("/", 1)[-1],
-            repo_id=repo_id,
-            asr_model=asr_model or config.tokenizer_id or "org/asr-model",
-            order=config.order,
-            tokenizer=f"`{config.tokenizer_id}`" if config.tokenizer_id else "not known: built from bare token ids",
-            fingerprint=config.tokenizer_fingerprint or "none",
-            vocab_size=f"{config.vocab_size:,}",
-            num_ngrams=f"{total:,} of {config.unit}s ("
-            + ", ".join(f"{count:,}" for count in config.num_ngrams)
-            + " of orders 1 and up)",
-            num_states=f"{self.num_states:,}",
-            num_arcs=f"{self.num_arcs:,}",
-            nbytes=f"{self.nbytes:,}",
-            bytes_per_ngram=f"{self.nbytes / total:.1f}",
-            num_missing=f"{self.unk_tokens.numel():,}",
-            missing_unigrams="they occur in unknown words only"
-            if config.words
-            else {
-                "share": "they share the probability of `<unk>`",
-                "unk": "each has the probability of `<unk>`",
-            }.get(str(config.missing_unigrams), f"each has the log-probability {config.missing_unigrams}"),
-            unit=config.unit,
-            training="".join(f"| {name} | {value} |\n" for name, value in config.lines()),
-        )
+        return model_card(self.parts, repo_id, asr_model)
 
     def remember(self, tuned: TunedDecoding) -> None:
         """Keep settings that were found best for a speech recogniser, in place of earlier ones for it and the same search.
@@ -529,44 +387,29 @@ class NGramLM(
         """
         write_arpa(self.to_table(), path, units or ("id" if self.pieces is None else "piece"), self.pieces)
 
-    # -- asked; see `BackoffAutomaton` for the queries
+    # -- asked
 
-    def initial_states(self, batch_size: int, bos: bool = True) -> Tensor:
-        """Return the states before the first token, int32 `[B]`: after `<s>`, or with no context at all."""
-        return self.automaton.initial_states(batch_size, bos)
+    initial_states = _Asked(BackoffAutomaton.initial_states)
+    scores = _Asked(BackoffAutomaton.scores)
+    advance = _Asked(BackoffAutomaton.advance)
+    step = _Asked(BackoffAutomaton.step)
+    states_after = _Asked(BackoffAutomaton.states_after)
+    final_scores = _Asked(BackoffAutomaton.final_scores)
+    score_tokens = _Asked(BackoffAutomaton.score_tokens)
+    score_sequences = _Asked(BackoffAutomaton.score_sequences)
+    validate = _Asked(BackoffAutomaton.validate)
 
-    def scores(self, states: Tensor) -> Tensor:
-        """Return the score of every token: `[B]` states -> float32 `[B, V]`, natural log."""
-        return self.automaton.scores(states)
-
-    def advance(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the score of every token and the state it leads to: `[B]` states -> float32 `[B, V]`, int32 `[B, V]`."""
-        return self.automaton.advance(states)
-
-    def step(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the score of one token a row and the state it leads to: `[B]`, `[B]` -> float32 `[B]`, int32 `[B]`."""
-        return self.automaton.step(states, tokens)
-
-    def states_after(self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True) -> Tensor:
-        """Return the state after reading each row, `[B, L]` -> int32 `[B]`."""
-        return self.automaton.states_after(token_ids, lengths, bos)
-
-    def final_scores(self, states: Tensor) -> Tensor:
-        """Return log p(`</s>` | state): `[B]` -> float32 `[B]`."""
-        return self.automaton.final_scores(states)
-
-    def score_tokens(self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True) -> tuple[Tensor, Tensor]:
-        """Return the score of each token after those before it, float32 `[B, L]` (0 beyond a row's length), and the last
-        state, int32 `[B]`."""
-        return self.automaton.score_tokens(token_ids, lengths, bos)
-
-    def score_sequences(self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True, eos: bool = True) -> Tensor:
-        """Return the log-probability of whole rows, `[B, L]` -> `[B]`, `</s>` included unless `eos=False`."""
-        return self.automaton.score_sequences(token_ids, lengths, bos, eos)
-
-    def validate(self) -> None:
-        """Check the automaton; see `BackoffAutomaton.validate`."""
-        self.automaton.validate()
+    vocab_size: int = _told("automaton.vocab_size", "Token ids that it scores, V.")
+    context_length: int = _told("automaton.context_length", "Longest context in tokens: what lies further back can't matter.")
+    tensors: AutomatonTensors = _told("automaton.tensors", "The tensors of the automaton.")
+    roots: Tensor = _told("automaton.roots", "int32 `[1]`, the state of the empty context.")
+    starts: Tensor = _told("automaton.starts", "int32 `[1]`, the state after `<s>`.")
+    device: torch.device = _told("automaton.device", "Where the tensors are.")
+    lazy: bool = _told("automaton.lazy", "Whether states are composed as searches come to them.")
+    num_states: int = _told("automaton.num_states", "States of the automaton; those composed so far if it is lazy.")
+    num_arcs: int = _told("automaton.num_arcs", "Arcs of these states.")
+    order: int = _told("config.order", "Length of the longest n-grams.")
+    num_ngrams: tuple[int, ...] = _told("config.num_ngrams", "N-grams of each order.")
 
     def forget(self) -> None:
         """Drop the states that have been composed so far, where they are composed as searches come to them.
@@ -578,36 +421,6 @@ class NGramLM(
             self.automaton.forget()
 
     @property
-    def tensors(self) -> AutomatonTensors:
-        """The tensors of the automaton."""
-        return self.automaton.tensors
-
-    @property
-    def roots(self) -> Tensor:
-        """int32 `[1]`, the state of the empty context."""
-        return self.automaton.roots
-
-    @property
-    def starts(self) -> Tensor:
-        """int32 `[1]`, the state after `<s>`."""
-        return self.automaton.starts
-
-    @property
-    def context_length(self) -> int:
-        """Longest context in tokens: what lies further back can't matter."""
-        return self.automaton.context_length
-
-    @property
-    def grows(self) -> bool:
-        """Return whether states are composed as searches come to them."""
-        return self.automaton.grows
-
-    @property
-    def device(self) -> torch.device:
-        """Return where the tensors are."""
-        return self.automaton.device
-
-    @property
     def engine(self) -> str:
         """Return what answers queries: "auto" (by device), "reference", "cpu" or "gpu"."""
         return self.automaton.engine
@@ -617,37 +430,12 @@ class NGramLM(
         self.automaton.engine = check_engine(engine)
 
     @property
-    def vocab_size(self) -> int:
-        """Token ids that it scores, V."""
-        return self.automaton.vocab_size
-
-    @property
-    def num_states(self) -> int:
-        """States of the automaton, those that have been composed so far if it is lazy."""
-        return self.automaton.num_states
-
-    @property
-    def num_arcs(self) -> int:
-        """Arcs of these states."""
-        return self.automaton.num_arcs
-
-    @property
     def nbytes(self) -> int:
         """Bytes of all tensors together."""
         return self.automaton.nbytes + self.unk_tokens.nbytes
 
     def extra_repr(self) -> str:
         return f"order={self.order}, num_ngrams={self.num_ngrams}"
-
-    @property
-    def order(self) -> int:
-        """Length of the longest n-grams."""
-        return self.config.order
-
-    @property
-    def num_ngrams(self) -> tuple[int, ...]:
-        """N-grams of each order."""
-        return self.config.num_ngrams
 
     def check_tokenizer(self, tokenizer: Any) -> None:
         """Refuse a tokenizer (or processor) other than the one this model was made for.

@@ -12,7 +12,7 @@ import torch
 
 from ..automaton import BackoffAutomaton, LMParts
 from ..lexicon.lazy_model import LazyAutomaton
-from ..lexicon.reweighing import reweighed
+from ..lexicon.weights import reweighed
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import ExitStack
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from itertools import chain, islice
 from pathlib import Path
@@ -14,17 +17,15 @@ import numpy as np
 import torch
 
 from ..automaton import LMParts
-from ..common.arguments import whole
+from ..common.arguments import refuse_idle, whole
 from ..common.progress import Bars
 from ..config.training_summary import TrainingSummary
 from ..lexicon import compose
-from ..lexicon.texts import WordTexts
 from ..lexicon.words import refuse_options
 from ..ngrams.counting import DEFAULT_MEMORY, MAX_ORDER, NGramCounter, parse_bytes
-from ..ngrams.gathering import gather_counts
 from ..ngrams.kneser_ney import DISCOUNT_FALLBACK, estimate, thresholds_of
 from ..ngrams.table import NGramTable
-from ..text import TextReport, encode_texts, mismatches, normaliser
+from ..text import encode_texts, mismatches, normaliser
 from ..text.vocabulary import Vocabulary, tokenizer_of
 from .perplexity import Perplexity, perplexity_of, scored_texts, without_word_bonus
 from .pruning import prune_table
@@ -34,18 +35,58 @@ logger = logging.getLogger(__name__)
 SENTENCES_PER_BATCH = 4096
 STYLE_SAMPLE = 10_000  # sentences whose style is compared with the recogniser's
 SHOWN = 12  # unknown characters that a warning names
-_COLUMNS = ("prefixes", "tokens", "log_probs", "backoffs")
 DEFAULT_ORDERS = {"token": 6, "word": 3}
+Sentences = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
-class Counting:
-    """How n-grams are counted. Arguments as for `NGramLM.train`."""
+class TrainingOptions:
+    """How a language model is trained.
 
+    Args:
+        order: length of the longest n-grams, 1 to 12; 6 if left out, 3 for words.
+        prune: n-grams that occur at most so often are dropped, one threshold for each order from 1 up, of which the first
+            must be 0 and the last goes for the orders that follow: `(0, 0, 1)` drops 3-grams and longer that occur once.
+        max_ngrams: drop n-grams of the finished model by relative entropy (Stolcke 1998) until at most so many are left.
+        normalise: what is done to texts first: "lower", "upper", "no-punctuation", "nfc", "nfkc", "whisper", "whisper-en",
+            several of them in a list, or a function from text to text.
+        field: where rows have fields, the one with the text.
+        limit_vocabulary: token ids that n-grams may have; those with others are dropped.
+        discount_fallback: discounts for orders whose counts can't give any, as in small or artificial texts; None to raise an
+            error there.
+        missing_unigrams: score of token ids that the text lacks, as for `NGramLM.from_arpa`.
+        valid: texts to compute the perplexity of, which is kept in `config.training`.
+        outputs: some transcripts of the recogniser: case and punctuation of the text are compared with theirs instead of with
+            the tokenizer's pieces, and a warning is logged where they differ.
+        device: where n-grams are counted.
+        engine: as for `NGramLM.from_arpa`.
+        unit: what n-grams are of: "token", or "word": words between blanks are counted, and then spelled in tokens.
+        memory: what counting may take, in bytes or as "4G"; sorted n-grams that don't fit go to disk for the while.
+        folder: where they go; the system's folder for temporary files by default.
+        workers: processes that encode texts, for tokenizers that aren't parallel by themselves; all cores by default.
+        accelerator: an `accelerate.Accelerator`, if several processes count together. Each must be given all texts, takes its
+            share of them, and gets the whole model.
+        of_words: for words, what else `hf_ngpulm.lexicon.compose` takes.
+    """
+
+    order: int | None = None
+    prune: Sequence[int] = ()
+    max_ngrams: int | None = None
+    normalise: Any = None
+    field: str = "text"
+    limit_vocabulary: Iterable[int] | None = None
+    discount_fallback: Sequence[float] | None = DISCOUNT_FALLBACK
+    missing_unigrams: str | float = "share"
+    valid: Iterable[Any] | None = None
+    outputs: Iterable[str] | None = None
+    device: str | torch.device | None = None
+    engine: str = "auto"
+    unit: str = "token"
     memory: int | str = DEFAULT_MEMORY
     folder: str | Path | None = None
     workers: int | None = None
     accelerator: Any = None
+    of_words: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -54,142 +95,130 @@ class Training:
 
     Args:
         parts: the model, see `hf_ngpulm.NGramLM`; on the CPU.
-        report: what the tokenizer made of the texts; None for texts given as token ids.
+        unknown: pieces of the texts that the tokenizer can't write, and how often they occur; None for token ids.
         perplexity: of the validation texts, None if there were none.
         warnings: what looks wrong with the text, and the remedy.
         of_words: the n-grams of words that the model was composed of, and the words; None for a model of tokens.
     """
 
     parts: LMParts
-    report: TextReport | None
+    unknown: Counter[str] | None
     perplexity: Perplexity | None
     warnings: tuple[str, ...]
     of_words: tuple[NGramTable, list[str]] | None = None
 
 
 def train(
-    texts: Iterable[Any],
-    tokenizer: Any = None,
-    vocab_size: int | None = None,
-    order: int | None = None,
-    prune: Sequence[int] = (),
-    max_ngrams: int | None = None,
-    normalise: Any = None,
-    field: str = "text",
-    limit_vocabulary: Iterable[int] | None = None,
-    discount_fallback: Sequence[float] | None = DISCOUNT_FALLBACK,
-    missing_unigrams: str | float = "share",
-    valid: Iterable[Any] | None = None,
-    outputs: Iterable[str] | None = None,
-    device: str | torch.device | None = None,
-    engine: str = "auto",
-    bars: Bars | None = None,
-    unit: str = "token",
-    **more: Any,
+    texts: Iterable[Any], tokenizer: Any = None, vocab_size: int | None = None, bars: Bars | None = None, **options: Any
 ) -> Training:
     """Train a language model. Arguments as for `NGramLM.train`; `bars` show the progress.
 
     `texts` may also be pairs of arrays, as `read_ids` gives them: token ids `[L]` and lengths `[S]` of many sentences.
     """
-    counting = Counting(**{field.name: more.pop(field.name) for field in fields(Counting) if field.name in more})
-    of_words = more
-    if unit not in DEFAULT_ORDERS:
-        raise ValueError(f"unit must be 'token' or 'word', got {unit!r}")
-    order = whole("order", DEFAULT_ORDERS[unit] if order is None else order, MAX_ORDER)
-    tokenizer = tokenizer_of(tokenizer)  # read once, if it was named
+    how = _options(options)
+    order = whole("order", DEFAULT_ORDERS[how.unit] if how.order is None else how.order, MAX_ORDER)
+    tokenizer, bars = tokenizer_of(tokenizer), bars or Bars()  # read once, if it was named
     vocabulary = Vocabulary.of(tokenizer, vocab_size)
-    thresholds = thresholds_of(prune, order)
-    bars = bars or Bars()
+    thresholds = thresholds_of(how.prune, order)
+    allowed = None if how.limit_vocabulary is None else _allowed(how.limit_vocabulary, vocabulary.size)
+    if isinstance(texts, str | bytes):
+        raise ValueError(f"texts should be a list of sentences, got the single text {texts[:40]!r}; put it into a list")
+    rows, size = _rows(texts, how.field), len(texts) if isinstance(texts, Sized) else None
     words: list[str] | None = None
     with ExitStack() as files:
-        if unit == "word":
-            given = {"limit_vocabulary": limit_vocabulary, "outputs": outputs}
-            _refuse_for_words(tokenizer, missing_unigrams, [name for name, value in given.items() if value is not None])
-            clean = normaliser(normalise, tokenizer_of(tokenizer))
-            of_texts = files.enter_context(
-                _word_texts(bars.over(texts, "reading", _size(texts), lambda _: 1), field, clean, counting.folder)
-            )
-            texts, words = of_texts.blocks(), of_texts.words
-        elif of_words:
-            refuse_options(of_words, "unit is 'token'; pass unit='word' too")
-        counted_size = vocabulary.size if words is None else len(words)
-        allowed = None if limit_vocabulary is None else _allowed(limit_vocabulary, vocabulary.size)
-        sentences = _Sentences(texts, tokenizer, counted_size, normalise, field, counting.workers, counting.accelerator)
-        room = parse_bytes(counting.memory)
-        counter = files.enter_context(NGramCounter(counted_size, order, device or "cpu", room, counting.folder))
-        for token_ids, lengths, first in bars.over(sentences, "counting", _size(texts), lambda batch: len(batch[1])):
+        if how.unit == "word":
+            _check_for_words(tokenizer, how)
+            clean = normaliser(how.normalise, tokenizer)
+            read = (_words(row, clean) for row in bars.over(rows, "reading", size, lambda _: 1))
+            words, rows = files.enter_context(_numbered(read, how.folder))
+        sentences = _Sentences(rows, tokenizer, vocabulary.size if words is None else len(words), how)
+        room = parse_bytes(how.memory)
+        counter = files.enter_context(NGramCounter(sentences.vocab_size, order, how.device or "cpu", room, how.folder))
+        for token_ids, lengths, first in bars.over(sentences, "counting", size, lambda batch: len(batch[1])):
             counter.add(token_ids, lengths, first)
         with bars.stage("merging"):
-            counts = counter.finish() if counting.accelerator is None else gather_counts(counter, counting.accelerator)
-        if sentences.report is not None and not counts.num_tokens:
-            raise ValueError("there is no text to count n-grams in: no sentence was given that has a token")
-        num_unknown = counter.num_unknown
-    warnings = sentences.warnings(outputs)
+            counts = counter.finish(how.accelerator)
+    if sentences.unknown is not None and not counts.num_tokens:
+        raise ValueError("there is no text to count n-grams in: no sentence was given that has a token")
+    warnings = sentences.warnings()
     with bars.stage("estimating", order) as bar:
-        estimated = estimate(counts, prune, discount_fallback, allowed, done=bar.update)
+        estimated = estimate(counts, how.prune, how.discount_fallback, allowed, done=bar.update)
     table, num_sentences, num_tokens = estimated.table, counts.num_sentences, counts.num_tokens
     del counts
-    if max_ngrams is not None:
+    if how.max_ngrams is not None:
         with bars.stage("pruning"):
-            table = prune_table(table, max_ngrams)
+            table = prune_table(table, how.max_ngrams)
     with bars.stage("building"):
         if words is None:
-            parts = LMParts.of_table(table, vocabulary, missing_unigrams, engine)
+            parts = LMParts.of_table(table, vocabulary, how.missing_unigrams, how.engine)
         else:
-            parts = _composed(table, words, tokenizer, vocab_size, engine, of_words)
+            parts = compose(table.to("cpu"), words, tokenizer, vocab_size=vocab_size, engine=how.engine, **how.of_words)
     perplexity = None
-    if valid is not None:
+    if how.valid is not None:
         with bars.stage("validating"):
-            valid_texts = list(_rows(valid, field))
-            if tokenizer is not None and not _are_ids(valid_texts):
-                valid_texts = [normaliser(normalise, tokenizer)(text) for text in valid_texts]
-            scored = scored_texts(without_word_bonus(parts), valid_texts, None if _are_ids(valid_texts) else tokenizer)
-            perplexity = perplexity_of(scored, vocabulary.size, set(parts.unk_tokens.tolist()))
+            perplexity = _validated(parts, vocabulary, tokenizer, how)
     summary = TrainingSummary(
         num_sentences=num_sentences,
         num_tokens=num_tokens,
-        num_unknown=num_unknown,
+        num_unknown=counter.num_unknown,
         prune=thresholds,
         num_counted=estimated.num_counted,
-        discounts=tuple((d.one, d.two, d.three) for d in estimated.discounts),
+        discounts=tuple((found.one, found.two, found.three) for found in estimated.discounts),
         fallback_orders=estimated.fallback_orders,
-        max_ngrams=max_ngrams,
+        max_ngrams=how.max_ngrams,
         perplexity_per_token=None if perplexity is None else perplexity.per_token,
         perplexity_per_word=None if perplexity is None else perplexity.per_word,
     )
-    parts = parts.with_config(training=summary)
     for warning in warnings:
         logger.warning("%s", warning)
-    return Training(parts, sentences.report, perplexity, tuple(warnings), None if words is None else (table, words))
+    of_words = None if words is None else (table, words)
+    return Training(parts.with_config(training=summary), sentences.unknown, perplexity, tuple(warnings), of_words)
 
 
-def _refuse_for_words(tokenizer: Any, missing_unigrams: str | float, given: Sequence[str]) -> None:
+def _options(given: Mapping[str, Any]) -> TrainingOptions:
+    own = {field.name for field in fields(TrainingOptions)} - {"of_words"}
+    of_words = {name: value for name, value in given.items() if name not in own}
+    options = TrainingOptions(**{name: value for name, value in given.items() if name in own}, of_words=of_words)
+    if options.unit not in DEFAULT_ORDERS:
+        raise ValueError(f"unit must be 'token' or 'word', got {options.unit!r}")
+    if options.unit == "token":
+        refuse_options(of_words, "unit is 'token'; pass unit='word' too")
+    return options
+
+
+def _check_for_words(tokenizer: Any, options: TrainingOptions) -> None:
     if tokenizer is None:
         raise ValueError("a model of words needs the ASR model's tokenizer to spell them: pass tokenizer=...")
-    if missing_unigrams != "share":
-        given = [*given, "missing_unigrams"]
-    if given:
-        raise ValueError(f"{', '.join(given)} have a meaning for models of tokens only, not with unit='word'")
+    given: dict[str, Any] = {"limit_vocabulary": options.limit_vocabulary, "outputs": options.outputs}
+    given["missing_unigrams"] = None if options.missing_unigrams == "share" else options.missing_unigrams
+    refuse_idle(given, "have a meaning for models of tokens only, not with unit='word'")
 
 
-def _word_texts(texts: Iterable[Any], field: str, clean: Any, folder: str | Path | None) -> Any:
-    if isinstance(texts, str | bytes):
-        raise ValueError(f"texts should be a list of sentences, got the single text {texts[:40]!r}; put it into a list")
-    return WordTexts(_rows(texts, field), clean, folder)
+def _words(row: Any, clean: Callable[[str], str]) -> list[str]:
+    if not isinstance(row, str):
+        raise ValueError(f"a model of words is trained on strings, got {str(row)[:60]!r}")
+    words = clean(row).split()
+    for word in words:
+        if word.lower() in ("<s>", "</s>", "<unk>"):
+            raise ValueError(f"the text {row[:60]!r} has {word!r} as a word, which language models keep for themselves")
+    return words
 
 
-def _composed(
-    table: NGramTable,
-    words: list[str],
-    tokenizer: Any,
-    vocab_size: int | None,
-    engine: str,
-    of_words: dict[str, Any],
-) -> LMParts:
-    on_cpu = NGramTable(
-        table.vocab_size, tuple(type(order)(*(getattr(order, name).cpu() for name in _COLUMNS)) for order in table.orders)
-    )
-    return compose(on_cpu, words, tokenizer, vocab_size=vocab_size, engine=engine, **of_words)
+@contextmanager
+def _numbered(sentences: Iterator[list[str]], folder: str | Path | None) -> Iterator[tuple[list[str], Sentences]]:
+    """Yield the words of sentences, and the sentences as numbers of these in blocks, from a file: words can't be counted before
+    it is known how many there are."""
+    numbers: dict[str, int] = {}
+    blocks = []
+    with tempfile.TemporaryFile(dir=folder) as file:
+        while batch := list(islice(sentences, SENTENCES_PER_BATCH)):
+            ids = [numbers.setdefault(word, len(numbers)) for sentence in batch for word in sentence]
+            np.array(ids, dtype=np.int32).tofile(file)
+            blocks.append(np.array([len(sentence) for sentence in batch], dtype=np.int64))
+        if not numbers:
+            raise ValueError("training needs at least one word, the texts have none")
+        file.seek(0)
+        yield list(numbers), ((np.fromfile(file, np.int32, int(lengths.sum())), lengths) for lengths in blocks)
 
 
 class _Sentences:
@@ -198,86 +227,52 @@ class _Sentences:
     Where several processes share the text, each takes every n-th batch.
     """
 
-    def __init__(
-        self,
-        texts: Iterable[Any],
-        tokenizer: Any,
-        vocab_size: int,
-        normalise: Any,
-        field: str,
-        workers: int | None,
-        accelerator: Any,
-    ) -> None:
-        if isinstance(texts, str | bytes):
-            raise ValueError(f"texts should be a list of sentences, got the single text {texts[:40]!r}; put it into a list")
-        self.rows = _rows(texts, field)
-        self.tokenizer, self.vocab_size, self.normalise, self.workers = tokenizer, vocab_size, normalise, workers
-        self.rank = 0 if accelerator is None else accelerator.process_index
-        self.world_size = 1 if accelerator is None else accelerator.num_processes
-        self.report: TextReport | None = None
+    def __init__(self, rows: Iterator[Any], tokenizer: Any, vocab_size: int, options: TrainingOptions) -> None:
+        self.rows, self.tokenizer, self.vocab_size, self.options = rows, tokenizer, vocab_size, options
+        self.unknown: Counter[str] | None = None
         self.sample: list[str] = []
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
-        first = next(self.rows, None)
+        accelerator, first = self.options.accelerator, next(self.rows, None)
+        rank, processes = (0, 1) if accelerator is None else (accelerator.process_index, accelerator.num_processes)
         if first is None:
             return
         rows = chain([first], self.rows)
-        if isinstance(first, tuple):
-            yield from self._blocks(rows)
+        if isinstance(first, tuple):  # encoded already
+            place = 0
+            for number, (token_ids, lengths) in enumerate(rows):
+                if number % processes == rank:
+                    yield token_ids, lengths, place
+                place += len(lengths)
             return
-        batches = self._encoded(rows) if isinstance(first, str) else self._of_ids(rows)
-        for number, (token_ids, lengths) in enumerate(batches):
-            yield token_ids, lengths, (number * self.world_size + self.rank) * SENTENCES_PER_BATCH
+        batches = islice(iter(lambda: list(islice(rows, SENTENCES_PER_BATCH)), []), rank, None, processes)
+        encoded = self._encoded(chain.from_iterable(batches)) if isinstance(first, str) else map(_as_ids, batches)
+        for number, (token_ids, lengths) in enumerate(encoded):
+            yield token_ids, lengths, (number * processes + rank) * SENTENCES_PER_BATCH
 
-    def _blocks(self, blocks: Iterator[tuple[np.ndarray, np.ndarray]]) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
-        """Yield sentences that are encoded already."""
-        first = 0
-        for number, (token_ids, lengths) in enumerate(blocks):
-            if number % self.world_size == self.rank:
-                yield token_ids, lengths, first
-            first += len(lengths)
-
-    def _own_batches(self, rows: Iterator[Any]) -> Iterator[list[Any]]:
-        number = 0
-        while batch := list(islice(rows, SENTENCES_PER_BATCH)):
-            if number % self.world_size == self.rank:
-                yield batch
-            number += 1
-
-    def _of_ids(self, rows: Iterator[Any]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for batch in self._own_batches(rows):
-            sentences = [_as_ids(row) for row in batch]
-            yield np.concatenate(sentences), np.array([len(sentence) for sentence in sentences])
-
-    def _encoded(self, rows: Iterator[Any]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _encoded(self, rows: Iterator[Any]) -> Sentences:
         if self.tokenizer is None:
             raise ValueError("texts need the ASR model's tokenizer (tokenizer=...); without one, pass lists of token ids")
-        tokenizer = tokenizer_of(self.tokenizer)
-        clean = normaliser(self.normalise, tokenizer)
-        self.report = TextReport()
-        texts = (self._text(clean(_as_text(row))) for row in chain.from_iterable(self._own_batches(rows)))
-        return encode_texts(
-            texts, tokenizer, self.vocab_size, batch_size=SENTENCES_PER_BATCH, workers=self.workers, report=self.report
-        )
+        self.unknown, clean = Counter(), normaliser(self.options.normalise, self.tokenizer)
+        texts = (self._noted(clean(_as_text(row))) for row in rows)
+        return encode_texts(texts, self.tokenizer, self.vocab_size, SENTENCES_PER_BATCH, self.options.workers, self.unknown)
 
-    def _text(self, text: str) -> str:
+    def _noted(self, text: str) -> str:
         if len(self.sample) < STYLE_SAMPLE and text:
             self.sample.append(text)
         return text
 
-    def warnings(self, outputs: Iterable[str] | None) -> list[str]:
+    def warnings(self) -> list[str]:
         """Return what looks wrong with the text."""
-        if self.report is None:
+        if self.unknown is None:
             return []
-        found = mismatches(self.sample, outputs if outputs is not None else tokenizer_of(self.tokenizer))
-        if self.report.unknown:
-            most = self.report.unknown.most_common(SHOWN)
-            more = f" and {len(self.report.unknown) - SHOWN} more" if len(self.report.unknown) > SHOWN else ""
+        found = mismatches(self.sample, self.tokenizer if self.options.outputs is None else self.options.outputs)
+        if self.unknown:
+            most = ", ".join(f"{piece!r} ({count:,} times)" for piece, count in self.unknown.most_common(SHOWN))
+            more = f" and {len(self.unknown) - SHOWN} more" if len(self.unknown) > SHOWN else ""
             found.append(
-                f"the tokenizer can't write {self.report.num_unknown:,} places of the text: "
-                + ", ".join(f"{piece!r} ({count:,} times)" for piece, count in most)
-                + more
-                + "; n-grams with these are left out"
+                f"the tokenizer can't write {self.unknown.total():,} places of the text: {most}{more}; n-grams with these are "
+                "left out"
             )
         return found
 
@@ -298,17 +293,13 @@ def _as_text(row: Any) -> str:
     return row
 
 
-def _as_ids(row: Any) -> np.ndarray:
-    ids = np.asarray(row if not isinstance(row, torch.Tensor) else row.cpu())
-    if ids.size == 0:
-        ids = ids.astype(np.int64)
-    if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        raise ValueError(f"texts should be strings, or lists of token ids (whole numbers), got {str(row)[:60]!r}")
-    return ids
-
-
-def _are_ids(rows: Sequence[Any]) -> bool:
-    return bool(rows) and not isinstance(rows[0], str)
+def _as_ids(rows: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Return lists of token ids as one, and their lengths."""
+    arrays = [np.asarray(row.cpu() if isinstance(row, torch.Tensor) else row) for row in rows]
+    for row, ids in zip(rows, arrays):
+        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+            raise ValueError(f"texts should be strings, or lists of token ids (whole numbers), got {str(row)[:60]!r}")
+    return np.concatenate([ids.astype(np.int64) for ids in arrays]), np.array([ids.size for ids in arrays])
 
 
 def _allowed(token_ids: Iterable[int], vocab_size: int) -> torch.Tensor:
@@ -320,5 +311,11 @@ def _allowed(token_ids: Iterable[int], vocab_size: int) -> torch.Tensor:
     return allowed
 
 
-def _size(texts: Iterable[Any]) -> int | None:
-    return len(texts) if isinstance(texts, Sized) else None
+def _validated(parts: LMParts, vocabulary: Vocabulary, tokenizer: Any, options: TrainingOptions) -> Perplexity:
+    texts = list(_rows(options.valid or (), options.field))
+    if texts and not isinstance(texts[0], str):
+        tokenizer = None
+    elif tokenizer is not None:
+        texts = list(map(normaliser(options.normalise, tokenizer), texts))
+    scored = scored_texts(without_word_bonus(parts), texts, tokenizer)
+    return perplexity_of(scored, vocabulary.size, set(parts.unk_tokens.tolist()))

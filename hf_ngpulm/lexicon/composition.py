@@ -57,9 +57,14 @@ from ..automaton.tensors import AutomatonTensors, token_dtype
 from ..engines.native import Function, Struct
 from ..engines.threads import block_bounds, in_blocks
 from ..errors import NGramFormatError
-from .spellings import Boundaries
-from .trie import Trie
-from .word_lm import STATES_PER_THREAD, FormLM
+from ..ngrams.table import NGramTable
+from .spellings import Boundaries, Lexicon
+from .trie import Trie, build_trie, sorted_spellings
+from .word_lm import STATES_PER_THREAD, FormLM, WordLM
+
+# What an unknown word scores where there may be none: finite, so that no engine computes with infinities, and far below any
+# path that keeps to the lexicon. A search none of whose hypotheses keeps to it still returns its best one.
+FORBIDDEN = -1e4
 
 
 class NgpulmFormLM(Struct):
@@ -96,64 +101,90 @@ _weigh_places = Function("ngpulm_weigh_places")
 _compose = Function("ngpulm_compose")
 
 
-class Composed(NamedTuple):
-    """States composed, those of the LM first, and the mass of each prefix, float64."""
-
-    tensors: AutomatonTensors
-    mass: np.ndarray
-
-
-def compose_automaton(
-    lm: FormLM, trie: Trie, boundaries: Boundaries, unknown_score: float, unknown_token_score: float, context_length: int
-) -> BackoffAutomaton:
-    """Compose a word-level LM with the trie of its words' spellings.
+class SpelledLM(NamedTuple):
+    """A word-level LM and the spellings of its words: what is composed.
 
     Args:
-        lm: over the spellings.
-        trie: of these.
-        boundaries: what ends or begins a word. Spellings end in the delimiter, or begin with the only token that has a mark.
+        lm: over words.
+        trie: of the spellings, which end in the delimiter, or begin with the only token that has a mark.
+        boundaries: what ends or begins a word.
         unknown_score: natural log-probability of an unknown word at the root, without its tokens.
         unknown_token_score: what each of its tokens adds.
         context_length: see `BackoffAutomaton`.
+    """
+
+    lm: WordLM
+    trie: Trie
+    boundaries: Boundaries
+    unknown_score: float
+    unknown_token_score: float
+    context_length: int
+
+    @classmethod
+    def of(
+        cls, lm: WordLM, trie: Trie, boundaries: Boundaries, unk_score_offset: float | None, unk_token_cost: float
+    ) -> SpelledLM:
+        """Put it together. Unknown words as for `hf_ngpulm.lexicon.compose`; no offset closes the vocabulary."""
+        unknown = FORBIDDEN if unk_score_offset is None else lm.unknown + unk_score_offset
+        # What a state depends on may lie further back than `order` words of the lexicon where words are cut at delimiters (the
+        # end of a long unknown one may look like a known one), or where the context decides which word of one spelling it was.
+        is_local = boundaries.delimiter is None and len(lm.form_of) == trie.num_forms
+        length = (lm.automaton.context_length + 2) * (trie.longest + 1) if is_local else MAX_CONTEXT_LENGTH
+        return cls(lm, trie, boundaries, unknown, -unk_token_cost, min(length, MAX_CONTEXT_LENGTH))
+
+    @classmethod
+    def of_table(cls, table: NGramTable, lexicon: Lexicon, unk_score_offset: float | None, unk_token_cost: float) -> SpelledLM:
+        """Make it of n-grams of words."""
+        form_of, offsets, tokens = sorted_spellings(lexicon.offsets, lexicon.tokens)
+        lm = WordLM.of_table(table, lexicon.words, form_of, len(offsets) - 1)
+        return cls.of(lm, build_trie(offsets, tokens), lexicon.boundaries, unk_score_offset, unk_token_cost)
+
+    @property
+    def num_contexts(self) -> int:
+        """States of the LM itself, in which no word has begun."""
+        return self.lm.automaton.num_states
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.boundaries.begins_word)
+
+
+def compose_automaton(spelled: SpelledLM) -> BackoffAutomaton:
+    """Compose a word-level LM with the trie of its words' spellings.
 
     Raises:
         NGramFormatError: the automaton would have more states or arcs than can be addressed.
     """
-    tensors = compose_states(lm, trie, boundaries, unknown_score, unknown_token_score).tensors
-    start = torch.tensor([lm.start], dtype=torch.int32)
-    return BackoffAutomaton(
-        tensors, len(boundaries.begins_word), min(context_length, MAX_CONTEXT_LENGTH), torch.zeros(1, dtype=torch.int32), start
-    )
+    tensors, _ = compose_states(spelled.lm.over_forms(spelled.num_contexts), spelled)
+    start = torch.tensor([spelled.lm.start], dtype=torch.int32)
+    root = torch.zeros(1, dtype=torch.int32)
+    return BackoffAutomaton(tensors, spelled.vocab_size, spelled.context_length, root, start)
 
 
 def compose_states(
-    lm: FormLM,
-    trie: Trie,
-    boundaries: Boundaries,
-    unknown_score: float,
-    unknown_token_score: float,
-    ends_after: np.ndarray | None = None,
-    more_states: int = 0,
-) -> Composed:
-    """Return the states of `compose_automaton`.
+    lm: FormLM, spelled: SpelledLM, ends_after: np.ndarray | None = None, more_states: int = 0
+) -> tuple[AutomatonTensors, np.ndarray]:
+    """Return composed states, those of the LM first, and the mass of each prefix, float64.
 
     Args:
+        lm: the LM over forms, or its first states.
         ends_after: log p(</s>) after each arc and, last, after `<unk>`; for an LM without the states that these lead to.
         more_states: room for states that have no arcs yet.
     """
+    trie, boundaries, own_states = spelled.trie, spelled.boundaries, len(lm.backoff_states)
     native = (
         NgpulmFormLM(
-            **{name: value for name, value in lm._asdict().items() if name != "unknown"},
-            ends_after=ends_after, num_states=lm.num_states, unknown=unknown_score, unknown_token=unknown_token_score,
+            **lm._asdict(), ends_after=ends_after, num_states=own_states, unknown=spelled.unknown_score,
+            unknown_token=spelled.unknown_token_score,
         ),
         trie.native,
         NgpulmBoundaries(
-            begins_word=boundaries.begins_word, delimiter=boundaries.delimiter_id, vocab_size=len(boundaries.begins_word)
+            begins_word=boundaries.begins_word, delimiter=boundaries.delimiter_id, vocab_size=spelled.vocab_size
         ),
     )  # fmt: skip
-    first_place = np.empty(lm.num_states + 1, dtype=np.int64)
+    first_place = np.empty(own_states + 1, dtype=np.int64)
     num_places = _count_places(*native[:2], first_place)
-    num_states = lm.num_states + num_places
+    num_states = own_states + num_places
     _check_size(num_states, len(lm.forms))
     of_places: dict[str, Any] = {name: np.empty(num_places, dtype=np.int32) for name in ("nodes", "word_arcs", "lower")}
     mass = np.empty(num_places)
@@ -164,16 +195,16 @@ def compose_states(
     arc_offsets[num_states:] = num_arcs
     tensors = AutomatonTensors(
         arc_offsets=arc_offsets,
-        arc_tokens=torch.empty(num_arcs, dtype=token_dtype(len(boundaries.begins_word))),
+        arc_tokens=torch.empty(num_arcs, dtype=token_dtype(spelled.vocab_size)),
         arc_weights=torch.empty(num_arcs),
         arc_targets=torch.empty(num_arcs, dtype=torch.int32),
         backoff_states=torch.zeros(num_states + more_states, dtype=torch.int32),
         backoff_weights=torch.zeros(num_states + more_states),
     )
     out = NgpulmComposed(**tensors._asdict(), token_bytes=tensors.arc_tokens.element_size())
-    for broken in in_blocks(_compose, block_bounds(lm.num_states, STATES_PER_THREAD), (*native, places, out)):
+    for broken in in_blocks(_compose, block_bounds(own_states, STATES_PER_THREAD), (*native, places, out)):
         assert broken < 0, f"state {broken} has another number of arcs than were counted"
-    return Composed(tensors, mass)
+    return tensors, mass
 
 
 def _check_size(num_states: int, num_arcs: int) -> None:

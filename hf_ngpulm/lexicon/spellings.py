@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..common.arguments import one_of
 from ..errors import NGramFormatError
 from ..text.spelling import Speller, speller_of
 from ..text.vocabulary import tokenizer_name
@@ -98,8 +99,7 @@ def make_lexicon(
         ValueError: several cuttings in a vocabulary with a delimiter between words, which isn't one of pieces.
         NGramFormatError: no word can be spelled, or only in another case; a lexicon that is empty, or can't be read.
     """
-    if case not in CASES:
-        raise ValueError(f"case must be one of {CASES}, got {case!r}")
+    one_of("case", case, CASES)
     speller = speller_of(tokenizer, vocab_size)
     boundaries = boundaries_of(speller)
     if cuttings != 1 and boundaries.delimiter is not None:
@@ -108,55 +108,62 @@ def make_lexicon(
             f"{tokenizer_name(tokenizer)!r} has a delimiter between words, which are spelled in one way"
         )
     change: Callable[[str], str] = {"lower": str.lower, "upper": str.upper}.get(case, str)
-    written = [change(word) for word in words]
-    if isinstance(source, str | os.PathLike):
-        source = read_lexicon_file(source)
-    given: Mapping[str, Any] | None = None
-    unknown: tuple[str, ...] = ()
-    chosen = list(range(len(words)))
-    if source is not None:
-        given = source if isinstance(source, Mapping) else dict.fromkeys(source, ())
-        if not given:
-            raise NGramFormatError("the lexicon is empty: it should have a word at least; lexicon=None spells all of the LM's")
-        chosen = [n for n, word in enumerate(words) if word in given or written[n] in given]
-        known = {word for n in chosen for word in (words[n], written[n])}
-        unknown = tuple(word for word in given if word not in known)
-        if not chosen:
-            shown = _shown(list(given)), _shown(words)
-            raise NGramFormatError(f"no word of the lexicon (such as {shown[0]}) is among the LM's (such as {shown[1]})")
-    by_tokenizer: list[tuple[int, str]] = []
+    entries, unknown = _entries(source, words, list(map(change, words)))
+    by_tokenizer = [(n, text) for n, ways in entries.items() for text in ways if isinstance(text, str)]
     pairs: list[tuple[int, tuple[int, ...]]] = []
-    for n in chosen:
-        entry = None if given is None else given[words[n]] if words[n] in given else given[written[n]]
-        for spelling in [written[n]] if entry is None or (not isinstance(entry, str) and not len(entry)) else _ways(entry):
-            if isinstance(spelling, str):
-                by_tokenizer.append((n, spelling))
-                continue
-            try:
-                pairs.append((n, bounded(_ids(spelling, speller), boundaries)))
-            except BadSpelling as problem:
-                raise NGramFormatError(f"the spelling {list(spelling)} of {words[n]!r} in the lexicon {problem}") from None
+    for n, spelling in ((n, way) for n, ways in entries.items() for way in ways if not isinstance(way, str)):
+        try:
+            pairs.append((n, bounded(_ids(spelling, speller), boundaries)))
+        except BadSpelling as problem:
+            raise NGramFormatError(f"the spelling {list(spelling)} of {words[n]!r} in the lexicon {problem}") from None
     spelled = _spelled(by_tokenizer, speller, boundaries, cuttings)
     if case == "auto" and by_tokenizer:
         _check_case(by_tokenizer, spelled, speller, boundaries)
-    pairs = list(dict.fromkeys([*pairs, *spelled]))
-    has_spelling = {n for n, _ in pairs}
-    unspelled = tuple(word for n, word in enumerate(words) if n not in has_spelling)
+    pairs = sorted(dict.fromkeys([*pairs, *spelled]), key=lambda pair: pair[0])
     if not pairs and not may_be_empty:
         raise NGramFormatError(
             f"the tokenizer {tokenizer_name(speller.tokenizer)!r} can't write any of the LM's {len(words)} words, such as "
             f"{_shown(words)}; is this the tokenizer of the ASR model?"
         )
-    pairs.sort(key=lambda pair: pair[0])
-    lengths = [len(spelling) for _, spelling in pairs]
-    return Lexicon(
-        boundaries,
-        np.array([n for n, _ in pairs], dtype=np.int64),
-        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        np.array([token for _, spelling in pairs for token in spelling], dtype=np.int32),
-        unspelled,
-        unknown,
-    )
+    numbers = np.array([n for n, _ in pairs], dtype=np.int64)
+    offsets = np.cumsum([0, *(len(spelling) for _, spelling in pairs)], dtype=np.int64)
+    tokens = np.array([token for _, spelling in pairs for token in spelling], dtype=np.int32)
+    has_spelling = set(numbers.tolist())
+    unspelled = tuple(word for n, word in enumerate(words) if n not in has_spelling)
+    return Lexicon(boundaries, numbers, offsets, tokens, unspelled, unknown)
+
+
+def _entries(source: LexiconSource, words: Sequence[str], written: list[str]) -> tuple[dict[int, list[Any]], tuple[str, ...]]:
+    """Return the spellings of the words that there are, by number, as a lexicon has them or text for the tokenizer; and words
+    of the lexicon that the LM doesn't know."""
+    if source is None:
+        return {n: [text] for n, text in enumerate(written)}, ()
+    if isinstance(source, str | os.PathLike):
+        source = read_lexicon_file(source)
+    given: Mapping[str, Any] = source if isinstance(source, Mapping) else dict.fromkeys(source, ())
+    if not given:
+        raise NGramFormatError("the lexicon is empty: it should have a word at least; lexicon=None spells all of the LM's")
+    entries: dict[int, list[Any]] = {}
+    known: set[str] = set()
+    for n, names in enumerate(zip(words, written)):
+        name = next((name for name in names if name in given), None)
+        if name is not None:
+            known.update(names)
+            entries[n] = _ways(given[name], written[n])
+    if not entries:
+        raise NGramFormatError(
+            f"no word of the lexicon (such as {_shown(list(given))}) is among the LM's (such as {_shown(words)})"
+        )
+    return entries, tuple(word for word in given if word not in known)
+
+
+def _ways(entry: Any, text: str) -> list[Any]:
+    """Return the spellings of an entry: one, or a list of several; of an empty one that of its text."""
+    if isinstance(entry, str):
+        return [entry]
+    if entry is None or not len(entry):
+        return [text]
+    return [entry] if isinstance(entry[0], int | np.integer) else list(entry)
 
 
 def boundaries_of(speller: Speller) -> Boundaries:
@@ -204,22 +211,14 @@ def read_lexicon_file(path: str | os.PathLike[str]) -> dict[str, list[list[str]]
     except UnicodeDecodeError as error:
         raise NGramFormatError(f"{path}: not UTF-8 text: {error}") from None
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        word, _, spelling = line.partition("\t")
-        if not word.strip() or not spelling.split():
+        word, _, spelling = (part.strip() for part in line.partition("\t"))
+        if word and spelling:
+            entries.setdefault(word, []).append(spelling.split())
+        elif line.strip():
             raise NGramFormatError(f"{path}, line {number}: expected a word, a tab and its pieces, got {line[:60]!r}")
-        entries.setdefault(word.strip(), []).append(spelling.split())
     if not entries:
         raise NGramFormatError(f"{path}: the lexicon is empty; it should have a line for each spelling of a word")
     return entries
-
-
-def _ways(entry: Any) -> list[Any]:
-    """Return the spellings of an entry: one, or a list of several."""
-    if isinstance(entry, str) or isinstance(entry[0], int | np.integer):
-        return [entry]
-    return list(entry)
 
 
 def _ids(spelling: Sequence[Any], speller: Speller) -> list[int]:

@@ -33,16 +33,6 @@ _read_forms = Function("ngpulm_read_forms")
 _score_ends = Function("ngpulm_score_ends")
 
 
-class FormArcs(NamedTuple):
-    """What the first states of a word-level LM know of spelled forms. `S` states, `A` arcs."""
-
-    offsets: np.ndarray  # int64 [S + 1]: the arcs of state s
-    forms: np.ndarray  # int32 [A], ascending within a state
-    log_probs: np.ndarray  # float64 [A], natural log
-    targets: np.ndarray  # int32 [A], the state of the LM after the form
-    ends: np.ndarray  # float64 [S]: log p(</s> | state), NaN where the state has none of its own
-
-
 class FormLM(NamedTuple):
     """p(form | LM state) of a lexicon's different spellings, `0 .. F - 1`. `S` states; state 0 is the root, which has them all.
 
@@ -52,17 +42,12 @@ class FormLM(NamedTuple):
     offsets: np.ndarray  # int64 [S + 1]: the arcs of state s
     forms: np.ndarray  # int32 [A], ascending within a state
     log_probs: np.ndarray  # float64 [A], natural log
-    targets: np.ndarray  # int32 [A]
+    targets: np.ndarray  # int32 [A], the state of the LM after the form
     ends: np.ndarray  # float64 [S]: log p(</s> | state), NaN where the state has none of its own
     backoff_states: np.ndarray  # int32 [S]
     backoff_weights: np.ndarray  # float64 [S]
     start: int
-    unknown: float  # log p(<unk>)
     unknown_target: int  # the state after <unk>
-
-    @property
-    def num_states(self) -> int:
-        return len(self.backoff_states)
 
 
 class WordLM:
@@ -132,9 +117,8 @@ class WordLM:
         """The state after `<unk>`."""
         return int(self.automaton.tensors.arc_targets[self.num_words])
 
-    def forms(self, last: int | None = None) -> FormArcs:
-        """Return the arcs of the states before `last`, or of all, for the forms that spell their words."""
-        last = self.automaton.num_states if last is None else last
+    def over_forms(self, last: int) -> FormLM:
+        """Return the states before `last` in double precision, with arcs for the forms that spell their words."""
         counts, bounds, native = np.empty(last, dtype=np.int64), block_bounds(last, STATES_PER_THREAD), self.native
         in_blocks(_count_forms, bounds, (*native, counts))
         offsets = np.concatenate([[0], np.cumsum(counts)])
@@ -142,26 +126,15 @@ class WordLM:
         forms, targets = np.empty(size, dtype=np.int32), np.empty(size, dtype=np.int32)
         log_probs, ends = np.empty(size), np.empty(last)
         in_blocks(_read_forms, bounds, (*native, offsets, forms, log_probs, targets, ends))
-        return FormArcs(offsets, forms, log_probs, targets, ends)
+        t = self.automaton.tensors
+        backoffs = t.backoff_states[:last].numpy(), t.backoff_weights[:last].double().numpy()
+        return FormLM(offsets, forms, log_probs, targets, ends, *backoffs, self.start, self.unknown_target)
 
     def score_ends(self, states: np.ndarray) -> np.ndarray:
         """Return log p(</s>) in some states int32, float64."""
         scores = np.empty(len(states))
         _score_ends(0, len(states), *self.native, states, scores)
         return scores
-
-
-def form_lm(words: WordLM) -> FormLM:
-    """Return all of it in double precision."""
-    t = words.automaton.tensors
-    return FormLM(
-        *words.forms(),
-        backoff_states=t.backoff_states.numpy(),
-        backoff_weights=t.backoff_weights.double().numpy(),
-        start=words.start,
-        unknown=words.unknown,
-        unknown_target=words.unknown_target,
-    )
 
 
 def _with_words(table: NGramTable, words: np.ndarray) -> tuple[NGramTable, np.ndarray]:

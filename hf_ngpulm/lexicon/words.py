@@ -14,12 +14,14 @@ from ..automaton import BackoffAutomaton, LMParts
 from ..common.arguments import check_number, one_of, whole
 from ..config.config import NGramLMConfig
 from ..config.word_summary import LARGEST_SCORE, WordSummary
+from ..engines.choice import check_engine
 from ..ngrams.table import NGramTable, one_thread
 from ..text.vocabulary import Vocabulary, tokenizer_of
-from .lazy_model import Bonuses, LazyAutomaton
-from .reweighing import reweighed
+from .composition import SpelledLM, compose_automaton
+from .lazy_model import LazyAutomaton
+from .lazy_states import Bonuses
 from .spellings import SHOWN, Lexicon, LexiconSource, make_lexicon
-from .word_parts import compose_parts, spelled_parts
+from .weights import reweighed
 
 logger = logging.getLogger(__name__)
 
@@ -88,8 +90,7 @@ def compose(
         )
     if not 0 <= cost <= LARGEST_SCORE:
         raise ValueError(f"unk_token_cost should be a finite number of at least 0, got {unk_token_cost}")
-    if not abs(check_number(word_bonus, "word_bonus")) <= LARGEST_SCORE:
-        raise ValueError(f"word_bonus should be at most {LARGEST_SCORE:g} in size, got {word_bonus}")
+    check_number(word_bonus, "word_bonus")
     one_of("composition", composition, ("auto", "static", "on_the_fly"))
     if composition == "auto":
         composition = "static" if sum(table.num_ngrams) <= MOST_STATIC_NGRAMS else "on_the_fly"
@@ -101,25 +102,31 @@ def compose(
                 f"{MOST_STATIC_NGRAMS:,}",
             )
     cuttings = whole("cuttings", cuttings, MOST_CUTTINGS)
-    spelled = make_lexicon(words, tokenizer, lexicon, vocab_size, case, cuttings, may_be_empty)
-    _tell(spelled, len(words), given=lexicon is not None)
-    parts = spelled_parts(table, spelled, None if closed_vocabulary else unk_score_offset, cost)
-    is_static = composition == "static"
-    whole_model, _, num_contexts = compose_parts(parts) if is_static else (None, None, 0)
+    found = make_lexicon(words, tokenizer, lexicon, vocab_size, case, cuttings, may_be_empty)
+    _tell(found, len(words), given=lexicon is not None)
+    spelled = SpelledLM.of_table(table, found, None if closed_vocabulary else unk_score_offset, cost)
     summary = WordSummary(
         num_words=len(words),
-        num_spelled=spelled.num_words,
-        num_spellings=parts.trie.num_forms,
+        num_spelled=found.num_words,
+        num_spellings=spelled.trie.num_forms,
         case="keep" if case == "auto" else case,
         closed_vocabulary=closed_vocabulary,
         unk_score_offset=float(unk_score_offset),
         unk_token_cost=cost,
-        context_length=parts.context_length,
+        context_length=spelled.context_length,
         word_bonus=float(word_bonus),
-        num_contexts=num_contexts,
-        delimiter=spelled.boundaries.delimiter,
+        num_contexts=spelled.num_contexts if composition == "static" else 0,
+        delimiter=found.boundaries.delimiter,
         composition=composition,
     )
+    automaton: BackoffAutomaton
+    if composition == "on_the_fly":
+        automaton = LazyAutomaton(spelled, engine, Bonuses(word=float(word_bonus)))
+    else:
+        automaton = compose_automaton(spelled)
+        automaton.engine = check_engine(engine)
+        if word_bonus:
+            automaton = automaton.with_tensors(reweighed(automaton.tensors, summary, vocabulary.size, word=word_bonus))
     special = {token: table.row_of_unigram(token) for token in (table.unk, table.bos)}
     log_probs = {token: None if row is None else float(table.orders[0].log_probs[row]) for token, row in special.items()}
     config = NGramLMConfig(
@@ -133,20 +140,8 @@ def compose(
         tokenizer_fingerprint=vocabulary.fingerprint,
         words=summary,
     )
-    unused = np.ones(vocabulary.size, dtype=bool)
-    unused[spelled.tokens] = False
-    in_no_word = torch.from_numpy(np.flatnonzero(unused).astype(np.int32))
-    automaton: BackoffAutomaton
-    if whole_model is None:
-        automaton = LazyAutomaton(parts, summary, vocabulary.size, engine, Bonuses(word=float(word_bonus)))
-    else:
-        tensors = whole_model.tensors
-        if word_bonus:
-            tensors = reweighed(tensors, summary, vocabulary.size, word=word_bonus)
-        automaton = BackoffAutomaton(
-            tensors, vocabulary.size, config.context_length, whole_model.roots, whole_model.starts, engine
-        )
-    return LMParts(config, automaton, in_no_word, vocabulary.pieces)
+    in_no_word = np.setdiff1d(np.arange(vocabulary.size, dtype=np.int32), found.tokens)
+    return LMParts(config, automaton, torch.from_numpy(in_no_word), vocabulary.pieces)
 
 
 def refuse_options(options: Iterable[str], why: str) -> None:
@@ -164,13 +159,8 @@ def refuse_options(options: Iterable[str], why: str) -> None:
 
 def _tell(lexicon: Lexicon, num_words: int, given: bool) -> None:
     """Say which words are left out."""
-    for left_out, why in (
-        (
-            lexicon.unspelled,
-            "aren't in the lexicon" if given else "can't be written by the tokenizer as one word",
-        ),
-        (lexicon.unknown, "of the lexicon aren't in the language model"),
-    ):
+    no_spelling = "aren't in the lexicon" if given else "can't be written by the tokenizer as one word"
+    for left_out, why in ((lexicon.unspelled, no_spelling), (lexicon.unknown, "of the lexicon aren't in the language model")):
         if left_out:
             shown = ", ".join(map(repr, left_out[:SHOWN]))
             capitals = sum(word != word.lower() for word in left_out) > len(left_out) / 2

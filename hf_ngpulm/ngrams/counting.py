@@ -14,15 +14,13 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .packing import Packing, Run, TrieOrder
-from .steps import steps_for
+from .steps import Packing, Run, TrieOrder, steps_for
 
 MAX_ORDER = 12
 DEFAULT_MEMORY = 4 << 30
@@ -113,11 +111,7 @@ class NGramCounter:
     def __enter__(self) -> NGramCounter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Forget what was counted and remove the files."""
+    def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._pending.clear()
         self._runs.clear()
@@ -230,11 +224,10 @@ class NGramCounter:
             last = runs.pop()
             runs.append(self.steps.merge(runs.pop(), last))
             runs.sort(key=len, reverse=True)
-        return runs[0] if runs else self._empty()
-
-    def _empty(self) -> Run:
-        words = torch.zeros(len(self.packing.digits), 0, dtype=torch.int64, device=self.device)
-        return Run(words, torch.zeros(0, dtype=torch.int64, device=self.device))
+        if runs:
+            return runs[0]
+        none = torch.zeros(len(self.packing.digits) + 1, 0, dtype=torch.int64, device=self.device)
+        return Run(none[:-1], none[-1])
 
     def run(self) -> Run:
         """Return all distinct n-grams so far in ascending order, with their counts. Ends the counting."""
@@ -248,15 +241,8 @@ class NGramCounter:
             return merged
         if self._runs:
             self._spill()
-        parts = list(self._merged_parts())
-        counts = torch.cat([part.counts for part in parts])
-        words = torch.empty(len(self.packing.digits), counts.numel(), dtype=torch.int64, device=self.device)
-        at = 0
-        for i, part in enumerate(parts):
-            words[:, at : at + len(part)] = part.words
-            at += len(part)
-            parts[i] = self._empty()
-        return Run(words, counts)
+        words, counts = zip(*self._merged_parts())
+        return Run(torch.cat(words, 1), torch.cat(counts))
 
     def _merged_parts(self) -> Iterator[Run]:
         """Yield the runs on disk merged range by range of their first word."""
@@ -275,25 +261,35 @@ class NGramCounter:
                 runs.append(Run(block[:-1].contiguous(), block[-1]))
             yield self.merged(runs)
 
-    def finish(self) -> NGramCounts:
+    def finish(self, accelerator: Any = None) -> NGramCounts:
         """Return all n-grams counted. Ends the counting.
+
+        Args:
+            accelerator: `accelerate.Accelerator` of several processes, each of which has counted its share of the text: they
+                all return what they have counted together.
 
         Raises:
             ValueError: there were no sentences.
         """
-        return self.counts_of(self.run())
-
-    def counts_of(self, run: Run) -> NGramCounts:
-        """Return the n-grams of all orders in a merged run of the highest."""
+        run = self.run() if accelerator is None else self._gathered(accelerator)
         if self.num_sentences == 0:
             raise ValueError("there is no text to count n-grams in: no sentence was given")
-        orders = self.steps.trie(run, self.packing)
-        return NGramCounts(
-            self.packing.vocab_size,
-            tuple(orders),
-            self.num_sentences,
-            self.num_tokens,
-            torch.from_numpy(self.first_seen.copy()),
+        orders, first_seen = tuple(self.steps.trie(run, self.packing)), torch.from_numpy(self.first_seen.copy())
+        return NGramCounts(self.packing.vocab_size, orders, self.num_sentences, self.num_tokens, first_seen)
+
+    def _gathered(self, accelerator: Any) -> Run:
+        run = self.run()
+        totals = torch.tensor([[self.num_sentences, self.num_tokens, self.num_unknown, len(run)]], device=accelerator.device)
+        sentences, tokens, unknown, sizes = accelerator.gather(totals).T.tolist()
+        self.num_sentences, self.num_tokens, self.num_unknown = sum(sentences), sum(tokens), sum(unknown)
+        first_seen = torch.from_numpy(self.first_seen)[None].to(accelerator.device)
+        self.first_seen = accelerator.gather(first_seen).min(0).values.cpu().numpy()
+        columns = torch.cat([run.words, run.counts[None]])
+        padded = columns.new_zeros(len(columns), max(sizes), device=accelerator.device)
+        padded[:, : len(run)] = columns
+        everyone = accelerator.gather(padded[None]).to(self.device)
+        return self.merged(
+            [Run(part[:-1, :size].contiguous(), part[-1, :size].contiguous()) for part, size in zip(everyone, sizes)]
         )
 
 

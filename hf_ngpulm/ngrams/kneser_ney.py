@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from .counting import NEVER, NGramCounts
-from .packing import TrieOrder
-from .steps import steps_for
+from .steps import TrieOrder, steps_for
 from .table import NGramOrder, NGramTable, one_thread
 
 logger = logging.getLogger(__name__)
@@ -113,19 +112,18 @@ def estimate(
     suffixes: list[Tensor | None] = [None]
     for n in range(2, order + 1):
         suffixes.append(steps.suffix_rows(tries[n - 2], tries[n - 1], suffixes[-1], num_ids))
-    starts = _rows_behind(tries, bos)
+    starts = _rows_after(tries, bos)
     quirk = _last_by_lmplz(tries, suffixes, counts.first_seen.to(device), vocab_size)
 
     discounts: list[Discounts] = []
     fallback_orders: list[int] = []
-    kept_rows: Tensor | None = None  # row of each n-gram of the order below among those kept, or None if all were
-    has_bad: Tensor | None = None
-    lower = torch.empty(0)
     orders: list[NGramOrder] = []
-    kept_below: Tensor | None = None
-    for n in range(1, order + 1):
-        trie = tries[n - 1]
-        adjusted = _adjusted_counts(trie, suffixes[n] if n < order else None, starts[n - 1], steps)
+    kept: list[Tensor] = []
+    has_bad = lower = torch.empty(0)
+    for n, trie in enumerate(tries, start=1):
+        # How many different tokens each was seen after; those that nothing precedes keep their occurrences.
+        adjusted = trie.counts.clone() if n == order else steps.left_extensions(suffixes[n], len(trie.tokens))
+        adjusted[starts[n - 1]] = trie.counts[starts[n - 1]]
         if n == 1:
             adjusted[trie.tokens == bos] = 0
         found = _discounts(n, adjusted, trie.counts, quirk[n - 1] if n < order else None, discount_fallback)
@@ -136,43 +134,30 @@ def estimate(
         discounts.append(found)
 
         is_bad = bad[trie.tokens.to(torch.int64)]
-        has_bad = is_bad if has_bad is None else has_bad[trie.prefixes] | is_bad
+        has_bad = is_bad if n == 1 else has_bad[trie.prefixes] | is_bad
         dropped = has_bad | (trie.counts <= thresholds[n - 1]) if thresholds[n - 1] else has_bad
-        none_dropped = not bool(dropped.any())
         num_contexts = 1 if n == 1 else len(tries[n - 2].tokens)
+        kept.append(~dropped)
         if n == 1:
-            kept = ~dropped | (trie.tokens >= vocab_size)
-            uniform = 1.0 / (int(kept.sum()) - 1)  # <unk> is one of them, <s> isn't
+            kept[0] |= trie.tokens >= vocab_size
+            uniform = 1.0 / (int(kept[0].sum()) - 1)  # <unk> is one of them, <s> isn't
             lower = torch.full((1,), uniform, dtype=torch.float32, device=device)
-        else:
-            kept = ~dropped
         probabilities, weights = steps.discount(
-            trie.prefixes, num_contexts, adjusted, None if none_dropped else dropped, found, lower, suffixes[n - 1]
+            trie.prefixes, num_contexts, adjusted, dropped if bool(dropped.any()) else None, found, lower, suffixes[n - 1]
         )
         if n == 1:
             probabilities[trie.tokens == bos] = 1.0
             probabilities[trie.tokens == unk] = weights[0] * uniform
         else:
-            _set_backoffs(orders, weights, kept_below)
+            orders[-1] = replace(orders[-1], backoffs=weights.log_().clamp_(min=LOG_ZERO))
         lower = probabilities
-        all_kept = bool(kept.all())
-        prefixes = trie.prefixes if kept_rows is None else kept_rows[trie.prefixes]
-        tokens, log_probs = trie.tokens, probabilities.log().clamp_(min=LOG_ZERO, max=0.0)
-        if not all_kept:
-            prefixes, tokens, log_probs = prefixes[kept], tokens[kept], log_probs[kept]
-        orders.append(NGramOrder(prefixes, tokens, log_probs, torch.zeros_like(log_probs)))
-        kept_below = None if all_kept else kept
-        kept_rows = None if all_kept else torch.cumsum(kept, 0) - 1
+        log_probs = probabilities.log().clamp_(min=LOG_ZERO, max=0.0)
+        orders.append(NGramOrder(trie.prefixes, trie.tokens, log_probs, torch.zeros_like(log_probs)))
         if done is not None:
             done()
-    while len(orders) > 1 and len(orders[-1]) == 0:
-        orders.pop()
-    return Estimate(
-        NGramTable(vocab_size, tuple(orders)),
-        tuple(discounts),
-        tuple(fallback_orders),
-        tuple(len(trie.tokens) for trie in counts.orders),
-    )
+    num_counted = tuple(len(trie.tokens) for trie in counts.orders)
+    table = NGramTable(vocab_size, tuple(orders)).keep(kept)
+    return Estimate(table, tuple(discounts), tuple(fallback_orders), num_counted)
 
 
 def _check_fallback(fallback: Sequence[float]) -> Sequence[float]:
@@ -195,27 +180,14 @@ def _with_unknown(unigrams: TrieOrder, unk: int) -> TrieOrder:
     )
 
 
-def _rows_behind(tries: list[TrieOrder], token: int) -> list[tuple[int, int]]:
-    """Return for each order the range of rows that begin with a token."""
+def _rows_after(tries: list[TrieOrder], token: int) -> list[slice]:
+    """Return for each order the rows that begin with a token."""
     first = int(torch.searchsorted(tries[0].tokens, token))
-    ranges = [(first, first + 1)]
+    ranges = [slice(first, first + 1)]
     for trie in tries[1:]:
-        bounds = torch.tensor(ranges[-1], device=trie.prefixes.device)
-        first, last = torch.searchsorted(trie.prefixes, bounds).tolist()
-        ranges.append((first, last))
+        bounds = torch.tensor([ranges[-1].start, ranges[-1].stop], device=trie.prefixes.device)
+        ranges.append(slice(*torch.searchsorted(trie.prefixes, bounds).tolist()))
     return ranges
-
-
-def _adjusted_counts(trie: TrieOrder, suffixes_above: Tensor | None, starts: tuple[int, int], steps) -> Tensor:
-    """Return how many different tokens each n-gram was seen after.
-
-    N-grams of the highest order, and those that begin with `<s>`, which nothing precedes, keep their occurrences.
-    """
-    if suffixes_above is None:
-        return trie.counts.clone()
-    adjusted = steps.left_extensions(suffixes_above, len(trie.tokens))
-    adjusted[slice(*starts)] = trie.counts[slice(*starts)]
-    return adjusted
 
 
 def _discounts(
@@ -251,13 +223,6 @@ def _discounts(
         )
     logger.warning("no discounts can be computed for %d-grams (%s): %s are used", n, why, tuple(fallback))
     return None
-
-
-def _set_backoffs(orders: list[NGramOrder], weights: Tensor, kept_below: Tensor | None) -> None:
-    """Give the contexts, n-grams of the order below, the weights of what lies after them."""
-    weights = weights if kept_below is None else weights[kept_below]
-    backoffs = weights.log().clamp_(min=LOG_ZERO)
-    orders[-1] = NGramOrder(orders[-1].prefixes, orders[-1].tokens, orders[-1].log_probs, backoffs)
 
 
 def _last_by_lmplz(

@@ -9,17 +9,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from ..engines.native import Function, Struct
 from ..errors import NGramFormatError
-from .nodes import Nodes, sorting
 
 NUM_SPECIAL = 3  # <s>, </s>, <unk>: the ids after the vocabulary
 MAX_ORDER = 64  # of models in files of other programs: the work of reading grows with its square
+
+
+class NgpulmNGramNodes(Struct):
+    """`_Nodes` as the core reads them (`csrc/table.cpp`)."""
+
+
+_sort = Function("ngpulm_sort")
+_first_children = Function("ngpulm_first_children")
+_find_prefixes = Function("ngpulm_find_prefixes")
+
+
+def sorting(words: Tensor) -> Tensor:
+    """Return the permutation int64 `[N]` that sorts n-grams `words` int64 `[W, N]`."""
+    by_key = torch.empty_like(words[0])
+    _sort(words, *words.shape, by_key)
+    return by_key
+
+
+def first_children(prefixes: Tensor, num_parents: int) -> Tensor:
+    """Return where the n-grams that follow each n-gram of the order below begin: int64 `[num_parents + 1]`."""
+    first_child = torch.empty(num_parents + 1, dtype=torch.int64)
+    _first_children(prefixes, prefixes.numel(), num_parents, first_child)
+    return first_child
 
 
 @contextmanager
@@ -110,7 +133,7 @@ class NGramTable:
             raise NGramFormatError("a language model needs at least one unigram, this one has none")
         num_ids = vocab_size + NUM_SPECIAL
         orders: list[NGramOrder] = []
-        nodes = Nodes(num_ids, sum(len(tokens) for tokens, *_ in rows))
+        nodes = _Nodes(num_ids, sum(len(tokens) for tokens, *_ in rows))
         for n, (tokens, log_probs, backoffs) in enumerate(rows, start=1):
             log_probs, backoffs = log_probs.to(torch.float32), backoffs.to(torch.float32)
             if n == len(rows):
@@ -138,6 +161,30 @@ class NGramTable:
             nodes.append(orders[-1])
         return cls(vocab_size, tuple(orders))
 
+    def keep(self, kept: Sequence[Tensor]) -> NGramTable:
+        """Return some of the n-grams; the highest orders of which none is left go.
+
+        Args:
+            kept: bool `[N]` for each order; the prefixes of what is kept must be kept.
+        """
+        orders: list[NGramOrder] = []
+        rows: Tensor | None = None
+        for order, mask in zip(self.orders, kept):
+            if rows is not None:
+                order = replace(order, prefixes=rows[order.prefixes])
+            everything = bool(mask.all())
+            orders.append(order if everything else NGramOrder(*(column[mask] for column in vars(order).values())))
+            rows = None if everything else torch.cumsum(mask, 0) - 1
+        while len(orders) > 1 and len(orders[-1]) == 0:
+            orders.pop()
+        orders[-1] = replace(orders[-1], backoffs=torch.zeros_like(orders[-1].backoffs))
+        return NGramTable(self.vocab_size, tuple(orders))
+
+    def to(self, device: torch.device | str) -> NGramTable:
+        """Return the same on another device."""
+        orders = (NGramOrder(*(column.to(device) for column in vars(order).values())) for order in self.orders)
+        return NGramTable(self.vocab_size, tuple(orders))
+
     @cached_property
     def offsets(self) -> list[int]:
         """Node number of each order's first row: the rows of all orders, numbered through after the empty n-gram."""
@@ -160,6 +207,36 @@ class NGramTable:
             tokens[:, position] = self.orders[position].tokens[at]
             at = self.orders[position].prefixes[at]
         return tokens
+
+
+class _Nodes:
+    """The n-grams of the orders so far, numbered through after the empty one, so that longer ones find their prefixes."""
+
+    def __init__(self, num_ids: int, num_ngrams: int) -> None:
+        self.tokens = torch.zeros(1 + num_ngrams, dtype=torch.int32)
+        self.first_child = torch.zeros(2 + num_ngrams, dtype=torch.int64)
+        self.unigram_of = torch.zeros(num_ids, dtype=torch.int64)
+        self.struct = NgpulmNGramNodes(
+            tokens=self.tokens, first_child=self.first_child, unigram_of=self.unigram_of, num_ids=num_ids
+        )
+        self.parents, self.end = 0, 1  # the first node of the order that was added last, and of the next
+
+    def append(self, order: NGramOrder) -> None:
+        """Add an order, whose rows are sorted."""
+        first, end = self.end, self.end + len(order)
+        self.tokens[first:end] = order.tokens
+        self.first_child[self.parents : first + 1] = first_children(order.prefixes, first - self.parents) + first
+        if self.parents == 0:
+            self.unigram_of[order.tokens] = torch.arange(first, end)
+        self.parents, self.end = first, end
+
+    def prefixes(self, tokens: Tensor) -> Tensor:
+        """Return rows int64 `[N]` of n-grams `tokens` int32 `[N, n]` but for the last token, in the order before; -1 for
+        none."""
+        rows = torch.zeros(len(tokens), dtype=torch.int64)
+        if tokens.shape[1] > 1:
+            _find_prefixes(0, len(tokens), self.struct, tokens, tokens.shape[1], self.parents, rows)
+        return rows
 
 
 def _check_values(vocab_size: int, n: int, tokens: Tensor, log_probs: Tensor, backoffs: Tensor) -> None:

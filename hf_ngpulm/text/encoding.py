@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import queue
-import threading
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass, field
-from itertools import islice
+from collections import Counter, deque
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import closing
+from itertools import chain, islice, repeat, tee
 from multiprocessing import get_context
 from typing import Any
 
@@ -21,97 +19,74 @@ BATCHES_AHEAD = 4
 BATCHES_WORTH_PROCESSES = 8
 
 
-@dataclass
-class TextReport:
-    """What a tokenizer made of texts.
-
-    Args:
-        num_sentences: texts with at least a token; `num_empty` have none.
-        num_words: blank-separated.
-        num_unknown: tokens that stand for something that the tokenizer can't write.
-        unknown: these pieces of text, with how often each occurs.
-    """
-
-    num_sentences: int = 0
-    num_empty: int = 0
-    num_words: int = 0
-    num_tokens: int = 0
-    num_characters: int = 0
-    num_unknown: int = 0
-    unknown: Counter[str] = field(default_factory=Counter)
-
-
 def encode_texts(
     texts: Iterable[str],
     tokenizer: Any,
     vocab_size: int,
     batch_size: int = 4096,
     workers: int | None = None,
-    report: TextReport | None = None,
+    unknown: Counter[str] | None = None,
 ) -> Iterator[Encoded]:
     """Yield token ids of texts: for each batch int32 ids `[L]` of all its texts and int64 lengths `[S]`, 0 for those without
     a token.
 
-    Unknown tokens, and ids from `vocab_size` up, become -1. Batches are encoded in the
-    background while the caller works on earlier ones: on several threads by tokenizers that are written in Rust, in several
-    processes by those written in Python.
+    Unknown tokens, and ids from `vocab_size` up, become -1. Batches are encoded in the background while the caller works on
+    earlier ones: on several threads by tokenizers that are written in Rust, in several processes by those written in Python.
 
     Args:
         workers: processes for the latter; all cores by default.
-        report: is added to.
+        unknown: counts the pieces of text that the tokenizer can't write.
     """
-    report = TextReport() if report is None else report
+    unknown = Counter() if unknown is None else unknown
     silent = SilentlyDropped(tokenizer)
-    for batch, (ids, lengths, unknown) in _ahead(_encoded_batches(iter(texts), tokenizer, vocab_size, batch_size, workers)):
-        report.num_sentences += int((lengths > 0).sum())
-        report.num_empty += int((lengths == 0).sum())
-        report.num_words += sum(text.count(" ") + 1 for text in batch if text)
-        report.num_tokens += ids.size
-        report.num_characters += sum(map(len, batch))
-        for pieces in unknown.values():
-            report.unknown.update(pieces)
-        report.unknown.update(silent.found_in(batch))
-        report.num_unknown = report.unknown.total()
-        yield ids, lengths
+    rest = iter(texts)
+    batches = iter(lambda: list(islice(rest, batch_size)), [])
+    encoded = _encoded_batches(batches, tokenizer, vocab_size, (os.cpu_count() or 1) if workers is None else workers)
+    with closing(_ahead(ThreadPoolExecutor(1, "encoding"), repeat((next, encoded, None)), BATCHES_AHEAD)) as ready:
+        for batch, (ids, lengths, pieces) in ready:
+            unknown.update(chain.from_iterable(pieces.values()))
+            unknown.update(silent.found_in(batch))
+            yield ids, lengths
+
+
+def _ahead(pool: Executor, calls: Iterable[tuple[Any, ...]], count: int) -> Generator[Any, None, None]:
+    """Yield what calls return, some of which are made ahead, until one returns None. Their errors are raised here."""
+    pending: deque[Future[Any]] = deque()
+    calls = iter(calls)
+    try:
+        while True:
+            pending.extend(pool.submit(*call) for call in islice(calls, count - len(pending)))
+            if not pending or (found := pending.popleft().result()) is None:
+                return
+            yield found
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _encoded_batches(
-    texts: Iterator[str], tokenizer: Any, vocab_size: int, batch_size: int, workers: int | None
+    batches: Iterator[list[str]], tokenizer: Any, vocab_size: int, workers: int
 ) -> Iterator[tuple[list[str], Any]]:
-    batches = iter(lambda: list(islice(texts, batch_size)), [])
-    workers = (os.cpu_count() or 1) if workers is None else workers
-    if tokenizer.is_fast or workers < 2:
+    first = [] if tokenizer.is_fast or workers < 2 else list(islice(batches, BATCHES_WORTH_PROCESSES))
+    batches = chain(first, batches)
+    if len(first) < BATCHES_WORTH_PROCESSES:
         for batch in batches:
             yield batch, encode_batch(batch, tokenizer, vocab_size)
         return
-    first = list(islice(batches, BATCHES_WORTH_PROCESSES))
-    if len(first) < BATCHES_WORTH_PROCESSES:
-        for batch in first:
-            yield batch, encode_batch(batch, tokenizer, vocab_size)
-        return
-    with ProcessPoolExecutor(workers, get_context("spawn"), _prepare_process, (tokenizer, vocab_size)) as pool:
-        pending: list[tuple[list[str], Future[Any]]] = []
-        try:
-            for batch in (batch for part in (first, batches) for batch in part):
-                pending.append((batch, pool.submit(_encode_in_process, batch)))
-                if len(pending) > 2 * workers:
-                    done, result = pending.pop(0)
-                    yield done, result.result()
-            for done, result in pending:
-                yield done, result.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+    batches, copies = tee(batches)
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _prepare_process, (tokenizer, vocab_size))
+    with closing(_ahead(pool, ((_encode_in_process, batch) for batch in copies), 2 * workers)) as ready:
+        yield from zip(batches, ready)
 
 
-_in_process: dict[str, Any] = {}
+_in_process: list[Any] = []
 
 
-def _prepare_process(tokenizer: Any, vocab_size: int) -> None:
-    _in_process.update(tokenizer=tokenizer, vocab_size=vocab_size)
+def _prepare_process(*settings: Any) -> None:
+    _in_process[:] = settings
 
 
 def _encode_in_process(batch: list[str]) -> Any:
-    return encode_batch(batch, **_in_process)
+    return encode_batch(batch, *_in_process)
 
 
 def encode_batch(batch: list[str], tokenizer: Any, vocab_size: int) -> tuple[np.ndarray, np.ndarray, dict[int, list[str]]]:
@@ -144,17 +119,12 @@ def encode_batch(batch: list[str], tokenizer: Any, vocab_size: int) -> tuple[np.
 def _unknown_units(texts: dict[int, str], tokenizer: Any, vocab_size: int) -> dict[int, list[str]]:
     """Return the letters, or words, of texts that become unknown tokens, for tokenizers that don't say where tokens come
     from."""
-    by_character = _by_character(tokenizer)
+    by_character = len(tokenizer.tokenize("ab")) == 2  # a word letter by letter, as those of wav2vec2 do
     units = {n: list(text.replace(" ", "")) if by_character else text.split() for n, text in texts.items()}
     each = list(dict.fromkeys(unit for found in units.values() for unit in found))
     rows = tokenizer(each, add_special_tokens=False, verbose=False)["input_ids"] if each else []
     unknown = {unit for unit, row in zip(each, rows) if any(t >= vocab_size or t == tokenizer.unk_token_id for t in row)}
     return {n: [unit for unit in found if unit in unknown] for n, found in units.items()}
-
-
-def _by_character(tokenizer: Any) -> bool:
-    """Return whether a tokenizer writes a word letter by letter, as those of wav2vec2 do."""
-    return len(tokenizer.tokenize("ab")) == 2
 
 
 class SilentlyDropped:
@@ -177,42 +147,3 @@ class SilentlyDropped:
             for text in batch:
                 found.update(character for character in text if character in self.dropped)
         return found
-
-
-def _ahead(items: Iterator[Any]) -> Iterator[Any]:
-    """Yield items made in a thread, a few ahead. Its errors are raised here; it ends when the caller goes away."""
-    ready: queue.Queue[tuple[str, Any]] = queue.Queue(BATCHES_AHEAD)
-    gone = threading.Event()
-
-    def put(entry: tuple[str, Any]) -> bool:
-        while not gone.is_set():
-            try:
-                ready.put(entry, timeout=0.1)
-                return True
-            except queue.Full:
-                continue
-        return False
-
-    def make() -> None:
-        try:
-            for item in items:
-                if not put(("item", item)):
-                    items.close()  # type: ignore[attr-defined]
-                    return
-            put(("end", None))
-        except BaseException as error:
-            put(("error", error))
-
-    thread = threading.Thread(target=make, name="encoding", daemon=True)
-    thread.start()
-    try:
-        while True:
-            kind, value = ready.get()
-            if kind == "end":
-                return
-            if kind == "error":
-                raise value
-            yield value
-    finally:
-        gone.set()
-        thread.join()

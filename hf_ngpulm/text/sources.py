@@ -14,6 +14,7 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,11 +24,7 @@ import numpy as np
 FIELDS = ("text", "sentence", "transcription", "transcript", "normalized_text", "raw_transcription")
 ROWS_PER_BATCH = 8192
 _DATASET_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
-_COMPRESSIONS: dict[str, Callable[..., Any]] = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-}
+_COMPRESSIONS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 Progress = Callable[[int], Any]
 
 
@@ -73,21 +70,11 @@ def read_ids(
         ValueError: a line with something else; names it.
     """
     for source in inputs:
-        name = os.fspath(source)
-        number = 1
+        name, number = os.fspath(source), 1
         with _opened(name, progress) as file:
-            rest = b""
-            while True:
-                block = file.read1(1 << 22)  # type: ignore[attr-defined]  # what there is, without waiting for more
-                cut = len(block) if not block else block.rfind(b"\n") + 1
-                lines, rest = rest + block[:cut], block[cut:] if cut else rest + block
-                if block and not cut:
-                    continue
-                if lines:
-                    yield _ids_of(lines, name, number)
-                    number += lines.count(b"\n")
-                if not block:
-                    break
+            while lines := file.readlines(1 << 22):
+                yield _ids_of(b"".join(lines), name, number)
+                number += len(lines)
 
 
 def _ids_of(lines: bytes, name: str, number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -103,7 +90,7 @@ def _ids_of(lines: bytes, name: str, number: int) -> tuple[np.ndarray, np.ndarra
     ends = np.flatnonzero(is_digit & ~np.append(is_digit[1:], False))
     begins = np.flatnonzero(is_digit & ~np.append(False, is_digit[:-1]))
     if ends.size and int((ends - begins).max()) > 9:
-        raise ValueError(f"{name}: a token id of more than ten digits behind line {number}")
+        raise ValueError(f"{name}: a token id of more than ten digits after line {number}")
     ids = np.zeros(ends.size, dtype=np.int64)
     for place in range(int((ends - begins).max()) + 1 if ends.size else 0):
         there = ends - begins >= place
@@ -115,40 +102,28 @@ def _ids_of(lines: bytes, name: str, number: int) -> tuple[np.ndarray, np.ndarra
 
 
 def _texts_of(name: str, field: str | None, split: str, progress: Progress | None) -> Iterator[str]:
+    kind = Path(re.sub(r"\.(gz|bz2|xz)$", "", name.lower())).suffix
     if name != "-" and not os.path.isfile(name):
-        yield from _dataset(name, field, split)
-        return
-    kind = re.sub(r"\.(gz|bz2|xz)$", "", name.lower())
-    if kind.endswith((".jsonl", ".json", ".ndjson")):
-        yield from _json_rows(name, field, progress)
-    elif name.lower().endswith(".parquet"):
-        yield from _parquet(name, field, progress)
-    elif kind.endswith((".csv", ".tsv")):
-        yield from _csv(name, field, "\t" if kind.endswith(".tsv") else ",", progress)
-    else:
-        for _, line in _all_lines(name, progress):
-            yield line
+        return _dataset(name, field, split)
+    if kind in (".jsonl", ".json", ".ndjson"):
+        return _json_rows(name, field, progress)
+    if name.lower().endswith(".parquet"):
+        return _parquet(name, field, progress)
+    if kind in (".csv", ".tsv"):
+        return _csv(name, field, "\t" if kind == ".tsv" else ",", progress)
+    return (line for _, line in _all_lines(name, progress))
 
 
-class _Counted(io.RawIOBase):
+class _Counted(io.FileIO):
     """A file that reports how much was read from it."""
 
-    def __init__(self, path: str, progress: Progress | None) -> None:
-        self.file = io.FileIO(path)
-        self.progress = progress
-
-    def readable(self) -> bool:
-        return True
+    progress: Progress | None = None
 
     def readinto(self, buffer: Any) -> int:
-        size = self.file.readinto(buffer)
+        size = super().readinto(buffer) or 0
         if self.progress is not None and size:
             self.progress(size)
-        return size or 0
-
-    def close(self) -> None:
-        self.file.close()
-        super().close()
+        return size
 
 
 @contextmanager
@@ -159,7 +134,9 @@ def _opened(name: str, progress: Progress | None) -> Iterator[IO[bytes]]:
         return
     if not os.path.exists(name):
         raise FileNotFoundError(f"{name}: no such file")
-    with io.BufferedReader(_Counted(name, progress), 1 << 20) as raw:
+    counted = _Counted(name)
+    counted.progress = progress
+    with io.BufferedReader(counted, 1 << 20) as raw:
         decompress = _COMPRESSIONS.get(Path(name).suffix.lower())
         if decompress is None:
             yield raw
@@ -193,36 +170,31 @@ def _all_lines(name: str, progress: Progress | None) -> Iterator[tuple[int, str]
 
 
 def _json_rows(name: str, field: str | None, progress: Progress | None) -> Iterator[str]:
-    array: list[str] | None = None
-    for number, line in numbered_lines(name, progress):
-        if array is None and number == 1 and line.lstrip().startswith("["):
-            array = []
-        if array is not None:
-            array.append(line)
-            continue
+    lines = numbered_lines(name, progress)
+    first = next(lines, None)
+    if first is not None and first[0] == 1 and first[1].lstrip().startswith("["):
+        try:
+            rows = json.loads("".join([first[1], *(line for _, line in lines)]))
+        except ValueError as error:
+            raise ValueError(f"{name}: not JSON: {error}") from None
+        for number, row in enumerate(rows, start=1):
+            yield _field_of(row, field, f"{name}, entry {number}")
+        return
+    for number, line in chain([] if first is None else [first], lines):
         try:
             row = json.loads(line)
         except ValueError as error:
             raise ValueError(f"{name}, line {number}: not a JSON object: {error}") from None
         yield _field_of(row, field, f"{name}, line {number}")
-    if array is not None:
-        try:
-            rows = json.loads("".join(array))
-        except ValueError as error:
-            raise ValueError(f"{name}: not JSON: {error}") from None
-        for number, row in enumerate(rows, start=1):
-            yield _field_of(row, field, f"{name}, entry {number}")
 
 
 def _field_of(row: Any, field: str | None, where: str) -> str:
     if not isinstance(row, dict):
         raise ValueError(f"{where}: expected an object with the text in a field, got {str(row)[:60]!r}")
-    text = row[choose_field(list(row), field, where)]
-    if not isinstance(text, str):
-        raise ValueError(
-            f"{where}: the field {field or choose_field(list(row), field, where)!r} isn't text, but {str(text)[:60]!r}"
-        )
-    return text
+    name = choose_field(list(row), field, where)
+    if not isinstance(row[name], str):
+        raise ValueError(f"{where}: the field {name!r} isn't text, but {str(row[name])[:60]!r}")
+    return row[name]
 
 
 def choose_field(names: list[str], field: str | None, where: str) -> str:

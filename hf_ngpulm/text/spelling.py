@@ -84,17 +84,11 @@ class Speller:
         """Return spellings of some phrases, and why there are none for some of them, by number."""
         found: dict[int, list[Spelling]] = {}
         unknown: dict[int, str] = {}
-        if case == "any":
-            self._spell_forms(
-                [(n, form) for n, text in enumerate(texts) for form in _forms(text)], whole_words, tokenizations, found, unknown
-            )
-        else:
-            tried: set[tuple[int, str]] = set()
-            for change in (str, str.lower, str.upper) if case == "auto" else (str,):
-                forms = [(n, change(text)) for n, text in enumerate(texts) if n not in found]
-                forms = [form for form in forms if form not in tried]
-                self._spell_forms(forms, whole_words, tokenizations, found, unknown)
-                tried.update(forms)
+        forms = [(n, form) for n, text in enumerate(texts) for form in (_forms(text) if case == "any" else [text])]
+        self._spell_forms(forms, whole_words, tokenizations, found, unknown)
+        for change in (str.lower, str.upper) if case == "auto" else ():
+            others = [(n, change(text)) for n, text in enumerate(texts) if n not in found and change(text) != text]
+            self._spell_forms(others, whole_words, tokenizations, found, unknown)
         return [spelling for n in sorted(found) for spelling in found[n]], {n: unknown[n] for n in unknown if n not in found}
 
     def _spell_forms(
@@ -105,28 +99,23 @@ class Speller:
         found: dict[int, list[Spelling]],
         unknown: dict[int, str],
     ) -> None:
-        if not forms:
-            return
         blank = " " if self.mark == "Ġ" else ""
         for (phrase, form), tokens, missing in zip(forms, *self.encode([blank + form for _, form in forms])):
             if missing or not tokens:
                 unknown.setdefault(phrase, missing or form)
                 continue
             bounded = whole_words and not _UNSPACED.match(form[-1])
-            spellings = found.setdefault(phrase, [])
-            length = len(tokens)
-            starts = [(0, False, tokens)]
+            starts = [(0, tokens)]
             if self.delimiter is not None and whole_words and not _UNSPACED.match(form[0]):
-                starts = [(1, False, [self.delimiter, *tokens])]
+                starts = [(1, [self.delimiter, *tokens])]
             elif self.mark is not None and _UNSPACED.match(form[0]):  # begins anywhere
-                within = self.segmentations(self.surface(tokens).removeprefix(self.mark), 1)
-                starts += [(0, False, each) for each in within]
-            for free, initial, start in starts:
-                spellings.append(Spelling(phrase, tuple(start), length, free, bounded, initial))
+                starts += [(0, each) for each in self.segmentations(self.surface(tokens).removeprefix(self.mark), 1)]
+            spellings = found.setdefault(phrase, [])
+            spellings += [Spelling(phrase, tuple(start), len(tokens), free, bounded, False) for free, start in starts]
             if tokenizations > 1 and self.delimiter is None:
                 others = self.segmentations(self.surface(tokens), tokenizations)
                 others = [each for each in others if each != tokens][: tokenizations - 1]
-                spellings += [Spelling(phrase, tuple(each), length, 0, bounded, False) for each in others]
+                spellings += [Spelling(phrase, tuple(each), len(tokens), 0, bounded, False) for each in others]
         if self.mark == "Ġ":  # a transcript may begin without a blank
             known = [(phrase, form) for phrase, form in forms if phrase in found]
             for (phrase, form), tokens, missing in zip(known, *self.encode([form for _, form in known])):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from .marks import WORD_MARKS
+from .words import WORD_MARKS
 
 FEW, MANY = 0.02, 0.2  # of sentences or letters: below the one a thing is taken for absent, above the other for usual
+_MARK = re.compile("|".join(map(re.escape, WORD_MARKS)))
 CASED_PIECES = 0.05  # share of word-initial pieces in capitals from which a vocabulary is taken for that of cased text
 
 
@@ -53,18 +55,16 @@ def style_written_by(tokenizer: Any) -> TextStyle:
     pieces = [piece for piece in tokenizer.get_vocab() if piece not in special and not piece.startswith("<")]
     if _is_byte_level(pieces):  # can write anything; its pieces are those of a text model
         return TextStyle(None, None, None, None)
-    bare = [_bare(piece) for piece in pieces]
+    bare = [_MARK.sub("", piece) for piece in pieces]
     longer = [piece for piece in bare if len(piece) > 1 and piece.isalpha()]
-    capitals = sum(piece[0].isupper() for piece in longer)
-    small_letters = any(map(str.islower, "".join(bare)))
-    big_letters = any(map(str.isupper, "".join(bare)))
-    upper = None if small_letters == big_letters else float(big_letters)
-    cased = False if upper is not None else (capitals / len(longer) > CASED_PIECES if longer else None)
-    if not (small_letters or big_letters):
-        cased = None
+    letters = "".join(bare)
+    small, capital = any(map(str.islower, letters)), any(map(str.isupper, letters))
     marks = any(piece in (".", ",", "?", "!", "。", "،", "؟") for piece in bare)
-    digits = any(map(str.isdecimal, "".join(bare)))
-    return TextStyle(upper, cased, None if marks else 0.0, None if digits else 0.0)
+    punctuated, digits = None if marks else 0.0, None if any(map(str.isdecimal, letters)) else 0.0
+    if small != capital:
+        return TextStyle(float(capital), False, punctuated, digits)
+    cased = sum(piece[0].isupper() for piece in longer) / len(longer) > CASED_PIECES if longer and small else None
+    return TextStyle(None, cased, punctuated, digits)
 
 
 def mismatches(texts: Iterable[str], recogniser: Any) -> list[str]:
@@ -111,18 +111,12 @@ def mismatches(texts: Iterable[str], recogniser: Any) -> list[str]:
 
 
 def _is_byte_level(pieces: list[str]) -> bool:
-    """Return Byte-level BPE writes bytes as letters, among them these for a blank and a line end."""
+    """Return whether bytes are written as letters, among them these for a blank and a line end."""
     return "Ġ" in pieces and "Ċ" in pieces
 
 
-def _bare(piece: str) -> str:
-    for mark in WORD_MARKS:
-        piece = piece.replace(mark, "")
-    return piece
-
-
 def unwritable_letters(texts: Iterable[str], tokenizer: Any) -> tuple[float, list[str]]:
-    """Share of the letters in some texts that no piece of a tokenizer has, and which these are, the commonest first."""
+    """Return the share of the letters in some texts that no piece of a tokenizer has, and these, the commonest first."""
     pieces = list(tokenizer.get_vocab())
     if _is_byte_level(pieces) or "<0x00>" in pieces:  # bytes write anything
         return 0.0, []

@@ -49,16 +49,13 @@ class Vocabulary:
             raise ValueError(f"the tokenizer {tokenizer_name(tokenizer)!r} has no tokens")
         # Transformers 5 counts the token between words among the special ones. Text is full of it.
         special_ids = set(tokenizer.all_special_ids) - {getattr(tokenizer, "word_delimiter_token_id", None)}
-        size = vocab_size or _size_without_trailing_specials(by_piece, special_ids)
+        ordinary = [token_id for token_id in by_piece.values() if token_id not in special_ids]
+        size = vocab_size or max(ordinary or by_piece.values()) + 1
         pieces: list[str | None] = [None] * size
         for piece, token_id in by_piece.items():
             if 0 <= token_id < size:
                 pieces[token_id] = piece
-        return cls(
-            size,
-            tuple(pieces),
-            tokenizer_name(tokenizer),
-        )
+        return cls(size, tuple(pieces), tokenizer_name(tokenizer))
 
     @cached_property
     def fingerprint(self) -> str | None:
@@ -119,8 +116,3 @@ def check_tokenizer(
             f"{name!r} (fingerprint {(here.fingerprint or '')[:12]}) gives its first {lm_vocab_size} ids other "
             f"pieces, such as {list(pieces[-3:])} for the last three; use one made for this tokenizer"
         )
-
-
-def _size_without_trailing_specials(by_piece: dict[str, int], special_ids: set[int]) -> int:
-    ordinary = [token_id for token_id in by_piece.values() if token_id not in special_ids]
-    return max(ordinary or by_piece.values()) + 1

@@ -8,6 +8,8 @@ from typing import Any
 
 # What pieces begin with that begin a word: SentencePiece's mark, and that of byte-level BPE.
 MARKS = ("▁", "Ġ")
+# Marks by which pieces tell where words begin or end: also those of WordPiece, subword-nmt and older BPE.
+WORD_MARKS = (*MARKS, "##", "@@", "</w>")
 
 
 class WordSplitter:

@@ -322,13 +322,13 @@ def test_what_unknown_words_are_charged():
 def test_composed_on_the_fly(repo, attrs, closed, outputs, tokenizer, tmp_path):
     """Unknown words that cost what they do by their length, delimiters that do, and texts that begin without context."""
     change(repo, **attrs)
-    static, growing = (
+    static, lazy = (
         NGramLM.from_wav2vec2_with_lm(repo, closed_vocabulary=closed, composition=c) for c in ("static", "on_the_fly")
     )
-    growing.save_pretrained(tmp_path / "saved")
-    lms = (static, growing, NGramLM.from_pretrained(tmp_path / "saved"))
-    assert [lm.grows for lm in lms] == [False, True, True]
-    assert growing.config.defaults == static.config.defaults == lms[2].config.defaults
+    lazy.save_pretrained(tmp_path / "saved")
+    lms = (static, lazy, NGramLM.from_pretrained(tmp_path / "saved"))
+    assert [lm.lazy for lm in lms] == [False, True, True]
+    assert lazy.config.defaults == static.config.defaults == lms[2].config.defaults
     rows = torch.randint(0, static.vocab_size, (8, 12), generator=torch.Generator().manual_seed(0))
     for lm in lms[1:]:
         assert torch.equal(lm.score_tokens(rows)[0], static.score_tokens(rows)[0])

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from growing_models import random_words
+from lazy_models import random_words
 from speech_models import FAMILIES, TEXT
 from test_logits_processor import silenced
 
@@ -27,17 +27,17 @@ def lms():
 def test_generate(lms, name, search):
     family = silenced(FAMILIES[name])
     settings = {**family.inputs, **SEARCHES[search], **TOLD}
-    static, growing = lms
-    growing.forget()
+    static, lazy = lms
+    lazy.forget()
     found = []
-    for lm in (static, growing):
+    for lm in (static, lazy):
         torch.manual_seed(0)
         processor = NGramLogitsProcessor([lm, lm], torch.tensor([0.9, 0.5]), model=family.model)
         in_processor = family.model.generate(**settings, logits_processor=[processor])
         torch.manual_seed(0)
         in_strategy = family.model.generate(**settings, custom_generate=seq2seq_generate, lm=lm, lm_weight=0.9)
         found.append((in_processor, in_strategy))
-    assert len(growing.automaton.growing.composed) > 1
+    assert len(lazy.automaton.states.composed) > 1
     for ours, theirs in zip(found[-1], found[0], strict=True):
         assert torch.equal(ours.sequences, theirs.sequences)
         for mine, whole in zip(ours.scores, theirs.scores, strict=True):
@@ -47,25 +47,25 @@ def test_generate(lms, name, search):
 def test_what_the_model_alone_said(lms):
     """Taking the language model's part away again, in a processor that has not seen the texts before."""
     family = silenced(FAMILIES["speech_to_text"])
-    static, growing = lms
-    growing.forget()
+    static, lazy = lms
+    lazy.forget()
     generator = torch.Generator().manual_seed(3)
     input_ids = torch.randint(4, 28, (5, 8), generator=generator)
     scores = torch.randn(5, family.model.config.vocab_size, generator=generator).log_softmax(-1)
-    found = [NGramLogitsProcessor(lm, 0.7, model=family.model).undone(input_ids, scores) for lm in (static, growing)]
+    found = [NGramLogitsProcessor(lm, 0.7, model=family.model).undone(input_ids, scores) for lm in (static, lazy)]
     assert torch.equal(*found)
-    again = NGramLogitsProcessor(growing, 0.7, model=family.model)(input_ids, found[1].clone())
+    again = NGramLogitsProcessor(lazy, 0.7, model=family.model)(input_ids, found[1].clone())
     torch.testing.assert_close(again.log_softmax(-1), scores.log_softmax(-1), atol=1e-4, rtol=1e-4)
 
 
 def test_a_processor_lets_the_model_start_anew(lms):
     family = silenced(FAMILIES["speech_to_text"])
-    static, growing = lms
-    growing.forget()
-    processor = NGramLogitsProcessor(growing, 0.7, model=family.model)
-    growing.automaton.most_bytes = 0
+    static, lazy = lms
+    lazy.forget()
+    processor = NGramLogitsProcessor(lazy, 0.7, model=family.model)
+    lazy.automaton.most_bytes = 0
     expected = family.model.generate(**family.inputs, logits_processor=[NGramLogitsProcessor(static, 0.7, model=family.model)])
     for _ in range(2):
-        before = growing.automaton.growing
+        before = lazy.automaton.states
         assert torch.equal(family.model.generate(**family.inputs, logits_processor=[processor]), expected)
-        assert growing.automaton.growing is not before
+        assert lazy.automaton.states is not before

@@ -25,8 +25,9 @@ from hf_ngpulm import NGramFormatError, NGramLM, TokenizerMismatchError
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.config.config import NGramLMConfig
 from hf_ngpulm.formats.safetensors import TENSORS, tensors_of
-from hf_ngpulm.language_model import model as module
+from hf_ngpulm.language_model import hub
 from hf_ngpulm.language_model.loading import load_language_model
+from hf_ngpulm.text.vocabulary import Vocabulary
 
 ROOT = Path(__file__).parents[1]
 MODEL = bundled("examples/models/ctc")
@@ -142,7 +143,7 @@ def test_a_failing_write_leaves_the_old_files(lm, folder, what, monkeypatch):
         full_disk()
 
     if what == "weights":
-        monkeypatch.setattr(module, "save_file", half_written)
+        monkeypatch.setattr(hub, "save_file", half_written)
     elif what == "config":
         monkeypatch.setattr(NGramLMConfig, "to_dict", full_disk)
     else:
@@ -285,7 +286,7 @@ def test_perplexity_refuses(lm, tokenizer):
         lm.perplexity([], tokenizer)
     other = AutoTokenizer.from_pretrained(MODEL)
     other.add_tokens(["▁lighthouse"])
-    changed = NGramLM.from_table(lm.to_table(), module.Vocabulary.of(tokenizer, lm.vocab_size))
+    changed = NGramLM.from_table(lm.to_table(), Vocabulary.of(tokenizer, lm.vocab_size))
     changed.config = dataclasses.replace(changed.config, tokenizer_fingerprint="0" * 64)
     with pytest.raises(TokenizerMismatchError, match="made for the tokenizer of 'ctc'"):
         changed.perplexity(["a"], other)

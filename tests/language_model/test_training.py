@@ -149,7 +149,7 @@ def test_what_the_tokenizer_cannot_write(tokenizer, caplog):
     training = train(["number 9 please", "number 9"], tokenizer=tokenizer, order=2)
     assert training.parts.config.training.num_unknown == 2
     assert "the tokenizer can't write 2 places of the text: '9' (2 times)" in caplog.text
-    assert training.warnings and training.report.unknown == {"9": 2}
+    assert training.warnings and training.unknown == {"9": 2}
 
 
 def test_text_unlike_the_recognisers(tokenizer, caplog):

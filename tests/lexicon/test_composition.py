@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from two_level import Spelled, TwoLevel, spellings
 
 from hf_ngpulm.formats.arpa import ArpaFile
-from hf_ngpulm.lexicon.word_parts import compose_spelled
+from hf_ngpulm.lexicon.composition import SpelledLM, compose_automaton
 
 slow_to_draw = settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -37,7 +37,7 @@ def composed(draw, path, **how):
     assume(words)
     spelled = draw(spellings(words, **how))
     offset, cost = draw(offsets), draw(costs)
-    automaton, *_ = compose_spelled(file[0], spelled.lexicon(words), offset, cost)
+    automaton = compose_automaton(SpelledLM.of_table(file[0], spelled.lexicon(words), offset, cost))
     automaton.validate()
     return automaton, TwoLevel(model.text, spelled, offset, cost)
 
@@ -112,7 +112,7 @@ def test_scores_of_a_beginning_sum_to_one(path, data):
     table, words = read(path, text)
     spelled = data.draw(spellings(words, unique=True))
     assume(len(spelled.pairs) == len(words))
-    automaton, *_ = compose_spelled(table, spelled.lexicon(words), None, 0.0)
+    automaton = compose_automaton(SpelledLM.of_table(table, spelled.lexicon(words), None, 0.0))
     states = torch.arange(automaton.num_states)
     total = automaton.scores(states).exp().sum(1)
     if spelled.delimiter is None:
@@ -150,7 +150,7 @@ def test_a_word_that_begins_another(path, delimiter):
     """`a` and `ab`, by hand."""
     table, words = read(path, BIGRAMS)
     spelled = Spelled([("0", (0,)), ("1", (0, 1))], 5, frozenset([0]) if delimiter is None else frozenset(), delimiter)
-    automaton, *_ = compose_spelled(table, spelled.lexicon(words), -10.0, 1.0)
+    automaton = compose_automaton(SpelledLM.of_table(table, spelled.lexicon(words), -10.0, 1.0))
     end = () if delimiter is None else (delimiter,)
 
     def score(*tokens):

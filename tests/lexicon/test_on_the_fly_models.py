@@ -21,7 +21,9 @@ from hf_ngpulm.decoding.graph import GraphDecoder
 from hf_ngpulm.formats.arpa import write_arpa
 from hf_ngpulm.language_model.training import train
 from hf_ngpulm.lexicon import words as lexicon_words
-from hf_ngpulm.lexicon.lazy_model import Bonuses, Grades, LazyAutomaton
+from hf_ngpulm.lexicon.lazy_model import LazyAutomaton
+from hf_ngpulm.lexicon.lazy_states import Bonuses
+from hf_ngpulm.lexicon.weights import Grades
 from hf_ngpulm.ngrams import NGramTable
 
 SENTENCES = ["a bad cab", "abba had a cab", "dad fed a bad cab", "cab", "fff a", ""]
@@ -47,13 +49,13 @@ def scores(lm, tokenizer):
 @pytest.mark.parametrize("how", [{}, {"closed_vocabulary": True}, {"unk_score_offset": -3.0, "unk_token_cost": 0.5}])
 def test_saved_and_loaded(arpa, request, kind, how, tmp_path):
     tokenizer = request.getfixturevalue(kind)
-    static, growing = both(arpa, tokenizer, **how)
-    growing.save_pretrained(tmp_path)
+    static, lazy = both(arpa, tokenizer, **how)
+    lazy.save_pretrained(tmp_path)
     loaded = NGramLM.from_pretrained(tmp_path)
     assert isinstance(loaded.automaton, LazyAutomaton)
-    assert loaded.config == growing.config
+    assert loaded.config == lazy.config
     assert loaded.pieces == static.pieces
-    assert scores(loaded, tokenizer) == scores(growing, tokenizer) == scores(static, tokenizer)
+    assert scores(loaded, tokenizer) == scores(lazy, tokenizer) == scores(static, tokenizer)
     assert torch.equal(loaded.unk_tokens, static.unk_tokens)
     assert loaded.perplexity(SENTENCES, tokenizer) == static.perplexity(SENTENCES, tokenizer)
     assert "on the fly" in (tmp_path / "README.md").read_text()
@@ -64,9 +66,9 @@ def test_bonuses_for_words(arpa, letters, texts, tmp_path):
     for composition in ("static", "on_the_fly"):
         table, words = train(texts, letters, unit="word", order=3).of_words
         made[composition] = NGramLM(lexicon_words.compose(table, words, letters, word_bonus=1.5, composition=composition))
-    static, growing = made.values()
-    growing.save_pretrained(tmp_path)
-    for lm in (growing, NGramLM.from_pretrained(tmp_path), pickle.loads(pickle.dumps(growing)), copy.deepcopy(growing)):
+    static, lazy = made.values()
+    lazy.save_pretrained(tmp_path)
+    for lm in (lazy, NGramLM.from_pretrained(tmp_path), pickle.loads(pickle.dumps(lazy)), copy.deepcopy(lazy)):
         rows = torch.tensor([letters(text)["input_ids"] for text in ("a bad cab", "fedcab ab")])
         assert torch.equal(lm.score_tokens(rows)[0], static.score_tokens(rows)[0])
         found, expected = ([score for score, _ in scores(each, letters)] for each in (lm, static))
@@ -102,53 +104,53 @@ def test_commands(arpa, letters, tmp_path):
 
 
 def test_what_needs_the_whole_says_so(arpa, letters):
-    _, growing = both(arpa, letters)
+    _, lazy = both(arpa, letters)
     with pytest.raises(ValueError, match='composition="static"'):
-        GraphDecoder(letters, growing)
+        GraphDecoder(letters, lazy)
     for call in (
-        lambda: growing.prune(3),
-        lambda: growing.to_arpa("x.arpa"),
-        lambda: NGramLM.interpolate([growing] * 2, [0.5, 0.5]),
+        lambda: lazy.prune(3),
+        lambda: lazy.to_arpa("x.arpa"),
+        lambda: NGramLM.interpolate([lazy] * 2, [0.5, 0.5]),
     ):
         with pytest.raises(ValueError, match="word-level"):
             call()
 
 
 def test_states_that_are_none(arpa, letters):
-    _, growing = both(arpa, letters)
-    for state in (-1, 1, 2 * growing.automaton.growing.num_states):
+    _, lazy = both(arpa, letters)
+    for state in (-1, 1, 2 * lazy.automaton.states.num_states):
         with pytest.raises(IndexError, match=f"state {state} in row 1"):
-            growing.scores(torch.tensor([0, state]))
+            lazy.scores(torch.tensor([0, state]))
 
 
 def test_forgetting(arpa, letters):
-    static, growing = both(arpa, letters)
+    static, lazy = both(arpa, letters)
     expected = scores(static, letters)
-    first = growing.nbytes
-    assert scores(growing, letters) == expected
-    assert growing.nbytes > first
-    growing.forget()
-    assert growing.nbytes == first
-    streams = StreamingDecoder(CTCDecoder(letters, growing, 0.5))
+    first = lazy.nbytes
+    assert scores(lazy, letters) == expected
+    assert lazy.nbytes > first
+    lazy.forget()
+    assert lazy.nbytes == first
+    streams = StreamingDecoder(CTCDecoder(letters, lazy, 0.5))
     sid = streams.open()
     with pytest.raises(RuntimeError, match="a search goes on"):
-        growing.forget()
+        lazy.forget()
     streams.close(sid)
     del streams
-    growing.forget()
-    assert scores(growing, letters) == expected
+    lazy.forget()
+    assert scores(lazy, letters) == expected
 
 
 def test_states_in_somebodys_hands_stay(arpa, letters, caplog):
     """Whoever asks the model itself may go on with the states; until it forgets them, searches don't start it anew."""
-    static, growing = both(arpa, letters)
+    static, lazy = both(arpa, letters)
     row = torch.tensor([letters("a bad c")["input_ids"]])
-    states, whole = growing.states_after(row), static.states_after(row)
-    growing.automaton.most_bytes = 0
+    states, whole = lazy.states_after(row), static.states_after(row)
+    lazy.automaton.most_bytes = 0
     logits = 3 * torch.randn(2, 30, len(letters), generator=torch.Generator().manual_seed(0))
     for _ in range(3):
-        CTCDecoder(letters, growing, 0.5, num_beams=8)(logits)
-    assert torch.equal(growing.scores(states), static.scores(whole))
+        CTCDecoder(letters, lazy, 0.5, num_beams=8)(logits)
+    assert torch.equal(lazy.scores(states), static.scores(whole))
     assert sum("must stay" in record.message for record in caplog.records) == 1
 
 
@@ -166,8 +168,8 @@ def broken(tensors, name):
 
 @pytest.mark.parametrize("kind", ["letters", "pieces"])
 def test_broken_files(arpa, request, kind, tmp_path):
-    _, growing = both(arpa, request.getfixturevalue(kind))
-    growing.save_pretrained(tmp_path)
+    _, lazy = both(arpa, request.getfixturevalue(kind))
+    lazy.save_pretrained(tmp_path)
     file = tmp_path / "model.safetensors"
     # Copies: the tensors may lie in the file, which is written anew.
     good = {name: tensor.clone() for name, tensor in load_file(file).items()}
@@ -198,13 +200,13 @@ def test_broken_files(arpa, request, kind, tmp_path):
 def kept(arpa, letters, tmp_path_factory):
     """A saved model of letters, with unknown words that are graded: its folder, config and tensors."""
     folder = tmp_path_factory.mktemp("kept")
-    _, growing = both(arpa, letters, unk_token_cost=0.0)
-    grades = Grades((1,) * growing.vocab_size, -5.0, (-1.0, -2.0, -5.0), -5.0)
-    words = dataclasses.replace(growing.config.words, context_length=1023)
+    _, lazy = both(arpa, letters, unk_token_cost=0.0)
+    grades = Grades((1,) * lazy.vocab_size, -5.0, (-1.0, -2.0, -5.0), -5.0)
+    words = dataclasses.replace(lazy.config.words, context_length=1023)
     graded = NGramLM(
         dataclasses.replace(
-            growing.parts, config=dataclasses.replace(growing.config, words=words),
-            automaton=growing.automaton.changed(Bonuses(grades=grades), words),
+            lazy.parts, config=dataclasses.replace(lazy.config, words=words),
+            automaton=lazy.automaton.changed(Bonuses(grades=grades), words.context_length),
         )
     )  # fmt: skip
     graded.save_pretrained(folder)

@@ -59,7 +59,7 @@ def test_ctc(both, settings):
         found, expected = (CTCDecoder(both.tokenizer, model, 0.6, **settings)(logits, lengths) for model in (lm, both.static))
         assert facts(found) == facts(expected)
         logits = logits.flip(1) + 0.1 * logits
-    assert len(lm.automaton.growing.composed) > 1
+    assert len(lm.automaton.states.composed) > 1
     assert lm.num_states < both.static.num_states
 
 
@@ -72,7 +72,7 @@ def test_ctc_on_the_gpu_engine(letters, settings):
     lm, logits = both.made(), outputs(letters, 1, 8, seed=3).to(device)
     found, expected = (CTCDecoder(letters, model, 0.6, engine="gpu", **settings)(logits) for model in (lm, both.static))
     assert facts(found) == facts(expected)
-    assert len(lm.automaton.growing.composed) > 1
+    assert len(lm.automaton.states.composed) > 1
 
 
 def test_several_models_weights_and_phrases(both):
@@ -106,14 +106,14 @@ def test_blocks_of_frames(both):
     for first in range(0, 30, 4):
         for stream in streams:
             stream.add(logits[:, first : first + 4])
-        before = lm.automaton.growing
+        before = lm.automaton.states
         decoders[0](logits.flip(1)[:, :9])  # another search between two blocks: the states of the first one stay
-        assert lm.automaton.growing is before
+        assert lm.automaton.states is before
     assert facts(streams[0].hypotheses()) == facts(streams[1].hypotheses())
-    before = lm.automaton.growing
+    before = lm.automaton.states
     del streams, stream
     assert facts(decoders[0](logits)) == facts(decoders[1](logits))
-    assert lm.automaton.growing is not before
+    assert lm.automaton.states is not before
 
 
 def transducers(both, engine, strategy, durations=None, **more):
@@ -136,7 +136,7 @@ def test_transducers(both, engine, strategy):
     for _ in range(2):
         assert facts(ours(inputs, mask)) == facts(theirs(inputs, mask))
         inputs = inputs.flip(1)
-    assert len(lm.automaton.growing.composed) > 1
+    assert len(lm.automaton.states.composed) > 1
 
 
 def in_streams(decoder, chunks, phrases):
@@ -177,4 +177,4 @@ def test_streams_of_transducers(both, engine, strategy, phrases):
     frames, _ = ours.model.encode(inputs, mask)
     chunks = frames.split(3, 1)
     assert in_streams(ours, chunks, phrases) == in_streams(theirs, chunks, phrases)
-    assert len(lm.automaton.growing.composed) > 1
+    assert len(lm.automaton.states.composed) > 1

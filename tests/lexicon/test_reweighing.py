@@ -14,9 +14,8 @@ from hf_ngpulm.automaton import BackoffAutomaton
 from hf_ngpulm.config.word_summary import WordSummary
 from hf_ngpulm.formats.arpa import ArpaFile
 from hf_ngpulm.language_model.training import train
-from hf_ngpulm.lexicon.reweighing import reweighed
-from hf_ngpulm.lexicon.unknowns import grade_unknown_words
-from hf_ngpulm.lexicon.word_parts import compose_spelled
+from hf_ngpulm.lexicon.composition import SpelledLM, compose_automaton
+from hf_ngpulm.lexicon.weights import Grades, grade_unknown_words, reweighed
 
 LN10 = math.log(10)
 slow_to_draw = settings(
@@ -67,7 +66,8 @@ def test_every_path(path, data):
     assume(file.words)
     spelled = data.draw(spellings(file.words))
     lexicon = spelled.lexicon(file.words)
-    automaton, num_spellings, num_contexts = compose_spelled(file.word_table(), lexicon, 0.0, 0.0)
+    parts = SpelledLM.of_table(file.word_table(), lexicon, 0.0, 0.0)
+    automaton, num_spellings, num_contexts = compose_automaton(parts), parts.trie.num_forms, parts.num_contexts
     words = WordSummary(
         len(file.words), 1, num_spellings, "keep", False, 0.0, 0.0, automaton.context_length, 0.0, num_contexts,
         lexicon.boundaries.delimiter,
@@ -82,7 +82,7 @@ def test_every_path(path, data):
     idle = data.draw(st.sampled_from([0.0, -2.5]))
     tensors = reweighed(automaton.tensors, words, spelled.vocab_size, scale, bonus, idle)
     whole = scale * (unknown + offset)
-    graded = grade_unknown_words(tensors, words, lengths, scale * unknown, charged, whole)
+    graded = grade_unknown_words(tensors, num_contexts, Grades(lengths, scale * unknown, charged, whole))
     tokens = data.draw(st.lists(st.integers(0, spelled.vocab_size - 1), max_size=12))
     row = torch.tensor([tokens], dtype=torch.int64).view(1, -1)
     expected, with_end = reference.totals(tokens)

@@ -16,8 +16,7 @@ from plain_kneser_ney import BOS, EOS, UNK, occurrences
 from hf_ngpulm.ngrams import counting
 from hf_ngpulm.ngrams.counting import NGramCounter, parse_bytes
 from hf_ngpulm.ngrams.kneser_ney import estimate
-from hf_ngpulm.ngrams.packing import Packing
-from hf_ngpulm.ngrams.steps import cpu, steps_for
+from hf_ngpulm.ngrams.steps import Packing, cpu, steps_for
 
 ENGINES = ["cpu", "reference"]
 

@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import kenlm_files
 import torch
-from growing_models import random_words
+from lazy_models import random_words
 from letters import Letters
 
 from hf_ngpulm import CTCDecoder, NGramLM

@@ -14,7 +14,7 @@ from torch import Tensor
 from ...common.batches import packed_frames
 from ...engines.choice import engine_name
 from ...fusion.fusion import RowModels, settled, widened
-from ...lexicon.lazy_search import Growth
+from ...lexicon.lazy_search import LazySearch
 from ...search import ctc_beam as beam
 from ...search import ctc_greedy as greedy
 from ...search.confidence import frame_confidence
@@ -308,10 +308,10 @@ def label_frames(
                 decoder.blank_id, models.vocab_size, decoder.repeats, decoder.engine,
             )  # fmt: skip
 
-        def replay(growth: Growth, found: greedy.GreedyLabels) -> bool:
+        def replay(lazy: LazySearch, found: greedy.GreedyLabels) -> bool:
             goes_on = found.labels == torch.cat([before[:, :1], found.labels[:, :-1]], 1)
             tokens = found.labels.masked_fill(goes_on, -1)[..., None]
-            return growth.replay(states[:, None], None, tokens.cpu().numpy(), decoder.blank_id)
+            return lazy.replay(states[:, None], None, tokens.cpu().numpy(), decoder.blank_id)
 
         return settled(models, search, replay)
     log_probs = torch.log_softmax(logits.float(), dim=-1)
@@ -340,10 +340,10 @@ def search_frames(
     unscored: Tensor,
 ) -> tuple[beam.BeamState, beam.BeamFrames]:
     """Go on with a beam search over more frames; `bonuses` and `unscored` as for `hf_ngpulm.search.ctc_beam.ctc_beam`."""
-    if models.growth is not None and engine_name(decoder.engine, logits.device) == "cpu":
+    if models.lazy is not None and engine_name(decoder.engine, logits.device) == "cpu":
         return native_beam.ctc_beam(
             models.tensors, state, logits, lengths, models.weights, bonuses, unscored, decoder.blank_id, models.vocab_size,
-            decoder.beam_threshold, decoder.blank_threshold, decoder.text_hashes(logits.shape[2], logits.device), models.growth,
+            decoder.beam_threshold, decoder.blank_threshold, decoder.text_hashes(logits.shape[2], logits.device), models.lazy,
         )  # fmt: skip
 
     def search(models: RowModels) -> tuple[beam.BeamState, beam.BeamFrames]:
@@ -363,8 +363,8 @@ def search_frames(
             decoder.text_hashes(logits.shape[2], logits.device),
         )
 
-    def replay(growth: Growth, found: tuple[beam.BeamState, beam.BeamFrames]) -> bool:
-        return growth.replay(state.lm_states, found[1].links.cpu().numpy(), found[1].labels.cpu().numpy())
+    def replay(lazy: LazySearch, found: tuple[beam.BeamState, beam.BeamFrames]) -> bool:
+        return lazy.replay(state.lm_states, found[1].links.cpu().numpy(), found[1].labels.cpu().numpy())
 
     return settled(models, search, replay)
 

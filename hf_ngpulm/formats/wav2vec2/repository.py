@@ -42,9 +42,8 @@ from ...automaton.automaton import MAX_CONTEXT_LENGTH
 from ...config.config import MODEL_TYPE
 from ...errors import NGramFormatError, TokenizerMismatchError
 from ...lexicon import compose
-from ...lexicon.lazy_model import Grades, LazyAutomaton
-from ...lexicon.reweighing import reweighed
-from ...lexicon.unknowns import grade_unknown_words
+from ...lexicon.lazy_model import LazyAutomaton
+from ...lexicon.weights import Grades, grade_unknown_words, reweighed
 from ...text.spelling import speller_of
 from ...text.vocabulary import tokenizer_of
 from .alphabet import BLANK_TOKEN_PTN, UNK_BPE_TOKEN, UNK_TOKEN, UNK_TOKEN_PTN, Alphabet
@@ -157,18 +156,17 @@ def _with_graded_unknown_words(parts: LMParts, attrs: Attrs, unknown: float) -> 
     config, automaton = parts.config, parts.automaton
     assert config.words is not None
     whole = whole_unknown_word(attrs, unknown) / attrs.alpha
-    charged = [charge / attrs.alpha for charge in charged_to_unknown_words(attrs, unknown)]
-    lengths = piece_lengths(parts)
+    charged = tuple(charge / attrs.alpha for charge in charged_to_unknown_words(attrs, unknown))
+    grades = Grades(tuple(piece_lengths(parts)), whole, charged, whole)
     spaces = -math.log(config.vocab_size) / attrs.alpha
     words = replace(config.words, context_length=MAX_CONTEXT_LENGTH)
     graded: BackoffAutomaton
     if isinstance(automaton, LazyAutomaton):
-        grades = Grades(tuple(lengths), whole, tuple(charged), whole)
-        graded = automaton.changed(automaton.bonuses._replace(delimiter=spaces, grades=grades), words)
+        graded = automaton.changed(automaton.bonuses._replace(delimiter=spaces, grades=grades), MAX_CONTEXT_LENGTH)
     else:
         start = int(automaton.starts[0])
         tensors = reweighed(automaton.tensors, config.words, config.vocab_size, delimiter=spaces, start=start)
-        tensors = grade_unknown_words(tensors, config.words, lengths, whole, charged, whole)
+        tensors = grade_unknown_words(tensors, config.words.num_contexts, grades)
         graded = automaton.with_tensors(tensors, MAX_CONTEXT_LENGTH)
     return replace(parts, config=replace(config, words=words), automaton=graded)
 

@@ -17,8 +17,8 @@ from ...automaton import LMParts
 from ...automaton.convert import MISSING_LOG_PROB
 from ...common.arguments import LARGEST_WEIGHT
 from ...errors import NGramFormatError
+from ...lexicon.composition import FORBIDDEN
 from ...lexicon.spellings import SHOWN
-from ...lexicon.word_parts import FORBIDDEN
 from ...ngrams.table import NGramTable
 from ..arpa import ArpaFile
 from ..kenlm import KenLMFile, is_kenlm_binary, read_binary

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ...engines.native import Function, Struct
 from ...engines.threads import block_bounds, in_blocks
-from ..nodes import first_children, sorting
-from ..packing import Packing, Run, TrieOrder
+from ..table import first_children, sorting
+from . import Packing, Run, TrieOrder
 from .reference import left_extensions
 
 __all__ = ["count", "discount", "left_extensions", "merge", "pack", "suffix_rows", "trie"]

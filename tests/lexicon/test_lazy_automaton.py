@@ -3,15 +3,15 @@
 import pytest
 import torch
 from arpa_models import arpa_models
-from growing_models import both_ways, random_words
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from lazy_models import both_ways, random_words
 from two_level import spellings
 
 from hf_ngpulm.automaton.pool import AutomatonPool
 from hf_ngpulm.formats.arpa import ArpaFile
-from hf_ngpulm.lexicon import lazy_pool as in_pools
-from hf_ngpulm.lexicon.lazy_search import Growth
+from hf_ngpulm.lexicon import lazy_search
+from hf_ngpulm.lexicon.lazy_search import LazySearch
 from hf_ngpulm.search import ctc_beam as beam
 from hf_ngpulm.search.ctc_beam import cpu
 
@@ -47,38 +47,39 @@ def tokens_of(batch):
 @given(st.data())
 @slow_to_draw
 def test_queries_equal_those_of_the_whole(path, data):
-    static, growing = data.draw(models(path))
+    static, lazy = data.draw(models(path))
     tokens = st.integers(-1, static.vocab_size)
     for _ in range(2):
         rows, lengths = tokens_of(data.draw(st.lists(st.lists(tokens, max_size=9), min_size=1, max_size=3)))
         bos = data.draw(st.booleans())
-        expected, found = (lm.score_tokens(rows, lengths, bos) for lm in (static, growing))
+        expected, found = (lm.score_tokens(rows, lengths, bos) for lm in (static, lazy))
         assert torch.equal(expected[0], found[0])
-        assert torch.equal(static.score_sequences(rows, lengths, bos), growing.score_sequences(rows, lengths, bos))
-        behind = [lm.states_after(rows, lengths, bos) for lm in (static, growing)]
+        assert torch.equal(static.score_sequences(rows, lengths, bos), lazy.score_sequences(rows, lengths, bos))
+        behind = [lm.states_after(rows, lengths, bos) for lm in (static, lazy)]
         for states in ((expected[1], found[1]), behind):
-            assert torch.equal(static.scores(states[0]), growing.scores(states[1]))
-            assert torch.equal(static.final_scores(states[0]), growing.final_scores(states[1]))
+            assert torch.equal(static.scores(states[0]), lazy.scores(states[1]))
+            assert torch.equal(static.final_scores(states[0]), lazy.final_scores(states[1]))
             next_tokens = torch.randint(0, static.vocab_size, states[0].shape)
-            of_all = [lm.advance(these) for lm, these in zip((static, growing), states)]
-            of_one = [lm.step(these, next_tokens) for lm, these in zip((static, growing), states)]
+            of_all = [lm.advance(these) for lm, these in zip((static, lazy), states)]
+            of_one = [lm.step(these, next_tokens) for lm, these in zip((static, lazy), states)]
             assert torch.equal(of_all[0][0], of_all[1][0])
             assert torch.equal(of_one[0][0], of_one[1][0])
             at = [parts[1].gather(1, next_tokens[:, None])[:, 0] for parts in of_all]
             for there in (at, [parts[1] for parts in of_one]):
-                assert torch.equal(static.scores(there[0]), growing.scores(there[1]))
-    growing.validate()
+                assert torch.equal(static.scores(there[0]), lazy.scores(there[1]))
+    lazy.validate()
 
 
 @given(st.data())
 @slow_to_draw
 def test_what_is_composed_is_an_automaton(path, data):
     """Arcs in order, no chain without an end, nothing outside; and what counts as finished backs off to nothing else."""
-    _, growing = data.draw(models(path))
-    for tokens in data.draw(st.lists(st.lists(st.integers(0, growing.vocab_size - 1), max_size=9), max_size=3)):
-        growing.score_sequences(*tokens_of([tokens]))
-    whole = growing.automaton.growing
-    offsets, tokens, _, targets, backoffs, _ = whole.arrays
+    _, lazy = data.draw(models(path))
+    for tokens in data.draw(st.lists(st.lists(st.integers(0, lazy.vocab_size - 1), max_size=9), max_size=3)):
+        lazy.score_sequences(*tokens_of([tokens]))
+    whole = lazy.automaton.states
+    offsets, tokens, _, targets, backoffs, _ = whole.tensors.values()
+    unfinished_states = whole.arrays["unfinished"]
     numbers = range(0, 2 * whole.num_states, 2)
     arcs = []
     for state in numbers:
@@ -87,46 +88,46 @@ def test_what_is_composed_is_an_automaton(path, data):
         assert (tokens[own][1:] > tokens[own][:-1]).all()
         assert not (targets[own] % 2).any()
         assert 0 <= targets[own].min(initial=0) <= targets[own].max(initial=0) < 2 * whole.num_states
-        unfinished, steps = whole.unfinished[state], 0
+        unfinished, steps = unfinished_states[state], 0
         while backoffs[state] != state:
             state, steps = backoffs[state], steps + 1
             assert steps <= whole.num_states
-            assert unfinished or not whole.unfinished[state]
+            assert unfinished or not unfinished_states[state]
         assert state == 0
     assert sorted(arcs) == list(range(whole.num_arcs))
 
 
 def test_parts_in_a_pool_with_others(monkeypatch):
     """Parts come when there is more, wherever there is room, and go together."""
-    monkeypatch.setattr(in_pools, "LEAST_STATES", 16)
-    monkeypatch.setattr(in_pools, "LEAST_ARCS", 16)
-    static, growing = random_words(range(2, 14))
+    monkeypatch.setattr(lazy_search, "LEAST_STATES", 16)
+    monkeypatch.setattr(lazy_search, "LEAST_ARCS", 16)
+    static, lazy = random_words(range(2, 14))
     others = [random_words(range(2, 14), seed=seed)[0] for seed in (1, 2)]
     pool = AutomatonPool(static.vocab_size, torch.device("cpu"))
     pool.add("first", others[0])
-    growing.automaton.grow_in(pool)
-    growth = Growth(pool, [growing.automaton])
+    lazy.automaton.lie_in(pool)
+    search = LazySearch(pool, [lazy.automaton])
     pool.add("second", others[1])
-    pooled = growth.growing[0]
+    pooled = search.copies[0]
     generator = torch.Generator().manual_seed(0)
     for turn in range(4):
         rows = torch.randint(0, static.vocab_size, (5, 8), generator=generator)
-        starts = torch.full((5,), pooled.start, dtype=torch.int32)
+        starts = torch.full((5,), pooled.place.start, dtype=torch.int32)
         labels = rows.to(torch.int32)[:, :, None].numpy()
-        while growth.replay(starts[:, None, None], None, labels):
+        while search.replay(starts[:, None, None], None, labels):
             pass
         lengths = torch.full((5,), 8, dtype=torch.int32)
         scores, states = torch.ops.hf_ngpulm.walk(
-            list(growth.tensors), starts, rows.to(torch.int32), lengths, static.vocab_size, "cpu"
+            list(search.tensors), starts, rows.to(torch.int32), lengths, static.vocab_size, "cpu"
         )
         assert torch.equal(scores, static.score_tokens(rows)[0])
         own = torch.from_numpy(pooled.outside(states.numpy()))
         assert torch.equal(torch.from_numpy(pooled.in_pool(own.numpy())), states)
-        assert torch.equal(growing.scores(own), static.scores(static.score_tokens(rows)[1]))
+        assert torch.equal(lazy.scores(own), static.scores(static.score_tokens(rows)[1]))
         if turn == 1:
             pool.drop("first")
     assert len(pooled.own) > 1
-    assert (pooled.outside(torch.arange(len(pool.tensors.backoff_states)).numpy()) >= 0).sum() == 2 * growing.num_states
+    assert (pooled.outside(torch.arange(len(pool.tensors.backoff_states)).numpy()) >= 0).sum() == 2 * lazy.num_states
     place = pool.places["second"]
     batch = torch.randint(0, static.vocab_size, (4, 6), generator=generator).to(torch.int32)
     starts, lengths = torch.full((4,), place.start, dtype=torch.int32), torch.full((4,), 6, dtype=torch.int32)
@@ -137,32 +138,32 @@ def test_parts_in_a_pool_with_others(monkeypatch):
 
 
 def test_engines_agree():
-    static, growing = random_words(range(2, 14), seed=4)
+    static, lazy = random_words(range(2, 14), seed=4)
     rows = torch.randint(0, static.vocab_size, (6, 9), generator=torch.Generator().manual_seed(1))
     expected, states = static.score_tokens(rows)
     for engine in ("reference", "cpu"):
-        growing.engine = static.engine = engine
-        found, own = growing.score_tokens(rows)
+        lazy.engine = static.engine = engine
+        found, own = lazy.score_tokens(rows)
         torch.testing.assert_close(found, expected)
-        torch.testing.assert_close(growing.scores(own), static.scores(states))
+        torch.testing.assert_close(lazy.scores(own), static.scores(states))
 
 
 @given(st.integers(0, 2**16), st.sampled_from([None, 13]), st.integers(2, 5), st.sampled_from([1, 3, 8]), st.integers(0, 9))
 @settings(deadline=None, max_examples=25)
 def test_a_beam_search_that_stops_goes_on_as_if_it_had_not(seed, delimiter, order, num_beams, cut):
     """In one block or two, rows of different lengths; everything it returns, to the bit."""
-    static, growing = random_words(range(2, 13), order, seed, count=60, delimiter=delimiter, vocab_size=14)
+    static, lazy = random_words(range(2, 13), order, seed, count=60, delimiter=delimiter, vocab_size=14)
     logits = 2 * torch.randn(3, 9, 15, generator=torch.Generator().manual_seed(seed))
     lengths = torch.tensor([9, 6, 0], dtype=torch.int32)
     rest = (torch.tensor([[0.8], [0.3], [0.5]]), torch.full((3,), 0.4), torch.full((3,), -2.0), 14, 14, 20.0, float("inf"))
-    growth = Growth(None, [growing.automaton])
-    found, expected = (beam.initial_state(num_beams, lm.starts.expand(3)[:, None]) for lm in (growing, static))
+    search = LazySearch(None, [lazy.automaton])
+    found, expected = (beam.initial_state(num_beams, lm.starts.expand(3)[:, None]) for lm in (lazy, static))
     for frames, part in ((logits[:, :cut], lengths.clamp(max=cut)), (logits[:, cut:], (lengths - cut).clamp(min=0))):
         expected, theirs = beam.ctc_beam(list(static.tensors), expected, frames, part, *rest, engine="cpu")
-        found, ours = cpu.ctc_beam(growth.tensors, found, frames, part, *rest, growth=growth)
+        found, ours = cpu.ctc_beam(search.tensors, found, frames, part, *rest, lazy=search)
         for name in set(found._fields) - {"lm_states"}:
             assert torch.equal(getattr(found, name), getattr(expected, name)), name
         assert torch.equal(ours.links, theirs.links)
         assert torch.equal(ours.labels, theirs.labels)
     alive = torch.maximum(found.blank_scores, found.token_scores) > -torch.inf
-    assert torch.equal(growing.scores(found.lm_states[alive][:, 0]), static.scores(expected.lm_states[alive][:, 0]))
+    assert torch.equal(lazy.scores(found.lm_states[alive][:, 0]), static.scores(expected.lm_states[alive][:, 0]))

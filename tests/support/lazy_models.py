@@ -11,25 +11,25 @@ from hf_ngpulm import NGramLM
 from hf_ngpulm.automaton import LMParts
 from hf_ngpulm.config.config import NGramLMConfig
 from hf_ngpulm.config.word_summary import WordSummary
+from hf_ngpulm.lexicon.composition import SpelledLM, compose_automaton
 from hf_ngpulm.lexicon.lazy_model import LazyAutomaton
-from hf_ngpulm.lexicon.word_parts import compose_parts, spelled_parts
 
 
 def both_ways(table, spelled: Spelled, words, offset=-10.0, cost=1.0):
     """The same model of words, composed as a whole and on the fly."""
-    parts = spelled_parts(table, spelled.lexicon(words), offset, cost)
-    automaton, _, contexts = compose_parts(parts)
+    parts = SpelledLM.of_table(table, spelled.lexicon(words), offset, cost)
+    automaton = compose_automaton(parts)
     summary = WordSummary(
         num_words=len(words), num_spelled=len(words), num_spellings=parts.trie.num_forms, case="keep",
         closed_vocabulary=offset is None, unk_score_offset=offset or 0.0, unk_token_cost=cost,
-        context_length=parts.context_length, num_contexts=contexts, delimiter=spelled.delimiter,
+        context_length=parts.context_length, num_contexts=parts.num_contexts, delimiter=spelled.delimiter,
     )  # fmt: skip
     config = NGramLMConfig(
         vocab_size=automaton.vocab_size, order=table.order, num_ngrams=table.num_ngrams, states_per_depth=(), words=summary
     )
     none = torch.zeros(0, dtype=torch.int32)
     static = NGramLM(LMParts(config, automaton, none))
-    lazy = LazyAutomaton(parts, summary, config.vocab_size)
+    lazy = LazyAutomaton(parts)
     return static, NGramLM(LMParts(config, lazy, none))
 
 

@@ -15,11 +15,13 @@ from ..automaton.tensors import AutomatonTensors
 from ..config.config import NGramLMConfig
 from ..config.word_summary import LARGEST_SCORE
 from ..errors import NGramFormatError
-from .lazy_model import Bonuses, Grades, LazyAutomaton
+from .composition import SpelledLM
+from .lazy_model import LazyAutomaton
+from .lazy_states import Bonuses
 from .spellings import Boundaries
 from .trie import build_trie, spelling_keys
+from .weights import Grades
 from .word_lm import WordLM
-from .word_parts import WordParts, parts_of_words
 
 OF_WORDS = "words."
 # Lengths of unknown words that are charged otherwise; for each there is a state with an arc for every token.
@@ -36,16 +38,16 @@ NAMES = (*(OF_WORDS + name for name in (*AutomatonTensors._fields, "starts")), *
 
 def saved_tensors(automaton: LazyAutomaton, unk_tokens: Tensor) -> dict[str, Tensor]:
     """Return the tensors that are saved, by name, see `NAMES`."""
-    parts, bonuses, words = automaton.parts, automaton.bonuses, automaton.parts.lm.automaton
+    spelled, bonuses, words = automaton.spelled, automaton.bonuses, automaton.spelled.lm.automaton
     found = {OF_WORDS + name: tensor for name, tensor in words.tensors._asdict().items()}
     found[OF_WORDS + "starts"] = words.starts
     grades = bonuses.grades
     arrays: dict[str, Any] = {
-        "word_of": parts.lm.word_of,
-        "form_of": parts.lm.form_of,
-        "spelling_offsets": parts.trie.path_offsets,
-        "spelling_tokens": parts.trie.path_tokens,
-        "begins_word": parts.boundaries.begins_word,
+        "word_of": spelled.lm.word_of,
+        "form_of": spelled.lm.form_of,
+        "spelling_offsets": spelled.trie.path_offsets,
+        "spelling_tokens": spelled.trie.path_tokens,
+        "begins_word": spelled.boundaries.begins_word,
         "bonuses": np.array([bonuses.word, bonuses.delimiter, bonuses.begins_at_start], dtype=np.float64),
         "piece_lengths": np.array([] if grades is None else grades.piece_lengths, dtype=np.int32),
         "grades": np.array([] if grades is None else [grades.scored, grades.whole, *grades.charged], dtype=np.float64),
@@ -118,8 +120,8 @@ def saved_parts(
     lm = WordLM(automaton, word_of, form_of, size)
     boundaries = Boundaries(begins, delimiter)
     offset = None if words.closed_vocabulary else words.unk_score_offset
-    parts: WordParts = parts_of_words(lm, build_trie(offsets, tokens), boundaries, offset, words.unk_token_cost)
-    required = parts.context_length, words.context_length, MAX_CONTEXT_LENGTH
+    spelled = SpelledLM.of(lm, build_trie(offsets, tokens), boundaries, offset, words.unk_token_cost)
+    required = spelled.context_length, words.context_length, MAX_CONTEXT_LENGTH
     require(sorted(required) == list(required), f"words.context_length should be from {required[0]} to {required[2]}")
     require(len(arrays["bonuses"]) == 3, "bonuses should be three numbers")
     word, spaces, begins_at_start = arrays["bonuses"].tolist()
@@ -131,5 +133,5 @@ def saved_parts(
         require(bool(good) and words.unk_token_cost == 0, "the grades of unknown words don't fit")
         grades = Grades(tuple(piece_lengths.tolist()), scored, tuple(charged), whole)
     bonuses = Bonuses(word, spaces, bool(begins_at_start), grades)
-    lazy = LazyAutomaton(parts, words, config.vocab_size, engine, bonuses)
+    lazy = LazyAutomaton(spelled._replace(context_length=words.context_length), engine, bonuses)
     return LMParts(config, lazy, tensors["unk_tokens"], pieces)

@@ -1,0 +1,97 @@
+"""A saved language model: its files in a folder or on the Hub, and its card."""
+
+from __future__ import annotations
+
+import json
+import os
+import string
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
+from safetensors.torch import save_file
+
+from ..automaton import LMParts
+from ..common.bundled import bundled
+from ..common.files import write_beside
+from ..errors import NGramFormatError
+from ..formats.safetensors import CONFIG_FILE, DIGEST, WEIGHTS_FILE, config_digest, disk_errors, tensors_of
+
+CARD_FILE = "README.md"
+
+
+def saved_files(name: str, subfolder: str | None, **hub: Any) -> tuple[Path, Path, str]:
+    """Return the config and the weights of a model in a folder or on the Hub, and what messages call it.
+
+    Args:
+        hub: what `hf_hub_download` takes besides.
+
+    Raises:
+        NGramFormatError: the folder or repo lacks one of them.
+        FileNotFoundError: there is no such folder, and no such repo that can be had.
+    """
+    where = "/".join(filter(None, (name, subfolder)))
+    files = []
+    for file in (CONFIG_FILE, WEIGHTS_FILE):
+        path = Path(name, subfolder or "", file)
+        if not os.path.isdir(name):
+            try:
+                path = Path(hf_hub_download(name, file, subfolder=subfolder, library_name="hf_ngpulm", **hub))
+            except HFValidationError:
+                raise FileNotFoundError(f"{name} is neither a folder nor the id of a Hub repo (organisation/name)") from None
+            except LocalEntryNotFoundError as error:
+                raise LocalEntryNotFoundError(
+                    f"{where}: there is no folder of this name, and no such repo in the cache; the Hub can't be reached, or "
+                    "mustn't be (local_files_only, HF_HUB_OFFLINE)"
+                ) from error
+            except EntryNotFoundError:
+                raise NGramFormatError(f"{where} isn't an n-gram language model: the repo has no {file}") from None
+        elif not path.is_file():
+            raise NGramFormatError(f"{where} isn't a saved n-gram language model: it has no {file}")
+        files.append(path)
+    return files[0], files[1], where
+
+
+def save(parts: LMParts, folder: Path, card: str | None) -> None:
+    """Write the files of a model to a folder, all of them or none; no card leaves the one that is there."""
+    tensors = tensors_of(parts)
+    config = json.dumps(parts.config.to_dict(), indent=2) + "\n"
+    metadata = {"format": "pt", DIGEST: config_digest(json.loads(config))}
+    if parts.pieces is not None:
+        metadata["pieces"] = json.dumps(parts.pieces)
+    with ExitStack() as files:  # all are written before the first, which is the last one here, takes its place
+        for name, text in ((CARD_FILE, card), (CONFIG_FILE, config)):
+            if text is not None:
+                files.enter_context(write_beside(folder / name)).write_text(text, encoding="utf-8")
+        with disk_errors(folder / WEIGHTS_FILE):
+            save_file(tensors, files.enter_context(write_beside(folder / WEIGHTS_FILE)), metadata=metadata)
+
+
+def model_card(parts: LMParts, repo_id: str, asr_model: str | None) -> str:
+    """Return the text of a model card with the model's figures filled in."""
+    config, automaton = parts.config, parts.automaton
+    total, nbytes = sum(config.num_ngrams), automaton.nbytes + parts.unk_tokens.nbytes
+    counts = ", ".join(f"{count:,}" for count in config.num_ngrams)
+    missing = {"share": "they share the probability of `<unk>`", "unk": "each has the probability of `<unk>`"}
+    score = missing.get(str(config.missing_unigrams), f"each has the log-probability {config.missing_unigrams}")
+    template = string.Template(bundled("model_cards/ngram_lm.md").read_text(encoding="utf-8"))
+    return template.substitute(
+        title=repo_id.rsplit("/", 1)[-1],
+        repo_id=repo_id,
+        asr_model=asr_model or config.tokenizer_id or "org/asr-model",
+        order=config.order,
+        tokenizer=f"`{config.tokenizer_id}`" if config.tokenizer_id else "not known: built from bare token ids",
+        fingerprint=config.tokenizer_fingerprint or "none",
+        vocab_size=f"{config.vocab_size:,}",
+        num_ngrams=f"{total:,} of {config.unit}s ({counts} of orders 1 and up)",
+        num_states=f"{automaton.num_states:,}",
+        num_arcs=f"{automaton.num_arcs:,}",
+        nbytes=f"{nbytes:,}",
+        bytes_per_ngram=f"{nbytes / total:.1f}",
+        num_missing=f"{parts.unk_tokens.numel():,}",
+        missing_unigrams="they occur in unknown words only" if config.words else score,
+        unit=config.unit,
+        training="".join(f"| {name} | {value} |\n" for name, value in config.lines()),
+    )

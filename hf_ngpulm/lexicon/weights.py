@@ -1,0 +1,141 @@
+"""Other weights for a composed automaton, without composing it anew.
+
+A composed automaton charges all of an unknown word at once, when the trie of known words loses it, and goes on for free. In a
+search that is too much for short ones, which lose to known words before these have shown how badly they fit, and too little for
+long ones, which swallow the words that follow. With `grade_unknown_words` the state of unknown words becomes one for each
+length: what a word of n characters has been charged is a function of n, and where it ends the rest is added, or given back.
+Whole texts score as before.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ..automaton.tensors import AutomatonTensors
+from ..config.word_summary import WordSummary
+
+
+class Grades(NamedTuple):
+    """What unknown words cost by their length.
+
+    Args:
+        piece_lengths: characters of each token, `[V]`.
+        scored: natural log, what an unknown word scores in an automaton that charges it at once.
+        charged: natural log, what an unknown word of 0, 1, ... characters scores until it ends; longer ones score the last.
+        whole: what it scores when it has ended, in place of `scored`.
+    """
+
+    piece_lengths: tuple[int, ...]
+    scored: float
+    charged: tuple[float, ...]
+    whole: float
+
+
+def reweighed(
+    tensors: AutomatonTensors,
+    words: WordSummary,
+    vocab_size: int,
+    scale: float = 1.0,
+    word: float = 0.0,
+    delimiter: float = 0.0,
+    start: int = -1,
+) -> AutomatonTensors:
+    """Scale the word-level model's log-probabilities, and add something to those of all words, known or not.
+
+    Weights are pushed towards the start of words (see `hf_ngpulm.lexicon.composition`), so what is added to all words of a
+    state goes to the arcs that begin a word, and nowhere else: those that leave a state in which none has begun by any token
+    but the delimiter.
+
+    Args:
+        tensors: of a composed automaton.
+        words: what is known of it.
+        vocab_size: V.
+        scale: what all weights are multiplied with.
+        word: natural log, added to each word after scaling.
+        delimiter: natural log, added to each delimiter where no word has begun, which says nothing: otherwise a search is full
+            of transcripts that are the same but for these.
+        start: a state in which it isn't.
+    """
+    contexts = words.num_contexts
+    if (word or delimiter) and not contexts:
+        raise ValueError("the language model was saved before it was written down where its words begin; compose it anew")
+    weights = scale * tensors.arc_weights
+    if word or delimiter:
+        starts = tensors.arc_tokens[: int(tensors.arc_offsets[contexts])]
+        added = torch.where(starts < vocab_size, word, 0.0)  # </s> is no word
+        if words.delimiter is not None:
+            added[starts == words.delimiter] = delimiter
+            if start >= 0:
+                arcs = slice(*tensors.arc_offsets[start : start + 2].tolist())
+                added[arcs][starts[arcs] == words.delimiter] = 0.0
+        weights[: len(starts)] += added
+    return tensors._replace(arc_weights=weights, backoff_weights=scale * tensors.backoff_weights)
+
+
+def grade_unknown_words(tensors: AutomatonTensors, unknown: int, grades: Grades) -> AutomatonTensors:
+    """Replace the state of unknown words by one for each length.
+
+    Args:
+        tensors: of a composed automaton in which unknown words cost nothing for each token.
+        unknown: the number of that state.
+    """
+    t: Any = AutomatonTensors(*(tensor.cpu().numpy() for tensor in tensors))  # type: ignore[arg-type]
+    most, scored, whole = len(grades.charged) - 1, grades.scored, grades.whole
+    lengths, charged = np.asarray(grades.piece_lengths), np.asarray(grades.charged, dtype=np.float64)
+    root, own = (slice(*t.arc_offsets[state : state + 2].tolist()) for state in (0, unknown))
+    size = own.stop - own.start
+
+    # A word of n characters is in state `unknown + n`; the states of prefixes, which back off to these, move up.
+    def moved(states: np.ndarray) -> np.ndarray:
+        return np.where(states > unknown, states + most, states)
+
+    weights, targets = t.arc_weights.astype(np.float64), moved(t.arc_targets)
+    backoffs, backoff_weights = moved(t.backoff_states), t.backoff_weights.astype(np.float64)
+    begins = np.flatnonzero(t.arc_targets[root] == unknown)
+    reached = np.minimum(lengths[t.arc_tokens[begins]], most)
+    weights[begins] += charged[reached] - scored
+    targets[begins] += reached
+    lost = np.flatnonzero(t.backoff_states == unknown)
+    reached = np.minimum(_characters(t, unknown, lengths)[lost], most)
+    backoff_weights[lost] += charged[reached] - scored
+    backoffs[lost] += reached
+
+    # Each length has the arcs of the one state that there was.
+    tokens = t.arc_tokens[own]
+    goes_on = t.arc_targets[own] == unknown
+    longer = np.minimum(np.arange(most + 1)[:, None] + np.where(goes_on, lengths[tokens % len(lengths)], 0), most)
+    end = (whole - charged)[:, None]
+    of_lengths = np.where(goes_on, charged[longer] - charged[:, None], end + weights[own])
+    to = np.where(goes_on, unknown + longer, targets[own])
+    ends = np.concatenate([t.arc_offsets[: unknown + 1], own.start + size * np.arange(1, most + 2)])
+    ends = np.concatenate([ends, t.arc_offsets[unknown + 2 :] + size * most])
+    state = slice(unknown, unknown + 1)
+    parts = [
+        (t.arc_tokens, np.tile(tokens, most + 1), own),
+        (weights, of_lengths.ravel(), own),
+        (targets, to.ravel(), own),
+        (backoffs, np.repeat(t.backoff_states[state], most + 1), state),
+        (backoff_weights, t.backoff_weights[unknown] + end.ravel(), state),
+    ]
+    joined = [ends, *(np.concatenate([old[: place.start], new, old[place.stop :]]) for old, new, place in parts)]
+    made = (torch.from_numpy(array).to(like) for array, like in zip(joined, tensors, strict=True))
+    return AutomatonTensors(*made)
+
+
+def _characters(t: Any, unknown: int, lengths: np.ndarray) -> np.ndarray:
+    """Return characters of the beginnings of words in the states under the root, int64 `[S]`."""
+    found = np.zeros(len(t.backoff_states), dtype=np.int64)
+    states = np.zeros(1, dtype=np.int64)
+    while len(states):
+        counts = t.arc_offsets[states + 1] - t.arc_offsets[states]
+        sources = np.repeat(states, counts)
+        arcs = (
+            np.arange(len(sources)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(t.arc_offsets[states], counts)
+        )
+        inside = (t.arc_targets[arcs] > unknown) & (t.arc_tokens[arcs] < len(lengths))  # </s> is no part of a word
+        states = t.arc_targets[arcs[inside]].astype(np.int64)
+        found[states] = found[sources[inside]] + lengths[t.arc_tokens[arcs[inside]]]
+    return found
