@@ -71,19 +71,14 @@ void Networks::hear(int64_t line, const float* frame, int64_t slot) {
 }
 
 void Networks::activate(float* out) const {
-  const int64_t width = networks_.width;
+  const auto each = [out, width = networks_.width](auto&& function) {
+    for (int64_t d = 0; d < width; ++d) out[d] = function(out[d]);
+  };
   switch (networks_.activation) {
-    case RELU:
-      for (int64_t d = 0; d < width; ++d) out[d] = at_least(out[d], 0.f);
-      break;
-    case TANH:
-      for (int64_t d = 0; d < width; ++d) out[d] = tanh_of(out[d]);
-      break;
-    case SIGMOID:
-      for (int64_t d = 0; d < width; ++d) out[d] = sigmoid_of(out[d]);
-      break;
-    default:
-      for (int64_t d = 0; d < width; ++d) out[d] *= sigmoid_of(out[d]);
+    case RELU: return each([](float x) { return at_least(x, 0.f); });
+    case TANH: return each([](float x) { return tanh_of(x); });
+    case SIGMOID: return each([](float x) { return sigmoid_of(x); });
+    default: return each([](float x) { return x * sigmoid_of(x); });
   }
 }
 

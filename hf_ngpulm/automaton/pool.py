@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .automaton import BackoffAutomaton
-from .tensors import AutomatonTensors, token_dtype
+from .tensors import AutomatonTensors
 
 SMALLEST = 1024  # states and arcs that there is room for at the beginning
 LARGEST = 2**31 - 1
@@ -46,14 +46,7 @@ class AutomatonPool:
         self._states, self._arcs = _Room(2), _Room()
         # Of each state whether its scores aren't right yet, on the CPU: lazy language models say so.
         self.unfinished = np.zeros(2, dtype=np.uint8)
-        self.tensors = AutomatonTensors(
-            arc_offsets=torch.zeros(3, dtype=torch.int32, device=device),
-            arc_tokens=torch.zeros(0, dtype=token_dtype(vocab_size), device=device),
-            arc_weights=torch.zeros(0, device=device),
-            arc_targets=torch.zeros(0, dtype=torch.int32, device=device),
-            backoff_states=torch.arange(2, dtype=torch.int32, device=device),
-            backoff_weights=torch.zeros(2, device=device),
-        )
+        self.tensors = AutomatonTensors.zeros(2, 0, vocab_size, device)
 
     @torch.inference_mode(False)
     def add(self, key: Hashable, automaton: BackoffAutomaton) -> Place:
@@ -112,18 +105,17 @@ class AutomatonPool:
         return first
 
     def _grow(self) -> None:
-        sizes = {"arc_offsets": self._states.size + 1} | {name: self._arcs.size for name in AutomatonTensors._fields[1:4]}
-        sizes |= {name: self._states.size for name in AutomatonTensors._fields[4:]}
-        if all(getattr(self.tensors, name).numel() >= size for name, size in sizes.items()):
+        states, arcs = self._states.size, self._arcs.size
+        grown = []
+        for tensor, size in zip(self.tensors, (states + 1, arcs, arcs, arcs, states, states)):
+            room = tensor.numel()
+            grown.append(tensor)
+            if room < size:
+                more = min(max(size, 2 * room, SMALLEST), LARGEST) - room
+                grown[-1] = torch.nn.functional.pad(tensor, (0, more))
+        if all(new is old for new, old in zip(grown, self.tensors)):
             return
-        grown = {}
-        for name, size in sizes.items():
-            old = getattr(self.tensors, name)
-            grown[name] = old
-            if old.numel() < size:
-                grown[name] = old.new_zeros(min(max(size, 2 * old.numel(), SMALLEST), LARGEST))
-                grown[name][: old.numel()] = old
-        self.tensors = AutomatonTensors(**grown)
+        self.tensors = AutomatonTensors(*grown)
         missing = self.tensors.num_states - len(self.unfinished)
         self.unfinished = np.append(self.unfinished, np.zeros(missing, dtype=np.uint8))
 

@@ -26,6 +26,13 @@ class AutomatonTensors(NamedTuple):
     backoff_states: Tensor  # int32 [S], smaller than the state itself unless it is a root
     backoff_weights: Tensor  # float32 [S], natural log
 
+    @classmethod
+    def zeros(cls, num_states: int, num_arcs: int, vocab_size: int, device: torch.device | str) -> AutomatonTensors:
+        """Return room for an automaton."""
+        sizes = (num_states + 1, num_arcs, num_arcs, num_arcs, num_states, num_states)
+        dtypes = (torch.int32, token_dtype(vocab_size), torch.float32, torch.int32, torch.int32, torch.float32)
+        return cls(*(torch.zeros(size, dtype=dtype, device=device) for size, dtype in zip(sizes, dtypes)))
+
     @property
     def num_states(self) -> int:
         return self.backoff_states.numel()

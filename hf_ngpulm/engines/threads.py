@@ -26,7 +26,6 @@ ELEMENTS_PER_THREAD = 1 << 16
 
 _Found = TypeVar("_Found")
 _Run = Callable[[int, int], _Found]
-_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 _body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
@@ -96,10 +95,12 @@ def _has_lost_threads() -> bool:
 
 
 def _in_pool(run: _Run[_Found], bounds: np.ndarray) -> list[_Found]:
-    threads = len(bounds) - 1
-    key = (os.getpid(), threads)  # a forked process needs a pool of its own
-    pool = _pools.get(key) or _pools.setdefault(key, ThreadPoolExecutor(threads, "hf_ngpulm"))
-    return list(pool.map(run, bounds[:-1], bounds[1:]))
+    return list(_pool(os.getpid(), len(bounds) - 1).map(run, bounds[:-1], bounds[1:]))
+
+
+@functools.cache  # a forked process needs a pool of its own
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, "hf_ngpulm")
 
 
 def _in_team(parallel: Callable[..., None], run: _Run[_Found], bounds: np.ndarray) -> list[_Found]:

@@ -133,18 +133,8 @@ def widened(values: Tensor, shift: int = 0) -> Tensor:
 
 def no_models(batch_size: int, device: torch.device) -> RowModels:
     """Return what decodes without a language model: M = 0."""
-    integers = torch.zeros(1, dtype=torch.int32, device=device)
-    numbers = torch.zeros(1, device=device)
-    tensors = AutomatonTensors(
-        arc_offsets=integers.repeat(2),
-        arc_tokens=integers[:0].to(torch.int16),
-        arc_weights=numbers[:0],
-        arc_targets=integers[:0],
-        backoff_states=integers,
-        backoff_weights=numbers,
-    )
     none = torch.zeros((batch_size, 0), device=device)
-    return RowModels(tensors, 0, none.to(torch.int32), none, none.to(torch.bool), 0)
+    return RowModels(AutomatonTensors.zeros(1, 0, 0, device), 0, none.to(torch.int32), none, none.to(torch.bool), 0)
 
 
 class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": lambda: None}):

@@ -17,7 +17,7 @@ from ...engines.native import Function, Struct
 from ...engines.threads import in_blocks
 from ...errors import NGramFormatError
 from ...ngrams.table import NGramTable
-from ..tensors import AutomatonTensors, token_dtype
+from ..tensors import AutomatonTensors
 from .reference import Automaton, check_arcs
 
 # Runs of n-grams that a thread takes at a time; fewer aren't worth a second thread.
@@ -70,9 +70,8 @@ def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: fl
     num_states, num_arcs = sum(map(sum, states)), table.vocab_size + 1 + sum(map(sum, arcs))
     check_arcs(num_arcs)
 
-    tensors = _empty_tensors(num_states, num_arcs, table.vocab_size)
-    tensors.arc_offsets[0], tensors.arc_offsets[-1] = 0, num_arcs
-    tensors.backoff_states[0], tensors.backoff_weights[0] = 0, 0.0
+    tensors = AutomatonTensors.zeros(num_states, num_arcs, table.vocab_size, "cpu")
+    tensors.arc_offsets[-1] = num_arcs
     first_states = _starts(states, 0)
     for n in range(1, table.order):
         arguments = (trie, _backoffs(table, n), nodes[n][0], tensors.backoff_states, tensors.backoff_weights)
@@ -83,14 +82,11 @@ def build(table: NGramTable, possible: Tensor, unk_tokens: Tensor, unk_share: fl
     share = float(np.float32(unk_share))
     writer = ArcWriter(
         **{name: getattr(tensors, name) for name in ("arc_offsets", "arc_tokens", "arc_weights", "arc_targets")},
-        unk_tokens=unk_tokens,
-        num_unk_tokens=unk_tokens.numel(),
-        start_state=start_state,
-        token_bytes=tensors.arc_tokens.element_size(),
-        share=share,
+        unk_tokens=unk_tokens, num_unk_tokens=unk_tokens.numel(), start_state=start_state,
+        token_bytes=tensors.arc_tokens.element_size(), share=share,
         # As the definition adds 0 * share to the other arcs, which turns a weight of -0 into one of 0 where the share is 0.
         no_share=0.0 * share if unk_tokens.numel() else -0.0,
-    )
+    )  # fmt: skip
     first_arcs = _starts(arcs, table.vocab_size + 1)
     for n in range(1, table.order):
         of_order = (table.orders[n].log_probs.contiguous(), nodes[n + 1][0])
@@ -145,20 +141,6 @@ def _fill_trie(table: NGramTable, nodes: list[tuple[int, int]], trie: NGramTrie,
 
 def _backoffs(table: NGramTable, n: int) -> Tensor:
     return table.orders[n - 1].backoffs.contiguous()
-
-
-def _empty_tensors(num_states: int, num_arcs: int, vocab_size: int) -> AutomatonTensors:
-    def empty(size: int, dtype: torch.dtype) -> Tensor:
-        return torch.empty(size, dtype=dtype, device="cpu")
-
-    return AutomatonTensors(
-        arc_offsets=empty(num_states + 1, torch.int32),
-        arc_tokens=empty(num_arcs, token_dtype(vocab_size)),
-        arc_weights=empty(num_arcs, torch.float32),
-        arc_targets=empty(num_arcs, torch.int32),
-        backoff_states=empty(num_states, torch.int32),
-        backoff_weights=empty(num_states, torch.float32),
-    )
 
 
 def _starts(sizes: list[list[int]], first: int) -> list[list[int]]:

@@ -79,33 +79,28 @@ class Beam:
     """
 
     def __init__(self, batch_size: int, num_beams: int, num_automata: int, classes: int, has_lines: bool) -> None:
-        shape = (batch_size, num_beams)
-        self.scores = np.full(shape, -np.inf)
-        self.acoustic_scores = self.scores.copy()
-        self.times = np.zeros(shape, dtype=np.int64)
-        self.symbols = np.zeros(shape, dtype=np.int64)
-        self.sizes = np.zeros(shape, dtype=np.int64)
-        self.last_tokens = np.full(shape, -1, dtype=np.int64)
-        self.hashes = np.full(shape, FIRST_HASH, dtype=np.int64)
-        self.parent_hashes = np.zeros(shape, dtype=np.int64)
-        self.slots = np.zeros(shape, dtype=np.int64)
+        shape, slots = (batch_size, num_beams), SLOTS * num_beams
+        self.scores, self.acoustic_scores = np.full(shape, -np.inf), np.full(shape, -np.inf)
+        self.times, self.symbols, self.sizes, self.last_tokens, self.hashes, self.parent_hashes, self.slots = (
+            np.zeros(shape, dtype=np.int64) for _ in range(7)
+        )
         self.lm_states = np.zeros((*shape, num_automata), dtype=np.int32)
         self.lm_scores = np.zeros((*shape, num_automata), dtype=np.float32)
-        self.lines = np.empty((SLOTS * batch_size * num_beams if has_lines else 0, classes), dtype=np.float32)
+        self.lines = np.empty((batch_size * slots if has_lines else 0, classes), dtype=np.float32)
         self.bad_frames = np.full(batch_size, -1, dtype=np.int64)
-        self.slot_hashes = np.zeros((batch_size, SLOTS * num_beams), dtype=np.int64)
-        self.slot_sizes = np.full(self.slot_hashes.shape, -1, dtype=np.int64)
-        self.slot_uses = np.zeros((batch_size, SLOTS * num_beams + 1), dtype=np.int64)
+        self.slot_hashes, self.slot_sizes, self.slot_uses = (
+            np.zeros((batch_size, size), dtype=np.int64) for size in (slots, slots, slots + 1)
+        )
 
     def begin(self, rows: np.ndarray, lm_states: np.ndarray) -> None:
         """Begin with one hypothesis without tokens in each of some rows; their LMs are in states `[N, M]`."""
         self.scores[rows] = self.acoustic_scores[rows] = -np.inf
         self.scores[rows, 0] = self.acoustic_scores[rows, 0] = 0.0
-        for zeros in (self.times, self.symbols, self.sizes, self.parent_hashes, self.slots, self.lm_scores):
+        for zeros in (self.times, self.symbols, self.sizes, self.parent_hashes, self.slots, self.lm_scores, self.slot_uses):
             zeros[rows] = 0
         self.last_tokens[rows], self.hashes[rows], self.bad_frames[rows] = -1, FIRST_HASH, -1
         self.lm_states[rows] = lm_states[:, None]
-        self.slot_hashes[rows, 0], self.slot_sizes[rows], self.slot_uses[rows] = FIRST_HASH, -1, 0
+        self.slot_hashes[rows, 0], self.slot_sizes[rows] = FIRST_HASH, -1
         self.slot_sizes[rows, 0] = 0
 
     def forget(self, rows: np.ndarray) -> None:
