@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -125,23 +126,19 @@ def evaluate(
     return evaluation
 
 
+@dataclass
 class _Run:
     """The work of one process."""
 
-    def __init__(
-        self,
-        recogniser: Recogniser,
-        recordings: Recordings,
-        batch_size: int,
-        report: Report,
-        progress: Callable[[int], Any] | None,
-    ) -> None:
-        self.recogniser, self.recordings, self.batch_size = recogniser, recordings, batch_size
-        self.report, self.progress = report, progress
-        self.begin = time.perf_counter()
-        self.warm_up: float | None = None
-        self.waiting = 0.0
-        self.resumed = False
+    recogniser: Recogniser
+    recordings: Recordings
+    batch_size: int
+    report: Report
+    progress: Callable[[int], Any] | None
+    begin: float = field(default_factory=time.perf_counter)
+    warm_up: float | None = None
+    waiting: float = 0.0
+    resumed: bool = False
 
     def of_all(self) -> Records:
         """Return records of all recordings."""
@@ -151,14 +148,6 @@ class _Run:
         """Return records of all recordings, those of this process's batches and those of files; None but in the first
         process."""
         watch = Watch(parts, size) if rank == 0 else None
-        is_done = parts.output.exists()
-        if not is_done:
-            parts.open()
-            if is_done := parts.output.exists():  # the first process has put all together in the meantime
-                parts.leave()
-        if is_done:
-            self.resumed = True
-            return _saved(parts) if rank == 0 else None
         found: Records = {}
 
         def look() -> bool:
@@ -166,10 +155,17 @@ class _Run:
                 found.setdefault(record["number"], record)
             return len(found) == len(self.recordings)
 
+        is_done = parts.output.exists()
+        if not is_done:
+            look()  # results of other settings are refused before anything is written beside them
+            parts.open()
+            if is_done := parts.output.exists():  # the first process has put all together in the meantime
+                parts.leave()
+        self.resumed = is_done or bool(found)
+        if is_done:
+            return _saved(parts) if rank == 0 else None
+        done = set(found)
         try:
-            look()
-            self.resumed = bool(found)
-            done = set(found)
             every = enumerate(self._batches())
             self._of((numbers for i, numbers in every if i % size == rank and not done.issuperset(numbers)), parts)
         finally:

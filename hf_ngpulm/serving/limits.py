@@ -77,11 +77,7 @@ class PhraseBudget:
     """
 
     def __init__(
-        self,
-        limits: Limits,
-        contexts: int = 1,
-        within: PhraseBudget | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, limits: Limits, contexts: int = 1, within: PhraseBudget | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.limits, self.contexts, self.within = limits, contexts, within
         self._clock = clock
