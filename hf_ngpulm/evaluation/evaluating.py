@@ -141,7 +141,6 @@ class _Run:
     resumed: bool = False
 
     def of_all(self) -> Records:
-        """Return records of all recordings."""
         return self._of(self._batches())
 
     def of_share(self, parts: Parts, rank: int, size: int) -> Records | None:
@@ -258,9 +257,6 @@ def device_and_dtype(device: str | None, dtype: Any) -> tuple[str, dict[str, Any
     Args:
         device: None is the GPU of this process if there is one.
         dtype: a torch dtype or its name; None is float32 on a CPU, else what the model was saved in.
-
-    Raises:
-        ValueError: a name of no floating-point dtype.
     """
     if device is None:
         device = f"cuda:{local_rank() % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"

@@ -84,13 +84,7 @@ def _first_of(name: str, default: str) -> str:
 
 
 class Parts:
-    """The files of one evaluation.
-
-    Args:
-        output: the file that all results will go to; the parts lie beside it.
-        settings: what results depend on; those of other settings are never mixed in.
-        rank: of this process.
-    """
+    """The files of one evaluation, beside the `output` that all results will go to; of other `settings` none are mixed in."""
 
     def __init__(self, output: str | os.PathLike[str], settings: dict[str, Any], rank: int = 0) -> None:
         self.output, self.settings = Path(output), settings
@@ -104,12 +98,7 @@ class Parts:
         return self.folder / f"{rank:05}.jsonl"
 
     def found(self) -> Iterator[dict[str, Any]]:
-        """Yield what has come into any of the files since the last call.
-
-        Raises:
-            SettingsMismatchError: a file is of other settings.
-            ValueError: a file is no such part.
-        """
+        """Yield what has come into any of the files since the last call; those of other settings are refused."""
         for path in sorted(self.folder.glob("[0-9]*.jsonl")) if self.folder.is_dir() else ():
             begin = self._read.get(path, 0)
             with open(path, "rb") as file:
@@ -172,7 +161,6 @@ class Parts:
         os.utime(self.path)  # others see by that that it has begun
 
     def close(self) -> None:
-        """Let go of this process's file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -191,13 +179,7 @@ class Parts:
 
 
 class Watch:
-    """The first process's look at whether others run.
-
-    Args:
-        parts: of this process.
-        size: of all processes.
-        patience: seconds, see `PATIENCE`.
-    """
+    """The first process's look at whether others run; `patience` is in seconds, see `PATIENCE`."""
 
     def __init__(self, parts: Parts, size: int, patience: float = PATIENCE) -> None:
         self.patience, self.local = patience, local_size(size) if fcntl is not None else 0
@@ -206,11 +188,7 @@ class Watch:
         self._seen = {rank: (changed, time.monotonic()) for rank, changed in self._before.items()}
 
     def wait(self, complete: Callable[[], bool], remedy: str) -> None:
-        """Wait until all is done.
-
-        Raises:
-            WorkerLostError: it never will be, as another process has died or failed.
-        """
+        """Wait until all is done, or raise `WorkerLostError`: it never will be, as another process has died or failed."""
         while not complete():
             lost = [(rank, why) for rank in self._paths if (why := self._lost(rank))]
             # Between the look at the results and that at the locks more may have come.

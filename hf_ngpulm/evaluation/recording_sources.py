@@ -132,31 +132,34 @@ def _unique(name: str, taken: set[str]) -> str:
 
 
 def _rows_of(path: Path) -> Iterator[Row]:
-    if path.suffix.lower() in TABLES:
-        yield from _rows_of_table(path)
-        return
+    kind = _rows_of_table if path.suffix.lower() in TABLES else _rows_of_json
+    for place, values in kind(path):
+        where = f"{path}, {place}"
+        if not isinstance(values, dict):
+            raise ValueError(f"{where}: expected an object with the audio and its transcript, got {str(values)[:60]!r}")
+        yield Row(values, where, path.parent)
+
+
+def _rows_of_json(path: Path) -> Iterator[tuple[str, Any]]:
     lines = numbered_lines(str(path), None)
     for number, line in lines:
-        where = f"{path}, line {number}"
         if number == 1 and line.lstrip().startswith("["):
             text = line + "".join(following for _, following in lines)
-            entries = enumerate(_json(text, str(path)), start=1)
-            yield from (Row(_object(values, f"{path}, entry {i}"), f"{path}, entry {i}", path.parent) for i, values in entries)
+            yield from ((f"entry {i}", values) for i, values in enumerate(_json(text, str(path)), start=1))
             return
-        yield Row(_object(_json(line, where), where), where, path.parent)
+        yield f"line {number}", _json(line, f"{path}, line {number}")
 
 
-def _rows_of_table(path: Path) -> Iterator[Row]:
+def _rows_of_table(path: Path) -> Iterator[tuple[str, Any]]:
     # Within tab-separated values quotes are what they are in the text.
     kind: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix.lower() == ".tsv" else {}
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, **kind)
             for row in reader:
-                where = f"{path}, line {reader.line_num}"
                 if None in row or None in row.values():
-                    raise ValueError(f"{where}: not as many fields as the header has")
-                yield Row(row, where, path.parent)
+                    raise ValueError(f"{path}, line {reader.line_num}: not as many fields as the header has")
+                yield f"line {reader.line_num}", row
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: can't be read as a table: {error}") from None
 
@@ -166,12 +169,6 @@ def _json(text: str, where: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise ValueError(f"{where}: not JSON: {error}") from None
-
-
-def _object(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{where}: expected an object with the audio and its transcript, got {str(value)[:60]!r}")
-    return value
 
 
 def _recording(row: Row, fields: Fields, root: Path | None = None) -> Recording:

@@ -30,14 +30,7 @@ class Connection:
     """Carries a client's messages to the engine, and what the engine says to the client.
 
     Two tasks: one reads, and waits while too much of the client's audio waits to be decoded, so that the network slows the
-    client down; one writes. Of partials only the latest is sent.
-
-    Args:
-        ws: the websocket, prepared.
-        engine: shared by all.
-        limits: see `Limits`.
-        transport: what is cut off when the client doesn't read.
-        budget: the client's own, if not a full one.
+    client down; one writes. Of partials only the latest is sent. The transport is cut off when the client doesn't read.
     """
 
     def __init__(

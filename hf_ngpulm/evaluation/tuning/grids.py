@@ -23,11 +23,8 @@ def grid_values(name: str, values: str | float | Iterable[float]) -> tuple[float
     """Return the values of a grid, ascending.
 
     Args:
-        name: of the weight, such as "lm_weight".
+        name: of the weight, such as "lm_weight", for which `hf_ngpulm.config.tuned` says what is right.
         values: numbers; or a text: "0:2:0.1" (from, to, step), "0.2,0.5,1", or both, such as "0:1:0.5,2".
-
-    Raises:
-        ValueError: no grid, values that aren't finite, or weights below 0 (but for `beta`): says which and what would be right.
     """
     example = 'such as "0:2:0.1" (from, to, step), "0.2,0.5,1", or numbers'
     if isinstance(values, str):
@@ -98,7 +95,6 @@ class GridSearch:
 
     @property
     def most_settings(self) -> int:
-        """Return how many settings are tried at most."""
         axes = len(self.swept)
         sizes = [len(self.grids[axis]) for axis in self.swept]
         if self.joint:
