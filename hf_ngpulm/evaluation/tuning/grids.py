@@ -82,16 +82,13 @@ class GridSearch:
         self.names = tuple(grids)
         self.grids = tuple(grids.values())
         self.swept = [axis for axis, values in enumerate(self.grids) if len(values) > 1]
+        self.joint = len(self.swept) <= JOINT
         self.refine, self.extend = refine, extend
         # Of each grid the value closest to where the decoder stands, or else the one in the middle.
         self.start = tuple(
             values[len(values) // 2] if start.get(name) is None else min(values, key=lambda value: abs(value - start[name]))
             for name, values in grids.items()
         )
-
-    @property
-    def joint(self) -> bool:
-        return len(self.swept) <= JOINT
 
     @property
     def most_settings(self) -> int:
@@ -127,7 +124,7 @@ class GridSearch:
         else:
             best = self.start
             for _, axis in itertools.product(range(CYCLES), self.swept):
-                best = best_with(_with(best, {axis: value}) for value in self.grids[axis])
+                best = best_with(_combined(best, {axis: self.grids[axis]}))
         for _ in range(EXTENSIONS if self.extend else 0):
             beyond = {axis: values for axis in self.swept if (values := self._beyond(axis, best, known))}
             if not beyond:
@@ -164,12 +161,9 @@ class GridSearch:
         return _combined(best, values)
 
 
-def _with(setting: Setting, values: Mapping[int, float]) -> Setting:
-    return tuple(values.get(axis, value) for axis, value in enumerate(setting))
-
-
-def _combined(setting: Setting, values: Mapping[int, list[float]]) -> Iterable[Setting]:
-    return (_with(setting, dict(zip(values, chosen))) for chosen in itertools.product(*values.values()))
+def _combined(setting: Setting, values: Mapping[int, Iterable[float]]) -> Iterable[Setting]:
+    """Return a setting with values of some weights in place of its own, in all combinations."""
+    return itertools.product(*(values.get(axis, (value,)) for axis, value in enumerate(setting)))
 
 
 def _on(axis: int, settings: Iterable[Setting]) -> list[float]:
