@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from .loading import ahead, batches, steps
 from .processes import Parts, Watch, fingerprint_of, local_rank, rank_and_size
 from .recognition import LONGEST, Heard, Recogniser, Step
 from .recording_sources import read_recordings
-from .recordings import Recording, Recordings
+from .recordings import Recording, Recordings, listed
 from .results import Clock, Evaluation, Scores, Utterance, read_results, summary_path
 
 FORMAT = 1  # of what is kept of an evaluation; results of another one are no part of this
@@ -234,10 +233,7 @@ def _recordings(data: Any) -> Recordings:
     rows = list(data)
     if not rows or not all(isinstance(row, Recording) for row in rows):
         raise ValueError(f"data should be recordings, or what read_recordings takes, got {str(rows)[:60]}")
-    told = [
-        [row.id, row.offset, row.duration, str(row.audio) if isinstance(row.audio, Path) else len(row.audio)] for row in rows
-    ]
-    return Recordings("data", rows, fingerprint_of({"recordings": told}))
+    return listed("data", rows)
 
 
 def load_pipeline(model: str, device: str | None = None, dtype: Any = None, **settings: Any) -> Any:
