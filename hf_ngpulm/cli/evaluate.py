@@ -15,7 +15,7 @@ from ..evaluation import WorkerLostError, evaluating, read_recordings
 from ..evaluation.processes import launched_alone, rank_and_size
 from ..evaluation.results import EDITS, Compared, Evaluation, read_results
 from . import options
-from .models import load_recogniser, normalisation_of, read_phrases
+from .models import load_recogniser, normalisation_of, phrases_and_entities
 from .output import print_json, print_line, print_table, tell
 
 UNREADABLE = 3  # exit status if some audio couldn't be read
@@ -73,8 +73,7 @@ def evaluate(
     recordings = read_recordings(data, **vars(fields))
     if num_threads is not None:
         torch.set_num_threads(num_threads)
-    from_entities = options.FROM_ENTITIES in (boosting.phrases or ())
-    common = read_phrases([phrase for phrase in boosting.phrases or () if phrase != options.FROM_ENTITIES])
+    common, from_entities = phrases_and_entities(boosting.phrases)
     settings = options.given(decoding, beta=beta, ilm_weight=ilm_weight, phrase_weight=boosting.phrase_weight)
     if common or from_entities:
         settings["phrases"] = common

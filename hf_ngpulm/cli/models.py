@@ -15,7 +15,7 @@ from ..evaluation.evaluating import load_pipeline
 from ..formats.kenlm import is_kenlm_binary
 from ..language_model.loading import load_language_model
 from ..language_model.model import NGramLM
-from .options import Chunks, Decoding, given
+from .options import FROM_ENTITIES, Chunks, Decoding, given
 
 NORMALISATIONS = {"none": None, "basic": "whisper", "english": "whisper-en"}
 _LIKE_A_FILE = re.compile(r"\.(txt|tsv|csv|jsonl?|lst|list)$", re.IGNORECASE)
@@ -98,6 +98,11 @@ def warm_up(recognizer: StreamingRecognizer) -> None:
     sid = recognizer.open()
     recognizer.push(sid, noise.astype(np.float32))
     recognizer.close(sid)
+
+
+def phrases_and_entities(given: Sequence[str] | None) -> tuple[list[str], bool]:
+    """Return the phrases that all recordings have, and whether each has its own entities besides."""
+    return read_phrases([text for text in given or [] if text != FROM_ENTITIES]), FROM_ENTITIES in (given or [])
 
 
 def read_phrases(given: Sequence[str] | None) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -67,10 +67,8 @@ def stream(
 
 def _until_interrupted(pieces: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
     """Yield pieces until Ctrl-C, which ends the audio and not the command."""
-    try:
+    with suppress(KeyboardInterrupt):
         yield from pieces
-    except KeyboardInterrupt:
-        return
 
 
 def _events(recognizer: StreamingRecognizer, pieces: Iterable[np.ndarray], context: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -100,7 +100,11 @@ def train(
         lm.save_pretrained(output)
         bar.update()
         if arpa is not None:
-            _write_arpa(lm, training, arpa)
+            if training.of_words is None:
+                lm.to_arpa(arpa)
+            else:
+                table, spelled = training.of_words
+                write_arpa(table, arpa, "piece", spelled)
     _show(lm, training, output, time.perf_counter() - begin, as_json)
 
 
@@ -112,14 +116,6 @@ def _validation(inputs: list[str], field: str | None, split: str, are_ids: bool)
     for ids, lengths in read_ids(inputs):
         for end, size in zip(lengths.cumsum().tolist(), lengths.tolist()):
             yield ids[end - size : end].tolist()
-
-
-def _write_arpa(lm: NGramLM, training: Training, path: str) -> None:
-    if training.of_words is None:
-        lm.to_arpa(path)
-    else:
-        table, spelled = training.of_words
-        write_arpa(table, path, "piece", spelled)
 
 
 def _thresholds(text: str) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from ..evaluation import TuningPoint, TuningResult, read_recordings, tune_weight
 from ..evaluation.results import EDITS
 from . import options
 from .evaluate import end_if_unreadable
-from .models import load, load_recogniser, normalisation_of, read_phrases
+from .models import load, load_recogniser, normalisation_of, phrases_and_entities
 from .output import percent, print_json, print_line, print_table, tell
 
 MOST_SHOWN = 24
@@ -91,11 +91,12 @@ def tune(
     if search.lm is not None:
         # Any weight: one that was tuned before plays no part.
         settings |= {"lm": load(search.lm, model), "lm_weight": 0.5}
-    if phrases == [options.FROM_ENTITIES]:
+    common, from_entities = phrases_and_entities(phrases)
+    if from_entities:
         recordings = [recording for recording in recordings if recording.text is not None]
-        settings["phrases"] = [list(recording.entities) or None for recording in recordings]
-    elif phrases:
-        settings["phrases"] = read_phrases(phrases)
+        settings["phrases"] = [[*common, *recording.entities] or None for recording in recordings]
+    elif common:
+        settings["phrases"] = common
     result = tune_weights(
         load_recogniser(model, device, **settings), recordings, **vars(grids), by=by,
         normalise=normalisation_of(normalise), refine=refine, held_out=held_out, batch_size=batch_size, memory=memory,

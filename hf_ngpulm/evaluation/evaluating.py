@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from .loading import ahead, batches, steps
 from .processes import Parts, Watch, fingerprint_of, local_rank, rank_and_size
 from .recognition import LONGEST, Heard, Recogniser, Step
 from .recording_sources import read_recordings
-from .recordings import Recording, Recordings
+from .recordings import Recording, Recordings, listed
 from .results import Clock, Evaluation, Scores, Utterance, read_results, summary_path
 
 FORMAT = 1  # of what is kept of an evaluation; results of another one are no part of this
@@ -125,40 +125,27 @@ def evaluate(
     return evaluation
 
 
+@dataclass
 class _Run:
     """The work of one process."""
 
-    def __init__(
-        self,
-        recogniser: Recogniser,
-        recordings: Recordings,
-        batch_size: int,
-        report: Report,
-        progress: Callable[[int], Any] | None,
-    ) -> None:
-        self.recogniser, self.recordings, self.batch_size = recogniser, recordings, batch_size
-        self.report, self.progress = report, progress
-        self.begin = time.perf_counter()
-        self.warm_up: float | None = None
-        self.waiting = 0.0
-        self.resumed = False
+    recogniser: Recogniser
+    recordings: Recordings
+    batch_size: int
+    report: Report
+    progress: Callable[[int], Any] | None
+    begin: float = field(default_factory=time.perf_counter)
+    warm_up: float | None = None
+    waiting: float = 0.0
+    resumed: bool = False
 
     def of_all(self) -> Records:
-        """Return records of all recordings."""
         return self._of(self._batches())
 
     def of_share(self, parts: Parts, rank: int, size: int) -> Records | None:
         """Return records of all recordings, those of this process's batches and those of files; None but in the first
         process."""
         watch = Watch(parts, size) if rank == 0 else None
-        is_done = parts.output.exists()
-        if not is_done:
-            parts.open()
-            if is_done := parts.output.exists():  # the first process has put all together in the meantime
-                parts.leave()
-        if is_done:
-            self.resumed = True
-            return _saved(parts) if rank == 0 else None
         found: Records = {}
 
         def look() -> bool:
@@ -166,10 +153,17 @@ class _Run:
                 found.setdefault(record["number"], record)
             return len(found) == len(self.recordings)
 
+        is_done = parts.output.exists()
+        if not is_done:
+            look()  # results of other settings are refused before anything is written beside them
+            parts.open()
+            if is_done := parts.output.exists():  # the first process has put all together in the meantime
+                parts.leave()
+        self.resumed = is_done or bool(found)
+        if is_done:
+            return _saved(parts) if rank == 0 else None
+        done = set(found)
         try:
-            look()
-            self.resumed = bool(found)
-            done = set(found)
             every = enumerate(self._batches())
             self._of((numbers for i, numbers in every if i % size == rank and not done.issuperset(numbers)), parts)
         finally:
@@ -239,10 +233,7 @@ def _recordings(data: Any) -> Recordings:
     rows = list(data)
     if not rows or not all(isinstance(row, Recording) for row in rows):
         raise ValueError(f"data should be recordings, or what read_recordings takes, got {str(rows)[:60]}")
-    told = [
-        [row.id, row.offset, row.duration, str(row.audio) if isinstance(row.audio, Path) else len(row.audio)] for row in rows
-    ]
-    return Recordings("data", rows, fingerprint_of({"recordings": told}))
+    return listed("data", rows)
 
 
 def load_pipeline(model: str, device: str | None = None, dtype: Any = None, **settings: Any) -> Any:
@@ -262,9 +253,6 @@ def device_and_dtype(device: str | None, dtype: Any) -> tuple[str, dict[str, Any
     Args:
         device: None is the GPU of this process if there is one.
         dtype: a torch dtype or its name; None is float32 on a CPU, else what the model was saved in.
-
-    Raises:
-        ValueError: a name of no floating-point dtype.
     """
     if device is None:
         device = f"cuda:{local_rank() % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"

@@ -26,10 +26,9 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-# Seconds in which a process opens its file, from the time on at which the first one begins: until then the file may be of an
-# earlier run, and shared folders may show changes late. Where there are no locks, a process from which nothing new has come for
-# so long is lost.
-PATIENCE = 120.0
+# Seconds without anything new from a process after which it is lost, if its lock tells nothing: it has yet to open its file
+# (which may be of an earlier run), or runs on another machine, and not all shared folders show the locks of others.
+PATIENCE = 300.0
 
 
 class WorkerLostError(RuntimeError):
@@ -44,6 +43,7 @@ class SettingsMismatchError(ValueError):
 _NAMES = {
     "RANK": ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK"),
     "WORLD_SIZE": ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"),
+    "LOCAL_WORLD_SIZE": ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"),
     "LOCAL_RANK": ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK"),
 }
 
@@ -66,6 +66,12 @@ def local_rank() -> int:
     return int(rank) if rank.isdecimal() else 0
 
 
+def local_size(size: int) -> int:
+    """Return how many of all processes are on this machine; all, if nothing says that."""
+    local = _first_of("LOCAL_WORLD_SIZE", str(size))
+    return int(local) if local.isdecimal() else size
+
+
 def launched_alone() -> bool:
     """Return whether `accelerate launch --num_processes N` has started a single process: without a GPU it needs --multi_gpu,
     too."""
@@ -78,13 +84,7 @@ def _first_of(name: str, default: str) -> str:
 
 
 class Parts:
-    """The files of one evaluation.
-
-    Args:
-        output: the file that all results will go to; the parts lie beside it.
-        settings: what results depend on; those of other settings are never mixed in.
-        rank: of this process.
-    """
+    """The files of one evaluation, beside the `output` that all results will go to; of other `settings` none are mixed in."""
 
     def __init__(self, output: str | os.PathLike[str], settings: dict[str, Any], rank: int = 0) -> None:
         self.output, self.settings = Path(output), settings
@@ -98,12 +98,7 @@ class Parts:
         return self.folder / f"{rank:05}.jsonl"
 
     def found(self) -> Iterator[dict[str, Any]]:
-        """Yield what has come into any of the files since the last call.
-
-        Raises:
-            SettingsMismatchError: a file is of other settings.
-            ValueError: a file is no such part.
-        """
+        """Yield what has come into any of the files since the last call; those of other settings are refused."""
         for path in sorted(self.folder.glob("[0-9]*.jsonl")) if self.folder.is_dir() else ():
             begin = self._read.get(path, 0)
             with open(path, "rb") as file:
@@ -166,7 +161,6 @@ class Parts:
         os.utime(self.path)  # others see by that that it has begun
 
     def close(self) -> None:
-        """Let go of this process's file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -185,25 +179,16 @@ class Parts:
 
 
 class Watch:
-    """Looks at whether other processes run.
-
-    Args:
-        parts: of this process.
-        size: of all processes.
-        patience: seconds, see `PATIENCE`.
-    """
+    """The first process's look at whether others run; `patience` is in seconds, see `PATIENCE`."""
 
     def __init__(self, parts: Parts, size: int, patience: float = PATIENCE) -> None:
-        self.patience, self._made = patience, time.monotonic()
+        self.patience, self.local = patience, local_size(size) if fcntl is not None else 0
         self._paths = {rank: parts.path_of(rank) for rank in range(1, size)}
         self._before = {rank: _changed(path) for rank, path in self._paths.items()}
+        self._seen = {rank: (changed, time.monotonic()) for rank, changed in self._before.items()}
 
     def wait(self, complete: Callable[[], bool], remedy: str) -> None:
-        """Wait until all is done.
-
-        Raises:
-            WorkerLostError: it never will be, as another process has died or failed.
-        """
+        """Wait until all is done, or raise `WorkerLostError`: it never will be, as another process has died or failed."""
         while not complete():
             lost = [(rank, why) for rank in self._paths if (why := self._lost(rank))]
             # Between the look at the results and that at the locks more may have come.
@@ -214,13 +199,15 @@ class Watch:
 
     def _lost(self, rank: int) -> str | None:
         """Say why nothing more is to be expected of a process, None if something is."""
-        path, now = self._paths[rank], _changed(self._paths[rank])
-        has_begun = now is not None and now != self._before[rank]
-        if not has_begun and time.monotonic() - self._made < self.patience:
-            return None  # nor is its lock tried, which it may just be taking
-        if now is not None and (_is_locked(path) if fcntl is not None else time.time() - now < self.patience):
+        changed, now = _changed(self._paths[rank]), time.monotonic()
+        if changed != self._seen[rank][0]:
+            self._seen[rank] = changed, now
+        is_quiet = now - self._seen[rank][1] > self.patience
+        has_begun = rank < self.local and changed not in (None, self._before[rank])
+        # The lock of a process that hasn't begun isn't tried: it may just be taking it.
+        if not (is_quiet or has_begun) or (changed is not None and _is_locked(self._paths[rank])):
             return None
-        return f"has died, or {'failed' if has_begun else f'not begun within {self.patience:g} s'}"
+        return "has died, or failed" if has_begun else f"has died, or not begun: nothing is new from it for {self.patience:g} s"
 
 
 def _changed(path: Path) -> float | None:
@@ -231,6 +218,8 @@ def _changed(path: Path) -> float | None:
 
 
 def _is_locked(path: Path) -> bool:
+    if fcntl is None:
+        return False
     with open(path, "r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -73,9 +73,6 @@ class Recogniser:
         settings: in place of the pipeline's own: `lm`, `lm_weight`, `num_beams` ...
         entities: of each recording, if they are boosted, beside the phrases that all have.
         chunk_seconds: longer recordings are cut into chunks of so many seconds.
-
-    Raises:
-        ValueError: a pipeline of another class; settings that it refuses, or that are listed for recordings.
     """
 
     def __init__(
@@ -119,7 +116,6 @@ class Recogniser:
     # What the loading thread calls
 
     def is_long(self, samples: int) -> bool:
-        """Return whether audio of so many samples is cut."""
         return samples > self.chunk_seconds * self.sampling_rate
 
     def step_of(self, audios: Sequence[np.ndarray], numbers: Sequence[int]) -> Step:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import csv
-import hashlib
-import itertools
 import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +15,7 @@ import numpy as np
 
 from ..common.arguments import whole
 from ..text.sources import FIELDS, choose_field, numbered_lines
-from .recordings import Recording, Recordings
+from .recordings import Recording, Recordings, listed, unique
 
 AUDIO_FIELDS = ("audio", "audio_filepath", "file_name", "path", "file", "wav")
 EXTENSIONS = (".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".aif", ".aiff", ".au", ".caf", ".w64", ".sph")
@@ -89,7 +86,7 @@ def read_recordings(
             raise ValueError(
                 f"{name}: should be a manifest ({', '.join(MANIFESTS)}), a Parquet file, a folder of audio or a dataset's id"
             )
-        return _listed(name, (_recording(row, fields) for row in _rows_of(path)), limit)
+        return listed(name, (_recording(row, fields) for row in _rows_of(path)), limit)
     if not path.exists() and (not _DATASET_ID.fullmatch(name) or ending in (*MANIFESTS, ".parquet")):
         raise FileNotFoundError(f"{name}: no such file (and no id of a dataset on the Hub, which looks like org/name)")
     files = _files_in(path) if path.is_dir() else []
@@ -102,61 +99,41 @@ def read_recordings(
         if not (path / split).is_dir():
             raise ValueError(f"{name}: has no folder {split!r}, which the split would be")
         path, files = path / split, _files_in(path / split)
-    return _listed(name, _recordings_beside(path, files, fields), limit)
-
-
-def _listed(name: str, found: Iterable[Recording], limit: int | None) -> Recordings:
-    """Return recordings with ids of which none occurs twice, and their fingerprint."""
-    rows: list[Recording] = []
-    taken: set[str] = set()
-    digest = hashlib.blake2b(digest_size=16)
-    for recording in itertools.islice(found, limit):
-        recording = replace(recording, id=_unique(recording.id, taken))
-        rows.append(recording)
-        audio = os.path.basename(str(recording.audio))
-        digest.update(repr((recording.id, audio, recording.offset, recording.duration, recording.entities)).encode())
-    if not rows:
-        raise ValueError(f"{name}: holds no recordings")
-    return Recordings(name, rows, digest.hexdigest())
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    """Return a name, or for the second of that name "name#2"; then taken."""
-    names = itertools.chain([name], (f"{name}#{number}" for number in itertools.count(2)))
-    unique = next(each for each in names if each not in taken)
-    taken.add(unique)
-    return unique
+    return listed(name, _recordings_beside(path, files, fields), limit)
 
 
 # Rows of manifests
 
 
 def _rows_of(path: Path) -> Iterator[Row]:
-    if path.suffix.lower() in TABLES:
-        yield from _rows_of_table(path)
-        return
+    kind = _rows_of_table if path.suffix.lower() in TABLES else _rows_of_json
+    for place, values in kind(path):
+        where = f"{path}, {place}"
+        if not isinstance(values, dict):
+            raise ValueError(f"{where}: expected an object with the audio and its transcript, got {str(values)[:60]!r}")
+        yield Row(values, where, path.parent)
+
+
+def _rows_of_json(path: Path) -> Iterator[tuple[str, Any]]:
     lines = numbered_lines(str(path), None)
     for number, line in lines:
-        where = f"{path}, line {number}"
         if number == 1 and line.lstrip().startswith("["):
             text = line + "".join(following for _, following in lines)
-            entries = enumerate(_json(text, str(path)), start=1)
-            yield from (Row(_object(values, f"{path}, entry {i}"), f"{path}, entry {i}", path.parent) for i, values in entries)
+            yield from ((f"entry {i}", values) for i, values in enumerate(_json(text, str(path)), start=1))
             return
-        yield Row(_object(_json(line, where), where), where, path.parent)
+        yield f"line {number}", _json(line, f"{path}, line {number}")
 
 
-def _rows_of_table(path: Path) -> Iterator[Row]:
+def _rows_of_table(path: Path) -> Iterator[tuple[str, Any]]:
     # Within tab-separated values quotes are what they are in the text.
     kind: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix.lower() == ".tsv" else {}
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, **kind)
             for row in reader:
-                where = f"{path}, line {reader.line_num}"
                 if None in row or None in row.values():
-                    raise ValueError(f"{where}: not as many fields as the header has")
-                yield Row(row, where, path.parent)
+                    raise ValueError(f"{path}, line {reader.line_num}: not as many fields as the header has")
+                yield f"line {reader.line_num}", row
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: can't be read as a table: {error}") from None
 
@@ -166,12 +143,6 @@ def _json(text: str, where: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise ValueError(f"{where}: not JSON: {error}") from None
-
-
-def _object(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{where}: expected an object with the audio and its transcript, got {str(value)[:60]!r}")
-    return value
 
 
 def _recording(row: Row, fields: Fields, root: Path | None = None) -> Recording:
@@ -297,7 +268,7 @@ def _dataset(name: str, fields: Fields, split: str | None, config: str | None, l
         choose_field(list(columns), fields.text, name)
     taken: set[str] = set()
     ids = rows["id"] if "id" in columns else [None] * len(rows)
-    names = [_unique(str(i if given is None else given), taken) for i, given in enumerate(ids)]
+    names = [unique(str(i if given is None else given), taken) for i, given in enumerate(ids)]
     folder = Path(name) if Path(name).is_dir() else Path(name).parent
     texts = rows.remove_columns([audio])
 

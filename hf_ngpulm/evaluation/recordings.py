@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import itertools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,29 @@ class Recordings(Sequence[Recording]):
     def described(self, number: int) -> Recording:
         """Return a recording's id, transcript and entities; its audio may be missing."""
         return self[number] if self._described is None else self._described(number)
+
+
+def listed(source: str, recordings: Iterable[Recording], limit: int | None = None) -> Recordings:
+    """Return recordings with ids of which none occurs twice, and their fingerprint, which transcripts have no part in."""
+    rows: list[Recording] = []
+    taken: set[str] = set()
+    digest = hashlib.blake2b(digest_size=16)
+    for recording in itertools.islice(recordings, limit):
+        recording = replace(recording, id=unique(recording.id, taken))
+        rows.append(recording)
+        audio = Path(recording.audio).name if isinstance(recording.audio, str | Path) else len(recording.audio)
+        digest.update(repr((recording.id, audio, recording.offset, recording.duration, recording.entities)).encode())
+    if not rows:
+        raise ValueError(f"{source}: holds no recordings")
+    return Recordings(source, rows, digest.hexdigest())
+
+
+def unique(name: str, taken: set[str]) -> str:
+    """Return a name, or for the second of that name "name#2"; then taken."""
+    names = itertools.chain([name], (f"{name}#{number}" for number in itertools.count(2)))
+    found = next(each for each in names if each not in taken)
+    taken.add(found)
+    return found
 
 
 def load_audio(recording: Recording, sampling_rate: int) -> np.ndarray:

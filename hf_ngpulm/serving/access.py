@@ -14,11 +14,7 @@ Address: TypeAlias = "ipaddress.IPv4Address | ipaddress.IPv6Address"
 
 
 def networks(addresses: Collection[str]) -> list[Network]:
-    """Return addresses, and networks such as `10.0.0.0/8`.
-
-    Raises:
-        ValueError: what is neither.
-    """
+    """Return addresses, and networks such as `10.0.0.0/8`, parsed."""
     return [ipaddress.ip_network(address, strict=False) for address in addresses]
 
 

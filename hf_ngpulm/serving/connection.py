@@ -30,14 +30,7 @@ class Connection:
     """Carries a client's messages to the engine, and what the engine says to the client.
 
     Two tasks: one reads, and waits while too much of the client's audio waits to be decoded, so that the network slows the
-    client down; one writes. Of partials only the latest is sent.
-
-    Args:
-        ws: the websocket, prepared.
-        engine: shared by all.
-        limits: see `Limits`.
-        transport: what is cut off when the client doesn't read.
-        budget: the client's own, if not a full one.
+    client down; one writes. Of partials only the latest is sent. The transport is cut off when the client doesn't read.
     """
 
     def __init__(
@@ -53,7 +46,6 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._room, self._news = asyncio.Event(), asyncio.Event()
         self._unsent: deque[dict[str, Any]] = deque()
-        self._partial: dict[str, Any] | None = None
         self._budget = budget or PhraseBudget(limits)
         self._farewell: int = WSCloseCode.OK
         self._ended = False
@@ -172,33 +164,25 @@ class Connection:
         if event["type"] == "room":
             self._room.set()
             return
-        if event["type"] == "partial":
-            self._partial = event
-        else:
-            if event["type"] == "final":
-                self._partial = None
-            self._unsent.append(event)
-            if len(self._unsent) > self.limits.unsent:
-                self._cut()
+        if self._unsent and self._unsent[-1]["type"] == "partial" and event["type"] in ("partial", "final"):
+            self._unsent.pop()
+        self._unsent.append(event)
         self._news.set()
+        if len(self._unsent) > self.limits.unsent:
+            self._cut()
 
     async def _write(self) -> tuple[int, str]:
         while True:
-            await self._news.wait()
-            self._news.clear()
-            while self._unsent or self._partial is not None:
-                event = self._unsent.popleft() if self._unsent else self._taken_partial()
-                if event["type"] == "failed":
-                    return event["code"], event["reason"]
-                async with timeout(self.limits.send_seconds):
-                    await self.ws.send_json(event)
-                if event["type"] == "done":
-                    return self._farewell, SHUTTING_DOWN if self._farewell == WSCloseCode.GOING_AWAY else ""
-
-    def _taken_partial(self) -> dict[str, Any]:
-        event, self._partial = self._partial, None
-        assert event is not None
-        return event
+            while not self._unsent:
+                self._news.clear()
+                await self._news.wait()
+            event = self._unsent.popleft()
+            if event["type"] == "failed":
+                return event["code"], event["reason"]
+            async with timeout(self.limits.send_seconds):
+                await self.ws.send_json(event)
+            if event["type"] == "done":
+                return self._farewell, SHUTTING_DOWN if self._farewell == WSCloseCode.GOING_AWAY else ""
 
     def _is_gone(self) -> bool:
         return self.transport is not None and self.transport.is_closing()

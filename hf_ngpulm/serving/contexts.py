@@ -18,9 +18,7 @@ class ContextMaker:
     The cost of each is added to the turn that was last served, and the lowest sum is served next (self-clocked fair queueing,
     Golestani 1994): short lists don't wait for the long ones of others, long ones wait for no more than their own cost in
     others.
-
-    Args:
-        make: makes a context of settings; called by this thread alone.
+    `make` is called with settings by this thread alone.
     """
 
     def __init__(self, make: Callable[..., Any]) -> None:
@@ -41,14 +39,9 @@ class ContextMaker:
             self._asked.get()[-1].cancel()
 
     async def of(self, settings: dict[str, Any], cost: float) -> Any:
-        """Return what streams follow; nobody waits for it but who awaits this, and where they are cancelled it isn't made.
+        """Return, or raise, what `make` does with settings; `cost` is about how long that takes, in any unit.
 
-        Args:
-            settings: for `make`.
-            cost: about how long it takes, in any unit.
-
-        Raises:
-            ValueError: what `make` raises for bad settings.
+        Nobody waits for it but who awaits this, and where they are cancelled it isn't made.
         """
         future: Future[Any] = Future()
         self._asked.put((self._turn + cost, next(self._numbers), settings, future))

@@ -70,18 +70,12 @@ class PhraseBudget:
     It holds a context as large as may be, and fills again in `Limits.phrase_seconds`.
 
     Args:
-        limits: see `Limits`.
         contexts: how many contexts it holds instead, for several clients.
         within: a budget that all is taken from, too.
-        clock: seconds.
     """
 
     def __init__(
-        self,
-        limits: Limits,
-        contexts: int = 1,
-        within: PhraseBudget | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, limits: Limits, contexts: int = 1, within: PhraseBudget | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.limits, self.contexts, self.within = limits, contexts, within
         self._clock = clock
@@ -93,12 +87,7 @@ class PhraseBudget:
         return self._now() >= self.contexts
 
     def cost(self, count: int, size: int) -> float:
-        """Return the part of a context that phrases are: of their number or of their bytes, whichever is more; never nothing.
-
-        Args:
-            count: phrases.
-            size: bytes of all of them, in UTF-8.
-        """
+        """Return the part of a context that `count` phrases of `size` bytes are, whichever is more; never nothing."""
         return max(max(1, count) / self.limits.phrases, size / self.limits.phrase_bytes)
 
     def take(self, cost: float) -> float:
@@ -129,16 +118,10 @@ class Places:
 
     @contextmanager
     def taken(self, address: str | None) -> Iterator[PhraseBudget]:
-        """Take a place from entry to exit of the `with` block.
-
-        Args:
-            address: see `client_address`; None for a client whose address doesn't count.
+        """Take a place from entry to exit of the `with` block, or raise `Full`; None is an address that doesn't count.
 
         Returns:
             The client's budget, within that of its address, which is as large as that of all clients that the address may have.
-
-        Raises:
-            Full: there is no place, or none for this address.
         """
         most, of_address = self.limits.clients_per_address, None
         if len(self) >= self.limits.clients:

@@ -18,7 +18,7 @@ from hf_ngpulm.audio import sources
 from hf_ngpulm.audio.files import read_audio
 from hf_ngpulm.audio.sources import file_pieces
 from hf_ngpulm.cli.app import run
-from hf_ngpulm.cli.models import read_phrases
+from hf_ngpulm.cli.models import phrases_and_entities, read_phrases
 from hf_ngpulm.common.bundled import bundled
 
 DEMO = bundled("examples/speech/harbour")
@@ -81,6 +81,8 @@ def test_phrases_are_texts_or_files_of_them(tmp_path):
     (tmp_path / "names.txt").write_text("anna smith\n\n  bob \n", encoding="utf-8")
     assert read_phrases(["coast guard", str(tmp_path / "names.txt")]) == ["coast guard", "anna smith", "bob"]
     assert read_phrases(None) == []
+    assert phrases_and_entities(["a", "from-entities", "b"]) == (["a", "b"], True)
+    assert phrases_and_entities(None) == ([], False)
     with pytest.raises(FileNotFoundError, match=r"nobody\.txt: no such file"):
         read_phrases(["anna smith", "nobody.txt"])
     (tmp_path / "none.txt").write_text("\n")

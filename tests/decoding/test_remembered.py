@@ -249,7 +249,9 @@ def test_commands(folders, capsys):
     given = ["--lm-weight", "0.1", "--num-beams", "2"]
     assert printed(*transcribe, tuned_one, *given) == printed(*transcribe, plain_one, *given)
     assert printed(*stream, tuned_one, *given) == printed(*stream, plain_one, *given)
-    recognizers = [load_streaming(CTC, "cpu", Decoding(tuned_one, weight), Chunks()) for weight in (None, 0.1)]  # serve's, too
+    recognizers = [
+        load_streaming(CTC, "cpu", Decoding(tuned_one, lm_weight=weight), Chunks()) for weight in (None, 0.1)
+    ]  # serve's, too
     decoders = [recognizer.decoder.decoder for recognizer in recognizers]
     assert [(decoder.fusion.weight, decoder.num_beams, decoder.beta) for decoder in decoders] == [(1.7, 4, 4.5), (0.1, 1, None)]
     tuned_text = printed(*stream, tuned_one)["text"]

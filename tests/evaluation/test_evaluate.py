@@ -284,6 +284,7 @@ def test_results_of_other_settings_are_not_mixed(asr, lm, clips, tmp_path):
     parts.close()
     with pytest.raises(SettingsMismatchError, match=r"00003\.jsonl.*remove the folder .*s\.jsonl\.parts"):
         evaluate(asr, clips[:2], output=tmp_path / "s.jsonl")
+    assert list(parts.folder.iterdir()) == [parts.path]
     parts.path.write_text("not json\n")
     with pytest.raises(ValueError, match=r"00003\.jsonl: not a part"):
         evaluate(asr, clips[:2], output=tmp_path / "s.jsonl")

@@ -232,7 +232,7 @@ def other(tmp_path):
 def test_a_process_that_dies_is_noticed(tmp_path, other):
     parts = Parts(tmp_path / "r.jsonl", {})
     watch = Watch(parts, 2, patience=0.3)
-    with pytest.raises(WorkerLostError, match=r"process 1 has died, or not begun within 0\.3 s\. Again"):
+    with pytest.raises(WorkerLostError, match=r"process 1 has died, or not begun: nothing .* for 0\.3 s\. Again"):
         watch.wait(lambda: False, "Again")
     first = other()
     begin = time.monotonic()
@@ -258,6 +258,26 @@ def test_a_file_from_before(tmp_path, other):
     again.send_signal(signal.SIGKILL)
     with pytest.raises(WorkerLostError, match="process 1 has died, or failed"):
         patient.wait(lambda: False, "")
+
+
+def test_a_process_of_another_machine(tmp_path, other, monkeypatch):
+    """Its lock may not be seen, but what it writes is."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    parts, begin = Parts(tmp_path / "r.jsonl", {}, 1), time.monotonic()
+    watch = Watch(Parts(tmp_path / "r.jsonl", {}), 2, patience=0.3)
+    parts.write([{"number": 0}])
+    parts.close()
+
+    def writing():
+        os.utime(parts.path)
+        return time.monotonic() - begin > 1
+
+    watch.wait(writing, "")
+    with pytest.raises(WorkerLostError, match="nothing is new from it for"):
+        watch.wait(lambda: False, "")
+    other()  # its lock is seen
+    begin = time.monotonic()
+    watch.wait(lambda: time.monotonic() - begin > 0.6, "")
 
 
 def test_opened_when_all_is_done_already(tmp_path):

@@ -40,11 +40,7 @@ class Utterance:
 
     @classmethod
     def of(cls, number: int, item: Any) -> Utterance:
-        """Make one of a row of a dataset: a `Recording`, or a mapping with `text`, perhaps `entities`, and audio or outputs.
-
-        Raises:
-            ValueError: it is something else, or these are.
-        """
+        """Make one of a row of a dataset: a `Recording`, or a mapping with `text`, perhaps `entities`, and audio or outputs."""
         if not isinstance(item, Recording | Mapping):
             raise ValueError(
                 f"number {number} of the dataset should be a mapping with text and audio (or a model's outputs), or a "
@@ -59,11 +55,7 @@ class Utterance:
         return cls(number, item, text, tuple(entities or ()))
 
     def outputs(self, name: str) -> Tensor | None:
-        """Return a model's outputs for it, `[T, ...]`, if the dataset has them.
-
-        Raises:
-            ValueError: they aren't frames of one recording.
-        """
+        """Return a model's outputs for it, `[T, C]`, if the dataset has them."""
         found = None if isinstance(self.item, Recording) else self.item.get(name)
         if found is not None and not (isinstance(found, Tensor) and found.dim() == 2 and found.dtype.is_floating_point):
             shape = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
@@ -73,11 +65,7 @@ class Utterance:
         return found
 
     def samples(self, sampling_rate: int) -> np.ndarray:
-        """Return its audio, float32 `[N]`; none if it can't be read, which is then among `problems`.
-
-        Raises:
-            ValueError: the dataset has none for it.
-        """
+        """Return its audio, float32 `[N]`; none if it can't be read, which is then among `problems`."""
         found = audio_or_problem(self._recording(sampling_rate), sampling_rate)
         if isinstance(found, str):
             self.problems.append(found)
@@ -103,14 +91,8 @@ class Utterance:
 
 
 class KeptTensors:
-    """Tensors by number. Those that memory has no room for lie in a temporary file; all come back bit for bit.
-
-    Use it as a context manager, so that the file is gone when it ends, however it ends.
-
-    Args:
-        memory: how much may be held in memory, in bytes or as "2G".
-        folder: where the file goes; the system's folder for temporary files by default.
-    """
+    """Tensors by number, within a `with` block. Those beyond `memory` (bytes, or "2G") lie in a temporary file in `folder`; all
+    come back bit for bit."""
 
     def __init__(self, memory: int | str = "2G", folder: str | os.PathLike[str] | None = None) -> None:
         self.room = parse_bytes(memory)

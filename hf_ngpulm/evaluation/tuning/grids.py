@@ -23,11 +23,8 @@ def grid_values(name: str, values: str | float | Iterable[float]) -> tuple[float
     """Return the values of a grid, ascending.
 
     Args:
-        name: of the weight, such as "lm_weight".
+        name: of the weight, such as "lm_weight", for which `hf_ngpulm.config.tuned` says what is right.
         values: numbers; or a text: "0:2:0.1" (from, to, step), "0.2,0.5,1", or both, such as "0:1:0.5,2".
-
-    Raises:
-        ValueError: no grid, values that aren't finite, or weights below 0 (but for `beta`): says which and what would be right.
     """
     example = 'such as "0:2:0.1" (from, to, step), "0.2,0.5,1", or numbers'
     if isinstance(values, str):
@@ -85,6 +82,7 @@ class GridSearch:
         self.names = tuple(grids)
         self.grids = tuple(grids.values())
         self.swept = [axis for axis, values in enumerate(self.grids) if len(values) > 1]
+        self.joint = len(self.swept) <= JOINT
         self.refine, self.extend = refine, extend
         # Of each grid the value closest to where the decoder stands, or else the one in the middle.
         self.start = tuple(
@@ -93,12 +91,7 @@ class GridSearch:
         )
 
     @property
-    def joint(self) -> bool:
-        return len(self.swept) <= JOINT
-
-    @property
     def most_settings(self) -> int:
-        """Return how many settings are tried at most."""
         axes = len(self.swept)
         sizes = [len(self.grids[axis]) for axis in self.swept]
         if self.joint:
@@ -131,7 +124,7 @@ class GridSearch:
         else:
             best = self.start
             for _, axis in itertools.product(range(CYCLES), self.swept):
-                best = best_with(_with(best, {axis: value}) for value in self.grids[axis])
+                best = best_with(_combined(best, {axis: self.grids[axis]}))
         for _ in range(EXTENSIONS if self.extend else 0):
             beyond = {axis: values for axis in self.swept if (values := self._beyond(axis, best, known))}
             if not beyond:
@@ -168,12 +161,9 @@ class GridSearch:
         return _combined(best, values)
 
 
-def _with(setting: Setting, values: Mapping[int, float]) -> Setting:
-    return tuple(values.get(axis, value) for axis, value in enumerate(setting))
-
-
-def _combined(setting: Setting, values: Mapping[int, list[float]]) -> Iterable[Setting]:
-    return (_with(setting, dict(zip(values, chosen))) for chosen in itertools.product(*values.values()))
+def _combined(setting: Setting, values: Mapping[int, Iterable[float]]) -> Iterable[Setting]:
+    """Return a setting with values of some weights in place of its own, in all combinations."""
+    return itertools.product(*(values.get(axis, (value,)) for axis, value in enumerate(setting)))
 
 
 def _on(axis: int, settings: Iterable[Setting]) -> list[float]:

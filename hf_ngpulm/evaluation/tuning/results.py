@@ -127,13 +127,8 @@ class TuningResult:
 
 
 class Scorer:
-    """Counts errors. Transcripts that come again, with another setting, are counted once.
-
-    Args:
-        references: what was said, of each utterance.
-        entities: its entities; None if there are none anywhere.
-        normalise: as in `word_errors`.
-    """
+    """Counts errors, given what was said in each utterance, and its entities, None if there are none anywhere. Transcripts that
+    come again, with another setting, are counted once."""
 
     def __init__(
         self, references: Sequence[str], entities: Sequence[tuple[str, ...]] | None, normalise: Normalisation = None

@@ -34,11 +34,9 @@ class Sweep(ABC):
     A family's class is made of a decoder or a pipeline, `hold`s utterances, and `decode`s them as often as need be. What comes
     out for an utterance and a setting doesn't depend on what else is decoded with them.
 
-    Args:
+    Attributes:
         kept: where outputs are kept.
         batch_size: recordings that the model is given at once.
-
-    Attributes:
         fusion: the decoder's language models and phrases.
         phrases: what shall be recognised: one context, a list with one for each utterance, or None.
         model: the recogniser, if it is known.
@@ -59,38 +57,24 @@ class Sweep(ABC):
 
     @abstractmethod
     def hold(self, utterances: Iterable[Utterance]) -> Iterator[Utterance]:
-        """Run the model over utterances, and keep what it says; they are passed on as they are done.
-
-        Raises:
-            ValueError: an utterance that can't be read, or without what is needed.
-        """
+        """Run the model over utterances, and keep what it says; they are passed on as they are done."""
 
     @abstractmethod
     def decode(self, numbers: Sequence[int], settings: Sequence[Settings]) -> Iterator[tuple[int, int, str]]:
-        """Decode some of the utterances with several settings.
-
-        Args:
-            numbers: of utterances, counted as they were held.
-            settings: all of the same weights.
+        """Decode some of the utterances, counted as they were held, with several settings of the same weights.
 
         Returns:
             Number of an utterance, number of a setting, and the transcript; in any order.
         """
 
     def usual_grids(self) -> dict[str, str]:
-        """Return grids of the weights that are tuned without being asked for: of all that there is to weigh, but for weights
-        that are listed for the utterances.
-        """
+        """Return grids of what is tuned without being asked for: of all weights but those that are listed for utterances."""
         there = {"lm_weight": bool(self.fusion.models), "phrase_weight": self.phrases is not None}
         grids = {"lm_weight": self.lm_grid, "phrase_weight": self.phrase_grid}
         return {name: grids[name] for name in grids if there[name] and not isinstance(self.standing[name], Tensor)}
 
     def check(self, names: Iterable[str]) -> None:
-        """Refuse weights that there is nothing for.
-
-        Raises:
-            ValueError: says what is missing.
-        """
+        """Refuse weights that there is nothing for."""
         for name, is_there, why in (
             ("lm_weight", self.fusion.models, "there is no language model: pass lm= to the decoder or pipeline"),
             ("phrase_weight", self.phrases is not None, "there are no phrases: pass phrases= there too"),
@@ -102,12 +86,7 @@ class Sweep(ABC):
 
 
 class FrameSweep(Sweep):
-    """Of a decoder of frames.
-
-    Args:
-        decoder: it.
-        pipeline: what makes frames of audio; without one the dataset must have them.
-    """
+    """Of a decoder of frames; a pipeline makes these of audio, or the dataset has them."""
 
     field: ClassVar[str]  # what a dataset has them as
     of_batch: ClassVar[tuple[str, ...]] = ()  # weights that are the same for all rows of a batch
