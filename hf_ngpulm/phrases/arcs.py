@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ..automaton import BackoffAutomaton
-from ..automaton.reference import find_arc
 from ..automaton.tensors import AutomatonTensors, token_dtype
 from ..common.arguments import one_of
 from ..language_model.model import NGramLM
@@ -65,52 +64,39 @@ class ArcBooster(Booster):
         lm.check_tokenizer(tokenizer)
         speller = speller_of(tokenizer, lm.vocab_size)
         written = write(phrases, discount, speller, False, case, 1, normalise, strict)
-        depths = np.repeat(np.arange(len(lm.config.states_per_depth)), lm.config.states_per_depth)
-        contexts, arcs, seen = _followed(written, lm, depths)
-        built = _discounting(contexts, lm.vocab_size)
-        super().__init__(built, written, speller.vocabulary, engine)
-        self.register_buffer("arcs", torch.from_numpy(np.unique(np.array(arcs, dtype=np.int32))))
-        names = list(written.phrases)
-        self.seen = {names[phrase]: count for phrase, count in seen.items()}
+        contexts, arcs, seen = _followed(written, lm)
+        super().__init__(_discounting(contexts, lm.vocab_size), written, speller.vocabulary, engine)
+        self.register_buffer("arcs", torch.tensor(sorted(arcs), dtype=torch.int32))
+        self.seen = seen
 
 
-def _followed(
-    written: Written, lm: NGramLM, depths: np.ndarray
-) -> tuple[dict[tuple[int, ...], float], list[int], dict[int, int]]:
+def _followed(written: Written, lm: NGramLM) -> tuple[dict[tuple[int, ...], float], set[int], dict[str, int]]:
     """Follow phrases through a language model.
 
     Returns:
         For each arc the tokens of its context and its own, with the largest discount; the arcs; and how far each phrase came.
     """
-    tensors = AutomatonTensors(*(tensor.cpu() for tensor in lm.tensors))
-    weights = list(written.phrases.values())
+    tensors = lm.tensors
+    offsets, tokens, targets = (t.cpu().numpy() for t in (tensors.arc_offsets, tensors.arc_tokens, tensors.arc_targets))
+    depths = np.repeat(np.arange(len(lm.config.states_per_depth)), lm.config.states_per_depth)
+    names, discounts = list(written.phrases), list(written.phrases.values())
     contexts: dict[tuple[int, ...], float] = {}
-    arcs: list[int] = []
-    seen: dict[int, int] = {}
-    going = list(written.spellings)
+    arcs: set[int] = set()
+    seen: dict[str, int] = {}
     root = int(lm.roots[0])
-    states = torch.full((len(going),), root)
-    position = 0
-    while going:
-        tokens = torch.tensor([spelling.tokens[position] for spelling in going])
-        places, found = find_arc(tensors, states, tokens)
-        if position:  # a token that goes on from the empty context doesn't follow the one before it
-            found = found & (states != root)
-        left = []
-        for row, (spelling, place, exists, state) in enumerate(
-            zip(going, places.tolist(), found.tolist(), states.tolist(), strict=True)
-        ):
-            if exists:
-                context = spelling.tokens[position - int(depths[state]) : position + 1]
-                discount = weights[spelling.phrase]
-                contexts[context] = max(discount, contexts.get(context, discount))
-                arcs.append(place)
-            seen[spelling.phrase] = max(seen.get(spelling.phrase, 0), position + exists)
-            if exists and position + 1 < len(spelling.tokens):
-                left.append(row)
-        going = [going[row] for row in left]
-        states = tensors.arc_targets[places[left]].to(torch.int64)
-        position += 1
+    for spelling in written.spellings:
+        name, discount, state, count = names[spelling.phrase], discounts[spelling.phrase], root, 0
+        for token in spelling.tokens:
+            own = slice(*offsets[state : state + 2].tolist())
+            place = own.start + int(np.searchsorted(tokens[own], token))
+            # A token that goes on from the empty context doesn't follow the one before it.
+            if place == own.stop or tokens[place] != token or (count and state == root):
+                break
+            context = spelling.tokens[count - int(depths[state]) : count + 1]
+            contexts[context] = max(discount, contexts.get(context, discount))
+            arcs.add(place)
+            state, count = int(targets[place]), count + 1
+        seen[name] = max(seen.get(name, 0), count)
     return contexts, arcs, seen
 
 

@@ -21,61 +21,41 @@ from ..automaton.tensors import AutomatonTensors, token_dtype
 
 
 class Spellings(NamedTuple):
-    """Ways to write phrases in tokens; `N` of them, `L` tokens in all.
+    """Ways to write phrases in tokens; `N` of them, `L` tokens in all."""
 
-    Args:
-        tokens: int64 `[L]`, those of one after those of another.
-        lengths: int64 `[N]`, at least 1 each.
-        payments: float64 `[L]`, what a match has been paid when it has come up to a token.
-        bonuses: float64 `[N]`, what a complete one earns.
-        bounded: bool `[N]`, whether it is complete only if a word ends after it.
-        initial: bool `[N]`, whether it counts only at the beginning of a transcript.
-    """
+    tokens: np.ndarray  # int64 [L], those of one after those of another
+    lengths: np.ndarray  # int64 [N], at least 1 each
+    payments: np.ndarray  # float64 [L], what a match has been paid when it has come up to a token
+    bonuses: np.ndarray  # float64 [N], what a complete one earns
+    bounded: np.ndarray  # bool [N], whether it is complete only if a word ends after it
+    initial: np.ndarray  # bool [N], whether it counts only at the beginning of a transcript
 
-    tokens: np.ndarray
-    lengths: np.ndarray
-    payments: np.ndarray
-    bonuses: np.ndarray
-    bounded: np.ndarray
-    initial: np.ndarray
+    @property
+    def firsts(self) -> np.ndarray:
+        """Where the tokens of each begin."""
+        return np.cumsum(self.lengths) - self.lengths
 
 
 class _Trie(NamedTuple):
-    """Beginnings of spellings, shortest first; the first is the empty one, the root.
+    """Beginnings of spellings, shortest first; the first is the empty one, the root."""
 
-    Args:
-        keys: int64, ascending: (parent, token) of all but the root as one number, parent * radix + token.
-        depths: number of tokens.
-        fails: the longest beginning of a spelling that it ends in, but for itself.
-        weights: of the arc that leads to it.
-        paid: what a match has been paid there.
-        kept: what it keeps of that if it fails, `[2, n]`: where the next token doesn't, and does, begin a word.
-    """
-
-    keys: np.ndarray
-    depths: np.ndarray
-    fails: np.ndarray
-    weights: np.ndarray
-    paid: np.ndarray
-    kept: np.ndarray
+    keys: np.ndarray  # int64, ascending: (parent, token) of all but the root as one number, parent * radix + token
+    depths: np.ndarray  # number of tokens
+    fails: np.ndarray  # the longest beginning of a spelling that it ends in, but for itself
+    weights: np.ndarray  # of the arc that leads to it
+    paid: np.ndarray  # what a match has been paid there
+    kept: np.ndarray  # [2, n], what it keeps of that if it fails: where the next token doesn't, and does, begin a word
 
 
-class _WordEnds(NamedTuple):
-    """What lies between complete phrases and the states that they back off to, see `_word_ends`.
+class _States(NamedTuple):
+    """States of the automaton, and what they back off to, which has a lower rank."""
 
-    Args:
-        rare: which tokens the states have arcs for: those that begin words (1) or the others (0).
-        nodes, behind: the phrases, and the state that each backs off to.
-        depths, backoffs, backoff_weights: of the new states, which are numbered on from the trie's.
-        sources, tokens, weights, targets: of their arcs.
-    """
-
-    rare: int
-    nodes: np.ndarray
-    behind: np.ndarray
-    depths: np.ndarray
+    ranks: np.ndarray
     backoffs: np.ndarray
-    backoff_weights: np.ndarray
+    weights: np.ndarray
+
+
+class _Arcs(NamedTuple):
     sources: np.ndarray
     tokens: np.ndarray
     weights: np.ndarray
@@ -83,7 +63,7 @@ class _WordEnds(NamedTuple):
 
 
 def phrase_automaton(
-    spellings: Spellings, vocab_size: int, begins_word: np.ndarray, start_token: int | None = None, engine: str = "auto"
+    spellings: Spellings, vocab_size: int, begins_word: np.ndarray, start_token: int | None = None
 ) -> BackoffAutomaton:
     """Return the automaton of some spellings. A spelling that is given twice earns the larger bonus.
 
@@ -101,26 +81,20 @@ def phrase_automaton(
     parents, tokens = np.divmod(trie.keys, radix)
     nodes = np.arange(1, len(trie.depths))
     start = 0
-    if start_token is not None:
-        start = _find(trie.keys, np.array([start_token]))[0]
-    elif spellings.initial.any():
-        start = _find(trie.keys, np.array([begin]))[0]
+    if start_token is not None or spellings.initial.any():
+        start = _find(trie.keys, np.array([begin if start_token is None else start_token]))[0]
 
-    ends = _word_ends(trie, radix, boundary[:begin])
-    backoffs = np.concatenate([trie.fails, ends.backoffs])
-    backoffs[ends.nodes] = ends.behind
-    backoff_weights = np.concatenate([trie.kept[1 - ends.rare] - trie.paid, ends.backoff_weights])
-    sources = np.concatenate([parents, ends.sources])
-    tokens = np.concatenate([tokens, ends.tokens])
-    weights = np.concatenate([trie.weights[1:], ends.weights])
-    targets = np.concatenate([nodes, ends.targets])
+    rare, complete, behind, states, arcs = _word_ends(trie, radix, boundary[:begin])
+    states = _States(*map(np.concatenate, zip((2 * trie.depths, trie.fails, trie.kept[1 - rare] - trie.paid), states)))
+    states.backoffs[complete] = behind
+    arcs = _Arcs(*map(np.concatenate, zip((parents, tokens, trie.weights[1:], nodes), arcs)))
 
     # Backoff states come first.
-    order = np.argsort(np.concatenate([2 * trie.depths, 2 * ends.depths + 1]), kind="stable")
+    order = np.argsort(states.ranks, kind="stable")
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
-    real = tokens != begin
-    sources, tokens, weights, targets = place[sources[real]], tokens[real], weights[real], place[targets[real]]
+    real = arcs.tokens != begin
+    sources, tokens, weights, targets = place[arcs.sources[real]], arcs.tokens[real], arcs.weights[real], arcs.targets[real]
     by_arc = np.argsort(sources * radix + tokens, kind="stable")
     offsets = np.concatenate([[0], np.cumsum(np.bincount(sources, minlength=len(order)))])
 
@@ -131,20 +105,18 @@ def phrase_automaton(
         arc_offsets=integers(offsets),
         arc_tokens=integers(tokens[by_arc]).to(token_dtype(vocab_size)),
         arc_weights=torch.from_numpy(weights[by_arc].astype(np.float32)),
-        arc_targets=integers(targets[by_arc]),
-        backoff_states=integers(place[backoffs[order]]),
-        backoff_weights=torch.from_numpy(backoff_weights[order].astype(np.float32)),
+        arc_targets=integers(place[targets[by_arc]]),
+        backoff_states=integers(place[states.backoffs[order]]),
+        backoff_weights=torch.from_numpy(states.weights[order].astype(np.float32)),
     )
     chain = _longest_chain(tensors.backoff_states.numpy())
-    return BackoffAutomaton(
-        tensors, vocab_size, max(chain, int(trie.depths.max())), integers(place[:1]), integers(place[start : start + 1]), engine
-    )
+    length = max(chain, int(trie.depths.max()))
+    return BackoffAutomaton(tensors, vocab_size, length, integers(place[:1]), integers(place[start : start + 1]))
 
 
 def _with_begin(spellings: Spellings, begin: int) -> Spellings:
     """Return initial spellings with the token of the beginning, which costs nothing, before them."""
-    firsts = np.cumsum(spellings.lengths) - spellings.lengths
-    at = firsts[spellings.initial]
+    at = spellings.firsts[spellings.initial]
     return spellings._replace(
         tokens=np.insert(spellings.tokens, at, begin),
         payments=np.insert(spellings.payments, at, 0.0),
@@ -153,7 +125,7 @@ def _with_begin(spellings: Spellings, begin: int) -> Spellings:
 
 
 def build_trie(spellings: Spellings, radix: int, boundary: np.ndarray) -> _Trie:
-    firsts = np.cumsum(spellings.lengths) - spellings.lengths
+    firsts = spellings.firsts
     last = len(spellings.tokens) + 1  # nodes at most
     keys, parents, depths = np.empty(last - 1, np.int64), np.zeros(last, np.int64), np.zeros(last, np.int64)
     fails, weights, paid, kept = np.zeros(last, np.int64), np.zeros(last), np.zeros(last), np.zeros((2, last))
@@ -191,12 +163,17 @@ def build_trie(spellings: Spellings, radix: int, boundary: np.ndarray) -> _Trie:
     return _Trie(keys[: count - 1], *parts)
 
 
-def _word_ends(trie: _Trie, radix: int, boundary: np.ndarray) -> _WordEnds:
-    """Return a phrase that must end with a word keeps its bonus if the next token begins one, and loses it otherwise.
+def _word_ends(trie: _Trie, radix: int, boundary: np.ndarray) -> tuple[int, np.ndarray, np.ndarray, _States, _Arcs]:
+    """Return what lies between complete phrases and the states that they back off to.
 
-    That depends on the token, as a backoff weight can't. So a state comes between, which has arcs for the tokens of one kind,
-    the rarer one, that bear the difference. It is shared by all phrases with the same difference. Phrases that back off to
-    another match in progress have one more state before it, with the arcs of all tokens that would go on with a match.
+    A phrase that must end with a word keeps its bonus if the next token begins one, and loses it otherwise. That depends on the
+    token, as a backoff weight can't. So a state comes between, which has arcs for the tokens of one kind, the rarer one, that
+    bear the difference. It is shared by all phrases with the same difference. Phrases that back off to another match in
+    progress have one more state before it, with the arcs of all tokens that would go on with a match.
+
+    Returns:
+        Which tokens these states have arcs for, those that begin words (1) or the others (0); such phrases, and the state that
+        each backs off to; and the states, which are numbered on from the trie's and go after others as deep, with their arcs.
     """
     rare = int(2 * np.count_nonzero(boundary) <= len(boundary))
     rare_tokens = np.flatnonzero(boundary == bool(rare))
@@ -212,8 +189,8 @@ def _word_ends(trie: _Trie, radix: int, boundary: np.ndarray) -> _WordEnds:
         losses += trie.kept[:, current] - trie.paid[current]  # the root's are 0
         firsts, ends = np.searchsorted(trie.keys, current * radix), np.searchsorted(trie.keys, (current + 1) * radix)
         sizes = np.where(current > 0, ends - firsts, 0)
-        arcs = np.repeat(firsts - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
-        going_on.append(np.repeat(np.arange(len(kinds)), sizes) * radix + trie.keys[arcs] % radix)
+        children = np.repeat(firsts - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
+        going_on.append(np.repeat(np.arange(len(kinds)), sizes) * radix + trie.keys[children] % radix)
         current = trie.fails[current]
     extra = np.round(differences + losses[rare] - losses[1 - rare], 9)
     shared, shared_of = np.unique(extra, return_inverse=True)
@@ -231,18 +208,19 @@ def _word_ends(trie: _Trie, radix: int, boundary: np.ndarray) -> _WordEnds:
     kind, inner_tokens = np.divmod(asked, radix)
     inner_scores, inner_targets = _follow(trie, fails[kind], inner_tokens, radix, boundary)
     inner_scores += np.where(boundary[inner_tokens] == bool(rare), differences[kind], 0.0)
-    return _WordEnds(
-        rare=rare,
-        nodes=nodes,
-        behind=own[kind_of.reshape(-1)],
-        depths=np.concatenate([np.zeros(len(shared), np.int64), trie.depths[fails[inner]]]),
-        backoffs=np.concatenate([np.zeros(len(shared), np.int64), behind[inner]]),
-        backoff_weights=np.concatenate([np.zeros(len(shared)), losses[1 - rare][inner]]),
-        sources=np.concatenate([np.repeat(first_shared + np.arange(len(shared)), len(rare_tokens)), own[kind]]),
-        tokens=np.concatenate([every, inner_tokens]),
-        weights=np.concatenate([scores, inner_scores]),
-        targets=np.concatenate([targets, inner_targets]),
+    nothing = np.zeros(len(shared), np.int64)
+    states = _States(
+        np.concatenate([nothing, 2 * trie.depths[fails[inner]]]) + 1,
+        np.concatenate([nothing, behind[inner]]),
+        np.concatenate([nothing, losses[1 - rare][inner]]),
     )
+    arcs = _Arcs(
+        np.concatenate([np.repeat(first_shared + np.arange(len(shared)), len(rare_tokens)), own[kind]]),
+        np.concatenate([every, inner_tokens]),
+        np.concatenate([scores, inner_scores]),
+        np.concatenate([targets, inner_targets]),
+    )
+    return rare, nodes, own[kind_of.reshape(-1)], states, arcs
 
 
 def _follow(

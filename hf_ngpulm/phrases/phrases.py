@@ -25,17 +25,11 @@ Phrases = Iterable["str | tuple[str, float]"] | Mapping[str, float]
 
 
 class Written(NamedTuple):
-    """Phrases in tokens.
+    """Phrases in tokens."""
 
-    Args:
-        phrases: a dictionary from texts to weights.
-        spellings: all ways to write them; they refer to phrases by number.
-        left_out: a dictionary from phrases that can't be written to what in them the tokenizer doesn't know.
-    """
-
-    phrases: dict[str, float]
-    spellings: list[Spelling]
-    left_out: dict[str, str]
+    phrases: dict[str, float]  # from texts to weights
+    spellings: list[Spelling]  # all ways to write them; they refer to phrases by number
+    left_out: dict[str, str]  # from phrases that can't be written to what in them the tokenizer doesn't know
 
 
 class Booster(BackoffAutomaton):

@@ -149,7 +149,7 @@ def test_attrs_that_lack_something(repo, caplog):
         (json.dumps(ATTRS | {"alpha": "much"}), "alpha should be a number, is 'much'"),
         (json.dumps(ATTRS | {"beta": True}), "beta should be a number"),
         (json.dumps(ATTRS | {"alpha": 1e300}), "alpha should be a number"),
-        (json.dumps(ATTRS | {"alpha": 1e-300}), "alpha should be 0, or at least 1e-6 in size, is 1e-300"),
+        (json.dumps(ATTRS | {"alpha": 1e-300}), "alpha should be 0, or at least 1e-6 in size, is '1e-300'"),
         (json.dumps(ATTRS | {"score_boundary": 1}), "score_boundary should be true or false"),
         (json.dumps(ATTRS | {"alpha": -1}), "alpha should be at least 0"),
     ],

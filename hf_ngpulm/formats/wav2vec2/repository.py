@@ -39,6 +39,7 @@ from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalE
 
 from ...automaton import BackoffAutomaton, LMParts
 from ...automaton.automaton import MAX_CONTEXT_LENGTH
+from ...common.files import naming
 from ...config.config import MODEL_TYPE
 from ...errors import NGramFormatError, TokenizerMismatchError
 from ...lexicon import compose
@@ -89,12 +90,10 @@ def parts_of_repository(
     repo = os.fspath(repo)
     folder = download(repo, **hub)
     kenlm_file = kenlm_file_in(folder / LM_FOLDER)
-    if tokenizer is None or isinstance(tokenizer, str):
+    if tokenizer is None:
         from transformers import AutoTokenizer
 
-        tokenizer = (
-            AutoTokenizer.from_pretrained(repo, **hub) if tokenizer is None else AutoTokenizer.from_pretrained(tokenizer)
-        )
+        tokenizer = AutoTokenizer.from_pretrained(repo, **hub)
     tokenizer = tokenizer_of(tokenizer)
     if (folder / ALPHABET_FILE).is_file():
         alphabet = Alphabet.loads((folder / ALPHABET_FILE).read_text(encoding="utf-8"))
@@ -118,13 +117,11 @@ def parts_of_repository(
         table = with_unlisted(table, words, unigrams, case, attrs.offset)
     weight = attrs.alpha or math.inf
     has_pieces = speller_of(tokenizer).mark is not None
-    try:
+    with naming(repo):
         parts = compose(
             table, words, tokenizer, lexicon, None, case, closed_vocabulary, attrs.offset, 0.0, attrs.beta / weight,
             engine, CUTTINGS if has_pieces else 1, composition,
         )  # fmt: skip
-    except NGramFormatError as error:
-        raise NGramFormatError(f"{repo}: {error}") from None
     defaults: dict[str, float | int | str | bool] = {
         "lm_weight": attrs.alpha,
         "beta": 0.0,
@@ -136,18 +133,13 @@ def parts_of_repository(
         defaults["merge"] = "text"
     parts = parts.with_config(defaults=defaults)
     if not attrs.score_boundary:
-        parts = _without_start(parts)
+        automaton = parts.automaton
+        if isinstance(automaton, LazyAutomaton):
+            parts = replace(parts, automaton=automaton.changed(automaton.bonuses._replace(begins_at_start=False)))
+        else:
+            automaton.starts = automaton.roots.clone()
     if attrs.alpha and not closed_vocabulary:
         parts = _with_graded_unknown_words(parts, attrs, unknown_log_prob(table))
-    return parts
-
-
-def _without_start(parts: LMParts) -> LMParts:
-    """Return the same for texts that begin without context."""
-    automaton = parts.automaton
-    if isinstance(automaton, LazyAutomaton):
-        return replace(parts, automaton=automaton.changed(automaton.bonuses._replace(begins_at_start=False)))
-    automaton.starts = automaton.roots.clone()
     return parts
 
 
@@ -216,17 +208,14 @@ def is_with_lm(source: str | os.PathLike[str]) -> bool | None:
             return False
     except LocalEntryNotFoundError:
         return None
-    except HFValidationError:
-        return False  # loading it as one of this package's tells what is wrong
     except EntryNotFoundError:
         pass  # a repo with the decoder alone
-    except OSError:
-        return False
+    except (HFValidationError, OSError):
+        return False  # loading it as one of this package's tells what is wrong
     try:
-        hf_hub_download(name, ALPHABET_FILE, library_name="hf_ngpulm")
+        return bool(hf_hub_download(name, ALPHABET_FILE, library_name="hf_ngpulm"))
     except (EntryNotFoundError, OSError):
         return False
-    return True
 
 
 def _is_ours(config: Path) -> bool:

@@ -45,20 +45,13 @@ SPECIAL = frozenset({"", "<s>", "</s>", "<unk>", "<UNK>"})
 
 @dataclass(frozen=True)
 class Attrs:
-    """What pyctcdecode weighs a language model with.
+    """What pyctcdecode weighs a language model with."""
 
-    Args:
-        alpha: weight of its log-probabilities.
-        beta: natural log, added for each word.
-        unk_score_offset: log10 (as the model's own log-probabilities), added to those of unknown words; minus infinity forbids
-            them.
-        score_boundary: whether `<s>` and `</s>` count.
-    """
-
-    alpha: float = DEFAULT_ALPHA
-    beta: float = DEFAULT_BETA
+    alpha: float = DEFAULT_ALPHA  # weight of its log-probabilities
+    beta: float = DEFAULT_BETA  # natural log, added for each word
+    # log10 (as the model's own log-probabilities), added to those of unknown words; minus infinity forbids them.
     unk_score_offset: float = DEFAULT_UNK_LOGP_OFFSET
-    score_boundary: bool = DEFAULT_SCORE_LM_BOUNDARY
+    score_boundary: bool = DEFAULT_SCORE_LM_BOUNDARY  # whether `<s>` and `</s>` count
 
     @property
     def offset(self) -> float:
@@ -83,15 +76,15 @@ class Attrs:
             if entry.name not in values:
                 logger.warning("%s has no %s; pyctcdecode's default is taken, %s", path, entry.name, entry.default)
                 continue
-            value = values[entry.name]
+            value, should_be = values[entry.name], "a number"
             is_switch = isinstance(value, bool)
+            good = not is_switch and isinstance(value, int | float) and _is_weight(entry.name, value)
             if entry.name == "score_boundary":
-                if not is_switch:
-                    raise NGramFormatError(f"{path}: score_boundary should be true or false, is {str(value)[:80]!r}")
-            elif is_switch or not isinstance(value, int | float) or not _is_weight(entry.name, value):
-                raise NGramFormatError(f"{path}: {entry.name} should be a number, is {str(value)[:80]!r}")
-            elif entry.name == "alpha" and 0 < abs(value) < 1e-6:  # all else is divided by it
-                raise NGramFormatError(f"{path}: alpha should be 0, or at least 1e-6 in size, is {value!r}")
+                good, should_be = is_switch, "true or false"
+            elif good and entry.name == "alpha" and 0 < abs(value) < 1e-6:  # all else is divided by it
+                good, should_be = False, "0, or at least 1e-6 in size"
+            if not good:
+                raise NGramFormatError(f"{path}: {entry.name} should be {should_be}, is {str(value)[:80]!r}")
             found[entry.name] = value if is_switch else float(value)
         return cls(**found)
 
