@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..language_model.interpolation import fitted_weights
 from ..language_model.model import NGramLM
 from ..text import read_texts
 from .models import load, load_tokenizer
@@ -37,8 +38,9 @@ def interpolate(
     if valid and tokenizer is None:
         raise ValueError("--valid needs --tokenizer: the folder or Hub id of the ASR model")
     models = [load(name, tokenizer) for name in lms]
-    given = None if weights is None else _numbers(weights)
-    mixture, used = NGramLM.interpolation(models, given, read_texts(valid) if valid else None, load_tokenizer(tokenizer))
+    texts = read_texts(valid or [])
+    used = fitted_weights(models, texts, load_tokenizer(tokenizer)) if weights is None else _numbers(weights)
+    mixture = NGramLM.interpolate(models, used)
     if max_ngrams is not None:
         mixture = mixture.prune(max_ngrams)
     mixture.save_pretrained(output)

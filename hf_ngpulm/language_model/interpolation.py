@@ -20,10 +20,45 @@ from .backoffs import Walk, renormalised
 MAX_ITERATIONS = 1000
 
 
-def mixture(
-    models: Sequence[Any], weights: Sequence[float] | None, texts: Iterable[Any] | None, tokenizer: Any
-) -> tuple[NGramTable, list[float]]:
-    """Return the mixture of `NGramLM`s, and the weights that were used. Arguments as for `NGramLM.interpolate`."""
+def mixture(models: Sequence[Any], weights: Sequence[float]) -> NGramTable:
+    """Return the mixture of `NGramLM`s. Arguments as for `NGramLM.interpolate`."""
+    _check_models(models)
+    if len(weights) != len(models) or not all(weight > 0 for weight in weights) or abs(sum(weights) - 1) > 1e-6:
+        raise ValueError(
+            f"weights should be one for each of the {len(models)} models, above 0, summing to 1; got {list(weights)}, "
+            f"which sum to {sum(weights):g}"
+        )
+    tables = [model.to_table() for model in models]
+    # Moving a model moves it for its user too.
+    on_cpu = [model if model.device.type == "cpu" else copy.deepcopy(model).to("cpu") for model in models]
+    return interpolate(tables, [(model.automaton, model.unk_tokens) for model in on_cpu], weights)
+
+
+def fitted_weights(models: Sequence[Any], texts: Iterable[Any] | None, tokenizer: Any = None) -> list[float]:
+    """Return the weights with which models together predict texts best, by expectation maximisation (Jelinek and Mercer 1980).
+
+    Arguments as for `NGramLM.interpolate`.
+    """
+    _check_models(models)
+    if texts is None:
+        raise ValueError("interpolation needs weights, or texts to fit them to")
+    texts = list(texts)
+    scores = [[score for values, *_ in model.scored(texts, tokenizer) for score in values] for model in models]
+    if not scores[0]:
+        raise ValueError("there is no text to fit the weights to")
+    probabilities = torch.tensor(scores, dtype=torch.float64).exp().clamp(min=1e-300)
+    weights = torch.full((len(models),), 1.0 / len(models), dtype=torch.float64)
+    for _ in range(MAX_ITERATIONS):
+        shares = weights[:, None] * probabilities
+        renewed = (shares / shares.sum(0)).mean(1)
+        change = float((renewed - weights).abs().max())
+        weights = renewed
+        if change < 1e-7:
+            break
+    return weights.tolist()
+
+
+def _check_models(models: Sequence[Any]) -> None:
     if len(models) < 2:
         raise ValueError(f"interpolation takes two models or more, got {len(models)}")
     first = models[0]
@@ -36,23 +71,6 @@ def mixture(
                 f"the models were made for different tokenizers: {first.config.tokenizer_id!r} and "
                 f"{other.config.tokenizer_id!r} (fingerprints {str(prints[0])[:12]} and {str(prints[1])[:12]})"
             )
-    if weights is None:
-        if texts is None:
-            raise ValueError("interpolation needs weights, or texts to fit them to")
-        texts = list(texts)
-        scores = [[score for values, *_ in model.scored(texts, tokenizer) for score in values] for model in models]
-        if not scores[0]:
-            raise ValueError("there is no text to fit the weights to")
-        weights = fit_weights(torch.tensor(scores, dtype=torch.float64))
-    elif len(weights) != len(models) or not all(weight > 0 for weight in weights) or abs(sum(weights) - 1) > 1e-6:
-        raise ValueError(
-            f"weights should be one for each of the {len(models)} models, above 0, summing to 1; got {list(weights)}, "
-            f"which sum to {sum(weights):g}"
-        )
-    tables = [model.to_table() for model in models]
-    # Moving a model moves it for its user too.
-    on_cpu = [model if model.device.type == "cpu" else copy.deepcopy(model).to("cpu") for model in models]
-    return interpolate(tables, [(model.automaton, model.unk_tokens) for model in on_cpu], weights), list(weights)
 
 
 def interpolate(
@@ -98,13 +116,10 @@ def interpolate(
 def _without_unknown_context(table: NGramTable) -> NGramTable:
     """Return the n-grams that have no `<unk>`, and its unigram: it stands for other tokens in each model."""
     kept: list[Tensor] = []
-    for n, order in enumerate(table.orders, start=1):
-        if n == 1:
-            kept.append(torch.ones(len(order), dtype=torch.bool, device=order.tokens.device))
-        else:
-            known = table.orders[0].tokens != table.unk if n == 2 else kept[-1]
-            kept.append((order.tokens != table.unk) & known[order.prefixes])
-    return table.keep(kept)
+    for order in table.orders:
+        known = order.tokens != table.unk
+        kept.append(known & kept[-1][order.prefixes] if kept else known)
+    return table.keep([torch.ones_like(kept[0]), *kept[1:]])
 
 
 def _keys(table: NGramTable, n: int, rows_below: Tensor | None, num_ids: int) -> Tensor:
@@ -128,21 +143,3 @@ def _unknown_mass(
             part = nowhere / len(unknown) if unknown else float(nowhere == 0)
             mass += weight * part * math.exp(float(table.orders[0].log_probs[is_unk][0]))
     return mass
-
-
-def fit_weights(token_log_probs: Tensor) -> list[float]:
-    """Return the weights with which models together predict a text best, by expectation maximisation (Jelinek and Mercer 1980).
-
-    Args:
-        token_log_probs: `[models, tokens]`, each model's log-probability of each token of the text.
-    """
-    probabilities = token_log_probs.to(torch.float64).exp().clamp(min=1e-300)
-    weights = torch.full((len(probabilities),), 1.0 / len(probabilities), dtype=torch.float64, device=probabilities.device)
-    for _ in range(MAX_ITERATIONS):
-        shares = weights[:, None] * probabilities
-        renewed = (shares / shares.sum(0)).mean(1)
-        change = float((renewed - weights).abs().max())
-        weights = renewed
-        if change < 1e-7:
-            break
-    return weights.tolist()

@@ -28,7 +28,7 @@ from ..lexicon.lazy_model import LazyAutomaton
 from ..ngrams.table import NGramTable
 from ..text.vocabulary import Vocabulary, check_tokenizer, tokenizer_of
 from .hub import CARD_FILE, model_card, save, saved_files
-from .interpolation import mixture
+from .interpolation import fitted_weights, mixture
 from .perplexity import Perplexity, ScoredText, perplexity_of, scored_texts, without_word_bonus
 from .pruning import prune_table
 from .training import train
@@ -110,16 +110,9 @@ class NGramLM(
     # -- made from
 
     @classmethod
-    def from_table(
-        cls,
-        table: NGramTable,
-        vocabulary: Vocabulary | None = None,
-        missing_unigrams: str | float = "share",
-        device: str | torch.device | None = None,
-        engine: str = "auto",
-    ) -> NGramLM:
-        """Make a model of a table of n-grams. Arguments as for `from_arpa`."""
-        return cls._of(LMParts.of_table(table, vocabulary, missing_unigrams, engine), device)
+    def from_table(cls, table: NGramTable, vocabulary: Vocabulary | None = None) -> NGramLM:
+        """Make a model of a table of n-grams."""
+        return cls(LMParts.of_table(table, vocabulary))
 
     @classmethod
     def from_arpa(
@@ -175,7 +168,7 @@ class NGramLM(
         table = read_nemo(path)
         if tokenizer is not None:
             check_tokenizer(table.vocab_size, None, None, tokenizer)
-        return cls.from_table(table, Vocabulary.of(tokenizer, table.vocab_size), "share", device, engine)
+        return cls._of(LMParts.of_table(table, Vocabulary.of(tokenizer, table.vocab_size), engine=engine), device)
 
     @_on_class
     def train(
@@ -231,21 +224,10 @@ class NGramLM(
             ValueError: bad weights, neither weights nor texts, or models over different token ids.
             TokenizerMismatchError: models made for different tokenizers.
         """
-        return cls.interpolation(models, weights, texts, tokenizer)[0]
-
-    @classmethod
-    def interpolation(
-        cls,
-        models: Sequence[NGramLM],
-        weights: Sequence[float] | None = None,
-        texts: Iterable[Any] | None = None,
-        tokenizer: Any = None,
-    ) -> tuple[NGramLM, list[float]]:
-        """Mix models as `interpolate` does: the mixture, and the weights that were used."""
         models = list(models)
-        table, used = mixture(models, weights, texts, tokenizer)
+        table = mixture(models, fitted_weights(models, texts, tokenizer) if weights is None else weights)
         best = next((model for model in models if model.pieces is not None), models[0])
-        return cls._with_table(table, best, models[0].device, models[0].engine), used
+        return cls._with_table(table, best, models[0].device, models[0].engine)
 
     def prune(self, max_ngrams: int | None = None, threshold: float | None = None) -> NGramLM:
         """Return a smaller model: without the n-grams whose loss changes it least (Stolcke 1998).
@@ -258,21 +240,18 @@ class NGramLM(
             ValueError: neither or both are given, or fewer n-grams are asked for than there are unigrams.
         """
         table = prune_table(self.to_table(), max_ngrams, threshold)
-        lm = self._with_table(table, self, self.device, self.engine)
-        training = self.config.training
+        lm, training = self._with_table(table, self, self.device, self.engine), self.config.training
         if training is not None:
-            lm.config = replace(lm.config, training=replace(training, max_ngrams=sum(lm.num_ngrams), perplexity_per_token=None,
-                                                            perplexity_per_word=None))  # fmt: skip
+            not_known: dict[str, Any] = {"perplexity_per_token": None, "perplexity_per_word": None}
+            lm.config = replace(lm.config, training=replace(training, max_ngrams=sum(lm.num_ngrams), **not_known))
         return lm
 
     @classmethod
     def _with_table(cls, table: NGramTable, like: NGramLM, device: torch.device, engine: str) -> NGramLM:
         """Return a model with another table for the same tokenizer."""
-        config = like.config
-        vocabulary = Vocabulary(config.vocab_size, like.pieces, config.tokenizer_id)
-        lm = cls.from_table(table, vocabulary, "share", device, engine)
-        lm.config = replace(lm.config, tokenizer_fingerprint=config.tokenizer_fingerprint)
-        return lm
+        vocabulary = Vocabulary(like.vocab_size, like.pieces, like.config.tokenizer_id)
+        parts = LMParts.of_table(table, vocabulary, engine=engine)
+        return cls._of(parts.with_config(tokenizer_fingerprint=like.config.tokenizer_fingerprint), device)
 
     @classmethod
     def from_pretrained(  # type: ignore[override]  # names what the mixin takes as model_kwargs

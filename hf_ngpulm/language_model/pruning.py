@@ -35,7 +35,9 @@ def prune_table(table: NGramTable, max_ngrams: int | None = None, threshold: flo
         raise ValueError(f"threshold should be 0 or more, got {threshold}")
     if max_ngrams is not None and sum(table.num_ngrams) <= max_ngrams:
         return table
-    worth = _worth_with_extensions(table, relative_entropies(table))
+    worth = relative_entropies(table)
+    for n in range(len(worth) - 1, 0, -1):  # of each, the most of those that begin with it
+        worth[n - 1].scatter_reduce_(0, table.orders[n + 1].prefixes, worth[n], "amax")
     if threshold is not None:
         kept = [values >= math.log1p(threshold) for values in worth]
     else:
@@ -84,11 +86,3 @@ def relative_entropies(table: NGramTable) -> list[Tensor]:
         loss = own.exp() * (own - lower - without) + left * (weight - without)
         found.append(history[contexts].exp() * loss)
     return found
-
-
-def _worth_with_extensions(table: NGramTable, own: list[Tensor]) -> list[Tensor]:
-    """Return the largest value among each n-gram and all that begin with it."""
-    worth = [values.clone() for values in own]
-    for n in range(len(worth) - 1, 0, -1):
-        worth[n - 1].scatter_reduce_(0, table.orders[n + 1].prefixes, worth[n], "amax")
-    return worth
