@@ -51,7 +51,7 @@ class LMParts:
         missing_unigrams: str | float = "share",
         engine: str = "auto",
     ) -> LMParts:
-        """Return the parts of a table of n-grams. Arguments as for `NGramLM.from_table`."""
+        """Return the parts of a table of n-grams. Arguments as for `NGramLM.from_arpa`."""
         vocabulary = vocabulary or Vocabulary(table.vocab_size)
         automaton, found = automaton_from_table(table, missing_unigrams, engine)
         config = NGramLMConfig(
