@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..common.arguments import one_of
 from ..config.tuned import with_remembered
 from ..decoding.ctc import CTCDecoder
-from ..decoding.graph import GraphDecoder
+from ..decoding.graph import GraphDecoder, ctc_decoder
 from ..decoding.hypotheses import Hypothesis
 from ..decoding.partials import Partial
 from ..decoding.streaming import StreamingDecoder
@@ -311,13 +310,7 @@ def _cache_aware(
 
 def _ctc_decoder(tokenizer: Any, decoding: dict[str, Any], model: Any) -> CTCDecoder | GraphDecoder:
     """Return the search that is asked for, or else was tuned: in a graph, or of prefixes."""
-    decoding = dict(decoding)
-    strategy = decoding.pop("strategy", None)
-    if strategy is None:
+    if decoding.get("strategy") is None:
         searched = {name: decoding.get(name) for name in ("lm_weight", "num_beams", "repeats", "merge")}
-        strategy = with_remembered(decoding.get("lm"), model, {**searched, "strategy": None})["strategy"]
-    if strategy is None:
-        return CTCDecoder(tokenizer, **decoding, model=model)
-    one_of("strategy", strategy, ("graph",))
-    names = {"num_beams": "max_active", "phrase_weight": "discount"}
-    return GraphDecoder(tokenizer, **{names.get(name, name): value for name, value in decoding.items()}, model=model)
+        decoding["strategy"] = with_remembered(decoding.get("lm"), model, {**searched, "strategy": None})["strategy"]
+    return ctc_decoder(tokenizer, **decoding, model=model)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..decoding.sessions.ctc import search_frames, unscored
+from ..decoding.sessions.ctc import search_frames
 from ..errors import InvalidLogitsError
 from ..fusion.fusion import RowModels
 from ..search.ctc_beam import FIRST_HASH, INSIDE, BeamState, initial_state
@@ -135,13 +135,12 @@ class PartialSearch:
         bases = [int(models.states[0, place]) - int(lm.starts[0]) for place, lm in enumerate(self.lms)]
         before = [(beam, way) for beam in beams for way in beam.ways or (self._spelled(beam),)]
         before, state = self._begin(before, models, bases, float(left_out[0]))
-        bonuses = self.decoder.token_bonuses(models.lm_weights)
-        state, frames = search_frames(self.decoder, models, state, kept, lengths, bonuses, unscored(models))
+        state, frames = search_frames(self.decoder, models, state, kept, lengths)
         if int(frames.bad_frames[0]) >= 0:
             raise InvalidLogitsError(f"the logits hold NaN or infinity at frame {first_frame + int(frames.bad_frames[0])}")
         acoustic, scores = prefix_scores(state)
         if ends_word or is_end:  # what hotwords give back that aren't complete
-            scores, _, _ = models.at_end(scores, state.lm_scores, state.lm_states, False, self.decoder.engine)
+            scores, _, _ = models.at_end(scores, state.lm_scores, state.lm_states, False, self.decoder.options.engine)
         of_phrases = models.weights[0, len(bases) :] * state.lm_scores[0, :, len(bases) :]
         of_lms = (state.fused[0] - of_phrases.sum(1)).tolist()
         logit_scores, added = acoustic[0].tolist(), (scores - acoustic)[0].tolist()
@@ -186,10 +185,12 @@ class PartialSearch:
         of_hotwords = self._hotwords([way.tokens for _, way in before])
         logit_scores = [beam.logit_score + log_sum([way.blank, way.token]) for beam, way in before]
         fused = [way.added + score for (_, way), (score, _) in zip(before, of_hotwords)]
-        best = sorted(range(len(before)), key=lambda number: -(logit_scores[number] + fused[number]))[: self.decoder.num_beams]
+        best = sorted(range(len(before)), key=lambda number: -(logit_scores[number] + fused[number]))[
+            : self.decoder.options.num_beams
+        ]
         # As the search left it: then nothing is rounded otherwise than in one that wasn't cut.
         offset = max(before[number][0].logit_score + max(before[number][1][1:3]) for number in best)
-        state = initial_state(self.decoder.num_beams, models.states)
+        state = initial_state(self.decoder.options.num_beams, models.states)
         state.blank_scores.fill_(-torch.inf)
         state.offsets.fill_(offset + left_out)
         for place, number in enumerate(best):

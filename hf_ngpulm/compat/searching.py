@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from ..common.pickling import WithoutCaches
-from ..decoding.ctc import MOST_BEAMS, CTCDecoder
+from ..decoding.ctc import CTCDecoder
 from ..decoding.hypotheses import Hypothesis
+from ..decoding.options import MOST_BEAMS
 from ..decoding.sessions.blocks import BlockStream
 from ..decoding.sessions.ctc import BeamSlots
 from ..formats.wav2vec2.alphabet import Alphabet
@@ -154,7 +155,7 @@ class Search:
         order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
         found: list[list[Transcript]] = [[] for _ in rows]
         while order:
-            count = max(1, MOST_ENTRIES // (max(1, len(rows[order[-1]])) * self.decoder.num_beams))
+            count = max(1, MOST_ENTRIES // (max(1, len(rows[order[-1]])) * self.decoder.options.num_beams))
             batch = [row for row in order[-count:] if rows[row].device == rows[order[-1]].device]
             order = [row for row in order if row not in set(batch)]
             for row, beams in zip(batch, self._batch([rows[row] for row in batch])):
@@ -167,7 +168,7 @@ class Search:
         lengths = torch.tensor([len(row) for row in rows], device=padded.device)
         kept, left_out = without_unlikely(padded, lengths, self.token_min_logp)
         lengths = decoder.check(kept, lengths)
-        if not self.lms or (self.starts is None and decoder.score_eos):
+        if not self.lms or (self.starts is None and decoder.options.score_eos):
             batch = decoder.decode_checked(kept, lengths)
         else:
             batch = self._batch_from(kept, lengths)
@@ -186,9 +187,9 @@ class Search:
         states = models.states.clone()
         states[:, :count] = places + begins.to(torch.int32)
         slots = BeamSlots(decoder, models._replace(states=states))
-        stream = BlockStream(slots, lambda row, phrases: (None, 0.0))
+        stream = BlockStream(slots)
         stream.add_checked(logits, lengths)
-        if self.of.fused is not None and not decoder.score_eos:
+        if self.of.fused is not None and not decoder.options.score_eos:
             own = (slots.state.lm_states[..., :count] - places).flatten(0, 1)
             ends = self.of.fused.end_scores(self.attrs, self.lms, own, True).view(slots.state.fused.shape)
             slots.state = slots.state._replace(fused=slots.state.fused + ends)

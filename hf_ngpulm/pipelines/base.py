@@ -18,40 +18,12 @@ from transformers.pipelines.automatic_speech_recognition import rescale_stride
 
 from ..config.tuned import SETTINGS, with_remembered
 from ..decoding.hypotheses import Hypothesis
+from ..decoding.options import Options
 from ..language_model.loading import configured_lm, load_language_model
 from ..language_model.model import NGramLM
 from .families import frame_lengths
 from .per_item import RECORDING, Numbered, Recordings, listed_values, numbered, numbers_in
 
-# What the decoder of some family takes: the stock pipeline would swallow the name of any setting.
-OF_SOME_DECODER = frozenset(
-    [
-        "lm",
-        "lm_weight",
-        "phrases",
-        "phrase_weight",
-        "prompt_context",
-        "unscored",
-        "confidence",
-        "engine",
-        "score_eos",
-        "beta",
-        "beam_threshold",
-        "blank_threshold",
-        "merge",
-        "repeats",
-        "strategy",
-        "max_symbols",
-        "ilm_weight",
-        "blank_scoring",
-        "pruning",
-        "merging",
-        "length_normalization",
-        "aes_steps",
-        "aes_beta",
-        "aes_gamma",
-    ]
-)
 OF_THE_STOCK_PIPELINE = ("chunk_length_s", "stride_length_s", "return_timestamps", "decoder_kwargs", "generate_kwargs")
 NO_PHRASES: list[str] = []
 _GENERATION = GenerationConfig()
@@ -116,7 +88,9 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         search = self._search_given(kwargs)
         if isinstance(given.get("phrases"), Iterator):  # it can be read once, and there may be many calls
             given["phrases"] = list(given["phrases"])
-        foreign = sorted(kwargs.keys() & OF_SOME_DECODER)
+        # The stock pipeline would swallow the name of any setting.
+        of_others = {name for family in self.families for name in set(family.settings) - set(family.shared_with_generation)}
+        foreign = sorted(kwargs.keys() & of_others)
         if foreign:
             raise ValueError(f"{', '.join(foreign)}: no settings for {type(self.model).__name__}; leave them out")
         _refuse_misspelt(kwargs, [*self.settings, *OF_THE_STOCK_PIPELINE])
@@ -342,14 +316,19 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         if isinstance(ngram_decoder, FramesThemselves):
             return {"frames": hypotheses[0]}
         timestamps = kwargs.get("return_timestamps")
-        with_confidence = ngram_decoder.confidence is not None
+        with_confidence = ngram_decoder.options.confidence is not None
         result = _shown(hypotheses[0], timestamps, with_confidence)
-        if getattr(ngram_decoder, "num_return_sequences", 1) > 1:
+        if ngram_decoder.options.num_return_sequences > 1:
             result["hypotheses"] = [{**_shown(h, timestamps, with_confidence), "score": h.score} for h in hypotheses]
         for output in model_outputs:  # what the caller gave along with the audio
             for name in output.keys() - {"is_last", "hypotheses", "frames", "stride", RECORDING}:
                 result.setdefault(name, []).append(output[name])
         return result
+
+
+def settings_of(options: type[Options]) -> list[str]:
+    """Return those options of a decoder that a pipeline is told; it knows the others."""
+    return [name for name in options.names() if name not in ("frame_seconds", "blank_id")]
 
 
 class FramesThemselves:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
-from ..common.arguments import one_of, refuse_idle
 from ..decoding.ctc import CTCDecoder
+from ..decoding.graph import GraphDecoder, ctc_decoder
 from ..decoding.hypotheses import Hypothesis
+from ..decoding.options import CTCOptions
 from ..fusion.fusion import LM_WEIGHT
-from .base import NGramPipeline
+from .base import NGramPipeline, settings_of
 from .families import frame_lengths, is_ctc
-
-if TYPE_CHECKING:
-    from ..decoding.graph import GraphDecoder
 
 
 class CTCNGramPipeline(NGramPipeline):
@@ -53,10 +51,7 @@ class CTCNGramPipeline(NGramPipeline):
     """
 
     serves = staticmethod(is_ctc)
-    settings = (
-        "lm", "lm_weight", "phrases", "phrase_weight", "num_beams", "strategy", "beta", "beam_threshold",
-        "blank_threshold", "score_eos", "merge", "num_return_sequences", "repeats", "confidence", "engine",
-    )  # fmt: skip
+    settings = (*NGramPipeline.settings, "strategy", *settings_of(CTCOptions))
     reasons = ("lm", "phrases", "num_beams", "confidence")
     of_an_lm = frozenset({"lm_weight", "repeats", "score_eos", "strategy"})
     shared_with_generation = ("num_beams", "num_return_sequences")
@@ -64,19 +59,8 @@ class CTCNGramPipeline(NGramPipeline):
     takes_what_lms_come_with = True
 
     def _make_decoder(self, settings: dict[str, Any]) -> CTCDecoder | GraphDecoder:
-        from ..decoding.graph import GraphDecoder  # has a stream's parts, and those need pipelines
-
         defaults = {"confidence": None, "lm_weight": LM_WEIGHT}  # what is remembered is among the settings
-        settings = {**defaults, **settings, "frame_seconds": self._frame_seconds}
-        strategy = settings.pop("strategy", None)
-        if strategy is None:
-            return CTCDecoder(self.tokenizer, **settings)
-        one_of("strategy", strategy, ("graph",))
-        of_others = {name: settings.pop(name, None) for name in ("repeats", "merge")}
-        refuse_idle(of_others, "has no meaning in a graph; leave it out, or strategy='graph'")
-        if "num_beams" in settings:
-            settings["max_active"] = settings.pop("num_beams")
-        return GraphDecoder(self.tokenizer, **settings)
+        return ctc_decoder(self.tokenizer, **{**defaults, **settings, "frame_seconds": self._frame_seconds})
 
     def _frames(self, model_inputs: dict[str, Any], **kwargs: Any) -> tuple[Tensor, Tensor | None]:
         attention_mask = model_inputs.pop("attention_mask", None)

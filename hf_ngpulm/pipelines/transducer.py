@@ -7,10 +7,11 @@ from typing import Any
 from torch import Tensor
 
 from ..decoding.hypotheses import Hypothesis
+from ..decoding.options import TransducerOptions
 from ..decoding.transducer import TransducerDecoder
 from ..fusion.fusion import LM_WEIGHT
 from ..search.networks.model import transducer_of
-from .base import NGramPipeline
+from .base import NGramPipeline, settings_of
 from .families import is_transducer
 
 _FOR_THE_ENCODER = ("prompt_ids", "num_lookahead_tokens")
@@ -49,11 +50,7 @@ class TransducerNGramPipeline(NGramPipeline):
     """
 
     serves = staticmethod(is_transducer)
-    settings = (
-        "lm", "lm_weight", "phrases", "phrase_weight", "num_beams", "strategy", "num_return_sequences", "confidence",
-        "max_symbols", "ilm_weight", "blank_scoring", "pruning", "merging", "length_normalization", "score_eos", "aes_steps",
-        "aes_beta", "aes_gamma", "engine",
-    )  # fmt: skip
+    settings = (*NGramPipeline.settings, *settings_of(TransducerOptions))
     reasons = ("lm", "phrases", "num_beams", "strategy", "confidence")
     of_an_lm = frozenset({"lm_weight", "blank_scoring", "score_eos"})
     shared_with_generation = ("num_beams", "num_return_sequences")

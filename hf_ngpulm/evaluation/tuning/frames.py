@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, groupby
 from typing import Any, ClassVar
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...decoding.ctc import CTCDecoder
-from ...decoding.graph import BEAM_THRESHOLD, GraphDecoder
+from ...decoding.graph import GraphDecoder
 from ...decoding.hypotheses import Hypothesis
 from ...decoding.transducer import TransducerDecoder
 from ...search.networks.model import TransformersTransducer
@@ -38,9 +39,20 @@ class FrameSweep(Sweep):
     def __init__(self, kept: KeptTensors, batch_size: int, decoder: Any, pipeline: Any = None) -> None:
         super().__init__(kept, batch_size)
         self.decoder = copy.copy(decoder)
-        self.decoder.confidence = None
+        self.decoder.options = replace(decoder.options, confidence=None)
         self.pipeline = pipeline
         self._places: list[int] = []  # of each utterance's frames among what is kept
+
+    @property
+    def fusion(self) -> Any:
+        return self.decoder.fusion
+
+    @property
+    def model(self) -> Any:
+        return None if self.pipeline is None else self.pipeline.model
+
+    def search(self) -> dict[str, Any]:
+        return self.decoder.options.search()
 
     def hold(self, utterances: Iterable[Utterance]) -> Iterator[Utterance]:
         rest = iter(utterances)
@@ -150,34 +162,13 @@ class CTCSweep(FrameSweep):
     field = "logits"
     decoder: CTCDecoder
 
-    @property
-    def fusion(self) -> Any:
-        return self.decoder.fusion
-
-    @property
-    def model(self) -> Any:
-        return None if self.pipeline is None else self.pipeline.model
-
-    def search(self) -> dict[str, Any]:
-        decoder = self.decoder
-        if decoder.num_beams == 1:
-            return {"num_beams": 1} | ({"repeats": decoder.repeats} if decoder.repeats != "stay" else {})
-        found: dict[str, Any] = {"num_beams": decoder.num_beams}
-        if decoder.beam_threshold != 20.0:
-            found["beam_threshold"] = decoder.beam_threshold
-        if decoder.blank_threshold <= 1:
-            found["blank_threshold"] = decoder.blank_threshold
-        if decoder.merge != "tokens":
-            found["merge"] = decoder.merge
-        return found | ({} if decoder.score_eos else {"score_eos": False})
-
     def standing(self) -> dict[str, Any]:
         fusion = self.decoder.fusion
         found = {"lm_weight": fusion.weight, "phrase_weight": fusion.phrase_weight}
-        return found | ({"beta": self.decoder.beta} if self.decoder.num_beams > 1 else {})
+        return found | ({"beta": self.decoder.options.beta} if self.decoder.options.num_beams > 1 else {})
 
     def _without_beta(self) -> str | None:
-        return None if self.decoder.num_beams > 1 else "it is a bonus of beam search: pass num_beams=8, or so, too"
+        return None if self.decoder.options.num_beams > 1 else "it is a bonus of beam search: pass num_beams=8, or so, too"
 
     def _decoded(self, decoder: CTCDecoder, weights: dict[str, Any], frames: Tensor, lengths: Tensor) -> Any:
         return decoder.with_weights(**weights)(frames, lengths)
@@ -191,29 +182,12 @@ class GraphSweep(FrameSweep):
     decoder: GraphDecoder
 
     @property
-    def fusion(self) -> Any:
-        return self.decoder.fusion
-
-    @property
     def phrases(self) -> Any:
         return self.decoder.phrases
 
-    @property
-    def model(self) -> Any:
-        return None if self.pipeline is None else self.pipeline.model
-
-    def search(self) -> dict[str, Any]:
-        decoder = self.decoder
-        found: dict[str, Any] = {"strategy": "graph", "num_beams": decoder.max_active}
-        if decoder.beam_threshold != BEAM_THRESHOLD:
-            found["beam_threshold"] = decoder.beam_threshold
-        if decoder.blank_threshold <= 1:
-            found["blank_threshold"] = decoder.blank_threshold
-        return found | ({} if decoder.score_eos else {"score_eos": False})
-
     def standing(self) -> dict[str, Any]:
         decoder = self.decoder
-        return {"lm_weight": decoder.fusion.weight, "phrase_weight": decoder.contexts.discount, "beta": decoder.beta}
+        return {"lm_weight": decoder.fusion.weight, "phrase_weight": decoder.contexts.discount, "beta": decoder.options.beta}
 
     def _without_beta(self) -> str | None:
         return None
@@ -231,36 +205,14 @@ class TransducerSweep(FrameSweep):
     decoder: TransducerDecoder
 
     @property
-    def fusion(self) -> Any:
-        return self.decoder.search.fusion
-
-    @property
     def model(self) -> Any:
         return self.decoder.model.model if isinstance(self.decoder.model, TransformersTransducer) else None
-
-    def search(self) -> dict[str, Any]:
-        search, usual = self.decoder.search, {"length_normalization": True, "score_eos": True}
-        settings = search.settings
-        found = {"strategy": settings.strategy, "num_beams": settings.num_beams}
-        if settings.max_symbols != self.decoder.model.max_symbols:
-            found["max_symbols"] = settings.max_symbols
-        if settings.strategy == "greedy":
-            return found
-        rules = {
-            "blank_scoring": settings.blank_aware or "none", "pruning": settings.late or "early",
-            "merging": settings.log_sum or "max",
-        }  # fmt: skip
-        found |= {name: rule for name, rule in rules.items() if rule is not True}
-        found |= {name: getattr(search, name) for name, value in usual.items() if getattr(search, name) != value}
-        if settings.strategy == "aes":
-            found |= {name: getattr(settings, name) for name in ("aes_steps", "aes_beta", "aes_gamma")}
-        return found
 
     def standing(self) -> dict[str, Any]:
         return {
             "lm_weight": self.fusion.weight,
             "phrase_weight": self.fusion.phrase_weight,
-            "ilm_weight": self.decoder.search.settings.ilm_weight,
+            "ilm_weight": self.decoder.options.ilm_weight,
         }
 
     def _device(self) -> torch.device:
