@@ -40,6 +40,27 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     Where there is one `lm` and no `lm_weight`, settings that were tuned for the model with that LM and are kept in the LM's
     config hold: weights, and the search that they are for (see `hf_ngpulm.config.tuned`); for CTC models also those that an LM
     came with (`NGramLM.from_wav2vec2_with_lm`). What is given goes before them; an `lm_weight` before all of them.
+
+    The following are taken both by `pipeline(...)` and by a call, where they hold for that call only, and by all families:
+
+    Args:
+        lm: an `NGramLM`; the id of a Hub repo or a folder with one, or with the LM of a `Wav2Vec2ProcessorWithLM`; or an ARPA
+            (`.arpa`, `.arpa.gz`), KenLM (`.bin`) or NeMo (`.nemo`) file. None decodes without. A list has one, or None, for
+            each recording of the call.
+        lm_weight: weight of the LM's log-probabilities; a list or a tensor has one for each recording. By default what was
+            tuned for the model and stands in the LM's config, with the rest of what was tuned; or what the LM came with; or
+            else 0.5 (for encoder-decoders 0.2).
+        phrases: phrases that shall be recognised: a list of texts, or of pairs of a text and a weight, or a
+            `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
+        phrase_weight: what their bonuses are multiplied with (default 1); a list or a tensor has one for each recording.
+        num_return_sequences: above 1, results have a list `hypotheses` of so many transcripts with their scores (of CTC models
+            and transducers).
+        confidence: a measure (see `hf_ngpulm.search.confidence`); the chunks that `return_timestamps` gives then have a
+            `confidence` (of CTC models and transducers).
+
+    Raises:
+        ValueError: lists for another number of recordings, weights and rules without an LM, settings out of range.
+        TokenizerMismatchError: the LM was made for another tokenizer.
     """
 
     # Settings that a family's decoder takes; any of the reasons is cause enough to decode here.

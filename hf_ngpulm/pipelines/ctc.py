@@ -22,32 +22,16 @@ class CTCNGramPipeline(NGramPipeline):
     model's device, padding is left out, and long audio cut in chunks is decoded in one go, so that the search and the LM's
     context run on over the seams. All else (inputs, batching, chunking) is the stock pipeline's.
 
-    The following are taken both by `pipeline(...)` and by a call, where they hold for that call only:
+    Besides what all families take (see `NGramPipeline`), `pipeline(...)` and calls take:
 
     Args:
-        lm: an `NGramLM`; the id of a Hub repo or a folder with one, or with the LM of a `Wav2Vec2ProcessorWithLM`; or an ARPA
-            (`.arpa`, `.arpa.gz`), KenLM (`.bin`) or NeMo (`.nemo`) file. None decodes without. A list has one, or None, for
-            each recording of the call.
-        lm_weight: weight of the LM's log-probabilities; a list or a tensor has one for each recording. By default what was
-            tuned for the model and stands in the LM's config, with the rest of what was tuned; or what the LM came with, if it
-            is that of a `Wav2Vec2ProcessorWithLM`; or else 0.5.
-        phrases: phrases that shall be recognised: a list of texts, or of pairs of a text and a weight, or a
-            `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
-        phrase_weight: what their bonuses are multiplied with (default 1); a list or a tensor has one for each recording.
         num_beams: prefixes that the search keeps; 1 (the default) searches greedily.
         strategy: "graph" searches in the LM's graph in place of prefixes, see `hf_ngpulm.GraphDecoder`: `num_beams` are then
             the hypotheses that it keeps (by default 64), and `phrase_weight` the discount of phrases without one of their own
             (by default 1).
-        num_return_sequences: above 1, results have a list `hypotheses` of so many transcripts with their scores.
-        confidence: a measure (see `hf_ngpulm.search.confidence`); the chunks that `return_timestamps` gives then have a
-            `confidence`.
         beta, beam_threshold, blank_threshold, score_eos, merge, repeats, engine: as for `hf_ngpulm.CTCDecoder`.
 
     `return_timestamps="word"` or `"char"` works with all tokenizers ("char" gives single tokens).
-
-    Raises:
-        ValueError: lists for another number of recordings, weights and rules without an LM, settings out of range.
-        TokenizerMismatchError: the LM was made for another tokenizer.
     """
 
     serves = staticmethod(is_ctc)

@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from ..audio.resampling import Resampler
+from ..audio.files import Resampler
 from . import messages
 from .engine import Engine, Session
 from .limits import Limits, PhraseBudget

@@ -90,7 +90,7 @@ class BlockStream:
     def _search(self, logits: Tensor, lengths: Tensor) -> None:
         slots, everything = self.slots, slice(None)
         found = slots.search(everything, slots.models, logits, lengths)
-        refuse_broken(found.bad_frames)
+        refuse_broken(found[-1].bad_frames)
         confidences = confidences_of(logits, lengths, self.decoder.options.confidence)
         counts = lengths.cpu().numpy()
         slots.accept(self._rows, everything, found, counts, confidences)

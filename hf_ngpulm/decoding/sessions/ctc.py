@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -34,37 +34,6 @@ State = TypeVar("State", beam.BeamState, GraphState)
 STAY_COST = 3.0
 # Frames that are searched before what all hypotheses have in common is put aside.
 BLOCK_FRAMES = 256
-
-
-class Searched(NamedTuple):
-    """What a search with several hypotheses has come to, and what happened at each frame."""
-
-    state: Any
-    frames: Any
-
-    @property
-    def bad_frames(self) -> Tensor:
-        """The first broken frame of each row, else -1."""
-        return self.frames.bad_frames
-
-    def of(self, rows: Tensor) -> Searched:
-        """Return that of some rows."""
-        return Searched(*(type(parts)(*(part[rows] for part in parts)) for parts in self))
-
-
-class Labelled(NamedTuple):
-    """The same of greedy search."""
-
-    result: greedy.GreedyLabels
-
-    @property
-    def bad_frames(self) -> Tensor:
-        """The first broken frame of each row, else -1."""
-        return self.result.bad_frames
-
-    def of(self, rows: Tensor) -> Labelled:
-        """Return that of some rows."""
-        return Labelled(type(self.result)(*(part[rows] for part in self.result)))
 
 
 class CTCSlots(Slots):
@@ -102,20 +71,25 @@ class CTCSlots(Slots):
         models = self.models if everything else self.models.of(rows)
         confidences = confidences_of(logits, torch.from_numpy(lengths), self.decoder.options.confidence)
         found = self.search(rows, models, logits, torch.from_numpy(lengths).to(logits.device))
-        bad_frames = found.bad_frames.cpu().numpy()
+        bad_frames = found[-1].bad_frames.cpu().numpy()
         good = bad_frames < 0
         kept = slots, lengths, confidences
         if not good.all():  # slots with a broken frame stay as they were
             kept = slots[good], lengths[good], confidences[good]
-            found = found.of(torch.from_numpy(np.flatnonzero(good)).to(logits.device))
+            places = torch.from_numpy(np.flatnonzero(good)).to(logits.device)
+            found = tuple(type(parts)(*(part[places] for part in parts)) for parts in found)
             rows = torch.from_numpy(kept[0]).to(logits.device)
         self.accept(kept[0], rows, found, *kept[1:])
         self.frames[slots] += np.where(good, lengths, 0)
         return np.where(good, -1, self.frames[slots] + bad_frames)
 
     @abstractmethod
-    def search(self, rows: Tensor | slice, models: RowModels, logits: Tensor, lengths: Tensor) -> Any:
-        """Decode frames `[N, T, C]` of some slots, of which nothing changes yet; returns what `accept` takes."""
+    def search(self, rows: Tensor | slice, models: RowModels, logits: Tensor, lengths: Tensor) -> tuple[Any, ...]:
+        """Decode frames `[N, T, C]` of some slots, of which nothing changes yet.
+
+        Returns:
+            What `accept` takes: where the search stands, if that is kept by itself, and what happened, `bad_frames` with it.
+        """
 
     @abstractmethod
     def accept(self, slots: np.ndarray, rows: Tensor | slice, found: Any, lengths: np.ndarray, confidences: np.ndarray) -> None:
@@ -154,13 +128,15 @@ class GreedySlots(CTCSlots):
         self.acoustic_scores[slot] = 0.0
         self.lm_scores[slot] = 0.0
 
-    def search(self, rows: Tensor | slice, models: RowModels, logits: Tensor, lengths: Tensor) -> Labelled:
-        return Labelled(label_frames(self.decoder, models, self.states[rows], self.before[rows], logits, lengths))
+    def search(
+        self, rows: Tensor | slice, models: RowModels, logits: Tensor, lengths: Tensor
+    ) -> tuple[greedy.GreedyLabels, ...]:
+        return (label_frames(self.decoder, models, self.states[rows], self.before[rows], logits, lengths),)
 
     def accept(
-        self, slots: np.ndarray, rows: Tensor | slice, found: Labelled, lengths: np.ndarray, confidences: np.ndarray
+        self, slots: np.ndarray, rows: Tensor | slice, found: tuple[Any, ...], lengths: np.ndarray, confidences: np.ndarray
     ) -> None:
-        result = found.result
+        (result,) = found
         self.states[rows], self.before[rows] = result.states, result.before
         self.acoustic_scores[rows] += result.acoustic_scores
         self.lm_scores[rows] += result.lm_scores
@@ -230,19 +206,20 @@ class FramesSlots(CTCSlots, Generic[State]):
         for part, new in zip(self.state, self.initial(self.models.states[slot : slot + 1])):
             part[slot] = new[0]
 
-    def search(self, rows: Tensor | slice, models: RowModels, logits: Tensor, lengths: Tensor) -> Searched:
+    def search(self, rows: Tensor | slice, models: RowModels, logits: Tensor, lengths: Tensor) -> tuple[State, Any]:
         state = type(self.state)(*(part[rows] for part in self.state))
-        return Searched(*self.search_frames(rows, models, state, logits, lengths))
+        return self.search_frames(rows, models, state, logits, lengths)
 
     def accept(
-        self, slots: np.ndarray, rows: Tensor | slice, found: Searched, lengths: np.ndarray, confidences: np.ndarray
+        self, slots: np.ndarray, rows: Tensor | slice, found: tuple[Any, ...], lengths: np.ndarray, confidences: np.ndarray
     ) -> None:
+        state, frames = found
         if isinstance(rows, slice):
-            self.state = found.state
+            self.state = state
         else:
-            for part, new in zip(self.state, found.state):
+            for part, new in zip(self.state, state):
                 part[rows] = new
-        links, labels = found.frames.links.cpu().numpy(), found.frames.labels.cpu().numpy()
+        links, labels = frames.links.cpu().numpy(), frames.labels.cpu().numpy()
         self.history.follow_frames(slots, links, labels, lengths, self.frames, self.sums, confidences, self.live())
 
 

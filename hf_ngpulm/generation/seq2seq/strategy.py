@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
+from ...common.arguments import refuse_idle
 from ...config.tuned import with_remembered
 from ..lm_argument import GivenLM, given_lm
 from ..logits_processor import LM_WEIGHT, NGramLogitsProcessor
@@ -75,18 +76,13 @@ def seq2seq_generate(
     check_call(model, generation_config, input_ids, given.get("assistant_model"), streamer, synced_gpus)
     assert generation_config is not None
     processors, criteria = logits_processor or LogitsProcessorList(), stopping_criteria or StoppingCriteriaList()
-    settings = {
-        "start": start, "prompt_context": prompt_context, "unscored": unscored, "score_eos": score_eos, "engine": engine,
-    }  # fmt: skip
     models, lm_weight = given_lm(lm, lm_weight, generation_config, processor, input_ids.device)
-    given_phrases = {"phrases": phrases, "phrase_weight": phrase_weight}
+    settings = {
+        "lm_weight": lm_weight, "start": start, "prompt_context": prompt_context, "unscored": unscored, "score_eos": score_eos,
+        "engine": engine, "phrases": phrases, "phrase_weight": phrase_weight, "normalise_phrases": normalise_phrases,
+    }  # fmt: skip
     rows, beams = len(input_ids), generation_config.num_beams or 1
-    could_be = {"lm_weight": lm_weight, **settings, **(given_phrases if phrases is not None else {}), "num_beams": beams}
-    found = with_remembered(models, model, could_be)
-    lm_weight, settings = found["lm_weight"], {name: found[name] for name in settings}
-    given_phrases = {name: found.get(name, value) for name, value in given_phrases.items()}
-    given_phrases["normalise_phrases"] = normalise_phrases
-    language_model = _language_model(model, models, lm_weight, processor, settings, given_phrases)
+    language_model = _language_model(model, models, processor, beams, settings)
 
     each = max(beams, generation_config.num_return_sequences or 1)
     window = window_of_whisper(input_ids.shape[1], generation_config)
@@ -110,25 +106,20 @@ def seq2seq_generate(
 
 
 def _language_model(
-    model: Any,
-    models: Any,
-    weight: float | Tensor | None,
-    processor: Any,
-    settings: dict[str, Any],
-    phrases: dict[str, Any],
+    model: Any, models: Any, processor: Any, beams: int, settings: dict[str, Any]
 ) -> NGramLogitsProcessor | None:
     """Return what there is of language models and phrases and the rules of their scores, as a logits processor has it."""
-    settings = {name: value for name, value in settings.items() if value is not None}
-    phrases = {name: value for name, value in phrases.items() if value is not None}
-    if phrases and "phrases" not in phrases:
-        raise ValueError(f"{', '.join(sorted(phrases))} without phrases: pass phrases=...")
+    if settings["phrases"] is None:
+        of_phrases = {name: settings.pop(name) for name in ("normalise_phrases", "phrase_weight", "phrases")}
+        refuse_idle(of_phrases, "without phrases: pass phrases=...")
     if models is None:
-        goes_without = ("start", "engine") if phrases else ()
-        idle = [*(settings.keys() - set(goes_without)), *(["lm_weight"] if weight is not None else [])]
-        if idle:
-            raise ValueError(f"{', '.join(sorted(idle))} without a language model: pass lm=...")
-        if not phrases:
+        goes_without = {"start", "engine", "phrases", "phrase_weight", "normalise_phrases"} if "phrases" in settings else set()
+        idle = {name: value for name, value in settings.items() if name not in goes_without}
+        refuse_idle(idle, "without a language model: pass lm=...")
+        if not goes_without:
             return None
-    weight = LM_WEIGHT if weight is None else weight
-    found = NGramLogitsProcessor(models, weight, model=model, tokenizer=processor, **settings, **phrases)
-    return None if not phrases and not isinstance(weight, Tensor) and weight == 0 else found
+    found = with_remembered(models, model, {**settings, "num_beams": beams})
+    weight = LM_WEIGHT if found["lm_weight"] is None else found["lm_weight"]
+    given = {name: found[name] for name in settings if name != "lm_weight" and found[name] is not None}
+    made = NGramLogitsProcessor(models, weight, model=model, tokenizer=processor, **given)
+    return None if "phrases" not in settings and not isinstance(weight, Tensor) and weight == 0 else made
