@@ -17,9 +17,8 @@ from ..decoding.partials import Partial
 from ..decoding.streaming import StreamingDecoder
 from ..decoding.transducer import TransducerDecoder
 from ..errors import StreamError
-from ..pipelines.families import frame_lengths, is_ctc, is_transducer
-from ..search.networks.model import transducer_of
-from .buffered import BufferedEncoder, Encode
+from ..pipelines.families import is_ctc, is_transducer
+from .buffered import BufferedEncoder
 from .cache_aware import CacheAwareEncoder
 from .encoder import StreamEncoder
 
@@ -110,7 +109,7 @@ class StreamingRecognizer:
         else:
             defaults = {"chunk_seconds": 1.28, "left_seconds": 4.0, "right_seconds": 1.28}
             given = {name: value for name, value in cutting.items() if value is not None}
-            self.encoder = BufferedEncoder(model, extractor, _encode(model), **{**defaults, **given})
+            self.encoder = BufferedEncoder(model, extractor, **{**defaults, **given})
         self.sampling_rate = self.encoder.sampling_rate
         self.chunk_seconds, self.latency_seconds = self.encoder.chunk_seconds, self.encoder.latency_seconds
         decoder: CTCDecoder | GraphDecoder | TransducerDecoder
@@ -273,18 +272,6 @@ class StreamingRecognizer:
     def _check_open(self, sid: int) -> None:
         if sid not in self._frames:
             raise StreamError({sid: "it isn't open"})
-
-
-def _encode(model: Any) -> Encode:
-    """Return the part of a model that makes what its decoder takes."""
-    if is_transducer(model):
-        return transducer_of(model).encode
-
-    def logits(features: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        out = model(**{model.main_input_name: features}, attention_mask=mask).logits
-        return out, None if mask is None else frame_lengths(model, mask.sum(-1).long())
-
-    return logits
 
 
 def _cache_aware(

@@ -8,13 +8,14 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
+from ..common.batches import Outputs
 from ..common.pickling import WithoutCaches
 from ..errors import InvalidLogitsError
 from ..fusion.fusion import LM_WEIGHT, Fusion
 from ..phrases import Booster
 from ..text.vocabulary import tokenizer_of
 from ..text.words import WordSplitter
-from .hypotheses import Writing
+from .hypotheses import Hypothesis, Writing
 from .options import Options
 
 AnyDecoder = TypeVar("AnyDecoder", bound="Decoder")
@@ -47,6 +48,10 @@ class Decoder(WithoutCaches):
         )
         self.fusion = Fusion(lm, lm_weight, phrases, phrase_weight, self.tokenizer)
         self.splitter = None if self.tokenizer is None else WordSplitter(self.tokenizer)
+
+    def decode(self, frames: Outputs, lengths: Outputs | None = None, phrases: Any = None) -> list[list[Hypothesis]]:
+        """Decode a batch of what streams are given, too: logits, or an encoder's frames. Arguments as for a call."""
+        return self(frames, lengths, phrases)  # type: ignore[operator]
 
     @property
     def frame_seconds(self) -> float | None:

@@ -143,12 +143,10 @@ class Options:
 
     def search(self) -> dict[str, Any]:
         """Return the search but for its weights, as far as it isn't the usual one, as pipelines call it."""
-        unusual = {f.name: getattr(self, f.name) for f in fields(self) if f.name == self.beam or self._is_unusual(f)}
-        return {**self.always, **{self.known_as.get(name, name): value for name, value in unusual.items()}}
-
-    def _is_unusual(self, option: Any) -> bool:
-        kept = option.name in SETTINGS and option.name not in WEIGHTS
-        return kept and getattr(self, option.name) != option.default
+        rules = {option.name: option.default for option in fields(self) if option.name in SETTINGS.keys() - set(WEIGHTS)}
+        rules |= {self.beam: None, "strategy": None}  # which are told anyhow
+        told = {name: value for name, value in vars(self).items() if name in rules and value != rules[name]}
+        return {**self.always, **{self.known_as.get(name, name): value for name, value in told.items()}}
 
     def with_weights(self: AnyOptions, weights: Mapping[str, Any]) -> AnyOptions:
         """Return the same with other weights; None leaves one as it is."""

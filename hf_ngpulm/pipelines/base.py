@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from ..decoding.hypotheses import Hypothesis
 from ..decoding.options import Options
 from ..language_model.loading import configured_lm, load_language_model
 from ..language_model.model import NGramLM
-from .families import frame_lengths
+from .families import encoded, frame_lengths
 from .per_item import RECORDING, Numbered, Recordings, listed_values, numbered, numbers_in
 
 OF_THE_STOCK_PIPELINE = ("chunk_length_s", "stride_length_s", "return_timestamps", "decoder_kwargs", "generate_kwargs")
@@ -212,16 +212,17 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     _search: Mapping[str, Any] = MappingProxyType({})
     _last_made: tuple[dict[str, Any] | None, Any] = (None, None)
 
-    if TYPE_CHECKING:  # what the class of a family adds
+    def _make_decoder(self, settings: dict[str, Any]) -> Any:
+        """Return the decoder of the model's family."""
+        raise NotImplementedError
 
-        def _make_decoder(self, settings: dict[str, Any]) -> Any:
-            """Return a decoder."""
+    def _frames(self, model_inputs: dict[str, Any], **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        """Return what the decoder takes for a batch: `[B, T, ...]`, and the frames of each row if the model can tell."""
+        attention_mask = model_inputs.pop("attention_mask", None)
+        return encoded(self.model, model_inputs.pop(self.model.main_input_name), attention_mask, **kwargs)
 
-        def _frames(self, model_inputs: dict[str, Any], **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-            """Return what the decoder takes for a batch: `[B, T, ...]`, and the frames of each row if the model can tell."""
-
-        def _decode(self, decoder: Any, frames: Tensor, lengths: Tensor | None) -> list[list[Hypothesis]]:
-            """Return hypotheses of a batch."""
+    def _decode(self, decoder: Any, frames: Tensor, lengths: Tensor | None) -> list[list[Hypothesis]]:
+        return decoder.decode(frames, lengths)
 
     @property
     def _frame_seconds(self) -> float:
@@ -355,11 +356,9 @@ def settings_of(options: type[Options]) -> list[str]:
 class FramesThemselves:
     """Where a decoder is expected: gives back the frames of each row."""
 
-    def __call__(self, frames: Tensor, lengths: Tensor | None) -> list[list[Tensor]]:
+    def decode(self, frames: Tensor, lengths: Tensor | None) -> list[list[Tensor]]:
         ends = [frames.shape[1]] * len(frames) if lengths is None else lengths.tolist()
         return [[row[:end].clone()] for row, end in zip(frames, ends)]
-
-    decode = __call__
 
 
 def _refuse_misspelt(given: Iterable[str], known: Sequence[str]) -> None:

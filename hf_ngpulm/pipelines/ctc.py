@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
-
 from ..decoding.ctc import CTCDecoder
 from ..decoding.graph import GraphDecoder, ctc_decoder
-from ..decoding.hypotheses import Hypothesis
 from ..decoding.options import CTCOptions
 from ..fusion.fusion import LM_WEIGHT
 from .base import NGramPipeline, settings_of
-from .families import frame_lengths, is_ctc
+from .families import is_ctc
 
 
 class CTCNGramPipeline(NGramPipeline):
@@ -45,12 +42,3 @@ class CTCNGramPipeline(NGramPipeline):
     def _make_decoder(self, settings: dict[str, Any]) -> CTCDecoder | GraphDecoder:
         defaults = {"confidence": None, "lm_weight": LM_WEIGHT}  # what is remembered is among the settings
         return ctc_decoder(self.tokenizer, **{**defaults, **settings, "frame_seconds": self._frame_seconds})
-
-    def _frames(self, model_inputs: dict[str, Any], **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-        attention_mask = model_inputs.pop("attention_mask", None)
-        inputs = {self.model.main_input_name: model_inputs.pop(self.model.main_input_name), "attention_mask": attention_mask}
-        logits = self.model(**inputs).logits
-        return logits, None if attention_mask is None else frame_lengths(self.model, attention_mask.sum(-1).long())
-
-    def _decode(self, decoder: CTCDecoder | GraphDecoder, frames: Tensor, lengths: Tensor | None) -> list[list[Hypothesis]]:
-        return decoder(frames, lengths)

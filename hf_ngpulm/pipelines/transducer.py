@@ -6,11 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ..decoding.hypotheses import Hypothesis
 from ..decoding.options import TransducerOptions
 from ..decoding.transducer import TransducerDecoder
 from ..fusion.fusion import LM_WEIGHT
-from ..search.networks.model import transducer_of
 from .base import NGramPipeline, settings_of
 from .families import is_transducer
 
@@ -52,9 +50,4 @@ class TransducerNGramPipeline(NGramPipeline):
             raise ValueError(
                 f"{', '.join(idle)}: settings of generate, which {'=, '.join(self.reasons)}= replace; leave them out"
             )
-        attention_mask = model_inputs.pop("attention_mask", None)
-        features = model_inputs.pop(self.model.main_input_name)
-        return transducer_of(self.model).encode(features, attention_mask, **for_encoder)
-
-    def _decode(self, decoder: TransducerDecoder, frames: Tensor, lengths: Tensor | None) -> list[list[Hypothesis]]:
-        return decoder.decode(frames, lengths)
+        return super()._frames(model_inputs, **for_encoder)

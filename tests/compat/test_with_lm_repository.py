@@ -101,7 +101,7 @@ def test_in_a_pipeline(saved, recogniser, caplog, monkeypatch):
     assert asr(audio, num_beams=1)["text"] == expected(lm_weight=0.5)
     assert asr(audio, lm_weight=0.3, num_beams=8)["text"] == expected(lm_weight=0.3, num_beams=8, beta=0.0)
     assert asr(audio, return_timestamps="word")["chunks"]
-    assert CTCDecoder(recogniser["tokenizer"], lm, num_beams=8).beta == 0.0  # words have a bonus already
+    assert CTCDecoder(recogniser["tokenizer"], lm, num_beams=8).options.beta == 0.0  # words have a bonus already
 
 
 def test_with_a_decoder_of_pyctcdecode_beside(saved, recogniser, labels, caplog):

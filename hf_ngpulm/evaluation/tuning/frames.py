@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, groupby
@@ -14,7 +13,6 @@ from torch import Tensor
 
 from ...decoding.ctc import CTCDecoder
 from ...decoding.graph import GraphDecoder
-from ...decoding.hypotheses import Hypothesis
 from ...decoding.transducer import TransducerDecoder
 from ...search.networks.model import TransformersTransducer
 from .outputs import KeptTensors
@@ -143,11 +141,7 @@ class FrameSweep(Sweep):
         weights |= {name: settings[rows[0][1]][name] for name in settings[0] if name in self.of_batch}
         decoder = self.decoder.select([number for number, _ in rows])
         frames = padded if len(numbers) == len(rows) else padded[which]
-        return [n_best[0].text for n_best in self._decoded(decoder, weights, frames, lengths)]
-
-    @abstractmethod
-    def _decoded(self, decoder: Any, weights: dict[str, Any], frames: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
-        """Return hypotheses of a batch of rows with some weights."""
+        return [n_best[0].text for n_best in decoder.with_weights(**weights).decode(frames, lengths)]
 
     def _device(self) -> torch.device:
         if self.pipeline is not None:
@@ -170,9 +164,6 @@ class CTCSweep(FrameSweep):
     def _without_beta(self) -> str | None:
         return None if self.decoder.options.num_beams > 1 else "it is a bonus of beam search: pass num_beams=8, or so, too"
 
-    def _decoded(self, decoder: CTCDecoder, weights: dict[str, Any], frames: Tensor, lengths: Tensor) -> Any:
-        return decoder.with_weights(**weights)(frames, lengths)
-
 
 class GraphSweep(FrameSweep):
     """Of a `GraphDecoder`, whose `phrase_weight` is the discount of phrases without one of their own."""
@@ -191,9 +182,6 @@ class GraphSweep(FrameSweep):
 
     def _without_beta(self) -> str | None:
         return None
-
-    def _decoded(self, decoder: GraphDecoder, weights: dict[str, Any], frames: Tensor, lengths: Tensor) -> Any:
-        return decoder.with_weights(**weights)(frames, lengths)
 
 
 class TransducerSweep(FrameSweep):
@@ -217,6 +205,3 @@ class TransducerSweep(FrameSweep):
 
     def _device(self) -> torch.device:
         return next((parameter.device for parameter in self.decoder.model.parameters()), super()._device())
-
-    def _decoded(self, decoder: TransducerDecoder, weights: dict[str, Any], frames: Tensor, lengths: Tensor) -> Any:
-        return decoder.with_weights(**weights).decode(frames, lengths)
