@@ -30,7 +30,7 @@ def microphone_pieces(sampling_rate: int, seconds: float = 0.1, device: int | st
     """
     try:
         import sounddevice
-    except OSError as error:  # the library behind it
+    except OSError as error:  # PortAudio itself is missing
         raise ValueError(f"a microphone needs PortAudio ({error}); on Debian: apt install libportaudio2") from None
     pieces: queue.Queue[np.ndarray] = queue.Queue(MOST_QUEUED)
     lost = False

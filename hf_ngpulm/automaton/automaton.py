@@ -35,7 +35,7 @@ class BackoffAutomaton(nn.Module):
 
     roots: Tensor
     starts: Tensor
-    grows = False  # whether states are made when they are asked for
+    is_lazy = False  # whether states are made when they are asked for
 
     def __init__(
         self,
@@ -126,9 +126,9 @@ class BackoffAutomaton(nn.Module):
         """Bytes of all tensors together."""
         return sum(buffer.nbytes for buffer in self.buffers())
 
-    def grow_in(self, pool: Any) -> None:
-        """Lie in an `AutomatonPool` with all states that there are so far; for those that grow."""
-        raise TypeError(f"{type(self).__name__} doesn't grow")
+    def join_pool(self, pool: Any) -> None:
+        """Lie in an `AutomatonPool` with all states that there are so far; for lazy ones."""
+        raise TypeError(f"{type(self).__name__} isn't lazy")
 
     def initial_states(self, batch_size: int, bos: bool = True, which: Tensor | None = None) -> Tensor:
         """Return states before the first token, int32 `[B]`.

@@ -13,7 +13,7 @@ from .tensors import AutomatonTensors
 class Automaton(Protocol):
     """A weighted automaton with backoff arcs; see `BackoffAutomaton` for shapes and units.
 
-    Where one is lazy (composed as searches come to its states) is told by `grows`; a search that doesn't look reads scores
+    Where one is lazy (composed as searches come to its states) is told by `is_lazy`; a search that doesn't look reads scores
     that are right up to the states that have been composed.
     """
 
@@ -26,7 +26,7 @@ class Automaton(Protocol):
     @property
     def device(self) -> torch.device: ...
     @property
-    def grows(self) -> bool: ...
+    def is_lazy(self) -> bool: ...
     @property
     def tensors(self) -> AutomatonTensors: ...
     @property

@@ -127,8 +127,8 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
         # For whole utterances a session does the same, but to begin one takes as long as a short utterance.
         if self.options.num_beams == 1:
             found = self._search_greedily(logits, lengths, models)
-        # Language models that grow have searches stop and go on.
-        elif models.growth is None and engine_name(self.options.engine, logits.device) == "cpu":
+        # Language models that are composed lazily have searches stop and go on.
+        elif models.lazy is None and engine_name(self.options.engine, logits.device) == "cpu":
             found = self._whole_search(logits, models)(logits, lengths)
         else:
             stream = self._stream(models)

@@ -96,7 +96,7 @@ class GraphDecoder(Decoder):
         no_words = self.splitter.mark is None and self.splitter.delimiter not in self.tokenizer.get_vocab()
         if self.options.beta_per == "word" and no_words:
             raise ValueError("beta_per='word': the tokenizer has neither marks nor a delimiter of words; use 'token'")
-        if self.fusion.grows:
+        if self.fusion.is_lazy:
             raise ValueError(
                 "a graph has all states of its language model, but this one's are made as searches come to them; load the "
                 'word-level model with composition="static"'

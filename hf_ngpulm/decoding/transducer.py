@@ -14,7 +14,7 @@ from ..errors import InvalidLogitsError
 from ..fusion.fusion import RowModels, settled
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
-from ..lexicon.lazy_search import Growth
+from ..lexicon.lazy_search import LazySearch
 from ..search.networks.graphs import Kept
 from ..search.networks.model import transducer_of
 from ..search.transducer_beam import BeamHypotheses, BeamSettings, beam_search
@@ -196,10 +196,10 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
                 settings.max_symbols, settings.ilm_weight, options.confidence, options.engine, kept=self._kept,
             )  # fmt: skip
 
-        def replay(growth: Growth, found: GreedySteps) -> bool:
+        def replay(lazy: LazySearch, found: GreedySteps) -> bool:
             steps = torch.arange(found.tokens.shape[1], device=found.counts.device)
             tokens = found.tokens.masked_fill(steps >= found.counts[:, None], -1)[..., None]
-            return growth.replay(models.states[:, None], None, tokens.cpu().numpy(), self.model.blank_id)
+            return lazy.replay(models.states[:, None], None, tokens.cpu().numpy(), self.model.blank_id)
 
         found = settled(models, search, replay)
         refuse_broken(found.bad_frames, OUTPUTS)
@@ -224,10 +224,10 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
                 settings, options.engine, self._kept, options.confidence,
             )  # fmt: skip
 
-        def replay(growth: Growth, found: BeamHypotheses) -> bool:
+        def replay(lazy: LazySearch, found: BeamHypotheses) -> bool:
             states = models.states[:, None].expand(-1, settings.num_beams, -1)
             links, labels = (part.swapaxes(0, 1) for part in found.steps)
-            return growth.replay(states, links, labels, self.model.blank_id)
+            return lazy.replay(states, links, labels, self.model.blank_id)
 
         found = settled(models, search, replay)
         refuse_broken(found.bad_frames, OUTPUTS)

@@ -16,7 +16,7 @@ from ..common.arguments import check_number, check_weight
 from ..common.pickling import WithoutCaches
 from ..language_model.log_linear import LogLinear, parts_of
 from ..language_model.model import NGramLM
-from ..lexicon.lazy_search import Growth
+from ..lexicon.lazy_search import LazySearch
 from ..phrases import Booster
 from ..phrases.contexts import Contexts, is_per_row
 
@@ -36,7 +36,7 @@ class RowModels(NamedTuple):
         weights: float32 `[B, M]`; 0 for a row without a model.
         present: bool `[B, M]`, whether a row has a model.
         num_lms: how many of the M are language models; they come first, phrases last.
-        growth: of language models that are composed as searches come to them; None if there are none. See `settled`.
+        lazy: of language models that are composed as searches come to them; None if there are none. See `settled`.
     """
 
     tensors: AutomatonTensors
@@ -45,7 +45,7 @@ class RowModels(NamedTuple):
     weights: Tensor
     present: Tensor
     num_lms: int
-    growth: Growth | None = None
+    lazy: LazySearch | None = None
 
     @property
     def lm_weights(self) -> Tensor:
@@ -74,9 +74,9 @@ class RowModels(NamedTuple):
             lm_scores[..., self.num_lms :] += finals[..., self.num_lms :]
         return scores, lm_scores[..., : self.num_lms].sum(2), lm_scores[..., self.num_lms :].sum(2)
 
-    def grown(self) -> RowModels:
+    def composed(self) -> RowModels:
         """Return the same with all that has been composed so far."""
-        return self if self.growth is None else self._replace(tensors=self.growth.tensors)
+        return self if self.lazy is None else self._replace(tensors=self.lazy.tensors)
 
     def widened(self) -> RowModels:
         """Return the same with phrases, of which no row has any."""
@@ -98,7 +98,7 @@ class RowModels(NamedTuple):
             float32 `[B, K, M]`.
         """
         ends = torch.full((states.numel(),), self.vocab_size, dtype=torch.int32, device=states.device)
-        tensors = [tensor.to(states.device) for tensor in self.grown().tensors]
+        tensors = [tensor.to(states.device) for tensor in self.composed().tensors]
         scores, _ = torch.ops.hf_ngpulm.step(tensors, states.flatten(), ends, self.vocab_size + 1, engine)
         scores = scores.view(states.shape).masked_fill(~self.present[:, None].to(states.device), 0.0)
         if not score_eos:
@@ -106,7 +106,7 @@ class RowModels(NamedTuple):
         return scores
 
 
-def settled(models: RowModels, search: Callable[[RowModels], Result], replay: Callable[[Growth, Result], bool]) -> Result:
+def settled(models: RowModels, search: Callable[[RowModels], Result], replay: Callable[[LazySearch, Result], bool]) -> Result:
     """Return the result of a search.
 
     With language models that are composed as searches come to them it is done again as long as it has entered what wasn't yet
@@ -114,15 +114,15 @@ def settled(models: RowModels, search: Callable[[RowModels], Result], replay: Ca
 
     Args:
         search: with models, from where it stands; nothing may be different when it is done again.
-        replay: tells what a search has entered (`Growth.replay`), and whether that was new.
+        replay: tells what a search has entered (`LazySearch.replay`), and whether that was new.
     """
-    growth = models.growth
-    if growth is None:
+    lazy = models.lazy
+    if lazy is None:
         return search(models)
-    with growth.lock:
+    with lazy.lock:
         while True:
-            result = search(models.grown())
-            if not replay(growth, result):
+            result = search(models.composed())
+            if not replay(lazy, result):
                 return result
 
 
@@ -195,9 +195,9 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
         self._shared: tuple[tuple[Any, ...], Any, RowModels] | None = None
 
     @property
-    def grows(self) -> bool:
+    def is_lazy(self) -> bool:
         """Return whether any of the language models is composed as searches come to it."""
-        return any(model.grows for model in self.models)
+        return any(model.is_lazy for model in self.models)
 
     def rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
         """Return the models of `batch_size` rows, on the device of their logits.
@@ -232,7 +232,7 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
         automata = [[column[row] for column in columns] for row in range(batch_size)]
         present = torch.tensor([[model is not None for model in row] for row in automata], dtype=torch.bool, device=device)
         present = present.view(batch_size, len(columns))
-        only = self.models[0] if len(self.models) == 1 and len(columns) == 1 and not self.models[0].grows else None
+        only = self.models[0] if len(self.models) == 1 and len(columns) == 1 and not self.models[0].is_lazy else None
         if only is not None and only.device == device:
             states = only.starts[:1].expand(batch_size)[:, None]
             tensors, vocab_size = only.tensors, only.vocab_size
@@ -248,29 +248,29 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
             torch.where(present, torch.stack(weights, 1), 0.0),
             present,
             self.num_lms,
-            self._growth(device),
+            self._lazy_search(device),
         )
 
     def shared_rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
         """Return `rows`, for who changes nothing in them: those of the batch before, if this one is of the same kind."""
         lm = self.of_all
         varied = phrases is not None or self.phrases is not None or self.per_row is not None or isinstance(self.weight, Tensor)
-        if varied or not isinstance(lm, NGramLM) or (lm.grows and not device.type == lm.device.type == "cpu"):
+        if varied or not isinstance(lm, NGramLM) or (lm.is_lazy and not device.type == lm.device.type == "cpu"):
             return self.rows(batch_size, device, phrases)
-        if lm.grows:
-            return self._growing_rows(lm, batch_size)
+        if lm.is_lazy:
+            return self._lazy_rows(lm, batch_size)
         kind: tuple[Any, ...] = (batch_size, device, self.weight)
         of = lm.tensors.arc_offsets  # others after the model has moved to another device
         if self._shared is None or self._shared[0] != kind or self._shared[1] is not of:
             self._shared = kind, of, self.rows(batch_size, device)
         return self._shared[2]
 
-    def _growing_rows(self, lm: NGramLM, batch_size: int) -> RowModels:
-        """Return rows with nothing but one language model that grows: it is searched where it lies."""
-        growth = Growth(None, [lm.automaton])
+    def _lazy_rows(self, lm: NGramLM, batch_size: int) -> RowModels:
+        """Return rows with nothing but one language model that is composed lazily: it is searched where it lies."""
+        lazy = LazySearch(None, [lm.automaton])
         states = lm.starts.cpu()[:1].expand(batch_size)[:, None].contiguous()
         weights = torch.full((batch_size, 1), float(self.weight))
-        return RowModels(growth.tensors, lm.vocab_size, states, weights, torch.ones_like(weights, dtype=torch.bool), 1, growth)
+        return RowModels(lazy.tensors, lm.vocab_size, states, weights, torch.ones_like(weights, dtype=torch.bool), 1, lazy)
 
     def row(self, model: NGramLM | LogLinear | None, lm_weight: float, device: torch.device) -> RowModels:
         """Return one row with one of the models, or None, its weight, and the phrases of all rows.
@@ -360,11 +360,11 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
             if self.models or boosters:
                 self._pools[device] = pool
             for model in self.models:  # copies: the caller's stay where they are
-                if not model.grows:
+                if not model.is_lazy:
                     pool.add(_key(model), model)
         for model in self.models:
-            if model.grows:
-                model.automaton.grow_in(pool)
+            if model.is_lazy:
+                model.automaton.join_pool(pool)
         before = len(pool.places)
         for booster in boosters:
             key = _key(booster)
@@ -374,12 +374,10 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
             self._make_room(pool, {_key(booster) for booster in boosters})
         return pool
 
-    def _growth(self, device: torch.device) -> Growth | None:
-        """Return the growth of the models in the pool of a device, if any grows."""
-        growing = [model.automaton for model in self.models if model.grows]
-        if not growing:
-            return None
-        return Growth(self._pools[device], growing)
+    def _lazy_search(self, device: torch.device) -> LazySearch | None:
+        """Return the search in those models in the pool of a device that are composed lazily, if any is."""
+        lazy = [model.automaton for model in self.models if model.is_lazy]
+        return LazySearch(self._pools[device], lazy) if lazy else None
 
     def _make_room(self, pool: AutomatonPool, needed: set[str | int]) -> None:
         """Drop the contexts that have been out of use for longest, if there are too many."""

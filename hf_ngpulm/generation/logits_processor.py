@@ -16,7 +16,7 @@ from ..config.tuned import with_remembered
 from ..engines.choice import check_engine
 from ..fusion.fusion import Fusion
 from ..language_model.model import NGramLM
-from ..lexicon.lazy_search import Growth
+from ..lexicon.lazy_search import LazySearch
 from ..phrases.contexts import is_per_row
 from ..search.attention_step import END, KINDS, TEXT, UNSCORED, Roles, Rows, fuse, read, text_of
 from .runaways import Loops
@@ -28,30 +28,30 @@ LM_WEIGHT = 0.2  # where nobody says anything else: attention decoders have stro
 
 
 class Part(NamedTuple):
-    """What is added to scores, and how: see `fused`. With language models that grow: their `growth`."""
+    """What is added to scores, and how: see `fuse`; `lazy`: the search in language models that are composed lazily."""
 
     rows: Rows
     roles: Roles
     shared: bool
     keeps_sums: bool
-    growth: Growth | None = None
+    lazy: LazySearch | None = None
 
-    def behind(self, input_ids: Tensor) -> Part:
+    def after(self, input_ids: Tensor) -> Part:
         """Return the same with all that is known of the states after some tokens `[B, L]`."""
-        if self.growth is None:
+        if self.lazy is None:
             return self
         if input_ids.shape[1]:
             text, lengths, _ = text_of(input_ids, self.roles)
             rows = self.rows
-            self.growth.read(rows.starts, rows.roots, text, lengths, rows.context_length)
-        return self._replace(rows=self.rows._replace(tensors=self.growth.tensors))
+            self.lazy.read(rows.starts, rows.roots, text, lengths, rows.context_length)
+        return self._replace(rows=self.rows._replace(tensors=self.lazy.tensors))
 
     def at(self, states: Tensor) -> Part:
         """Return the same with all that is known of some states `[B]`."""
-        if self.growth is None:
+        if self.lazy is None:
             return self
-        self.growth.enter(states.cpu().numpy().ravel())
-        return self._replace(rows=self.rows._replace(tensors=self.growth.tensors))
+        self.lazy.enter(states.cpu().numpy().ravel())
+        return self._replace(rows=self.rows._replace(tensors=self.lazy.tensors))
 
 
 class NGramLogitsProcessor(LogitsProcessor, Windowed):
@@ -146,7 +146,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         loops = Loops.of(input_ids, parts[0].roles)
         self.rule_out(work, input_ids, loops, parts)
         for part in parts:
-            rows = part.behind(input_ids).rows
+            rows = part.after(input_ids).rows
             rows = rows._replace(starts=rows.starts.masked_fill(loops.begun, -1))
             fuse(work, input_ids, rows, part.roles, part.shared, self.engine, part.keeps_sums)
         if work.data_ptr() != scores.data_ptr():
@@ -282,8 +282,8 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
                 weights = every.weights[which, column]
                 rows = Rows(every.tensors, every.vocab_size, length, starts, roots[which], weights)
                 of_lm = column < every.num_lms
-                parts.append(Part(rows, roles, of_lm and self.shared, not of_lm and self.normalise_phrases, every.growth))
-            if every.growth is not None:  # only who asks keeps the states as they are
+                parts.append(Part(rows, roles, of_lm and self.shared, not of_lm and self.normalise_phrases, every.lazy))
+            if every.lazy is not None:  # only who asks keeps the states as they are
                 return parts
             self._parts = (key, parts)
         return self._parts[1]
@@ -299,7 +299,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
 
 def _undone(part: Part, input_ids: Tensor, scores: Tensor, engine: str) -> Tensor:
     """Return scores as they were before `fuse`."""
-    rows, roles = part.behind(input_ids).rows, part.roles
+    rows, roles = part.after(input_ids).rows, part.roles
     lm = torch.zeros(scores.shape, device=scores.device)
     fuse(lm, input_ids, rows._replace(weights=torch.ones_like(rows.weights)), roles, False, engine)
     own = scores - rows.weights[:, None] * lm

@@ -598,9 +598,9 @@ class NGramLM(
         return self.automaton.context_length
 
     @property
-    def grows(self) -> bool:
+    def is_lazy(self) -> bool:
         """Return whether states are composed as searches come to them."""
-        return self.automaton.grows
+        return self.automaton.is_lazy
 
     @property
     def device(self) -> torch.device:

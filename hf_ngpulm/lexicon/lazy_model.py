@@ -71,7 +71,7 @@ class LazyAutomaton(BackoffAutomaton):
         most_bytes: 2 GiB by default, besides what a model begins with. The copies that searches use take half as much again.
     """
 
-    grows = True
+    is_lazy = True
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class LazyAutomaton(BackoffAutomaton):
         self._begin()
         for pool, old in pooled.items():
             old.leave()
-            self.grow_in(pool)
+            self.join_pool(pool)
 
     def changed(self, bonuses: Bonuses, words: WordSummary | None = None) -> LazyAutomaton:
         """Return the same with other bonuses; the model over words is shared."""
@@ -130,7 +130,7 @@ class LazyAutomaton(BackoffAutomaton):
 
     # -- what searches ask
 
-    def grow_in(self, pool: AutomatonPool) -> None:
+    def join_pool(self, pool: AutomatonPool) -> None:
         """Lie in a pool, with all that has been composed so far."""
         with LOCK:
             self._start_anew_if_large()

@@ -1,4 +1,4 @@
-"""Searches with language models that grow: what they enter is composed until nothing is left to compose."""
+"""Searches with lazily composed language models: what they enter is composed until nothing is left to compose."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Stops(Protocol):
     def counts(self) -> np.ndarray: ...
 
 
-class Growth:
-    """The growing automata of a search. As long as there is one of these, states stay what they are.
+class LazySearch:
+    """The lazily composed automata of a search. As long as there is one of these, states stay what they are.
 
     Args:
         pool: in which all automata of the search lie; None if there is only one, which lies nowhere else.
-        models: the `LazyAutomaton` of each that grows.
+        models: the `LazyAutomaton` of each that is lazy.
     """
 
     def __init__(self, pool: AutomatonPool | None, models: Sequence[Any]) -> None:

@@ -327,7 +327,7 @@ def test_composed_on_the_fly(repo, attrs, closed, outputs, tokenizer, tmp_path):
     )
     growing.save_pretrained(tmp_path / "saved")
     lms = (static, growing, NGramLM.from_pretrained(tmp_path / "saved"))
-    assert [lm.grows for lm in lms] == [False, True, True]
+    assert [lm.is_lazy for lm in lms] == [False, True, True]
     assert growing.config.defaults == static.config.defaults == lms[2].config.defaults
     rows = torch.randint(0, static.vocab_size, (8, 12), generator=torch.Generator().manual_seed(0))
     for lm in lms[1:]:

@@ -11,7 +11,7 @@ from two_level import spellings
 from hf_ngpulm.automaton.pool import AutomatonPool
 from hf_ngpulm.formats.arpa import ArpaFile
 from hf_ngpulm.lexicon import lazy_pool as in_pools
-from hf_ngpulm.lexicon.lazy_search import Growth
+from hf_ngpulm.lexicon.lazy_search import LazySearch
 from hf_ngpulm.search import ctc_beam as beam
 from hf_ngpulm.search.ctc_beam import cpu
 
@@ -104,8 +104,8 @@ def test_parts_in_a_pool_with_others(monkeypatch):
     others = [random_words(range(2, 14), seed=seed)[0] for seed in (1, 2)]
     pool = AutomatonPool(static.vocab_size, torch.device("cpu"))
     pool.add("first", others[0])
-    growing.automaton.grow_in(pool)
-    growth = Growth(pool, [growing.automaton])
+    growing.automaton.join_pool(pool)
+    growth = LazySearch(pool, [growing.automaton])
     pool.add("second", others[1])
     pooled = growth.growing[0]
     generator = torch.Generator().manual_seed(0)
@@ -155,7 +155,7 @@ def test_a_beam_search_that_stops_goes_on_as_if_it_had_not(seed, delimiter, orde
     logits = 2 * torch.randn(3, 9, 15, generator=torch.Generator().manual_seed(seed))
     lengths = torch.tensor([9, 6, 0], dtype=torch.int32)
     rest = (torch.tensor([[0.8], [0.3], [0.5]]), torch.full((3,), 0.4), torch.full((3,), -2.0), 14, 14, 20.0, float("inf"))
-    growth = Growth(None, [growing.automaton])
+    growth = LazySearch(None, [growing.automaton])
     found, expected = (beam.initial_state(num_beams, lm.starts.expand(3)[:, None]) for lm in (growing, static))
     for frames, part in ((logits[:, :cut], lengths.clamp(max=cut)), (logits[:, cut:], (lengths - cut).clamp(min=0))):
         expected, theirs = beam.ctc_beam(list(static.tensors), expected, frames, part, *rest, engine="cpu")

@@ -14,7 +14,7 @@ from torch import Tensor
 from ...common.batches import packed_frames
 from ...engines.choice import engine_name
 from ...fusion.fusion import RowModels, settled, widened
-from ...lexicon.lazy_search import Growth
+from ...lexicon.lazy_search import LazySearch
 from ...search import ctc_beam as beam
 from ...search import ctc_greedy as greedy
 from ...search.confidence import frame_confidence
@@ -274,10 +274,10 @@ def label_frames(
                 decoder.blank_id, models.vocab_size, decoder.options.repeats, decoder.options.engine,
             )  # fmt: skip
 
-        def replay(growth: Growth, found: greedy.GreedyLabels) -> bool:
+        def replay(lazy: LazySearch, found: greedy.GreedyLabels) -> bool:
             goes_on = found.labels == torch.cat([before[:, :1], found.labels[:, :-1]], 1)
             tokens = found.labels.masked_fill(goes_on, -1)[..., None]
-            return growth.replay(states[:, None], None, tokens.cpu().numpy(), decoder.blank_id)
+            return lazy.replay(states[:, None], None, tokens.cpu().numpy(), decoder.blank_id)
 
         return settled(models, search, replay)
     log_probs = torch.log_softmax(logits.float(), dim=-1)
@@ -303,9 +303,9 @@ def search_frames(
     options, hashes = decoder.options, decoder.text_hashes(logits.shape[2], logits.device)
     of_tokens = (decoder.token_bonuses(models.lm_weights), unscored(models), decoder.blank_id, models.vocab_size)
     thresholds = (options.beam_threshold, options.blank_threshold)
-    if models.growth is not None and engine_name(options.engine, logits.device) == "cpu":
+    if models.lazy is not None and engine_name(options.engine, logits.device) == "cpu":
         return native_beam.ctc_beam(
-            models.tensors, state, logits, lengths, models.weights, *of_tokens, *thresholds, hashes, models.growth
+            models.tensors, state, logits, lengths, models.weights, *of_tokens, *thresholds, hashes, models.lazy
         )  # fmt: skip
 
     def search(models: RowModels) -> tuple[beam.BeamState, beam.BeamFrames]:
@@ -314,8 +314,8 @@ def search_frames(
             tensors, state, logits, lengths, models.weights, *of_tokens, *thresholds, options.engine, hashes
         )  # fmt: skip
 
-    def replay(growth: Growth, found: tuple[beam.BeamState, beam.BeamFrames]) -> bool:
-        return growth.replay(state.lm_states, found[1].links.cpu().numpy(), found[1].labels.cpu().numpy())
+    def replay(lazy: LazySearch, found: tuple[beam.BeamState, beam.BeamFrames]) -> bool:
+        return lazy.replay(state.lm_states, found[1].links.cpu().numpy(), found[1].labels.cpu().numpy())
 
     return settled(models, search, replay)
 

@@ -15,7 +15,7 @@ from ...automaton.cpu import CPU
 from ...automaton.tensors import AutomatonTensors
 from ...engines.choice import engine_name
 from ...fusion.fusion import RowModels, settled, widened
-from ...lexicon.lazy_search import Growth
+from ...lexicon.lazy_search import LazySearch
 from ...search.networks.networks import TransducerNetworks
 from ...search.transducer_beam import cpu as beam_cpu
 from ...search.transducer_beam import tensors as beam_tensors
@@ -161,8 +161,8 @@ class TransducerSlots(Slots):
 
     def search_frames(self) -> list[np.ndarray]:
         """Search the frames that wait; the steps that were taken."""
-        growth, states = self.models.growth, self.lm_states
-        if growth is None:
+        lazy, states = self.models.lazy, self.lm_states
+        if lazy is None:
             return self.search_once()
         # The search changes what it carries in place: each time it begins with what there was.
         carried = self.carries()
@@ -176,15 +176,15 @@ class TransducerSlots(Slots):
                 part[...] = value
             return self.search_once()
 
-        return settled(self.models, search, lambda growth, steps: self.replay(growth, steps, states))
+        return settled(self.models, search, lambda lazy, steps: self.replay(lazy, steps, states))
 
     @abstractmethod
     def search_once(self) -> list[np.ndarray]:
         """Go on with what is carried; the steps."""
 
     @abstractmethod
-    def replay(self, growth: Growth, steps: list[np.ndarray], states: Tensor) -> bool:
-        """Tell what states such steps have entered from `states`; whether that was new (`Growth.replay`)."""
+    def replay(self, lazy: LazySearch, steps: list[np.ndarray], states: Tensor) -> bool:
+        """Tell what states such steps have entered from `states`; whether that was new (`LazySearch.replay`)."""
 
     @abstractmethod
     def carries(self) -> list[Any]:
@@ -261,13 +261,13 @@ class GreedySlots(TransducerSlots):
         self.looping.run()
         return [part.cpu().numpy() for part in self.looping.flat_steps()]
 
-    def replay(self, growth: Growth, steps: list[np.ndarray], states: Tensor) -> bool:
+    def replay(self, lazy: LazySearch, steps: list[np.ndarray], states: Tensor) -> bool:
         numbers, tokens = steps[:2]
         order = np.argsort(numbers, kind="stable")
         counts = np.bincount(numbers, minlength=len(states))
         labels = np.full((len(states), int(counts.max(initial=0)), 1), -1, dtype=np.int32)
         labels[numbers[order], np.arange(len(numbers)) - np.repeat(np.cumsum(counts) - counts, counts), 0] = tokens[order]
-        return growth.replay(states[:, None], None, labels, self.model.blank_id)
+        return lazy.replay(states[:, None], None, labels, self.model.blank_id)
 
     def carries(self) -> list[Any]:
         rows = self.rows
@@ -376,9 +376,9 @@ class BeamSlots(TransducerSlots):
         self.beams.run_on(self.waiting, torch.from_numpy(self.held), self.reaches)
         return self.beams.steps()
 
-    def replay(self, growth: Growth, steps: list[np.ndarray], states: Tensor) -> bool:
+    def replay(self, lazy: LazySearch, steps: list[np.ndarray], states: Tensor) -> bool:
         links, labels = (part.swapaxes(0, 1) for part in steps[:2])
-        return growth.replay(states, links, labels, self.model.blank_id)
+        return lazy.replay(states, links, labels, self.model.blank_id)
 
     def carries(self) -> list[Any]:
         beams = self.beams

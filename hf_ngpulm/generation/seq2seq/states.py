@@ -14,7 +14,7 @@ from ..logits_processor import NGramLogitsProcessor
 from ..runaways import Loops
 
 # What `generate` appends after all other processors, those of the caller included.
-BEHIND = tuple(
+AFTER = tuple(
     getattr(logits_process, name)
     for name in (
         "TemperatureLogitsWarper", "TopHLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper",
@@ -43,9 +43,9 @@ class Scoring:
         keeps_own: bool = False,
     ) -> None:
         split = len(processors)
-        while lm is not None and split and isinstance(processors[split - 1], BEHIND):
+        while lm is not None and split and isinstance(processors[split - 1], AFTER):
             split -= 1
-        self.before, self.behind = LogitsProcessorList(processors[:split]), LogitsProcessorList(processors[split:])
+        self.before, self.after = LogitsProcessorList(processors[:split]), LogitsProcessorList(processors[split:])
         self.lm, self.recordings, self.keeps_own = lm, recordings, keeps_own and lm is not None
         self._states: list[Tensor] | None = None  # of language models, and of phrases
         self._own: Tensor | None = None
@@ -61,7 +61,7 @@ class Scoring:
             tokens = input_ids.to(scores.device)
             self._parts = self.lm.parts(self.recordings, scores.shape[1], scores.device)
             if self._states is None:
-                self._parts = [part.behind(tokens) for part in self._parts]
+                self._parts = [part.after(tokens) for part in self._parts]
                 self._states = [read(tokens, part.rows, part.roles, self.lm.engine) for part in self._parts]
             self._parts = [part.at(states) for states, part in zip(self._states, self._parts, strict=True)]
             loops = Loops.of(tokens, self._parts[0].roles)
@@ -69,7 +69,7 @@ class Scoring:
             for states, part in zip(self._states, self._parts, strict=True):
                 states = states.masked_fill(loops.begun, -1)
                 fuse_at(scores, states, part.rows, part.roles, part.shared, self.lm.engine, part.keeps_sums)
-        scores = self.behind(input_ids, scores)
+        scores = self.after(input_ids, scores)
         if self._own is not None:
             self._own.masked_fill_(scores == -torch.inf, -torch.inf)
         return scores.to(torch.float32)

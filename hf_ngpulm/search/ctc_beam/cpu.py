@@ -13,7 +13,7 @@ from ...automaton.tensors import AutomatonTensors
 from ...engines.native import Function, Struct
 from ...engines.threads import in_threads
 from ...fusion.fusion import RowModels
-from ...lexicon.lazy_search import Growth
+from ...lexicon.lazy_search import LazySearch
 from ..frames import Frames
 from . import BLANK, BeamFrames, BeamState
 
@@ -150,9 +150,9 @@ def ctc_beam(
     threshold: float,
     skip: float,
     text_hashes: Tensor | None = None,
-    growth: Growth | None = None,
+    lazy: LazySearch | None = None,
 ) -> tuple[BeamState, BeamFrames]:
-    """See `hf_ngpulm.search.ctc_beam.ctc_beam`. With a `growth` the automaton is that of its tensors, and grows meanwhile."""
+    """See `hf_ngpulm.search.ctc_beam.ctc_beam`. With a `lazy` search the automaton is its tensors, composed meanwhile."""
     batch_size, frames, classes = logits.shape
     num_beams, num_automata = state.lm_states.shape[1:]
     state = BeamState(*(tensor.clone(memory_format=torch.contiguous_format) for tensor in state))
@@ -172,13 +172,13 @@ def ctc_beam(
         work = elements_per_row(frames, classes, num_beams)
         check(in_threads(lambda first, last: _search(first, last, *given), batch_size, work))
 
-    if growth is None:
+    if lazy is None:
         search(automaton, None)
     else:
         stops = Stops.of(batch_size, num_beams, num_automata)
-        growth.search(lambda grown, unfinished: search(grown, _Stops(unfinished=unfinished, **stops._asdict())), stops)
+        lazy.search(lambda grown, unfinished: search(grown, _Stops(unfinished=unfinished, **stops._asdict())), stops)
         is_there = torch.maximum(state.blank_scores, state.token_scores) > -torch.inf
-        growth.enter(state.lm_states[is_there].flatten().numpy())
+        lazy.enter(state.lm_states[is_there].flatten().numpy())
     return state, BeamFrames(links, labels, bad_frames)
 
 

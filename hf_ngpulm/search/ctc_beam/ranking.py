@@ -40,7 +40,7 @@ def rank(models: RowModels, state: BeamState, count: int, score_eos: bool, engin
         engine: "auto", "reference", "cpu" or "gpu"; the loops are the same for all but "cpu".
     """
     if engine_name(engine, state.fused.device) == "cpu":
-        return Ranked(*cpu.rank(models.grown(), state, count, score_eos))
+        return Ranked(*cpu.rank(models.composed(), state, count, score_eos))
     acoustic, scores = prefix_scores(state)
     scores, of_lms, of_phrases = models.at_end(scores, state.lm_scores, state.lm_states, score_eos, engine)
     scores, places = scores.topk(count, dim=1)

@@ -42,7 +42,7 @@ class Found(NamedTuple):
 
 
 class WholeSearch:
-    """Beam search over whole utterances of batches with the same models, none of which grows.
+    """Beam search over whole utterances of batches with the same models, none of which is composed lazily.
 
     Args:
         models: of the rows.
