@@ -63,15 +63,6 @@ class BufferedEncoder(StreamEncoder):
         self.chunk_seconds = self.chunk * seconds
         self.latency_seconds = max((self.chunk + self.right) * self.stride, self._enough(self.chunk)) / self.sampling_rate
         self._has_mask = "attention_mask" in extract(extractor, [np.zeros(needed[1], dtype=np.float32)])
-        self.done: dict[int, int] = {}  # frames of each stream
-
-    def open(self, sid: int) -> None:
-        super().open(sid)
-        self.done[sid] = 0
-
-    def close(self, sid: int) -> None:
-        super().close(sid)
-        del self.done[sid]
 
     def ready(self, sid: int) -> bool:
         audio, done = self.audio[sid], self.done[sid]

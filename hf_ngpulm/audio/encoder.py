@@ -57,12 +57,13 @@ class StreamEncoder(ABC):
 
     def __init__(self) -> None:
         self.audio: dict[int, Samples] = {}
+        self.done: dict[int, int] = {}  # of each stream so far: frames, or chunks
 
     def open(self, sid: int) -> None:
-        self.audio[sid] = Samples()
+        self.audio[sid], self.done[sid] = Samples(), 0
 
     def close(self, sid: int) -> None:
-        del self.audio[sid]
+        del self.audio[sid], self.done[sid]
 
     @abstractmethod
     def ready(self, sid: int) -> bool:

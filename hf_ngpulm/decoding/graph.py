@@ -16,7 +16,6 @@ from ..language_model.model import NGramLM
 from ..phrases import Booster
 from ..phrases.contexts import is_per_row
 from ..phrases.graph_contexts import GraphContexts, checked_discounts
-from ..text.words import WordSplitter
 from .ctc import CTCDecoder, blank_of, bonuses_of
 from .decoder import Decoder
 from .hypotheses import Hypothesis
@@ -50,22 +49,15 @@ class GraphDecoder(Decoder):
             0.5.
         max_active: hypotheses that the search keeps at most (64).
         beam_threshold: hypotheses that score so much less than the best one are dropped (natural log; 14).
-        beta: bonus for each token or word (natural log), against an LM's liking for short transcripts: a number or a tensor
-            `[B]`. By default 3 for a weight of 1, in proportion.
-        beta_per: "token" or "word": what `beta` is for. Words begin with a mark, or after a delimiter.
+        beta: bonus for each token (natural log), against an LM's liking for short transcripts: a number or a tensor `[B]`. By
+            default 3 for a weight of 1, in proportion.
         phrases: what shall be recognised, for all rows: texts, pairs of a text and a discount, a mapping, a `PhraseBooster`, or
             what `context` returns; or a list with such a context (or None) per row.
         discount: what each token of a phrase adds (natural log), at least 0. By default 1.
-        blank_threshold: frames whose blank is likelier than this can only be blanks, which saves time; None asks every frame.
-        score_eos: whether the LM's score of `</s>` counts at the end; by default it does.
         num_return_sequences: hypotheses that are returned for each row, which differ in their tokens; at most `max_active`. Of
             those that meet only the best goes on: ones that differ in nothing but what the LM no longer remembers at the end
             aren't among them.
-        blank_id: class of the blank; the tokenizer's padding token if left out.
-        frame_seconds: how long a frame of the logits is; without it words have no times in seconds.
-        confidence: measure of confidence of tokens and words (see `hf_ngpulm.search.confidence`); None for none.
-        engine: "auto" (by device), "reference", "cpu" or "gpu".
-        model: the CTC model (of Transformers) whose outputs will be decoded, for settings that were tuned for it; it isn't run.
+        blank_threshold, score_eos, blank_id, frame_seconds, confidence, engine, model: as for `hf_ngpulm.CTCDecoder`.
 
     Raises:
         TokenizerMismatchError: an LM was made for another tokenizer.
@@ -74,7 +66,6 @@ class GraphDecoder(Decoder):
 
     kind = GraphOptions
     options: GraphOptions
-    splitter: WordSplitter
 
     @takes(GraphOptions)
     def __init__(
@@ -93,9 +84,6 @@ class GraphDecoder(Decoder):
             raise ValueError("a graph is that of one language model for each row, not of several as LogLinear")
         super().__init__(tokenizer_or_processor, lm, None, model, {"lm_weight": lm_weight, **options})
         self.blank_id = blank_of(self.tokenizer, self.options.blank_id)
-        no_words = self.splitter.mark is None and self.splitter.delimiter not in self.tokenizer.get_vocab()
-        if self.options.beta_per == "word" and no_words:
-            raise ValueError("beta_per='word': the tokenizer has neither marks nor a delimiter of words; use 'token'")
         if self.fusion.is_lazy:
             raise ValueError(
                 "a graph has all states of its language model, but this one's are made as searches come to them; load the "
@@ -105,20 +93,11 @@ class GraphDecoder(Decoder):
         self._take_phrases(phrases)
 
     def __call__(self, logits: Outputs, lengths: Outputs | None = None, phrases: Any = None) -> list[list[Hypothesis]]:
-        """Decode a batch.
-
-        Args:
-            logits: `[B, T, C]`, the model's outputs (log-probabilities will do): a tensor, an array or lists.
-            lengths: integers `[B]`, frames of each row; all T if left out.
-            phrases: for this batch in place of the decoder's: one context, or a list with one (or None) per row.
+        """Decode a batch. Arguments and errors as for `hf_ngpulm.CTCDecoder`.
 
         Returns:
             For each row up to `num_return_sequences` hypotheses, the best one first. Their `acoustic_score` is that of one
             alignment, their `phrase_score` the sum of what phrases add.
-
-        Raises:
-            InvalidLogitsError: NaN or infinite logits, or a wrong shape.
-            ValueError: lengths that don't fit the logits.
         """
         logits = tensor_of(logits, "logits")
         lengths = check_logits(logits, lengths, self.blank_id)
@@ -236,16 +215,8 @@ class GraphDecoder(Decoder):
     def bonuses(self, models: RowModels, classes: int) -> Tensor:
         """Return what each token adds besides LM scores, float32 `[B, C]`."""
         bonuses = bonuses_of(self.options.beta, models.lm_weights)[:, None].repeat(1, classes)
-        if self.options.beta_per == "word":
-            bonuses = bonuses * self._begins_word(classes).to(bonuses.device)
         bonuses[:, models.vocab_size :] += unscored(models)[:, None]
         return bonuses.contiguous()
-
-    def _begins_word(self, classes: int) -> Tensor:
-        pieces = self.tokenizer.convert_ids_to_tokens(list(range(min(classes, len(self.tokenizer)))))
-        mark, delimiter = self.splitter.mark, self.splitter.delimiter
-        begins = [bool(piece) and (piece.startswith(mark) if mark else piece == delimiter) for piece in pieces]
-        return torch.tensor(begins + [False] * (classes - len(begins)))
 
 
 def ctc_decoder(tokenizer: Any, strategy: str | None = None, **settings: Any) -> CTCDecoder | GraphDecoder:

@@ -71,7 +71,6 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "num_beams": partial(whole, most=MOST_BEAMS),
     "max_active": partial(whole, most=MOST_ACTIVE),
     "beta": lambda name, value: check_weight(value, name),
-    "beta_per": partial(one_of, choices=("token", "word")),
     "beam_threshold": _above_0,
     "blank_threshold": _probability,
     "discount": _at_least_0,
@@ -200,7 +199,6 @@ class GraphOptions(Options):
     max_active: int = 64
     beam_threshold: float = 14.0
     beta: float | Tensor | None = None
-    beta_per: str = "token"
     discount: float = 1.0
     blank_threshold: float = math.inf
     score_eos: bool = True

@@ -57,16 +57,9 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
     Args:
         model: a transducer of Transformers (Parakeet, Nemotron), or a `TransducerModel` of your own.
         tokenizer_or_processor: the model's tokenizer, or a processor that has it; None for hypotheses without texts.
-        lm: a language model for all rows, or a list with one (or None) per row; None decodes without.
-        lm_weight: weight of the LM's log-probabilities, one number or a tensor `[B]` with one per row. By default what the LM
-            remembers for the model, with the rest of what was tuned for it (see `hf_ngpulm.config.tuned`); or else 0.5.
-        phrases: phrases that shall be recognised, for all rows: a `PhraseBooster`, or what one is made of; or a list with such
-            a context (or None) per row.
-        phrase_weight: what their bonuses are multiplied with, one number or a tensor `[B]` (default 1).
+        lm, lm_weight, phrases, phrase_weight, confidence, engine: as for `hf_ngpulm.CTCDecoder`.
         frame_seconds: how long a frame of the encoder is; by default what model and processor say. Where nothing says it,
             words have no times in seconds.
-        confidence: measure of confidence of tokens and words: "max_prob", "gibbs", "tsallis" or "renyi" (see
-            `hf_ngpulm.search.confidence`); None for none.
         strategy: "greedy"; "alsd", beam search by the length of alignments (RNN-T and TDT); or "aes", beam search by frames
             (RNN-T). By default "greedy" without `num_beams` (or with 1), else "alsd".
         num_beams: hypotheses that beam search keeps (default 4).
@@ -88,7 +81,6 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         aes_steps: tokens that "aes" takes at one frame (default 2).
         aes_beta: classes, more than `num_beams`, that "aes" extends a hypothesis by at most (default 1).
         aes_gamma: how much less than its best class a class may score for that (natural log, default 2.3).
-        engine: "auto" (by device), "reference", "cpu" or "gpu", for the LM's queries.
 
     Raises:
         TokenizerMismatchError: an LM was made for another tokenizer.

@@ -19,7 +19,7 @@ from transformers import GenerationConfig, StoppingCriteriaList
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria
 
 from ...search.attention_step.candidates import best_tokens
-from .checks import probabilities, refuse_impossible
+from .greedy import probabilities, refuse_impossible
 from .model import Decoder
 from .states import Scoring
 
