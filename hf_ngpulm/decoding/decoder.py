@@ -16,7 +16,7 @@ from ..phrases import Booster
 from ..text.vocabulary import tokenizer_of
 from ..text.words import WordSplitter
 from .hypotheses import Hypothesis, Writing
-from .options import Options
+from .options import FrameOptions
 
 AnyDecoder = TypeVar("AnyDecoder", bound="Decoder")
 
@@ -35,7 +35,7 @@ class Decoder(WithoutCaches):
         fusion: the language models and phrases.
     """
 
-    kind: ClassVar[type[Options]]
+    kind: ClassVar[type[FrameOptions]]
 
     def __init__(self, tokenizer_or_processor: Any, lm: Any, phrases: Any, model: Any, given: Mapping[str, Any]) -> None:
         self.tokenizer: Any = None if tokenizer_or_processor is None else tokenizer_of(tokenizer_or_processor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar
@@ -87,17 +87,15 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "aes_steps": whole,
     "aes_beta": partial(whole, least=0),
     "aes_gamma": _above_0,
+    "normalise_phrases": _switch,
+    "prompt_context": _switch,
+    "unscored": partial(one_of, choices=("kept", "none")),
 }
 
 
 @dataclass(frozen=True)
 class Options:
-    """What all decoders are told. Each decoder explains its own; what isn't given, or None, is as it says here."""
-
-    num_return_sequences: int = 1
-    frame_seconds: float | None = None
-    confidence: str | None = "max_prob"
-    engine: str = "auto"
+    """What a decoder is told. Each explains its own; what isn't given, or None, is as it says here."""
 
     # The option that says how many hypotheses are kept.
     beam: ClassVar[str] = "num_beams"
@@ -127,9 +125,6 @@ class Options:
     def _completed(cls, given: dict[str, Any]) -> dict[str, Any]:
         """Return what is given with what follows from it; refuse what is idle."""
         return given
-
-    def __post_init__(self) -> None:
-        whole("num_return_sequences", self.num_return_sequences, getattr(self, self.beam), f" ({self.beam})")
 
     @classmethod
     def remembered(cls, lm: Any, model: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,7 +157,20 @@ class Options:
 
 
 @dataclass(frozen=True)
-class CTCOptions(Options):
+class FrameOptions(Options):
+    """What decoders of frames have in common."""
+
+    num_return_sequences: int = 1
+    frame_seconds: float | None = None
+    confidence: str | None = "max_prob"
+    engine: str = "auto"
+
+    def __post_init__(self) -> None:
+        whole("num_return_sequences", self.num_return_sequences, getattr(self, self.beam), f" ({self.beam})")
+
+
+@dataclass(frozen=True)
+class CTCOptions(FrameOptions):
     """How CTC outputs are searched, see `hf_ngpulm.CTCDecoder`."""
 
     num_beams: int = 1
@@ -193,7 +201,7 @@ class CTCOptions(Options):
 
 
 @dataclass(frozen=True)
-class GraphOptions(Options):
+class GraphOptions(FrameOptions):
     """How CTC outputs are searched in a graph, see `hf_ngpulm.GraphDecoder`."""
 
     max_active: int = 64
@@ -211,7 +219,7 @@ class GraphOptions(Options):
 
 
 @dataclass(frozen=True)
-class TransducerOptions(Options):
+class TransducerOptions(FrameOptions):
     """How a transducer is searched, see `hf_ngpulm.TransducerDecoder`. `max_symbols`: None for the model's own number."""
 
     strategy: str = "greedy"
@@ -260,6 +268,18 @@ class TransducerOptions(Options):
             aes_gamma=self.aes_gamma,
             ilm_weight=self.ilm_weight,
         )
+
+
+@dataclass(frozen=True)
+class AttentionOptions(Options):
+    """How language models and phrases have a say in `generate`, see `hf_ngpulm.NGramLogitsProcessor`."""
+
+    normalise_phrases: bool = True
+    start: int | Iterable[int] | None = None
+    prompt_context: bool = False
+    unscored: str = "kept"
+    score_eos: bool = True
+    engine: str = "auto"
 
 
 def _checked(given: Mapping[str, Any]) -> dict[str, Any]:

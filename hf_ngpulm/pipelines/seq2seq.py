@@ -28,7 +28,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     """
 
     serves = staticmethod(is_seq2seq)
-    settings = ("lm", "lm_weight", "phrases", "phrase_weight", "prompt_context", "unscored", "score_eos", "engine")
+    settings = (*NGramPipeline.settings, "prompt_context", "unscored", "score_eos", "engine")
     of_an_lm = frozenset(("lm_weight", "unscored", "score_eos"))
 
     def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:

@@ -62,13 +62,13 @@ class Scoring:
             self._parts = self.lm.parts(self.recordings, scores.shape[1], scores.device)
             if self._states is None:
                 self._parts = [part.after(tokens) for part in self._parts]
-                self._states = [read(tokens, part.rows, part.roles, self.lm.engine) for part in self._parts]
+                self._states = [read(tokens, part.rows, part.roles, self.lm.options.engine) for part in self._parts]
             self._parts = [part.at(states) for states, part in zip(self._states, self._parts, strict=True)]
             loops = Loops.of(tokens, self._parts[0].roles)
             self.lm.rule_out(scores, tokens, loops, self._parts)
             for states, part in zip(self._states, self._parts, strict=True):
                 states = states.masked_fill(loops.begun, -1)
-                fuse_at(scores, states, part.rows, part.roles, part.shared, self.lm.engine, part.keeps_sums)
+                fuse_at(scores, states, part.rows, part.roles, part.shared, self.lm.options.engine, part.keeps_sums)
         scores = self.after(input_ids, scores)
         if self._own is not None:
             self._own.masked_fill_(scores == -torch.inf, -torch.inf)
@@ -79,7 +79,7 @@ class Scoring:
         if self.lm is not None and self._states is not None:
             for place, (states, part) in enumerate(zip(self._states, self._parts, strict=True)):
                 states = states if came_from is None else states.index_select(0, came_from)
-                self._states[place] = follow(states, tokens.contiguous(), part.rows, part.roles, self.lm.engine)
+                self._states[place] = follow(states, tokens.contiguous(), part.rows, part.roles, self.lm.options.engine)
 
     def own_log_probs(self, rows: Tensor, tokens: Tensor) -> Tensor | None:
         """Return what the model alone gave to some tokens `[N]` of some rows `[N]` at the last step, if that is kept."""

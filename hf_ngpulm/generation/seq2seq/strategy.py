@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList,
 from transformers.generation import GenerationMode
 
 from ...common.arguments import refuse_idle
-from ...config.tuned import with_remembered
+from ...decoding.options import AttentionOptions, takes
 from ..lm_argument import GivenLM, given_lm
 from ..logits_processor import LM_WEIGHT, NGramLogitsProcessor
 from ..transcripts import configs_of
@@ -27,6 +27,7 @@ MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.BEA
 WHISPER = "transformers.models.whisper.generation_whisper"
 
 
+@takes(AttentionOptions)  # `generate` hands on what it finds in the signature
 @torch.no_grad()
 def seq2seq_generate(
     model: Any,
@@ -40,13 +41,7 @@ def seq2seq_generate(
     lm_weight: float | Tensor | None = None,
     phrases: Any = None,
     phrase_weight: float | Tensor | None = None,
-    normalise_phrases: bool | None = None,
     processor: Any = None,
-    start: int | Iterable[int] | None = None,
-    prompt_context: bool | None = None,
-    unscored: str | None = None,
-    score_eos: bool | None = None,
-    engine: str | None = None,
     **model_kwargs: Any,
 ) -> Any:
     """Decode with a language model: `model.generate(**inputs, custom_generate=seq2seq_generate, lm=lm, lm_weight=0.2)`.
@@ -66,10 +61,11 @@ def seq2seq_generate(
         lm_weight: of its log-probabilities; a number, or a tensor with one per recording. By default what the LM remembers for
             the model, and for a search with or without beams as it is asked for, with what was tuned of the rest (see
             `hf_ngpulm.config.tuned`); or else 0.2.
-        phrases, phrase_weight, normalise_phrases: as for `hf_ngpulm.NGramLogitsProcessor`.
+        phrases, phrase_weight: as for `hf_ngpulm.NGramLogitsProcessor`.
         processor: the model's (or its tokenizer), to make sure that the LM was made for it, and to write phrases with;
             LLM-based models need it, or `start`, to know where a transcript begins.
-        start, prompt_context, unscored, score_eos, engine: as for `hf_ngpulm.NGramLogitsProcessor`.
+        model_kwargs: the model's inputs, and start, prompt_context, unscored, score_eos, normalise_phrases and engine as for
+            `hf_ngpulm.NGramLogitsProcessor`.
 
     Raises:
         ValueError: what this search doesn't do (assisted generation, a streamer with beams); settings that aren't right, for
@@ -83,10 +79,8 @@ def seq2seq_generate(
     assert generation_config is not None
     processors, criteria = logits_processor or LogitsProcessorList(), stopping_criteria or StoppingCriteriaList()
     models, lm_weight = given_lm(lm, lm_weight, generation_config, processor, input_ids.device)
-    settings = {
-        "lm_weight": lm_weight, "start": start, "prompt_context": prompt_context, "unscored": unscored, "score_eos": score_eos,
-        "engine": engine, "phrases": phrases, "phrase_weight": phrase_weight, "normalise_phrases": normalise_phrases,
-    }  # fmt: skip
+    settings = {name: model_kwargs.pop(name) for name in AttentionOptions.names() if name in model_kwargs}
+    settings |= {"lm_weight": lm_weight, "phrases": phrases, "phrase_weight": phrase_weight}
     rows, beams = len(input_ids), generation_config.num_beams or 1
     language_model = _language_model(model, models, processor, beams, settings)
 
@@ -116,7 +110,7 @@ def _language_model(
 ) -> NGramLogitsProcessor | None:
     """Return what there is of language models and phrases and the rules of their scores, as a logits processor has it."""
     if settings["phrases"] is None:
-        of_phrases = {name: settings.pop(name) for name in ("normalise_phrases", "phrase_weight", "phrases")}
+        of_phrases = {name: settings.pop(name, None) for name in ("normalise_phrases", "phrase_weight", "phrases")}
         refuse_idle(of_phrases, "without phrases: pass phrases=...")
     if models is None:
         goes_without = {"start", "engine", "phrases", "phrase_weight", "normalise_phrases"} if "phrases" in settings else set()
@@ -124,10 +118,10 @@ def _language_model(
         refuse_idle(idle, "without a language model: pass lm=...")
         if not goes_without:
             return None
-    found = with_remembered(models, model, {**settings, "num_beams": beams})
-    weight = LM_WEIGHT if found["lm_weight"] is None else found["lm_weight"]
-    given = {name: found[name] for name in settings if name != "lm_weight" and found[name] is not None}
-    made = NGramLogitsProcessor(models, weight, model=model, tokenizer=processor, **given)
+    found = AttentionOptions.remembered(models, model, {**settings, "num_beams": beams})
+    found = {name: value for name, value in found.items() if name != "num_beams" and value is not None}
+    weight = found.pop("lm_weight", LM_WEIGHT)
+    made = NGramLogitsProcessor(models, weight, model=model, tokenizer=processor, **found)
     return None if "phrases" not in settings and not isinstance(weight, Tensor) and weight == 0 else made
 
 
