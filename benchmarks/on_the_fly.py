@@ -187,7 +187,7 @@ def decoded(args: argparse.Namespace, lm: NGramLM, tokenizer: Any, logits: list[
             settings = {} if num_beams == 1 else {"num_beams": num_beams, "beta": args.beta}
             decoder = CTCDecoder(tokenizer, lm, args.lm_weight, confidence=None, **settings)
             decoder(logits[0][None, :5])  # compiled code is loaded
-            if lm.lazy:
+            if lm.is_lazy:
                 lm.forget()  # type: ignore[operator]
             row: dict[str, Any] = {"num_beams": num_beams}
             for name, clips in (("half", logits[:half]), ("half_warm", logits), ("warm", logits)):

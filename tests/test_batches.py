@@ -200,7 +200,7 @@ def test_decoders_go_to_other_processes(name, lm, composition):
     """A pickle, also of one that has decoded, decodes alike; so does a deep copy."""
     if composition is not None:
         lm = NGramLM.from_arpa(WORDS, TOKENIZER, units="word", composition=composition)
-    if name == "graph" and lm.lazy:
+    if name == "graph" and lm.is_lazy:
         with pytest.raises(ValueError, match="static"):
             DECODERS[name](lm)
         return

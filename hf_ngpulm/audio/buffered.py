@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -12,11 +12,8 @@ import torch
 from torch import Tensor
 
 from ..common.arguments import check_number
-from ..pipelines.families import frame_lengths
+from ..pipelines.families import encoded, frame_lengths
 from .encoder import StreamEncoder, extract
-
-# Model inputs -> frames (or logits) `[B, T, D]`, and the number of each row's frames, None for all of them.
-Encode = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
 
 _PROBE = 16  # frames
 MOST_SECONDS = 600.0
@@ -33,7 +30,6 @@ class BufferedEncoder(StreamEncoder):
     Args:
         model: the model, for its device, type and lengths of frames.
         extractor: its feature extractor.
-        encode: the part of the model that makes frames.
         chunk_seconds, left_seconds, right_seconds: the chunk, and the audio before and after it, rounded to whole frames.
 
     Raises:
@@ -44,13 +40,12 @@ class BufferedEncoder(StreamEncoder):
         self,
         model: Any,
         extractor: Any,
-        encode: Encode,
         chunk_seconds: float,
         left_seconds: float,
         right_seconds: float,
     ) -> None:
         super().__init__()
-        self.model, self.extractor, self.encode_batch = model, extractor, encode
+        self.model, self.extractor = model, extractor
         self.sampling_rate = extractor.sampling_rate
         # So many samples each frame takes, and so many more (or less) the first ones do.
         needed = [self._samples_for(frames) for frames in (_PROBE, 2 * _PROBE)]
@@ -68,15 +63,6 @@ class BufferedEncoder(StreamEncoder):
         self.chunk_seconds = self.chunk * seconds
         self.latency_seconds = max((self.chunk + self.right) * self.stride, self._enough(self.chunk)) / self.sampling_rate
         self._has_mask = "attention_mask" in extract(extractor, [np.zeros(needed[1], dtype=np.float32)])
-        self.done: dict[int, int] = {}  # frames of each stream
-
-    def open(self, sid: int) -> None:
-        super().open(sid)
-        self.done[sid] = 0
-
-    def close(self, sid: int) -> None:
-        super().close(sid)
-        del self.done[sid]
 
     def ready(self, sid: int) -> bool:
         audio, done = self.audio[sid], self.done[sid]
@@ -128,7 +114,7 @@ class BufferedEncoder(StreamEncoder):
         inputs = extract(self.extractor, windows)
         features = inputs[self.model.main_input_name].to(self.model.device, self.model.dtype)
         mask = inputs.get("attention_mask")
-        frames, lengths = self.encode_batch(features, None if mask is None else mask.to(self.model.device))
+        frames, lengths = encoded(self.model, features, None if mask is None else mask.to(self.model.device))
         if lengths is None:
             return list(frames)
         return [of_row[:length] for of_row, length in zip(frames, lengths.tolist())]

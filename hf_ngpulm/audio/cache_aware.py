@@ -57,30 +57,27 @@ class CacheAwareEncoder(StreamEncoder):
         self._free = list(range(max_streams))
         self._max_streams = max_streams
         self._slots: dict[int, int] = {}
-        self._chunks: dict[int, int] = {}  # of each stream, so far
         self._caches: dict[str, Tensor] = {}  # `[S, ...]`, by layer
 
     @torch.inference_mode()
     def open(self, sid: int) -> None:
         super().open(sid)
         self._slots[sid] = self._free.pop()
-        self._chunks[sid] = 0
         for cache in self._caches.values():
             cache[self._slots[sid]] = 0
 
     def close(self, sid: int) -> None:
         super().close(sid)
         self._free.append(self._slots.pop(sid))
-        del self._chunks[sid]
 
     def ready(self, sid: int) -> bool:
-        audio, chunks = self.audio[sid], self._chunks[sid]
+        audio, chunks = self.audio[sid], self.done[sid]
         if audio.ended:
             return self._lengths(audio.received // self.hop)[-1] > chunks * self.chunk
         return audio.received >= self._chunk_end(chunks)
 
     def waiting(self, sid: int) -> int:
-        return max(0, self.audio[sid].received - self._first_mel(self._chunks[sid]) * self.hop)
+        return max(0, self.audio[sid].received - self._first_mel(self.done[sid]) * self.hop)
 
     def _first_mel(self, chunk: int) -> int:
         """Return the mel frame with which a chunk begins."""
@@ -109,7 +106,7 @@ class CacheAwareEncoder(StreamEncoder):
         own = places[-1][:, 1].tolist()
         heard = torch.zeros((rows, 1, size, self.memory + size), dtype=torch.bool)
         for row, (sid, count) in enumerate(zip(sids, own)):
-            heard[row, :, :, max(0, self.memory - self._chunks[sid] * self.chunk) : self.memory + count] = True
+            heard[row, :, :, max(0, self.memory - self.done[sid] * self.chunk) : self.memory + count] = True
         heard = heard.to(device)
         positions = encoder.encode_positions(hidden, cached_frames=self.memory)
         for layer in encoder.layers:
@@ -123,8 +120,8 @@ class CacheAwareEncoder(StreamEncoder):
         frames = self._projected(hidden)
         caches.keep()
         for sid in sids:
-            self._chunks[sid] += 1
-            self.audio[sid].forget(self._first_mel(self._chunks[sid]) * self.hop - self.reach)
+            self.done[sid] += 1
+            self.audio[sid].forget(self._first_mel(self.done[sid]) * self.hop - self.reach)
         return [of_row[:count] for of_row, count in zip(frames, own)]
 
     def _features(self, sids: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
@@ -134,7 +131,7 @@ class CacheAwareEncoder(StreamEncoder):
         """
         pieces, bounds = [], []
         for sid in sids:
-            audio, chunk = self.audio[sid], self._chunks[sid]
+            audio, chunk = self.audio[sid], self.done[sid]
             first, end = self._first_mel(chunk), self._chunk_end(chunk)
             pieces.append(audio.slice(first * self.hop - self.reach, end))
             # While more may come, a chunk is full at every level.

@@ -1,8 +1,11 @@
-"""Audio files as the recognisers want them: one channel, float32, at the model's sampling rate."""
+"""Audio files as the recognisers want them: one channel, float32, at the model's sampling rate; whole or piece by piece."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
+from collections.abc import Iterator
 from typing import IO, Any
 
 import numpy as np
@@ -11,6 +14,32 @@ FRAMES_AT_ONCE = 1 << 20  # read, mixed and resampled together: an hour of stere
 SLACK = 64  # samples by which a resampler's count may differ from the exact one
 LONGEST = 24  # hours; a header that says more is taken for damaged, before so much memory is asked for
 LEAST_READ = 0.95  # of the frames that a header promises (which it only estimates for MP3); a file with fewer is cut short
+
+
+class Resampler:
+    """Resamples piece by piece; all pieces together are what the whole gives at once.
+
+    Args:
+        rate: of what comes in, in hertz.
+        wanted: of what goes out.
+    """
+
+    def __init__(self, rate: int, wanted: int) -> None:
+        self._stream: Any = None
+        if rate != wanted:
+            import soxr
+
+            self._stream = soxr.ResampleStream(rate, wanted, 1, dtype="float32")
+
+    def __call__(self, samples: np.ndarray, last: bool = False) -> np.ndarray:
+        """Return float32 `[N]` -> `[M]`; what is held back comes with the last piece."""
+        samples = np.ascontiguousarray(samples, dtype=np.float32)
+        return samples if self._stream is None else self._stream.resample_chunk(samples, last=last)
+
+
+def resample(samples: np.ndarray, rate: int, sampling_rate: int) -> np.ndarray:
+    """Return float32 `[N]` -> `[M]`, from one rate in hertz to another."""
+    return Resampler(rate, sampling_rate)(samples, last=True)
 
 
 def read_audio(path: str | os.PathLike[str], sampling_rate: int) -> np.ndarray:
@@ -57,56 +86,70 @@ def decode_audio(
         FileNotFoundError: there is no such file.
         IsADirectoryError: it is a folder.
     """
-    import soundfile
-
-    if isinstance(source, str | os.PathLike):
-        name = name or str(source)
-        if not os.path.exists(source):
-            raise FileNotFoundError(f"{source}: no such audio file")
-        if os.path.isdir(source):
-            raise IsADirectoryError(f"{source}: a folder; name the audio files in it")
-    try:
-        with soundfile.SoundFile(source) as file:
-            rate = file.samplerate
-            begin = round(offset * rate)
-            wanted = file.frames - begin if duration is None else round(duration * rate)
-            # Durations in manifests are rounded; half a second too much is not.
-            if wanted < 0 or begin + wanted > file.frames + rate // 2:
-                raise ValueError(
-                    f"{name}: has {file.frames / rate:.2f} s, too few for the part from {offset:g} s"
-                    + ("" if duration is None else f" that takes {duration:g} s")
-                )
-            wanted = min(wanted, file.frames - begin)
-            if wanted > LONGEST * 3600 * rate:
-                raise ValueError(
-                    f"{name}: says it lasts {wanted / rate / 3600:.0f} h; damaged, or to be cut ({LONGEST} h at most)"
-                )
-            if begin:
-                file.seek(begin)
-            stream = _resampling(rate, sampling_rate)
-            # Filled piece by piece: putting pieces together at the end would take twice the memory.
-            samples = np.empty(-(-wanted * sampling_rate // rate) + SLACK, dtype=np.float32)
-            read = done = 0
-            while read < wanted:
-                block = file.read(min(FRAMES_AT_ONCE, wanted - read), dtype="float32", always_2d=True)
-                if not len(block):
-                    break
-                read += len(block)
-                mono = np.ascontiguousarray(block.mean(axis=1), dtype=np.float32)
-                done = _append(samples, done, mono if stream is None else stream.resample_chunk(mono), name)
-            if read < LEAST_READ * wanted:
-                raise ValueError(f"{name}: is damaged: it ends after {read} of {wanted} samples")
-            if stream is not None:
-                done = _append(samples, done, stream.resample_chunk(np.zeros(0, dtype=np.float32), last=True), name)
-    except (soundfile.SoundFileError, OSError) as error:
-        raise ValueError(f"{name}: can't be read as audio: {error}") from None
+    name = name or str(source)
+    with _opened(source, name) as file:
+        rate = file.samplerate
+        begin = round(offset * rate)
+        wanted = file.frames - begin if duration is None else round(duration * rate)
+        # Durations in manifests are rounded; half a second too much is not.
+        if wanted < 0 or begin + wanted > file.frames + rate // 2:
+            raise ValueError(
+                f"{name}: has {file.frames / rate:.2f} s, too few for the part from {offset:g} s"
+                + ("" if duration is None else f" that takes {duration:g} s")
+            )
+        wanted = min(wanted, file.frames - begin)
+        if wanted > LONGEST * 3600 * rate:
+            raise ValueError(f"{name}: says it lasts {wanted / rate / 3600:.0f} h; damaged, or to be cut ({LONGEST} h at most)")
+        if begin:
+            file.seek(begin)
+        resampled = Resampler(rate, sampling_rate)
+        # Filled piece by piece: putting pieces together at the end would take twice the memory.
+        samples = np.empty(-(-wanted * sampling_rate // rate) + SLACK, dtype=np.float32)
+        read = done = 0
+        while True:
+            block = file.read(min(FRAMES_AT_ONCE, wanted - read), dtype="float32", always_2d=True)
+            read += len(block)
+            is_last = not len(block) or read == wanted
+            piece = checked_samples(resampled(block.mean(axis=1), is_last), name)
+            samples[done : done + len(piece)] = piece
+            done += len(piece)
+            if is_last:
+                break
+        if read < LEAST_READ * wanted:
+            raise ValueError(f"{name}: is damaged: it ends after {read} of {wanted} samples")
     return samples[:done]
 
 
-def _append(samples: np.ndarray, done: int, piece: np.ndarray, name: str | None) -> int:
-    """Put a piece after what is there; how much is there then."""
-    samples[done : done + len(piece)] = checked_samples(piece, name or "audio")
-    return done + len(piece)
+def file_pieces(
+    path: str | os.PathLike[str], sampling_rate: int, seconds: float = 0.1, in_real_time: bool = False
+) -> Iterator[np.ndarray]:
+    """Read a file in pieces, its channels mixed; it may be longer than the memory.
+
+    Args:
+        path: anything libsndfile opens.
+        sampling_rate: of the pieces, in hertz.
+        seconds: the length of a piece.
+        in_real_time: whether a piece comes no sooner than a microphone would have heard it.
+
+    Yields:
+        Float32 `[N]`.
+
+    Raises:
+        ValueError: the file isn't audio, is damaged, or holds no samples.
+        FileNotFoundError: there is no such file.
+    """
+    begin, heard = time.monotonic(), 0
+    with _opened(path, str(path)) as file:
+        rate, resampled = file.samplerate, Resampler(file.samplerate, sampling_rate)
+        size = max(1, round(rate * seconds))
+        while len(samples := file.read(size, dtype="float32", always_2d=True)):
+            heard += len(samples)
+            if in_real_time:
+                time.sleep(max(0.0, begin + heard / rate - time.monotonic()))
+            yield resampled(samples.mean(axis=1))
+    if not heard:
+        raise ValueError(f"{path}: holds no samples")
+    yield resampled(np.zeros(0, dtype=np.float32), last=True)
 
 
 def checked_samples(samples: np.ndarray, name: str) -> np.ndarray:
@@ -116,19 +159,18 @@ def checked_samples(samples: np.ndarray, name: str) -> np.ndarray:
     return samples
 
 
-def resample(samples: np.ndarray, rate: int, sampling_rate: int) -> np.ndarray:
-    """Return float32 `[N]` -> `[M]`, from one rate in hertz to another."""
-    if rate == sampling_rate:
-        return samples
-    import soxr
+@contextlib.contextmanager
+def _opened(source: str | os.PathLike[str] | IO[bytes], name: str) -> Iterator[Any]:
+    """Open what is called by a name in errors."""
+    import soundfile
 
-    return np.ascontiguousarray(soxr.resample(samples, rate, sampling_rate), dtype=np.float32)
-
-
-def _resampling(rate: int, sampling_rate: int) -> Any:
-    """Return what resamples piece by piece, None if the rates are the same."""
-    if rate == sampling_rate:
-        return None
-    import soxr
-
-    return soxr.ResampleStream(rate, sampling_rate, 1, dtype="float32")
+    if isinstance(source, str | os.PathLike):
+        if not os.path.exists(source):
+            raise FileNotFoundError(f"{source}: no such audio file")
+        if os.path.isdir(source):
+            raise IsADirectoryError(f"{source}: a folder; name the audio files in it")
+    try:
+        with soundfile.SoundFile(source) as file:
+            yield file
+    except (soundfile.SoundFileError, OSError) as error:
+        raise ValueError(f"{name}: can't be read as audio: {error}") from None

@@ -9,18 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..common.arguments import one_of
 from ..config.tuned import with_remembered
 from ..decoding.ctc import CTCDecoder
-from ..decoding.graph import GraphDecoder
+from ..decoding.graph import GraphDecoder, ctc_decoder
 from ..decoding.hypotheses import Hypothesis
 from ..decoding.partials import Partial
 from ..decoding.streaming import StreamingDecoder
 from ..decoding.transducer import TransducerDecoder
 from ..errors import StreamError
-from ..pipelines.families import frame_lengths, is_ctc, is_transducer
-from ..search.networks.model import transducer_of
-from .buffered import BufferedEncoder, Encode
+from ..pipelines.families import is_ctc, is_transducer
+from .buffered import BufferedEncoder
 from .cache_aware import CacheAwareEncoder
 from .encoder import StreamEncoder
 
@@ -111,7 +109,7 @@ class StreamingRecognizer:
         else:
             defaults = {"chunk_seconds": 1.28, "left_seconds": 4.0, "right_seconds": 1.28}
             given = {name: value for name, value in cutting.items() if value is not None}
-            self.encoder = BufferedEncoder(model, extractor, _encode(model), **{**defaults, **given})
+            self.encoder = BufferedEncoder(model, extractor, **{**defaults, **given})
         self.sampling_rate = self.encoder.sampling_rate
         self.chunk_seconds, self.latency_seconds = self.encoder.chunk_seconds, self.encoder.latency_seconds
         decoder: CTCDecoder | GraphDecoder | TransducerDecoder
@@ -276,18 +274,6 @@ class StreamingRecognizer:
             raise StreamError({sid: "it isn't open"})
 
 
-def _encode(model: Any) -> Encode:
-    """Return the part of a model that makes what its decoder takes."""
-    if is_transducer(model):
-        return transducer_of(model).encode
-
-    def logits(features: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        out = model(**{model.main_input_name: features}, attention_mask=mask).logits
-        return out, None if mask is None else frame_lengths(model, mask.sum(-1).long())
-
-    return logits
-
-
 def _cache_aware(
     model: Any, processor: Any, max_streams: int, num_lookahead_tokens: int | None, language: str | None
 ) -> CacheAwareEncoder:
@@ -311,13 +297,7 @@ def _cache_aware(
 
 def _ctc_decoder(tokenizer: Any, decoding: dict[str, Any], model: Any) -> CTCDecoder | GraphDecoder:
     """Return the search that is asked for, or else was tuned: in a graph, or of prefixes."""
-    decoding = dict(decoding)
-    strategy = decoding.pop("strategy", None)
-    if strategy is None:
+    if decoding.get("strategy") is None:
         searched = {name: decoding.get(name) for name in ("lm_weight", "num_beams", "repeats", "merge")}
-        strategy = with_remembered(decoding.get("lm"), model, {**searched, "strategy": None})["strategy"]
-    if strategy is None:
-        return CTCDecoder(tokenizer, **decoding, model=model)
-    one_of("strategy", strategy, ("graph",))
-    names = {"num_beams": "max_active", "phrase_weight": "discount"}
-    return GraphDecoder(tokenizer, **{names.get(name, name): value for name, value in decoding.items()}, model=model)
+        decoding["strategy"] = with_remembered(decoding.get("lm"), model, {**searched, "strategy": None})["strategy"]
+    return ctc_decoder(tokenizer, **decoding, model=model)

@@ -35,7 +35,7 @@ class BackoffAutomaton(nn.Module):
 
     roots: Tensor
     starts: Tensor
-    lazy = False  # whether states are made when they are asked for
+    is_lazy = False  # whether states are made when they are asked for
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class BackoffAutomaton(nn.Module):
         """Bytes of all tensors together."""
         return sum(buffer.nbytes for buffer in self.buffers())
 
-    def lie_in(self, pool: Any) -> None:
+    def join_pool(self, pool: Any) -> None:
         """Lie in an `AutomatonPool` with all states that there are so far; for lazy ones."""
         raise TypeError(f"{type(self).__name__} isn't lazy")
 

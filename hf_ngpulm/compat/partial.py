@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..decoding.sessions.ctc import search_frames, unscored
+from ..decoding.sessions.ctc import search_frames
 from ..errors import InvalidLogitsError
 from ..fusion.fusion import RowModels
 from ..search.ctc_beam import FIRST_HASH, INSIDE, BeamFrames, BeamState, initial_state
@@ -65,13 +65,12 @@ class PartialSearch:
         bases = models.states[0] - torch.tensor(starts, dtype=torch.int32, device=kept.device)
         before = [(beam, way) for beam in beams for way in beam.ways or (self._spelled(beam),)]
         before, state = self._begin(before, models, bases, float(left_out[0]))
-        bonuses = self.decoder.token_bonuses(models.lm_weights)
-        state, frames = search_frames(self.decoder, models, state, kept, lengths, bonuses, unscored(models))
+        state, frames = search_frames(self.decoder, models, state, kept, lengths)
         if int(frames.bad_frames[0]) >= 0:
             raise InvalidLogitsError(f"the logits hold NaN or infinity at frame {first_frame + int(frames.bad_frames[0])}")
         acoustic, scores = prefix_scores(state)
         if ends_word or is_end:  # what hotwords give back that aren't complete, and the end of the text
-            scores, _, _ = models.at_end(scores, state.lm_scores, state.lm_states, is_end, self.decoder.engine)
+            scores, _, _ = models.at_end(scores, state.lm_scores, state.lm_states, is_end, self.decoder.options.engine)
         added = (scores - acoustic)[0].tolist()
         last_char_is_blank = (state.blank_scores >= state.token_scores)[0].tolist()
         ways = self._ways(models, state, bases)
@@ -103,11 +102,12 @@ class PartialSearch:
         of_hotwords = self._hotwords([way.tokens for _, way in before])
         logit_scores = [beam.logit_score + log_sum([way.blank, way.token]) for beam, way in before]
         fused = [way.added + score for (_, way), (score, _) in zip(before, of_hotwords)]
-        best = sorted(range(len(before)), key=lambda number: -(logit_scores[number] + fused[number]))[: self.decoder.num_beams]
+        ranked = sorted(range(len(before)), key=lambda number: -(logit_scores[number] + fused[number]))
+        best = ranked[: self.decoder.options.num_beams]
         chosen = [before[number] for number in best]
         # As the search left it: then nothing is rounded otherwise than in one that wasn't cut.
         offset = max(beam.logit_score + max(way.blank, way.token) for beam, way in chosen)
-        state = initial_state(self.decoder.num_beams, models.states)
+        state = initial_state(self.decoder.options.num_beams, models.states)
         state.blank_scores.fill_(-torch.inf)
         state.offsets.fill_(offset + left_out)
         columns = {

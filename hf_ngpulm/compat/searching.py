@@ -16,8 +16,9 @@ from torch import Tensor
 from ..common.arguments import check_number, whole
 from ..common.batches import tensor_of
 from ..common.pickling import WithoutCaches
-from ..decoding.ctc import MOST_BEAMS, CTCDecoder
+from ..decoding.ctc import CTCDecoder
 from ..decoding.hypotheses import Hypothesis
+from ..decoding.options import MOST_BEAMS
 from ..decoding.sessions.blocks import BlockStream
 from ..decoding.sessions.ctc import BeamSlots
 from ..errors import InvalidLogitsError
@@ -169,7 +170,7 @@ class Search:
         order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
         found: list[list[OutputBeam]] = [[] for _ in rows]
         while order:
-            count = max(1, MOST_ENTRIES // (max(1, len(rows[order[-1]])) * self.decoder.num_beams))
+            count = max(1, MOST_ENTRIES // (max(1, len(rows[order[-1]])) * self.decoder.options.num_beams))
             batch = [row for row in order[-count:] if rows[row].device == rows[order[-1]].device]
             order = [row for row in order if row not in set(batch)]
             for row, beams in zip(batch, self._batch([rows[row] for row in batch], most or self.beam_width)):
@@ -195,7 +196,7 @@ class Search:
         models = self.decoder.fusion.rows(len(logits), logits.device)
         moved = [start - int(lm.starts[0]) for start, lm in zip(starts, self.lms, strict=True)]
         states = models.states + torch.tensor(moved + [0] * (self.booster is not None), dtype=torch.int32, device=logits.device)
-        stream = BlockStream(BeamSlots(self.decoder, models._replace(states=states)), lambda row, phrases: (None, 0.0))
+        stream = BlockStream(BeamSlots(self.decoder, models._replace(states=states)))
         stream.add_checked(logits, lengths)
         return stream.hypotheses()
 

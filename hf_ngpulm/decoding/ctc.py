@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..common.arguments import check_weight, one_of, refuse_idle, whole
 from ..common.batches import Outputs, tensor_of
-from ..common.pickling import WithoutCaches
-from ..config.tuned import with_remembered
-from ..engines.choice import check_engine, engine_name
-from ..fusion.fusion import LM_WEIGHT, Fusion, RowModels, select_rows
+from ..engines.choice import engine_name
+from ..fusion.fusion import RowModels
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
-from ..phrases import Booster
 from ..search import ctc_greedy as greedy
-from ..search.confidence import MEASURES
 from ..search.ctc_beam.cpu import Found as FoundWhole
 from ..search.ctc_beam.cpu import TracedTokens, WholeSearch
 from ..text.hashing import text_hashes
-from ..text.vocabulary import tokenizer_of
 from ..text.words import WordSplitter
+from .decoder import Decoder, refuse_broken
 from .hypotheses import Hypothesis
-from .sessions.blocks import BlockStream, check_logits, refuse_broken
+from .options import CTCOptions, takes
+from .sessions.blocks import BlockStream, check_logits
 from .sessions.ctc import BeamSlots, GreedySlots, confidences_of, label_frames, unscored
 
-MOST_BEAMS = 1024
-MERGES = ("tokens", "text")
 # Default of `beta` for an LM weight of 1: about what the average token costs in an LM, as STAY_COST is.
 BETA_PER_WEIGHT = 3.0
 
 
-class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambda: None}):
+class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: None}):
     """Decoding of CTC outputs, greedily or with a beam, with n-gram language models fused in.
 
     Args:
@@ -78,6 +72,11 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
             `blank_id`.
     """
 
+    kind = CTCOptions
+    options: CTCOptions
+    splitter: WordSplitter
+
+    @takes(CTCOptions)
     def __init__(
         self,
         tokenizer_or_processor: Any,
@@ -85,71 +84,19 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
         lm_weight: float | Tensor | None = None,
         phrases: Any = None,
         phrase_weight: float | Tensor | None = None,
-        num_beams: int | None = None,
-        beta: float | Tensor | None = None,
-        beam_threshold: float | None = None,
-        blank_threshold: float | None = None,
-        score_eos: bool | None = None,
-        merge: str | None = None,
-        num_return_sequences: int = 1,
-        repeats: str | None = None,
-        blank_id: int | None = None,
-        frame_seconds: float | None = None,
-        confidence: str | None = "max_prob",
-        engine: str = "auto",
+        *,
         model: Any = None,
+        **options: Any,
     ) -> None:
-        self.tokenizer = tokenizer_of(tokenizer_or_processor)
-        blank_id = blank_of(self.tokenizer, blank_id)
-        given = {
-            "lm_weight": lm_weight, "phrase_weight": phrase_weight, "num_beams": num_beams, "beta": beta, "repeats": repeats,
-            "beam_threshold": beam_threshold, "blank_threshold": blank_threshold, "score_eos": score_eos,
-            "merge": merge,
-        }  # fmt: skip
-        lm_weight, phrase_weight, num_beams, beta, repeats, beam_threshold, blank_threshold, score_eos, merge = with_remembered(
-            lm, model, given, came_with=True
-        ).values()
-        num_beams = whole("num_beams", 1 if num_beams is None else num_beams, MOST_BEAMS)
-        num_return_sequences = whole("num_return_sequences", num_return_sequences, num_beams, " (num_beams)")
-        if num_beams == 1:
-            idle = {"beta": beta, "beam_threshold": beam_threshold, "blank_threshold": blank_threshold}
-            refuse_idle(
-                {**idle, "score_eos": score_eos, "merge": merge}, "without a beam to act on: pass num_beams=8, or so, too"
-            )
-        elif repeats is not None:
-            raise ValueError(f"repeats={repeats!r} is a rule of greedy search, it has no meaning with num_beams={num_beams}")
-        if repeats is not None:
-            one_of("repeats", repeats, greedy.RULES)
-        if beam_threshold is not None and not beam_threshold > 0:
-            raise ValueError(f"beam_threshold should be above 0, got {beam_threshold!r}")
-        if blank_threshold is not None and not 0 < blank_threshold <= 1:
-            raise ValueError(f"blank_threshold should be a probability above 0, got {blank_threshold!r}")
-        if frame_seconds is not None and not 0 < frame_seconds < float("inf"):
-            raise ValueError(f"frame_seconds should be above 0, got {frame_seconds!r}")
-        if confidence is not None and confidence not in MEASURES:
-            raise ValueError(f"confidence must be one of {MEASURES} or None, got {confidence!r}")
-        if merge is not None:
-            one_of("merge", merge, MERGES)
-        self.num_beams = num_beams
-        self.beam_threshold = 20.0 if beam_threshold is None else float(beam_threshold)
-        self.blank_threshold = float("inf") if blank_threshold is None else float(blank_threshold)
-        self.score_eos = True if score_eos is None else bool(score_eos)
-        self.num_return_sequences = num_return_sequences
-        self.merge = merge or "tokens"
-        self.blank_id = blank_id
-        self.repeats = repeats or "stay"
-        self.frame_seconds = frame_seconds
-        self.confidence = confidence
-        self.engine = check_engine(engine)
-        self.splitter = WordSplitter(self.tokenizer)
+        given = {"lm_weight": lm_weight, "phrase_weight": phrase_weight, **options}
+        super().__init__(tokenizer_or_processor, lm, phrases, model, given)
+        self.blank_id = blank_of(self.tokenizer, self.options.blank_id)
+        lms = self.fusion.models
+        if self.options.num_beams > 1 and self.options.beta is None and lms and all(map(_has_word_bonus, lms)):
+            self.options = replace(self.options, beta=0.0)
         self._text_hashes: dict[tuple[int, torch.device], Tensor] = {}
-        weights = (LM_WEIGHT if lm_weight is None else lm_weight, 1.0 if phrase_weight is None else phrase_weight)
-        self.fusion = Fusion(lm, weights[0], phrases, weights[1], self.tokenizer)
-        if beta is None and self.fusion.models and all(map(_has_word_bonus, self.fusion.models)):
-            beta = 0.0
-        self.beta = None if beta is None else check_weight(beta, "beta")
-        # For the last batch, and others like it: models, settings, hashes of texts, and the search.
-        self._prepared: tuple[RowModels, tuple[Any, ...], Tensor | None, WholeSearch] | None = None
+        # For the last batch, and others like it: models, options, hashes of texts, and the search.
+        self._prepared: tuple[RowModels, CTCOptions, Tensor | None, WholeSearch] | None = None
 
     def __call__(self, logits: Outputs, lengths: Outputs | None = None, phrases: Any = None) -> list[list[Hypothesis]]:
         """Decode a batch.
@@ -169,97 +116,61 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
         logits = tensor_of(logits, "logits")
         return self.decode_checked(logits, self.check(logits, lengths), phrases)
 
+    def check(self, logits: Tensor, lengths: Outputs | None) -> Tensor:
+        """Return lengths of the rows of some logits, int32 `[B]`. Raises what a call raises."""
+        return check_logits(logits, lengths, self.blank_id)
+
     def decode_checked(self, logits: Tensor, lengths: Tensor, phrases: Any = None) -> list[list[Hypothesis]]:
         """Decode what `check` has seen."""
         logits, models = logits.detach(), self.fusion.shared_rows(logits.shape[0], logits.device, phrases)
-        if self.num_beams == 1:
+        # For whole utterances a session does the same, but to begin one takes as long as a short utterance.
+        if self.options.num_beams == 1:
             found = self._search_greedily(logits, lengths, models)
-        # Lazy language models have searches stop and go on.
-        elif models.lazy is None and engine_name(self.engine, logits.device) == "cpu":
+        # Language models that are composed lazily have searches stop and go on.
+        elif models.lazy is None and engine_name(self.options.engine, logits.device) == "cpu":
             found = self._whole_search(logits, models)(logits, lengths)
         else:
             stream = self._stream(models)
             stream.add_checked(logits, lengths)
             return stream.hypotheses()
         refuse_broken(found.bad_frames)
-        return self._hypotheses(found, confidences_of(logits, lengths, self.confidence))
+        return self._hypotheses(found, confidences_of(logits, lengths, self.options.confidence))
 
     def _search_greedily(self, logits: Tensor, lengths: Tensor, models: RowModels) -> FoundWhole:
         before = torch.full((logits.shape[0], 2), self.blank_id, dtype=torch.int32, device=logits.device)
         found = label_frames(self, models, models.states, before, logits, lengths)
-        score = found.acoustic_scores + (models.weights * found.lm_scores).sum(1)
-        ended = models.at_end(score[:, None], found.lm_scores[:, None].double(), found.states[:, None], False, self.engine)
+        score, engine = found.acoustic_scores + (models.weights * found.lm_scores).sum(1), self.options.engine
+        ended = models.at_end(score[:, None], found.lm_scores[:, None].double(), found.states[:, None], False, engine)
         scores = torch.stack([ended[0], found.acoustic_scores[:, None], *ended[1:]], 2)
         traced = trace_labels(found.labels.cpu().numpy(), self.blank_id)
         return FoundWhole(traced, scores.cpu().numpy(), found.bad_frames.cpu().numpy())
+
+    def _whole_search(self, logits: Tensor, models: RowModels) -> WholeSearch:
+        options, hashes, known = self.options, self.text_hashes(logits.shape[2], logits.device), self._prepared
+        if known is None or known[0] is not models or known[1] is not options or known[2] is not hashes:
+            search = WholeSearch(
+                models, self.token_bonuses(models.lm_weights), unscored(models), self.blank_id, options.num_beams,
+                options.num_return_sequences, options.beam_threshold, options.blank_threshold, options.score_eos, hashes,
+            )  # fmt: skip
+            self._prepared = known = models, options, hashes, search
+        return known[3]
 
     def _hypotheses(self, found: FoundWhole, confidences: np.ndarray) -> list[list[Hypothesis]]:
         """Return what was found of whole utterances, given the confidence of each frame, `[B, T]`."""
         sums = np.zeros((len(confidences), confidences.shape[1] + 1))
         np.cumsum(confidences, axis=1, out=sums[:, 1:])
-        measured = self.confidence is not None
-        tokens, starts, ends = found.traced.tokens, found.traced.starts, found.traced.ends
+        writing, traced = self.writing, found.traced
         hypotheses: list[list[Hypothesis]] = []
-        for row, counts in enumerate(found.traced.counts.tolist()):
+        for row, counts in enumerate(traced.counts.tolist()):
             hypotheses.append([])
-            for n, count in enumerate(counts):
-                score, acoustic_score, lm_score, phrase_score = found.scores[row, n].tolist()
-                if score == -math.inf:
+            for n, (count, scores) in enumerate(zip(counts, found.scores[row].tolist())):
+                if scores[0] == -math.inf:
                     continue
-                ids, first, last = (part[row, n, :count] for part in (tokens, starts, ends))
-                of_tokens = (sums[row, last] - sums[row, first]) / (last - first) if measured else sums[row, :0]
-                hypothesis = Hypothesis(
-                    text=self.splitter.text(ids.tolist()), token_ids=ids.tolist(), score=score,
-                    acoustic_score=acoustic_score, lm_score=lm_score, phrase_score=phrase_score, token_frames=first.tolist(),
-                    token_ends=last.tolist(), token_confidences=of_tokens.tolist(),
-                    frame_seconds=self.frame_seconds, splitter=self.splitter,
-                )  # fmt: skip
-                hypotheses[-1].append(hypothesis)
+                ids, first, last = (part[row, n, :count] for part in (traced.tokens, traced.starts, traced.ends))
+                of_tokens = (sums[row, last] - sums[row, first]) / (last - first) if writing.measured else sums[row, :0]
+                columns = [part.tolist() for part in (ids, first, last, of_tokens)]
+                hypotheses[-1].append(writing.hypothesis(scores, *columns))
         return hypotheses
-
-    def _whole_search(self, logits: Tensor, models: RowModels) -> WholeSearch:
-        classes = logits.shape[2]
-        num_beams, count, thresholds = self.num_beams, self.num_return_sequences, (self.beam_threshold, self.blank_threshold)
-        kind = (self.blank_id, num_beams, count, *thresholds, self.score_eos)
-        hashes = self.text_hashes(classes, logits.device)  # kept, too
-        known = self._prepared
-        if known is None or known[0] is not models or known[1] != kind or known[2] is not hashes:
-            bonuses = self.token_bonuses(models.lm_weights)
-            search = WholeSearch(models, bonuses, unscored(models), *kind, hashes)
-            self._prepared = known = models, kind, hashes, search
-        return known[3]
-
-    def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> CTCDecoder:
-        """Return the same with other phrases, as cheaply as phrases can be changed."""
-        selected = self._copy()
-        selected.fusion = self.fusion.with_phrases(phrases, phrase_weight)
-        return selected
-
-    def with_weights(
-        self,
-        lm_weight: float | Tensor | None = None,
-        phrase_weight: float | Tensor | None = None,
-        beta: float | Tensor | None = None,
-    ) -> CTCDecoder:
-        """Return the same with other weights, numbers or tensors `[B]`; None leaves one as it is."""
-        if self.num_beams == 1:
-            refuse_idle({"beta": beta}, "without a beam to act on: make the decoder with num_beams=8, or so")
-        selected = self._copy()
-        selected.fusion = self.fusion.with_weights(lm_weight, phrase_weight)
-        selected.beta = self.beta if beta is None else check_weight(beta, "beta")
-        return selected
-
-    def select(self, rows: Sequence[int]) -> CTCDecoder:
-        """Return the same decoder for a batch of some of the rows that LMs, phrases, weights and `beta` list, in this order."""
-        selected = self._copy()
-        selected.fusion = self.fusion.select(rows)
-        selected.beta = None if self.beta is None else select_rows(self.beta, rows)
-        return selected
-
-    def _copy(self) -> CTCDecoder:
-        other = copy.copy(self)
-        other._prepared = None
-        return other
 
     def stream(self, batch_size: int = 1, device: torch.device | str = "cpu", phrases: Any = None) -> BlockStream:
         """Begin to decode a batch whose frames come block by block.
@@ -276,11 +187,7 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
         return self._stream(self.fusion.shared_rows(batch_size, torch.device(device), phrases))
 
     def _stream(self, models: RowModels) -> BlockStream:
-        def context_of(row: int, phrases: Any) -> tuple[Booster | None, float]:
-            weight = self.fusion.phrase_weight
-            return self.fusion.contexts.booster(phrases), float(weight[row]) if isinstance(weight, Tensor) else weight
-
-        return BlockStream((GreedySlots if self.num_beams == 1 else BeamSlots)(self, models), context_of)
+        return BlockStream((GreedySlots if self.options.num_beams == 1 else BeamSlots)(self, models))
 
     def label_frames(self, logits: Outputs, lengths: Outputs | None = None) -> greedy.GreedyLabels:
         """Return the class that greedy search gives each frame, before blanks and repeats are dropped. Arguments as for a
@@ -293,26 +200,16 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
 
     def token_bonuses(self, lm_weights: Tensor) -> Tensor:
         """Return what beam search adds for each token, float32 `[B]`, given the weights of the LMs, `[B]`."""
-        if self.beta is None:
-            return BETA_PER_WEIGHT * lm_weights
-        if isinstance(self.beta, Tensor):
-            if self.beta.shape != lm_weights.shape:
-                raise ValueError(f"beta has the shape {tuple(self.beta.shape)}, the batch has {len(lm_weights)} rows")
-            return self.beta.detach().to(lm_weights.device, torch.float32)
-        return torch.full_like(lm_weights, self.beta)
+        return bonuses_of(self.options.beta, lm_weights)
 
     def text_hashes(self, classes: int, device: torch.device) -> Tensor | None:
         """Return what beam search joins prefixes by, see `hf_ngpulm.text.hashing`; None if it joins none."""
-        if self.merge == "tokens":
+        if self.options.merge == "tokens":
             return None
         key = classes, device
         if key not in self._text_hashes:
             self._text_hashes[key] = text_hashes(self.tokenizer, classes).to(device)
         return self._text_hashes[key]
-
-    def check(self, logits: Tensor, lengths: Outputs | None) -> Tensor:
-        """Return lengths of the rows of some logits, int32 `[B]`. Raises what a call raises."""
-        return check_logits(logits, lengths, self.blank_id)
 
 
 def trace_labels(labels: np.ndarray, blank: int) -> TracedTokens:
@@ -329,6 +226,21 @@ def trace_labels(labels: np.ndarray, blank: int) -> TracedTokens:
     for part, column in zip(parts, columns):
         part[rows, 0, places] = column
     return TracedTokens(counts[:, None], *parts)
+
+
+def bonuses_of(beta: float | Tensor | None, lm_weights: Tensor) -> Tensor:
+    """Return the bonus for each token, float32 `[B]`, given the weights of the LMs, `[B]`.
+
+    Raises:
+        ValueError: a tensor for another number of rows.
+    """
+    if beta is None:
+        return BETA_PER_WEIGHT * lm_weights
+    if not isinstance(beta, Tensor):
+        return torch.full_like(lm_weights, beta)
+    if beta.shape != lm_weights.shape:
+        raise ValueError(f"beta has the shape {tuple(beta.shape)}, the batch has {len(lm_weights)} rows")
+    return beta.detach().to(lm_weights.device, torch.float32)
 
 
 def blank_of(tokenizer: Any, blank_id: int | None) -> int:

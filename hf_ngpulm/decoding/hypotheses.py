@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -77,4 +78,41 @@ class Hypothesis:
             None if seconds is None else round(self.token_frames[first] * seconds, 6),
             None if seconds is None else round(self.token_ends[last - 1] * seconds, 6),
             min(confidences, default=None),
+        )
+
+
+class Writing(NamedTuple):
+    """How a decoder writes down what it has found.
+
+    Args:
+        splitter: of its tokenizer; without one there are no texts and no words.
+        frame_seconds: see `Hypothesis`.
+        measured: whether tokens have confidences.
+    """
+
+    splitter: WordSplitter | None
+    frame_seconds: float | None
+    measured: bool
+
+    def text(self, token_ids: list[int]) -> str:
+        """Return the text of some tokens."""
+        return "" if self.splitter is None else self.splitter.text(token_ids)
+
+    def hypothesis(
+        self, scores: Sequence[float], token_ids: list[int], starts: list[int], ends: list[int], confidences: list[float]
+    ) -> Hypothesis:
+        """Return the hypothesis of some tokens, given its scores: all, those of acoustics, of LMs and of phrases."""
+        score, acoustic_score, lm_score, phrase_score = scores
+        return Hypothesis(
+            text=self.text(token_ids),
+            token_ids=token_ids,
+            score=score,
+            acoustic_score=acoustic_score,
+            lm_score=lm_score,
+            phrase_score=phrase_score,
+            token_frames=starts,
+            token_ends=ends,
+            token_confidences=confidences if self.measured else [],
+            frame_seconds=self.frame_seconds,
+            splitter=self.splitter,
         )

@@ -1,76 +1,299 @@
-"""How decoders search: one description for the decoder, `generate` and models, checked in one place."""
+"""How decoders search: one description for each, which all others read (pipelines, `generate`, tuning), checked once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 
-from ..common.arguments import check_number, one_of, refuse_idle, whole
+from torch import Tensor
+
+from ..common.arguments import check_number, check_weight, one_of, refuse_idle, whole
+from ..config.tuned import SETTINGS, with_remembered
+from ..engines.choice import check_engine
+from ..fusion.fusion import select_rows
+from ..search.confidence import MEASURES
+from ..search.ctc_greedy import RULES
 from ..search.networks.model import TransducerModel
 from ..search.transducer_beam import BeamSettings
 
-STRATEGIES = ("greedy", "alsd", "aes")
-MOST_BEAMS = 1024
-NUM_BEAMS = 4
+MOST_BEAMS, MOST_ACTIVE = 1024, 1 << 14
+NUM_BEAMS = 4  # of a transducer's beam search
+WEIGHTS = ("beta", "ilm_weight")  # which can be changed later, and be tuned
+
+AnyOptions = TypeVar("AnyOptions", bound="Options")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _switch(name: str, value: Any) -> bool:
+    return bool(value)
+
+
+def _above_0(name: str, value: Any) -> float:
+    if not value > 0:
+        raise ValueError(f"{name} should be above 0, got {value!r}")
+    return float(value)
+
+
+def _seconds(name: str, value: Any) -> float:
+    if not value < math.inf:
+        raise ValueError(f"{name} should be above 0, got {value!r}")
+    return _above_0(name, value)
+
+
+def _probability(name: str, value: Any) -> float:
+    if not 0 < value <= 1:
+        raise ValueError(f"{name} should be a probability above 0, got {value!r}")
+    return float(value)
+
+
+def _at_least_0(name: str, value: Any) -> float:
+    if check_number(value, name) < 0:
+        raise ValueError(f"{name} should be at least 0, got {value!r}")
+    return float(value)
+
+
+def _measure(name: str, value: Any) -> str | None:
+    if value is not None and value not in MEASURES:
+        raise ValueError(f"{name} must be one of {MEASURES} or None, got {value!r}")
+    return value
+
+
+# What makes of a value that is given one that is right, or raises ValueError. What is called alike is alike in all decoders.
+CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "num_return_sequences": whole,
+    "frame_seconds": _seconds,
+    "confidence": _measure,
+    "engine": lambda name, value: check_engine(value),
+    "num_beams": partial(whole, most=MOST_BEAMS),
+    "max_active": partial(whole, most=MOST_ACTIVE),
+    "beta": lambda name, value: check_weight(value, name),
+    "beam_threshold": _above_0,
+    "blank_threshold": _probability,
+    "discount": _at_least_0,
+    "score_eos": _switch,
+    "merge": partial(one_of, choices=("tokens", "text")),
+    "repeats": partial(one_of, choices=RULES),
+    "strategy": partial(one_of, choices=("greedy", "alsd", "aes")),
+    "max_symbols": whole,
+    "ilm_weight": lambda name, value: check_number(value, name),
+    "blank_scoring": partial(one_of, choices=("lm_weighted", "none")),
+    "pruning": partial(one_of, choices=("late", "early")),
+    "merging": partial(one_of, choices=("log_sum", "max")),
+    "length_normalization": _switch,
+    "aes_steps": whole,
+    "aes_beta": partial(whole, least=0),
+    "aes_gamma": _above_0,
+    "normalise_phrases": _switch,
+    "prompt_context": _switch,
+    "unscored": partial(one_of, choices=("kept", "none")),
+}
 
 
 @dataclass(frozen=True)
-class TransducerOptions:
-    """How a transducer is searched; `hf_ngpulm.TransducerDecoder` explains each.
+class Options:
+    """What a decoder is told. Each explains its own; what isn't given, or None, is as it says here."""
 
-    None leaves a setting to what the language model remembers for the model, or else to its default.
-    """
-
-    strategy: str | None = None
-    num_beams: int | None = None
-    num_return_sequences: int = 1
-    max_symbols: int | None = None
-    ilm_weight: float | None = None
-    blank_scoring: str | None = None
-    pruning: str | None = None
-    merging: str | None = None
-    length_normalization: bool | None = None
-    score_eos: bool | None = None
-    aes_steps: int | None = None
-    aes_beta: int | None = None
-    aes_gamma: float | None = None
+    # The option that says how many hypotheses are kept.
+    beam: ClassVar[str] = "num_beams"
+    # What options are called in pipelines and by language models that remember them, and what is always so there.
+    known_as: ClassVar[dict[str, str]] = {}
+    always: ClassVar[dict[str, str]] = {}
+    # Whether what a language model came with holds, where nothing is remembered (see `hf_ngpulm.config.tuned`).
+    came_with: ClassVar[bool] = False
 
     @classmethod
     def names(cls) -> list[str]:
-        """Return the names of all settings."""
+        """Return the names of all options."""
         return [field.name for field in fields(cls)]
 
-    def settings(self, model: TransducerModel) -> BeamSettings:
-        """Return what the search takes, checked.
+    @classmethod
+    def of(cls: type[AnyOptions], given: Mapping[str, Any]) -> AnyOptions:
+        """Return the options for what is given, by name.
 
         Raises:
-            ValueError: a setting out of range, or one that the strategy doesn't have.
+            ValueError: a value out of range, or without meaning for the search.
+            TypeError: no such option.
         """
-        strategy, num_beams = self.strategy, self.num_beams
-        if strategy is None:
-            strategy = "greedy" if num_beams in (None, 1) else "alsd"
-        one_of("strategy", strategy, STRATEGIES)
-        of_aes = {name: getattr(self, name) for name in ("aes_steps", "aes_beta", "aes_gamma")}
+        given = {name: value for name, value in given.items() if value is not None or name == "confidence"}
+        return cls(**_checked(cls._completed(given)))
+
+    @classmethod
+    def _completed(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Return what is given with what follows from it; refuse what is idle."""
+        return given
+
+    @classmethod
+    def remembered(cls, lm: Any, model: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is given, weights too, and where nothing is, what the language model remembers for the recogniser."""
+        asked = {cls.known_as.get(name, name): value for name, value in {**dict.fromkeys(cls.names()), **given}.items()}
+        found = with_remembered(lm, model, asked | cls.always, came_with=cls.came_with)
+        own = {known: name for name, known in cls.known_as.items()}
+        named = {own.get(name, name): value for name, value in found.items() if name not in cls.always}
+        return {name: value for name, value in named.items() if value is not None or name in given}
+
+    def search(self) -> dict[str, Any]:
+        """Return the search but for its weights, as far as it isn't the usual one, as pipelines call it."""
+        rules = {option.name: option.default for option in fields(self) if option.name in SETTINGS.keys() - set(WEIGHTS)}
+        rules |= {self.beam: None, "strategy": None}  # which are told anyhow
+        told = {name: value for name, value in vars(self).items() if name in rules and value != rules[name]}
+        return {**self.always, **{self.known_as.get(name, name): value for name, value in told.items()}}
+
+    def with_weights(self: AnyOptions, weights: Mapping[str, Any]) -> AnyOptions:
+        """Return the same with other weights; None leaves one as it is."""
+        unknown = sorted(weights.keys() - (set(WEIGHTS) & set(self.names())))
+        if unknown:
+            raise TypeError(f"{', '.join(unknown)}: no weights of this decoder")
+        return replace(self, **_checked({name: value for name, value in weights.items() if value is not None}))
+
+    def select(self: AnyOptions, rows: Sequence[int]) -> AnyOptions:
+        """Return the same for some rows of a batch, where there is a value for each."""
+        listed = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        selected: dict[str, Any] = {name: select_rows(value, rows) for name, value in listed.items()}
+        return replace(self, **selected) if selected else self
+
+
+@dataclass(frozen=True)
+class FrameOptions(Options):
+    """What decoders of frames have in common."""
+
+    num_return_sequences: int = 1
+    frame_seconds: float | None = None
+    confidence: str | None = "max_prob"
+    engine: str = "auto"
+
+    def __post_init__(self) -> None:
+        whole("num_return_sequences", self.num_return_sequences, getattr(self, self.beam), f" ({self.beam})")
+
+
+@dataclass(frozen=True)
+class CTCOptions(FrameOptions):
+    """How CTC outputs are searched, see `hf_ngpulm.CTCDecoder`."""
+
+    num_beams: int = 1
+    beta: float | Tensor | None = None
+    beam_threshold: float = 20.0
+    blank_threshold: float = math.inf
+    score_eos: bool = True
+    merge: str = "tokens"
+    repeats: str = "stay"
+    blank_id: int | None = None
+
+    came_with = True
+
+    @classmethod
+    def _completed(cls, given: dict[str, Any]) -> dict[str, Any]:
+        if given.get("num_beams", 1) == 1:
+            of_beams = ("beta", "beam_threshold", "blank_threshold", "score_eos", "merge")
+            refuse_idle({name: given.get(name) for name in of_beams}, "without a beam to act on: pass num_beams=8, or so, too")
+        elif "repeats" in given:
+            rule, beams = given["repeats"], given["num_beams"]
+            raise ValueError(f"repeats={rule!r} is a rule of greedy search, it has no meaning with num_beams={beams}")
+        return given
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_beams == 1:
+            refuse_idle({"beta": self.beta}, "without a beam to act on: make the decoder with num_beams=8, or so")
+
+
+@dataclass(frozen=True)
+class GraphOptions(FrameOptions):
+    """How CTC outputs are searched in a graph, see `hf_ngpulm.GraphDecoder`."""
+
+    max_active: int = 64
+    beam_threshold: float = 14.0
+    beta: float | Tensor | None = None
+    discount: float = 1.0
+    blank_threshold: float = math.inf
+    score_eos: bool = True
+    blank_id: int | None = None
+
+    beam = "max_active"
+    known_as: ClassVar[dict[str, str]] = {"max_active": "num_beams", "discount": "phrase_weight"}
+    always: ClassVar[dict[str, str]] = {"strategy": "graph"}
+    came_with = True
+
+
+@dataclass(frozen=True)
+class TransducerOptions(FrameOptions):
+    """How a transducer is searched, see `hf_ngpulm.TransducerDecoder`. `max_symbols`: None for the model's own number."""
+
+    strategy: str = "greedy"
+    num_beams: int = 1
+    max_symbols: int | None = None
+    ilm_weight: float = 0.0
+    blank_scoring: str = "lm_weighted"
+    pruning: str = "late"
+    merging: str = "log_sum"
+    length_normalization: bool = True
+    score_eos: bool = True
+    aes_steps: int = 2
+    aes_beta: int = 1
+    aes_gamma: float = 2.3
+
+    @classmethod
+    def _completed(cls, given: dict[str, Any]) -> dict[str, Any]:
+        strategy = given.get("strategy", "greedy" if given.get("num_beams", 1) == 1 else "alsd")
+        of_aes = {name: given.get(name) for name in ("aes_steps", "aes_beta", "aes_gamma")}
         if strategy == "greedy":
             of_beams = ("blank_scoring", "pruning", "merging", "length_normalization", "score_eos")
-            idle = {"num_beams": None if num_beams == 1 else num_beams, **{name: getattr(self, name) for name in of_beams}}
+            idle = {"num_beams": None if given.get("num_beams") == 1 else given.get("num_beams")}
+            idle |= {name: given.get(name) for name in of_beams}
             refuse_idle(idle | of_aes, 'without a beam search to act on: pass strategy="alsd" too')
-            num_beams = 1
         if strategy == "alsd":
             refuse_idle(of_aes, 'without strategy="aes" to act on')
-        if strategy == "aes" and model.durations is not None:
+        return {"num_beams": 1 if strategy == "greedy" else NUM_BEAMS, **given, "strategy": strategy}
+
+    def settings(self, model: TransducerModel) -> BeamSettings:
+        """Return what the search takes.
+
+        Raises:
+            ValueError: a strategy that doesn't suit the model.
+        """
+        if self.strategy == "aes" and model.durations is not None:
             raise ValueError('strategy="aes" goes frame by frame, but a TDT model skips frames; use strategy="alsd"')
-        if self.aes_gamma is not None and not self.aes_gamma > 0:
-            raise ValueError(f"aes_gamma should be above 0, got {self.aes_gamma!r}")
-        blank_scoring, pruning, merging = self.blank_scoring or "lm_weighted", self.pruning or "late", self.merging or "log_sum"
         return BeamSettings(
-            num_beams=whole("num_beams", NUM_BEAMS if num_beams is None else num_beams, MOST_BEAMS),
-            strategy=strategy,
-            blank_aware=one_of("blank_scoring", blank_scoring, ("lm_weighted", "none")) == "lm_weighted",
-            late=one_of("pruning", pruning, ("late", "early")) == "late",
-            log_sum=one_of("merging", merging, ("log_sum", "max")) == "log_sum",
-            max_symbols=model.max_symbols if self.max_symbols is None else whole("max_symbols", self.max_symbols),
-            aes_steps=whole("aes_steps", 2 if self.aes_steps is None else self.aes_steps),
-            aes_beta=whole("aes_beta", 1 if self.aes_beta is None else self.aes_beta, least=0),
-            aes_gamma=2.3 if self.aes_gamma is None else float(self.aes_gamma),
-            ilm_weight=0.0 if self.ilm_weight is None else check_number(self.ilm_weight, "ilm_weight"),
+            num_beams=self.num_beams,
+            strategy=self.strategy,
+            blank_aware=self.blank_scoring == "lm_weighted",
+            late=self.pruning == "late",
+            log_sum=self.merging == "log_sum",
+            max_symbols=model.max_symbols if self.max_symbols is None else self.max_symbols,
+            aes_steps=self.aes_steps,
+            aes_beta=self.aes_beta,
+            aes_gamma=self.aes_gamma,
+            ilm_weight=self.ilm_weight,
         )
+
+
+@dataclass(frozen=True)
+class AttentionOptions(Options):
+    """How language models and phrases have a say in `generate`, see `hf_ngpulm.NGramLogitsProcessor`."""
+
+    normalise_phrases: bool = True
+    start: int | Iterable[int] | None = None
+    prompt_context: bool = False
+    unscored: str = "kept"
+    score_eos: bool = True
+    engine: str = "auto"
+
+
+def _checked(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: CHECKS[name](name, value) if name in CHECKS else value for name, value in given.items()}
+
+
+def takes(kind: type[Options], but: Sequence[str] = ()) -> Callable[[Function], Function]:
+    """Have a function that takes `**options`, `but` some, show each in its signature: `help` and `generate` look there."""
+
+    def shown(function: Function) -> Function:
+        *own, last = inspect.signature(function).parameters.values()
+        options = [option for name, option in inspect.signature(kind).parameters.items() if name not in but]
+        every = [*own, *(option.replace(kind=option.KEYWORD_ONLY) for option in options), last]
+        function.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+        return function
+
+    return shown

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..text.words import WordSplitter
-from .hypotheses import Hypothesis, Word
+from .hypotheses import Hypothesis, Word, Writing
 
 
 class Spoken(NamedTuple):
@@ -25,10 +24,8 @@ class Spoken(NamedTuple):
 class Transcript:
     """What all hypotheses of an utterance have in common. It grows at its end only."""
 
-    def __init__(self, splitter: WordSplitter, frame_seconds: float | None, has_confidences: bool) -> None:
-        self.splitter = splitter
-        self.frame_seconds = frame_seconds
-        self.has_confidences = has_confidences
+    def __init__(self, writing: Writing) -> None:
+        self.writing = writing
         self.ids: list[int] = []
         self.starts: list[int] = []
         self.ends: list[int] = []
@@ -42,32 +39,11 @@ class Transcript:
         self.ends += ends
         self.confidences += confidences
 
-    def hypothesis(
-        self,
-        count: int,
-        tail: Spoken,
-        frames: int,
-        score: float,
-        acoustic_score: float = 0.0,
-        lm_score: float = 0.0,
-        phrase_score: float = 0.0,
-    ) -> Hypothesis:
-        """Return the first `count` tokens, and those of a tail, of an utterance of so many frames."""
-        token_ids = [*self.ids[:count], *tail.ids.tolist()]
-        confidences = [*self.confidences[:count], *tail.confidences.tolist()] if self.has_confidences else []
-        return Hypothesis(
-            text=self.splitter.text(token_ids),
-            token_ids=token_ids,
-            score=score,
-            acoustic_score=acoustic_score,
-            lm_score=lm_score,
-            phrase_score=phrase_score,
-            token_frames=[*self.starts[:count], *tail.starts.tolist()],
-            token_ends=[min(end, frames) for end in (*self.ends[:count], *tail.ends.tolist())],
-            token_confidences=confidences,
-            frame_seconds=self.frame_seconds,
-            splitter=self.splitter,
-        )
+    def hypothesis(self, count: int, tail: Spoken, frames: int, scores: Sequence[float]) -> Hypothesis:
+        """Return the first `count` tokens, and those of a tail, of an utterance of so many frames; scores as for `Writing`."""
+        kept: tuple[list[Any], ...] = (self.ids, self.starts, self.ends, self.confidences)
+        ids, starts, ends, confidences = ([*part[:count], *more.tolist()] for part, more in zip(kept, tail))
+        return self.writing.hypothesis(scores, ids, starts, [min(end, frames) for end in ends], confidences)
 
     def text(self, count: int, more: Sequence[int]) -> str:
         """Return the text of the first `count` tokens and some more.
@@ -75,21 +51,22 @@ class Transcript:
         Only the end is read anew: from two words on that all hypotheses have, since how a word is written may depend on the one
         before it (spaces).
         """
-        if self._at > count:  # an earlier partial
-            return self.splitter.text([*self.ids[:count], *more])
+        splitter = self.writing.splitter
+        if splitter is None or self._at > count:  # the latter in an earlier partial
+            return self.writing.text([*self.ids[:count], *more])
         added = self._added([*self.ids[self._at : count], *more])
         text = None if added is None else self._text + added
-        begins = [self._at + first for first, _ in self.splitter.spans(self.ids[self._at : count])]
+        begins = [self._at + first for first, _ in splitter.spans(self.ids[self._at : count])]
         if len(begins) > 1:
             added = self._added(self.ids[self._at : begins[-1]])
             if added is not None:
                 self._before, self._at, self._text = begins[-2], begins[-1], self._text + added
-                self._between = self.splitter.text(self.ids[self._before : self._at])
-        return self.splitter.text([*self.ids[:count], *more]) if text is None else text
+                self._between = splitter.text(self.ids[self._before : self._at])
+        return splitter.text([*self.ids[:count], *more]) if text is None else text
 
     def _added(self, more: Sequence[int]) -> str | None:
         """Return what some tokens after `at` add to the text; None if they change it."""
-        whole = self.splitter.text([*self.ids[self._before : self._at], *more])
+        whole = self.writing.text([*self.ids[self._before : self._at], *more])
         return whole[len(self._between) :] if whole.startswith(self._between) else None
 
 
@@ -136,4 +113,4 @@ class Partial:
     @cached_property
     def words(self) -> list[Word]:
         """The words with their times and confidences, as far as these are known."""
-        return self._transcript.hypothesis(self._count, self._of_tail(), self.frames, self.score).words
+        return self._transcript.hypothesis(self._count, self._of_tail(), self.frames, (self.score, 0.0, 0.0, 0.0)).words

@@ -21,7 +21,7 @@ from ..phrases.contexts import is_per_row
 from .ctc import CTCDecoder
 from .graph import GraphDecoder
 from .hypotheses import Hypothesis
-from .partials import Partial, Spoken, Transcript
+from .partials import Partial
 from .sessions import ctc, graph, transducer
 from .sessions.session import Follower, Slots
 from .transducer import TransducerDecoder
@@ -78,13 +78,12 @@ class StreamingDecoder:
         self.decoder = decoder
         self.max_streams = whole("max_streams", max_streams, MOST_STREAMS)
         self.endpoint_frames = _endpoint(endpoint_frames, endpoint_seconds, decoder.frame_seconds)
-        self._fusion: Fusion = decoder.search.fusion if isinstance(decoder, TransducerDecoder) else decoder.fusion
+        self._fusion: Fusion = decoder.fusion
         listed = isinstance(decoder.phrases, list) if isinstance(decoder, GraphDecoder) else is_per_row(self._fusion.phrases)
         if listed or isinstance(self._fusion.phrase_weight, Tensor):
             raise ValueError(
                 "phrases, or their weights, are listed for the rows of a batch, which streams aren't; pass one for all"
             )
-        self._graph_models: dict[int, tuple[Any, float, float | None]] = {}  # of those in graphs: LM, its weight, discount
         if self._fusion.phrases is not None:
             self._fusion.hold(self._fusion.phrases)
         weights = list(decoder.model.parameters()) if isinstance(decoder, TransducerDecoder) else []
@@ -98,10 +97,10 @@ class StreamingDecoder:
         repeated = {name: getattr(row, name).repeat(self.max_streams, 1) for name in ("states", "weights", "present")}
         models = row._replace(**repeated)
         self._slots = _slots(decoder, models, dtype)
-        self._follower = Follower(self._fusion, self._slots)
-        self._transcripts: dict[int, Transcript] = {}  # of open streams
-        self._slot_of: dict[int, int] = {}
-        self._last_ends = np.zeros(self.max_streams, dtype=np.int64)  # of the tokens in transcripts
+        self._follower = Follower(self._slots)
+        self._slot_of: dict[int, int] = {}  # of open streams
+        # Of each what its phrases depend on: the language model, its weight, and that of phrases if not the decoder's.
+        self._fused_with: dict[int, tuple[Any, float, float | None]] = {}
         self._free = list(range(self.max_streams - 1, -1, -1))
         self._opened = 0
 
@@ -135,43 +134,30 @@ class StreamingDecoder:
         """
         if phrase_weight is not None:
             phrase_weight = check_number(phrase_weight, "phrase_weight")
-        if isinstance(self.decoder, GraphDecoder):
-            return self._open_graph(lm, lm_weight, phrases, phrase_weight)
-        if phrases is not DECODERS_PHRASES:
-            phrases = self._fusion.contexts.booster(phrases)  # to tell of mistakes before a stream is open
-        models = self._fusion.row(*self._lm(lm, lm_weight), self.device)
-        sid, slot = self._take_slot()
-        if phrases is not DECODERS_PHRASES or phrase_weight is not None:
-            given = self._fusion.phrases if phrases is DECODERS_PHRASES else phrases
+        own, weight = self._lm(lm, lm_weight)
+        models = self._fusion.row(own, weight, self.device)
+        fused_with = (own, float(np.float32(weight)), phrase_weight)
+        followed = None
+        if phrases is not DECODERS_PHRASES or phrase_weight is not None or isinstance(self.decoder, GraphDecoder):
+            followed = self.decoder.followed(
+                self.decoder.given_phrases if phrases is DECODERS_PHRASES else phrases, *fused_with
+            )
+        if not self._free:
+            raise ValueError(
+                f"{len(self)} streams are open, no more may be (max_streams={self.max_streams}); close one, or make a "
+                "StreamingDecoder for more"
+            )
+        sid, slot = self._opened, self._free.pop()
+        self._opened += 1
+        self._slot_of[sid], self._fused_with[sid] = slot, fused_with
+        if followed is not None and followed[0] is not None:
             self._follower.widen()
-            models, _ = self._fusion.in_pool(models, self.device)
-            self._slots.place(slot, models if self._fusion.phrases is not None else models.widened())
-            self._begin(sid)
-            self._follow([sid], [given], torch.tensor([self._phrase_weight(phrase_weight)]))
-            self._slots.begin(slot)
-            return sid
         if self._slots.has_phrases and self._fusion.phrases is None:
             models = self._fusion.in_pool(models, self.device)[0].widened()
         self._slots.place(slot, models)
-        self._begin(sid)
-        return sid
-
-    def _open_graph(self, lm: Any, lm_weight: float | None, phrases: Any, discount: float | None) -> int:
-        """Return the same for streams in the graphs of their language models: their phrases depend on these and their
-        weights."""
-        assert isinstance(self.decoder, GraphDecoder)
-        own, weight = self._lm(lm, lm_weight)
-        models = self._fusion.row(own, weight, self.device)
-        of_stream = _in_graph(own, weight, discount)
-        context = self._context(*of_stream, self.decoder.given_phrases if phrases is DECODERS_PHRASES else phrases)
-        sid, slot = self._take_slot()
-        if self._slots.has_phrases:
-            models = self._fusion.in_pool(models, self.device)[0].widened()
-        self._graph_models[sid] = of_stream
-        self._slots.place(slot, models)
-        self._begin(sid)
-        if context is not None:
-            self._follow_in_graphs([sid], [context])
+        self._slots.begin(slot)
+        if followed is not None:
+            self._follower.follow(np.array([slot]), [followed])
             self._slots.begin(slot)
         return sid
 
@@ -197,34 +183,10 @@ class StreamingDecoder:
         Raises:
             ValueError: see `PhraseBooster`.
         """
-        if isinstance(self.decoder, GraphDecoder):
-            made = self._context(*_in_graph(*self._lm(lm, lm_weight), phrase_weight), phrases)
-        else:
-            made = self._fusion.contexts.booster(phrases)
+        own, weight = self._lm(lm, lm_weight) if isinstance(self.decoder, GraphDecoder) else (None, 0.0)
+        made, _ = self.decoder.followed(phrases, own, float(np.float32(weight)), phrase_weight)
         self._fusion.contexts.prepare(made)
         return made
-
-    def _take_slot(self) -> tuple[int, int]:
-        """Return number and slot of a new stream."""
-        if not self._free:
-            raise ValueError(
-                f"{len(self)} streams are open, no more may be (max_streams={self.max_streams}); close one, or make a "
-                "StreamingDecoder for more"
-            )
-        sid, slot = self._opened, self._free.pop()
-        self._opened += 1
-        self._slot_of[sid] = slot
-        return sid, slot
-
-    def _context(self, lm: Any, lm_weight: float, discount: float | None, phrases: Any) -> Booster | None:
-        """Return what a graph's stream follows for some phrases."""
-        assert isinstance(self.decoder, GraphDecoder)
-        contexts = self.decoder.contexts if discount is None else self.decoder.contexts.with_discount(discount)
-        return contexts.of(phrases, lm, lm_weight)
-
-    def _follow_in_graphs(self, sids: list[int], contexts: list[Booster | None]) -> None:
-        if self._slots.has_phrases or any(context is not None for context in contexts):
-            self._follow(sids, contexts, torch.ones(len(sids)))
 
     def set_context(self, sid: int, phrases: Any) -> None:
         """Have a stream go on with other phrases, also in mid-utterance; see `set_contexts`."""
@@ -249,29 +211,9 @@ class StreamingDecoder:
         unknown = {sid: "it isn't open" for sid in contexts if sid not in self._slot_of}
         if unknown:
             raise StreamError(unknown)
-        if isinstance(self.decoder, GraphDecoder):
-            found = [self._context(*self._graph_models[sid], phrases) for sid, phrases in contexts.items()]
-            self._follow_in_graphs(list(contexts), found)
-            return
-        boosters = [self._fusion.contexts.booster(phrases) for phrases in contexts.values()]
-        if contexts:
-            self._follower.widen()
-            models, sids = self._slots.models, list(contexts)
-            slots = torch.tensor([self._slot_of[sid] for sid in sids])
-            weights = models.weights[slots, -1].masked_fill(~models.present[slots, -1], self._phrase_weight(None))
-            self._follow(sids, boosters, weights)
-
-    def _phrase_weight(self, weight: float | None) -> float:
-        own = self._fusion.phrase_weight
-        assert not isinstance(own, Tensor)  # the constructor sees to that
-        return own if weight is None else weight
-
-    def _follow(self, sids: list[int], boosters: list[Booster | None], weights: Tensor) -> None:
-        """Have streams follow some phrases from now on."""
-        slots = np.array([self._slot_of[sid] for sid in sids])
-        no_tokens = np.array([not self._transcripts[sid].ids for sid in sids])
-        is_empty = (self._slots.history.sizes[slots] == 0) & no_tokens[:, None]
-        self._follower.follow(slots, boosters, weights, is_empty)
+        followed = [self.decoder.followed(phrases, *self._fused_with[sid]) for sid, phrases in contexts.items()]
+        if followed:
+            self._follower.follow(np.array([self._slot_of[sid] for sid in contexts]), followed)
 
     def _lm(self, lm: NGramLM | LogLinear | None, lm_weight: float | None) -> tuple[NGramLM | LogLinear | None, float]:
         """Return what a stream is fused with, and its weight."""
@@ -292,13 +234,7 @@ class StreamingDecoder:
             if isinstance(fusion.weight, Tensor):
                 raise ValueError("the decoder has a weight for each row, not for streams; pass open(lm_weight=...)")
             lm_weight = fusion.weight
-        return lm, lm_weight
-
-    def _begin(self, sid: int) -> None:
-        slot, decoder = self._slot_of[sid], self.decoder
-        self._slots.begin(slot)
-        self._last_ends[slot] = 0
-        self._transcripts[sid] = Transcript(decoder.splitter, decoder.frame_seconds, decoder.confidence is not None)
+        return lm, 0.0 if lm is None else lm_weight
 
     @torch.inference_mode()
     def step(self, chunks: Mapping[int, Outputs]) -> dict[int, Partial]:
@@ -359,35 +295,23 @@ class StreamingDecoder:
         return None if problem is None else f"the chunk {problem}"
 
     def _partials(self, sids: list[int], slots: np.ndarray) -> dict[int, Partial]:
-        history = self._slots.history
-        counts, spoken = history.hand_over(slots, self._slots.live())
-        columns = [column.tolist() for column in spoken]
-        first = 0
-        totals = np.empty_like(counts)
-        for place, (sid, count) in enumerate(zip(sids, counts.tolist())):
-            transcript = self._transcripts[sid]
-            if count:
-                transcript.extend(*(column[first : first + count] for column in columns))
-                self._last_ends[slots[place]] = transcript.ends[-1]
-                first += count
-            totals[place] = len(transcript.ids)
-        places, scores = self._slots.best(slots)
+        searches, history = self._slots, self._slots.history
+        searches.put_aside(slots)
+        transcripts = [searches.transcripts[slot] for slot in slots.tolist()]
+        totals = np.array([len(transcript.ids) for transcript in transcripts])
+        places, scores = searches.best(slots)
         sizes, tails = history.tails_of(slots, places)
-        frames = self._slots.frames[slots]
-        stable = totals + history.common[slots] - self._slots.goes_on(slots)
+        frames = searches.frames[slots]
+        stable = totals + history.common[slots] - searches.still_open(slots)
         endpoint = np.zeros(len(slots), dtype=np.bool_)
         if self.endpoint_frames is not None:
+            ends = np.array([transcript.ends[-1] if transcript.ends else 0 for transcript in transcripts])
             has_tail = sizes > 0
-            ends = self._last_ends[slots]
             ends[has_tail] = tails.ends[has_tail, sizes[has_tail] - 1]
             endpoint = (totals + sizes > 0) & (frames - ends >= self.endpoint_frames)
-        of_all = (scores, frames, stable, endpoint, totals, sizes)
-        return {
-            sid: Partial(score, frame, fixed, ended, self._transcripts[sid], total, tails, (place, size))
-            for place, (sid, score, frame, fixed, ended, total, size) in enumerate(
-                zip(sids, *(column.tolist() for column in of_all))
-            )
-        }
+        columns = (column.tolist() for column in (scores, frames, stable, endpoint))
+        counts = (totals.tolist(), [tails] * len(sids), enumerate(sizes.tolist()))
+        return {sid: Partial(*row) for sid, *row in zip(sids, *columns, transcripts, *counts)}
 
     @torch.inference_mode()
     def close(self, sid: int) -> list[Hypothesis]:
@@ -403,8 +327,7 @@ class StreamingDecoder:
         hypotheses = self._end(sid)
         self._follower.release(self._slot_of[sid])
         self._free.append(self._slot_of.pop(sid))
-        del self._transcripts[sid]
-        self._graph_models.pop(sid, None)
+        del self._fused_with[sid]
         return hypotheses
 
     @torch.inference_mode()
@@ -414,40 +337,26 @@ class StreamingDecoder:
         Frames and times count anew.
         """
         hypotheses = self._end(sid)
-        self._begin(sid)
+        self._slots.begin(self._slot_of[sid])
         return hypotheses
 
     def _end(self, sid: int) -> list[Hypothesis]:
         slot = self._slot_of.get(sid)
         if slot is None:
             raise StreamError({sid: "it isn't open"})
-        if self._slots.is_broken(slot):
-            return []
-        transcript, frames = self._transcripts[sid], int(self._slots.frames[slot])
-        hypotheses = []
-        for found in self._slots.finish(slot):
-            count, place = (len(transcript.ids), found.place) if found.place >= 0 else (0, 0)
-            (size,), tails = self._slots.history.tails_of(np.array([slot]), np.array([place]))
-            tail = Spoken(*(array[0, : size if found.place >= 0 else 0] for array in tails))
-            hypotheses.append(transcript.hypothesis(count, tail, frames, *found[1:]))
-        return hypotheses
+        return [] if self._slots.is_broken(slot) else self._slots.finish(slot)
 
 
 def _slots(decoder: CTCDecoder | GraphDecoder | TransducerDecoder, models: RowModels, dtype: torch.dtype) -> Slots:
     """Return the searches that a decoder's settings ask for."""
-    if not isinstance(decoder, TransducerDecoder) and isinstance(decoder.beta, Tensor):
+    if not isinstance(decoder, TransducerDecoder) and isinstance(decoder.options.beta, Tensor):
         raise ValueError("beta has a number for each row of a batch, which streams aren't; pass one number")
     if isinstance(decoder, GraphDecoder):
         return graph.GraphSlots(decoder, models)
     if isinstance(decoder, CTCDecoder):
-        return (ctc.GreedySlots if decoder.num_beams == 1 else ctc.BeamSlots)(decoder, models)
-    kind = transducer.GreedySlots if decoder.search.settings.strategy == "greedy" else transducer.BeamSlots
+        return (ctc.GreedySlots if decoder.options.num_beams == 1 else ctc.BeamSlots)(decoder, models)
+    kind = transducer.GreedySlots if decoder.options.strategy == "greedy" else transducer.BeamSlots
     return kind(decoder, models, dtype)
-
-
-def _in_graph(lm: Any, lm_weight: float, discount: float | None) -> tuple[NGramLM | None, float, float | None]:
-    """Return what a graph's stream is decoded with: one LM, not several in one, and its weight as the search has it."""
-    return lm, 0.0 if lm is None else float(np.float32(lm_weight)), discount
 
 
 def _endpoint(frames: int | None, seconds: float | None, frame_seconds: float | None) -> int | None:

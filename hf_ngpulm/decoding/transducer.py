@@ -2,28 +2,52 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..common.arguments import one_of
-from ..common.batches import Outputs, tensor_of
+from ..common.batches import Outputs, checked_lengths, tensor_of
+from ..errors import InvalidLogitsError
+from ..fusion.fusion import RowModels, settled
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
-from ..search.confidence import MEASURES
+from ..lexicon.lazy_search import LazySearch
+from ..search.networks.graphs import Kept
 from ..search.networks.model import transducer_of
-from ..text.vocabulary import tokenizer_of
-from ..text.words import WordSplitter
+from ..search.transducer_beam import BeamHypotheses, BeamSettings, beam_search
+from ..search.transducer_greedy import greedy
+from ..search.transducer_greedy.rows import GreedySteps
+from .decoder import Decoder, refuse_broken
 from .hypotheses import Hypothesis
-from .transducer_paths import TransducerSearch
+from .options import TransducerOptions, takes
 
-CPU = torch.device("cpu")  # not the default device, whatever that is
+OUTPUTS = "outputs for"  # of which row, when they are broken
 
 
-class TransducerDecoder:
+class Paths(NamedTuple):
+    """What was found for `B` rows, `N` paths each, best first; on the CPU. Entries after a path's last step mean nothing.
+
+    Args:
+        counts: int64 `[B, N]`, number of steps; -1 where there is no path.
+        labels, frames, durations: int64 `[B, N, S]`, of each step: the class, a token or the blank; the frame; and the frames
+            that the search moved on after it.
+        scores: float64 `[B, N, 4]`: what was maximised (but for the division by the length), and the acoustic, LM and phrase
+            scores, see `hf_ngpulm.Hypothesis`.
+        confidences: float32 `[B, N, S]` of the frames of tokens, if asked for.
+    """
+
+    counts: Tensor
+    labels: Tensor
+    frames: Tensor
+    durations: Tensor
+    scores: Tensor
+    confidences: Tensor | None
+
+
+class TransducerDecoder(Decoder, caches={"_kept": dict}):
     """Decoding of transducers (RNN-T, TDT), greedily or with a beam, with n-gram language models fused in.
 
     In greedy search the blank stays where it is the model's own choice; any other token is chosen anew among those that the LM
@@ -32,17 +56,10 @@ class TransducerDecoder:
 
     Args:
         model: a transducer of Transformers (Parakeet, Nemotron), or a `TransducerModel` of your own.
-        tokenizer_or_processor: the model's tokenizer, or a processor that has it.
-        lm: a language model for all rows, or a list with one (or None) per row; None decodes without.
-        lm_weight: weight of the LM's log-probabilities, one number or a tensor `[B]` with one per row. By default what the LM
-            remembers for the model, with the rest of what was tuned for it (see `hf_ngpulm.config.tuned`); or else 0.5.
-        phrases: phrases that shall be recognised, for all rows: a `PhraseBooster`, or what one is made of; or a list with such
-            a context (or None) per row.
-        phrase_weight: what their bonuses are multiplied with, one number or a tensor `[B]` (default 1).
+        tokenizer_or_processor: the model's tokenizer, or a processor that has it; None for hypotheses without texts.
+        lm, lm_weight, phrases, phrase_weight, confidence, engine: as for `hf_ngpulm.CTCDecoder`.
         frame_seconds: how long a frame of the encoder is; by default what model and processor say. Where nothing says it,
             words have no times in seconds.
-        confidence: measure of confidence of tokens and words: "max_prob", "gibbs", "tsallis" or "renyi" (see
-            `hf_ngpulm.search.confidence`); None for none.
         strategy: "greedy"; "alsd", beam search by the length of alignments (RNN-T and TDT); or "aes", beam search by frames
             (RNN-T). By default "greedy" without `num_beams` (or with 1), else "alsd".
         num_beams: hypotheses that beam search keeps (default 4).
@@ -64,13 +81,16 @@ class TransducerDecoder:
         aes_steps: tokens that "aes" takes at one frame (default 2).
         aes_beta: classes, more than `num_beams`, that "aes" extends a hypothesis by at most (default 1).
         aes_gamma: how much less than its best class a class may score for that (natural log, default 2.3).
-        engine: "auto" (by device), "reference", "cpu" or "gpu", for the LM's queries.
 
     Raises:
         TokenizerMismatchError: an LM was made for another tokenizer.
         ValueError: an argument out of range, or a model that isn't a transducer.
     """
 
+    kind = TransducerOptions
+    options: TransducerOptions
+
+    @takes(TransducerOptions)
     def __init__(
         self,
         model: Any,
@@ -79,50 +99,22 @@ class TransducerDecoder:
         lm_weight: float | Tensor | None = None,
         phrases: Any = None,
         phrase_weight: float | Tensor | None = None,
-        frame_seconds: float | None = None,
-        confidence: str | None = "max_prob",
-        **search: Any,
+        **options: Any,
     ) -> None:
-        if frame_seconds is None:
-            frame_seconds = _frame_seconds(model, tokenizer_or_processor)
-        if frame_seconds is not None and not 0 < frame_seconds < float("inf"):
-            raise ValueError(f"frame_seconds should be above 0, got {frame_seconds!r}")
-        if confidence is not None:
-            one_of("confidence", confidence, MEASURES)
-        self.model = transducer_of(model, frame_seconds)
-        self.tokenizer = tokenizer_of(tokenizer_or_processor)
-        self.frame_seconds = self.model.frame_seconds if frame_seconds is None else frame_seconds
-        self.confidence = confidence
-        self.splitter = WordSplitter(self.tokenizer)
-        self.search = TransducerSearch(self.model, lm, lm_weight, phrases, phrase_weight, self.tokenizer, **search)
+        if options.get("frame_seconds") is None:
+            options["frame_seconds"] = _frame_seconds(model, tokenizer_or_processor)
+        self.model = transducer_of(model, options["frame_seconds"])
+        if options["frame_seconds"] is None:
+            options["frame_seconds"] = self.model.frame_seconds
+        given = {"lm_weight": lm_weight, "phrase_weight": phrase_weight, **options}
+        super().__init__(tokenizer_or_processor, lm, phrases, getattr(self.model, "model", None), given)
+        _ = self.settings  # to tell of what doesn't suit the model
+        self._kept: Kept = {}
 
     @property
-    def num_return_sequences(self) -> int:
-        """Hypotheses that are returned for each row at most."""
-        return self.search.num_return_sequences
-
-    def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> TransducerDecoder:
-        """Return the same with other phrases, as cheaply as phrases can be changed."""
-        selected = copy.copy(self)
-        selected.search = self.search.with_phrases(phrases, phrase_weight)
-        return selected
-
-    def with_weights(
-        self,
-        lm_weight: float | Tensor | None = None,
-        phrase_weight: float | Tensor | None = None,
-        ilm_weight: float | None = None,
-    ) -> TransducerDecoder:
-        """Return the same with other weights, numbers or (but for `ilm_weight`) tensors `[B]`; None leaves one as it is."""
-        selected = copy.copy(self)
-        selected.search = self.search.with_weights(lm_weight, phrase_weight, ilm_weight)
-        return selected
-
-    def select(self, rows: Sequence[int]) -> TransducerDecoder:
-        """Return the same decoder for a batch of some of the rows that LMs, phrases and weights list, in this order."""
-        selected = copy.copy(self)
-        selected.search = self.search.select(rows)
-        return selected
+    def settings(self) -> BeamSettings:
+        """Return what the search takes."""
+        return self.options.settings(self.model)
 
     @property
     def _device(self) -> torch.device | None:
@@ -170,49 +162,111 @@ class TransducerDecoder:
             ValueError: lengths that don't fit the frames.
         """
         frames = tensor_of(encoder_hidden_states, "encoder_hidden_states", self._device)
-        lengths = None if lengths is None else torch.as_tensor(lengths)
-        paths = self.search.search(frames, lengths, self.confidence, phrases)
-        rows, _, longest = paths.labels.shape
-        # Of the steps those with tokens, moved to the front.
-        is_token = (paths.labels != self.model.blank_id) & (torch.arange(longest, device=CPU) < paths.counts[..., None])
-        counts = is_token.sum(2)
-        order = (~is_token).to(torch.int8).argsort(dim=2, stable=True)[..., : int(counts.max()) if rows else 0]
-        inside = torch.arange(order.shape[2], device=CPU) < counts[..., None]
-        tokens, starts, durations = (
-            torch.where(inside, values.gather(2, order), 0) for values in (paths.labels, paths.frames, paths.durations)
+        paths = self.paths(frames, lengths, phrases)
+        return self._hypotheses(
+            paths, [frames.shape[1]] * len(frames) if lengths is None else torch.as_tensor(lengths).tolist()
         )
-        most = torch.full((rows,), frames.shape[1], device=CPU) if lengths is None else lengths.cpu()
-        ends = (starts + durations.clamp(min=1)).minimum(most[:, None, None])
-        confidences = None if paths.confidences is None else paths.confidences.gather(2, order)
-        scores = torch.stack([paths.scores, paths.acoustic_scores, paths.lm_scores, paths.phrase_scores], 2)
-        columns = (counts, scores, tokens, starts, ends)
-        lists = [paths.counts.tolist(), *(column.tolist() for column in columns)]
-        lists.append(lists[0] if confidences is None else confidences.tolist())
-        return [[self._hypothesis(*values[1:]) for values in zip(*of_row) if values[0] >= 0] for of_row in zip(*lists)]
 
-    def _hypothesis(
-        self,
-        count: int,
-        scores: list[float],
-        tokens: list[int],
-        starts: list[int],
-        ends: list[int],
-        confidences: Any,
-    ) -> Hypothesis:
-        score, acoustic_score, lm_score, phrase_score = scores
-        return Hypothesis(
-            text=self.splitter.text(tokens[:count]),
-            token_ids=tokens[:count],
-            score=score,
-            acoustic_score=acoustic_score,
-            lm_score=lm_score,
-            phrase_score=phrase_score,
-            token_frames=starts[:count],
-            token_ends=ends[:count],
-            token_confidences=[] if self.confidence is None else confidences[:count],
-            frame_seconds=self.frame_seconds,
-            splitter=self.splitter,
+    @torch.inference_mode()
+    def paths(self, frames: Tensor, lengths: Outputs | None = None, phrases: Any = None) -> Paths:
+        """Return the best paths of a batch, blanks included. Arguments and errors as for `decode`."""
+        if frames.dim() != 3 or not frames.dtype.is_floating_point:
+            raise InvalidLogitsError(
+                "encoder_hidden_states should be floating point of the shape [B, T, D], got "
+                f"{frames.dtype} {tuple(frames.shape)}"
+            )
+        lengths = checked_lengths(lengths, frames.shape[0], frames.shape[1], frames.device)
+        models = self.fusion.rows(len(frames), frames.device, phrases)
+        return (self._greedy if self.options.strategy == "greedy" else self._beam)(frames, lengths, models)
+
+    def _greedy(self, frames: Tensor, lengths: Tensor, models: RowModels) -> Paths:
+        settings, options = self.settings, self.options
+
+        def search(models: RowModels) -> GreedySteps:
+            return greedy(
+                self.model, frames, lengths, models.tensors, models.states, models.weights, models.vocab_size,
+                settings.max_symbols, settings.ilm_weight, options.confidence, options.engine, kept=self._kept,
+            )  # fmt: skip
+
+        def replay(lazy: LazySearch, found: GreedySteps) -> bool:
+            steps = torch.arange(found.tokens.shape[1], device=found.counts.device)
+            tokens = found.tokens.masked_fill(steps >= found.counts[:, None], -1)[..., None]
+            return lazy.replay(models.states[:, None], None, tokens.cpu().numpy(), self.model.blank_id)
+
+        found = settled(models, search, replay)
+        refuse_broken(found.bad_frames, OUTPUTS)
+        scores = found.acoustic_scores + (models.weights * found.lm_scores.double()).sum(1)
+        scores = scores - settings.ilm_weight * found.ilm_scores
+        ended = models.at_end(scores[:, None], found.lm_scores[:, None], found.lm_states[:, None], False, options.engine)
+        return Paths(
+            found.counts[:, None].cpu(),
+            found.tokens[:, None].cpu(),
+            (found.durations.cumsum(1) - found.durations)[:, None].cpu(),
+            found.durations[:, None].cpu(),
+            torch.stack([ended[0], found.acoustic_scores[:, None], *ended[1:]], 2).cpu(),
+            None if found.confidences is None else found.confidences[:, None].cpu(),
         )
+
+    def _beam(self, frames: Tensor, lengths: Tensor, models: RowModels) -> Paths:
+        settings, options = self.settings._replace(num_lms=models.num_lms), self.options
+
+        def search(models: RowModels) -> BeamHypotheses:
+            return beam_search(
+                self.model, frames, lengths, models.tensors, models.states, models.weights, models.vocab_size,
+                settings, options.engine, self._kept, options.confidence,
+            )  # fmt: skip
+
+        def replay(lazy: LazySearch, found: BeamHypotheses) -> bool:
+            states = models.states[:, None].expand(-1, settings.num_beams, -1)
+            links, labels = (part.swapaxes(0, 1) for part in found.steps)
+            return lazy.replay(states, links, labels, self.model.blank_id)
+
+        found = settled(models, search, replay)
+        refuse_broken(found.bad_frames, OUTPUTS)
+        inside = torch.arange(found.labels.shape[2], device=found.labels.device) < found.counts[..., None]
+        sizes = ((found.labels != self.model.blank_id) & inside).sum(2)
+        places, scores = self.ranked(models, found, sizes)
+        counts = found.counts.gather(1, places).masked_fill(scores[..., 0] == -torch.inf, -1)
+        counts[:, :1].clamp_(min=0)  # where nothing is possible, no tokens
+        each = places[..., None].expand(-1, -1, found.labels.shape[2])
+        of_steps = (found.labels, found.frames, found.durations, found.confidences)
+        labels, times, durations, confidences = (part.gather(1, each) for part in of_steps)
+        return Paths(counts, labels, times, durations, scores, confidences)
+
+    def ranked(self, models: RowModels, found: Any, sizes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the best hypotheses of beams if their utterances end here.
+
+        Args:
+            models: of the rows.
+            found: has `scores`, `acoustic_scores` `[B, K]`, `lm_scores` and `lm_states` `[B, K, M]`.
+            sizes: `[B, K]`, their tokens.
+
+        Returns:
+            Their places in the beam, int64 `[B, N]`, the best one first; and their scores, see `Paths`.
+        """
+        options = self.options
+        ended = models.at_end(found.scores, found.lm_scores, found.lm_states, options.score_eos, options.engine)
+        ranks = ended[0] / (sizes + 1) if options.length_normalization else ended[0]
+        places = ranks.topk(options.num_return_sequences, dim=1).indices
+        return places, torch.stack([part.gather(1, places) for part in (ended[0], found.acoustic_scores, *ended[1:])], 2)
+
+    def _hypotheses(self, paths: Paths, lengths: list[int]) -> list[list[Hypothesis]]:
+        """Return what was found of rows of some lengths: of the steps those with tokens."""
+        writing, blank = self.writing, self.model.blank_id
+        labels, frames, durations = paths.labels.numpy(), paths.frames.numpy(), paths.durations.numpy()
+        confidences = labels if paths.confidences is None else paths.confidences.numpy()
+        hypotheses: list[list[Hypothesis]] = []
+        for row, (counts, scores, length) in enumerate(zip(paths.counts.tolist(), paths.scores.tolist(), lengths)):
+            hypotheses.append([])
+            for n, count in enumerate(counts):
+                if count < 0:
+                    continue
+                tokens = np.flatnonzero(labels[row, n, :count] != blank)
+                starts = frames[row, n, tokens]
+                ends = np.minimum(starts + np.maximum(durations[row, n, tokens], 1), length)
+                of_tokens = (labels[row, n, tokens], starts, ends, confidences[row, n, tokens])
+                hypotheses[-1].append(writing.hypothesis(scores[n], *(part.tolist() for part in of_tokens)))
+        return hypotheses
 
 
 def _frame_seconds(model: Any, processor: Any) -> float | None:

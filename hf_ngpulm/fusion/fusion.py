@@ -185,9 +185,9 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
         self._shared: tuple[tuple[Any, ...], Any, RowModels] | None = None
 
     @property
-    def lazy(self) -> bool:
+    def is_lazy(self) -> bool:
         """Return whether any of the language models is composed as searches come to it."""
-        return any(model.lazy for model in self.models)
+        return any(model.is_lazy for model in self.models)
 
     def rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
         """Return the models of `batch_size` rows, on the device of their logits.
@@ -222,7 +222,7 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
         automata = [[column[row] for column in columns] for row in range(batch_size)]
         present = torch.tensor([[model is not None for model in row] for row in automata], dtype=torch.bool, device=device)
         present = present.view(batch_size, len(columns))
-        only = self.models[0] if len(self.models) == 1 and len(columns) == 1 and not self.models[0].lazy else None
+        only = self.models[0] if len(self.models) == 1 and len(columns) == 1 and not self.models[0].is_lazy else None
         if only is not None and only.device == device:
             states = only.starts[:1].expand(batch_size)[:, None]
             tensors, vocab_size = only.tensors, only.vocab_size
@@ -245,9 +245,9 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
         """Return `rows`, for who changes nothing in them: those of the batch before, if this one is of the same kind."""
         lm = self.of_all
         varied = phrases is not None or self.phrases is not None or self.per_row is not None or isinstance(self.weight, Tensor)
-        if varied or not isinstance(lm, NGramLM) or (lm.lazy and not device.type == lm.device.type == "cpu"):
+        if varied or not isinstance(lm, NGramLM) or (lm.is_lazy and not device.type == lm.device.type == "cpu"):
             return self.rows(batch_size, device, phrases)
-        if lm.lazy:
+        if lm.is_lazy:
             return self._lazy_rows(lm, batch_size)
         kind: tuple[Any, ...] = (batch_size, device, self.weight)
         of = lm.tensors.arc_offsets  # others after the model has moved to another device
@@ -256,7 +256,7 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
         return self._shared[2]
 
     def _lazy_rows(self, lm: NGramLM, batch_size: int) -> RowModels:
-        """Return rows with nothing but one lazy language model: it is searched where it lies."""
+        """Return rows with nothing but one language model that is composed lazily: it is searched where it lies."""
         lazy = LazySearch(None, [lm.automaton])
         states = lm.starts.cpu()[:1].expand(batch_size)[:, None].contiguous()
         weights = torch.full((batch_size, 1), float(self.weight))
@@ -350,11 +350,11 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
             if self.models or boosters:
                 self._pools[device] = pool
             for model in self.models:  # copies: the caller's stay where they are
-                if not model.lazy:
+                if not model.is_lazy:
                     pool.add(_key(model), model.automaton)
         for model in self.models:
-            if model.lazy:
-                model.automaton.lie_in(pool)
+            if model.is_lazy:
+                model.automaton.join_pool(pool)
         before = len(pool.places)
         for booster in boosters:
             key = _key(booster)
@@ -365,8 +365,8 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
         return pool
 
     def _lazy_search(self, device: torch.device) -> LazySearch | None:
-        """Return the search of the lazy models in the pool of a device, if there are any."""
-        lazy = [model.automaton for model in self.models if model.lazy]
+        """Return the search in those models in the pool of a device that are composed lazily, if any is."""
+        lazy = [model.automaton for model in self.models if model.is_lazy]
         return LazySearch(self._pools[device], lazy) if lazy else None
 
     def _make_room(self, pool: AutomatonPool, needed: set[str | int]) -> None:

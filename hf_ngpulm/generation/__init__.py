@@ -1,8 +1,23 @@
 """Language models in `generate`: a logits processor, and `custom_generate` strategies for decoders and for transducers."""
 
-from .dispatch import generate
+from typing import Any
+
+from transformers import GenerationMixin
+
 from .logits_processor import NGramLogitsProcessor
 from .seq2seq import seq2seq_generate
 from .transducer import transducer_generate
 
 __all__ = ["NGramLogitsProcessor", "generate", "seq2seq_generate", "transducer_generate"]
+
+
+def generate(model: Any, **kwargs: Any) -> Any:
+    """Do what a Hub repo's `custom_generate/generate.py` asks for: `generate` with the strategy for the model's family.
+
+    Raises:
+        ValueError: arguments that the strategy doesn't take.
+    """
+    if hasattr(model, "joint"):
+        given = {name: value for name, value in kwargs.items() if value is not None}
+        return GenerationMixin.generate(model, custom_generate=transducer_generate, **given)
+    return GenerationMixin.generate(model, custom_generate=seq2seq_generate, **kwargs)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from ..common.arguments import one_of
-from ..config.tuned import with_remembered
-from ..engines.choice import check_engine
+from ..decoding.options import AttentionOptions, takes
 from ..fusion.fusion import Fusion
 from ..language_model.model import NGramLM
 from ..lexicon.lazy_search import LazySearch
@@ -23,7 +21,6 @@ from ..search.attention_step.loops import end_loops
 from .transcripts import ends_of, no_timestamps_of, num_classes, roles_of
 from .whisper import Window, Windowed, follow_recordings, rule_out_timestamps
 
-CHOICES = ("kept", "none")
 LM_WEIGHT = 0.2  # where nobody says anything else: attention decoders have strong language models of their own
 
 
@@ -37,7 +34,7 @@ class Part(NamedTuple):
     keeps_sums: bool
     lazy: LazySearch | None = None
 
-    def behind(self, input_ids: Tensor) -> Part:
+    def after(self, input_ids: Tensor) -> Part:
         """Return the same with all that is known of the states after some tokens `[B, L]`."""
         if self.lazy is None:
             return self
@@ -95,6 +92,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
 
+    @takes(AttentionOptions)
     def __init__(
         self,
         lm: NGramLM | Sequence[NGramLM | None] | None = None,
@@ -103,34 +101,27 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         model: Any,
         phrases: Any = None,
         phrase_weight: float | Tensor | None = None,
-        normalise_phrases: bool | None = None,
         tokenizer: Any = None,
-        start: int | Iterable[int] | None = None,
-        prompt_context: bool | None = None,
-        unscored: str | None = None,
-        score_eos: bool | None = None,
         in_place: bool = True,
-        engine: str = "auto",
+        **options: Any,
     ) -> None:
         if lm is None and phrases is None:
             raise ValueError("there is neither a language model nor phrases: pass lm or phrases=")
-        if phrases is None and normalise_phrases is not None:
-            raise ValueError(f"normalise_phrases={normalise_phrases!r} is given without phrases; pass phrases= too")
-        given: dict[str, Any] = {"lm_weight": weight, "phrase_weight": phrase_weight, "prompt_context": prompt_context}
-        given = with_remembered(lm, model, {**given, "unscored": unscored, "score_eos": score_eos})
-        weight, phrase_weight, prompt_context, unscored, score_eos = given.values()
-        weights = (LM_WEIGHT if weight is None else weight, 1.0 if phrase_weight is None else phrase_weight)
-        self.fusion = Fusion(lm, weights[0], phrases, weights[1], tokenizer)
+        if phrases is None and options.get("normalise_phrases") is not None:
+            given = options["normalise_phrases"]
+            raise ValueError(f"normalise_phrases={given!r} is given without phrases; pass phrases= too")
+        weights = {"lm_weight": weight, "phrase_weight": phrase_weight}
+        found = AttentionOptions.remembered(lm, model, {**weights, **options})
+        weight, phrase_weight = found.pop("lm_weight"), found.pop("phrase_weight")
+        self.options = AttentionOptions.of(found)
+        weight, phrase_weight = LM_WEIGHT if weight is None else weight, 1.0 if phrase_weight is None else phrase_weight
+        self.fusion = Fusion(lm, weight, phrases, phrase_weight, tokenizer)
         if self.fusion.num_lms > 1:
             raise ValueError("`generate` takes one language model for each recording, not several as LogLinear")
-        self.shared = one_of("unscored", "kept" if unscored is None else unscored, CHOICES) == "kept"
-        self.normalise_phrases = True if normalise_phrases is None else bool(normalise_phrases)
         self.in_place = in_place
-        self.engine = check_engine(engine)
         self.window: Window | None = None  # of a long recording, while Whisper decodes it
-        self._settings = (model, tokenizer, start, bool(prompt_context))
+        self._model, self._tokenizer = model, tokenizer
         self._no_timestamps, self._ends = no_timestamps_of(model), sorted(ends_of(model))
-        self._score_eos = True if score_eos is None else bool(score_eos)
         self._roles: list[Roles] = []
         self._parts: tuple[Any, list[Part]] | None = None
         self._known_ends: tuple[Any, Tensor] | None = None
@@ -147,9 +138,9 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         parts = self.parts(self.recordings(len(scores)), scores.shape[1], scores.device)
         in_loop = self.rule_out(work, input_ids, parts)
         for part in parts:
-            rows = part.behind(input_ids).rows
+            rows = part.after(input_ids).rows
             rows = rows._replace(starts=rows.starts.masked_fill(in_loop, -1))
-            fuse(work, input_ids, rows, part.roles, part.shared, self.engine, part.keeps_sums)
+            fuse(work, input_ids, rows, part.roles, part.shared, self.options.engine, part.keeps_sums)
         if work.data_ptr() != scores.data_ptr():
             scores.copy_(work)
         return scores
@@ -164,7 +155,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         fused = parts[0].fused if len(parts) == 1 else torch.stack([part.fused for part in parts]).any(0)
         if self._no_timestamps is not None:
             rule_out_timestamps(scores, input_ids, self._no_timestamps, fused)
-        return end_loops(scores, input_ids, parts[0].roles.roles, fused, self._ends_of(scores), self.engine)
+        return end_loops(scores, input_ids, parts[0].roles.roles, fused, self._ends_of(scores), self.options.engine)
 
     def _ends_of(self, scores: Tensor) -> Tensor:
         """Return the classes that end transcripts, int64 `[E]`."""
@@ -183,7 +174,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             recording: the one that they are all of, if there is one LM or weight per recording.
         """
         for part in reversed(self.parts([recording or 0] * len(scores), scores.shape[1], scores.device)):
-            scores = _undone(part, input_ids, scores, self.engine)
+            scores = _undone(part, input_ids, scores, self.options.engine)
         return scores
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> NGramLogitsProcessor:
@@ -240,15 +231,17 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             largest = max(automaton.vocab_size for automaton in self._known)
             if largest > classes:
                 raise ValueError(
-                    f"the language model scores {largest} token ids, {type(self._settings[0]).__name__} has only {classes}; "
+                    f"the language model scores {largest} token ids, {type(self._model).__name__} has only {classes}; "
                     "use a language model made for its tokenizer"
                 )
             lms = self.fusion.models
             # What an LM has never seen is no less text to phrases. And where a transcript ends, those that aren't complete give
             # back what they have got, whatever an LM says.
-            columns = [(lms, self._score_eos)] if lms else []
+            options = self.options
+            columns = [(lms, options.score_eos)] if lms else []
             columns += [(self._known[len(lms) :] or lms, True)] if self.fusion.phrases is not None else []
-            self._roles = [roles_of(self._settings[0], known, classes, *self._settings[1:], end) for known, end in columns]
+            given = (classes, self._tokenizer, options.start, options.prompt_context)
+            self._roles = [roles_of(self._model, known, *given, end) for known, end in columns]
             if not bool((self._roles[0].roles & KINDS == TEXT).any()):
                 raise ValueError("none of the language model's tokens is text to the model; is it made for this tokenizer?")
         if self._roles[0].roles.device != device:
@@ -288,7 +281,8 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
                 rows = Rows(every.tensors, every.vocab_size, length, starts, roots[which], weights)
                 of_lm = column < every.num_lms
                 fused = (starts >= 0) & (weights != 0)
-                shared, keeps_sums = of_lm and self.shared, not of_lm and self.normalise_phrases
+                shared = of_lm and self.options.unscored == "kept"
+                keeps_sums = not of_lm and self.options.normalise_phrases
                 parts.append(Part(rows, roles, fused, shared, keeps_sums, every.lazy))
             if every.lazy is not None:  # only who asks keeps the states as they are
                 return parts
@@ -306,7 +300,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
 
 def _undone(part: Part, input_ids: Tensor, scores: Tensor, engine: str) -> Tensor:
     """Return scores as they were before `fuse`."""
-    rows, roles = part.behind(input_ids).rows, part.roles
+    rows, roles = part.after(input_ids).rows, part.roles
     lm = torch.zeros(scores.shape, device=scores.device)
     fuse(lm, input_ids, rows._replace(weights=torch.ones_like(rows.weights)), roles, False, engine)
     own = scores - rows.weights[:, None] * lm

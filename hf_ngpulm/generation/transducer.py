@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
@@ -11,13 +10,15 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 from transformers.generation.logits_process import SuppressTokensLogitsProcessor
 
 from ..common.arguments import refuse_idle
-from ..decoding.options import TransducerOptions
-from ..decoding.transducer_paths import TransducerSearch
+from ..decoding.options import TransducerOptions, takes
+from ..decoding.transducer import TransducerDecoder
 from ..search.networks.model import TransformersTransducer
-from ..text.vocabulary import tokenizer_of
 from .lm_argument import GivenLM, given_lm
 
+OF_HYPOTHESES = ("frame_seconds", "confidence")  # of which there are none here
 
+
+@takes(TransducerOptions, but=OF_HYPOTHESES)  # `generate` hands on what it finds in the signature
 @torch.inference_mode()
 def transducer_generate(
     model: Any,
@@ -55,7 +56,7 @@ def transducer_generate(
         TokenizerMismatchError: the LM was made for another tokenizer.
         InvalidLogitsError: the model's outputs hold NaN or infinity.
     """
-    options = {name: more.pop(name) for name in TransducerOptions.names() if name in more}
+    options = {name: more.pop(name) for name in TransducerOptions.names() if name in more and name not in OF_HYPOTHESES}
     if "encoder_outputs" not in more or "encoder_valid_lengths" not in more:
         raise ValueError(f"{type(model).__name__} isn't a transducer that generates from encoder_outputs")
     _check(model, logits_processor, streamer)
@@ -63,17 +64,16 @@ def transducer_generate(
         raise ValueError("input_features that come chunk by chunk can't be decoded by this strategy; pass them as one tensor")
     frames = more["encoder_outputs"].pooler_output
     models, lm_weight = given_lm(lm, lm_weight, generation_config, processor, frames.device)
-    search = TransducerSearch(
-        TransformersTransducer(model), models, lm_weight, phrases, phrase_weight,
-        None if processor is None else tokenizer_of(processor), **options,
-    )  # fmt: skip
-    for language_model in search.fusion.models:
+    decoder = TransducerDecoder(
+        TransformersTransducer(model), processor, models, lm_weight, phrases, phrase_weight, confidence=None, **options
+    )
+    for language_model in decoder.fusion.models:
         if language_model.vocab_size > model.config.vocab_size:
             raise ValueError(
                 f"the language model has {language_model.vocab_size} tokens, {type(model).__name__} only "
                 f"{model.config.vocab_size}; was it made for another tokenizer?"
             )
-    paths = search.search(frames, more["encoder_valid_lengths"])
+    paths = decoder.paths(frames, more["encoder_valid_lengths"])
     counts = paths.counts.clamp(min=0).flatten().to(frames.device)
     longest = max(1, int(counts.max()) if counts.numel() else 0)
     pad = generation_config.pad_token_id if generation_config is not None else None
@@ -88,16 +88,6 @@ def transducer_generate(
         steps, durations = steps[:, :most], durations[:, :most]
     model._step_durations = list(durations.unbind(1))  # where the model's own `generate` collects them
     return torch.cat([input_ids[:1].expand(len(steps), -1), steps], 1)
-
-
-def _with_options(function: Any) -> inspect.Signature:
-    """Return a function's signature with all options: `generate` hands on what it finds there."""
-    found = list(inspect.signature(function).parameters.values())
-    options = [option.replace(kind=option.KEYWORD_ONLY) for option in inspect.signature(TransducerOptions).parameters.values()]
-    return inspect.Signature([*found[:-1], *options, found[-1]])
-
-
-transducer_generate.__signature__ = _with_options(transducer_generate)  # type: ignore[attr-defined]
 
 
 def _most_steps(model: Any, config: GenerationConfig | None, frames: int) -> int | None:

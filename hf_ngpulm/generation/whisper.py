@@ -14,7 +14,6 @@ began counts as consumed.
 from __future__ import annotations
 
 import inspect
-from abc import ABC, abstractmethod
 from types import MethodType
 from typing import Any
 
@@ -57,23 +56,15 @@ class Window:
             self.sequences = self._again
 
 
-class Windowed(ABC):
-    """A logits processor that is told which recordings its rows are of.
+class Windowed:
+    """A logits processor that is told which recordings its rows are of; it has `num_recordings` (None if all share values), and
+    `undone`, which returns scores as they were before it.
 
     Attributes:
         window: of a long recording, while Whisper decodes it.
     """
 
     window: Window | None = None
-
-    @property
-    @abstractmethod
-    def num_recordings(self) -> int | None:
-        """How many recordings have values of their own; None if all share them."""
-
-    @abstractmethod
-    def undone(self, input_ids: Tensor, scores: Tensor, recording: int | None = None) -> Tensor:
-        """Return scores as they were before the processor."""
 
 
 def follow_recordings(model: Any) -> None:
@@ -138,11 +129,11 @@ def _bound(method: str, model: Any, args: Any, kwargs: Any) -> inspect.BoundArgu
     return inspect.signature(getattr(WhisperGenerationMixin, method)).bind(model, *args, **kwargs)
 
 
-def _ours(processors: Any) -> list[Windowed]:
+def _ours(processors: Any) -> list[Any]:
     return [processor for processor in processors or () if isinstance(processor, Windowed)]
 
 
-def _own_scores(processors: list[Windowed], given: dict[str, Any]) -> list[Tensor]:
+def _own_scores(processors: list[Any], given: dict[str, Any]) -> list[Tensor]:
     """Return the scores of a row's steps without what the LMs added to them."""
     row, sequence = given["index"], given["seek_sequence"]
     output = given["seek_outputs"][row]

@@ -405,7 +405,7 @@ class NGramLM(
     roots: Tensor = _told("automaton.roots", "int32 `[1]`, the state of the empty context.")
     starts: Tensor = _told("automaton.starts", "int32 `[1]`, the state after `<s>`.")
     device: torch.device = _told("automaton.device", "Where the tensors are.")
-    lazy: bool = _told("automaton.lazy", "Whether states are composed as searches come to them.")
+    is_lazy: bool = _told("automaton.is_lazy", "Whether states are composed as searches come to them.")
     num_states: int = _told("automaton.num_states", "States of the automaton; those composed so far if it is lazy.")
     num_arcs: int = _told("automaton.num_arcs", "Arcs of these states.")
     order: int = _told("config.order", "Length of the longest n-grams.")

@@ -43,7 +43,7 @@ class LazyAutomaton(BackoffAutomaton):
         copies: of them, by the `AutomatonPool` in which they lie.
     """
 
-    lazy = True
+    is_lazy = True
 
     def __init__(self, spelled: SpelledLM, engine: str = "auto", bonuses: Bonuses | None = None) -> None:
         nn.Module.__init__(self)
@@ -76,7 +76,7 @@ class LazyAutomaton(BackoffAutomaton):
         self._begin()
         for pool, old in copies.items():
             old.leave()
-            self.lie_in(pool)
+            self.join_pool(pool)
 
     def changed(self, bonuses: Bonuses, context_length: int | None = None) -> LazyAutomaton:
         """Return the same with other bonuses; the model over words is shared."""
@@ -87,7 +87,8 @@ class LazyAutomaton(BackoffAutomaton):
 
     # -- what searches ask
 
-    def lie_in(self, pool: AutomatonPool) -> None:
+    def join_pool(self, pool: AutomatonPool) -> None:
+        """Lie in a pool, with all that has been composed so far."""
         with LOCK:
             self._start_anew_if_large()
             if pool not in self.copies:

@@ -1,4 +1,4 @@
-"""Searches with lazy language models: what they enter is composed until nothing is left to compose."""
+"""Searches with lazily composed language models: what they enter is composed until nothing is left to compose."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LEAST_STATES, LEAST_ARCS = 1 << 12, 1 << 12  # of a part of a pool
 
 
 class LazySearch:
-    """The lazy language models of a search. As long as there is one of these, their states stay what they are.
+    """The lazily composed automata of a search. As long as there is one of these, states stay what they are.
 
     Args:
         pool: in which all automata of the search lie; None if there is only one, which is searched where it lies.
-        models: the `LazyAutomaton` of each.
+        models: the `LazyAutomaton` of each that is lazy.
     """
 
     lock = LOCK

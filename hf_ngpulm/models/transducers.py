@@ -11,7 +11,7 @@ from transformers import AutoModel, PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.utils import ModelOutput
 
-from ..decoding.transducer_paths import TransducerSearch
+from ..decoding.transducer import TransducerDecoder
 from ..search.networks.model import State, TransducerModel, TransformersTransducer
 from ..search.networks.networks import TransducerNetworks, is_plain, networks_of, stateless_networks, with_blank_head
 from .configuration import HatConfig, StatelessTransducerConfig
@@ -185,12 +185,10 @@ class _Transducer(PreTrainedModel):  # type: ignore[no-any-unimported]
             input_features, attention_mask: of the feature extractor.
             settings: `lm`, `lm_weight`, `phrases`, `num_beams` and others that `hf_ngpulm.TransducerDecoder` takes.
         """
-        model = self.as_transducer()
-        paths = TransducerSearch(model, **settings).search(*model.encode(input_features, attention_mask))
-        counts = paths.counts.clamp(min=0).flatten().tolist()
-        found = [labels[:count] for labels, count in zip(paths.labels.flatten(0, 1), counts, strict=True)]
-        tokens = [labels[labels != model.blank_id] for labels in found]
-        padded = nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=model.blank_id)
+        decoder = TransducerDecoder(self, settings.pop("tokenizer", None), confidence=None, **settings)
+        found = decoder(input_features, attention_mask)
+        tokens = [torch.tensor(hypothesis.token_ids, dtype=torch.int64) for n_best in found for hypothesis in n_best]
+        padded = nn.utils.rnn.pad_sequence(tokens, batch_first=True, padding_value=decoder.model.blank_id)
         return TransducerGenerateOutput(sequences=padded.to(input_features.device))
 
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -18,40 +18,12 @@ from transformers.pipelines.automatic_speech_recognition import rescale_stride
 
 from ..config.tuned import SETTINGS, with_remembered
 from ..decoding.hypotheses import Hypothesis
+from ..decoding.options import Options
 from ..language_model.loading import configured_lm, load_language_model
 from ..language_model.model import NGramLM
-from .families import frame_lengths
+from .families import encoded, frame_lengths
 from .per_item import RECORDING, Numbered, Recordings, listed_values, numbered, numbers_in
 
-# What the decoder of some family takes: the stock pipeline would swallow the name of any setting.
-OF_SOME_DECODER = frozenset(
-    [
-        "lm",
-        "lm_weight",
-        "phrases",
-        "phrase_weight",
-        "prompt_context",
-        "unscored",
-        "confidence",
-        "engine",
-        "score_eos",
-        "beta",
-        "beam_threshold",
-        "blank_threshold",
-        "merge",
-        "repeats",
-        "strategy",
-        "max_symbols",
-        "ilm_weight",
-        "blank_scoring",
-        "pruning",
-        "merging",
-        "length_normalization",
-        "aes_steps",
-        "aes_beta",
-        "aes_gamma",
-    ]
-)
 OF_THE_STOCK_PIPELINE = ("chunk_length_s", "stride_length_s", "return_timestamps", "decoder_kwargs", "generate_kwargs")
 NO_PHRASES: list[str] = []
 _GENERATION = GenerationConfig()
@@ -68,6 +40,27 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     Where there is one `lm` and no `lm_weight`, settings that were tuned for the model with that LM and are kept in the LM's
     config hold: weights, and the search that they are for (see `hf_ngpulm.config.tuned`); for CTC models also those that an LM
     came with (`NGramLM.from_wav2vec2_with_lm`). What is given goes before them; an `lm_weight` before all of them.
+
+    The following are taken both by `pipeline(...)` and by a call, where they hold for that call only, and by all families:
+
+    Args:
+        lm: an `NGramLM`; the id of a Hub repo or a folder with one, or with the LM of a `Wav2Vec2ProcessorWithLM`; or an ARPA
+            (`.arpa`, `.arpa.gz`), KenLM (`.bin`) or NeMo (`.nemo`) file. None decodes without. A list has one, or None, for
+            each recording of the call.
+        lm_weight: weight of the LM's log-probabilities; a list or a tensor has one for each recording. By default what was
+            tuned for the model and stands in the LM's config, with the rest of what was tuned; or what the LM came with; or
+            else 0.5 (for encoder-decoders 0.2).
+        phrases: phrases that shall be recognised: a list of texts, or of pairs of a text and a weight, or a
+            `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
+        phrase_weight: what their bonuses are multiplied with (default 1); a list or a tensor has one for each recording.
+        num_return_sequences: above 1, results have a list `hypotheses` of so many transcripts with their scores (of CTC models
+            and transducers).
+        confidence: a measure (see `hf_ngpulm.search.confidence`); the chunks that `return_timestamps` gives then have a
+            `confidence` (of CTC models and transducers).
+
+    Raises:
+        ValueError: lists for another number of recordings, weights and rules without an LM, settings out of range.
+        TokenizerMismatchError: the LM was made for another tokenizer.
     """
 
     # Settings that a family's decoder takes; any of the reasons is cause enough to decode here.
@@ -116,7 +109,9 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         search = self._search_given(kwargs)
         if isinstance(given.get("phrases"), Iterator):  # it can be read once, and there may be many calls
             given["phrases"] = list(given["phrases"])
-        foreign = sorted(kwargs.keys() & OF_SOME_DECODER)
+        # The stock pipeline would swallow the name of any setting.
+        of_others = {name for family in self.families for name in set(family.settings) - set(family.shared_with_generation)}
+        foreign = sorted(kwargs.keys() & of_others)
         if foreign:
             raise ValueError(f"{', '.join(foreign)}: no settings for {type(self.model).__name__}; leave them out")
         _refuse_misspelt(kwargs, [*self.settings, *OF_THE_STOCK_PIPELINE])
@@ -217,16 +212,17 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     _search: Mapping[str, Any] = MappingProxyType({})
     _last_made: tuple[dict[str, Any] | None, Any] = (None, None)
 
-    if TYPE_CHECKING:  # what the class of a family adds
+    def _make_decoder(self, settings: dict[str, Any]) -> Any:
+        """Return the decoder of the model's family."""
+        raise NotImplementedError
 
-        def _make_decoder(self, settings: dict[str, Any]) -> Any:
-            """Return a decoder."""
+    def _frames(self, model_inputs: dict[str, Any], **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        """Return what the decoder takes for a batch: `[B, T, ...]`, and the frames of each row if the model can tell."""
+        attention_mask = model_inputs.pop("attention_mask", None)
+        return encoded(self.model, model_inputs.pop(self.model.main_input_name), attention_mask, **kwargs)
 
-        def _frames(self, model_inputs: dict[str, Any], **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-            """Return what the decoder takes for a batch: `[B, T, ...]`, and the frames of each row if the model can tell."""
-
-        def _decode(self, decoder: Any, frames: Tensor, lengths: Tensor | None) -> list[list[Hypothesis]]:
-            """Return hypotheses of a batch."""
+    def _decode(self, decoder: Any, frames: Tensor, lengths: Tensor | None) -> list[list[Hypothesis]]:
+        return decoder.decode(frames, lengths)
 
     @property
     def _frame_seconds(self) -> float:
@@ -342,9 +338,9 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         if isinstance(ngram_decoder, FramesThemselves):
             return {"frames": hypotheses[0]}
         timestamps = kwargs.get("return_timestamps")
-        with_confidence = ngram_decoder.confidence is not None
+        with_confidence = ngram_decoder.options.confidence is not None
         result = _shown(hypotheses[0], timestamps, with_confidence)
-        if getattr(ngram_decoder, "num_return_sequences", 1) > 1:
+        if ngram_decoder.options.num_return_sequences > 1:
             result["hypotheses"] = [{**_shown(h, timestamps, with_confidence), "score": h.score} for h in hypotheses]
         for output in model_outputs:  # what the caller gave along with the audio
             for name in output.keys() - {"is_last", "hypotheses", "frames", "stride", RECORDING}:
@@ -352,14 +348,17 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return result
 
 
+def settings_of(options: type[Options]) -> list[str]:
+    """Return those options of a decoder that a pipeline is told; it knows the others."""
+    return [name for name in options.names() if name not in ("frame_seconds", "blank_id")]
+
+
 class FramesThemselves:
     """Where a decoder is expected: gives back the frames of each row."""
 
-    def __call__(self, frames: Tensor, lengths: Tensor | None) -> list[list[Tensor]]:
+    def decode(self, frames: Tensor, lengths: Tensor | None) -> list[list[Tensor]]:
         ends = [frames.shape[1]] * len(frames) if lengths is None else lengths.tolist()
         return [[row[:end].clone()] for row, end in zip(frames, ends)]
-
-    decode = __call__
 
 
 def _refuse_misspelt(given: Iterable[str], known: Sequence[str]) -> None:

@@ -11,6 +11,8 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
 )
 
+from ..search.networks.model import transducer_of
+
 TRANSDUCERS = ("parakeet_tdt", "parakeet_rnnt", "nemotron_asr_streaming", "nemotron3_5_asr")
 
 
@@ -37,3 +39,17 @@ def frame_lengths(model: Any, input_lengths: Tensor) -> Tensor | None:
             if hasattr(owner, name):
                 return getattr(owner, name)(input_lengths).to(torch.int64)
     return None
+
+
+def encoded(model: Any, features: Tensor, attention_mask: Tensor | None, **more: Any) -> tuple[Tensor, Tensor | None]:
+    """Return what the decoder of a CTC model or a transducer is given: logits, or an encoder's frames, `[B, T, ...]`; and the
+    number of each row's, None for all of them.
+
+    Args:
+        features, attention_mask: of the feature extractor.
+        more: for a transducer's encoder.
+    """
+    if is_transducer(model):
+        return transducer_of(model).encode(features, attention_mask, **more)
+    logits = model(**{model.main_input_name: features}, attention_mask=attention_mask).logits
+    return logits, None if attention_mask is None else frame_lengths(model, attention_mask.sum(-1).long())

@@ -21,25 +21,14 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     stock pipeline's: `num_beams` (5 by default) and other settings of `generate`, long audio, and the times that
     `return_timestamps` gives with Whisper.
 
-    The following are taken both by `pipeline(...)` and by a call, where they hold for that call only:
+    Besides what all families take (see `NGramPipeline`), `pipeline(...)` and calls take:
 
     Args:
-        lm: an `NGramLM`; the id of a Hub repo or a folder with one; or an ARPA (`.arpa`, `.arpa.gz`) or NeMo (`.nemo`) file.
-            None decodes without. A list has one, or None, for each recording of the call.
-        lm_weight: weight of the LM's log-probabilities; a list or a tensor has one for each recording. By default what was
-            tuned for the model and stands in the LM's config, with the rest of what was tuned; or else 0.2.
-        phrases: phrases that shall be recognised: a list of texts, or of pairs of a text and a weight, or a
-            `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
-        phrase_weight: what their bonuses are multiplied with (default 1); a list or a tensor has one for each recording.
         prompt_context, unscored, score_eos, engine: as for `hf_ngpulm.NGramLogitsProcessor`.
-
-    Raises:
-        ValueError: lists for another number of recordings, weights and rules without an LM, settings out of range.
-        TokenizerMismatchError: the LM was made for another tokenizer.
     """
 
     serves = staticmethod(is_seq2seq)
-    settings = ("lm", "lm_weight", "phrases", "phrase_weight", "prompt_context", "unscored", "score_eos", "engine")
+    settings = (*NGramPipeline.settings, "prompt_context", "unscored", "score_eos", "engine")
     of_an_lm = frozenset(("lm_weight", "unscored", "score_eos"))
 
     def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:

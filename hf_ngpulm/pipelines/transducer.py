@@ -6,11 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ..decoding.hypotheses import Hypothesis
+from ..decoding.options import TransducerOptions
 from ..decoding.transducer import TransducerDecoder
 from ..fusion.fusion import LM_WEIGHT
-from ..search.networks.model import transducer_of
-from .base import NGramPipeline
+from .base import NGramPipeline, settings_of
 from .families import is_transducer
 
 _FOR_THE_ENCODER = ("prompt_ids", "num_lookahead_tokens")
@@ -23,37 +22,19 @@ class TransducerNGramPipeline(NGramPipeline):
     decoded at once, padding is left out, and long audio cut in chunks is decoded in one go over the encoder's frames, so that
     the prediction network and the LM run on over the seams. All else (inputs, batching, chunking) is the stock pipeline's.
 
-    The following are taken both by `pipeline(...)` and by a call, where they hold for that call only:
+    Besides what all families take (see `NGramPipeline`), `pipeline(...)` and calls take:
 
     Args:
-        lm: an `NGramLM`; the id of a Hub repo or a folder with one; or an ARPA (`.arpa`, `.arpa.gz`) or NeMo (`.nemo`) file.
-            None decodes without. A list has one, or None, for each recording of the call.
-        lm_weight: weight of the LM's log-probabilities; a list or a tensor has one for each recording. By default what was
-            tuned for the model and stands in the LM's config, with the rest of what was tuned; or else 0.5.
-        phrases: phrases that shall be recognised: a list of texts, or of pairs of a text and a weight, or a
-            `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
-        phrase_weight: what their bonuses are multiplied with (default 1); a list or a tensor has one for each recording.
         num_beams: hypotheses that the search keeps; 1 (the default) searches greedily.
         strategy: "greedy", "alsd" (beam search, the default with `num_beams`) or "aes" (beam search for RNN-T).
-        num_return_sequences: above 1, results have a list `hypotheses` of so many transcripts with their scores.
-        confidence: a measure (see `hf_ngpulm.search.confidence`); the chunks that `return_timestamps` gives then have a
-            `confidence`.
         max_symbols, ilm_weight, blank_scoring, pruning, merging, length_normalization: as for `hf_ngpulm.TransducerDecoder`.
         score_eos, aes_steps, aes_beta, aes_gamma, engine: the same.
 
     `return_timestamps="word"` or `"char"` gives times from the frames at which tokens were emitted ("char": single tokens).
-
-    Raises:
-        ValueError: lists for another number of recordings, a weight without an LM, settings out of range.
-        TokenizerMismatchError: the LM was made for another tokenizer.
     """
 
     serves = staticmethod(is_transducer)
-    settings = (
-        "lm", "lm_weight", "phrases", "phrase_weight", "num_beams", "strategy", "num_return_sequences", "confidence",
-        "max_symbols", "ilm_weight", "blank_scoring", "pruning", "merging", "length_normalization", "score_eos", "aes_steps",
-        "aes_beta", "aes_gamma", "engine",
-    )  # fmt: skip
+    settings = (*NGramPipeline.settings, *settings_of(TransducerOptions))
     reasons = ("lm", "phrases", "num_beams", "strategy", "confidence")
     of_an_lm = frozenset({"lm_weight", "blank_scoring", "score_eos"})
     shared_with_generation = ("num_beams", "num_return_sequences")
@@ -69,9 +50,4 @@ class TransducerNGramPipeline(NGramPipeline):
             raise ValueError(
                 f"{', '.join(idle)}: settings of generate, which {'=, '.join(self.reasons)}= replace; leave them out"
             )
-        attention_mask = model_inputs.pop("attention_mask", None)
-        features = model_inputs.pop(self.model.main_input_name)
-        return transducer_of(self.model).encode(features, attention_mask, **for_encoder)
-
-    def _decode(self, decoder: TransducerDecoder, frames: Tensor, lengths: Tensor | None) -> list[list[Hypothesis]]:
-        return decoder.decode(frames, lengths)
+        return super()._frames(model_inputs, **for_encoder)

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..audio.resampling import HIGHEST_RATE, LOWEST_RATE
 from .limits import Limits
 
 ENCODINGS: dict[str, np.dtype] = {"float32": np.dtype("<f4"), "int16": np.dtype("<i2")}
 MOST_WEIGHT = 100.0
+LOWEST_RATE, HIGHEST_RATE = 4_000, 192_000  # hertz
 
 
 class ProtocolError(ValueError):

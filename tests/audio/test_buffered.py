@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCTC, AutoProcessor, Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2ForCTC
 
 from hf_ngpulm.audio.buffered import BufferedEncoder
-from hf_ngpulm.audio.recognizer import _encode
 from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.pipelines.families import encoded
 
 DEMO = bundled("examples/speech/harbour")
 
@@ -30,6 +30,9 @@ class Sums:
         if self.padded:
             return -(-lengths // self.stride)
         return torch.where(lengths < self.width, 0, (lengths - self.width) // self.stride + 1)
+
+    def __call__(self, input_values, attention_mask):
+        return SimpleNamespace(logits=self.encode(input_values, attention_mask)[0])
 
     def encode(self, samples, mask):
         lengths = self._get_feat_extract_output_lengths(mask.sum(1))
@@ -84,7 +87,7 @@ def test_frames_that_hear_little_are_those_of_whole_recordings(stride, width, pa
     width = min(width, stride) if padded else width
     model, generator = Sums(stride, width, padded), np.random.default_rng(seed)
     chunk, left, right = (frames * stride / Raw.sampling_rate for frames in cut)
-    encoder = BufferedEncoder(model, Raw(), model.encode, chunk, left, right)
+    encoder = BufferedEncoder(model, Raw(), chunk, left, right)
     assert (encoder.stride, encoder.chunk, encoder.left, encoder.right) == (stride, *cut)
     audio = [generator.integers(1, 1000, length).astype(np.float32) for length in lengths]
     found = in_pieces(encoder, audio, lambda: int(generator.integers(0, 40)))
@@ -96,7 +99,7 @@ def test_frames_that_hear_little_are_those_of_whole_recordings(stride, width, pa
 
 def test_what_is_kept_of_a_long_recording_is_bounded():
     model = Sums(4, 4, True)
-    encoder = BufferedEncoder(model, Raw(), model.encode, 0.4, 0.8, 0.4)
+    encoder = BufferedEncoder(model, Raw(), 0.4, 0.8, 0.4)
     encoder.open(0)
     for _ in range(300):
         encoder.audio[0].append(np.ones(7, dtype=np.float32))
@@ -128,14 +131,13 @@ def parakeet():
 def test_windows_that_cover_all_give_the_frames_of_whole_recordings(make):
     """Together in a batch; by models without a mask they are encoded apart, since padding would be heard."""
     model, extractor = make()
-    encode = _encode(model)
-    encoder = BufferedEncoder(model, extractor, encode, 0.3, 10, 10)
+    encoder = BufferedEncoder(model, extractor, 0.3, 10, 10)
     generator = np.random.default_rng(0)
     audio = [(0.1 * generator.standard_normal(length)).astype(np.float32) for length in (9000, 12800, 15999, 16000, 4000)]
     found = in_pieces(encoder, audio, lambda: 4000)
     for samples, ours in zip(audio, found):
         inputs = extractor([samples], sampling_rate=16000, return_tensors="pt")
-        (theirs,), lengths = encode(inputs[model.main_input_name], inputs.get("attention_mask"))
+        (theirs,), lengths = encoded(model, inputs[model.main_input_name], inputs.get("attention_mask"))
         theirs = theirs if lengths is None else theirs[: int(lengths[0])]
         torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=0)
 
@@ -146,20 +148,20 @@ def test_a_window_doesnt_hear_its_neighbours():
     model, extractor = parakeet()
     generator = np.random.default_rng(1)
     audio = [(0.1 * generator.standard_normal(length)).astype(np.float32) for length in (40000, 9000, 25000)]
-    together = in_pieces(BufferedEncoder(model, extractor, _encode(model), 0.64, 0.64, 0.32), audio, lambda: 7000)
+    together = in_pieces(BufferedEncoder(model, extractor, 0.64, 0.64, 0.32), audio, lambda: 7000)
     for samples, ours in zip(audio, together):
-        (alone,) = in_pieces(BufferedEncoder(model, extractor, _encode(model), 0.64, 0.64, 0.32), [samples], lambda: 3000)
+        (alone,) = in_pieces(BufferedEncoder(model, extractor, 0.64, 0.64, 0.32), [samples], lambda: 3000)
         torch.testing.assert_close(ours, alone, atol=2e-4, rtol=0)
 
 
 def test_models_that_cannot_be_cut():
     model = SimpleNamespace(main_input_name="input_values", device="cpu", dtype=torch.float32)
     with pytest.raises(ValueError, match="can't tell how many frames"):
-        BufferedEncoder(model, Raw(), lambda *_: None, 1.0, 1.0, 1.0)
+        BufferedEncoder(model, Raw(), 1.0, 1.0, 1.0)
     model = Sums(4, 4, True)
     for cut in ((0, 1, 1), (-1, 1, 1), (1, 1, 1e9)):
         with pytest.raises(ValueError, match="_seconds should be from 0 to 600"):
-            BufferedEncoder(model, Raw(), model.encode, *cut)
+            BufferedEncoder(model, Raw(), *cut)
     for cut in ((1, float("nan"), 1), ("1", 1, 1)):
         with pytest.raises(ValueError, match="_seconds should be a finite number"):
-            BufferedEncoder(model, Raw(), model.encode, *cut)
+            BufferedEncoder(model, Raw(), *cut)

@@ -16,8 +16,8 @@ from transformers import AutoModelForCTC, AutoProcessor
 from hf_ngpulm import CTCDecoder, NGramLM, StreamError, TransducerDecoder
 from hf_ngpulm.audio import StreamingRecognizer
 from hf_ngpulm.audio.files import read_audio
-from hf_ngpulm.audio.recognizer import _encode
 from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.pipelines.families import encoded
 
 DEMO = bundled("examples/speech/harbour")
 COVERING = {"chunk_seconds": 0.64, "left_seconds": 30, "right_seconds": 30}
@@ -49,7 +49,7 @@ def said(recognizer, audio, size=3000):
 def offline(decoder, model, processor, audio):
     inputs = processor.feature_extractor(audio, sampling_rate=16000, return_tensors="pt", padding=True)
     decode = decoder if isinstance(decoder, CTCDecoder) else decoder.decode
-    return decode(*_encode(model)(inputs["input_features"], inputs["attention_mask"]))
+    return decode(*encoded(model, inputs["input_features"], inputs["attention_mask"]))
 
 
 @pytest.mark.parametrize("search", [{}, {"num_beams": 4, "num_return_sequences": 2}])

@@ -39,7 +39,7 @@ def test_tune_and_decode_with_what_was_found(saved, tmp_path, capsys):
         best["wer"], 6
     )
     made = pipeline("automatic-speech-recognition", model=MODEL, lm=saved, device="cpu")
-    assert made._forward_params["ngram_decoder"].num_beams == 4
+    assert made._forward_params["ngram_decoder"].options.num_beams == 4
     assert made._forward_params["ngram_decoder"].fusion.weight == best["lm_weight"]
     # What was tuned before plays no part in the next tuning, and stands beside it.
     assert run([*arguments[:-4], "--device", "cpu", "--weights", "0.4,0.8", "--refine", "0", "--save"]) == 0

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from hf_ngpulm.audio import sources
-from hf_ngpulm.audio.files import read_audio
-from hf_ngpulm.audio.sources import file_pieces
+from hf_ngpulm.audio import files
+from hf_ngpulm.audio.files import file_pieces, read_audio
 from hf_ngpulm.cli.app import run
 from hf_ngpulm.cli.models import phrases_and_entities, read_phrases
 from hf_ngpulm.common.bundled import bundled
@@ -70,8 +69,8 @@ def test_files_are_read_in_pieces(tmp_path, monkeypatch):
         slept.append(seconds)
         now[0] += seconds
 
-    monkeypatch.setattr(sources.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(sources.time, "sleep", sleep)
+    monkeypatch.setattr(files.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(files.time, "sleep", sleep)
     for _ in file_pieces(tmp_path / "stereo.wav", 16000, seconds=0.25, in_real_time=True):
         now[0] += 0.05  # what decoding takes
     assert slept == pytest.approx([0.25, 0.2, 0.2, 0.2])

@@ -101,7 +101,7 @@ def test_in_a_pipeline(saved, recogniser, caplog, monkeypatch):
     assert asr(audio, num_beams=1)["text"] == expected(lm_weight=0.5)
     assert asr(audio, lm_weight=0.3, num_beams=8)["text"] == expected(lm_weight=0.3, num_beams=8, beta=0.0)
     assert asr(audio, return_timestamps="word")["chunks"]
-    assert CTCDecoder(recogniser["tokenizer"], lm, num_beams=8).beta == 0.0  # words have a bonus already
+    assert CTCDecoder(recogniser["tokenizer"], lm, num_beams=8).options.beta == 0.0  # words have a bonus already
 
 
 def test_with_a_decoder_of_pyctcdecode_beside(saved, recogniser, labels, caplog):
@@ -327,7 +327,7 @@ def test_composed_on_the_fly(repo, attrs, closed, outputs, tokenizer, tmp_path):
     )
     lazy.save_pretrained(tmp_path / "saved")
     lms = (static, lazy, NGramLM.from_pretrained(tmp_path / "saved"))
-    assert [lm.lazy for lm in lms] == [False, True, True]
+    assert [lm.is_lazy for lm in lms] == [False, True, True]
     assert lazy.config.defaults == static.config.defaults == lms[2].config.defaults
     rows = torch.randint(0, static.vocab_size, (8, 12), generator=torch.Generator().manual_seed(0))
     for lm in lms[1:]:

@@ -228,7 +228,7 @@ def test_graphs_go_by_what_was_tuned_for_them():
     expected = GraphDecoder(processor, lm, 1.3, max_active=8, beta=1.0, phrases=phrases, discount=2.5)
     for decoder in (own, StreamingRecognizer(model, processor, lm=lm, phrases=phrases).decoder.decoder):
         assert isinstance(decoder, GraphDecoder) and decoder.contexts.discount == 2.5
-        assert (decoder.max_active, decoder.beta, decoder.fusion.weight) == (8, 1.0, 1.3)
+        assert (decoder.options.max_active, decoder.options.beta, decoder.fusion.weight) == (8, 1.0, 1.3)
     logits = torch.randn(2, 30, 257, generator=torch.Generator().manual_seed(3))
     assert own(logits) == expected(logits)
     made = {"tokenizer": processor.tokenizer, "feature_extractor": processor.feature_extractor}
@@ -241,7 +241,7 @@ def test_graphs_go_by_what_was_tuned_for_them():
     assert [best.score for (best,) in found(logits)] == [best.score for (best,) in expected(logits)]
     # Who asks for another search, or can't search graphs, isn't told of it.
     beam = CTCDecoder(processor, lm=lm, model=model)
-    assert (beam.num_beams, beam.fusion.weight) == (1, 0.5)
+    assert (beam.options.num_beams, beam.fusion.weight) == (1, 0.5)
     assert isinstance(made_by(num_beams=4), CTCDecoder) and made_by(num_beams=4).fusion.weight == 0.5
     lm.remember(tuned(model, {"lm_weight": 0.9, "num_beams": 4}))
     assert GraphDecoder(processor, lm, model=model).fusion.weight == 1.3

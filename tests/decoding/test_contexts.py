@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -86,7 +87,7 @@ def test_each_stream_has_its_own(kind, with_lm, tokenizer, lm, seed):
 def greedy_by_hand(decoder, frames, switch, contexts, tokenizer):
     """CTC and RNN-T, frame by frame, with other phrases from one frame on: slow, and told in the order in which it happens."""
     boosters = [PhraseBooster([] if context is None else context, tokenizer) for context in contexts]
-    fusion = decoder.fusion if isinstance(decoder, CTCDecoder) else decoder.search.fusion
+    fusion = decoder.fusion
     lm, weight, phrase_weight = fusion.models[0], fusion.weight, fusion.phrase_weight
     lm_state, booster, state = lm.initial_states(1), boosters[0], boosters[0].initial_states(1)
     tokens, earned = [], 0.0
@@ -120,7 +121,7 @@ def greedy_by_hand(decoder, frames, switch, contexts, tokenizer):
                     take(label)
             before = label
             continue
-        for _ in range(decoder.search.settings.max_symbols):
+        for _ in range(decoder.settings.max_symbols):
             logits = decoder.model.join(frame, prediction[0])
             if int(logits.argmax()) == BLANK:
                 break
@@ -155,7 +156,7 @@ def test_hypotheses_are_worth_their_parts_after_a_switch(kind, tokenizer, lm, se
     """And what the phrases earned is what the plain automata say of the tokens before the switch and after it."""
     decoder, size = make(kind, tokenizer, lm, **({"num_return_sequences": 3} if "greedy" not in kind else {}))
     if "ctc" not in kind:
-        decoder.search.settings = decoder.search.settings._replace(blank_aware=False)
+        decoder.options = replace(decoder.options, blank_scoring="none")
     frames = frames_of(1, 12, size, seed)[0]
     streams = StreamingDecoder(decoder, max_streams=1)
     sid = streams.open(phrases=["a", "the", "to"])

@@ -296,17 +296,6 @@ def test_contexts_are_found_again_by_what_is_in_them(tokenizer, lm):
     assert decoder.with_phrases(PHRASES, 3.0).phrases is not decoder.with_phrases(PHRASES).phrases is first
 
 
-def test_a_bonus_for_words(tokenizer, lm):
-    logits = random_logits(2, 60)
-    found = GraphDecoder(tokenizer, lm, 0.5, beta=3.0, beta_per="word")(logits)
-    for (best,) in found:
-        words = sum(piece.startswith("▁") for piece in tokenizer.convert_ids_to_tokens(best.token_ids))
-        ids = torch.tensor([best.token_ids])
-        lm_score = float(lm.score_sequences(ids))
-        assert best.score == pytest.approx(best.acoustic_score + 0.5 * lm_score + 3.0 * words, abs=1e-3)
-    assert found != GraphDecoder(tokenizer, lm, 0.5, beta=3.0)(logits)
-
-
 @pytest.mark.parametrize(
     "arguments, words",
     [
@@ -316,7 +305,6 @@ def test_a_bonus_for_words(tokenizer, lm):
         ({"blank_threshold": 1.5}, "blank_threshold"),
         ({"frame_seconds": -1.0}, "frame_seconds"),
         ({"confidence": "sure"}, "confidence"),
-        ({"beta_per": "character"}, "beta_per"),
         ({"discount": -1.0}, "discount should be at least 0"),
         ({"phrases": [("alarm", -1.0)]}, "a discount should be at least 0, that of 'alarm'"),
         ({"phrases": [""]}, "empty"),

@@ -253,7 +253,10 @@ def test_commands(folders, capsys):
         load_streaming(CTC, "cpu", Decoding(tuned_one, lm_weight=weight), Chunks()) for weight in (None, 0.1)
     ]  # serve's, too
     decoders = [recognizer.decoder.decoder for recognizer in recognizers]
-    assert [(decoder.fusion.weight, decoder.num_beams, decoder.beta) for decoder in decoders] == [(1.7, 4, 4.5), (0.1, 1, None)]
+    assert [(decoder.fusion.weight, decoder.options.num_beams, decoder.options.beta) for decoder in decoders] == [
+        (1.7, 4, 4.5),
+        (0.1, 1, None),
+    ]
     tuned_text = printed(*stream, tuned_one)["text"]
     assert tuned_text == printed(*transcribe, tuned_one)["text"] != printed(*stream, plain_one)["text"]
 

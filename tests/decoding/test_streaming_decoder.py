@@ -12,6 +12,7 @@ from transformers import AutoProcessor
 
 from hf_ngpulm import CTCDecoder, Hypothesis, NGramLM, StreamError, StreamingDecoder, TransducerDecoder
 from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.decoding.hypotheses import Writing
 from hf_ngpulm.decoding.partials import Spoken, Transcript
 from hf_ngpulm.text.words import WordSplitter
 
@@ -251,7 +252,7 @@ def test_texts_are_those_of_all_tokens():
         tokenizer("now call the station and give my wife a ring " * 20, add_special_tokens=False).input_ids,
         torch.randint(0, len(tokenizer), (300,), generator=torch.Generator().manual_seed(0)).tolist(),
     ):
-        transcript = Transcript(splitter, None, False)
+        transcript = Transcript(Writing(splitter, None, False))
         read.clear()
         for first in range(0, len(ids) - 3, 3):
             transcript.extend(ids[first : first + 3], [0] * 3, [1] * 3, [1.0] * 3)
@@ -261,7 +262,7 @@ def test_texts_are_those_of_all_tokens():
         assert sum(read) < 60 * len(ids)  # not its square
     assert transcript.text(5, []) == tokenizer.decode(ids[:5], group_tokens=False)
     nothing = Spoken(*(torch.zeros(0).numpy() for _ in range(4)))
-    assert isinstance(transcript.hypothesis(3, nothing, 9, 0.0), Hypothesis)
+    assert isinstance(transcript.hypothesis(3, nothing, 9, (0.0, 0.0, 0.0, 0.0)), Hypothesis)
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])

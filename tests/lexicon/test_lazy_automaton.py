@@ -105,7 +105,7 @@ def test_parts_in_a_pool_with_others(monkeypatch):
     others = [random_words(range(2, 14), seed=seed)[0] for seed in (1, 2)]
     pool = AutomatonPool(static.vocab_size, torch.device("cpu"))
     pool.add("first", others[0])
-    lazy.automaton.lie_in(pool)
+    lazy.automaton.join_pool(pool)
     search = LazySearch(pool, [lazy.automaton])
     pool.add("second", others[1])
     pooled = search.copies[0]

@@ -122,8 +122,8 @@ def test_weights_per_row(tokenizer, lm):
 
 def settings_of(decoder):
     if isinstance(decoder, CTCDecoder):
-        return decoder.num_beams
-    return decoder.search.settings, decoder.model.durations
+        return decoder.options.num_beams
+    return decoder.settings, decoder.model.durations
 
 
 def test_the_blank_and_other_classes_pay_nothing_for_phrases(tokenizer):

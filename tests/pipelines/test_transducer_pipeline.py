@@ -10,9 +10,8 @@ import torch
 from tiny_transducers import FAMILIES, demo_transducer
 from transformers import AutomaticSpeechRecognitionPipeline, pipeline
 
-from hf_ngpulm import CTCNGramPipeline, NGramLM, TokenizerMismatchError, TransducerDecoder, TransducerNGramPipeline
+from hf_ngpulm import NGramLM, TokenizerMismatchError, TransducerDecoder, TransducerNGramPipeline
 from hf_ngpulm.common.bundled import bundled
-from hf_ngpulm.pipelines.base import OF_SOME_DECODER
 
 DEMO = bundled("examples/speech/harbour")
 TASK = "automatic-speech-recognition"
@@ -161,11 +160,6 @@ def test_settings_of_the_encoder_reach_it(parts, lm, audios, monkeypatch):
     assert seen == [(torch.tensor([2]), 3)]
     with pytest.raises(ValueError, match="max_new_tokens: settings of generate"):
         asr(audios[0].copy(), generate_kwargs={"max_new_tokens": 5})
-
-
-def test_every_setting_of_a_decoder_is_known_to_all_pipelines():
-    for family in (TransducerNGramPipeline, CTCNGramPipeline):
-        assert set(family.settings) - set(family.shared_with_generation) <= OF_SOME_DECODER
 
 
 def test_wrong_uses(parts, lm, audios):

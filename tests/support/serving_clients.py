@@ -12,7 +12,7 @@ import numpy as np
 import soxr
 from aiohttp import ClientSession, WSMsgType, web
 
-from hf_ngpulm.audio.resampling import Resampler
+from hf_ngpulm.audio.files import Resampler
 from hf_ngpulm.serving import make_app
 
 HELLO = {"type": "hello", "sample_rate": 16000, "encoding": "float32"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,14 +10,10 @@ from torch import Tensor
 
 from ...common.batches import Outputs, checked_lengths, tensor_of
 from ...errors import InvalidLogitsError
-from ...phrases import Booster
+from ..decoder import refuse_broken
 from ..hypotheses import Hypothesis
-from ..partials import Spoken, Transcript
 from .ctc import CTCSlots, confidences_of
 from .session import Follower
-
-# Makes of phrases what a row follows, and says with what weight.
-ContextOf = Callable[[int, Any], tuple[Booster | None, float]]
 
 
 class BlockStream:
@@ -30,20 +25,14 @@ class BlockStream:
 
     Args:
         slots: the search, a slot for each row.
-        context_of: of the decoder.
     """
 
-    def __init__(self, slots: CTCSlots, context_of: ContextOf) -> None:
+    def __init__(self, slots: CTCSlots) -> None:
         self.slots, self.decoder = slots, slots.decoder
         self.batch_size = len(slots.frames)
         self.device = slots.models.states.device
-        self._context_of = context_of
-        self._follower = Follower(self.decoder.fusion, slots)
+        self._follower = Follower(slots)
         self._rows = np.arange(self.batch_size)
-        self._transcripts = [
-            Transcript(self.decoder.splitter, self.decoder.frame_seconds, self.decoder.confidence is not None)
-            for _ in range(self.batch_size)
-        ]
 
     @property
     def frames(self) -> list[int]:
@@ -64,11 +53,7 @@ class BlockStream:
         """
         if not 0 <= row < self.batch_size:
             raise ValueError(f"row should lie in 0..{self.batch_size - 1}, got {row!r}")
-        booster, weight = self._context_of(row, phrases)
-        if booster is None and not self.slots.has_phrases:
-            return
-        is_empty = (self.slots.history.sizes[row] == 0) & (not self._transcripts[row].ids)
-        self._follower.follow(np.array([row]), [booster], torch.tensor([weight]), is_empty[None])
+        self._follower.follow(np.array([row]), [self.decoder.followed(phrases, *self.decoder.fused_with(row))])
 
     def add(self, logits: Outputs, lengths: Outputs | None = None) -> None:
         """Decode more frames.
@@ -105,41 +90,24 @@ class BlockStream:
     def _search(self, logits: Tensor, lengths: Tensor) -> None:
         slots, everything = self.slots, slice(None)
         found = slots.search(everything, slots.models, logits, lengths)
-        refuse_broken(found.bad_frames)
-        confidences = confidences_of(logits, lengths, self.decoder.confidence)
+        refuse_broken(found[-1].bad_frames)
+        confidences = confidences_of(logits, lengths, self.decoder.options.confidence)
         counts = lengths.cpu().numpy()
         slots.accept(self._rows, everything, found, counts, confidences)
         slots.frames += counts
-        common, spoken = slots.history.hand_over(self._rows, slots.live())
-        columns = [column.tolist() for column in spoken]
-        first = 0
-        for transcript, count in zip(self._transcripts, common.tolist()):
-            if count:
-                transcript.extend(*(column[first : first + count] for column in columns))
-                first += count
+        slots.put_aside(self._rows)
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """Return for each row up to `num_return_sequences` hypotheses, the best one first, as if its utterance ended here."""
-        return self._ranked(self.decoder.score_eos, self.decoder.num_return_sequences)
+        options = self.decoder.options
+        return self._ranked(options.score_eos, options.num_return_sequences)
 
     def partials(self) -> list[Hypothesis]:
         """Return the best hypothesis of each row so far, where more may come: `</s>` doesn't count."""
         return [best for (best,) in self._ranked(False, 1)]
 
     def _ranked(self, score_eos: bool, most: int) -> list[list[Hypothesis]]:
-        ranked = self.slots.ranked(slice(None), score_eos, most)
-        rows = self._rows.repeat([len(found) for found in ranked])
-        places = np.array([hypothesis.place for found in ranked for hypothesis in found], dtype=np.int64)
-        sizes, tails = self.slots.history.tails_of(rows, places)
-        listed: list[list[Hypothesis]] = []
-        at = 0
-        for transcript, frames, found in zip(self._transcripts, self.frames, ranked):
-            listed.append([])
-            for hypothesis in found:
-                tail = Spoken(*(array[at, : sizes[at]] for array in tails))
-                listed[-1].append(transcript.hypothesis(len(transcript.ids), tail, frames, *hypothesis[1:]))
-                at += 1
-        return listed
+        return self.slots.written(self._rows, self.slots.ranked(slice(None), score_eos, most))
 
 
 def check_logits(logits: Tensor, lengths: Outputs | None, blank_id: int) -> Tensor:
@@ -157,17 +125,3 @@ def check_logits(logits: Tensor, lengths: Outputs | None, blank_id: int) -> Tens
     if blank_id >= classes:
         raise InvalidLogitsError(f"the blank has the id {blank_id}, but the logits have only {classes} classes")
     return checked_lengths(lengths, batch_size, frames, logits.device).to(torch.int32)
-
-
-def refuse_broken(bad_frames: Tensor | np.ndarray) -> None:
-    """Raise for the first row with a bad frame (not -1), before anything of the block is kept.
-
-    Raises:
-        InvalidLogitsError: names it.
-    """
-    for row, frame in enumerate(bad_frames.tolist()):
-        if frame >= 0:
-            raise InvalidLogitsError(
-                f"the logits of row {row} hold NaN or infinity at frame {frame}: the model's output is broken "
-                "(an overflow in half precision, or broken weights or audio)"
-            )

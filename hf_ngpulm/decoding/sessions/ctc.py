@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from ...search.confidence import frame_confidence
 from ...search.ctc_beam import cpu as native_beam
 from ...search.ctc_beam.ranking import prefix_scores, rank, with_joined_texts
 from ...search.ctc_graph import GraphState
-from .history import History
+from ..hypotheses import Hypothesis
 from .session import Found, Slots, Switch, given_back
 
 if TYPE_CHECKING:
@@ -36,45 +36,15 @@ STAY_COST = 3.0
 BLOCK_FRAMES = 256
 
 
-class Searched(NamedTuple):
-    """What a search with several hypotheses has come to, and what happened at each frame."""
-
-    state: Any
-    frames: Any
-
-    @property
-    def bad_frames(self) -> Tensor:
-        """The first broken frame of each row, else -1."""
-        return self.frames.bad_frames
-
-    def of(self, rows: Tensor) -> Searched:
-        """Return that of some rows."""
-        return Searched(*(type(parts)(*(part[rows] for part in parts)) for parts in self))
-
-
-class Labelled(NamedTuple):
-    """The same of greedy search."""
-
-    result: greedy.GreedyLabels
-
-    @property
-    def bad_frames(self) -> Tensor:
-        """The first broken frame of each row, else -1."""
-        return self.result.bad_frames
-
-    def of(self, rows: Tensor) -> Labelled:
-        """Return that of some rows."""
-        return Labelled(type(self.result)(*(part[rows] for part in self.result)))
-
-
 class CTCSlots(Slots):
     """What greedy search and beams have in common."""
 
+    goes_on = True
     block_frames: int | None = None  # that are searched at a time
+    decoder: CTCDecoder | GraphDecoder
 
     def __init__(self, decoder: CTCDecoder | GraphDecoder, models: RowModels, num_beams: int) -> None:
-        super().__init__(models, History(len(models.states), num_beams, goes_on=True))
-        self.decoder = decoder
+        super().__init__(decoder, models, num_beams)
         self.classes: int | None = None
         # Of the confidences of all frames of a slot's utterance.
         self.sums = np.zeros(len(models.states))
@@ -99,40 +69,34 @@ class CTCSlots(Slots):
         everything = np.array_equal(slots, np.arange(len(self.frames)))
         rows = slice(None) if everything else torch.from_numpy(slots).to(logits.device)
         models = self.models if everything else self.models.of(rows)
-        confidences = confidences_of(logits, torch.from_numpy(lengths), self.decoder.confidence)
+        confidences = confidences_of(logits, torch.from_numpy(lengths), self.decoder.options.confidence)
         found = self.search(rows, models, logits, torch.from_numpy(lengths).to(logits.device))
-        bad_frames = found.bad_frames.cpu().numpy()
+        bad_frames = found[-1].bad_frames.cpu().numpy()
         good = bad_frames < 0
         kept = slots, lengths, confidences
         if not good.all():  # slots with a broken frame stay as they were
             kept = slots[good], lengths[good], confidences[good]
-            found = found.of(torch.from_numpy(np.flatnonzero(good)).to(logits.device))
+            places = torch.from_numpy(np.flatnonzero(good)).to(logits.device)
+            found = tuple(type(parts)(*(part[places] for part in parts)) for parts in found)
             rows = torch.from_numpy(kept[0]).to(logits.device)
         self.accept(kept[0], rows, found, *kept[1:])
         self.frames[slots] += np.where(good, lengths, 0)
         return np.where(good, -1, self.frames[slots] + bad_frames)
 
     @abstractmethod
-    def search(self, rows: Tensor | slice, models: RowModels, logits: Tensor, lengths: Tensor) -> Any:
-        """Decode frames `[N, T, C]` of some slots, of which nothing changes yet; returns what `accept` takes."""
+    def search(self, rows: Tensor | slice, models: RowModels, logits: Tensor, lengths: Tensor) -> tuple[Any, ...]:
+        """Decode frames `[N, T, C]` of some slots, of which nothing changes yet.
+
+        Returns:
+            What `accept` takes: where the search stands, if that is kept by itself, and what happened, `bad_frames` with it.
+        """
 
     @abstractmethod
     def accept(self, slots: np.ndarray, rows: Tensor | slice, found: Any, lengths: np.ndarray, confidences: np.ndarray) -> None:
         """Keep what some slots have come to, and with it what their hypotheses consist of now."""
 
-    @abstractmethod
-    def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
-        """Return the best hypotheses of some slots as if their utterances ended here, the best one first.
-
-        Args:
-            score_eos: whether `</s>` counts.
-            most: how many of each slot, at most; they differ in their tokens.
-        """
-
-    def finish(self, slot: int) -> list[Found]:
-        decoder = self.decoder
-        (found,) = self.ranked(slice(slot, slot + 1), decoder.score_eos, decoder.num_return_sequences)
-        return [hypothesis for hypothesis in found if hypothesis.score > -np.inf]
+    def finish(self, slot: int) -> list[Hypothesis]:
+        return [hypothesis for hypothesis in super().finish(slot) if hypothesis.score > -np.inf]
 
 
 class GreedySlots(CTCSlots):
@@ -153,7 +117,7 @@ class GreedySlots(CTCSlots):
 
     def switch(self, slots: np.ndarray, contexts: Switch) -> None:
         rows = torch.from_numpy(slots).to(self.states.device)
-        self.lm_scores[rows, -1] += given_back(self.models, rows, self.states[rows, None], self.decoder.engine)[:, 0]
+        self.lm_scores[rows, -1] += given_back(self.models, rows, self.states[rows, None], self.decoder.options.engine)[:, 0]
         self.states[rows, -1] = contexts.states[:, 0].to(self.states.device)
         super().switch(slots, contexts)
 
@@ -164,13 +128,15 @@ class GreedySlots(CTCSlots):
         self.acoustic_scores[slot] = 0.0
         self.lm_scores[slot] = 0.0
 
-    def search(self, rows: Tensor | slice, models: RowModels, logits: Tensor, lengths: Tensor) -> Labelled:
-        return Labelled(label_frames(self.decoder, models, self.states[rows], self.before[rows], logits, lengths))
+    def search(
+        self, rows: Tensor | slice, models: RowModels, logits: Tensor, lengths: Tensor
+    ) -> tuple[greedy.GreedyLabels, ...]:
+        return (label_frames(self.decoder, models, self.states[rows], self.before[rows], logits, lengths),)
 
     def accept(
-        self, slots: np.ndarray, rows: Tensor | slice, found: Labelled, lengths: np.ndarray, confidences: np.ndarray
+        self, slots: np.ndarray, rows: Tensor | slice, found: tuple[Any, ...], lengths: np.ndarray, confidences: np.ndarray
     ) -> None:
-        result = found.result
+        (result,) = found
         self.states[rows], self.before[rows] = result.states, result.before
         self.acoustic_scores[rows] += result.acoustic_scores
         self.lm_scores[rows] += result.lm_scores
@@ -181,7 +147,7 @@ class GreedySlots(CTCSlots):
     def live(self) -> np.ndarray:
         return np.ones((len(self.frames), 1), dtype=np.bool_)
 
-    def goes_on(self, slots: np.ndarray) -> np.ndarray:
+    def still_open(self, slots: np.ndarray) -> np.ndarray:
         return self.last[slots] != self.decoder.blank_id
 
     def scores(self) -> Tensor:
@@ -192,9 +158,9 @@ class GreedySlots(CTCSlots):
 
     def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
         given = (self.scores()[rows, None], self.lm_scores[rows, None], self.states[rows, None])
-        scores, of_lms, of_phrases = self.models.of(rows).at_end(*given, False, self.decoder.engine)
+        scores, of_lms, of_phrases = self.models.of(rows).at_end(*given, False, self.decoder.options.engine)
         columns = torch.stack([scores[:, 0], self.acoustic_scores[rows], of_lms[:, 0], of_phrases[:, 0]], 1)
-        return [[Found(0, *values)] for values in columns.tolist()]
+        return [[Found(0, values)] for values in columns.tolist()]
 
 
 class FramesSlots(CTCSlots, Generic[State]):
@@ -225,7 +191,7 @@ class FramesSlots(CTCSlots, Generic[State]):
 
     def switch(self, slots: np.ndarray, contexts: Switch) -> None:
         state, rows = self.state, torch.from_numpy(slots).to(self.state.fused.device)
-        back = given_back(self.models, rows, state.lm_states[rows], self.decoder.engine)
+        back = given_back(self.models, rows, state.lm_states[rows], self.decoder.options.engine)
         state.lm_scores[rows, :, -1] += back
         self.add_fused(rows, self.models.weights[rows, -1:] * back)
         state.lm_states[rows, :, -1] = contexts.states.to(state.lm_states.device)
@@ -240,19 +206,20 @@ class FramesSlots(CTCSlots, Generic[State]):
         for part, new in zip(self.state, self.initial(self.models.states[slot : slot + 1])):
             part[slot] = new[0]
 
-    def search(self, rows: Tensor | slice, models: RowModels, logits: Tensor, lengths: Tensor) -> Searched:
+    def search(self, rows: Tensor | slice, models: RowModels, logits: Tensor, lengths: Tensor) -> tuple[State, Any]:
         state = type(self.state)(*(part[rows] for part in self.state))
-        return Searched(*self.search_frames(rows, models, state, logits, lengths))
+        return self.search_frames(rows, models, state, logits, lengths)
 
     def accept(
-        self, slots: np.ndarray, rows: Tensor | slice, found: Searched, lengths: np.ndarray, confidences: np.ndarray
+        self, slots: np.ndarray, rows: Tensor | slice, found: tuple[Any, ...], lengths: np.ndarray, confidences: np.ndarray
     ) -> None:
+        state, frames = found
         if isinstance(rows, slice):
-            self.state = found.state
+            self.state = state
         else:
-            for part, new in zip(self.state, found.state):
+            for part, new in zip(self.state, state):
                 part[rows] = new
-        links, labels = found.frames.links.cpu().numpy(), found.frames.labels.cpu().numpy()
+        links, labels = frames.links.cpu().numpy(), frames.labels.cpu().numpy()
         self.history.follow_frames(slots, links, labels, lengths, self.frames, self.sums, confidences, self.live())
 
 
@@ -260,7 +227,7 @@ class BeamSlots(FramesSlots[beam.BeamState]):
     decoder: CTCDecoder
 
     def __init__(self, decoder: CTCDecoder, models: RowModels) -> None:
-        super().__init__(decoder, models, decoder.num_beams)
+        super().__init__(decoder, models, decoder.options.num_beams)
 
     def initial(self, states: Tensor) -> beam.BeamState:
         return beam.initial_state(self.num_beams, states)
@@ -268,11 +235,10 @@ class BeamSlots(FramesSlots[beam.BeamState]):
     def search_frames(
         self, rows: Tensor | slice, models: RowModels, state: beam.BeamState, logits: Tensor, lengths: Tensor
     ) -> tuple[beam.BeamState, beam.BeamFrames]:
-        bonuses = self.decoder.token_bonuses(models.lm_weights)
-        return search_frames(self.decoder, models, state, logits, lengths, bonuses, unscored(models))
+        return search_frames(self.decoder, models, state, logits, lengths)
 
     def _ended(self, state: beam.BeamState) -> beam.BeamState:
-        return with_joined_texts(state) if self.decoder.merge == "text" else state
+        return with_joined_texts(state) if self.decoder.options.merge == "text" else state
 
     def live(self) -> np.ndarray:
         return (torch.maximum(self.state.blank_scores, self.state.token_scores) > -torch.inf).cpu().numpy()
@@ -284,9 +250,9 @@ class BeamSlots(FramesSlots[beam.BeamState]):
 
     def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
         state = self._ended(beam.BeamState(*(part[rows] for part in self.state)))
-        found = rank(self.models.of(rows), state, most, score_eos, self.decoder.engine)
+        found = rank(self.models.of(rows), state, most, score_eos, self.decoder.options.engine)
         return [
-            [Found(place, *scores) for place, scores in zip(*row) if scores[0] > -np.inf]
+            [Found(*both) for both in zip(*row) if both[1][0] > -np.inf]
             for row in zip(found.places.tolist(), found.scores.tolist())
         ]
 
@@ -305,7 +271,7 @@ def label_frames(
         def search(models: RowModels) -> greedy.GreedyLabels:
             return greedy.ctc_greedy(
                 list(models.tensors), logits, lengths, states, models.weights, STAY_COST * models.lm_weights, before,
-                decoder.blank_id, models.vocab_size, decoder.repeats, decoder.engine,
+                decoder.blank_id, models.vocab_size, decoder.options.repeats, decoder.options.engine,
             )  # fmt: skip
 
         def replay(lazy: LazySearch, found: greedy.GreedyLabels) -> bool:
@@ -331,37 +297,22 @@ def label_frames(
 
 
 def search_frames(
-    decoder: CTCDecoder,
-    models: RowModels,
-    state: beam.BeamState,
-    logits: Tensor,
-    lengths: Tensor,
-    bonuses: Tensor,
-    unscored: Tensor,
+    decoder: CTCDecoder, models: RowModels, state: beam.BeamState, logits: Tensor, lengths: Tensor
 ) -> tuple[beam.BeamState, beam.BeamFrames]:
-    """Go on with a beam search over more frames; `bonuses` and `unscored` as for `hf_ngpulm.search.ctc_beam.ctc_beam`."""
-    if models.lazy is not None and engine_name(decoder.engine, logits.device) == "cpu":
+    """Go on with a beam search over more frames."""
+    options, hashes = decoder.options, decoder.text_hashes(logits.shape[2], logits.device)
+    of_tokens = (decoder.token_bonuses(models.lm_weights), unscored(models), decoder.blank_id, models.vocab_size)
+    thresholds = (options.beam_threshold, options.blank_threshold)
+    if models.lazy is not None and engine_name(options.engine, logits.device) == "cpu":
         return native_beam.ctc_beam(
-            models.tensors, state, logits, lengths, models.weights, bonuses, unscored, decoder.blank_id, models.vocab_size,
-            decoder.beam_threshold, decoder.blank_threshold, decoder.text_hashes(logits.shape[2], logits.device), models.lazy,
+            models.tensors, state, logits, lengths, models.weights, *of_tokens, *thresholds, hashes, models.lazy
         )  # fmt: skip
 
     def search(models: RowModels) -> tuple[beam.BeamState, beam.BeamFrames]:
+        tensors = list(models.tensors)
         return beam.ctc_beam(
-            list(models.tensors),
-            state,
-            logits,
-            lengths,
-            models.weights,
-            bonuses,
-            unscored,
-            decoder.blank_id,
-            models.vocab_size,
-            decoder.beam_threshold,
-            decoder.blank_threshold,
-            decoder.engine,
-            decoder.text_hashes(logits.shape[2], logits.device),
-        )
+            tensors, state, logits, lengths, models.weights, *of_tokens, *thresholds, options.engine, hashes
+        )  # fmt: skip
 
     def replay(lazy: LazySearch, found: tuple[beam.BeamState, beam.BeamFrames]) -> bool:
         return lazy.replay(state.lm_states, found[1].links.cpu().numpy(), found[1].labels.cpu().numpy())

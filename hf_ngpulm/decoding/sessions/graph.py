@@ -23,7 +23,7 @@ class GraphSlots(FramesSlots[GraphState]):
     decoder: GraphDecoder
 
     def __init__(self, decoder: GraphDecoder, models: RowModels) -> None:
-        super().__init__(decoder, models, decoder.max_active)
+        super().__init__(decoder, models, decoder.options.max_active)
         self.bonuses: Tensor | None = None
 
     def place(self, slot: int, models: RowModels) -> None:
@@ -36,12 +36,12 @@ class GraphSlots(FramesSlots[GraphState]):
     def search_frames(
         self, rows: Tensor | slice, models: RowModels, state: GraphState, logits: Tensor, lengths: Tensor
     ) -> tuple[GraphState, GraphFrames]:
-        decoder = self.decoder
+        options = self.decoder.options
         if self.bonuses is None or self.bonuses.shape[1] != logits.shape[2]:
-            self.bonuses = decoder.bonuses(self.models, logits.shape[2])
+            self.bonuses = self.decoder.bonuses(self.models, logits.shape[2])
         return graph_search(
-            models.tensors, state, logits, lengths.to(torch.int32), models.weights, self.bonuses[rows], decoder.blank_id,
-            models.vocab_size, decoder.beam_threshold, decoder.blank_threshold, decoder.engine,
+            models.tensors, state, logits, lengths.to(torch.int32), models.weights, self.bonuses[rows], self.decoder.blank_id,
+            models.vocab_size, options.beam_threshold, options.blank_threshold, options.engine,
         )  # fmt: skip
 
     def add_fused(self, rows: Tensor, more: Tensor) -> None:
@@ -59,12 +59,12 @@ class GraphSlots(FramesSlots[GraphState]):
     def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
         state, models = GraphState(*(part[rows] for part in self.state)), self.models.of(rows)
         given = (state.scores, state.lm_scores, state.lm_states)
-        scores, lm_scores, phrase_scores = models.at_end(*given, score_eos, self.decoder.engine)
+        scores, lm_scores, phrase_scores = models.at_end(*given, score_eos, self.decoder.options.engine)
         # The same tokens may have come to several search states: after a blank, and with the last of them going on.
         scores, places = scores.topk(min(2 * most, scores.shape[1]) if most > 1 else 1, dim=1)
         parts = (state.scores - state.fused, lm_scores, phrase_scores)
         columns = torch.stack([scores, *(part.gather(1, places) for part in parts)], 2).tolist()
-        listed = [[Found(*both) for both in zip(row, *zip(*values))] for row, values in zip(places.tolist(), columns)]
+        listed = [[Found(*both) for both in zip(*row)] for row in zip(places.tolist(), columns)]
         if most == 1:
             return listed
         slots = np.arange(len(self.frames))[rows].repeat(places.shape[1])
@@ -74,7 +74,7 @@ class GraphSlots(FramesSlots[GraphState]):
             n_best: dict[bytes, Found] = {}
             for at, hypothesis in enumerate(found, row * places.shape[1]):
                 tokens = tails.ids[at, : sizes[at]].tobytes()
-                if len(n_best) < most and tokens not in n_best and (hypothesis.score > -np.inf or not n_best):
+                if len(n_best) < most and tokens not in n_best and (hypothesis.scores[0] > -np.inf or not n_best):
                     n_best[tokens] = hypothesis
             distinct.append([*n_best.values()])
         return distinct

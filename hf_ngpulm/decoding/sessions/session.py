@@ -14,17 +14,16 @@ from torch import Tensor
 from ...automaton.tensors import AutomatonTensors
 from ...fusion.fusion import Fusion, RowModels
 from ...phrases import Booster
+from ..hypotheses import Hypothesis
+from ..partials import Spoken, Transcript
 from .history import History
 
 
 class Found(NamedTuple):
-    """A hypothesis of a stream: its place in the beam (-1 for none), and its scores as in `hf_ngpulm.Hypothesis`."""
+    """A hypothesis of a stream: its place in the beam (-1 for none), and its scores as for `Writing.hypothesis`."""
 
     place: int
-    score: float
-    acoustic_score: float
-    lm_score: float
-    phrase_score: float
+    scores: Sequence[float]
 
 
 class Switch(NamedTuple):
@@ -55,15 +54,22 @@ class Slots(ABC):
     """Searches of `S` streams. A slot begins anew with each utterance.
 
     Args:
+        decoder: whose search it is.
         models: what each slot is fused with. Rows may be replaced at any time; an utterance begins with what is there then.
-        history: the hypotheses.
+        num_beams: hypotheses of each slot.
+
+    Attributes:
         frames: int64 `[S]`, frames of each slot's utterance so far.
+        transcripts: of each slot what all hypotheses begin with; the rest of them is in its `history`.
     """
 
-    def __init__(self, models: RowModels, history: History) -> None:
-        self.models = models
-        self.history = history
+    goes_on = False  # whether a last token may go on for more frames
+
+    def __init__(self, decoder: Any, models: RowModels, num_beams: int) -> None:
+        self.decoder, self.models = decoder, models
+        self.history = History(len(models.states), num_beams, self.goes_on)
         self.frames = np.zeros(len(models.states), dtype=np.int64)
+        self.transcripts = [Transcript(decoder.writing) for _ in self.frames]
 
     @property
     def has_phrases(self) -> bool:
@@ -102,6 +108,38 @@ class Slots(ABC):
         """Begin an utterance."""
         self.frames[slot] = 0
         self.history.begin(slot)
+        self.transcripts[slot] = Transcript(self.decoder.writing)
+
+    def put_aside(self, slots: np.ndarray) -> None:
+        """Move what all hypotheses of some slots begin with from their history to their transcripts."""
+        counts, spoken = self.history.hand_over(slots, self.live())
+        columns = [column.tolist() for column in spoken]
+        first = 0
+        for slot, count in zip(slots.tolist(), counts.tolist()):
+            if count:
+                self.transcripts[slot].extend(*(column[first : first + count] for column in columns))
+                first += count
+
+    def is_empty(self, slots: np.ndarray) -> np.ndarray:
+        """Return which hypotheses of some slots have no token, bool `[N, K]`."""
+        handed = np.array([bool(self.transcripts[slot].ids) for slot in slots.tolist()])
+        return (self.history.sizes[slots] == 0) & ~handed[:, None]
+
+    def written(self, slots: np.ndarray, ranked: list[list[Found]]) -> list[list[Hypothesis]]:
+        """Return the hypotheses that were found in each of some slots."""
+        rows = slots.repeat([len(found) for found in ranked])
+        places = np.array([hypothesis.place for found in ranked for hypothesis in found], dtype=np.int64)
+        sizes, tails = self.history.tails_of(rows, places.clip(min=0))
+        sizes[places < 0] = 0
+        tails_of = iter(Spoken(*(array[at, :size] for array in tails)) for at, size in enumerate(sizes.tolist()))
+        hypotheses: list[list[Hypothesis]] = []
+        for slot, found in zip(slots.tolist(), ranked):
+            transcript, frames = self.transcripts[slot], int(self.frames[slot])
+            hypotheses.append([
+                transcript.hypothesis(len(transcript.ids) if place >= 0 else 0, next(tails_of), frames, scores)
+                for place, scores in found
+            ])  # fmt: skip
+        return hypotheses
 
     @abstractmethod
     def refusal(self, chunk: Tensor) -> str | None:
@@ -125,10 +163,21 @@ class Slots(ABC):
         """Return the place of the best hypothesis of each of some slots, and its score, as long as more frames may come."""
 
     @abstractmethod
-    def finish(self, slot: int) -> list[Found]:
-        """End the utterance of a slot; its hypotheses, the best one first."""
+    def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
+        """Return the best hypotheses of some slots as if their utterances ended here, the best one first.
 
-    def goes_on(self, slots: np.ndarray) -> np.ndarray:
+        Args:
+            score_eos: whether `</s>` counts.
+            most: how many of each slot, at most; they differ in their tokens.
+        """
+
+    def finish(self, slot: int) -> list[Hypothesis]:
+        """End the utterance of a slot; its hypotheses, the best one first."""
+        options = self.decoder.options
+        ranked = self.ranked(slice(slot, slot + 1), options.score_eos, options.num_return_sequences)
+        return self.written(np.array([slot]), ranked)[0]
+
+    def still_open(self, slots: np.ndarray) -> np.ndarray:
         """Return whether the last token of a slot's only hypothesis may go on, bool `[N]`."""
         return np.zeros(len(slots), dtype=np.bool_)
 
@@ -138,18 +187,13 @@ class Slots(ABC):
 
 
 class Follower:
-    """The phrases that slots have switched to: they stay in the pools of a fusion as long as they are followed.
+    """The phrases that slots have switched to: they stay in the pools of the decoder's fusion as long as they are followed."""
 
-    Args:
-        fusion: of the decoder.
-        slots: the search.
-    """
-
-    def __init__(self, fusion: Fusion, slots: Slots) -> None:
-        self.fusion, self.slots = fusion, slots
+    def __init__(self, slots: Slots) -> None:
+        self.fusion, self.slots = slots.decoder.fusion, slots
         self.device = slots.models.states.device
         self._held: dict[int, Any] = {}  # by slot
-        weakref.finalize(self, _release_all, fusion, self._held)
+        weakref.finalize(self, _release_all, self.fusion, self._held)
 
     def widen(self) -> None:
         """Have room for phrases."""
@@ -157,14 +201,11 @@ class Follower:
             models, shift = self.fusion.in_pool(self.slots.models, self.device)
             self.slots.widen(models.widened(), shift)
 
-    def follow(self, slots: np.ndarray, boosters: Sequence[Booster | None], weights: Tensor, is_empty: np.ndarray) -> None:
-        """Have slots, int64 `[N]`, go on with other phrases.
-
-        Args:
-            boosters: of each; None for none.
-            weights: float32 `[N]`.
-            is_empty: see `Switch`.
-        """
+    def follow(self, slots: np.ndarray, followed: Sequence[tuple[Booster | None, float]]) -> None:
+        """Have slots, int64 `[N]`, go on with other phrases (None for none) and their weights."""
+        boosters, weights = zip(*followed)
+        if not self.slots.has_phrases and all(booster is None for booster in boosters):
+            return
         self.widen()
         contexts: list[Any] = [[] if booster is None else booster for booster in boosters]
         for phrases in contexts:
@@ -173,7 +214,7 @@ class Follower:
         if pool.tensors is not self.slots.models.tensors:
             self.slots.use(pool.tensors)
         starts, roots = np.array([(place.start, place.root) for place in places], dtype=np.int32).T
-        self.slots.switch(slots, Switch(starts, roots, weights, is_empty))
+        self.slots.switch(slots, Switch(starts, roots, torch.tensor(weights), self.slots.is_empty(slots)))
         for slot, phrases in zip(slots.tolist(), contexts):
             self.release(slot)
             self._held[slot] = phrases

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,8 @@ from ...search.transducer_greedy import WINDOW
 from ...search.transducer_greedy.cpu import Carried, loop
 from ...search.transducer_greedy.rows import Rows, Rules
 from ...search.transducer_greedy.tensors import Looping
+from ..hypotheses import Hypothesis
 from ..transducer import TransducerDecoder
-from .history import History
 from .session import Found, Slots, Switch, broken_frames, given_back
 
 LEAST_ROOM = 16  # frames
@@ -36,10 +37,12 @@ class TransducerSlots(Slots):
         dtype: of the frames.
     """
 
+    decoder: TransducerDecoder
+
     def __init__(self, decoder: TransducerDecoder, models: RowModels, dtype: torch.dtype, num_beams: int) -> None:
         slots, device = len(models.states), models.states.device
-        super().__init__(models, History(slots, num_beams, goes_on=False))
-        self.decoder, self.model, self.search = decoder, decoder.model, decoder.search
+        super().__init__(decoder, models, num_beams)
+        self.model, self.engine = decoder.model, decoder.options.engine
         self.networks = self._served(dtype, device)
         self.width = None if self.networks is None else self.networks.head.shape[1]
         # Frames `[S, room, D]` from the first one on that a hypothesis is at, and their number.
@@ -50,7 +53,7 @@ class TransducerSlots(Slots):
 
     def _served(self, dtype: torch.dtype, device: torch.device) -> TransducerNetworks | None:
         """Return the model's networks, if the native core runs them."""
-        if engine_name(self.search.engine, device) != "cpu":
+        if engine_name(self.engine, device) != "cpu":
             return None
         networks = self.model.networks()
         if networks is None:
@@ -91,10 +94,10 @@ class TransducerSlots(Slots):
         self.held[slots[broken >= 0]] = 0
         return np.where(broken >= 0, broken, bad_frames)
 
-    def finish(self, slot: int) -> list[Found]:
+    def finish(self, slot: int) -> list[Hypothesis]:
         self._begin_new(np.array([slot]))
         self.run(self.frames - self.held, ended=slot)
-        return self.found(slot)
+        return super().finish(slot)
 
     def _wait(self, slots: np.ndarray, frames: Tensor, lengths: np.ndarray, taken: np.ndarray) -> None:
         """Put frames after those that wait already."""
@@ -196,28 +199,23 @@ class TransducerSlots(Slots):
     def bad_frames(self) -> np.ndarray:
         """Return int64 `[S]`, the first frame of each utterance with broken outputs, else -1."""
 
-    @abstractmethod
-    def found(self, slot: int) -> list[Found]:
-        """Return the hypotheses of a slot whose utterance has ended, the best one first."""
-
 
 class GreedySlots(TransducerSlots):
     """Greedy search: by the native core, which runs networks of the usual kind itself, else in fixed shapes."""
 
     def __init__(self, decoder: TransducerDecoder, models: RowModels, dtype: torch.dtype) -> None:
         super().__init__(decoder, models, dtype, num_beams=1)
-        settings, device, slots = self.search.settings, self.waiting.device, len(self.held)
+        settings, device, slots = decoder.settings, self.waiting.device, len(self.held)
         durations = torch.tensor(self.model.durations or (), dtype=torch.int64, device=device)
-        most_symbols = settings.max_symbols
         self.rules = Rules(
-            self.model.blank_id, self.model.vocab_size, durations, models.vocab_size, most_symbols, settings.ilm_weight
+            self.model.blank_id, self.model.vocab_size, durations, models.vocab_size, settings.max_symbols, settings.ilm_weight
         )
         self.bad = np.full(slots, -1, dtype=np.int64)
         self.looping: Looping | None = None
         if self.networks is None:
             self.looping = Looping(
-                self.model, self.waiting, slots, 1, models.tensors, models.states.shape[1], self.rules, decoder.confidence,
-                self.search.engine, WINDOW,
+                self.model, self.waiting, slots, 1, models.tensors, models.states.shape[1], self.rules,
+                decoder.options.confidence, self.engine, WINDOW,
             )  # fmt: skip
             self.rows = self.looping.rows
         else:
@@ -256,7 +254,7 @@ class GreedySlots(TransducerSlots):
         rows = self.rows
         if self.looping is None:
             assert self.networks is not None
-            confidence, tensors = self.decoder.confidence, self.models.tensors
+            confidence, tensors = self.decoder.options.confidence, self.models.tensors
             found = loop(self.networks, self.waiting, tensors, self.rules, rows, confidence, carried=self.carried)
             return [torch.cat(parts).numpy() for parts in zip(*found)]
         self.looping.forget()
@@ -306,7 +304,7 @@ class GreedySlots(TransducerSlots):
         if len(begun):
             rows, of_rows = torch.from_numpy(slots[begun]).to(self.waiting.device), contexts.of(begun)
             states, scores, weights = self.rows.lm_states, self.rows.lm_scores, self.rows.weights
-            scores[rows, -1] += given_back(self.models, rows, states[rows, None], self.search.engine)[:, 0]
+            scores[rows, -1] += given_back(self.models, rows, states[rows, None], self.engine)[:, 0]
             states[rows, -1] = of_rows.states[:, 0].to(states.device)
             weights[rows, -1] = of_rows.weights.to(weights.device)
         super().switch(slots, contexts)
@@ -317,18 +315,16 @@ class GreedySlots(TransducerSlots):
     def scores(self) -> Tensor:
         rows = self.rows
         scores = rows.acoustic_scores + (rows.weights * rows.lm_scores.double()).sum(1)
-        return scores - self.search.settings.ilm_weight * rows.ilm_scores
+        return scores - self.rules.ilm_weight * rows.ilm_scores
 
     def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.zeros(len(slots), dtype=np.int64), self.scores().cpu().numpy()[slots]
 
-    def found(self, slot: int) -> list[Found]:
-        rows, row = self.rows, slice(slot, slot + 1)
-        ended = self.models.of(row).at_end(
-            self.scores()[row, None], rows.lm_scores[row, None], rows.lm_states[row, None], False, self.search.engine
-        )
-        score, lm_score, phrase_score = (float(values) for values in ended)
-        return [Found(0, score, float(rows.acoustic_scores[slot]), lm_score, phrase_score)]
+    def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
+        given = (self.scores()[rows, None], self.rows.lm_scores[rows, None], self.rows.lm_states[rows, None])
+        scores, of_lms, of_phrases = self.models.of(rows).at_end(*given, False, self.engine)
+        columns = torch.stack([scores[:, 0], self.rows.acoustic_scores[rows], of_lms[:, 0], of_phrases[:, 0]], 1)
+        return [[Found(0, values)] for values in columns.tolist()]
 
 
 class BeamSlots(TransducerSlots):
@@ -337,16 +333,16 @@ class BeamSlots(TransducerSlots):
     """
 
     def __init__(self, decoder: TransducerDecoder, models: RowModels, dtype: torch.dtype) -> None:
-        settings = decoder.search.settings._replace(num_lms=models.num_lms)
+        settings = decoder.settings._replace(num_lms=models.num_lms)
         super().__init__(decoder, models, dtype, settings.num_beams)
         slots, num_automata = models.states.shape
-        arguments = (models.tensors, num_automata, models.vocab_size, settings, decoder.confidence)
+        arguments = (models.tensors, num_automata, models.vocab_size, settings, decoder.options.confidence)
         self.beams: beam_cpu.Search | beam_tensors.Search
-        if engine_name(self.search.engine, self.waiting.device) == "cpu":
+        if engine_name(self.engine, self.waiting.device) == "cpu":
             has_lines = bool(num_automata or settings.ilm_weight)
             self.beams = beam_cpu.Search(self.model, self.waiting, slots, *arguments, has_lines)
         else:
-            self.beams = beam_tensors.Search(self.model, self.waiting, slots, 1, *arguments, self.search.engine)
+            self.beams = beam_tensors.Search(self.model, self.waiting, slots, 1, *arguments, self.engine)
         self.bad = np.full(slots, -1, dtype=np.int64)
 
     def moved(self) -> None:
@@ -410,7 +406,7 @@ class BeamSlots(TransducerSlots):
         if len(begun):
             rows, of_rows = slots[begun], contexts.of(begun)
             lm_states = torch.from_numpy(_array(self.beams.beam.lm_states)[rows])
-            back = given_back(self.models, torch.from_numpy(rows).to(self.waiting.device), lm_states, self.search.engine)
+            back = given_back(self.models, torch.from_numpy(rows).to(self.waiting.device), lm_states, self.engine)
             self.beams.switch(torch.from_numpy(rows), of_rows.states, back, of_rows.weights)
         super().switch(slots, contexts)
 
@@ -420,24 +416,19 @@ class BeamSlots(TransducerSlots):
     def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         beam = self.beams.beam
         scores = _array(beam.scores)[slots]
-        ranks = scores / (_array(beam.sizes)[slots] + 1) if self.search.length_normalization else scores
+        ranks = scores / (_array(beam.sizes)[slots] + 1) if self.decoder.options.length_normalization else scores
         places = ranks.argmax(1)
         return places, scores[np.arange(len(slots)), places]
 
-    def found(self, slot: int) -> list[Found]:
-        beam, row = self.beams.beam, slice(slot, slot + 1)
-        scores, acoustic, lm_scores, lm_states, sizes = (
-            torch.from_numpy(_array(part)[row])
-            for part in (beam.scores, beam.acoustic_scores, beam.lm_scores, beam.lm_states, beam.sizes)
-        )
-        scores, of_lms, of_phrases = self.models.of(row).at_end(
-            scores, lm_scores, lm_states, self.search.score_eos, self.search.engine
-        )
-        ranks = scores / (sizes + 1) if self.search.length_normalization else scores
-        places = ranks.topk(self.search.num_return_sequences, dim=1).indices
-        columns = (places, *(values.gather(1, places) for values in (scores, acoustic, of_lms, of_phrases)))
-        found = [Found(*values) for values in zip(*(column[0].tolist() for column in columns)) if values[1] > -torch.inf]
-        return found or [Found(-1, -float("inf"), -float("inf"), 0.0, 0.0)]  # where nothing is possible, no tokens
+    def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
+        names = ("scores", "acoustic_scores", "lm_scores", "lm_states", "sizes")
+        beam = SimpleNamespace(**{name: torch.from_numpy(_array(getattr(self.beams.beam, name))[rows]) for name in names})
+        places, scores = self.decoder.ranked(self.models.of(rows), beam, beam.sizes)
+        nothing = Found(-1, (-np.inf, -np.inf, 0.0, 0.0))  # where nothing is possible, no tokens
+        return [
+            [Found(*both) for both in zip(*row) if both[1][0] > -np.inf] or [nothing]
+            for row in zip(places.tolist(), scores.tolist())
+        ]
 
 
 def _array(values: np.ndarray | Tensor) -> np.ndarray:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, groupby
 from typing import Any, ClassVar
 
@@ -15,8 +16,7 @@ import torch
 from torch import Tensor
 
 from ...decoding.ctc import CTCDecoder
-from ...decoding.graph import BEAM_THRESHOLD, GraphDecoder
-from ...decoding.hypotheses import Hypothesis
+from ...decoding.graph import GraphDecoder
 from ...decoding.transducer import TransducerDecoder
 from ...search.networks.model import TransformersTransducer
 from ..recognition import LONGEST
@@ -91,10 +91,11 @@ class FrameSweep(Sweep):
     field: ClassVar[str]  # what a dataset has them as
     of_batch: ClassVar[tuple[str, ...]] = ()  # weights that are the same for all rows of a batch
 
-    def __init__(self, kept: KeptTensors, batch_size: int, decoder: Any, pipeline: Any, fusion: Any, model: Any) -> None:
-        super().__init__(kept, batch_size, fusion, model)
+    def __init__(self, kept: KeptTensors, batch_size: int, decoder: Any, pipeline: Any, model: Any) -> None:
+        super().__init__(kept, batch_size, decoder.fusion, model)
         self.decoder = copy.copy(decoder)
-        self.decoder.confidence = None
+        self.decoder.options = replace(decoder.options, confidence=None)
+        self.search = decoder.options.search()
         self.pipeline = pipeline
         models = self.fusion.models
         self.device = pipeline.device if pipeline is not None else models[0].device if models else torch.device("cpu")
@@ -182,10 +183,7 @@ class FrameSweep(Sweep):
                 values[0] if name in self.of_batch else torch.tensor(values, dtype=torch.float32, device=self.device)
             )
         decoder = self.decoder.select([number for number, _ in rows]).with_weights(**weights)
-        return [n_best[0].text for n_best in self._decoded(decoder, frames, lengths)]
-
-    def _decoded(self, decoder: Any, frames: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
-        return decoder(frames, lengths)
+        return [n_best[0].text for n_best in decoder.decode(frames, lengths)]
 
 
 class CTCSweep(FrameSweep):
@@ -195,19 +193,12 @@ class CTCSweep(FrameSweep):
     without_beta = "it is a bonus of beam search: pass num_beams=8, or so, too"
 
     def __init__(self, kept: KeptTensors, batch_size: int, decoder: CTCDecoder | GraphDecoder, pipeline: Any = None) -> None:
-        super().__init__(kept, batch_size, decoder, pipeline, decoder.fusion, None if pipeline is None else pipeline.model)
-        of_both = {"blank_threshold": float("inf"), "score_eos": True}
+        super().__init__(kept, batch_size, decoder, pipeline, None if pipeline is None else pipeline.model)
         if isinstance(decoder, GraphDecoder):
             self.phrases = decoder.phrases
-            self.standing |= {"phrase_weight": decoder.contexts.discount, "beta": decoder.beta}
-            self.search = {"strategy": "graph", "num_beams": decoder.max_active}
-            self.search |= _unusual(decoder, beam_threshold=BEAM_THRESHOLD, **of_both)
-        elif decoder.num_beams == 1:
-            self.search = {"num_beams": 1, **_unusual(decoder, repeats="stay")}
-        else:
-            self.standing["beta"] = decoder.beta
-            self.search = {"num_beams": decoder.num_beams}
-            self.search |= _unusual(decoder, beam_threshold=20.0, merge="tokens", **of_both)
+            self.standing |= {"phrase_weight": decoder.contexts.discount, "beta": decoder.options.beta}
+        elif decoder.options.num_beams > 1:
+            self.standing["beta"] = decoder.options.beta
 
 
 class TransducerSweep(FrameSweep):
@@ -217,25 +208,9 @@ class TransducerSweep(FrameSweep):
     field = "encoder_hidden_states"
 
     def __init__(self, kept: KeptTensors, batch_size: int, decoder: TransducerDecoder, pipeline: Any = None) -> None:
-        search, settings, model = decoder.search, decoder.search.settings, decoder.model
-        known = model.model if isinstance(model, TransformersTransducer) else None
-        super().__init__(kept, batch_size, decoder, pipeline, search.fusion, known)
+        model = decoder.model
+        super().__init__(
+            kept, batch_size, decoder, pipeline, model.model if isinstance(model, TransformersTransducer) else None
+        )
         self.device = next((parameter.device for parameter in model.parameters()), self.device)
-        self.standing["ilm_weight"] = settings.ilm_weight
-        self.search = {"strategy": settings.strategy, "num_beams": settings.num_beams}
-        self.search |= _unusual(settings, max_symbols=model.max_symbols)
-        if settings.strategy == "greedy":
-            return
-        rules = {"blank_aware": ("blank_scoring", "none"), "late": ("pruning", "early"), "log_sum": ("merging", "max")}
-        self.search |= {name: other for rule, (name, other) in rules.items() if not getattr(settings, rule)}
-        self.search |= _unusual(search, length_normalization=True, score_eos=True)
-        if settings.strategy == "aes":
-            self.search |= {name: getattr(settings, name) for name in ("aes_steps", "aes_beta", "aes_gamma")}
-
-    def _decoded(self, decoder: TransducerDecoder, frames: Tensor, lengths: Tensor) -> list[list[Hypothesis]]:
-        return decoder.decode(frames, lengths)
-
-
-def _unusual(settings: Any, **usual: Any) -> dict[str, Any]:
-    """Return those settings that aren't as usual."""
-    return {name: getattr(settings, name) for name, value in usual.items() if getattr(settings, name) != value}
+        self.standing["ilm_weight"] = decoder.options.ilm_weight

@@ -19,7 +19,7 @@ from transformers import GenerationConfig, StoppingCriteriaList
 from transformers.generation import EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria
 
 from ...search.attention_step.candidates import best_tokens
-from .checks import probabilities, refuse_impossible
+from .greedy import probabilities, refuse_impossible
 from .model import Decoder
 from .states import Scoring
 
@@ -199,7 +199,7 @@ def _trace(steps: list[Step], nodes: Tensor, beams: int) -> dict[str, Tensor]:
 
 
 def _fill_value(config: GenerationConfig) -> int:
-    """Return what stands behind the end of a hypothesis: Transformers takes a padding token of 0 for none."""
+    """Return what stands after the end of a hypothesis: Transformers takes a padding token of 0 for none."""
     if config._eos_token_tensor is None:
         return -1
     return int(config._pad_token_tensor or 0) or int(config._eos_token_tensor[0])

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteriaList
 
+from ...errors import InvalidLogitsError
 from ...search.attention_step.candidates import best_tokens
-from .checks import probabilities, refuse_impossible
 from .model import Decoder
 from .states import Scoring
 
@@ -68,3 +68,26 @@ def greedy(
     if streamer is not None:
         streamer.end()
     return decoder.result(sequences[:, :length].contiguous(), **({"own_log_probs": torch.stack(own, 1)} if own else {}))
+
+
+def probabilities(scores: Tensor) -> Tensor:
+    """Return what to draw from; where nothing is possible, anything, for this must be refused and not crash."""
+    possible = scores.amax(1, keepdim=True) > -torch.inf
+    return torch.where(possible, torch.softmax(scores, -1), 1.0)
+
+
+def refuse_impossible(impossible: Tensor, nan: Tensor, recordings: list[int]) -> None:
+    """Refuse recordings that can't go on, but not rows (-1) that only fill up a batch.
+
+    Args:
+        impossible: bool `[R]`, those that have no token to choose.
+        nan: bool `[R]`, those that have scores which are no numbers.
+        recordings: which they are.
+
+    Raises:
+        InvalidLogitsError: there is one.
+    """
+    for recording, can_not, because in zip(recordings, impossible.tolist(), nan.tolist(), strict=True):
+        if can_not and recording >= 0:
+            what = "the model's scores are NaN" if because else "all tokens are ruled out (-inf) by logits processors"
+            raise InvalidLogitsError(f"recording {recording} can't go on: {what}")

@@ -13,7 +13,7 @@ from ...search.attention_step import follow, fuse_at, read
 from ..logits_processor import NGramLogitsProcessor
 
 # What `generate` appends after all other processors, those of the caller included.
-BEHIND = tuple(
+AFTER = tuple(
     getattr(logits_process, name)
     for name in (
         "TemperatureLogitsWarper", "TopHLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper",
@@ -42,9 +42,9 @@ class Scoring:
         keeps_own: bool = False,
     ) -> None:
         split = len(processors)
-        while lm is not None and split and isinstance(processors[split - 1], BEHIND):
+        while lm is not None and split and isinstance(processors[split - 1], AFTER):
             split -= 1
-        self.before, self.behind = LogitsProcessorList(processors[:split]), LogitsProcessorList(processors[split:])
+        self.before, self.after = LogitsProcessorList(processors[:split]), LogitsProcessorList(processors[split:])
         self.lm, self.recordings, self.keeps_own = lm, recordings, keeps_own and lm is not None
         self._states: list[Tensor] | None = None  # of language models, and of phrases
         self._own: Tensor | None = None
@@ -60,14 +60,14 @@ class Scoring:
             tokens = input_ids.to(scores.device)
             self._parts = self.lm.parts(self.recordings, scores.shape[1], scores.device)
             if self._states is None:
-                self._parts = [part.behind(tokens) for part in self._parts]
-                self._states = [read(tokens, part.rows, part.roles, self.lm.engine) for part in self._parts]
+                self._parts = [part.after(tokens) for part in self._parts]
+                self._states = [read(tokens, part.rows, part.roles, self.lm.options.engine) for part in self._parts]
             self._parts = [part.at(states) for states, part in zip(self._states, self._parts, strict=True)]
             in_loop = self.lm.rule_out(scores, tokens.contiguous(), self._parts)
             for states, part in zip(self._states, self._parts, strict=True):
                 states = states.masked_fill(in_loop, -1)
-                fuse_at(scores, states, part.rows, part.roles, part.shared, self.lm.engine, part.keeps_sums)
-        scores = self.behind(input_ids, scores)
+                fuse_at(scores, states, part.rows, part.roles, part.shared, self.lm.options.engine, part.keeps_sums)
+        scores = self.after(input_ids, scores)
         if self._own is not None:
             self._own.masked_fill_(scores == -torch.inf, -torch.inf)
         return scores.to(torch.float32)
@@ -77,7 +77,7 @@ class Scoring:
         if self.lm is not None and self._states is not None:
             for place, (states, part) in enumerate(zip(self._states, self._parts, strict=True)):
                 states = states if came_from is None else states.index_select(0, came_from)
-                self._states[place] = follow(states, tokens.contiguous(), part.rows, part.roles, self.lm.engine)
+                self._states[place] = follow(states, tokens.contiguous(), part.rows, part.roles, self.lm.options.engine)
 
     def own_log_probs(self, rows: Tensor, tokens: Tensor) -> Tensor | None:
         """Return what the model alone gave to some tokens `[N]` of some rows `[N]` at the last step, if that is kept."""

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import inspect
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteriaList
+from transformers.generation import GenerationMode
 
-from ...config.tuned import with_remembered
+from ...common.arguments import refuse_idle
+from ...decoding.options import AttentionOptions, takes
 from ..lm_argument import GivenLM, given_lm
 from ..logits_processor import LM_WEIGHT, NGramLogitsProcessor
+from ..transcripts import configs_of
+from ..whisper import Window
 from .beam import beam_search
-from .callers import arguments_of_generate, window_of_whisper
-from .checks import check_call
 from .greedy import greedy
 from .model import Decoder
 from .states import Scoring
 
+MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE, GenerationMode.BEAM_SEARCH, GenerationMode.BEAM_SAMPLE)
+WHISPER = "transformers.models.whisper.generation_whisper"
 
+
+@takes(AttentionOptions)  # `generate` hands on what it finds in the signature
 @torch.no_grad()
 def seq2seq_generate(
     model: Any,
@@ -33,13 +41,7 @@ def seq2seq_generate(
     lm_weight: float | Tensor | None = None,
     phrases: Any = None,
     phrase_weight: float | Tensor | None = None,
-    normalise_phrases: bool | None = None,
     processor: Any = None,
-    start: int | Iterable[int] | None = None,
-    prompt_context: bool | None = None,
-    unscored: str | None = None,
-    score_eos: bool | None = None,
-    engine: str | None = None,
     **model_kwargs: Any,
 ) -> Any:
     """Decode with a language model: `model.generate(**inputs, custom_generate=seq2seq_generate, lm=lm, lm_weight=0.2)`.
@@ -59,10 +61,11 @@ def seq2seq_generate(
         lm_weight: of its log-probabilities; a number, or a tensor with one per recording. By default what the LM remembers for
             the model, and for a search with or without beams as it is asked for, with what was tuned of the rest (see
             `hf_ngpulm.config.tuned`); or else 0.2.
-        phrases, phrase_weight, normalise_phrases: as for `hf_ngpulm.NGramLogitsProcessor`.
+        phrases, phrase_weight: as for `hf_ngpulm.NGramLogitsProcessor`.
         processor: the model's (or its tokenizer), to make sure that the LM was made for it, and to write phrases with;
             LLM-based models need it, or `start`, to know where a transcript begins.
-        start, prompt_context, unscored, score_eos, engine: as for `hf_ngpulm.NGramLogitsProcessor`.
+        model_kwargs: the model's inputs, and start, prompt_context, unscored, score_eos, normalise_phrases and engine as for
+            `hf_ngpulm.NGramLogitsProcessor`.
 
     Raises:
         ValueError: what this search doesn't do (assisted generation, a streamer with beams); settings that aren't right, for
@@ -70,26 +73,19 @@ def seq2seq_generate(
         TokenizerMismatchError: the LM was made for another tokenizer.
         InvalidLogitsError: nothing is possible any more for a recording, or the model's scores are NaN.
     """
-    given = arguments_of_generate()
+    given = _arguments_of_generate()
     streamer = given.get("streamer") if streamer is None else streamer
-    check_call(model, generation_config, input_ids, given.get("assistant_model"), streamer, synced_gpus)
+    _check_call(model, generation_config, input_ids, given.get("assistant_model"), streamer, synced_gpus)
     assert generation_config is not None
     processors, criteria = logits_processor or LogitsProcessorList(), stopping_criteria or StoppingCriteriaList()
-    settings = {
-        "start": start, "prompt_context": prompt_context, "unscored": unscored, "score_eos": score_eos, "engine": engine,
-    }  # fmt: skip
     models, lm_weight = given_lm(lm, lm_weight, generation_config, processor, input_ids.device)
-    given_phrases = {"phrases": phrases, "phrase_weight": phrase_weight}
+    settings = {name: model_kwargs.pop(name) for name in AttentionOptions.names() if name in model_kwargs}
+    settings |= {"lm_weight": lm_weight, "phrases": phrases, "phrase_weight": phrase_weight}
     rows, beams = len(input_ids), generation_config.num_beams or 1
-    could_be = {"lm_weight": lm_weight, **settings, **(given_phrases if phrases is not None else {}), "num_beams": beams}
-    found = with_remembered(models, model, could_be)
-    lm_weight, settings = found["lm_weight"], {name: found[name] for name in settings}
-    given_phrases = {name: found.get(name, value) for name, value in given_phrases.items()}
-    given_phrases["normalise_phrases"] = normalise_phrases
-    language_model = _language_model(model, models, lm_weight, processor, settings, given_phrases)
+    language_model = _language_model(model, models, processor, beams, settings)
 
     each = max(beams, generation_config.num_return_sequences or 1)
-    window = window_of_whisper(input_ids.shape[1], generation_config)
+    window = _window_of_whisper(input_ids.shape[1], generation_config)
     batch_size = rows // each if window is None else window.total
     count = (None if language_model is None else language_model.num_recordings) or batch_size
     if window is None and count != batch_size:
@@ -110,25 +106,101 @@ def seq2seq_generate(
 
 
 def _language_model(
-    model: Any,
-    models: Any,
-    weight: float | Tensor | None,
-    processor: Any,
-    settings: dict[str, Any],
-    phrases: dict[str, Any],
+    model: Any, models: Any, processor: Any, beams: int, settings: dict[str, Any]
 ) -> NGramLogitsProcessor | None:
     """Return what there is of language models and phrases and the rules of their scores, as a logits processor has it."""
-    settings = {name: value for name, value in settings.items() if value is not None}
-    phrases = {name: value for name, value in phrases.items() if value is not None}
-    if phrases and "phrases" not in phrases:
-        raise ValueError(f"{', '.join(sorted(phrases))} without phrases: pass phrases=...")
+    if settings["phrases"] is None:
+        of_phrases = {name: settings.pop(name, None) for name in ("normalise_phrases", "phrase_weight", "phrases")}
+        refuse_idle(of_phrases, "without phrases: pass phrases=...")
     if models is None:
-        goes_without = ("start", "engine") if phrases else ()
-        idle = [*(settings.keys() - set(goes_without)), *(["lm_weight"] if weight is not None else [])]
-        if idle:
-            raise ValueError(f"{', '.join(sorted(idle))} without a language model: pass lm=...")
-        if not phrases:
+        goes_without = {"start", "engine", "phrases", "phrase_weight", "normalise_phrases"} if "phrases" in settings else set()
+        idle = {name: value for name, value in settings.items() if name not in goes_without}
+        refuse_idle(idle, "without a language model: pass lm=...")
+        if not goes_without:
             return None
-    weight = LM_WEIGHT if weight is None else weight
-    found = NGramLogitsProcessor(models, weight, model=model, tokenizer=processor, **settings, **phrases)
-    return None if not phrases and not isinstance(weight, Tensor) and weight == 0 else found
+    found = AttentionOptions.remembered(models, model, {**settings, "num_beams": beams})
+    found = {name: value for name, value in found.items() if name != "num_beams" and value is not None}
+    weight = found.pop("lm_weight", LM_WEIGHT)
+    made = NGramLogitsProcessor(models, weight, model=model, tokenizer=processor, **found)
+    return None if "phrases" not in settings and not isinstance(weight, Tensor) and weight == 0 else made
+
+
+def _check_call(
+    model: Any, config: GenerationConfig | None, input_ids: Tensor, assistant: Any, streamer: Any, synced_gpus: bool
+) -> None:
+    """Check that this is a call which the strategy can answer.
+
+    Raises:
+        ValueError: it isn't.
+    """
+    name = type(model).__name__
+    if hasattr(model, "joint"):
+        raise ValueError(f"{name} is a transducer; pass custom_generate=hf_ngpulm.generation.transducer_generate")
+    for loop in ("_sample", "_beam_search"):
+        if getattr(type(model), loop, None) is not getattr(GenerationMixin, loop):
+            raise ValueError(f"{name} has a way of generating of its own ({loop}), which this strategy would pass over")
+    if config is None:
+        raise ValueError("call this strategy as model.generate(..., custom_generate=seq2seq_generate)")
+    mode = config.get_generation_mode(assistant)
+    if mode not in MODES:
+        raise ValueError(
+            f"{mode.value.replace('_', ' ')} isn't among what this strategy does: greedy search, sampling and beam search. "
+            "Leave custom_generate out, and pass an NGramLogitsProcessor instead"
+        )
+    if synced_gpus:
+        raise ValueError(
+            "synced_gpus (a model that is sharded over GPUs) isn't supported; pass an NGramLogitsProcessor instead"
+        )
+    beams, returned = config.num_beams or 1, config.num_return_sequences or 1
+    if beams > 1:
+        if streamer is not None:
+            raise ValueError("a streamer can't be used with beam search; pass num_beams=1")
+        if getattr(config, "low_memory", None):
+            raise ValueError("low_memory=True isn't supported")
+        if returned > beams:
+            raise ValueError(f"num_return_sequences={returned} is more than there are beams, num_beams={beams}")
+    places = [
+        value
+        for part in configs_of(model)
+        for value in (
+            getattr(part, key, None) for key in ("max_target_positions", "max_text_positions", "max_position_embeddings")
+        )
+        if isinstance(value, int)
+    ]
+    if places and input_ids.shape[1] >= max(places):
+        raise ValueError(
+            f"the prompt has {input_ids.shape[1]} tokens, which leaves no room for a transcript in the {max(places)} positions "
+            f"of {name}; shorten it"
+        )
+
+
+# What `generate` and Whisper know and don't tell a strategy: the streamer and an assistant model that `generate` was given, and
+# which recordings the rows of Whisper's windows are. Without them a strategy would be wrong without a word: a streamer would
+# never end, a row would have another row's language model. So they are looked up where they are.
+
+
+def _arguments_of_generate() -> Mapping[str, Any]:
+    """Return what `generate` was called with, if that is where we are called from."""
+    return _variables_of(GenerationMixin.generate)
+
+
+def _window_of_whisper(prompt_length: int, generation_config: Any) -> Window | None:
+    """Return the window of long recordings that is being decoded, if one is."""
+    if WHISPER not in sys.modules:
+        return None
+    given = _variables_of(sys.modules[WHISPER].WhisperGenerationMixin.generate_with_fallback)
+    if not given:
+        return None
+    sequences = [int(given["batch_idx_map"][row]) for row in given["fallback_index_map"]]
+    return Window(sequences, len(given["seek"]), prompt_length, generation_config)
+
+
+def _variables_of(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """Return those of its innermost call that is going on."""
+    code = inspect.unwrap(function).__code__
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is code:
+            return frame.f_locals
+        frame = frame.f_back
+    return {}

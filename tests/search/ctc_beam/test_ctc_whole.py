@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from automata import seeds
@@ -77,7 +79,7 @@ def test_it_is_what_a_stream_finds(tokenizer, lm, seed, data):
     assert told(found) == told(expected)
     torch.testing.assert_close(scores(found), scores(expected), atol=1e-6, rtol=1e-6)
     assert [h.token_confidences for n in found for h in n] == [h.token_confidences for n in expected for h in n]
-    decoder.engine = "reference"
+    decoder.options = replace(decoder.options, engine="reference")
     best = [n_best[0] for n_best in found]
     reference = [n_best[0] for n_best in decoder(logits, lengths)]
     torch.testing.assert_close(scores([best]), scores([reference]), atol=2e-3, rtol=1e-4)
@@ -99,7 +101,7 @@ def test_what_is_prepared_for_a_batch_serves_its_like_alone(tokenizer, lm):
     for make, expected in zip(kinds, found):
         assert told(decoder(logits[:1])) == found[0][:1]
         assert told(make()(logits)) == expected == told(streamed(make(), logits, None))
-    decoder.num_return_sequences = 4
+    decoder.options = replace(decoder.options, num_return_sequences=4)
     assert [len(n_best) for n_best in decoder(logits)] == [4, 4, 4]
     assert [n_best[:1] for n_best in told(decoder(logits))] == found[0]
     assert told(decoder(logits, phrases=PHRASES)) == told(decoder.with_phrases(PHRASES)(logits))

@@ -102,17 +102,16 @@ def test_a_row_does_not_depend_on_its_batch_in_any_bit():
         decoder = TransducerDecoder(model, Letters("abcdefgh"), lm, 0.7, strategy=strategy, num_beams=5, ilm_weight=0.1)
         try:
             torch.set_num_threads(3)
-            together = decoder.search.search(frames.repeat(9, 1, 1), lengths.repeat(9))
+            together = decoder.paths(frames.repeat(9, 1, 1), lengths.repeat(9))
         finally:
             torch.set_num_threads(before)
         for row, length in enumerate(lengths.tolist()):
-            alone = decoder.search.search(frames[row : row + 1, :length])
+            alone = decoder.paths(frames[row : row + 1, :length])
             count = int(alone.counts[0, 0])
             for other in range(row, 9 * 21, 21):
                 assert int(together.counts[other, 0]) == count
                 assert torch.equal(together.labels[other, 0, :count], alone.labels[0, 0, :count])
-                for name in ("scores", "acoustic_scores", "lm_scores"):
-                    assert torch.equal(getattr(together, name)[other], getattr(alone, name)[0])
+                assert torch.equal(together.scores[other], alone.scores[0])
 
 
 @pytest.mark.parametrize("strategy", ["alsd", "aes"])
@@ -138,7 +137,7 @@ def test_predictions_are_kept_for_those_who_come_to_the_same_tokens():
     model = Modules(6, 5, (0, 1, 2, 3), seed=4, activation="tanh")
     frames = torch.randn(2, 12, 6, generator=torch.Generator().manual_seed(2))
     lm = NGramLM.train([[0, 1, 2], [2, 1, 0], [3, 4]] * 3, vocab_size=5, order=3)
-    models = TransducerDecoder(model, Letters("abcde"), lm).search.fusion.rows(2, frames.device, None)
+    models = TransducerDecoder(model, Letters("abcde"), lm).fusion.rows(2, frames.device, None)
     of_search = BeamSettings(num_beams=4, num_lms=1)
     search = Search(model, frames, 2, models.tensors, 1, models.vocab_size, of_search, None, True)
     search.begin(torch.arange(2), models.states, models.weights)

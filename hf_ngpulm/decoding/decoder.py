@@ -1,0 +1,125 @@
+"""What the decoders of all families have in common."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+from torch import Tensor
+
+from ..common.batches import Outputs
+from ..common.pickling import WithoutCaches
+from ..errors import InvalidLogitsError
+from ..fusion.fusion import LM_WEIGHT, Fusion
+from ..phrases import Booster
+from ..text.vocabulary import tokenizer_of
+from ..text.words import WordSplitter
+from .hypotheses import Hypothesis, Writing
+from .options import FrameOptions
+
+AnyDecoder = TypeVar("AnyDecoder", bound="Decoder")
+
+
+class Decoder(WithoutCaches):
+    """A decoder: what it searches with doesn't change; those that differ in weights, phrases or rows are copies.
+
+    Args:
+        tokenizer_or_processor: the model's tokenizer, or a processor that has it; None for hypotheses without texts.
+        lm, phrases: as `Fusion` takes them.
+        model: the recogniser, for what the language model remembers for it.
+        given: weights and options, by name.
+
+    Attributes:
+        options: how it searches.
+        fusion: the language models and phrases.
+    """
+
+    kind: ClassVar[type[FrameOptions]]
+
+    def __init__(self, tokenizer_or_processor: Any, lm: Any, phrases: Any, model: Any, given: Mapping[str, Any]) -> None:
+        self.tokenizer: Any = None if tokenizer_or_processor is None else tokenizer_of(tokenizer_or_processor)
+        found = self.kind.remembered(lm, model, given)
+        lm_weight, phrase_weight = found.pop("lm_weight"), found.pop("phrase_weight", None)
+        self.options = self.kind.of(found)
+        lm_weight, phrase_weight = (
+            LM_WEIGHT if lm_weight is None else lm_weight,
+            1.0 if phrase_weight is None else phrase_weight,
+        )
+        self.fusion = Fusion(lm, lm_weight, phrases, phrase_weight, self.tokenizer)
+        self.splitter = None if self.tokenizer is None else WordSplitter(self.tokenizer)
+
+    def decode(self, frames: Outputs, lengths: Outputs | None = None, phrases: Any = None) -> list[list[Hypothesis]]:
+        """Decode a batch of what streams are given, too: logits, or an encoder's frames. Arguments as for a call."""
+        return self(frames, lengths, phrases)  # type: ignore[operator]
+
+    @property
+    def frame_seconds(self) -> float | None:
+        """Return how long a frame is, if that is known."""
+        return self.options.frame_seconds
+
+    @property
+    def writing(self) -> Writing:
+        """Return how hypotheses are written."""
+        return Writing(self.splitter, self.frame_seconds, self.options.confidence is not None)
+
+    @property
+    def given_phrases(self) -> Any:
+        """Return the phrases of all utterances, as `followed` takes them."""
+        return self.fusion.phrases
+
+    def followed(self, phrases: Any, lm: Any, lm_weight: float, phrase_weight: float | None) -> tuple[Booster | None, float]:
+        """Return what an utterance follows for some phrases, and with what weight.
+
+        Args:
+            lm, lm_weight: what it is fused with.
+            phrase_weight: None for the decoder's.
+        """
+        own = self.fusion.phrase_weight
+        if phrase_weight is None:
+            assert not isinstance(own, Tensor)  # no utterance has one of its own
+            phrase_weight = own
+        return self.fusion.contexts.booster(phrases), phrase_weight
+
+    def fused_with(self, row: int) -> tuple[Any, float, float | None]:
+        """Return what `followed` takes for a row of a batch."""
+        weight = self.fusion.phrase_weight
+        return None, 0.0, float(weight[row]) if isinstance(weight, Tensor) else weight
+
+    def with_phrases(self: AnyDecoder, phrases: Any, phrase_weight: Any = 1.0) -> AnyDecoder:
+        """Return the same with other phrases, as cheaply as phrases can be changed."""
+        return self._with(fusion=self.fusion.with_phrases(phrases, phrase_weight))
+
+    def with_weights(
+        self: AnyDecoder, lm_weight: float | Tensor | None = None, phrase_weight: float | Tensor | None = None, **more: Any
+    ) -> AnyDecoder:
+        """Return the same with other weights, numbers or tensors `[B]`; None leaves one as it is.
+
+        Args:
+            lm_weight, phrase_weight: as for the decoder.
+            more: `beta` of CTC outputs; `ilm_weight` of transducers, a number.
+        """
+        return self._with(fusion=self.fusion.with_weights(lm_weight, phrase_weight), options=self.options.with_weights(more))
+
+    def select(self: AnyDecoder, rows: Sequence[int]) -> AnyDecoder:
+        """Return the same decoder for a batch of some of the rows that LMs, phrases and weights list, in this order."""
+        return self._with(fusion=self.fusion.select(rows), options=self.options.select(rows))
+
+    def _with(self: AnyDecoder, **attributes: Any) -> AnyDecoder:
+        other = copy.copy(self)
+        vars(other).update(attributes)
+        return other
+
+
+def refuse_broken(bad_frames: Any, what: str = "logits of") -> None:
+    """Raise for the first row with a bad frame (not -1), before anything of it is kept.
+
+    Raises:
+        InvalidLogitsError: names it.
+    """
+    for row, frame in enumerate(bad_frames.tolist()):
+        if frame >= 0:
+            raise InvalidLogitsError(
+                f"the {what} row {row} hold NaN or infinity at frame {frame}: the model's output is broken "
+                "(an overflow in half precision, or broken weights or audio)"
+            )
