@@ -20,7 +20,8 @@ from typing import Any
 
 import measure
 
-sys.path[:0] = [str(measure.ROOT), str(measure.ROOT / "tests" / "support")]
+sys.path.insert(0, str(measure.ROOT))
+sys.path.insert(0, str(measure.ROOT / "tests" / "support"))
 
 from compile_ahead import compile_signature
 
