@@ -38,6 +38,7 @@ TILE = 2048  # places times tokens
 SMALLEST_BLOCK = 16
 ELEMENTS_PER_WARP = 256
 MOST_WARPS = 16
+REGISTERS = 65536  # of a processor
 MOST_BEAMS = 128  # the kernel compares each place with each: of more it would take hundreds of registers
 
 
@@ -89,7 +90,9 @@ def tiling(num_beams: int, classes: int) -> dict[str, int]:
     block = max(min(triton.next_power_of_2(classes), TILE // places), SMALLEST_BLOCK)
     groups = min(max(places, MOST_GROUPS), places * block)
     num_warps = min(max(places * max(block, places // 4) // ELEMENTS_PER_WARP, 1), MOST_WARPS)
-    return {"PLACES": places, "BLOCK": block, "GROUPS": groups, "num_warps": num_warps}
+    # All registers for one program; left to itself the assembler sometimes takes half and spills.
+    most_registers = min(REGISTERS // (32 * num_warps), 255)
+    return {"PLACES": places, "BLOCK": block, "GROUPS": groups, "num_warps": num_warps, "maxnreg": most_registers}
 
 
 def peaks_of(logits: Tensor, lengths: Tensor, blank: int, tiles: dict[str, int]) -> tuple[Tensor, Tensor, Tensor]:
@@ -309,6 +312,8 @@ def lines_of(
     """
     NUM_LINES: tl.constexpr = 2 * PLACES
     ROWS: tl.constexpr = PLACES if PLACES < MOST_ROWS else MOST_ROWS
+    # Columns that are filled at a time: with twice as many the kernel spills.
+    FILL: tl.constexpr = PLACES * BLOCK // ROWS // 2 if PLACES * BLOCK > 1024 else PLACES * BLOCK // ROWS
     places = tl.arange(0, PLACES)
     every = (tl.arange(0, NUM_LINES) + next_line) % NUM_LINES  # the next free line is the first of these
     without = alive & (lines < 0)
@@ -344,7 +349,7 @@ def lines_of(
             row_peaks += _fill_lines(
                 arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
                 row_states, active, line_scores, line_targets, starts + m * candidates,
-                tl.load(weights + m), blank, candidates, vocab_size, ROWS, PLACES // ROWS * BLOCK,
+                tl.load(weights + m), blank, candidates, vocab_size, ROWS, FILL,
             )  # fmt: skip
         tl.store(line_peaks + lines_of_rows, row_peaks, mask=active)
     tl.debug_barrier()
@@ -605,7 +610,7 @@ def _search_kernel(
 
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
-    combinations = (("*i16", "*fp32", 8, 1), ("*i32", "*fp16", 4, 0), ("*i16", "*bf16", 16, 2), ("*i16", "*fp32", 64, 1))
+    combinations = (("*i16", "*fp32", 8, 1), ("*i32", "*fp16", 4, 0), ("*i16", "*bf16", 16, 2), ("*i16", "*fp32", 64, 2))
     frames = dict.fromkeys(("row_stride", "frame_stride", "class_stride"), "i32")
     frames |= {"lengths": "*i32", "frames": "i32", "classes": "i32", "blank": "i32"}
     frames |= dict.fromkeys(("normalisers", "frame_peaks", "block_peaks"), "*fp32")
@@ -624,5 +629,5 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
         signature |= {"line_scores": "*fp32", "line_targets": "*i32"}
         signature |= dict.fromkeys(("links", "labels", "bad_frames"), "*i32")
         signature |= {"num_beams": "i32", "vocab_size": "i32", "threshold": "fp32", "skip": "fp32"}
-        constants = {"NUM_AUTOMATA": num_automata, "JOINS": num_automata == 1, **tiles}
+        constants = {"NUM_AUTOMATA": num_automata, "JOINS": num_automata > 0, **tiles}
         yield _search_kernel, signature, constants
