@@ -90,9 +90,10 @@ def tiling(num_beams: int, classes: int) -> dict[str, int]:
     block = max(min(triton.next_power_of_2(classes), TILE // places), SMALLEST_BLOCK)
     groups = min(max(places, MOST_GROUPS), places * block)
     num_warps = min(max(places * max(block, places // 4) // ELEMENTS_PER_WARP, 1), MOST_WARPS)
-    # All registers for one program; left to itself the assembler sometimes takes half and spills.
-    most_registers = min(REGISTERS // (32 * num_warps), 255)
-    return {"PLACES": places, "BLOCK": block, "GROUPS": groups, "num_warps": num_warps, "maxnreg": most_registers}
+    # All registers for one program: NVIDIA's assembler, left to itself, sometimes takes half and spills. Others know no such
+    # option.
+    registers = {} if torch.version.hip else {"maxnreg": min(REGISTERS // (32 * num_warps), 255)}
+    return {"PLACES": places, "BLOCK": block, "GROUPS": groups, "num_warps": num_warps, **registers}
 
 
 def peaks_of(logits: Tensor, lengths: Tensor, blank: int, tiles: dict[str, int]) -> tuple[Tensor, Tensor, Tensor]:
