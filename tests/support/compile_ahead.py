@@ -51,15 +51,19 @@ def main() -> None:
     print("\n".join(sorted({kernel.fn.__name__ + " " + tokens for kernel, tokens in seen})))
 
 
-def compile_signature(kernel, signature, constants, capability) -> None:
+def compile_signature(kernel, signature, constants, capability, options=None):
+    """Return what a kernel is compiled to. Constants that are none of its arguments are options of its launch (`num_warps`)."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    options = {name: value for name, value in constants.items() if name not in kernel.arg_names} | (options or {})
+    constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
     assert signature.keys() | constants.keys() == set(kernel.arg_names), kernel
     kinds = {name: "constexpr" if name in constants else signature[name] for name in kernel.arg_names}
-    compiled = triton.compile(ASTSource(kernel, kinds, constants), target=GPUTarget("cuda", capability, 32))
+    compiled = triton.compile(ASTSource(kernel, kinds, constants), target=GPUTarget("cuda", capability, 32), options=options)
     assert f".target sm_{capability}" in compiled.asm["ptx"] and len(compiled.asm["cubin"]) > 0
+    return compiled
 
 
 if __name__ == "__main__":

@@ -25,16 +25,20 @@ from torch import Tensor
 
 from ...automaton.gpu import automaton_signature
 from ...automaton.tensors import AutomatonTensors
+from ...engines.devices import current
 from . import BLANK, INSIDE, BeamFrames, BeamState, reference
 
 MOST_ROWS = tl.constexpr(16)  # lines that are filled at a time
 NOTHING = tl.constexpr((0x807FFFFF - 2**32) << 32)  # key of the score -inf at index 0
+HIGHEST_KEY = tl.constexpr(2**63 - 1)
+MOST_GROUPS = 32  # as many as threads in a warp: the best of them is found without waiting for other warps
 LABEL_BLANK, LABEL_INSIDE = tl.constexpr(BLANK), tl.constexpr(INSIDE)
 FEWEST_PLACES = 4
-TILE = 4096  # places times tokens
+TILE = 2048  # places times tokens
 SMALLEST_BLOCK = 16
-ELEMENTS_PER_WARP = 512
+ELEMENTS_PER_WARP = 256
 MOST_WARPS = 16
+REGISTERS = 65536  # of a processor
 MOST_BEAMS = 128  # the kernel compares each place with each: of more it would take hundreds of registers
 
 
@@ -65,32 +69,56 @@ def ctc_beam(
     labels = torch.full_like(links, BLANK)
     bad_frames = torch.full((batch_size,), -1, dtype=torch.int32, device=device)
     if batch_size and frames and classes:
-        places = max(triton.next_power_of_2(num_beams), FEWEST_PLACES)
-        block = max(min(triton.next_power_of_2(classes), TILE // places), SMALLEST_BLOCK)
-        num_warps = min(max(places * max(block, places // 4) // ELEMENTS_PER_WARP, 1), MOST_WARPS)
-        lengths = lengths.contiguous()
-        normalisers = torch.empty((batch_size, frames), device=device)
-        frame_peaks = torch.empty_like(normalisers)
-        block_peaks = torch.empty((batch_size, frames, triton.cdiv(classes, block)), device=device)
-        _peaks_kernel[(batch_size * frames,)](
-            logits, *logits.stride(), lengths, normalisers, frame_peaks, block_peaks, frames, classes, blank,
-            ROWS=places, BLOCK=block, num_warps=num_warps,
-        )  # fmt: skip
-        # A line holds what every token scores in a prefix's states, and where it leads to. A line that no prefix needs any
-        # more is kept as long as others are free.
-        line_states = torch.full((batch_size, 2 * places, num_automata), -1, dtype=torch.int32, device=device)
-        line_peaks = torch.empty((batch_size, 2 * places), device=device)
-        line_scores = torch.empty((*line_states.shape, min(vocab_size, classes)), device=device)
-        line_targets = torch.empty_like(line_scores, dtype=torch.int32)
-        _search_kernel[(batch_size,)](
-            *automaton, logits, *logits.stride(), normalisers, frame_peaks, block_peaks,
-            lengths, weights.contiguous(), bonuses.contiguous(), unscored.contiguous(),
-            state.texts if text_hashes is None else text_hashes.contiguous(),
-            *state, line_states, line_peaks, line_scores, line_targets, links, labels, bad_frames,
-            frames, classes, num_beams, blank, vocab_size, float(threshold), float(skip),
-            NUM_AUTOMATA=num_automata, JOINS=text_hashes is not None, PLACES=places, BLOCK=block, num_warps=num_warps,
-        )  # fmt: skip
+        tiles = tiling(num_beams, classes)
+        lines = room_for_lines(state.lm_states, tiles["PLACES"], min(vocab_size, classes))
+        with current(device):
+            peaks = peaks_of(logits, lengths.contiguous(), blank, tiles)
+            _search_kernel[(batch_size,)](
+                *automaton, logits, *logits.stride(), *peaks,
+                lengths.contiguous(), weights.contiguous(), bonuses.contiguous(), unscored.contiguous(),
+                state.texts if text_hashes is None else text_hashes.contiguous(),
+                *state, *lines, links, labels, bad_frames,
+                frames, classes, num_beams, blank, vocab_size, float(threshold), float(skip),
+                NUM_AUTOMATA=num_automata, JOINS=text_hashes is not None, **tiles,
+            )  # fmt: skip
     return state, BeamFrames(links, labels, bad_frames)
+
+
+def tiling(num_beams: int, classes: int) -> dict[str, int]:
+    """Return how a kernel is cut that searches with so many hypotheses."""
+    places = max(triton.next_power_of_2(num_beams), FEWEST_PLACES)
+    block = max(min(triton.next_power_of_2(classes), TILE // places), SMALLEST_BLOCK)
+    groups = min(max(places, MOST_GROUPS), places * block)
+    num_warps = min(max(places * max(block, places // 4) // ELEMENTS_PER_WARP, 1), MOST_WARPS)
+    # All registers for one program: NVIDIA's assembler, left to itself, sometimes takes half and spills. Others know no such
+    # option.
+    registers = {} if torch.version.hip else {"maxnreg": min(REGISTERS // (32 * num_warps), 255)}
+    return {"PLACES": places, "BLOCK": block, "GROUPS": groups, "num_warps": num_warps, **registers}
+
+
+def peaks_of(logits: Tensor, lengths: Tensor, blank: int, tiles: dict[str, int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the logsumexp of each frame's logits and their highest one, `[B, T]`, and that of each block of classes."""
+    batch_size, frames, classes = logits.shape
+    normalisers = torch.empty((batch_size, frames), device=logits.device)
+    frame_peaks = torch.empty_like(normalisers)
+    block_peaks = torch.empty((batch_size, frames, triton.cdiv(classes, tiles["BLOCK"])), device=logits.device)
+    _peaks_kernel[(batch_size * frames,)](
+        logits, *logits.stride(), lengths, normalisers, frame_peaks, block_peaks, frames, classes, blank,
+        ROWS=tiles["PLACES"], BLOCK=tiles["BLOCK"], num_warps=tiles["num_warps"],
+    )  # fmt: skip
+    return normalisers, frame_peaks, block_peaks
+
+
+def room_for_lines(lm_states: Tensor, places: int, candidates: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return lines for the states of hypotheses `[B, K, M]`: what each token scores in them, and where it leads to.
+
+    A line that no hypothesis needs any more is kept as long as others are free.
+    """
+    batch_size, _, num_automata = lm_states.shape
+    line_states = torch.full((batch_size, 2 * places, num_automata), -1, dtype=torch.int32, device=lm_states.device)
+    line_peaks = torch.empty((batch_size, 2 * places), device=lm_states.device)
+    line_scores = torch.empty((*line_states.shape, candidates), device=lm_states.device)
+    return line_states, line_peaks, line_scores, torch.empty_like(line_scores, dtype=torch.int32)
 
 
 # Sizes that change from batch to batch: nothing is gained from compiling anew for those that 16 divides.
@@ -143,13 +171,13 @@ def _extend_hash(hashes, tokens):
 
 
 @triton.jit
-def _take(values, at, places):
+def take(values, at, places):
     """Return `values[at]` of arrays by place; 0 where `at` is no place."""
     return tl.sum(tl.where(at[:, None] == places[None, :], values[None, :], 0), axis=1)
 
 
 @triton.jit
-def _key(scores, indices):
+def key_of(scores, indices):
     """Return integers in the order of the scores, by index where those are the same. A score that isn't a number is -inf."""
     bits = tl.where(scores > float("-inf"), scores, float("-inf")).to(tl.int32, bitcast=True)
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
@@ -157,7 +185,7 @@ def _key(scores, indices):
 
 
 @triton.jit
-def _score_of(key):
+def score_of(key):
     ordered = (key >> 32).to(tl.int32)
     return (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
@@ -173,7 +201,7 @@ def _find_parents(hashes, parent_hashes, sizes, last, alive, num_beams, places):
     alike = (of_parent[:, None] == own[None, :]) & (own_size[:, None] == own_size[None, :] + 1)
     alike = alike & alive[:, None] & alive[None, :]  # [child, parent]
     parents = tl.max(tl.where(alike, places[None, :], -1), axis=1)
-    return parents, (_take(last, parents, places) == last) & (parents >= 0)
+    return parents, (take(last, parents, places) == last) & (parents >= 0)
 
 
 @triton.jit
@@ -183,7 +211,7 @@ def _join_texts(texts, last, added, by_blanks, by_tokens, places, PLACES: tl.con
     """
     totals = _add(by_blanks, by_tokens)
     alive = totals > float("-inf")
-    keys = _key(totals + added, PLACES - 1 - places)
+    keys = key_of(totals + added, PLACES - 1 - places)
     same = (texts[:, None] == texts[None, :]) & alive[:, None] & alive[None, :]
     of_text = PLACES - 1 - tl.max(tl.where(same, keys[None, :], NOTHING), axis=1).to(tl.int32)
     same = same & (last[:, None] == last[None, :])
@@ -273,18 +301,20 @@ def _fill_lines(
 
 
 @triton.jit
-def _lines_of(
+def lines_of(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     lm_states, alive, lines, next_line, line_states, line_peaks, line_scores, line_targets,
-    weights, bonus, without_lm, blank, candidates, classes, vocab_size,
+    weights, blank, candidates, vocab_size,
     NUM_AUTOMATA: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Give a line to each prefix that has none: one that holds its states, or else another that nobody needs, newly filled.
 
-    Returns the line of each prefix, where to look for a free line the next time, and what a token can add to each at most.
+    Returns the line of each prefix, where to look for a free line the next time, and the best score of a token in each.
     """
     NUM_LINES: tl.constexpr = 2 * PLACES
     ROWS: tl.constexpr = PLACES if PLACES < MOST_ROWS else MOST_ROWS
+    # Columns that are filled at a time: with twice as many the kernel spills.
+    FILL: tl.constexpr = PLACES * BLOCK // ROWS // 2 if PLACES * BLOCK > 1024 else PLACES * BLOCK // ROWS
     places = tl.arange(0, PLACES)
     every = (tl.arange(0, NUM_LINES) + next_line) % NUM_LINES  # the next free line is the first of these
     without = alive & (lines < 0)
@@ -303,7 +333,7 @@ def _lines_of(
     free = tl.where(needed > 0, -1, tl.cumsum(1 - needed, axis=0) - 1)  # number of each free line
     turn = tl.where(leading, tl.cumsum(leading.to(tl.int32), axis=0) - 1, -2)
     own = tl.sum(tl.where(turn[:, None] == free[None, :], every[None, :], 0), axis=1)
-    lines = tl.where(missing, _take(own, first, places), lines)
+    lines = tl.where(missing, take(own, first, places), lines)
     count = tl.max(turn, axis=0) + 1
     tl.debug_barrier()  # everybody has read the lines before they are rewritten
     for begin in range(0, count, ROWS):
@@ -320,12 +350,51 @@ def _lines_of(
             row_peaks += _fill_lines(
                 arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
                 row_states, active, line_scores, line_targets, starts + m * candidates,
-                tl.load(weights + m), blank, candidates, vocab_size, ROWS, PLACES // ROWS * BLOCK,
+                tl.load(weights + m), blank, candidates, vocab_size, ROWS, FILL,
             )  # fmt: skip
         tl.store(line_peaks + lines_of_rows, row_peaks, mask=active)
     tl.debug_barrier()
-    peaks = tl.load(line_peaks + lines, mask=alive, other=0.0)
-    return lines, (next_line + count) % NUM_LINES, bonus + tl.where(classes > candidates, tl.maximum(peaks, without_lm), peaks)
+    return lines, (next_line + count) % NUM_LINES, tl.load(line_peaks + lines, mask=alive, other=0.0)
+
+
+@triton.jit
+def best_extensions(
+    x, class_stride, classes, normaliser, slack, block_peaks, num_blocks, blank,
+    by_same, by_other, last, reach, highest_reach, worst, limits,
+    line_scores, line_starts, weights, candidates, bonuses, bonus, without_lm,
+    NUM_AUTOMATA: tl.constexpr, BONUS_PER_CLASS: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr,
+):  # fmt: skip
+    """Return keys of the best extensions of each group (some of the tokens of a place) below its limit, or `NOTHING`.
+
+    Their indices are those of blocks of tokens, then of places, then within the block. A token is worth the score of its place
+    (`by_same` after itself, else `by_other`) plus its log-probability, what LMs give and its bonus.
+    """
+    columns = tl.arange(0, BLOCK)
+    places = tl.arange(0, PLACES)
+    below = tl.broadcast_to(limits[:, None], (GROUPS, PLACES * BLOCK // GROUPS))
+    below = tl.reshape(below, (PLACES, BLOCK))
+    keys = tl.full((PLACES, BLOCK), NOTHING, tl.int64)
+    for block in range(0, num_blocks):
+        peak = tl.load(block_peaks + block) + slack
+        if peak + highest_reach > worst:
+            tokens = block * BLOCK + columns
+            log_probs = tl.load(x + tokens.to(tl.int64) * class_stride, mask=tokens < classes, other=float("-inf"))
+            log_probs = tl.where(tokens == blank, float("-inf"), log_probs.to(tl.float32) - normaliser)
+            wanted = (reach + peak > worst)[:, None] & (below > NOTHING)
+            scored = wanted & (tokens < candidates)[None, :]
+            extra = tl.zeros((PLACES, BLOCK), tl.float32)
+            for m in tl.static_range(NUM_AUTOMATA):
+                at = (line_starts + m * candidates)[:, None] + tokens[None, :]
+                extra += tl.load(weights + m) * tl.load(line_scores + at, mask=scored, other=0.0)
+            if BONUS_PER_CLASS:
+                extra += tl.load(bonuses + tokens, mask=tokens < classes, other=0.0)[None, :]
+            else:
+                extra += tl.where(tokens < candidates, bonus, bonus + without_lm)[None, :]
+            scores = tl.where(last[:, None] == tokens[None, :], by_same[:, None], by_other[:, None])
+            scores = scores + log_probs[None, :] + extra
+            found = key_of(scores, (block * PLACES * BLOCK + (places * BLOCK)[:, None] + columns[None, :]))
+            keys = tl.where(wanted & (found < below), tl.maximum(keys, found), keys)
+    return tl.max(tl.reshape(keys, (GROUPS, PLACES * BLOCK // GROUPS)), axis=1)
 
 
 @triton.jit(
@@ -338,11 +407,10 @@ def _search_kernel(
     offsets, blank_scores, token_scores, last_tokens, hashes, parent_hashes, sizes, fused, lm_scores, lm_states, texts,
     line_states, line_peaks, line_scores, line_targets, links, labels, bad_frames,
     frames, classes, num_beams, blank, vocab_size, threshold, skip,
-    NUM_AUTOMATA: tl.constexpr, JOINS: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr,
+    NUM_AUTOMATA: tl.constexpr, JOINS: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     places = tl.arange(0, PLACES)
-    columns = tl.arange(0, BLOCK)
     inside = places < num_beams
     length = tl.minimum(tl.load(lengths + row), frames)
     bonus = tl.load(bonuses + row)
@@ -402,10 +470,10 @@ def _search_kernel(
             staying = tl.where(alive, _add(_add(from_blank, from_token), from_parent) + added, float("-inf"))
 
             # The best so far: a prefix that stays keeps its place, the lowest score leaves its place to a better extension.
-            keys = tl.where(inside, _key(staying, places), 0x7FFFFFFFFFFFFFFF)
+            keys = tl.where(inside, key_of(staying, places), HIGHEST_KEY)
             lowest = tl.min(keys, axis=0)
             best = tl.max(staying, axis=0)
-            worst = tl.maximum(_score_of(lowest), best - threshold)
+            worst = tl.maximum(score_of(lowest), best - threshold)
             from_places = places
             tokens_added = places * 0 - 1
 
@@ -414,49 +482,31 @@ def _search_kernel(
                 if NUM_AUTOMATA > 0:
                     unknown = tl.max((alive & (lines < 0)).to(tl.int32), axis=0) > 0
                     if unknown:
-                        lines, next_line, highest_added = _lines_of(
+                        lines, next_line, peaks = lines_of(
                             arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
                             lm_states, alive, lines, next_line, line_states, line_peaks, line_scores, line_targets,
-                            weights, bonus, without_lm, blank, candidates, classes, vocab_size,
-                            NUM_AUTOMATA, PLACES, BLOCK,
+                            weights, blank, candidates, vocab_size, NUM_AUTOMATA, PLACES, BLOCK,
                         )  # fmt: skip
-                line_starts = lines.to(tl.int64) * (NUM_AUTOMATA * candidates)
+                        highest_added = bonus + tl.where(classes > candidates, tl.maximum(peaks, without_lm), peaks)
+                line_starts = lines * (NUM_AUTOMATA * candidates)
                 reach = tl.where(alive, totals + added + highest_added, float("-inf"))
                 highest_reach = tl.max(reach, axis=0)
                 slack = 1e-3 + 1e-6 * tl.abs(highest_reach)  # rounding may not hide a token
                 slack = tl.where(slack < float("inf"), slack, 0.0) - normaliser
-                # Each lane notes the best of its candidates, one a block. What is hidden behind one that is taken comes to
-                # light in the next round: of the lane's candidates that one is then the limit.
-                limits = tl.full((PLACES, BLOCK), 0x7FFFFFFFFFFFFFFF, tl.int64)
-                # (No flag says whether to go on: Triton 3.5 to 3.7 can't compile loops that carry what the body doesn't read.)
+                # Each group of candidates offers its best one; when that is taken, the next one in the next round, below that
+                # limit. (No flag says whether to go on: Triton 3.5 to 3.7 can't compile loops that carry what the body doesn't
+                # read.)
+                limits = tl.full((GROUPS,), HIGHEST_KEY, tl.int64)
                 while frame_peak + slack + highest_reach > worst:
-                    candidate_keys = tl.full((PLACES, BLOCK), NOTHING, tl.int64)
-                    for block in range(0, num_blocks):
-                        peak = tl.load(block_peaks + at_frame * num_blocks + block) + slack
-                        if peak + highest_reach > worst:
-                            tokens = block * BLOCK + columns
-                            log_probs = tl.load(
-                                x + tokens.to(tl.int64) * class_stride, mask=tokens < classes, other=float("-inf")
-                            ).to(tl.float32)
-                            log_probs = tl.where(tokens == blank, float("-inf"), log_probs - normaliser)
-                            wanted = (reach + peak > worst)[:, None] & (limits > NOTHING)
-                            scored = wanted & (tokens < candidates)[None, :]
-                            extra = tl.zeros((PLACES, BLOCK), tl.float32)
-                            for m in tl.static_range(NUM_AUTOMATA):
-                                at = (line_starts + m * candidates)[:, None] + tokens[None, :]
-                                extra += tl.load(weights + m) * tl.load(line_scores + at, mask=scored, other=0.0)
-                            extra += tl.where(tokens < candidates, bonus, bonus + without_lm)[None, :]
-                            scores = tl.where(last[:, None] == tokens[None, :], by_blanks[:, None], totals[:, None])
-                            scores = scores + log_probs[None, :] + added[:, None] + extra
-                            found = _key(scores, (block * PLACES * BLOCK + (places * BLOCK)[:, None] + columns[None, :]))
-                            candidate_keys = tl.where(
-                                wanted & (found < limits), tl.maximum(candidate_keys, found), candidate_keys
-                            )
-                    limits = tl.full((PLACES, BLOCK), NOTHING, tl.int64)
-                    highest = tl.max(tl.max(candidate_keys, axis=0), axis=0)
-                    score = _score_of(highest)
-                    hides_others = (score > worst) & (num_blocks > 1)
-                    highest_reach = tl.where(hides_others, highest_reach, float("-inf"))
+                    offered = best_extensions(
+                        x, class_stride, classes, normaliser, slack, block_peaks + at_frame * num_blocks, num_blocks, blank,
+                        by_blanks + added, totals + added, last, reach, highest_reach, worst, limits,
+                        line_scores, line_starts, weights, candidates, bonuses, bonus, without_lm,
+                        NUM_AUTOMATA, False, PLACES, BLOCK, GROUPS,
+                    )  # fmt: skip
+                    limits = tl.full((GROUPS,), NOTHING, tl.int64)
+                    highest = tl.max(offered, axis=0)
+                    score = score_of(highest)
                     while score > worst:
                         index = highest.to(tl.int32)
                         place = (index // BLOCK) % PLACES
@@ -469,15 +519,16 @@ def _search_kernel(
                         tokens_added = tl.where(replaced, token, tokens_added)
                         lowest = tl.min(keys, axis=0)
                         best = tl.where(present, best, tl.maximum(best, score))
-                        worst = tl.maximum(_score_of(lowest), best - threshold)
-                        taken = candidate_keys == highest
+                        worst = tl.maximum(score_of(lowest), best - threshold)
+                        taken = offered == highest
                         limits = tl.where(taken, highest, limits)
-                        candidate_keys = tl.where(taken, NOTHING, candidate_keys)
-                        highest = tl.max(tl.max(candidate_keys, axis=0), axis=0)
-                        score = _score_of(highest)
+                        offered = tl.where(taken, NOTHING, offered)
+                        highest = tl.max(offered, axis=0)
+                        score = score_of(highest)
+                    highest_reach = tl.where(tl.max(limits, axis=0) > NOTHING, highest_reach, float("-inf"))
 
             if best > float("-inf"):  # else nothing is possible: weights so large that the sums overflow
-                scores = tl.where(inside, _score_of(keys), float("-inf"))
+                scores = tl.where(inside, score_of(keys), float("-inf"))
                 kept = (scores > float("-inf")) & (scores >= best - threshold)
                 is_new = kept & (tokens_added >= 0)
                 stays = kept & (tokens_added < 0)
@@ -495,9 +546,9 @@ def _search_kernel(
                     token = tl.where(is_new, tokens_added, 0)
                     log_probs = tl.load(x + token.to(tl.int64) * class_stride, mask=is_new, other=0.0).to(tl.float32)
                     before = tl.where(
-                        token == _take(last, from_places, places),
-                        _take(by_blanks, from_places, places),
-                        _take(totals, from_places, places),
+                        token == take(last, from_places, places),
+                        take(by_blanks, from_places, places),
+                        take(totals, from_places, places),
                     )
                     new_by_tokens = tl.where(is_new, before + log_probs - normaliser, new_by_tokens)
                     scored = is_new & (token < candidates)
@@ -509,7 +560,7 @@ def _search_kernel(
                     tl.store(hashes + places, new_hashes, mask=is_new)
                     tl.store(parent_hashes + places, old_hashes, mask=is_new)
                     tl.store(sizes + places, old_sizes + 1, mask=is_new)
-                    line_starts = _take(lines, from_places, places).to(tl.int64) * (NUM_AUTOMATA * candidates)
+                    line_starts = take(lines, from_places, places).to(tl.int64) * (NUM_AUTOMATA * candidates)
                     for m in tl.static_range(NUM_AUTOMATA):
                         at = from_places * NUM_AUTOMATA + m
                         entry = line_starts + m * candidates + token
@@ -527,7 +578,7 @@ def _search_kernel(
                         summands = tl.load(text_hashes + classes + token, mask=is_new, other=0)
                         tl.debug_barrier()
                         tl.store(texts + places, old_texts * factors + summands, mask=is_new)
-                    added = tl.where(is_new, _take(added, from_places, places) + extra, added)
+                    added = tl.where(is_new, take(added, from_places, places) + extra, added)
                     last = tl.where(is_new, token, last)
                     lines = tl.where(is_new, -1, lines)
                 if JOINS:
@@ -560,13 +611,17 @@ def _search_kernel(
 
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
-    combinations = (("*i16", "*fp32", 8, 1), ("*i32", "*fp16", 4, 0), ("*i16", "*bf16", 32, 2))
+    combinations = (("*i16", "*fp32", 8, 1), ("*i32", "*fp16", 4, 0), ("*i16", "*bf16", 16, 2), ("*i16", "*fp32", 64, 2))
     frames = dict.fromkeys(("row_stride", "frame_stride", "class_stride"), "i32")
     frames |= {"lengths": "*i32", "frames": "i32", "classes": "i32", "blank": "i32"}
     frames |= dict.fromkeys(("normalisers", "frame_peaks", "block_peaks"), "*fp32")
     for token_type, logit_type, places, num_automata in combinations:
-        block = TILE // places
-        yield _peaks_kernel, frames | {"logits": logit_type}, {"ROWS": places, "BLOCK": block}
+        tiles = tiling(places, TILE)
+        yield (
+            _peaks_kernel,
+            frames | {"logits": logit_type},
+            {"ROWS": places, "BLOCK": tiles["BLOCK"], "num_warps": tiles["num_warps"]},
+        )
         signature = automaton_signature(token_type) | frames | {"logits": logit_type}
         signature |= dict.fromkeys(("weights", "bonuses", "unscored"), "*fp32") | {"text_hashes": "*i64"}
         signature |= {"offsets": "*fp64", "blank_scores": "*fp32", "token_scores": "*fp32", "last_tokens": "*i32"}
@@ -575,5 +630,5 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
         signature |= {"line_scores": "*fp32", "line_targets": "*i32"}
         signature |= dict.fromkeys(("links", "labels", "bad_frames"), "*i32")
         signature |= {"num_beams": "i32", "vocab_size": "i32", "threshold": "fp32", "skip": "fp32"}
-        constants = {"NUM_AUTOMATA": num_automata, "JOINS": num_automata == 1, "PLACES": places, "BLOCK": block}
+        constants = {"NUM_AUTOMATA": num_automata, "JOINS": num_automata > 0, **tiles}
         yield _search_kernel, signature, constants

@@ -1,16 +1,42 @@
-"""Token passing as tensor operations, all rows and hypotheses at once: nothing waits for the host before the last frame.
+"""Token passing as Triton kernels: a program per utterance walks its frames, with the parts of `hf_ngpulm.search.ctc_beam.gpu`.
 
-At each frame all extensions of all hypotheses are scored over the whole vocabulary (`advance`), those that lead to the same
-search state are brought together by sorting, and the best `K` of what is left are kept.
+There are no launches per frame and nothing waits for the host. At each frame hypotheses without new tokens come first: those
+that end in a blank keep their place, others take what is free. Then extensions come in, from the best on: one that meets a
+hypothesis in its search state takes its place if it is worth more, any other the place of the worst.
+
+What is compared is what hypotheses are worth beside the best one, in single precision; scores are added up in double.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
+from ...automaton.gpu import automaton_signature
 from ...automaton.tensors import AutomatonTensors
-from . import BLANK, INSIDE, GraphFrames, GraphState
+from ...engines.devices import current
+from ..ctc_beam.gpu import (
+    HIGHEST_KEY,
+    LABEL_BLANK,
+    LABEL_INSIDE,
+    MOST_BEAMS,
+    NOTHING,
+    TILE,
+    best_extensions,
+    key_of,
+    lines_of,
+    peaks_of,
+    room_for_lines,
+    score_of,
+    take,
+    tiling,
+)  # fmt: skip
+from . import BLANK, GraphFrames, GraphState, cpu
 
 
 def graph_search(
@@ -25,137 +51,278 @@ def graph_search(
     threshold: float,
     skip: float,
 ) -> tuple[GraphState, GraphFrames]:
-    batch_size, frames, _ = logits.shape
-    max_active, device = state.scores.shape[1], logits.device
+    batch_size, frames, classes = logits.shape
+    max_active, num_automata = state.lm_states.shape[1:]
+    if max_active > MOST_BEAMS:
+        return _on_the_cpu(automaton, state, logits, lengths, weights, bonuses, blank, vocab_size, threshold, skip)
     state = GraphState(*(part.clone(memory_format=torch.contiguous_format) for part in state))
-    links = torch.arange(max_active, dtype=torch.int32, device=device).repeat(batch_size, frames, 1)
+    links = torch.arange(max_active, dtype=torch.int32, device=logits.device).repeat(batch_size, frames, 1)
     labels = torch.full_like(links, BLANK)
-    bad_frames = torch.full((batch_size,), -1, dtype=torch.int32, device=device)
-    if not (batch_size and frames):
-        return state, GraphFrames(links, labels, bad_frames)
-    numbers = torch.arange(frames, device=device)
-    inside = numbers < lengths[:, None]
-    normalisers = torch.logsumexp(logits.float(), -1)
-    bad = inside & ~torch.isfinite(normalisers)
-    bad_frames = torch.where(bad.any(1), bad.int().argmax(1), -1).to(torch.int32)
-    going = inside & ((numbers < bad_frames[:, None]) | (bad_frames[:, None] < 0))
-    normalisers = torch.where(going, normalisers, 0.0)
-    for frame in range(frames):
-        log_probs = logits[:, frame].float() - normalisers[:, frame, None]
-        log_probs = torch.where(going[:, frame, None], log_probs, 0.0).double()
-        new, link, label = _one_frame(automaton, state, log_probs, weights, bonuses, blank, vocab_size, threshold, skip)
-        # A row whose weights are so large that nothing is possible stands still, too.
-        moves = (going[:, frame] & (new.scores.amax(1) > -torch.inf))[:, None]
-        state = GraphState(
-            *(torch.where(moves if part.dim() == 2 else moves[..., None], part, old) for part, old in zip(new, state))
-        )
-        links[:, frame] = torch.where(moves, link, links[:, frame])
-        labels[:, frame] = torch.where(moves, label, labels[:, frame])
+    bad_frames = torch.full((batch_size,), -1, dtype=torch.int32, device=logits.device)
+    if batch_size and frames and classes:
+        tiles = tiling(max_active, classes)
+        lines = room_for_lines(state.lm_states, tiles["PLACES"], min(vocab_size, classes))
+        lengths = lengths.contiguous()
+        with current(logits.device):
+            peaks = peaks_of(logits, lengths, blank, tiles)
+            _pass_kernel[(batch_size,)](
+                *automaton, logits, *logits.stride(), *peaks, lengths, weights.contiguous(), bonuses.contiguous(),
+                *state, *lines, links, labels, bad_frames,
+                frames, classes, max_active, blank, vocab_size, float(threshold), float(skip),
+                NUM_AUTOMATA=num_automata, **tiles,
+            )  # fmt: skip
     return state, GraphFrames(links, labels, bad_frames)
 
 
-def _one_frame(
+def _on_the_cpu(
     automaton: AutomatonTensors,
     state: GraphState,
-    log_probs: Tensor,
+    logits: Tensor,
+    lengths: Tensor,
     weights: Tensor,
     bonuses: Tensor,
     blank: int,
     vocab_size: int,
     threshold: float,
     skip: float,
-) -> tuple[GraphState, Tensor, Tensor]:
-    """Return one frame of all rows: log-probabilities float64 `[B, C]` -> the new state, links and labels."""
-    (batch_size, max_active), classes = state.scores.shape, log_probs.shape[1]
-    device, shape = log_probs.device, (batch_size, max_active, classes)
-    scores, last = state.scores, state.last_tokens.to(torch.int64)
-    tokens = torch.arange(classes, device=device)
-
-    # What each token scores, adds and leads to, `[B, K, C]`.
-    num_models = state.lm_states.shape[2]
-    lm_scores = torch.zeros((batch_size, max_active, num_models, classes), device=device)
-    targets = state.lm_states[..., None].repeat(1, 1, 1, classes)
-    scored = min(vocab_size, classes)
-    if scored:
-        every = (batch_size, max_active, num_models, vocab_size)
-        scores_found, behind = torch.ops.hf_ngpulm.advance(list(automaton), state.lm_states.flatten(), vocab_size, "auto")
-        lm_scores[..., :scored] = scores_found.view(every)[..., :scored]
-        targets[..., :scored] = behind.view(every)[..., :scored]
-    added = bonuses[:, None] + (weights[:, None, :, None] * lm_scores).sum(2)
-
-    # All candidates: hypotheses without new tokens (first those that end in a blank), then with one.
-    skipped = (log_probs[:, blank].exp() > skip)[:, None]
-    repeats = scores + torch.where(last >= 0, log_probs.gather(1, last.clamp(min=0)), -torch.inf)
-    repeats = torch.where(skipped, -torch.inf, repeats)
-    extended = scores[..., None] + log_probs[:, None] + added
-    impossible = (tokens == blank) | (tokens == last[..., None]) | skipped[..., None]
-    extended = torch.where(impossible, -torch.inf, extended)
-    candidates = torch.cat([scores + log_probs[:, blank, None], repeats, extended.flatten(1)], 1)
-    # Their search states as numbers: of pairs of an LM's and the phrases' state as many as there are.
-    pairs = torch.cat([state.lm_states, targets.movedim(2, 3).flatten(1, 2)], 1).to(torch.int64)
-    pairs = pairs[..., 0] if num_models == 1 else _numbered((pairs[..., 0] << 32) | pairs[..., 1])
-    own = pairs[:, :max_active] * (classes + 1)
-    extended_keys = pairs[:, max_active:].view(shape) * (classes + 1) + tokens + 1
-    keys = torch.cat([own, own + last + 1, extended_keys.flatten(1)], 1)
-
-    # Of those with the same search state the best one stays. (That where both parts of a candidate are -inf is no number.)
-    candidates = torch.where(candidates > -torch.inf, candidates, -torch.inf)
-    keys, order = keys.sort(1)
-    candidates = candidates.gather(1, order)
-    is_first = torch.cat([torch.ones_like(keys[:, :1], dtype=torch.bool), keys[:, 1:] != keys[:, :-1]], 1)
-    groups = is_first.long().cumsum(1) - 1
-    best = torch.full_like(candidates, -torch.inf).scatter_reduce(1, groups, candidates, "amax")
-    places = torch.arange(candidates.shape[1], device=device).expand_as(candidates)
-    is_best = candidates == best.gather(1, groups)
-    first_best = torch.full_like(places, candidates.shape[1]).scatter_reduce(
-        1, groups, torch.where(is_best, places, candidates.shape[1]), "amin"
-    )
-    candidates = torch.where(places == first_best.gather(1, groups), candidates, -torch.inf)
-
-    if candidates.shape[1] < max_active:  # fewer than there is room for
-        missing = max_active - candidates.shape[1]
-        candidates = torch.nn.functional.pad(candidates, (0, missing), value=-torch.inf)
-        order = torch.nn.functional.pad(order, (0, missing))
-    new_scores, chosen = candidates.topk(max_active, 1)
-    new_scores = torch.where(new_scores < new_scores[:, :1] - threshold, -torch.inf, new_scores)
-    number = order.gather(1, chosen)
-    is_new = number >= 2 * max_active
-    number_new = torch.where(is_new, number - 2 * max_active, 0)
-    place = torch.where(is_new, number_new // classes, number % max_active)
-    token = torch.where(is_new, number_new % classes, 0)
-    is_repeat = ~is_new & (number >= max_active)
-
-    def of_place(values: Tensor) -> Tensor:
-        return values.gather(1, place if values.dim() == 2 else place[..., None].expand(-1, -1, num_models))
-
-    def of_token(values: Tensor) -> Tensor:
-        found = values.flatten(1).gather(1, place * classes + token)
-        return torch.where(is_new, found, torch.zeros_like(found))
-
-    def of_models(values: Tensor) -> Tensor:
-        """Return `[B, K, M, C]` -> `[B, K, M]`."""
-        values = values.movedim(2, 3).flatten(1, 2)
-        return values.gather(1, (place * classes + token)[..., None].expand(-1, -1, num_models))
-
-    more_states = is_new[..., None]
-    of_last = torch.where(is_repeat, of_place(last), -1)
-    new = GraphState(
-        scores=new_scores,
-        last_tokens=torch.where(is_new, token, of_last).to(torch.int32),
-        lm_states=torch.where(more_states, of_models(targets), of_place(state.lm_states)),
-        fused=of_place(state.fused) + of_token(added),
-        lm_scores=of_place(state.lm_scores) + torch.where(more_states, of_models(lm_scores), 0.0),
-    )
-    live = new_scores > -torch.inf
-    empty = torch.arange(max_active, device=device).expand_as(place)
-    links = torch.where(live, place, empty).to(torch.int32)
-    labels = torch.where(is_new, token, torch.where(is_repeat, INSIDE, BLANK))
-    return new, links, torch.where(live, labels, BLANK).to(torch.int32)
+) -> tuple[GraphState, GraphFrames]:
+    """Search with more hypotheses than the kernel's registers hold."""
+    device = logits.device
+    automaton, state = AutomatonTensors(*(t.cpu() for t in automaton)), GraphState(*(part.cpu() for part in state))
+    logits, lengths, weights, bonuses = (tensor.cpu() for tensor in (logits, lengths, weights, bonuses))
+    state, found = cpu.graph_search(automaton, state, logits, lengths, weights, bonuses, blank, vocab_size, threshold, skip)
+    return GraphState(*(part.to(device) for part in state)), GraphFrames(*(part.to(device) for part in found))
 
 
-def _numbered(keys: Tensor) -> Tensor:
-    """Return numbers for the keys of each row `[B, N]`, the same for the same ones and below N."""
-    ordered, order = keys.sort(1)
-    changes = torch.zeros_like(keys)
-    changes[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    return torch.zeros_like(keys).scatter(1, order, changes.cumsum(1))
+@triton.jit
+def _search_states(states, places, inside, NUM_AUTOMATA: tl.constexpr):
+    """Return the automata's states of each hypothesis as one number: there are two at most."""
+    pairs = tl.load(states + places * NUM_AUTOMATA, mask=inside, other=0).to(tl.int64)
+    if NUM_AUTOMATA == 2:
+        pairs = (pairs << 32) | tl.load(states + places * NUM_AUTOMATA + 1, mask=inside, other=0)
+    return pairs
+
+
+@triton.jit
+def _targets_of(keys, line_targets, lines, pairs, places, candidates, NUM_AUTOMATA: tl.constexpr, BLOCK: tl.constexpr):
+    """Return the automata's states that extensions lead to, by their keys."""
+    PLACES: tl.constexpr = places.shape[0]
+    index = keys.to(tl.int32)
+    place = (index // BLOCK) % PLACES
+    token = index // (PLACES * BLOCK) * BLOCK + index % BLOCK
+    scored = (keys > NOTHING) & (token < candidates)
+    at = take(lines, place, places) * (NUM_AUTOMATA * candidates) + token
+    targets = tl.load(line_targets + at, mask=scored, other=0).to(tl.int64)
+    if NUM_AUTOMATA == 2:
+        targets = (targets << 32) | tl.load(line_targets + at + candidates, mask=scored, other=0)
+    return tl.where(scored, targets, take(pairs, place, places))
+
+
+@triton.jit
+def _bonus_peaks(bonuses, classes, candidates, BLOCK: tl.constexpr):
+    """Return the highest bonus of the classes that automata score, and that of the others."""
+    scored = tl.full((BLOCK,), float("-inf"), tl.float32)
+    unscored = tl.full((BLOCK,), float("-inf"), tl.float32)
+    for first in range(0, classes, BLOCK):
+        tokens = first + tl.arange(0, BLOCK)
+        values = tl.load(bonuses + tokens, mask=tokens < classes, other=float("-inf"))
+        scored = tl.maximum(scored, tl.where(tokens < candidates, values, float("-inf")))
+        unscored = tl.maximum(unscored, tl.where(tokens < candidates, float("-inf"), values))
+    return tl.max(scored, axis=0), tl.max(unscored, axis=0)
+
+
+@triton.jit
+def _without_tokens(by_blank, by_token, pairs, places, inside, max_active):
+    """Give places to the best hypotheses that get no new token.
+
+    Returns the place that each comes from, whether its last token goes on, and its worth.
+    """
+    # Of those with the same states after a blank the best one stays.
+    alike = (pairs[:, None] == pairs[None, :]) & (by_blank > float("-inf"))[None, :]
+    better = by_blank[None, :] > by_blank[:, None]
+    first = (by_blank[None, :] == by_blank[:, None]) & (places[None, :] < places[:, None])
+    beaten = tl.max((alike & (better | first)).to(tl.int32), axis=1) > 0
+    by_blank = tl.where(beaten, float("-inf"), by_blank)
+    # How many are better than each.
+    better = (by_blank[None, :] > by_blank[:, None]).to(tl.int32) + (by_token[None, :] > by_blank[:, None]).to(tl.int32)
+    blank_stays = (by_blank > float("-inf")) & (tl.sum(better, axis=1) < max_active)
+    better = (by_blank[None, :] >= by_token[:, None]).to(tl.int32) + (by_token[None, :] > by_token[:, None]).to(tl.int32)
+    token_stays = (by_token > float("-inf")) & (tl.sum(better, axis=1) < max_active)
+    # Of equal ones there may be more than there is room for: places are given out in their order.
+    free = inside & (blank_stays == 0)
+    turn = tl.where(token_stays, tl.cumsum(token_stays.to(tl.int32), axis=0) - 1, -1)
+    number = tl.where(free, tl.cumsum(free.to(tl.int32), axis=0) - 1, -2)
+    matches = number[:, None] == turn[None, :]
+    goes_on = tl.max(matches.to(tl.int32), axis=1) > 0
+    from_places = tl.where(goes_on, tl.sum(tl.where(matches, places[None, :], 0), axis=1), places)
+    worth = tl.where(goes_on, take(by_token, from_places, places), tl.where(blank_stays, by_blank, float("-inf")))
+    return from_places, goes_on, worth
+
+
+@triton.jit(
+    do_not_specialize=["row_stride", "frame_stride", "frames", "classes", "max_active", "blank", "vocab_size"],
+)
+def _pass_kernel(
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+    logits, row_stride, frame_stride, class_stride, normalisers, frame_peaks, block_peaks, lengths, weights, bonuses,
+    scores, last_tokens, lm_states, fused, lm_scores,
+    line_states, line_peaks, line_scores, line_targets, links, labels, bad_frames,
+    frames, classes, max_active, blank, vocab_size, threshold, skip,
+    NUM_AUTOMATA: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    places = tl.arange(0, PLACES)
+    inside = places < max_active
+    length = tl.minimum(tl.load(lengths + row), frames)
+    candidates = tl.minimum(vocab_size, classes)
+    num_blocks = (classes + BLOCK - 1) // BLOCK
+    scores += row * max_active
+    last_tokens += row * max_active
+    lm_states += row * max_active * NUM_AUTOMATA
+    fused += row * max_active
+    lm_scores += row * max_active * NUM_AUTOMATA
+    weights += row * NUM_AUTOMATA
+    bonuses += row * classes
+    line_states += row * (2 * PLACES) * NUM_AUTOMATA
+    line_peaks += row * (2 * PLACES)
+    line_scores += row * (2 * PLACES) * NUM_AUTOMATA * candidates
+    line_targets += row * (2 * PLACES) * NUM_AUTOMATA * candidates
+
+    score = tl.load(scores + places, mask=inside, other=float("-inf"))
+    last = tl.load(last_tokens + places, mask=inside, other=-1)
+    pairs = _search_states(lm_states, places, inside, NUM_AUTOMATA)
+    lines = places * 0 - 1  # where the LM scores of its state are, -1 if they aren't known
+    next_line = 0
+    bonus_peak, unscored_peak = _bonus_peaks(bonuses, classes, candidates, BLOCK)
+    highest_added = tl.zeros((PLACES,), tl.float32)  # what a token can add at most
+    never = tl.full((PLACES,), float("-inf"), tl.float32)
+    frame = length * 0  # a tensor, also in the interpreter
+    while frame < length:
+        at_frame = row * frames + frame
+        x = logits + row * row_stride + frame.to(tl.int64) * frame_stride
+        top = tl.max(score, axis=0)
+        top = tl.where(top > float("-inf"), top, 0.0)
+        worth = (score - top).to(tl.float32)
+        alive = worth > float("-inf")
+        # All that every frame needs is asked for at once.
+        normaliser = tl.load(normalisers + at_frame)
+        frame_peak = tl.load(frame_peaks + at_frame)
+        blank_log_prob = tl.load(x + (row * 0 + blank) * class_stride).to(tl.float32)
+        repeatable = alive & (last >= 0)
+        last_log_probs = tl.load(x + last.to(tl.int64) * class_stride, mask=repeatable, other=float("-inf")).to(tl.float32)
+        if (normaliser > float("-inf")) & (normaliser < float("inf")):
+            blank_log_prob -= normaliser
+            possible = tl.exp(blank_log_prob) <= skip  # anything but a blank
+            last_log_probs -= tl.where(possible, normaliser, float("inf"))
+            from_places, goes_on, new_worth = _without_tokens(
+                worth + blank_log_prob, worth + last_log_probs, pairs, places, inside, max_active
+            )
+            new_last = tl.where(goes_on, take(last, from_places, places), -1)
+            new_pairs = take(pairs, from_places, places)
+            is_new = places < 0
+            keys = tl.where(inside, key_of(new_worth, places), HIGHEST_KEY)
+            lowest = tl.min(keys, axis=0)
+            best = tl.max(new_worth, axis=0)
+            worst = tl.maximum(score_of(lowest), best - threshold)
+            if possible:
+                unknown = tl.max((alive & (lines < 0)).to(tl.int32), axis=0) > 0
+                if unknown:
+                    lines, next_line, peaks = lines_of(
+                        arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+                        lm_states, alive, lines, next_line, line_states, line_peaks, line_scores, line_targets,
+                        weights, blank, candidates, vocab_size, NUM_AUTOMATA, PLACES, BLOCK,
+                    )  # fmt: skip
+                    highest_added = tl.maximum(peaks + bonus_peak, unscored_peak)
+                reach = tl.where(alive, worth + highest_added, float("-inf"))
+                highest_reach = tl.max(reach, axis=0)
+                slack = 1e-3 + 1e-6 * tl.abs(highest_reach)  # rounding may not hide a token
+                slack = tl.where(slack < float("inf"), slack, 0.0) - normaliser
+                limits = tl.full((GROUPS,), HIGHEST_KEY, tl.int64)
+                while frame_peak + slack + highest_reach > worst:
+                    offered = best_extensions(
+                        x, class_stride, classes, normaliser, slack, block_peaks + at_frame * num_blocks, num_blocks, blank,
+                        never, worth, last, reach, highest_reach, worst, limits,
+                        line_scores, lines * (NUM_AUTOMATA * candidates), weights, candidates, bonuses, 0.0, 0.0,
+                        NUM_AUTOMATA, True, PLACES, BLOCK, GROUPS,
+                    )  # fmt: skip
+                    targets = _targets_of(offered, line_targets, lines, pairs, places, candidates, NUM_AUTOMATA, BLOCK)
+                    limits = tl.full((GROUPS,), NOTHING, tl.int64)
+                    highest = tl.max(offered, axis=0)
+                    offered_worth = score_of(highest)
+                    while offered_worth > worst:
+                        index = highest.to(tl.int32)
+                        token = index // (PLACES * BLOCK) * BLOCK + index % BLOCK
+                        taken = offered == highest
+                        pair = tl.sum(tl.where(taken, targets, 0), axis=0)
+                        meets = (new_pairs == pair) & (new_last == token) & (new_worth > float("-inf"))
+                        is_met = tl.max(meets.to(tl.int32), axis=0) > 0
+                        replaced = tl.where(is_met, meets & (new_worth < offered_worth), keys == lowest)
+                        keys = tl.where(replaced, (highest & ~0xFFFFFFFF) | places, keys)
+                        new_worth = tl.where(replaced, offered_worth, new_worth)
+                        new_pairs = tl.where(replaced, pair, new_pairs)
+                        new_last = tl.where(replaced, token, new_last)
+                        from_places = tl.where(replaced, (index // BLOCK) % PLACES, from_places)
+                        is_new = is_new | replaced
+                        lowest = tl.min(keys, axis=0)
+                        best = tl.maximum(best, offered_worth)
+                        worst = tl.maximum(score_of(lowest), best - threshold)
+                        limits = tl.where(taken, highest, limits)
+                        offered = tl.where(taken, NOTHING, offered)
+                        highest = tl.max(offered, axis=0)
+                        offered_worth = score_of(highest)
+                    highest_reach = tl.where(tl.max(limits, axis=0) > NOTHING, highest_reach, float("-inf"))
+
+            if best > float("-inf"):  # else nothing is possible: weights so large that the sums overflow
+                kept = (new_worth > float("-inf")) & (new_worth >= best - threshold)
+                is_new = is_new & kept
+                label = tl.where(new_last < 0, blank, new_last)
+                log_probs = tl.load(x + label.to(tl.int64) * class_stride, mask=kept, other=0.0).to(tl.float32) - normaliser
+                label = tl.where(is_new, new_last, tl.where(new_last < 0, LABEL_BLANK, LABEL_INSIDE))
+                tl.store(links + at_frame * max_active + places, tl.where(kept, from_places, places), mask=inside)
+                tl.store(labels + at_frame * max_active + places, tl.where(kept, label, LABEL_BLANK), mask=inside)
+                scored = is_new & (new_last < candidates)
+                entry = take(lines, from_places, places) * (NUM_AUTOMATA * candidates) + new_last
+                extra = tl.load(bonuses + new_last, mask=is_new, other=0.0).to(tl.float64)
+                old_fused = tl.load(fused + from_places, mask=kept, other=0.0)
+                for m in tl.static_range(NUM_AUTOMATA):
+                    at = from_places * NUM_AUTOMATA + m
+                    lm_score = tl.load(line_scores + entry + m * candidates, mask=scored, other=0.0).to(tl.float64)
+                    target = tl.load(line_targets + entry + m * candidates, mask=scored, other=0)
+                    extra += tl.load(weights + m).to(tl.float64) * lm_score
+                    old_score = tl.load(lm_scores + at, mask=kept, other=0.0)
+                    old_state = tl.load(lm_states + at, mask=kept, other=0)
+                    tl.debug_barrier()  # everybody has read before they change
+                    tl.store(lm_scores + places * NUM_AUTOMATA + m, old_score + lm_score, mask=kept)
+                    tl.store(lm_states + places * NUM_AUTOMATA + m, tl.where(scored, target, old_state), mask=kept)
+                tl.store(fused + places, old_fused + extra, mask=kept)
+                score = take(score, from_places, places) + log_probs.to(tl.float64) + extra
+                score = tl.where(kept, score, float("-inf"))
+                lines = tl.where(is_new, -1, take(lines, from_places, places))
+                last = new_last
+                pairs = new_pairs
+                tl.debug_barrier()  # the next frame reads what other threads have written
+            frame += 1
+        else:
+            tl.store(bad_frames + row, frame)
+            length = 0
+    tl.store(scores + places, score, mask=inside)
+    tl.store(last_tokens + places, last, mask=inside)
+
+
+def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
+    """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
+    for token_type, logit_type, places, num_automata in (
+        ("*i16", "*fp32", 64, 2),
+        ("*i32", "*fp16", 8, 1),
+        ("*i16", "*bf16", 16, 2),
+    ):
+        signature = automaton_signature(token_type) | {"logits": logit_type}
+        signature |= dict.fromkeys(("row_stride", "frame_stride", "class_stride"), "i32")
+        signature |= dict.fromkeys(("normalisers", "frame_peaks", "block_peaks", "weights", "bonuses"), "*fp32")
+        signature |= {"lengths": "*i32", "scores": "*fp64", "last_tokens": "*i32", "lm_states": "*i32"}
+        signature |= {"fused": "*fp64", "lm_scores": "*fp64", "line_states": "*i32", "line_peaks": "*fp32"}
+        signature |= {"line_scores": "*fp32", "line_targets": "*i32"}
+        signature |= dict.fromkeys(("links", "labels", "bad_frames"), "*i32")
+        signature |= dict.fromkeys(("frames", "classes", "max_active", "blank", "vocab_size"), "i32")
+        signature |= {"threshold": "fp32", "skip": "fp32"}
+        yield _pass_kernel, signature, {"NUM_AUTOMATA": num_automata, **tiling(places, TILE)}

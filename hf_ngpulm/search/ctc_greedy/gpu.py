@@ -1,10 +1,13 @@
-"""Greedy CTC search with language models as one Triton kernel: a program per utterance walks its frames.
+"""Greedy CTC search with language models as two Triton kernels.
 
-There are no launches per frame and nothing waits for the host. Full-vocabulary work is done only at frames that may emit.
+The first finds the best class and the normaliser of all frames of all rows in parallel. The second, a program per utterance,
+walks the frames: those of blanks and repeats many at a time, and the others one by one, with scores of the full vocabulary.
+There are no launches per frame and nothing waits for the host.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,10 +18,12 @@ from torch import Tensor
 
 from ...automaton.gpu import automaton_signature, fill_row
 from ...automaton.tensors import AutomatonTensors
+from ...engines.devices import current
 from . import RULES
 
 LABEL, RUN, STAY = (tl.constexpr(i) for i in range(len(RULES)))
 LARGEST_BLOCK = 2048
+SPAN = tl.constexpr(32)  # frames that are passed at a time: as many as threads in a warp, which needn't wait for others
 
 
 def ctc_greedy(
@@ -46,36 +51,36 @@ def ctc_greedy(
         scratch_scores = torch.empty((batch_size, num_automata, vocab_size), device=device)
         scratch_targets = torch.empty((batch_size, num_automata, vocab_size), dtype=torch.int32, device=device)
         block = min(triton.next_power_of_2(max(classes, vocab_size, 32)), LARGEST_BLOCK)
-        _label_kernel[(batch_size,)](
-            *automaton, logits, *logits.stride(),
-            lengths.contiguous(), weights.contiguous(), stay_costs.contiguous(), last_states,
-            scratch_scores, scratch_targets, labels, acoustic_scores, lm_scores, bad_frames, last,
-            frames, classes, blank, vocab_size,
-            RULE=RULES.index(rule), NUM_AUTOMATA=num_automata, BLOCK=block, num_warps=max(block // 256, 1),
-        )  # fmt: skip
+        num_warps = max(block // 256, 1)
+        best = torch.empty((batch_size, frames), dtype=torch.int32, device=device)
+        normalisers = torch.empty((batch_size, frames), device=device)
+        lengths = lengths.contiguous()
+        with current(device):
+            _best_kernel[(batch_size * frames,)](
+                logits, *logits.stride(), lengths, best, normalisers, frames, classes, BLOCK=block, num_warps=num_warps
+            )
+            _label_kernel[(batch_size,)](
+                *automaton, logits, *logits.stride(), best, normalisers,
+                lengths, weights.contiguous(), stay_costs.contiguous(), last_states,
+                scratch_scores, scratch_targets, labels, acoustic_scores, lm_scores, bad_frames, last,
+                frames, classes, blank, vocab_size,
+                RULE=RULES.index(rule), NUM_AUTOMATA=num_automata, BLOCK=block, num_warps=num_warps,
+            )  # fmt: skip
     return labels, acoustic_scores, lm_scores, last_states, bad_frames, last
 
 
-@triton.jit
-def _label_kernel(
-    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    logits, row_stride, frame_stride, class_stride, lengths, weights, stay_costs, states,
-    scratch_scores, scratch_targets, labels, acoustic_scores, lm_scores, bad_frames, last,
-    frames, classes, blank, vocab_size,
-    RULE: tl.constexpr, NUM_AUTOMATA: tl.constexpr, BLOCK: tl.constexpr,
+# Sizes that change from batch to batch: nothing is gained from compiling anew for those that 16 divides.
+@triton.jit(do_not_specialize=["row_stride", "frame_stride", "frames", "classes"])
+def _best_kernel(
+    logits, row_stride, frame_stride, class_stride, lengths, best_classes, normalisers, frames, classes, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    lanes = tl.arange(0, BLOCK)
-    length = tl.minimum(tl.load(lengths + row), frames)
-    stay_cost = tl.load(stay_costs + row)
-    candidates = tl.minimum(vocab_size, classes)
-    before = tl.load(last + 2 * row)
-    best_before = tl.load(last + 2 * row + 1)
-    stale = True  # whether the scratch belongs to other states than the row's
-    acoustic_score = 0.0
-    frame = length * 0  # a tensor, also in the interpreter
-    while frame < length:
-        x = logits + row * row_stride + frame.to(tl.int64) * frame_stride
+    """Per frame: the class with the highest logit, and logsumexp of all of them."""
+    at = tl.program_id(0).to(tl.int64)
+    row = at // frames
+    frame = at % frames
+    if frame < tl.load(lengths + row):
+        x = logits + row * row_stride + frame * frame_stride
+        lanes = tl.arange(0, BLOCK)
         best = 0
         highest = float("-inf")
         total = 0.0
@@ -89,72 +94,123 @@ def _label_kernel(
             shift = tl.where(new_highest > float("-inf"), new_highest, 0.0)  # a block may be -inf all over
             total = total * tl.exp(highest - shift) + tl.sum(tl.exp(values - shift), axis=0)
             highest = new_highest
-        normaliser = highest + tl.log(total)
-        if (normaliser > float("-inf")) & (normaliser < float("inf")):
-            label = best
-            if (best != blank) & (best < vocab_size):
-                repeats = False
-                if RULE == LABEL:
-                    repeats = (before != blank) & (best == before)
-                if RULE == RUN:
-                    repeats = (before != blank) & (best == best_before)
-                if repeats:
-                    label = before
-                else:
-                    if stale:
-                        tl.debug_barrier()  # everybody has read the scratch before it is rewritten
-                        for k in tl.static_range(NUM_AUTOMATA):
-                            at = row * NUM_AUTOMATA + k
-                            fill_row(
-                                arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-                                tl.load(states + at), scratch_scores + at * vocab_size, scratch_targets + at * vocab_size,
-                                0, vocab_size, vocab_size, True, BLOCK,
-                            )  # fmt: skip
+        tl.store(best_classes + at, best)
+        tl.store(normalisers + at, highest + tl.log(total))
+
+
+@triton.jit
+def _choose(
+    x, class_stride, candidates, blank, before, stay_cost, lm_scores, vocab_size, weights,
+    RULE: tl.constexpr, NUM_AUTOMATA: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Return the token that scores best at a frame, after the label of the frame before; -1 if none is possible."""
+    chosen = -1
+    best = float("-inf")
+    for block in range(0, candidates, BLOCK):
+        tokens = block + tl.arange(0, BLOCK)
+        inside = tokens < candidates
+        values = tl.load(x + tokens.to(tl.int64) * class_stride, mask=inside, other=float("-inf")).to(tl.float32)
+        fused = tl.zeros((BLOCK,), tl.float32)
+        for k in tl.static_range(NUM_AUTOMATA):
+            fused += tl.load(weights + k) * tl.load(lm_scores + k * vocab_size + tokens, mask=inside, other=0.0)
+        again = values - stay_cost if RULE == STAY else tl.full((BLOCK,), float("-inf"), tl.float32)
+        fused = tl.where(tokens == before, again, values + fused)
+        fused = tl.where(inside & (tokens != blank), fused, float("-inf"))
+        block_best = tl.max(fused, axis=0)
+        block_chosen = block + tl.argmax(fused, axis=0)
+        chosen = tl.where(block_best > best, block_chosen, chosen)
+        best = tl.maximum(best, block_best)
+    return chosen
+
+
+@triton.jit(do_not_specialize=["row_stride", "frame_stride", "frames", "classes", "blank", "vocab_size"])
+def _label_kernel(
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+    logits, row_stride, frame_stride, class_stride, best_classes, normalisers, lengths, weights, stay_costs, states,
+    scratch_scores, scratch_targets, labels, acoustic_scores, lm_scores, bad_frames, last,
+    frames, classes, blank, vocab_size,
+    RULE: tl.constexpr, NUM_AUTOMATA: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    span = tl.arange(0, SPAN)
+    length = tl.minimum(tl.load(lengths + row), frames)
+    stay_cost = tl.load(stay_costs + row)
+    before = tl.load(last + 2 * row)
+    best_before = tl.load(last + 2 * row + 1)
+    logits += row * row_stride
+    labels += row * frames
+    best_classes += row * frames
+    normalisers += row * frames
+    states += row * NUM_AUTOMATA
+    weights += row * NUM_AUTOMATA
+    lm_scores += row * NUM_AUTOMATA
+    scratch_scores += row * NUM_AUTOMATA * vocab_size
+    scratch_targets += row * NUM_AUTOMATA * vocab_size
+    stale = True  # whether the scratch belongs to other states than the row's
+    acoustic_score = 0.0
+    frame = length * 0  # a tensor, also in the interpreter
+    while frame < length:
+        # Pass frames that the LM isn't asked about.
+        numbers = frame + span
+        inside = numbers < length
+        best = tl.load(best_classes + numbers, mask=inside, other=-1)
+        normaliser = tl.load(normalisers + numbers, mask=inside, other=0.0)
+        is_scored = (best != blank) & (best < vocab_size)
+        repeats = is_scored & (span < 0)
+        if RULE != STAY:
+            # Of frames that are passed only the first ones can go on with a label, which they have in common.
+            previous = tl.load(best_classes + numbers - 1, mask=inside & (span > 0), other=-1)
+            previous = tl.where(span > 0, previous, before if RULE == LABEL else best_before)
+            repeats = is_scored & (best == previous) & ((span > 0) | (before != blank))
+        is_broken = (normaliser > float("-inf")) & (normaliser < float("inf")) == 0
+        stops = (inside == 0) | is_broken | (is_scored & (repeats == 0))
+        count = tl.min(tl.where(stops, span, SPAN), axis=0)
+        passed = span < count
+        label_of = tl.where(repeats, before, best)
+        at = numbers.to(tl.int64) * frame_stride + label_of.to(tl.int64) * class_stride
+        log_probs = tl.load(logits + at, mask=passed, other=0.0).to(tl.float32) - normaliser
+        acoustic_score += tl.sum(tl.where(passed, log_probs, 0.0), axis=0)
+        tl.store(labels + numbers, label_of, mask=passed)
+        before = tl.where(count > 0, tl.sum(tl.where(span == count - 1, label_of, 0), axis=0), before)
+        best_before = tl.where(count > 0, tl.sum(tl.where(span == count - 1, best, 0), axis=0), best_before)
+        frame += count
+        if (count < SPAN) & (frame < length):
+            x = logits + frame.to(tl.int64) * frame_stride
+            own = tl.sum(tl.where(span == count, best, 0), axis=0)
+            own_normaliser = tl.load(normalisers + frame)
+            if (own_normaliser > float("-inf")) & (own_normaliser < float("inf")):
+                if stale:
+                    tl.debug_barrier()  # everybody has read the scratch before it is rewritten
+                    for k in tl.static_range(NUM_AUTOMATA):
+                        fill_row(
+                            arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+                            tl.load(states + k), scratch_scores + k * vocab_size, scratch_targets + k * vocab_size,
+                            0, vocab_size, vocab_size, True, BLOCK,
+                        )  # fmt: skip
+                    tl.debug_barrier()
+                    stale = False
+                chosen = _choose(
+                    x, class_stride, tl.minimum(vocab_size, classes), blank, before, stay_cost,
+                    scratch_scores, vocab_size, weights, RULE, NUM_AUTOMATA, BLOCK,
+                )  # fmt: skip
+                label = tl.where(chosen >= 0, chosen, tl.where(before != blank, before, own))
+                if label != before:
+                    stale = True
+                    for k in tl.static_range(NUM_AUTOMATA):
+                        score = tl.load(scratch_scores + k * vocab_size + label)
+                        target = tl.load(scratch_targets + k * vocab_size + label)
+                        sum_so_far = tl.load(lm_scores + k)
                         tl.debug_barrier()
-                        stale = False
-                    chosen = -1
-                    best_fused = float("-inf")
-                    for block in range(0, candidates, BLOCK):
-                        tokens = block + lanes
-                        inside = tokens < candidates
-                        values = tl.load(x + tokens.to(tl.int64) * class_stride, mask=inside, other=float("-inf")).to(
-                            tl.float32
-                        )
-                        fused = tl.zeros((BLOCK,), tl.float32)
-                        for k in tl.static_range(NUM_AUTOMATA):
-                            at = row * NUM_AUTOMATA + k
-                            score = tl.load(scratch_scores + at * vocab_size + tokens, mask=inside, other=0.0)
-                            fused += tl.load(weights + at) * score
-                        fused = values + fused
-                        again = float("-inf")
-                        if RULE == STAY:
-                            fused = tl.where(tokens == before, values - stay_cost, fused)
-                        else:
-                            fused = tl.where(tokens == before, again, fused)
-                        fused = tl.where(inside & (tokens != blank), fused, float("-inf"))
-                        block_highest = tl.max(fused, axis=0)
-                        block_chosen = block + tl.argmax(fused, axis=0)
-                        chosen = tl.where(block_highest > best_fused, block_chosen, chosen)
-                        best_fused = tl.maximum(best_fused, block_highest)
-                    label = tl.where(chosen >= 0, chosen, tl.where(before != blank, before, best))
-                    if label != before:
-                        stale = True
-                        for k in tl.static_range(NUM_AUTOMATA):
-                            at = row * NUM_AUTOMATA + k
-                            score = tl.load(scratch_scores + at * vocab_size + label)
-                            target = tl.load(scratch_targets + at * vocab_size + label)
-                            sum_so_far = tl.load(lm_scores + at)
-                            tl.debug_barrier()
-                            tl.store(lm_scores + at, sum_so_far + score)
-                            tl.store(states + at, target)
-            tl.store(labels + row * frames + frame, label)
-            acoustic_score += tl.load(x + label.to(tl.int64) * class_stride).to(tl.float32) - normaliser
-            before = label
-            best_before = best
-            frame += 1
-        else:
-            tl.store(bad_frames + row, frame)
-            length = 0
+                        tl.store(lm_scores + k, sum_so_far + score)
+                        tl.store(states + k, target)
+                tl.store(labels + frame, label)
+                acoustic_score += tl.load(x + label.to(tl.int64) * class_stride).to(tl.float32) - own_normaliser
+                before = label
+                best_before = own
+                frame += 1
+            else:
+                tl.store(bad_frames + row, frame)
+                length = 0
     tl.store(acoustic_scores + row, acoustic_score)
     tl.store(last + 2 * row, before)
     tl.store(last + 2 * row + 1, best_before)
@@ -162,13 +218,15 @@ def _label_kernel(
 
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
+    frames = dict.fromkeys(("row_stride", "frame_stride", "class_stride", "frames", "classes"), "i32")
+    frames |= {"lengths": "*i32", "best_classes": "*i32", "normalisers": "*fp32"}
     for token_type, logit_type in (("*i16", "*fp32"), ("*i32", "*fp16"), ("*i16", "*bf16")):
-        for rule in range(len(RULES)):
-            for num_automata in (1, 2):
-                signature = automaton_signature(token_type) | {"logits": logit_type}
-                signature |= dict.fromkeys(("row_stride", "frame_stride", "class_stride"), "i32")
-                signature |= {"lengths": "*i32", "weights": "*fp32", "stay_costs": "*fp32", "states": "*i32"}
-                signature |= {"scratch_scores": "*fp32", "scratch_targets": "*i32", "labels": "*i32"}
-                signature |= {"acoustic_scores": "*fp32", "lm_scores": "*fp32", "bad_frames": "*i32", "last": "*i32"}
-                signature |= dict.fromkeys(("frames", "classes", "blank", "vocab_size"), "i32")
-                yield _label_kernel, signature, {"RULE": rule, "NUM_AUTOMATA": num_automata, "BLOCK": 512}
+        yield _best_kernel, frames | {"logits": logit_type}, {"BLOCK": LARGEST_BLOCK, "num_warps": 8}
+        for rule, num_automata in itertools.product(range(len(RULES)), (1, 2)):
+            signature = automaton_signature(token_type) | frames | {"logits": logit_type}
+            signature |= {"weights": "*fp32", "stay_costs": "*fp32", "states": "*i32"}
+            signature |= {"scratch_scores": "*fp32", "scratch_targets": "*i32", "labels": "*i32"}
+            signature |= {"acoustic_scores": "*fp32", "lm_scores": "*fp32", "bad_frames": "*i32", "last": "*i32"}
+            signature |= dict.fromkeys(("blank", "vocab_size"), "i32")
+            constants = {"RULE": rule, "NUM_AUTOMATA": num_automata, "BLOCK": LARGEST_BLOCK, "num_warps": 8}
+            yield _label_kernel, signature, constants

@@ -271,12 +271,78 @@ def test_a_row_does_not_depend_on_its_batch(problem, data):
     assert alone == {key: (labels[:cut], scores) for key, (labels, scores) in whole.items()}
 
 
-@given(problems(longest=5, most_classes=10, most_rows=3, most_active=5))
-@settings(RELAXED, max_examples=12)
-def test_gpu_equals_the_reference(problem):
-    """Without a GPU its kernel runs in Triton's interpreter."""
+@given(problems(longest=6, most_classes=10, most_rows=2, most_active=6), st.booleans())
+@settings(RELAXED, max_examples=30)
+def test_gpu_equals_the_reference(problem, in_small_blocks):
+    """Without a GPU its kernels run in Triton's interpreter."""
+    pytest.importorskip("triton")
+    from hf_ngpulm.search.ctc_beam import gpu as tiles
+
     assume_no_ties(problem)
+    with pytest.MonkeyPatch.context() as patch:
+        if in_small_blocks:
+            patch.setattr(tiles, "TILE", 1)
+            patch.setattr(tiles, "SMALLEST_BLOCK", 2)
+        found = search(problem, "gpu")
+    assert_same(found, search(problem, "reference"))
+
+
+def some_problem(max_active: int, frames: int) -> Problem:
+    """Contexts of one and two tokens, and hypotheses that meet in them."""
+    arcs = [{t: (-0.3 * t - state, (t + state) % 3) for t in range(state, 5, 2)} for state in range(3)]
+    automaton = build_automaton(5, arcs, [0, 0, 1], [-2.0, -1.0, -0.5])
+    logits = 2 * torch.randn(2, frames, 7, generator=torch.Generator().manual_seed(0))
+    return Problem(
+        automaton, graph.initial_state(max_active, torch.tensor([[0], [2]], dtype=torch.int32)), logits,
+        torch.full((2,), frames, dtype=torch.int32), torch.tensor([[0.5], [1.0]]), torch.ones(2, 7), blank=6,
+    )  # fmt: skip
+
+
+def test_more_hypotheses_than_the_kernel_holds(monkeypatch):
+    monkeypatch.setattr(pytest.importorskip("hf_ngpulm.search.ctc_graph.gpu"), "MOST_BEAMS", 4)
+    problem = some_problem(max_active=5, frames=4)
     assert_same(search(problem, "gpu"), search(problem, "reference"))
+
+
+def test_frames_launch_nothing_on_the_gpu():
+    """However many there are: what runs is counted as operators of torch and Triton kernels."""
+    interpreter = pytest.importorskip("triton.runtime.interpreter")
+    if DEVICE["gpu"] == "cuda":
+        pytest.skip("kernels are counted in Triton's interpreter")
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Operators(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+            self.names = []
+            self.in_kernel = False
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if not self.in_kernel:
+                self.names.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    found = []
+    for frames in (2, 9):
+        p = some_problem(8, frames)
+        operators = Operators()
+        launch = interpreter.GridExecutor.__call__
+
+        def counted(executor, *args, operators=operators, launch=launch, **kwargs):
+            operators.names.append(executor.fn.__name__)
+            operators.in_kernel = True
+            launch(executor, *args, **kwargs)
+            operators.in_kernel = False
+
+        with pytest.MonkeyPatch.context() as patch, operators:
+            patch.setattr(interpreter.GridExecutor, "__call__", counted)
+            graph.graph_search(
+                p.automaton.tensors, p.state, p.logits, p.lengths, p.weights, p.bonuses, p.blank, 5, engine="gpu"
+            )
+        found.append(operators.names)
+    assert found[0] == found[1]
+    assert [name for name in found[0] if name.endswith("_kernel")] == ["_peaks_kernel", "_pass_kernel"]
+    assert sum(not name.startswith("aten.empty") for name in found[0]) < 20, found[0]
 
 
 @given(problems(longest=5, most_classes=8, most_rows=2, most_active=5), st.data())

@@ -77,6 +77,30 @@ def test_gpu_equals_the_reference(problem):
     assert_same(call(*problem, "gpu"), call(*problem, "reference"))
 
 
+@given(problems(longest=40, most_classes=9))
+@settings(RELAXED, max_examples=10)
+def test_gpu_equals_the_reference_in_rows_longer_than_a_span(problem):
+    assert_same(call(*problem, "gpu"), call(*problem, "reference"))
+
+
+@given(problems(longest=8, most_classes=6), st.data())
+@settings(RELAXED, max_examples=20)
+def test_cutting_the_frames_in_two_changes_nothing(problem, data):
+    automaton, logits, lengths, states, *rest = problem
+    logits = logits.nan_to_num(0.0)
+    engine, cut = data.draw(st.sampled_from(["cpu", "gpu"])), data.draw(st.integers(0, logits.shape[1]))
+    first = call(automaton, logits[:, :cut], lengths.clamp(max=cut), states, *rest, engine)
+    later = (lengths - cut).clamp(min=0)
+    second = call(automaton, logits[:, cut:], later, first.states, *rest, engine, before=first.before)
+    both = greedy.GreedyLabels(
+        torch.cat([first.labels, second.labels], 1),
+        first.acoustic_scores + second.acoustic_scores,
+        first.lm_scores + second.lm_scores,
+        *second[3:],
+    )
+    assert_same(both, call(automaton, logits, lengths, states, *rest, "reference"))
+
+
 @pytest.mark.parametrize("rule", greedy.RULES)
 @pytest.mark.parametrize("engine", ["cpu", "gpu"])
 def test_more_classes_than_a_block(rule, engine):
