@@ -28,12 +28,14 @@ LM_WEIGHT = 0.2  # where nobody says anything else: attention decoders have stro
 
 
 class Part(NamedTuple):
-    """What is added to scores, and how: see `fused`. With language models that grow: their `growth`."""
+    """What is added to scores, and how: see `fused`; and the rows to which it is, bool `[B]`. With language models that grow:
+    their `growth`."""
 
     rows: Rows
     roles: Roles
     shared: bool
     keeps_sums: bool
+    active: Tensor
     growth: Growth | None = None
 
     def behind(self, input_ids: Tensor) -> Part:
@@ -129,6 +131,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         self.window: Window | None = None  # of a long recording, while Whisper decodes it
         self._settings = (model, tokenizer, start, bool(prompt_context))
         self._no_timestamps, self._ends = no_timestamps_of(model), sorted(ends_of(model))
+        self._ends_at: tuple[Any, Tensor] | None = None
         self._score_eos = True if score_eos is None else bool(score_eos)
         self._roles: list[Roles] = []
         self._parts: tuple[Any, list[Part]] | None = None
@@ -143,7 +146,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         work = scores.detach().to(torch.float32).contiguous()
         input_ids = input_ids.to(scores.device, torch.int64).contiguous()
         parts = self.parts(self.recordings(len(scores)), scores.shape[1], scores.device)
-        loops = Loops.of(input_ids, parts[0].roles)
+        loops = Loops.of(input_ids, parts[0].roles, self.engine)
         self.rule_out(work, input_ids, loops, parts)
         for part in parts:
             rows = part.behind(input_ids).rows
@@ -159,15 +162,24 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         Rows that nothing is added to stay as they are.
         """
         # Masks, not selections: those would wait for a GPU at each step.
-        fused = torch.stack([(part.rows.starts >= 0) & (part.rows.weights != 0) for part in parts]).any(0)
+        fused = parts[0].active
+        for part in parts[1:]:
+            fused = fused | part.active
         if self._no_timestamps is not None:
             rule_out_timestamps(scores, input_ids, self._no_timestamps, fused)
-        ends = [end for end in self._ends if end < scores.shape[1]]
-        if ends:
-            can_end = (scores[:, ends] > -torch.inf).any(1)
-            kept = scores[:, ends]
+        ends = self._ends_within(scores.shape[1], scores.device)
+        if len(ends):
+            kept = scores.index_select(1, ends)
+            can_end = (kept > -torch.inf).any(1)
             scores.masked_fill_((loops.endless & can_end & fused)[:, None], -torch.inf)
-            scores[:, ends] = kept
+            scores.index_copy_(1, ends, kept)
+
+    def _ends_within(self, classes: int, device: torch.device) -> Tensor:
+        """Return the classes that end a transcript, int64 `[E]`, kept on the device."""
+        if self._ends_at is None or self._ends_at[0] != (classes, device):
+            ends = torch.tensor([end for end in self._ends if end < classes], dtype=torch.int64, device=device)
+            self._ends_at = (classes, device), ends
+        return self._ends_at[1]
 
     def undone(self, input_ids: Tensor, scores: Tensor, recording: int | None = None) -> Tensor:
         """Return the model's own scores, up to a number per step, of steps at which no later processor has ruled any token out.
@@ -282,7 +294,9 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
                 weights = every.weights[which, column]
                 rows = Rows(every.tensors, every.vocab_size, length, starts, roots[which], weights)
                 of_lm = column < every.num_lms
-                parts.append(Part(rows, roles, of_lm and self.shared, not of_lm and self.normalise_phrases, every.growth))
+                active = (starts >= 0) & (weights != 0)
+                kept = of_lm and self.shared, not of_lm and self.normalise_phrases
+                parts.append(Part(rows, roles, *kept, active, every.growth))
             if every.growth is not None:  # only who asks keeps the states as they are
                 return parts
             self._parts = (key, parts)
@@ -322,5 +336,5 @@ def _undone(part: Part, input_ids: Tensor, scores: Tensor, engine: str) -> Tenso
         )
         kept = (fused_end < end) & (end > total - math.log(2))
         own = torch.where(kept[:, None], scores, own)
-    idle = (rows.starts < 0) | (rows.weights == 0) | Loops.of(input_ids, roles).begun
+    idle = (rows.starts < 0) | (rows.weights == 0) | Loops.of(input_ids, roles, engine).begun
     return torch.where(idle[:, None] | (scores == -torch.inf), scores, own)

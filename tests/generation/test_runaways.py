@@ -224,15 +224,30 @@ def slowly_in_a_loop(tokens, times, shortest, others=0.0):
     return False
 
 
-@given(st.lists(st.integers(1, 9), max_size=30), st.lists(st.integers(1, 9), max_size=26), st.integers(0, 150), st.booleans())
+TOKENS = st.integers(1, 9)
+
+
+@given(st.lists(TOKENS, max_size=30), st.lists(TOKENS, max_size=26), st.integers(0, 150), st.booleans())
 @settings(deadline=None, max_examples=300)
 def test_loops(before, phrase, length, starts):
+    check_loops(before, phrase, length, starts, "auto")
+
+
+@given(st.lists(TOKENS, max_size=30), st.lists(TOKENS, max_size=26), st.integers(0, 150), st.booleans())
+@settings(deadline=None, max_examples=40)
+def test_a_gpu_finds_loops(before, phrase, length, starts):
+    pytest.importorskip("triton")  # there is none but on Linux
+    check_loops(before, phrase, length, starts, "gpu")
+
+
+def check_loops(before, phrase, length, starts, engine):
     """Tokens before the transcript's start are none of it."""
+    device = "cuda" if engine == "gpu" and torch.cuda.is_available() else "cpu"
     roles = torch.full((10,), SCORED, dtype=torch.int8)
     roles[0] = START
     said = (phrase * 150)[:length]
     ids = torch.tensor([before + [0] * starts + said, [-1] * len(before) + [0] * starts + said], dtype=torch.int64)
-    loops = Loops.of(ids, Roles.of(roles))
+    loops = Loops.of(ids.to(device), Roles.of(roles).to(torch.device(device)), engine)
     for row, tokens in enumerate((said if starts else before + said, said)):
         begun = slowly_in_a_loop(tokens[-144:], 3, 8)
         assert bool(loops.begun[row]) == begun

@@ -64,7 +64,7 @@ class Scoring:
                 self._parts = [part.behind(tokens) for part in self._parts]
                 self._states = [read(tokens, part.rows, part.roles, self.lm.engine) for part in self._parts]
             self._parts = [part.at(states) for states, part in zip(self._states, self._parts, strict=True)]
-            loops = Loops.of(tokens, self._parts[0].roles)
+            loops = Loops.of(tokens, self._parts[0].roles, self.lm.engine)
             self.lm.rule_out(scores, tokens, loops, self._parts)
             for states, part in zip(self._states, self._parts, strict=True):
                 states = states.masked_fill(loops.begun, -1)
