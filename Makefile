@@ -4,7 +4,7 @@ BIN := .venv/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format docs bench gpu clean
+.PHONY: help setup demo test test-all lint format docs bench gpu gpu-profile clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | while IFS="$$(printf '\t')" read -r t d; do printf '  %-10s %s\n' "$$t" "$$d"; done
@@ -38,6 +38,9 @@ bench: setup  ## time the language-model queries
 
 gpu:  ## GPU tests and timings, with the python3 that has torch with CUDA; no set-up
 	python3 benchmarks/gpu.py
+
+gpu-profile:  ## where the time of the GPU kernels goes, with the same python3
+	python3 benchmarks/gpu_profile.py
 
 clean:  ## remove .venv, caches and builds
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

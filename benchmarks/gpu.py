@@ -33,6 +33,7 @@ import goals
 import measure
 
 SECONDS = 525  # for all parts; what is left of nine minutes is for their ends
+TINY_SECONDS = 3600
 TEST_PROCESSES = 8
 TRAINING_TOKENS = 30_000_000
 KEPT_LINES, SHOWN_LINES = 400, 40  # of what a part prints: in the results, and again at the end if it failed
@@ -70,11 +71,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     default = Path(os.environ["OUT"]) if os.environ.get("OUT") else measure.RESULTS
     parser.add_argument("--out", type=Path, default=default, help="folder for the JSON results (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="for all parts together (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, help=f"for all parts together (default: {SECONDS}, or any if tiny)")
     parser.add_argument("--tiny", action="store_true", help="tiny sizes, without a GPU")
     parser.add_argument("--only", nargs="+", help="names of parts")
     args = parser.parse_args()
     args.out = args.out.resolve()
+    args.seconds = args.seconds or (TINY_SECONDS if args.tiny else SECONDS)
     if args.tiny:
         os.environ.update({measure.STAND_IN: "1", "TRITON_INTERPRET": "1", "HF_NGPULM_ENGINE": "gpu"})
     elif not measure.has_gpu():
@@ -89,7 +91,8 @@ def main() -> None:
         for number, part in enumerate(parts):
             left = args.seconds - (time.monotonic() - began)
             # A part that takes longer takes its share from all that come after it.
-            share = min(1.0, left / sum(other.limit for other in parts[number:]))
+            share = left / sum(other.limit for other in parts[number:])
+            share = share if args.tiny else min(1.0, share)
             outcomes.append(run_part(part, part.limit * share) if left > 1 else Outcome(part.name))
         if stream is not None:
             kill(stream)
@@ -142,7 +145,7 @@ def parts_of(args: argparse.Namespace, folder: Path) -> list[Part]:
     return [
         # Hypotheses, and tests that compare with the CPU, need it; where it is there this takes no time.
         Part("native core", ["csrc/build.py"], 60),
-        Part("tests", tests, 600 if tiny else 200),
+        Part("tests", tests, 200),
         Part("queries", [here + "lm_queries.py", *queries, *out], 60, "lm_queries_gpu", goals.of_queries),
         Part("CTC", [here + "gpu_ctc.py", *ctc, *out], 60, "ctc_search_gpu", goals.of_ctc),
         Part(
@@ -192,6 +195,8 @@ def run_part(part: Part, limit: float) -> Outcome:
         outcome.status = f"not done in {limit:.0f} s"
     kill(process)  # and what it may have left behind
     reader.join(5)
+    if not reader.is_alive():
+        process.stdout.close()
     outcome.seconds = time.monotonic() - begin
     print(f"== {part.name}: {outcome.status}, {outcome.seconds:.0f} s", flush=True)
     return outcome

@@ -21,6 +21,7 @@ from hf_ngpulm.search import ctc_greedy as greedy
 
 pytestmark = pytest.mark.gpu
 VOCAB_SIZE = 60
+FRAMES = sized(30, 5)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def lm(cpu_lm):
     return moved
 
 
-def searches(lm, device=DEVICE, batch_size=3, frames=sized(30, 5), dtype=torch.float32):
+def searches(lm, device=DEVICE, batch_size=3, frames=FRAMES, dtype=torch.float32):
     """Arguments of both CTC searches."""
     torch.manual_seed(0)
     logits = torch.randn(batch_size, frames, VOCAB_SIZE + 1).to(device, dtype)
