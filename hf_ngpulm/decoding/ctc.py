@@ -16,6 +16,7 @@ from ..common.batches import Outputs, tensor_of
 from ..common.pickling import WithoutCaches
 from ..config.tuned import with_remembered
 from ..engines.choice import check_engine, engine_name
+from ..engines.devices import numbered
 from ..fusion.fusion import LM_WEIGHT, Fusion, RowModels, select_rows
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
@@ -274,7 +275,7 @@ class CTCDecoder(WithoutCaches, caches={"_text_hashes": dict, "_prepared": lambd
             device: where to search.
             phrases: as for a call.
         """
-        return self._stream(self.fusion.shared_rows(batch_size, torch.device(device), phrases))
+        return self._stream(self.fusion.shared_rows(batch_size, numbered(device), phrases))
 
     def _stream(self, models: RowModels) -> BlockStream:
         def context_of(row: int, phrases: Any) -> tuple[Booster | None, float]:

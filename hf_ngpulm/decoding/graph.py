@@ -13,6 +13,7 @@ from ..common.arguments import check_number, check_weight, one_of, whole
 from ..common.batches import Outputs, tensor_of
 from ..config.tuned import with_remembered
 from ..engines.choice import check_engine
+from ..engines.devices import numbered
 from ..fusion.fusion import LM_WEIGHT, Fusion, RowModels, select_rows
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
@@ -177,7 +178,7 @@ class GraphDecoder:
         weights = self.lm_weights(batch_size)
         contexts = self.contexts.of_rows(self.phrases if phrases is None else phrases, lms, weights)
         has_phrases = any(context is not None for context in contexts)
-        models = self.fusion.rows(batch_size, torch.device(device), contexts if has_phrases else None)
+        models = self.fusion.rows(batch_size, numbered(device), contexts if has_phrases else None)
 
         def context_of(row: int, phrases: Any) -> tuple[Booster | None, float]:
             return self.contexts.of(phrases, lms[row], weights[row]), 1.0

@@ -43,3 +43,9 @@ def test_every_launch_is_on_it(path):
     launches = [node for node in ast.walk(tree) if is_launch(node)]
     assert launches
     assert not [node.lineno for node in launches if id(node) not in inside]
+
+
+def test_a_gpu_without_a_number_is_the_current_one(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    found = [devices.numbered(name) for name in ("cpu", "cuda", "cuda:0", torch.device("cuda"))]
+    assert found == [torch.device(name) for name in ("cpu", "cuda:1", "cuda:0", "cuda:1")]
