@@ -20,7 +20,9 @@ WHISPERS = {
     "small": (768, 12, 12, 51865),
     "medium": (1024, 24, 16, 51865),
     "large-v3": (1280, 32, 20, 51866),
+    "none": (16, 1, 2, 64),  # no size that there is: to see that benchmarks run
 }
+TEXT_TOKENS = 50257  # of Whisper; behind these stand </s>, <|startoftranscript|>, and others
 NAMES = (*(f"whisper-{size}" for size in WHISPERS), "canary", "qwen-head")
 PROMPT_TOKENS = 20  # of the LLM; a recording's are more, but reading them is no step
 
@@ -59,20 +61,21 @@ def made(kind: Any, config: Any, device: str, dtype: torch.dtype) -> Any:
 
 def whisper(name: str, device: str, dtype: torch.dtype) -> Subject:
     size, layers, heads, vocab_size = WHISPERS[name]
+    text, no_timestamps = (TEXT_TOKENS, TEXT_TOKENS + 106) if vocab_size > TEXT_TOKENS else (vocab_size - 9, vocab_size - 3)
     config = transformers.WhisperConfig(
         vocab_size=vocab_size, d_model=size, encoder_layers=1, decoder_layers=layers, encoder_attention_heads=heads,
-        decoder_attention_heads=heads, encoder_ffn_dim=4 * size, decoder_ffn_dim=4 * size, pad_token_id=50257,
-        bos_token_id=50257, eos_token_id=50257, decoder_start_token_id=50258, suppress_tokens=None, begin_suppress_tokens=None,
+        decoder_attention_heads=heads, encoder_ffn_dim=4 * size, decoder_ffn_dim=4 * size, pad_token_id=text,
+        bos_token_id=text, eos_token_id=text, decoder_start_token_id=text + 1, suppress_tokens=None, begin_suppress_tokens=None,
     )  # fmt: skip
     model = made(transformers.WhisperForConditionalGeneration, config, device, dtype)
-    model.generation_config.no_timestamps_token_id = 50363
+    model.generation_config.no_timestamps_token_id = no_timestamps
     model.generation_config.force_unique_generate_call = True  # one window, whatever timestamps it dreams of
 
     def encoded(batch_size: int) -> dict[str, Any]:
         hidden = torch.randn(batch_size, 1500, size, device=device, dtype=dtype)
         return {"encoder_outputs": transformers.modeling_outputs.BaseModelOutput(hidden)}
 
-    return Subject(model, encoded, 50257)
+    return Subject(model, encoded, text)
 
 
 def canary(device: str, dtype: torch.dtype) -> Subject:

@@ -1,130 +1,244 @@
-"""Everything that needs a GPU, in one command without network: tests, timings, a table, JSON results (`make gpu`).
+"""Everything that needs a GPU, in one command without network: tests, timings, goals, JSON results (`make gpu`).
 
     python3 benchmarks/gpu.py [--out FOLDER]
 
-Runs from a source tree with any Python that has torch with CUDA, triton, transformers and pytest. Each part has a time
-limit, so that the whole ends in under nine minutes; a part that fails or runs out of time is named at the end, and the command
-fails.
+Runs from a source tree with any Python that has torch with CUDA, triton, transformers and pytest. Results go to the folder that
+the environment variable OUT names, if it is set, else to benchmarks/results: a file for each part, and gpu.json with what came
+of all parts. Each part has a time limit, at which it is killed with all processes that it has started, so that the whole ends
+within nine minutes; what fails or runs out of time is named at the end with its last lines, and the command fails. The figures
+are held to their goals; that one is missed doesn't fail it.
+
+`--tiny` has a CPU stand in for the GPU, in Triton's interpreter and with tiny sizes: to see that all of it runs.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from functools import partial
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import goals
 import measure
-import torch
 
-sys.path.insert(0, str(measure.ROOT))
-
-BATCHES = (1, 8, 32, 128)
-BEAMS = (4, 8, 32)
-FRAMES = 250  # 20 s of audio at 80 ms a frame
-TRANSDUCERS = ["--batch-sizes", "32", "128", "--name", "transducer_random_gpu"]
-ATTENTION = [
-    "--models",
-    "whisper-tiny",
-    "whisper-large-v3",
-    "qwen-head",
-    "--batch-sizes",
-    "1",
-    "32",
-    "--ways",
-    "processor",
-    "strategy",
-]
-CONTEXTS = ["--random", "--device", "cuda", "--name", "contexts_gpu"]
-ATTENTION += ["--steps", "20", "--seconds", "1.5", "--name", "aed_gpu"]
+SECONDS = 525  # for all parts; what is left of nine minutes is for their ends
+TINY_SECONDS = 3600
+TEST_PROCESSES = 8
+TRAINING_TOKENS = 30_000_000
+KEPT_LINES, SHOWN_LINES = 400, 40  # of what a part prints: in the results, and again at the end if it failed
 
 
-def ctc(out: Path | None) -> None:
-    """Time of CTC search with LM beside plain argmax. Of random logits one stands out at each frame, mostly the blank's."""
-    import lm_queries
+@dataclass(frozen=True)
+class Part:
+    """What is run in a process of its own.
 
-    from hf_ngpulm.search import ctc_beam as beam
-    from hf_ngpulm.search import ctc_greedy as greedy
+    Args:
+        command: arguments of Python.
+        limit: seconds.
+        result: name of its result file, without ".json".
+        goals: what to make of that.
+    """
 
-    results: list[dict[str, Any]] = []
-    for vocab_size in (1024, 5000):
-        lm = lm_queries.build_model(vocab_size, 6).to("cuda")
-        for batch_size in BATCHES:
-            logits = torch.randn(batch_size, FRAMES, vocab_size + 1, device="cuda")
-            said = torch.randint(vocab_size, (batch_size, FRAMES, 1), device="cuda")
-            said = torch.where(torch.rand(said.shape, device="cuda") < 0.75, vocab_size, said)
-            logits.scatter_add_(2, said, torch.full(said.shape, 10.0, device="cuda"))
-            lengths = torch.full((batch_size,), FRAMES, dtype=torch.int32, device="cuda")
-            weights = torch.full((batch_size, 1), 0.5, device="cuda")
-            costs = 3 * weights[:, 0]  # of staying, or what a token adds in the beam
-            states = lm.initial_states(batch_size)[:, None].contiguous()
-            before = torch.full((batch_size, 2), vocab_size, dtype=torch.int32, device="cuda")
-            inputs, classes = (list(lm.tensors), logits, lengths), (vocab_size, vocab_size)
-            seconds = {"argmax": measure.graph_seconds([partial(logits.argmax, -1)])}
-            for rule in greedy.RULES:
-                call = partial(greedy.ctc_greedy, *inputs, states, weights, costs, before, *classes, rule)
-                seconds[rule] = measure.graph_seconds([call])
-            for num_beams in BEAMS:
-                state = beam.initial_state(num_beams, states)
-                arguments = (inputs[0], state, *inputs[1:], weights, costs, -3 * costs, *classes)
-                call = partial(beam.ctc_beam, *arguments, threshold=20.0)
-                seconds[f"beam {num_beams}"] = measure.graph_seconds([call], replays=5)
-            results.append({"vocab_size": vocab_size, "batch_size": batch_size, "frames": FRAMES, "seconds": seconds})
-    names = list(results[0]["seconds"])
-    rows = [[r["vocab_size"], r["batch_size"], *(f"{1e6 * r['seconds'][name]:.0f}" for name in names)] for r in results]
-    print(measure.table(["V", "batch", *(f"{name} us" for name in names)], rows))
-    print("results in", measure.save("ctc_search_gpu", {"searches": results}, out))
+    name: str
+    command: list[str]
+    limit: float
+    result: str | None = None
+    goals: Callable[[dict[str, Any]], list[goals.Goal]] | None = None
 
 
-def training(tokens: str, name: str) -> list[str]:
-    """Options of train_lm.py."""
-    options = ["--tokens", tokens, "--orders", "6", "--device", "cpu", "cuda", "--repeats", "1", "--memory", "100"]
-    return [*options, "--save", name]
+@dataclass
+class Outcome:
+    """What came of a part: "done", or what went wrong; how long it took; and the last lines that it printed."""
 
-
-def run_part(name: str, command: list[str], limit: int) -> str | None:
-    """Run a part; returns what went wrong, or None."""
-    print(f"\n== {name}", flush=True)
-    begin = time.time()
-    environment = {**os.environ, "PYTHONPATH": str(measure.ROOT), "HF_HUB_OFFLINE": "1"}
-    environment.pop("TRITON_INTERPRET", None)
-    try:
-        status = subprocess.run(command, cwd=measure.ROOT, env=environment, timeout=limit).returncode
-    except subprocess.TimeoutExpired:
-        return f"{name}: not done in {limit} s"
-    print(f"== {name}: {time.time() - begin:.0f} s", flush=True)
-    return f"{name}: exit status {status}" if status else None
+    name: str
+    status: str = "not begun: no time was left"
+    seconds: float = 0.0
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="folder for the JSON results (default: benchmarks/results)")
-    parser.add_argument("--part", choices=["ctc"], help=argparse.SUPPRESS)
+    default = Path(os.environ["OUT"]) if os.environ.get("OUT") else measure.RESULTS
+    parser.add_argument("--out", type=Path, default=default, help="folder for the JSON results (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, help=f"for all parts together (default: {SECONDS}, or any if tiny)")
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes, without a GPU")
+    parser.add_argument("--only", nargs="+", help="names of parts")
     args = parser.parse_args()
-    if not torch.cuda.is_available():
+    args.out = args.out.resolve()
+    args.seconds = args.seconds or (TINY_SECONDS if args.tiny else SECONDS)
+    if args.tiny:
+        os.environ.update({measure.STAND_IN: "1", "TRITON_INTERPRET": "1", "HF_NGPULM_ENGINE": "gpu"})
+    elif not measure.has_gpu():
         sys.exit("benchmarks/gpu.py: this Python's torch sees no CUDA device; run it on a machine with one")
-    if args.part:
-        ctc(args.out)
-        return
-    out = ["--out", str(args.out)] if args.out else []
-    here = "benchmarks/"
-    problems = [
-        run_part("tests", [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/gpu"], 110),
-        run_part("queries", [sys.executable, here + "lm_queries.py", "--device", "cuda", *out], 90),
-        run_part("CTC", [sys.executable, here + "gpu.py", "--part", "ctc", *out], 50),
-        run_part("transducers", [sys.executable, here + "transducer_random.py", *TRANSDUCERS, *out], 70),
-        run_part("attention decoders", [sys.executable, here + "aed.py", *ATTENTION, *out], 50),
-        run_part("contexts", [sys.executable, here + "contexts.py", *CONTEXTS, *out], 30),
-        run_part("training", [sys.executable, here + "train_lm.py", *training("10_000_000", "train_lm_gpu"), *out], 35),
-        run_part("training", [sys.executable, here + "train_lm.py", *training("100_000_000", "train_lm_gpu_100m"), *out], 100),
-    ]
-    failed = [problem for problem in problems if problem]
-    print("\n" + ("\n".join(failed) if failed else "all parts done"))
+    else:
+        os.environ.pop("TRITON_INTERPRET", None)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        parts = [part for part in parts_of(args, Path(folder)) if not args.only or part.name in args.only]
+        stream = None if args.tiny else start_stream(Path(folder), parts)
+        outcomes = []
+        for number, part in enumerate(parts):
+            left = args.seconds - (time.monotonic() - began)
+            # A part that takes longer takes its share from all that come after it.
+            share = left / sum(other.limit for other in parts[number:])
+            share = share if args.tiny else min(1.0, share)
+            outcomes.append(run_part(part, part.limit * share) if left > 1 else Outcome(part.name))
+        if stream is not None:
+            kill(stream)
+    failed = report(parts, outcomes, args.out, time.monotonic() - began)
     sys.exit(bool(failed))
+
+
+def parts_of(args: argparse.Namespace, folder: Path) -> list[Part]:
+    """All parts, in their order: should time run out, the last ones get less."""
+    tiny, here = args.tiny, "benchmarks/"
+    out = ["--out", str(args.out)]
+    device = "cpu" if tiny else "cuda"
+    tests = ["-m", "pytest", "-v", "-rs", "-m", "gpu", "-p", "no:cacheprovider", "tests/gpu"]
+    if tiny:
+        tests += ["-x"]
+    elif importlib.util.find_spec("xdist"):
+        tests += ["-n", str(TEST_PROCESSES)]
+    queries = ["--device", "cuda", "--orders", "6", "--name", "lm_queries_gpu"]
+    queries += ["--batch-sizes", *(("1", "3") if tiny else ("1", "8", "32", "128", "256"))]
+    queries += ["--vocab-sizes", "20", "--ngrams", "2000"] if tiny else []
+    ctc = (
+        ["--tiny", "--frames", "3", "--vocab-sizes", "20", "--batch-sizes", "2", "--beams", "3", "--ngrams", "2000"]
+        if tiny
+        else []
+    )
+    transducers = ["--name", "transducer_random_gpu", "--device", device]
+    transducers += ["--tiny", "--batch-sizes", "2", "--repeats", "1"] if tiny else ["--batch-sizes", "32", "128"]
+    attention = ["--name", "aed_gpu", "--device", device, "--ways", "processor", "strategy"]
+    attention += (
+        ["--models", "whisper-none", "--batch-sizes", "2", "--beams", "1", "--steps", "3", "--turns", "1"]
+        if tiny
+        else [
+            "--models",
+            "whisper-tiny",
+            "whisper-large-v3",
+            "qwen-head",
+            "--batch-sizes",
+            "1",
+            "32",
+            "--steps",
+            "20",
+            "--seconds",
+            "1.5",
+        ]
+    )
+    contexts = ["--tiny", "--batch-size", "2", "--repeats", "1"] if tiny else []
+    text = folder / "tokens.txt"
+    training = ["--orders", "6", "--repeats", "1", "--memory", "100", "--device", device, "--save", "train_lm_gpu"]
+    training += ["--tokens", "3000"] if tiny else ["--tokens", str(TRAINING_TOKENS), "--text", str(text)]
+    return [
+        # Hypotheses, and tests that compare with the CPU, need it; where it is there this takes no time.
+        Part("native core", ["csrc/build.py"], 60),
+        Part("tests", tests, 200),
+        Part("queries", [here + "lm_queries.py", *queries, *out], 60, "lm_queries_gpu", goals.of_queries),
+        Part("CTC", [here + "gpu_ctc.py", *ctc, *out], 60, "ctc_search_gpu", goals.of_ctc),
+        Part(
+            "transducers",
+            [here + "transducer_random.py", *transducers, *out],
+            110,
+            "transducer_random_gpu",
+            goals.of_transducers,
+        ),
+        Part("attention decoders", [here + "aed.py", *attention, *out], 50, "aed_gpu", goals.of_attention),
+        Part("contexts", [here + "gpu_contexts.py", *contexts, *out], 50, "contexts_gpu", goals.of_contexts),
+        Part("training", [here + "train_lm.py", *training, *out], 35, "train_lm_gpu", goals.of_training),
+        *(
+            [Part("launches", [here + "launches.py", "--out", str(folder)], 40)]
+            if (measure.ROOT / here / "launches.py").exists()
+            else []
+        ),
+    ]
+
+
+def start_stream(folder: Path, parts: list[Part]) -> subprocess.Popen[bytes] | None:
+    """Begin to make the text that a model is trained on, which takes a while, on a core that nobody needs."""
+    if all(part.name != "training" for part in parts):
+        return None
+    script = (
+        f"import os, pathlib, sys; sys.path.insert(0, 'benchmarks'); import token_stream; part = pathlib.Path({str(folder)!r});"
+        f"token_stream.write_tokens(part / 'part', {TRAINING_TOKENS}, 1024); os.replace(part / 'part', part / 'tokens.txt')"
+    )
+    return subprocess.Popen([sys.executable, "-c", script], cwd=measure.ROOT, start_new_session=True)
+
+
+def run_part(part: Part, limit: float) -> Outcome:
+    """Run a part, passing on what it prints."""
+    print(f"\n== {part.name} (at most {limit:.0f} s)", flush=True)
+    outcome, begin = Outcome(part.name), time.monotonic()
+    environment = {**os.environ, "PYTHONPATH": str(measure.ROOT), "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        [sys.executable, *part.command], cwd=measure.ROOT, env=environment, start_new_session=True, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, errors="replace",
+    )  # fmt: skip
+    reader = threading.Thread(target=pass_on, args=(process.stdout, outcome.lines), daemon=True)
+    reader.start()
+    try:
+        status = process.wait(limit)
+        outcome.status = "done" if status == 0 else f"exit status {status}"
+    except subprocess.TimeoutExpired:
+        outcome.status = f"not done in {limit:.0f} s"
+    kill(process)  # and what it may have left behind
+    reader.join(5)
+    if not reader.is_alive():
+        process.stdout.close()
+    outcome.seconds = time.monotonic() - begin
+    print(f"== {part.name}: {outcome.status}, {outcome.seconds:.0f} s", flush=True)
+    return outcome
+
+
+def pass_on(source: Any, lines: deque[str]) -> None:
+    for line in source:
+        lines.append(line.rstrip("\n"))
+        print(line, end="", flush=True)
+
+
+def kill(process: subprocess.Popen[Any]) -> None:
+    """End a process and all that belong to its group, which is its own."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()
+
+
+def report(parts: list[Part], outcomes: list[Outcome], out: Path, seconds: float) -> list[Outcome]:
+    """Print what failed, and the goals; keep both. Returns what failed."""
+    failed = [outcome for outcome in outcomes if outcome.status != "done"]
+    for outcome in failed:
+        print(f"\n== {outcome.name}: {outcome.status}. Its last lines:")
+        print("\n".join(list(outcome.lines)[-SHOWN_LINES:]))
+    reached: list[goals.Goal] = []
+    for part, outcome in zip(parts, outcomes, strict=True):
+        path = out / f"{part.result}.json"
+        if part.goals is not None and outcome.status == "done":
+            try:
+                reached += part.goals(json.loads(path.read_text(encoding="utf-8")))
+            except (OSError, ValueError, KeyError, IndexError) as error:
+                outcome.status = f"its results {path.name} can't be read: {error!r}"
+                failed.append(outcome)
+    print("\n" + goals.table(reached) if reached else "\nno figures")
+    print("\n" + measure.table(["part", "", "s"], [[o.name, o.status, f"{o.seconds:.0f}"] for o in outcomes]))
+    kept = [{"name": o.name, "status": o.status, "seconds": o.seconds, "lines": list(o.lines)} for o in outcomes]
+    figures = [{**goal._asdict(), "is_met": goal.is_met} for goal in reached]
+    path = measure.save("gpu", {"seconds": seconds, "parts": kept, "goals": figures}, out)
+    print(f"\n{seconds:.0f} s; results in {path.parent}", flush=True)
+    return failed
 
 
 if __name__ == "__main__":

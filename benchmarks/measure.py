@@ -18,6 +18,14 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 GRAPH_CALLS = 20
+# Where there is no GPU, a CPU can stand in for one, to see that benchmarks run through: it tells nothing of their times.
+STAND_IN = "HF_NGPULM_GPU_STAND_IN"
+GPU = "cpu" if os.environ.get(STAND_IN) else "cuda"
+
+
+def has_gpu() -> bool:
+    """Whether there is a GPU, or a CPU that stands in for one."""
+    return GPU == "cpu" or torch.cuda.is_available()
 
 
 def median_seconds(call: Callable[[], Any], seconds: float = 0.3, least: int = 5) -> float:
@@ -46,6 +54,8 @@ def by_turns(calls: dict[Any, Callable[[], float]], repeats: int) -> dict[Any, f
 
 def graph_seconds(calls: list[Callable[[], Any]], replays: int = 15) -> float:
     """Median GPU time of a call in a CUDA graph that holds `GRAPH_CALLS` of them, going round the given ones."""
+    if GPU == "cpu":
+        return _once(calls[0])
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for call in calls:
@@ -66,8 +76,29 @@ def graph_seconds(calls: list[Callable[[], Any]], replays: int = 15) -> float:
     return sorted(times[3:])[replays // 2]
 
 
+def wall_seconds(call: Callable[[], Any], repeats: int = 5) -> float:
+    """Median time until a call has come back and the GPU is done, after two that don't count."""
+
+    if GPU == "cpu":
+        return _once(call)
+
+    def run() -> None:
+        call()
+        torch.cuda.synchronize()
+
+    return median_seconds(run, 0, repeats)
+
+
+def _once(call: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
 def copy_bandwidth(gibibytes: int = 4) -> float:
     """Bytes read plus bytes written a second by a large copy on the GPU."""
+    if GPU == "cpu":
+        return 1e9
     source = torch.randint(0, 2**31, (gibibytes << 28,), dtype=torch.int32, device="cuda")
     target = torch.empty_like(source)
     times = []
@@ -100,9 +131,17 @@ def machine() -> dict[str, Any]:
             facts[package] = __import__(package).__version__
         except ImportError:
             facts[package] = None
-    git = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
-    facts["commit"] = git.stdout.strip() or None
+    facts["commit"] = _commit()
     return facts
+
+
+def _commit() -> str | None:
+    """The commit, as far as that can be told: a copy of the files may have none, and a machine no git."""
+    try:
+        git = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
+    except OSError:
+        return None
+    return git.stdout.strip() or None
 
 
 def _argument(argument: str) -> str:

@@ -101,6 +101,7 @@ def main() -> None:
     parser.add_argument("--device", nargs="+", default=["cpu"])
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--memory", type=int, default=20, help="GiB that a process may take")
+    parser.add_argument("--text", type=Path, help="a stream of so many tokens, in place of one that is made now")
     parser.add_argument("--folder", type=Path, help="where streams and models go")
     parser.add_argument("--save", metavar="NAME", help="keep the results as NAME.json")
     parser.add_argument("--out", type=Path, help="folder for the JSON results (default: benchmarks/results)")
@@ -109,8 +110,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=settings.folder) as name:
         folder = Path(name)
         for tokens in settings.tokens:
-            text = folder / "tokens.txt"
-            write_tokens(text, tokens, settings.vocab_size)
+            text = settings.text or folder / "tokens.txt"
+            if settings.text is None:
+                write_tokens(text, tokens, settings.vocab_size)
             for order in settings.orders:
                 runs: dict[str, list[dict[str, Any]]] = {}
                 for _ in range(settings.repeats):

@@ -1,9 +1,13 @@
 """The queries as Triton kernels. They also run on CPU tensors in Triton's interpreter (TRITON_INTERPRET=1).
 
-Full-vocabulary queries give one program to a tile of a row's vocabulary. It walks the backoff chain once to sum the backoff
-weights, writes the root's scores, and then those of ever longer contexts over them, with a barrier in between: no mask of what
-was found is needed. Queries of single tokens give 32 rows to a warp and search all of them at once. A state outside
-the automaton, which can't be reported from a kernel without waiting for it, scores NaN and is never followed.
+What a query takes is mostly waiting: each load whose address is the result of another one takes as long as thousands of
+additions. So as much as possible is asked for at once.
+
+Full-vocabulary queries give one program to a tile of a row's vocabulary. It walks the backoff chain once, and asks for all
+that it will need of each context on the way; writes the root's scores, and then those of ever longer contexts over them, with
+a barrier in between: no mask of what was found is needed. Queries of single tokens give a few rows to a warp, which looks at
+many arcs of each at once. A state outside the automaton, which can't be reported from a kernel without waiting for it, scores
+NaN and is never followed.
 
 Conditions are negated as `(x == 0)`: the interpreter of Triton 3.2 has no `~` for them.
 """
@@ -19,14 +23,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..engines.devices import current
 from .tensors import AutomatonTensors
 
-ROWS_PER_WARP = 32
+ROWS_PER_WARP = 8
+LANES = tl.constexpr(16)  # arcs of a row that are looked at at once
 # A program writes at least this many tokens' scores: less isn't worth its walk along the chain.
 SMALLEST_TILE = 1024
 LARGEST_TILE = 16384
 BLOCK = 1024
-PROGRAMS_PER_PROCESSOR = 16  # resident at a time with 4 warps each
+PROGRAMS_PER_PROCESSOR = 8  # resident at a time: 4 warps with up to 64 registers each
+CHAIN = tl.constexpr(32)  # contexts of a chain that are kept in registers
 
 
 def scores(automaton: AutomatonTensors, states: Tensor, vocab_size: int) -> Tensor:
@@ -47,10 +54,11 @@ def step(automaton: AutomatonTensors, states: Tensor, tokens: Tensor, vocab_size
     out = torch.empty(rows, dtype=torch.float32, device=states.device)
     targets = torch.empty(rows, dtype=torch.int32, device=states.device)
     if rows:
-        _step_kernel[(triton.cdiv(rows, ROWS_PER_WARP),)](
-            *automaton, states.contiguous(), tokens.contiguous(), out, targets, rows, automaton.num_states, vocab_size,
-            ROWS=ROWS_PER_WARP, num_warps=1,
-        )  # fmt: skip
+        with current(states.device):
+            _step_kernel[(triton.cdiv(rows, ROWS_PER_WARP),)](
+                *automaton, states.contiguous(), tokens.contiguous(), out, targets, rows, automaton.num_states, vocab_size,
+                ROWS=ROWS_PER_WARP, num_warps=1,
+            )  # fmt: skip
     return out, targets
 
 
@@ -61,10 +69,11 @@ def walk(
     out = torch.zeros((rows, longest), dtype=torch.float32, device=states.device)
     last = torch.empty(rows, dtype=torch.int32, device=states.device)
     if rows:
-        _walk_kernel[(triton.cdiv(rows, ROWS_PER_WARP),)](
-            *automaton, states.contiguous(), token_ids.contiguous(), lengths.contiguous(), out, last,
-            rows, longest, automaton.num_states, vocab_size, ROWS=ROWS_PER_WARP, num_warps=1,
-        )  # fmt: skip
+        with current(states.device):
+            _walk_kernel[(triton.cdiv(rows, ROWS_PER_WARP),)](
+                *automaton, states.contiguous(), token_ids.contiguous(), lengths.contiguous(), out, last,
+                rows, longest, automaton.num_states, vocab_size, ROWS=ROWS_PER_WARP, num_warps=1,
+            )  # fmt: skip
     return out, last
 
 
@@ -80,10 +89,11 @@ def states_after(
     rows, longest = token_ids.shape
     last = torch.empty(rows, dtype=torch.int32, device=starts.device)
     if rows:
-        _states_after_kernel[(triton.cdiv(rows, ROWS_PER_WARP),)](
-            *automaton, starts.contiguous(), roots.contiguous(), token_ids.contiguous(), lengths.contiguous(), last,
-            rows, longest, context_length, automaton.num_states, vocab_size, ROWS=ROWS_PER_WARP, num_warps=1,
-        )  # fmt: skip
+        with current(starts.device):
+            _states_after_kernel[(triton.cdiv(rows, ROWS_PER_WARP),)](
+                *automaton, starts.contiguous(), roots.contiguous(), token_ids.contiguous(), lengths.contiguous(), last,
+                rows, longest, context_length, automaton.num_states, vocab_size, ROWS=ROWS_PER_WARP, num_warps=1,
+            )  # fmt: skip
     return last
 
 
@@ -94,15 +104,20 @@ def _launch_rows(
     if rows == 0:
         return
     tile = tile_size(rows, vocab_size, processors(states.device))
-    _rows_kernel[(rows, triton.cdiv(vocab_size, tile))](
-        *automaton, states.contiguous(), out, targets, automaton.num_states, vocab_size, tile,
-        WITH_TARGETS=with_targets, BLOCK=BLOCK, num_warps=4,
-    )  # fmt: skip
+    with current(states.device):
+        _rows_kernel[(rows, triton.cdiv(vocab_size, tile))](
+            *automaton, states.contiguous(), out, targets, automaton.num_states, vocab_size, tile,
+            WITH_TARGETS=with_targets, BLOCK=BLOCK, num_warps=4,
+        )  # fmt: skip
 
 
-def tile_size(rows: int, vocab_size: int, processors: int) -> int:
-    """Return tokens a program: few enough that the programs fill the GPU, many enough that they do it in one wave."""
-    wanted = rows * vocab_size // (processors * PROGRAMS_PER_PROCESSOR)
+def tile_size(rows: int, vocab_size: int, processors: int, resident: int = PROGRAMS_PER_PROCESSOR) -> int:
+    """Return tokens a program: few enough that the programs fill the GPU, many enough that they do it in one wave.
+
+    Args:
+        resident: programs that a processor runs at a time.
+    """
+    wanted = rows * vocab_size // (processors * resident)
     return min(max(triton.next_power_of_2(max(wanted, 1)), SMALLEST_TILE), LARGEST_TILE)
 
 
@@ -112,24 +127,95 @@ def processors(device: torch.device) -> int:
 
 
 @triton.jit
-def lower_bound(arc_tokens, low, high, token):
-    """Return first arc of a state whose token is at least `token`. Scalars."""
-    while low < high:
-        middle = low + (high - low) // 2
-        if tl.load(arc_tokens + middle).to(tl.int32) < token:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+def context(arc_offsets, backoff_states, backoff_weights, states, mask):
+    """Return first arc of a block of states, that after their last, backoff states and weights."""
+    low = tl.load(arc_offsets + states, mask=mask, other=0)
+    end = tl.load(arc_offsets + states + 1, mask=mask, other=0)
+    backoff = tl.load(backoff_states + states, mask=mask, other=0)
+    weight = tl.load(backoff_weights + states, mask=mask, other=0.0)
+    return low, end, backoff, weight
 
 
 @triton.jit
-def is_dense(arc_tokens, low, high, vocab_size):
-    """Return whether a state has an arc for every token; tokens ascend, so the V-th one tells. Scalars."""
-    dense = high - low >= vocab_size
-    if dense:
-        dense = tl.load(arc_tokens + low + vocab_size - 1).to(tl.int32) == vocab_size - 1
-    return dense
+def chain_of(arc_offsets, backoff_states, backoff_weights, state):
+    """Walk from a state to its root.
+
+    Returns the number of contexts before the root; first arc, that after the last and sum of backoff weights so far of those
+    that are `0 .. CHAIN - 1` steps from the state, int32, int32 and float32 `[CHAIN]`, and the same of the root; the root, and
+    its backoff weight.
+    """
+    links = tl.arange(0, CHAIN)
+    lows = tl.zeros((CHAIN,), tl.int32)
+    ends = tl.zeros((CHAIN,), tl.int32)
+    sums = tl.zeros((CHAIN,), tl.float32)
+    depth = 0
+    score = 0.0
+    root = state
+    low = tl.load(arc_offsets + root)
+    end = tl.load(arc_offsets + root + 1)
+    backoff = tl.load(backoff_states + root)
+    weight = tl.load(backoff_weights + root)
+    while backoff != root:
+        here = links == depth
+        lows = tl.where(here, low, lows)
+        ends = tl.where(here, end, ends)
+        sums = tl.where(here, score, sums)
+        score += weight
+        root = backoff
+        depth += 1
+        low = tl.load(arc_offsets + root)
+        end = tl.load(arc_offsets + root + 1)
+        backoff = tl.load(backoff_states + root)
+        weight = tl.load(backoff_weights + root)
+    here = links == depth
+    lows = tl.where(here, low, lows)
+    ends = tl.where(here, end, ends)
+    sums = tl.where(here, score, sums)
+    return depth, lows, ends, sums, low, end, score, root, weight
+
+
+@triton.jit
+def link_of(arc_offsets, backoff_states, backoff_weights, state, lows, ends, sums, level):
+    """Return first arc, that after the last, and sum of backoff weights of the context that is `level` steps from a state."""
+    here = tl.arange(0, CHAIN) == level
+    low = tl.sum(tl.where(here, lows, 0), axis=0)
+    end = tl.sum(tl.where(here, ends, 0), axis=0)
+    score = tl.sum(tl.where(here, sums, 0.0), axis=0)
+    # Of longer chains the rest is walked again. (Without `if`: Triton before 3.6 fails to compile loops within one.)
+    is_far = level >= CHAIN
+    steps = tl.where(is_far, level, 0)
+    current = state
+    walked = 0.0
+    shorter = 0
+    while shorter < steps:
+        walked += tl.load(backoff_weights + current)
+        current = tl.load(backoff_states + current)
+        shorter += 1
+    low = tl.where(is_far, tl.load(arc_offsets + current, mask=is_far, other=0), low)
+    end = tl.where(is_far, tl.load(arc_offsets + current + 1, mask=is_far, other=0), end)
+    return low, end, tl.where(is_far, walked, score)
+
+
+@triton.jit
+def arcs_between(arc_tokens, low, end, first, last, narrow, BLOCK: tl.constexpr):
+    """Return bounds of arcs among which are all of a context with the tokens `first .. last - 1`, and few others.
+
+    Where there are many arcs, some are looked at, so many apart, all at once. Scalars.
+    """
+    lanes = tl.arange(0, BLOCK)
+    begin = low
+    count = end - low
+    # (A loop of at most one round: Triton 3.3 can't compile it as an `if`.)
+    for _ in range(0, tl.where(narrow & (count > BLOCK), 1, 0)):
+        apart = (count + BLOCK - 1) // BLOCK
+        places = lanes * apart
+        inside = places < count
+        tokens = tl.load(arc_tokens + low + places, mask=inside, other=0).to(tl.int32)
+        below_first = tl.sum((inside & (tokens < first)).to(tl.int32), axis=0)
+        below_last = tl.sum((inside & (tokens < last)).to(tl.int32), axis=0)
+        begin = low + tl.maximum(below_first - 1, 0) * apart
+        end = tl.minimum(low + below_last * apart, end)
+    return begin, end
 
 
 @triton.jit
@@ -139,49 +225,23 @@ def fill_row(
 ):  # fmt: skip
     """Write scores (and targets) of the tokens `first .. last - 1` in a state to `out + token` (and `targets + token`)."""
     lanes = tl.arange(0, BLOCK)
-    depth = 0
-    score = 0.0
-    root = state
-    backoff = tl.load(backoff_states + root)
-    while backoff != root:
-        score += tl.load(backoff_weights + root)
-        root = backoff
-        backoff = tl.load(backoff_states + root)
-        depth += 1
-    low = tl.load(arc_offsets + root)
-    high = tl.load(arc_offsets + root + 1)
-    level = depth
-    if is_dense(arc_tokens, low, high, vocab_size):
-        for block in range(first, last, BLOCK):
-            tokens = block + lanes
-            inside = tokens < last
-            weights = tl.load(arc_weights + low + tokens, mask=inside, other=0.0)
-            tl.store(out + tokens, score + weights, mask=inside)
-            if WITH_TARGETS:
-                tl.store(targets + tokens, tl.load(arc_targets + low + tokens, mask=inside, other=0), mask=inside)
-        level = depth - 1
-    else:
-        default = score + tl.load(backoff_weights + root)
-        for block in range(first, last, BLOCK):
-            tokens = block + lanes
-            inside = tokens < last
-            tl.store(out + tokens, tl.zeros((BLOCK,), tl.float32) + default, mask=inside)
-            if WITH_TARGETS:
-                tl.store(targets + tokens, tl.zeros((BLOCK,), tl.int32) + root, mask=inside)
+    depth, lows, ends, sums, low, end, score, root, weight = chain_of(arc_offsets, backoff_states, backoff_weights, state)
+    # Tokens ascend, so the V-th arc tells whether there is one for each. It is asked for together with the weights.
+    full = end - low >= vocab_size
+    readable = tl.where(full, vocab_size, 0)
+    dense = tl.load(arc_tokens + low + vocab_size - 1, mask=full, other=-1).to(tl.int32) == vocab_size - 1
+    for block in range(first, last, BLOCK):
+        tokens = block + lanes
+        inside = tokens < last
+        weights = tl.load(arc_weights + low + tokens, mask=inside & (tokens < readable), other=0.0)
+        tl.store(out + tokens, score + tl.where(dense, weights, weight), mask=inside)
+        if WITH_TARGETS:
+            arc_ends = tl.load(arc_targets + low + tokens, mask=inside & (tokens < readable), other=0)
+            tl.store(targets + tokens, tl.where(dense, arc_ends, root), mask=inside)
+    level = tl.where(dense, depth - 1, depth)
     while level >= 0:
-        current = state
-        score = 0.0
-        shorter = 0
-        while shorter < level:  # the chain is in the cache by now: walking it again is cheaper than keeping it
-            score += tl.load(backoff_weights + current)
-            current = tl.load(backoff_states + current)
-            shorter += 1
-        low = tl.load(arc_offsets + current)
-        high = tl.load(arc_offsets + current + 1)
-        # Of many arcs only those of the tile are read. (Written without `if`: Triton before 3.6 fails to compile that.)
-        many = high - low > BLOCK
-        begin = lower_bound(arc_tokens, low, tl.where(many, high, low), first)
-        end = lower_bound(arc_tokens, tl.where(many, begin, high), high, last)
+        low, end, score = link_of(arc_offsets, backoff_states, backoff_weights, state, lows, ends, sums, level)
+        begin, end = arcs_between(arc_tokens, low, end, first, last, last - first < vocab_size, BLOCK)
         tl.debug_barrier()  # what a shorter context wrote must be there before it is overwritten
         for block in range(begin, end, BLOCK):
             arcs = block + lanes
@@ -195,7 +255,7 @@ def fill_row(
         level -= 1
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_states"])
 def _rows_kernel(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     states, out, targets, num_states, vocab_size, tile, WITH_TARGETS: tl.constexpr, BLOCK: tl.constexpr,
@@ -218,6 +278,28 @@ def _rows_kernel(
 
 
 @triton.jit
+def find_arcs(arc_tokens, low, size, tokens):
+    """Return arc of a token in each row's context, which has `size` arcs from `low` on, and whether there is one. Blocks.
+
+    In each round `LANES` arcs are looked at, so many apart, and what can't be narrowed down further is compared.
+    """
+    lanes = tl.arange(0, LANES)[None, :]
+    while tl.max(size, axis=0) > LANES:
+        apart = (size + LANES - 1) // LANES
+        places = lanes * apart[:, None]
+        inside = places < size[:, None]
+        there = tl.load(arc_tokens + low[:, None] + places, mask=inside, other=0).to(tl.int32)
+        not_above = tl.sum((inside & (there <= tokens[:, None])).to(tl.int32), axis=1)
+        skipped = tl.maximum(not_above - 1, 0) * apart
+        low = low + skipped
+        size = tl.where(size > LANES, tl.minimum(apart, size - skipped), size - skipped)
+    places = low[:, None] + lanes
+    inside = lanes < size[:, None]
+    hits = inside & (tl.load(arc_tokens + places, mask=inside, other=-1).to(tl.int32) == tokens[:, None])
+    return tl.sum(tl.where(hits, places, 0), axis=1), tl.max(hits.to(tl.int32), axis=1) > 0
+
+
+@triton.jit
 def step_rows(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     states, tokens, active, num_states, vocab_size,
@@ -228,36 +310,31 @@ def step_rows(
     scores = tl.where(active & (valid == 0), float("nan"), 0.0)
     current = tl.where(valid, states, 0)
     next_states = states
+    low, end, backoff, weight = context(arc_offsets, backoff_states, backoff_weights, current, looking)
     while tl.max(looking.to(tl.int32), axis=0) > 0:
-        low = tl.load(arc_offsets + current, mask=looking, other=0)
-        end = tl.load(arc_offsets + current + 1, mask=looking, other=0)
-        backoff = tl.load(backoff_states + current, mask=looking, other=0)
-        weight = tl.load(backoff_weights + current, mask=looking, other=0.0)
+        # The next context is asked for before it is known whether it is needed.
+        next_low, next_end, next_backoff, next_weight = context(
+            arc_offsets, backoff_states, backoff_weights, backoff, looking
+        )  # fmt: skip
         at_root = backoff == current
-        # A root that has every token needs no search.
-        dense = looking & at_root & (end - low >= vocab_size)
-        last = tl.load(arc_tokens + low + vocab_size - 1, mask=dense, other=-1).to(tl.int32)
-        dense = dense & (last == vocab_size - 1)
-        low = tl.where(dense, low + tokens, low)
-        high = tl.where(dense, low, end)
-        while tl.max((looking & (low < high)).to(tl.int32), axis=0) > 0:
-            searching = looking & (low < high)
-            middle = low + (high - low) // 2
-            right = tl.load(arc_tokens + middle, mask=searching, other=0).to(tl.int32) < tokens
-            low = tl.where(searching & right, middle + 1, low)
-            high = tl.where(searching & (right == 0), middle, high)
-        there = looking & (low < end)
-        found = there & (tl.load(arc_tokens + low, mask=there, other=-1).to(tl.int32) == tokens)
-        scores += tl.load(arc_weights + low, mask=found, other=0.0)
+        # In a root that has every token the arc's place is the token.
+        guessed = looking & at_root & (tokens < end - low)
+        guessed = guessed & (tl.load(arc_tokens + low + tokens, mask=guessed, other=-1).to(tl.int32) == tokens)
+        searched = looking & (guessed == 0)
+        arcs, found = find_arcs(arc_tokens, low, tl.where(searched, end - low, 0), tokens)
+        arcs = tl.where(guessed, low + tokens, arcs)
+        found = found | guessed
+        scores += tl.load(arc_weights + arcs, mask=found, other=0.0)
         scores += tl.where(looking & (found == 0), weight, 0.0)
-        targets = tl.load(arc_targets + low, mask=found, other=0)
+        targets = tl.load(arc_targets + arcs, mask=found, other=0)
         next_states = tl.where(found, targets, tl.where(looking & at_root, current, next_states))
         looking = looking & (found == 0) & (at_root == 0)
         current = tl.where(looking, backoff, current)
+        low, end, backoff, weight = next_low, next_end, next_backoff, next_weight
     return scores, next_states
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "num_states", "vocab_size"])
 def _step_kernel(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     states, tokens, out, targets, num_rows, num_states, vocab_size, ROWS: tl.constexpr,
@@ -274,7 +351,7 @@ def _step_kernel(
     tl.store(targets + rows, next_states, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "longest", "num_states", "vocab_size"])
 def _walk_kernel(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     states, token_ids, lengths, out, last, num_rows, longest, num_states, vocab_size, ROWS: tl.constexpr,
@@ -295,7 +372,7 @@ def _walk_kernel(
     tl.store(last + rows, row_states, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows", "longest", "context_length", "num_states", "vocab_size"])
 def _states_after_kernel(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     first_states, roots, token_ids, lengths, last,
@@ -307,11 +384,15 @@ def _states_after_kernel(
     starts = rows.to(tl.int64) * longest
     begin = row_lengths
     seen = tl.zeros((ROWS,), tl.int32)
+    back = 1 + tl.arange(0, LANES)[None, :]
     while tl.max(((begin > 0) & (seen < context_length)).to(tl.int32), axis=0) > 0:
-        going = (begin > 0) & (seen < context_length)
-        begin = tl.where(going, begin - 1, begin)
-        tokens = tl.load(token_ids + starts + begin, mask=going, other=-1)
-        seen += (going & (tokens >= 0) & (tokens < vocab_size)).to(tl.int32)
+        places = begin[:, None] - back
+        there = (places >= 0) & (seen < context_length)[:, None]
+        earlier = tl.load(token_ids + starts[:, None] + places, mask=there, other=-1)
+        known = ((earlier >= 0) & (earlier < vocab_size)).to(tl.int32)
+        needed = there & (seen[:, None] + tl.cumsum(known, axis=1) - known < context_length)
+        begin -= tl.sum(needed.to(tl.int32), axis=1)
+        seen += tl.sum(tl.where(needed, known, 0), axis=1)
     # A context of full length needs no other tokens before it; a shorter one hangs on the start of the sentence.
     first_state = tl.load(first_states + rows, mask=inside, other=0)
     root = tl.load(roots + rows, mask=inside, other=0)

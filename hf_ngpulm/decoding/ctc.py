@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..common.batches import Outputs, tensor_of
 from ..engines.choice import engine_name
+from ..engines.devices import numbered
 from ..fusion.fusion import RowModels
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
@@ -184,7 +185,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
             device: where to search.
             phrases: as for a call.
         """
-        return self._stream(self.fusion.shared_rows(batch_size, torch.device(device), phrases))
+        return self._stream(self.fusion.shared_rows(batch_size, numbered(device), phrases))
 
     def _stream(self, models: RowModels) -> BlockStream:
         return BlockStream((GreedySlots if self.options.num_beams == 1 else BeamSlots)(self, models))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..common.arguments import check_number, one_of, refuse_idle
 from ..common.batches import Outputs, tensor_of
+from ..engines.devices import numbered
 from ..fusion.fusion import RowModels
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
@@ -109,9 +110,8 @@ class GraphDecoder(Decoder):
         lms, weights = self._lms(batch_size), self.lm_weights(batch_size)
         contexts = self.contexts.of_rows(self.phrases if phrases is None else phrases, lms, weights)
         has_phrases = any(context is not None for context in contexts)
-        return BlockStream(
-            GraphSlots(self, self.fusion.rows(batch_size, torch.device(device), contexts if has_phrases else None))
-        )
+        models = self.fusion.rows(batch_size, numbered(device), contexts if has_phrases else None)
+        return BlockStream(GraphSlots(self, models))
 
     def followed(self, phrases: Any, lm: Any, lm_weight: float, phrase_weight: float | None) -> tuple[Booster | None, float]:
         contexts = self.contexts if phrase_weight is None else self.contexts.with_discount(phrase_weight)

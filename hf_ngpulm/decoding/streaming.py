@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..common.arguments import check_number, refuse_idle, whole
 from ..common.batches import Outputs, tensor_of
+from ..engines.devices import numbered
 from ..errors import InvalidLogitsError, StreamError
 from ..fusion.fusion import Fusion, RowModels
 from ..language_model.log_linear import LogLinear
@@ -88,7 +89,7 @@ class StreamingDecoder:
             self._fusion.hold(self._fusion.phrases)
         weights = list(decoder.model.parameters()) if isinstance(decoder, TransducerDecoder) else []
         known = [*(weight.device for weight in weights), *(lm.device for lm in self._fusion.models)]
-        self.device = torch.device(device if device is not None else known[0] if known else "cpu")
+        self.device = numbered(device if device is not None else known[0] if known else "cpu")
         if not isinstance(decoder, TransducerDecoder) and dtype is not None:
             raise ValueError("dtype is for a transducer's frames; logits may be of any floating type")
         if dtype is None:

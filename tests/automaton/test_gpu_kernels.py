@@ -90,6 +90,39 @@ def test_edges_of_tiles(vocab_size, dense_root):
     torch.testing.assert_close(automaton.final_scores(states).cpu(), final)
 
 
+@pytest.mark.parametrize("count", [1, 16, 17, 257])
+def test_contexts_of_any_size_are_searched(count):
+    """Every token, in a context of so many arcs and in the root that it backs off to."""
+    vocab_size = 310
+    some = sorted({(i * vocab_size) // count for i in range(count)})
+    arcs = [{token: (-1.0 - token, 0) for token in some[::2]}]
+    arcs.append({token: (-2.0 - token, token % 2) for token in some})
+    automaton = build_automaton(vocab_size, arcs, [0, 0], [-0.5, -0.25])
+    tokens = torch.arange(-1, vocab_size + 1).repeat(2)
+    states = torch.tensor([0, 1]).repeat_interleave(vocab_size + 2)
+    automaton.engine = "reference"
+    expected = automaton.step(states, tokens)
+    automaton.to(DEVICE).engine = "gpu"
+    for found, want in zip(automaton.step(states, tokens), expected):
+        assert torch.equal(found.cpu(), want)
+
+
+@pytest.mark.parametrize("dense_root", [True, False])
+def test_chains_of_any_length_are_walked(dense_root):
+    """Of long chains not all contexts are kept at once."""
+    depth, vocab_size = 40, 50
+    arcs = [{token: (-1.0, min(1, depth)) for token in (range(vocab_size) if dense_root else range(0, vocab_size, 3))}]
+    arcs += [{token: (-2.0 - state, state) for token in (state % vocab_size, 7)} for state in range(1, depth + 1)]
+    weights = [-0.5, *(-1 / 2**10 * state for state in range(1, depth + 1))]
+    automaton = build_automaton(vocab_size, arcs, [0, *range(depth)], weights)
+    states = torch.arange(depth + 1)
+    automaton.engine = "reference"
+    expected = automaton.advance(states)
+    automaton.to(DEVICE).engine = "gpu"
+    for found, want in zip(automaton.advance(states), expected):
+        torch.testing.assert_close(found.cpu(), want, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("rows", [31, 32, 33, 70])
 def test_rows_beyond_a_warp(rows):
     automaton = build_automaton(3, [{0: (-1.0, 1), 1: (-2.0, 2), 3: (-4.0, 0)}, {1: (-0.5, 2)}, {}], [0, 0, 1], [-3, -2, -1])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from on_gpu import needs_cuda
 from transformers import AutoTokenizer
 
 from hf_ngpulm import GraphDecoder, NGramLM
 from hf_ngpulm.common.bundled import bundled
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, needs_cuda]
 CONTEXTS = [["call anna", "new york"], None, [("what", 3.0), "the day"], ["a", "the", "to"]]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from automata import packed_automaton
+from on_gpu import needs_cuda
 
 from hf_ngpulm import CTCDecoder, NGramLM
 from hf_ngpulm.automaton import BackoffAutomaton
@@ -13,7 +14,7 @@ from hf_ngpulm.ngrams.table import NGramTable
 from hf_ngpulm.search import ctc_beam as beam
 from hf_ngpulm.search import ctc_greedy as greedy
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, needs_cuda]
 
 
 def random_lm(vocab_size: int, order: int, ngrams: int, seed: int) -> NGramLM:

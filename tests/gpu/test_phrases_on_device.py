@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from on_gpu import needs_cuda
 from toys import Toy
 from transformers import AutoTokenizer
 
 from hf_ngpulm import CTCDecoder, NGramLM, NGramLogitsProcessor, StreamingDecoder, TransducerDecoder
 from hf_ngpulm.common.bundled import bundled
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, needs_cuda]
 DEVICE = "cuda"
 BLANK = 256
 CONTEXTS = [["call anna", "new york"], None, [("what", 3.0), "the day"], {"weather": 2.0, "alarm": -1.0}, ["a", "the", "to"]]

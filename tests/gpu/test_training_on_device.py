@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from on_gpu import needs_cuda
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.ngrams.counting import NGramCounter
 from hf_ngpulm.ngrams.kneser_ney import estimate
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, needs_cuda]
 
 
 def sentences(vocab_size: int, num_tokens: int) -> tuple[np.ndarray, np.ndarray]:

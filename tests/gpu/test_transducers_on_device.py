@@ -7,11 +7,12 @@ import copy
 import pytest
 import torch
 from letters import Letters
+from on_gpu import needs_cuda
 from toys import Toy
 
 from hf_ngpulm import NGramLM, TransducerDecoder
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, needs_cuda]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""Two Triton launches a step, and torch's sums before and after them.
+"""Three Triton launches a step: states, scores, and shares.
 
-The first reads the rows' states off their tokens; the second adds, with a program per tile of a row's vocabulary. Longer
-contexts are added as the difference to what backing off has given already, so that no row of scores is needed. Where states
-are carried, none are read, and a third launch follows the tokens that were chosen.
+The first reads the rows' states off their tokens. The second has a program per tile of a row's vocabulary, which writes what
+its classes would score to a tensor of its own, longer contexts over shorter ones, and sums up what has been lost and gained in
+the tile. The third puts the sums of a row's tiles together and writes its scores. Where states are carried, none are read, and
+another launch follows the tokens that were chosen.
 
 Conditions for blocks are made of blocks: the interpreter takes `block & scalar` for a number.
 """
@@ -18,13 +19,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...automaton.gpu import BLOCK, automaton_signature, is_dense, lower_bound, processors, step_rows, tile_size
+from ...automaton.gpu import BLOCK, arcs_between, automaton_signature, chain_of, link_of, processors, step_rows, tile_size
+from ...engines.devices import current
 from . import END, HOLD, KINDS, START, TEXT, UNSCORED, Roles, Rows
 
 _UNSCORED, _TEXT, _END, _KINDS = (tl.constexpr(number) for number in (UNSCORED, TEXT, END, KINDS))
 _START, _HOLD = tl.constexpr(START), tl.constexpr(HOLD)
+_LOG_2 = tl.constexpr(math.log(2))
 READ_BLOCK = 256
-LOG_2 = math.log(2)
+TAIL = tl.constexpr(32)  # tokens that are looked at at once for the last ones of the text
+ENDS = tl.constexpr(16)  # classes that end a transcript, likewise
+PARTS = 6  # numbers that are kept of each tile
+_PARTS = tl.constexpr(PARTS)
+_BROKEN = tl.constexpr(-2)  # in place of a state outside the automaton, whose row scores NaN
+MOST_TILES = 1024
 
 
 def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, shared: bool) -> None:
@@ -37,65 +45,48 @@ def fuse_at(scores: Tensor, states: Tensor, rows: Rows, roles: Roles, shared: bo
 
 def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles) -> Tensor:
     found = torch.empty_like(states)
-    _follow_kernel[(len(states),)](
-        *rows.tensors, states, tokens, roles.roles, rows.starts, found,
-        rows.tensors.num_states, rows.vocab_size, roles.roles.numel(), num_warps=1,
-    )  # fmt: skip
+    with current(states.device):
+        _follow_kernel[(len(states),)](
+            *rows.tensors, states, tokens, roles.roles, rows.starts, found,
+            rows.tensors.num_states, rows.vocab_size, roles.roles.numel(), num_warps=1,
+        )  # fmt: skip
     return found
 
 
 def _fuse(scores: Tensor, input_ids: Tensor, starts: Tensor, rows: Rows, roles: Roles, shared: bool, *, carried: bool) -> None:
     batch_size, classes = scores.shape
-    device = scores.device
-    tile = tile_size(batch_size, classes, processors(device))
+    tile = tile_size(batch_size, classes, processors(scores.device))
+    tile = max(tile, triton.next_power_of_2(triton.cdiv(classes, MOST_TILES)))
     tiles = triton.cdiv(classes, tile)
-    states = torch.empty(batch_size, dtype=torch.int32, device=device)
-    finals = torch.empty(batch_size, dtype=torch.float32, device=device)
-    num_states = rows.tensors.num_states
-    before = scores.clone() if shared else None
-    _read_kernel[(batch_size,)](
-        *rows.tensors, input_ids, roles.roles, starts, rows.roots, states, finals,
-        0 if carried else input_ids.shape[1], rows.context_length, num_states, rows.vocab_size, classes,
-        HOLDS=roles.holds and not carried, CARRIED=carried, READ_BLOCK=READ_BLOCK, num_warps=4,
-    )  # fmt: skip
-    _add_kernel[(batch_size, tiles)](
-        *rows.tensors, scores, roles.roles, rows.weights, states, finals, num_states, rows.vocab_size, classes, tile,
-        BLOCK=BLOCK, num_warps=4,
-    )  # fmt: skip
-    if before is not None:
-        _share(scores, before, states == rows.starts, rows.weights, roles)
+    states = torch.empty(batch_size, dtype=torch.int32, device=scores.device)
+    # Of each row: the score of `</s>`, and what the model gives to all that ends a transcript; then PARTS of each tile.
+    sums = scores.new_empty((batch_size, 2 + PARTS * tiles))
+    fused = torch.empty_like(scores)
+    with current(scores.device):
+        _read_kernel[(batch_size,)](
+            *rows.tensors, scores, input_ids, roles.roles, roles.ends, starts, rows.roots, states, sums,
+            0 if carried else input_ids.shape[1], rows.context_length, rows.tensors.num_states, rows.vocab_size, classes,
+            len(roles.ends), tiles,
+            HOLDS=roles.holds and not carried, CARRIED=carried, SHARED=shared, READ_BLOCK=READ_BLOCK, num_warps=1,
+        )  # fmt: skip
+        _add_kernel[(batch_size, tiles)](
+            *rows.tensors, scores, fused, roles.roles, rows.weights, states, rows.starts, sums, rows.vocab_size, classes, tile,
+            tiles, SHARED=shared, BLOCK=BLOCK, num_warps=4,
+        )  # fmt: skip
+        _share_kernel[(batch_size, tiles)](
+            scores, fused, roles.roles, rows.weights, states, rows.starts, sums, roles.log_guess, classes, tile, tiles,
+            SHARED=shared, TILES=triton.next_power_of_2(tiles), BLOCK=BLOCK, num_warps=4,
+        )  # fmt: skip
 
 
-def _share(fused: Tensor, before: Tensor, at_start: Tensor, weights: Tensor, roles: Roles) -> None:
-    """Have what the LM scores `[B, C]` share, in place, what the model gave to it before."""
-    kinds = roles.roles & KINDS
-    ends = kinds == END
-    others = (kinds == UNSCORED) | (ends & at_start[:, None])
-    best, total = _best_and_sum(before, others)
-    fused_best, fused_total = _best_and_sum(fused, others)
-    lost = total - fused_total
-    lost = torch.where(torch.isfinite(lost), lost, 0.0)
-    gained = lost.minimum(weights.abs()[:, None] * roles.log_guess)
-    of_best = fused_best + gained - best
-    of_others = torch.where(torch.isfinite(of_best), of_best, 0.0).minimum(gained - lost).clamp(max=0.0)
-    found = torch.where(others, before + of_others, fused + gained)
-    (_, end), (_, fused_end) = _best_and_sum(before, ~ends), _best_and_sum(found, ~ends)
-    vetoed = (end > torch.logsumexp(before, 1, keepdim=True) - LOG_2) & (fused_end < end)
-    fused.copy_(torch.where(vetoed, before, found))
-
-
-def _best_and_sum(scores: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-    """Of all but some classes the best of each row, and the log of the sum of their exp, `[B, 1]` each."""
-    scored = scores.masked_fill(others, -torch.inf)
-    return scored.amax(1, keepdim=True), torch.logsumexp(scored, 1, keepdim=True)
-
-
-@triton.jit
+@triton.jit(do_not_specialize=["length", "context_length", "num_states", "vocab_size", "classes", "num_ends", "tiles"])
 def _read_kernel(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    input_ids, roles, starts, roots, states, finals, length, context_length, num_states, vocab_size, classes,
-    HOLDS: tl.constexpr, CARRIED: tl.constexpr, READ_BLOCK: tl.constexpr,
+    scores, input_ids, roles, ends, starts, roots, states, sums,
+    length, context_length, num_states, vocab_size, classes, num_ends, tiles,
+    HOLDS: tl.constexpr, CARRIED: tl.constexpr, SHARED: tl.constexpr, READ_BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """A row's state; the score of `</s>` in it; and the log of the sum of exp of the scores of all END classes."""
     row = tl.program_id(0).to(tl.int64)
     tokens_of_row = input_ids + row * length
     started = -1
@@ -108,16 +99,20 @@ def _read_kernel(
         started = tl.maximum(started, tl.max(tl.where((kinds & _START) != 0, positions, -1), axis=0))
         if HOLDS:
             held = tl.maximum(held, tl.max(tl.where((kinds & _HOLD) != 0, positions, -1), axis=0))
+    # Where the last tokens of the text begin.
     begin = length * 1  # a tensor, also in the interpreter
     seen = begin * 0
     position = begin
     while (position > started + 1) & (seen < context_length):
-        position -= 1
-        token = tl.load(tokens_of_row + position)
-        inside = (token >= 0) & (token < classes)
-        is_text = (tl.load(roles + token, mask=inside, other=0).to(tl.int32) & _KINDS) == _TEXT
-        seen += is_text.to(tl.int32)
-        begin = tl.where(is_text, position, begin)
+        positions = position - 1 - tl.arange(0, TAIL)
+        known = positions > started
+        tokens = tl.load(tokens_of_row + positions, mask=known, other=-1)
+        known = known & (tokens >= 0) & (tokens < classes)
+        is_text = ((tl.load(roles + tokens, mask=known, other=0).to(tl.int32) & _KINDS) == _TEXT).to(tl.int32)
+        is_needed = tl.where(seen + tl.cumsum(is_text, axis=0) - is_text < context_length, is_text, 0)
+        begin = tl.minimum(begin, tl.min(tl.where(is_needed > 0, positions, length), axis=0))
+        seen += tl.sum(is_needed, axis=0)
+        position -= TAIL
     start = tl.load(starts + row)
     one = tl.zeros((1,), tl.int32)
     active = (one + start) >= 0
@@ -138,11 +133,23 @@ def _read_kernel(
         arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
         state, one + vocab_size, active, num_states, vocab_size + 1,
     )  # fmt: skip
-    tl.store(states + row + one, tl.where((start < 0) | (held > started), -1, state))
-    tl.store(finals + row + one, final)
+    at = row * (2 + _PARTS * tiles)
+    state = tl.where((start < 0) | (held > started), -1, tl.where(state < num_states, state, _BROKEN))
+    tl.store(states + row + one, state)
+    tl.store(sums + at + one, final)
+    if SHARED:
+        of_ends = float("-inf")
+        for block in range(0, num_ends, ENDS):
+            places = block + tl.arange(0, ENDS)
+            classes_of_ends = tl.load(ends + places, mask=places < num_ends, other=0)
+            values = tl.load(scores + row * classes + classes_of_ends, mask=places < num_ends, other=float("-inf"))
+            highest = tl.maximum(of_ends, tl.max(values, axis=0))
+            shift = tl.where(highest > float("-inf"), highest, 0.0)
+            of_ends = highest + tl.log(tl.exp(of_ends - shift) + tl.sum(tl.exp(values - shift), axis=0))
+        tl.store(sums + at + 1, of_ends)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_states", "vocab_size", "classes"])
 def _follow_kernel(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     states, tokens, roles, starts, found, num_states, vocab_size, classes,
@@ -162,95 +169,184 @@ def _follow_kernel(
     tl.store(found + rows, after)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tiles"])
 def _add_kernel(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    scores, roles, weights, states, finals, num_states, vocab_size, classes, tile, BLOCK: tl.constexpr,
+    scores, fused, roles, weights, states, starts, sums, vocab_size, classes, tile, tiles,
+    SHARED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """Write `x + w * log p_LM` of a tile's classes to `fused`, and x where they are scored by no LM.
+
+    Of the tile six sums are kept: the highest x of the classes that are scored, and the sum of exp of theirs relative to it;
+    the same of what they have become; the highest x of all others, and their sum.
+    """
     row = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * tile
     last = tl.minimum(first + tile, classes)
     x = scores + row * classes
+    y = fused + row * classes
     state = tl.load(states + row)
     weight = tl.load(weights + row)
     lanes = tl.arange(0, BLOCK)
     if (state >= 0) & (weight != 0):
-        depth = 0
-        score = 0.0
-        root = state
-        backoff = tl.load(backoff_states + root)
-        while backoff != root:
-            score += tl.load(backoff_weights + root)
-            root = backoff
-            backoff = tl.load(backoff_states + root)
-            depth += 1
-        low = tl.load(arc_offsets + root)
-        high = tl.load(arc_offsets + root + 1)
-        dense = is_dense(arc_tokens, low, high, vocab_size)
-        dense_end = tl.where(dense, vocab_size, 0)
-        default = tl.where(dense, 0.0, tl.load(backoff_weights + root))
-        final = tl.load(finals + row)
+        depth, lows, ends, of_links, low, end, score, _, below = chain_of(
+            arc_offsets, backoff_states, backoff_weights, state
+        )  # fmt: skip
+        full = end - low >= vocab_size
+        readable = tl.where(full, vocab_size, 0)
+        dense = tl.load(arc_tokens + low + vocab_size - 1, mask=full, other=-1).to(tl.int32) == vocab_size - 1
+        begins = state < 0
+        if SHARED:
+            begins = state == tl.load(starts + row)
+        at = row * (2 + _PARTS * tiles)
+        of_end = tl.where(begins, 0.0, weight * tl.load(sums + at))
         for block in range(first, last, BLOCK):
             tokens = block + lanes
             inside = tokens < last
             values = tl.load(x + tokens, mask=inside, other=float("-inf"))
             kinds = tl.load(roles + tokens, mask=inside, other=0).to(tl.int32) & _KINDS
-            of_root = tl.load(arc_weights + low + tokens, mask=inside & (tokens < dense_end), other=0.0)
-            added = tl.where(kinds == _END, final, score + default + of_root)
-            added = tl.where(kinds == _UNSCORED, 0.0, added)
-            tl.store(x + tokens, values + weight * added, mask=inside & (values > float("-inf")))
+            of_root = tl.load(arc_weights + low + tokens, mask=inside & (tokens < readable), other=0.0)
+            added = tl.where(kinds == _TEXT, weight * (score + tl.where(dense, of_root, below)), 0.0)
+            added = tl.where(kinds == _END, of_end, added)
+            tl.store(y + tokens, tl.where(values > float("-inf"), values + added, values), mask=inside)
         level = tl.where(dense, depth - 1, depth)
+        last_text = tl.minimum(last, vocab_size)
         while level >= 0:
-            current = state
-            shorter = 0
-            while shorter < level:
-                current = tl.load(backoff_states + current)
-                shorter += 1
-            low = tl.load(arc_offsets + current)
-            high = tl.load(arc_offsets + current + 1)
-            backoff = tl.load(backoff_states + current)
-            backoff_block = tl.zeros((BLOCK,), tl.int32) + backoff
-            given = tl.load(backoff_weights + current)
-            many = high - low > BLOCK
-            begin = lower_bound(arc_tokens, low, tl.where(many, high, low), first)
-            end = lower_bound(arc_tokens, tl.where(many, begin, high), high, last)
-            tl.debug_barrier()  # what a shorter context added must be there before more is
+            low, end, score = link_of(arc_offsets, backoff_states, backoff_weights, state, lows, ends, of_links, level)
+            begin, end = arcs_between(arc_tokens, low, end, first, last_text, tiles > 1, BLOCK)
+            tl.debug_barrier()  # what a shorter context wrote must be there before it is overwritten
             for block in range(begin, end, BLOCK):
                 arcs = block + lanes
                 inside = arcs < end
                 tokens = tl.load(arc_tokens + arcs, mask=inside, other=0).to(tl.int32)
-                wanted = inside & (tokens >= first) & (tokens < last)
+                of_arc = tl.load(arc_weights + arcs, mask=inside, other=0.0)
+                wanted = inside & (tokens >= first) & (tokens < last_text)
+                values = tl.load(x + tokens, mask=wanted, other=float("-inf"))
                 kinds = tl.load(roles + tokens, mask=wanted, other=0).to(tl.int32) & _KINDS
-                wanted = wanted & (kinds == _TEXT)
-                of_arc = tl.load(arc_weights + arcs, mask=wanted, other=0.0)
-                below, _ = step_rows(
-                    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-                    backoff_block, tokens, wanted & (backoff_block != current), num_states, vocab_size,
-                )  # fmt: skip
-                values = tl.load(x + tokens, mask=wanted, other=0.0)
-                tl.store(x + tokens, values + weight * (of_arc - given - below), mask=wanted)
+                wanted = wanted & (kinds == _TEXT) & (values > float("-inf"))
+                tl.store(y + tokens, values + weight * (score + of_arc), mask=wanted)
             level -= 1
+        if SHARED:
+            tl.debug_barrier()
+            best = float("-inf")
+            best_fused = float("-inf")
+            best_other = float("-inf")
+            total = 0.0
+            total_fused = 0.0
+            total_other = 0.0
+            for block in range(first, last, BLOCK):
+                tokens = block + lanes
+                inside = tokens < last
+                values = tl.load(x + tokens, mask=inside, other=float("-inf"))
+                kinds = tl.load(roles + tokens, mask=inside, other=0).to(tl.int32) & _KINDS
+                scored = (kinds == _TEXT) | ((kinds == _END) & (tl.zeros((BLOCK,), tl.int32) + begins.to(tl.int32) == 0))
+                new = tl.where(scored, tl.load(y + tokens, mask=inside, other=float("-inf")), float("-inf"))
+                best, total = _more(best, total, tl.where(scored, values, float("-inf")))
+                best_fused, total_fused = _more(best_fused, total_fused, new)
+                best_other, total_other = _more(best_other, total_other, tl.where(scored, float("-inf"), values))
+            at += 2 + tl.program_id(1)
+            tl.store(sums + at, best)
+            tl.store(sums + at + tiles, total)
+            tl.store(sums + at + 2 * tiles, best_fused)
+            tl.store(sums + at + 3 * tiles, total_fused)
+            tl.store(sums + at + 4 * tiles, best_other)
+            tl.store(sums + at + 5 * tiles, total_other)
+
+
+@triton.jit
+def _more(best, total, values):
+    """Take a block of scores into their highest one, and the sum of exp relative to it."""
+    highest = tl.maximum(best, tl.max(values, axis=0))
+    shift = tl.where(highest > float("-inf"), highest, 0.0)
+    return highest, total * tl.exp(best - shift) + tl.sum(tl.exp(values - shift), axis=0)
+
+
+@triton.jit
+def _whole(sums, tiles, places):
+    """Return the highest score of all tiles, and the log of the sum of exp of theirs."""
+    bests = tl.load(sums + places, mask=places < tiles, other=float("-inf"))
+    totals = tl.load(sums + tiles + places, mask=places < tiles, other=0.0)
+    best = tl.max(bests, axis=0)
+    shift = tl.where(best > float("-inf"), best, 0.0)
+    return best, shift + tl.log(tl.sum(totals * tl.exp(bests - shift), axis=0))
+
+
+@triton.jit
+def _finite(value):
+    """Return the same, and 0 for what is no number."""
+    return tl.where((value > float("-inf")) & (value < float("inf")), value, 0.0)
+
+
+@triton.jit(do_not_specialize=["log_guess", "tiles"])
+def _share_kernel(
+    scores, fused, roles, weights, states, starts, sums, log_guess, classes, tile, tiles,
+    SHARED: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Have what the LM scores share what the model gave to it before, and write a tile's scores."""
+    row = tl.program_id(0).to(tl.int64)
+    first = tl.program_id(1) * tile
+    last = tl.minimum(first + tile, classes)
+    x = scores + row * classes
+    y = fused + row * classes
+    state = tl.load(states + row)
+    weight = tl.load(weights + row)
+    lanes = tl.arange(0, BLOCK)
+    if (state >= 0) & (weight != 0):
+        gained = 0.0
+        of_others = 0.0
+        begins = state < 0
+        if SHARED:
+            begins = state == tl.load(starts + row)
+            places = tl.arange(0, TILES)
+            of_row = sums + row * (2 + _PARTS * tiles)
+            final = tl.load(of_row)
+            of_ends = tl.load(of_row + 1)
+            best, total = _whole(of_row + 2, tiles, places)
+            best_fused, total_fused = _whole(of_row + 2 + 2 * tiles, tiles, places)
+            _, total_other = _whole(of_row + 2 + 4 * tiles, tiles, places)
+            lost = _finite(total - total_fused)
+            gained = tl.minimum(lost, tl.abs(weight) * log_guess)
+            of_others = tl.minimum(tl.minimum(_finite(best_fused + gained - best), gained - lost), 0.0)
+            highest = tl.maximum(total, total_other)
+            shift = tl.where(highest > float("-inf"), highest, 0.0)
+            of_all = shift + tl.log(tl.exp(total - shift) + tl.exp(total_other - shift))
+            of_ends_now = of_ends + tl.where(begins, of_others, weight * final + gained)
+            if (of_ends > of_all - _LOG_2) & (of_ends_now < of_ends):
+                last = first  # the model is sure of the end: all stays as it is
+        for block in range(first, last, BLOCK):
+            tokens = block + lanes
+            inside = tokens < last
+            values = tl.load(y + tokens, mask=inside, other=float("-inf"))
+            if SHARED:
+                kinds = tl.load(roles + tokens, mask=inside, other=0).to(tl.int32) & _KINDS
+                scored = (kinds == _TEXT) | ((kinds == _END) & (tl.zeros((BLOCK,), tl.int32) + begins.to(tl.int32) == 0))
+                values += tl.where(scored, gained, of_others)
+            tl.store(x + tokens, values, mask=inside)
+    if state == _BROKEN:
+        for block in range(first, last, BLOCK):
+            tl.store(x + block + lanes, tl.full((BLOCK,), float("nan"), tl.float32), mask=block + lanes < last)
 
 
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
+    of_rows = {"weights": "*fp32", "states": "*i32", "starts": "*i32", "sums": "*fp32"}
+    numbers = dict.fromkeys(("scores", "fused"), "*fp32") | {"roles": "*i8"}
     for token_type in ("*i16", "*i32"):
         automaton = automaton_signature(token_type)
-        arguments = {
-            "input_ids": "*i64",
-            "roles": "*i8",
-            "starts": "*i32",
-            "roots": "*i32",
-            "states": "*i32",
-            "finals": "*fp32",
-        }
-        arguments |= dict.fromkeys(("length", "context_length", "num_states", "vocab_size", "classes"), "i32")
-        for holds, carried in ((False, False), (True, False), (False, True)):
+        arguments = {"scores": "*fp32", "input_ids": "*i64", "roles": "*i8", "ends": "*i32", "sums": "*fp32"}
+        arguments |= dict.fromkeys(("starts", "roots", "states"), "*i32")
+        sizes = ("length", "context_length", "num_states", "vocab_size", "classes", "num_ends", "tiles")
+        arguments |= dict.fromkeys(sizes, "i32")
+        for holds, carried, shared in ((False, False, True), (True, False, True), (False, True, True), (False, False, False)):
             read = arguments | ({"input_ids": "*i32"} if carried else {})  # a stand-in, of which nothing is read
-            yield _read_kernel, automaton | read, {"HOLDS": holds, "CARRIED": carried, "READ_BLOCK": READ_BLOCK}
+            constants = {"HOLDS": holds, "CARRIED": carried, "SHARED": shared, "READ_BLOCK": READ_BLOCK}
+            yield _read_kernel, automaton | read, constants
         arguments = {"states": "*i32", "tokens": "*i64", "roles": "*i8", "starts": "*i32", "found": "*i32"}
         arguments |= dict.fromkeys(("num_states", "vocab_size", "classes"), "i32")
         yield _follow_kernel, automaton | arguments, {}
-        arguments = {"scores": "*fp32", "roles": "*i8", "weights": "*fp32", "states": "*i32", "finals": "*fp32"}
-        arguments |= dict.fromkeys(("num_states", "vocab_size", "classes", "tile"), "i32")
-        yield _add_kernel, automaton | arguments, {"BLOCK": BLOCK}
+        arguments = numbers | of_rows | dict.fromkeys(("vocab_size", "classes", "tile", "tiles"), "i32")
+        for shared in (True, False):
+            yield _add_kernel, automaton | arguments, {"SHARED": shared, "BLOCK": BLOCK}
+    arguments = numbers | of_rows | {"log_guess": "fp32"} | dict.fromkeys(("classes", "tile", "tiles"), "i32")
+    for shared in (True, False):
+        yield _share_kernel, arguments, {"SHARED": shared, "TILES": 64, "BLOCK": BLOCK}

@@ -182,3 +182,16 @@ def test_states_that_do_not_exist_are_refused():
         fused.follow(none, torch.zeros(1, dtype=torch.int64), rows, roles, engine="cpu")
     without_lm = rows._replace(starts=torch.full_like(starts, -1))
     fused.fuse_at(torch.zeros(1, 3), starts, without_lm, roles, engine="cpu")  # a carried state is enough
+
+
+def test_states_that_do_not_exist_score_nan_on_a_gpu():
+    """A kernel can't raise without waiting for it; it reads nothing that isn't there."""
+    pytest.importorskip("triton")
+    lm = NGramLM.train([[0, 1, 2], [2, 2, 1]], vocab_size=3, order=2)
+    starts = lm.initial_states(3)
+    rows = Rows(lm.tensors, 3, lm.context_length, starts, torch.zeros_like(starts), torch.tensor([1.0, 1.0, 0.5]))
+    rows, roles = moved(rows), moved(Roles.of(torch.full((3,), TEXT, dtype=torch.int8)))
+    for shared in (True, False):
+        scores, states = moved(torch.zeros(3, 3)), moved(torch.tensor([0, lm.num_states, -1], dtype=torch.int32))
+        fused.fuse_at(scores, states, rows, roles, shared, engine="gpu")
+        assert scores.isnan().all(1).tolist() == [False, True, False] and not scores[2].any()

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ....engines.devices import current
 from .. import START
 from . import ENDLESS, ENDLESS_OTHERS, ENDLESS_TIMES, LONGEST, SHORTEST, TIMES, WINDOW
 
@@ -22,7 +23,7 @@ LANES, BLOCK = 256, 1024
 def end_loops(scores: Tensor, input_ids: Tensor, roles: Tensor, rows: Tensor, ends: Tensor) -> Tensor:
     begun = torch.empty_like(rows)
     if len(rows):
-        with torch.cuda.device_of(scores):
+        with current(scores.device):
             _end_loops_kernel[(len(rows),)](
                 scores, input_ids, roles, rows, ends, begun, input_ids.shape[1], scores.shape[1], len(roles), len(ends),
                 ENDS=triton.next_power_of_2(max(len(ends), 1)), LANES=LANES, BLOCK=BLOCK, num_warps=4,
@@ -43,8 +44,8 @@ def _end_loops_kernel(
     known = (tokens >= 0) & (tokens < num_roles)
     role = tl.load(roles + tokens, mask=known, other=_START).to(tl.int32)
     size = tl.min(tl.where((role & _START) != 0, lanes, LANES), 0)
-    in_loop = 0
-    endless = 0
+    in_loop = length * 0  # a tensor, also in the interpreter
+    endless = length * 0
     for period in range(1, _LONGEST + 1):
         there = lanes + period < size
         before = tl.load(last - lanes - period, mask=there, other=-1)

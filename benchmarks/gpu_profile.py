@@ -1,0 +1,166 @@
+"""Where the time of the GPU kernels goes (`make gpu-profile`): a timeline of calls, and the counters of the main kernels.
+
+    python3 benchmarks/gpu_profile.py [--out FOLDER]
+
+First torch.profiler: for each subject the GPU's time by kernel, how many launches there are, and how much of a call the GPU has
+nothing to do. Then, where there is Nsight Compute (`ncu`), registers, occupancy, and what share of the memory's and the
+processors' peak rates the kernels reach. Results go to the folder that OUT names, if it is set, else to benchmarks/results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import measure
+import torch
+
+sys.path.insert(0, str(measure.ROOT))
+
+import gpu_ctc
+import lm_queries
+
+from hf_ngpulm import NGramLM
+from hf_ngpulm.search import attention_step
+from hf_ngpulm.search.attention_step import END, TEXT, Roles, Rows
+
+CALLS = 5
+# By the name of the kernel: what to ask `ncu` for.
+KERNELS = ("_rows_kernel", "_step_kernel", "_label_kernel", "_search_kernel", "_add_kernel")
+COUNTERS = {
+    "gpu__time_duration.sum": "time",
+    "launch__registers_per_thread": "registers",
+    "sm__warps_active.avg.pct_of_peak_sustained_active": "occupancy %",
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed": "memory %",
+    "lts__t_sector_hit_rate.pct": "L2 hits %",
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed": "processors %",
+    "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": "waits for memory",
+}
+NCU_SECONDS = 240
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = Path(os.environ["OUT"]) if os.environ.get("OUT") else measure.RESULTS
+    parser.add_argument("--out", type=Path, default=default, help="folder for the JSON results (default: %(default)s)")
+    parser.add_argument("--tiny", action="store_true", help="tiny sizes, to see that it runs")
+    parser.add_argument("--run-once", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if not measure.has_gpu():
+        sys.exit("benchmarks/gpu_profile.py: this Python's torch sees no CUDA device; run it on a machine with one")
+    torch.manual_seed(0)
+    with torch.inference_mode():
+        calls = subjects(args.tiny)
+        if args.run_once:  # under ncu: compiled first, then once for its counters
+            for _ in range(2):
+                for call in calls.values():
+                    call()
+            return
+        results: dict[str, Any] = {"subjects": {name: profiled(name, call) for name, call in calls.items()}}
+    results["counters"] = counters(args)
+    print("results in", measure.save("gpu_profile", results, args.out))
+
+
+def subjects(tiny: bool) -> dict[str, Callable[[], Any]]:
+    """Calls of the main kernels, in sizes that matter."""
+    vocab_size, batch_size, frames, ngrams = (20, 2, 3, 2000) if tiny else (1024, 128, 250, lm_queries.NGRAMS)
+    lm = lm_queries.build_model(vocab_size, 6, ngrams).to(measure.GPU)
+    states = lm_queries.states_of(lm, lm_queries.text_of(lm, ngrams), batch_size, 0)
+    tokens = torch.randint(vocab_size, (batch_size,), device=measure.GPU)
+    logits = gpu_ctc.peaked_logits(batch_size, frames, vocab_size)
+    lengths = torch.full((batch_size,), frames, dtype=torch.int32, device=measure.GPU)
+    return {
+        f"LM query scores, V={vocab_size}, B={batch_size}": partial(lm.scores, states),
+        f"LM query step, V={vocab_size}, B={batch_size}": partial(lm.step, states, tokens),
+        f"greedy CTC, V={vocab_size}, B={batch_size}": gpu_ctc.greedy_search(lm, logits, lengths),
+        f"CTC beam 8, V={vocab_size}, B={batch_size}": gpu_ctc.beam_search(lm, logits, lengths, 8, float("inf")),
+        "a step of attention decoding": attention(30 if tiny else 51_865, 2 if tiny else 32, ngrams),
+    }
+
+
+def attention(vocab_size: int, batch_size: int, ngrams: int) -> Callable[[], Any]:
+    lm: NGramLM = lm_queries.build_model(vocab_size, 5, ngrams).to(measure.GPU)
+    roles = torch.full((vocab_size + 1,), TEXT, dtype=torch.int8)
+    roles[vocab_size] = END
+    starts = lm.initial_states(batch_size)
+    weights = torch.full((batch_size,), 0.2, device=measure.GPU)
+    rows = Rows(lm.tensors, vocab_size, lm.context_length, starts, lm.initial_states(batch_size, bos=False), weights)
+    text = torch.from_numpy(lm_queries.text_of(lm, ngrams)[: 20 * batch_size]).reshape(batch_size, 20).to(measure.GPU)
+    scores = torch.randn(batch_size, vocab_size + 1, device=measure.GPU)
+    return partial(attention_step.fuse, scores, text, rows, Roles.of(roles).to(torch.device(measure.GPU)))
+
+
+def profiled(name: str, call: Callable[[], Any]) -> dict[str, Any]:
+    """What a profiler sees of some calls: microseconds of each kernel, launches, and the host's time, a call."""
+    from torch.profiler import ProfilerActivity, profile
+
+    call(), call()
+    with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if measure.GPU == "cuda" else [])]) as found:
+        seconds = measure.wall_seconds(lambda: [call() for _ in range(CALLS)], 1)
+    kernels: dict[str, dict[str, float]] = {}
+    for event in found.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            kernel = kernels.setdefault(event.name[:60], {"microseconds": 0.0, "launches": 0.0})
+            kernel["microseconds"] += event.time_range.elapsed_us()
+            kernel["launches"] += 1
+    runs = 3 * CALLS if measure.GPU == "cuda" else CALLS  # `wall_seconds` calls twice before
+    kernels = {name: {what: value / runs for what, value in kernel.items()} for name, kernel in kernels.items()}
+    busy = sum(kernel["microseconds"] for kernel in kernels.values())
+    print(f"\n{name}: {1e6 * seconds / CALLS:.1f} us a call, of which the GPU works {busy:.1f} us")
+    rows = [[f"{k['microseconds']:.1f}", f"{k['launches']:.1f}", kernel] for kernel, k in by_time(kernels)]
+    print(measure.table(["us", "launches", "kernel"], rows[:12]), flush=True)
+    return {"microseconds": 1e6 * seconds / CALLS, "busy_microseconds": busy, "kernels": kernels}
+
+
+def by_time(kernels: dict[str, dict[str, float]]) -> list[tuple[str, dict[str, float]]]:
+    return sorted(kernels.items(), key=lambda item: -item[1]["microseconds"])
+
+
+def counters(args: argparse.Namespace) -> list[dict[str, str]]:
+    """What `ncu` counts in the last launch of each of the main kernels."""
+    if shutil.which("ncu") is None:
+        print("\nno ncu here (Nsight Compute): no counters")
+        return []
+    command = ["ncu", "--csv", "--clock-control", "none", "--metrics", ",".join(COUNTERS), "--kernel-name-base", "function"]
+    command += ["--kernel-name", f"regex:{'|'.join(KERNELS)}", "--target-processes", "all"]
+    command += [sys.executable, __file__, "--run-once", *(["--tiny"] if args.tiny else [])]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=NCU_SECONDS)
+    except subprocess.TimeoutExpired:
+        print(f"\nncu: not done in {NCU_SECONDS} s")
+        return []
+    if done.returncode:
+        print(f"\nncu failed:\n{(done.stdout + done.stderr)[-3000:]}")
+        return []
+    found = last_launches(done.stdout)
+    if found:
+        print("\n" + measure.table(list(found[0]), [list(row.values()) for row in found]))
+    return found
+
+
+def last_launches(printed: str) -> list[dict[str, str]]:
+    """Rows of counters, one for the last launch of each kernel, from what `ncu --csv` prints (after lines of its own)."""
+    lines = printed.splitlines()
+    first = next((number for number, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
+    found: dict[str, dict[str, str]] = {}
+    last: dict[str, str] = {}
+    for row in csv.DictReader(io.StringIO("\n".join(lines[first:]))):
+        name = row["Kernel Name"]
+        if last.get(name) != row["ID"]:
+            last[name], found[name] = row["ID"], {"kernel": name} | dict.fromkeys(COUNTERS.values(), "")
+        if row["Metric Name"] in COUNTERS:
+            found[name][COUNTERS[row["Metric Name"]]] = f"{row['Metric Value']} {row['Metric Unit']}".strip()
+    return list(found.values())
+
+
+if __name__ == "__main__":
+    main()
