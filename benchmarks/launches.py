@@ -35,7 +35,7 @@ from hf_ngpulm.fusion.fusion import no_models
 from hf_ngpulm.search.networks.model import TransducerModel, TransformersTransducer
 from hf_ngpulm.search.transducer_beam import BeamSettings
 from hf_ngpulm.search.transducer_beam import tensors as beam
-from hf_ngpulm.search.transducer_greedy import WINDOW
+from hf_ngpulm.search.transducer_greedy import WINDOW, looping_of
 from hf_ngpulm.search.transducer_greedy import tensors as greedy
 from hf_ngpulm.search.transducer_greedy.rows import Rules
 
@@ -155,9 +155,8 @@ def in_greedy_search(durations: tuple[int, ...] | None, lm: NGramLM | None, conf
     moves = torch.tensor(durations or (), dtype=torch.int64)
     rules = Rules(model.blank_id, model.vocab_size, moves, vocab_size, 10, 0.0)
     frames, lengths = torch.randn(BATCH_SIZE, FRAMES, WIDTH), torch.full((BATCH_SIZE,), FRAMES)
-    search = greedy.Looping(
-        model, frames, BATCH_SIZE, FRAMES, tensors, states.shape[1], rules, confidence, "gpu", WINDOW
-    )  # fmt: skip
+    arguments = (BATCH_SIZE, FRAMES, tensors, states.shape[1], rules, confidence, "gpu", WINDOW)
+    search = looping_of(model, frames, *arguments)
     search.load(frames, lengths, states, weights)
     with Launches() as launches:
         search.block()

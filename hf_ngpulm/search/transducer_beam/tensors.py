@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
+from ...engines.choice import on_device
 from ...fusion.fusion import widened
 from ..confidence import frame_confidence
-from ..networks.graphs import Kept, Repeated, Work, grown, overwrite, recall
+from ..networks.graphs import Kept, Repeated, Work, addresses, grown, overwrite, recall
 from ..networks.model import State, TransducerModel
 from . import FIRST_HASH, STILL, BeamHypotheses, BeamSettings
 from .tracing import hypotheses
@@ -105,7 +106,7 @@ class Search:
         capture: Callable[[Work], Work] | None = None,
     ) -> None:
         self.model, self.settings, self.confidence, self.engine = model, settings, confidence, engine
-        self.automaton, self.vocab_size = list(automaton), vocab_size
+        self.automaton, self.vocab_size = automaton, vocab_size
         device = self.device = frames.device
         num_beams = settings.num_beams
         self.lengths = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -123,8 +124,17 @@ class Search:
         self.trace = torch.zeros((3, STEPS * each, rows, num_beams), dtype=torch.int32, device=device)
         self.confidences = torch.zeros(self.trace.shape[1:], device=device)
         self.capture = capture
-        self.block = Repeated(self.alsd if settings.strategy == "alsd" else self.aes, capture)
         self.traced: list[tuple[Tensor, Tensor]] = []
+        self.make_room()
+
+    def make_room(self) -> None:
+        """Make what depends on the number of automata, and forget graphs of what there was before."""
+        self.block = Repeated(self.alsd if self.settings.strategy == "alsd" else self.aes, self.carries, self.capture)
+        self.known = addresses((self.frames, *self.automaton))
+
+    def carries(self) -> list[Tensor]:
+        """Return what steps change and begin with."""
+        return [*self.beam[:-1], *self.beam.state, self.time]
 
     def first(self, states: Tensor) -> Beam:
         num_beams, device = self.settings.num_beams, self.device
@@ -142,7 +152,6 @@ class Search:
 
     def load(self, frames: Tensor, lengths: Tensor, states: Tensor, weights: Tensor) -> None:
         """Take a batch; rows that it doesn't have are empty."""
-        self.block.prepare(self.device)
         size, longest = frames.shape[:2]
         self.frames[:size, :longest] = frames
         self.lengths.zero_()[:size] = lengths
@@ -169,15 +178,13 @@ class Search:
     def read(self, frames: Tensor) -> None:
         """Take the frames from another tensor, `[rows, T, D]`, from now on."""
         self.frames = frames
-        beam = Beam._make([*(part.clone() for part in self.beam[:-1]), tuple(part.clone() for part in self.beam.state)])
-        self.block = Repeated(self.alsd if self.settings.strategy == "alsd" else self.aes, self.capture)
-        self.block.record(self.device)
-        self.put(beam)
+        self.use(self.automaton)
 
     def use(self, tensors: AutomatonTensors) -> None:
-        """Go on with automata that lie in other tensors, at the same places."""
-        self.automaton = list(tensors)
-        self.read(self.frames)
+        """Go on with automata that may lie in other tensors, at the same places."""
+        self.automaton = tensors
+        if addresses((self.frames, *tensors)) != self.known:
+            self.make_room()
 
     def widen(self, tensors: AutomatonTensors, vocab_size: int, num_lms: int, shift: int) -> None:
         """Have one automaton more, which no row has yet; the states of the others are larger by `shift`."""
@@ -185,7 +192,8 @@ class Search:
         self.beam = beam._replace(lm_states=widened(beam.lm_states, shift), lm_scores=widened(beam.lm_scores))
         self.weights = widened(self.weights)
         self.vocab_size, self.settings = vocab_size, self.settings._replace(num_lms=num_lms)
-        self.use(tensors)
+        self.automaton = tensors
+        self.make_room()
 
     def switch(self, rows: Tensor, states: Tensor, scores: Tensor, weights: Tensor) -> None:
         """Have the hypotheses of some rows, int64 `[N]`, follow other phrases.
@@ -231,6 +239,11 @@ class Search:
 
     def run(self) -> None:
         """Take the rows, none of which has more frames than `longest`, as far as their frames reach."""
+        with on_device(self.device):
+            self.block.prepare(self.device)
+            self.run_blocks()
+
+    def run_blocks(self) -> None:
         if self.settings.strategy == "aes":
             for _ in range(0, self.longest, STEPS):
                 self.run_block()
@@ -331,7 +344,7 @@ class Search:
         if num_automata:
             scored = min(classes, self.vocab_size)
             states = beam.lm_states.flatten()
-            scores = torch.ops.hf_ngpulm.scores(self.automaton, states, self.vocab_size, self.engine)
+            scores = torch.ops.hf_ngpulm.scores(list(self.automaton), states, self.vocab_size, self.engine)
             scores = scores.view(batch_size, num_beams, num_automata, -1)[..., :scored]
             weights = self.weights[:, None, :, None]
             added[..., :scored] = torch.where(weights != 0, weights * scores, 0.0).sum(2)
@@ -511,7 +524,7 @@ class Search:
             tokens = torch.where(gets_token & (labels < min(self.vocab_size, self.model.vocab_size)), labels, -1)
             tokens = tokens.to(torch.int32)[..., None].expand_as(states)
             gained, targets = torch.ops.hf_ngpulm.step(
-                self.automaton, states.flatten(), tokens.flatten(), self.vocab_size, self.engine
+                list(self.automaton), states.flatten(), tokens.flatten(), self.vocab_size, self.engine
             )
             states, scores = targets.view(states.shape), scores + gained.view(scores.shape)
         return states, scores

@@ -274,11 +274,42 @@ def test_what_cannot_be_recorded_runs_as_it_is(caplog):
     def refuse(work):
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    block = Repeated(lambda: done.append(1), refuse)
-    for _ in range(3):
+    for _ in range(2):  # which is told once
+        block = Repeated(lambda: done.append(1), capture=refuse)
+        for _ in range(3):
+            block.prepare(torch.device("cpu"))
+            block()
+        assert not block.is_recorded
+    assert len(done) == 6 and caplog.text.count("not permitted") == 1
+
+
+def test_recording_changes_nothing():
+    carried, kinds = torch.zeros(3), []
+
+    def record(work):
+        work()
+        return lambda: (kinds.append("graph"), work())[1]
+
+    block = Repeated(lambda: (kinds.append("work"), carried.add_(1))[1], lambda: [carried], record)
+    for uses in range(1, 4):
         block.prepare(torch.device("cpu"))
         block()
-    assert len(done) == 3 and caplog.text.count("not permitted") == 1
+        assert carried.tolist() == [uses] * 3
+    assert kinds == ["work", "work", "graph", "work", "graph", "work"]
+
+
+@pytest.mark.parametrize("strategy", ["alsd", "aes"])
+def test_nothing_is_recorded_anew_for_the_same_tensors(strategy):
+    model, models = Toy(5, 4, seed=1), no_models(2, torch.device("cpu"))
+    search = Search(
+        model, torch.zeros(1, 1, 6), 2, 8, models.tensors, 0, 0, BeamSettings(strategy=strategy), engine="reference"
+    )
+    block = search.block
+    search.read(search.frames)
+    search.use(models.tensors._replace(arc_tokens=models.tensors.arc_tokens.view(-1)))
+    assert search.block is block
+    search.read(search.frames.clone())
+    assert search.block is not block
 
 
 def test_searches_are_kept_until_others_take_their_places():
