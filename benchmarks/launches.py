@@ -170,7 +170,8 @@ def in_beam_search(strategy: str, durations: tuple[int, ...] | None, num_beams: 
     tensors, states, weights, vocab_size = rows_of(lm)
     settings = BeamSettings(num_beams, strategy)
     frames, lengths = torch.randn(BATCH_SIZE, FRAMES, WIDTH), torch.full((BATCH_SIZE,), FRAMES)
-    search = beam.Search(
+    kind = beam.search_kind("gpu", frames.device, num_beams)
+    search = kind(
         model, frames, BATCH_SIZE, FRAMES, tensors, states.shape[1], vocab_size, settings, None, "gpu"
     )  # fmt: skip
     search.load(frames, lengths, states, weights)

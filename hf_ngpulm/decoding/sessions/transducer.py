@@ -344,7 +344,8 @@ class BeamSlots(TransducerSlots):
             has_lines = bool(num_automata or settings.ilm_weight)
             self.beams = beam_cpu.Search(self.model, self.waiting, slots, *arguments, has_lines)
         else:
-            self.beams = beam_tensors.Search(self.model, self.waiting, slots, 1, *arguments, self.search.engine)
+            kind = beam_tensors.search_kind(self.search.engine, self.waiting.device, settings.num_beams)
+            self.beams = kind(self.model, self.waiting, slots, 1, *arguments, self.search.engine)
         self.bad = np.full(slots, -1, dtype=np.int64)
 
     def moved(self) -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -18,12 +19,14 @@ ORDER = tl.constexpr(ALPHA)
 LARGEST_BLOCK = 2048
 ELEMENTS_PER_WARP = 256
 LARGEST_TILE = 1024
+# Left to themselves, compilers of NVIDIA's take fewer and keep the rest in memory. Those of others know no such option.
+REGISTERS: dict[str, int] = {} if torch.version.hip else {"maxnreg": 128}
 
 
 def block_of(classes: int) -> dict[str, int]:
-    """Return how many classes a program looks at in one go, and with how many warps."""
+    """Return how many classes a program looks at in one go, with how many warps, and registers a thread."""
     block = min(triton.next_power_of_2(max(classes, 32)), LARGEST_BLOCK)
-    return {"BLOCK": block, "num_warps": max(block // ELEMENTS_PER_WARP, 1)}
+    return {"BLOCK": block, "num_warps": max(block // ELEMENTS_PER_WARP, 1), **REGISTERS}
 
 
 def measure_of(confidence: str | None) -> int:
@@ -61,14 +64,15 @@ def _gather_kernel(frames, times, out, places, window, longest, width, TILE: tl.
 
 
 @triton.jit
-def best_class(x, classes, BLOCK: tl.constexpr):
-    """Return the best of a frame's token classes, its logit, and the logarithm of the sum of all; scalars."""
+def best_class(x, classes, without, BLOCK: tl.constexpr):
+    """Return the best of a frame's token classes but one, its logit, and the logarithm of the sum of all; scalars."""
     lanes = tl.arange(0, BLOCK)
     best = 0
     highest = float("-inf")
     total = 0.0
     for block in range(0, classes, BLOCK):
-        values = tl.load(x + block + lanes, mask=block + lanes < classes, other=float("-inf")).to(tl.float32)
+        inside = (block + lanes < classes) & (block + lanes != without)
+        values = tl.load(x + block + lanes, mask=inside, other=float("-inf")).to(tl.float32)
         block_highest = tl.max(values, axis=0)
         best = tl.where(block_highest > highest, block + tl.argmax(values, axis=0), best)
         new_highest = tl.maximum(highest, block_highest)

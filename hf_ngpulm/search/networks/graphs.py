@@ -116,7 +116,14 @@ def overwrite(buffers: tuple[Tensor, ...], values: tuple[Tensor, ...]) -> None:
         buffer.copy_(value)
 
 
-def replace_where(condition: Tensor, buffers: tuple[Tensor, ...], values: tuple[Tensor, ...]) -> None:
-    """Copy values into buffers of the same shapes in the rows of which a condition holds, bool `[R]`."""
-    for buffer, value in zip(buffers, values, strict=True):
-        torch.where(condition.view(-1, *[1] * (buffer.dim() - 1)), value.to(buffer.dtype), buffer, out=buffer)
+def replace_where(
+    condition: Tensor, buffers: tuple[Tensor, ...], values: tuple[Tensor, ...], others: tuple[Tensor, ...] | None = None
+) -> None:
+    """Copy values into buffers of the same shapes in the rows of which a condition holds, bool `[R]`, and others elsewhere.
+
+    Args:
+        others: what stands there already, if left out.
+    """
+    for buffer, value, other in zip(buffers, values, others or buffers, strict=True):
+        holds = condition.view(-1, *[1] * (buffer.dim() - 1))
+        torch.where(holds, value.to(buffer.dtype), other, out=buffer)

@@ -71,7 +71,7 @@ def _says(x, durations, classes, num_durations, DURATIONS: tl.constexpr, BLOCK: 
 
     The log-probability holds that of the best duration, and isn't finite where anything is broken.
     """
-    best, highest, normaliser = best_class(x, classes, BLOCK)
+    best, highest, normaliser = best_class(x, classes, -1, BLOCK)
     log_prob = highest - normaliser
     move = (best * 0).to(tl.int64)
     checked = normaliser
