@@ -3,15 +3,17 @@
     python tests/support/compile_ahead.py hf_ngpulm.automaton.gpu --triton .venv/tritons/3.6.0
 
 prints the kernels of the modules' `aot_signatures`, each with the type of the automaton's tokens. It compiles all signatures,
-for sm_80 and sm_90; with `--first` the first of each kernel, for sm_90. With `--stack` it prints what each signature keeps on the
-stack, compiled for sm_90 as it is launched for 1,024 classes: 4 warps, and the registers of `networks.gpu`.
+for sm_80 and sm_90; with `--first` the first of each kernel, for sm_90. With `--stack` it prints the bytes that each
+signature keeps on the stack, compiled for sm_90 as it is launched for 1,024 classes: 4 warps, the registers of `networks.gpu`.
 """
 
 import argparse
 import importlib
 import os
+import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
-from importlib.util import find_spec
 
 import pytest
 import torch
 from automata import automata, build_automaton, seeds
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from interpreted import needs_interpreter
 from letters import Letters
 from toys import Scripted, Toy, script, toys
 
@@ -19,10 +18,6 @@ from hf_ngpulm.fusion.fusion import no_models
 from hf_ngpulm.search.confidence import MEASURES
 from hf_ngpulm.search.transducer_greedy import greedy, reference
 
-# On a GPU: tests/gpu/test_transducers_on_device.py.
-needs_interpreter = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") != "1" or find_spec("triton") is None, reason="no Triton, or not its interpreter"
-)
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
