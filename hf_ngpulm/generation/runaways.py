@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from ..search.attention_step.loops import SHORTEST
+
 MANY_TIMES = 4  # a transcript that says it so often has run away
 
 

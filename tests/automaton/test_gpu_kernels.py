@@ -162,6 +162,8 @@ def test_states_outside_the_automaton_score_nan_and_stay():
         ("hf_ngpulm.search.ctc_greedy.gpu", ["_label_kernel"]),
         ("hf_ngpulm.search.ctc_beam.gpu", ["_search_kernel"]),
         ("hf_ngpulm.search.ctc_graph.gpu", ["_pass_kernel"]),
+        ("hf_ngpulm.search.transducer_greedy.gpu", ["_window_kernel"]),
+        ("hf_ngpulm.search.transducer_beam.gpu", ["_choose_kernel", "_extend_kernel"]),
         ("hf_ngpulm.search.attention_step.gpu", ["_add_kernel", "_follow_kernel", "_read_kernel"]),
     ],
 )
@@ -171,3 +173,11 @@ def test_kernels_compile_ahead_of_time(module, kernels, tmp_path):
     assert printed.strip()
     compiled = [line for line in printed.splitlines() if not line.endswith(" ")]  # others than those of automata
     assert compiled == [f"{kernel} {token_type}" for kernel in kernels for token_type in ("*i16", "*i32")]
+
+
+@pytest.mark.slow
+def test_kernels_of_transducers_keep_all_in_registers(tmp_path):
+    """With up to 8 beams."""
+    modules = ["hf_ngpulm.search.transducer_greedy.gpu", "hf_ngpulm.search.transducer_beam.gpu"]
+    printed = compile_ahead(modules, tmp_path, "--stack").splitlines()
+    assert len(printed) == 12 and all(line.endswith(" 0") for line in printed), printed

@@ -19,7 +19,7 @@ from ...lexicon.lazy_search import LazySearch
 from ...search.networks.networks import TransducerNetworks
 from ...search.transducer_beam import cpu as beam_cpu
 from ...search.transducer_beam import tensors as beam_tensors
-from ...search.transducer_greedy import WINDOW
+from ...search.transducer_greedy import WINDOW, looping_of
 from ...search.transducer_greedy.cpu import Carried, loop
 from ...search.transducer_greedy.rows import Rows, Rules
 from ...search.transducer_greedy.tensors import Looping
@@ -213,7 +213,7 @@ class GreedySlots(TransducerSlots):
         self.bad = np.full(slots, -1, dtype=np.int64)
         self.looping: Looping | None = None
         if self.networks is None:
-            self.looping = Looping(
+            self.looping = looping_of(
                 self.model, self.waiting, slots, 1, models.tensors, models.states.shape[1], self.rules,
                 decoder.options.confidence, self.engine, WINDOW,
             )  # fmt: skip
@@ -224,7 +224,7 @@ class GreedySlots(TransducerSlots):
 
     def moved(self) -> None:
         if self.looping is not None:
-            self.looping.read(self.waiting)
+            self.looping.read(self.waiting, self.models.tensors)
 
     def begin_rows(self, rows: Tensor, states: Tensor, weights: Tensor) -> None:
         self.bad[rows.cpu().numpy()] = -1
@@ -285,8 +285,7 @@ class GreedySlots(TransducerSlots):
     def use(self, tensors: AutomatonTensors) -> None:
         super().use(tensors)
         if self.looping is not None:
-            self.looping.automaton = tensors
-            self.looping.read(self.waiting)
+            self.looping.read(self.waiting, tensors)
 
     def widen(self, models: RowModels, shift: int) -> None:
         super().widen(models, shift)
@@ -296,8 +295,7 @@ class GreedySlots(TransducerSlots):
             lm_states=widened(rows.lm_states, shift), lm_scores=widened(rows.lm_scores), weights=widened(rows.weights)
         )
         if self.looping is not None:
-            self.looping.rules, self.looping.rows = self.rules, self.rows
-        self.use(models.tensors)
+            self.looping.widen(self.rules, self.rows, models.tensors)
 
     def switch(self, slots: np.ndarray, contexts: Switch) -> None:
         begun = np.flatnonzero(self.begun[slots])
@@ -342,7 +340,8 @@ class BeamSlots(TransducerSlots):
             has_lines = bool(num_automata or settings.ilm_weight)
             self.beams = beam_cpu.Search(self.model, self.waiting, slots, *arguments, has_lines)
         else:
-            self.beams = beam_tensors.Search(self.model, self.waiting, slots, 1, *arguments, self.engine)
+            kind = beam_tensors.search_kind(self.engine, self.waiting.device, decoder.options.num_beams)
+            self.beams = kind(self.model, self.waiting, slots, 1, *arguments, self.engine)
         self.bad = np.full(slots, -1, dtype=np.int64)
 
     def moved(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
@@ -29,7 +30,7 @@ def recall(kept: Kept | None, key: tuple[Hashable, ...], tensors: Iterable[Tenso
     """
     if kept is None:
         return make()
-    key = (*key, *((tensor.data_ptr(), tensor.dtype) for tensor in tensors))
+    key = (*key, *addresses(tensors))
     found = kept.pop(key, None)
     kept[key] = make() if found is None else found
     while len(kept) > MOST_KEPT:
@@ -46,30 +47,37 @@ class Repeated:
 
     Args:
         work: without arguments or result; shapes and addresses of what it uses must stay the same.
+        carries: returns the tensors that the work changes: recording leaves them as they are.
         capture: makes a function that does the same from the work (for tests).
     """
 
-    def __init__(self, work: Work, capture: Callable[[Work], Work] | None = None) -> None:
+    def __init__(
+        self, work: Work, carries: Callable[[], Iterable[Tensor]] = tuple, capture: Callable[[Work], Work] | None = None
+    ) -> None:
         self._work = work
+        self._carries = carries
         self._capture = capture
         self._uses = 0
         self._run = work
 
     def prepare(self, device: torch.device) -> None:
-        """Prepare for a batch: what is in the buffers gets lost."""
+        """Prepare for one more batch."""
         self._uses += 1
         if self._uses == 2:
             self.record(device)
 
     def record(self, device: torch.device) -> None:
-        """Make a graph, if that can be done; what is in the buffers gets lost."""
-        capture = self._capture or (_cuda_graph if device.type == "cuda" else None)
+        """Make a graph, if that can be done."""
+        capture = self._capture or (functools.partial(_cuda_graph, device) if device.type == "cuda" else None)
         if capture is None:
             return
+        carried = [(part, part.clone()) for part in self._carries()]
         try:
             self._run = capture(self._work)
         except RuntimeError as error:
-            logger.warning("no CUDA graph could be made of a decoding step, which will be slower: %s", error)
+            _warn_once(f"no CUDA graph could be made of a decoding step, which will be slower: {error}")
+        for part, value in carried:
+            part.copy_(value)
 
     @property
     def is_recorded(self) -> bool:
@@ -79,19 +87,43 @@ class Repeated:
         self._run()
 
 
-def _cuda_graph(work: Work) -> Work:
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # libraries and kernels load at their first use, which can't be recorded
-        work()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
+@functools.cache
+def _warn_once(message: str) -> None:
+    logger.warning(message)
+
+
+def _cuda_graph(device: torch.device, work: Work) -> Work:
+    with torch.cuda.device(device):
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # libraries and kernels load at their first use, which can't be recorded
+            work()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may go on with what they do
+            work()
     return graph.replay
+
+
+def addresses(tensors: Iterable[Tensor]) -> tuple[Hashable, ...]:
+    """Return what a graph knows tensors by."""
+    return tuple((tensor.data_ptr(), tensor.dtype, tensor.shape) for tensor in tensors)
 
 
 def overwrite(buffers: tuple[Tensor, ...], values: tuple[Tensor, ...]) -> None:
     """Copy values into buffers of the same shapes."""
     for buffer, value in zip(buffers, values, strict=True):
         buffer.copy_(value)
+
+
+def replace_where(
+    condition: Tensor, buffers: tuple[Tensor, ...], values: tuple[Tensor, ...], others: tuple[Tensor, ...] | None = None
+) -> None:
+    """Copy values into buffers of the same shapes in the rows of which a condition holds, bool `[R]`, and others elsewhere.
+
+    Args:
+        others: what stands there already, if left out.
+    """
+    for buffer, value, other in zip(buffers, values, others or buffers, strict=True):
+        holds = condition.view(-1, *[1] * (buffer.dim() - 1))
+        torch.where(holds, value.to(buffer.dtype), other, out=buffer)

@@ -7,6 +7,7 @@ than a batch may have, so that on a GPU a block of steps can be a CUDA graph tha
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,16 +17,17 @@ import torch
 from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
+from ...engines.choice import engine_name, on_device
 from ...fusion.fusion import widened
 from ..confidence import frame_confidence
-from ..networks.graphs import Kept, Repeated, Work, grown, overwrite, recall
+from ..networks.graphs import Kept, Repeated, Work, addresses, grown, overwrite, recall, replace_where
 from ..networks.model import State, TransducerModel
 from . import FIRST_HASH, STILL, BeamHypotheses, BeamSettings
 from .tracing import hypotheses
 
 STEPS = 8  # between two looks at whether anything is left to do
 LARGE = 1 << 62
-_MIX, _ADD = 6364136223846793005, 1442695040888963407
+MIX, ADD = 6364136223846793005, 1442695040888963407
 
 
 class Beam(NamedTuple):
@@ -105,7 +107,7 @@ class Search:
         capture: Callable[[Work], Work] | None = None,
     ) -> None:
         self.model, self.settings, self.confidence, self.engine = model, settings, confidence, engine
-        self.automaton, self.vocab_size = list(automaton), vocab_size
+        self.automaton, self.vocab_size = automaton, vocab_size
         device = self.device = frames.device
         num_beams = settings.num_beams
         self.lengths = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -123,8 +125,24 @@ class Search:
         self.trace = torch.zeros((3, STEPS * each, rows, num_beams), dtype=torch.int32, device=device)
         self.confidences = torch.zeros(self.trace.shape[1:], device=device)
         self.capture = capture
-        self.block = Repeated(self.alsd if settings.strategy == "alsd" else self.aes, capture)
         self.traced: list[tuple[Tensor, Tensor]] = []
+        self.make_room()
+
+    def make_room(self) -> None:
+        """Make what depends on the number of automata, and forget graphs of what there was before."""
+        self.block = Repeated(self.alsd if self.settings.strategy == "alsd" else self.aes, self.carries, self.capture)
+        self.known = addresses((self.frames, *self.automaton))
+
+    def carries(self) -> list[Tensor]:
+        """Return what steps change and begin with."""
+        return [*self.beam[:-1], *self.beam.state, self.time]
+
+    @property
+    def most_extensions(self) -> int:
+        """How many a hypothesis has at most."""
+        settings = self.settings
+        beta = settings.aes_beta if settings.strategy == "aes" else 0
+        return min(settings.num_beams + beta, self.model.vocab_size * max(self.durations.numel(), 1))
 
     def first(self, states: Tensor) -> Beam:
         num_beams, device = self.settings.num_beams, self.device
@@ -142,7 +160,6 @@ class Search:
 
     def load(self, frames: Tensor, lengths: Tensor, states: Tensor, weights: Tensor) -> None:
         """Take a batch; rows that it doesn't have are empty."""
-        self.block.prepare(self.device)
         size, longest = frames.shape[:2]
         self.frames[:size, :longest] = frames
         self.lengths.zero_()[:size] = lengths
@@ -169,15 +186,13 @@ class Search:
     def read(self, frames: Tensor) -> None:
         """Take the frames from another tensor, `[rows, T, D]`, from now on."""
         self.frames = frames
-        beam = Beam._make([*(part.clone() for part in self.beam[:-1]), tuple(part.clone() for part in self.beam.state)])
-        self.block = Repeated(self.alsd if self.settings.strategy == "alsd" else self.aes, self.capture)
-        self.block.record(self.device)
-        self.put(beam)
+        self.use(self.automaton)
 
     def use(self, tensors: AutomatonTensors) -> None:
-        """Go on with automata that lie in other tensors, at the same places."""
-        self.automaton = list(tensors)
-        self.read(self.frames)
+        """Go on with automata that may lie in other tensors, at the same places."""
+        self.automaton = tensors
+        if addresses((self.frames, *tensors)) != self.known:
+            self.make_room()
 
     def widen(self, tensors: AutomatonTensors, vocab_size: int, num_lms: int, shift: int) -> None:
         """Have one automaton more, which no row has yet; the states of the others are larger by `shift`."""
@@ -185,7 +200,8 @@ class Search:
         self.beam = beam._replace(lm_states=widened(beam.lm_states, shift), lm_scores=widened(beam.lm_scores))
         self.weights = widened(self.weights)
         self.vocab_size, self.settings = vocab_size, self.settings._replace(num_lms=num_lms)
-        self.use(tensors)
+        self.automaton = tensors
+        self.make_room()
 
     def switch(self, rows: Tensor, states: Tensor, scores: Tensor, weights: Tensor) -> None:
         """Have the hypotheses of some rows, int64 `[N]`, follow other phrases.
@@ -231,6 +247,11 @@ class Search:
 
     def run(self) -> None:
         """Take the rows, none of which has more frames than `longest`, as far as their frames reach."""
+        with on_device(self.device):
+            self.block.prepare(self.device)
+            self.run_blocks()
+
+    def run_blocks(self) -> None:
         if self.settings.strategy == "aes":
             for _ in range(0, self.longest, STEPS):
                 self.run_block()
@@ -331,7 +352,7 @@ class Search:
         if num_automata:
             scored = min(classes, self.vocab_size)
             states = beam.lm_states.flatten()
-            scores = torch.ops.hf_ngpulm.scores(self.automaton, states, self.vocab_size, self.engine)
+            scores = torch.ops.hf_ngpulm.scores(list(self.automaton), states, self.vocab_size, self.engine)
             scores = scores.view(batch_size, num_beams, num_automata, -1)[..., :scored]
             weights = self.weights[:, None, :, None]
             added[..., :scored] = torch.where(weights != 0, weights * scores, 0.0).sum(2)
@@ -354,8 +375,7 @@ class Search:
 
         # The best extensions of each hypothesis.
         aes = settings.strategy == "aes"
-        classes, durations = model.vocab_size, self.durations.numel()
-        most = min(num_beams + (settings.aes_beta if aes else 0), classes * max(durations, 1))
+        classes, durations, most = model.vocab_size, self.durations.numel(), self.most_extensions
         ranks = (said.fused if settings.late else said.log_probs).double()
         if most_symbols is not None:
             is_token = torch.arange(classes, device=ranks.device) != model.blank_id
@@ -436,7 +456,7 @@ class Search:
         self, hashes: Tensor, sizes: Tensor, times: Tensor, scores: Tensor, acoustic: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return groups of candidates that are the same, `[B, N]`: the best of each, and the scores of all together."""
-        keys = (hashes * _MIX + times) * _MIX + sizes
+        keys = (hashes * MIX + times) * MIX + sizes
         keys, order = keys.sort(dim=1, stable=True)
         groups = (keys.diff(dim=1, prepend=keys[:, :1]) != 0).cumsum(1)
         scores, acoustic = scores.gather(1, order), acoustic.gather(1, order)
@@ -498,11 +518,12 @@ class Search:
 
     def predicted(self, beam: Beam, parents: Tensor, labels: Tensor, gets_token: Tensor) -> tuple[Tensor, State]:
         flat = (self.rows * parents.shape[1] + parents).flatten()
-        predictions, state = beam.predictions[flat], tuple(part[flat] for part in beam.state)
+        olds = tuple(part[flat] for part in (beam.predictions, *beam.state))
         tokens = torch.where(gets_token, labels, self.model.blank_id).flatten()
-        new_predictions, new_state = self.model.predict(tokens, state)
-        gets = gets_token.flatten()
-        return _where(gets, new_predictions, predictions), tuple(_where(gets, new, old) for new, old in zip(new_state, state))
+        prediction, state = self.model.predict(tokens, olds[1:])
+        found = tuple(torch.empty_like(old) for old in olds)
+        replace_where(gets_token.flatten(), found, (prediction, *state), olds)
+        return found[0], found[1:]
 
     def followed(self, beam: Beam, parents: Tensor, labels: Tensor, gets_token: Tensor) -> tuple[Tensor, Tensor]:
         index = parents[..., None].expand(-1, -1, beam.lm_states.shape[2])
@@ -511,10 +532,19 @@ class Search:
             tokens = torch.where(gets_token & (labels < min(self.vocab_size, self.model.vocab_size)), labels, -1)
             tokens = tokens.to(torch.int32)[..., None].expand_as(states)
             gained, targets = torch.ops.hf_ngpulm.step(
-                self.automaton, states.flatten(), tokens.flatten(), self.vocab_size, self.engine
+                list(self.automaton), states.flatten(), tokens.flatten(), self.vocab_size, self.engine
             )
             states, scores = targets.view(states.shape), scores + gained.view(scores.shape)
         return states, scores
+
+
+def search_kind(engine: str, device: torch.device, num_beams: int) -> type[Search]:
+    """Return the search of an engine: with kernels on a GPU, else with torch's operations."""
+    if engine_name(engine, device) == "gpu":
+        kernels = importlib.import_module(f"{__package__}.gpu")
+        if num_beams <= kernels.MOST_BEAMS:
+            return kernels.Search
+    return Search
 
 
 def beam_search(
@@ -537,7 +567,9 @@ def beam_search(
     )  # fmt: skip
     search: Search = recall(
         kept, key, (*(automaton if states.shape[1] else ()), *model.parameters()),
-        lambda: Search(model, frames, rows, longest, automaton, states.shape[1], vocab_size, settings, confidence, engine),
+        lambda: search_kind(engine, frames.device, settings.num_beams)(
+            model, frames, rows, longest, automaton, states.shape[1], vocab_size, settings, confidence, engine
+        ),
     )  # fmt: skip
     search.load(frames, lengths, states, weights)
     search.run()
@@ -545,9 +577,5 @@ def beam_search(
 
 
 def _extend_hash(hashes: Tensor, tokens: Tensor) -> Tensor:
-    mixed = (hashes + tokens + 1) * _MIX + _ADD
+    mixed = (hashes + tokens + 1) * MIX + ADD
     return mixed ^ (mixed >> 29)
-
-
-def _where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    return torch.where(condition.view(-1, *[1] * (a.dim() - 1)), a, b)

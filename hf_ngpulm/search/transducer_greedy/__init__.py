@@ -9,6 +9,8 @@ On the CPU, a transducer of the usual kind (see `networks`) is run by the native
 
 from __future__ import annotations
 
+import importlib
+
 import torch
 from torch import Tensor
 
@@ -65,7 +67,7 @@ def greedy(
         )  # fmt: skip
         looping: Looping = recall(
             kept, key, (*(automaton if states.shape[1] else ()), *model.parameters()),
-            lambda: Looping(
+            lambda: looping_of(
                 model, frames, size, longest, automaton, states.shape[1], rules, confidence, engine, window or WINDOW
             ),
         )  # fmt: skip
@@ -83,3 +85,21 @@ def greedy(
         counts, tokens, moves, None if confidence is None else confidences, rows.acoustic_scores, rows.lm_scores,
         rows.lm_states, rows.ilm_scores, rows.bad_frames,
     )  # fmt: skip
+
+
+def looping_of(
+    model: TransducerModel,
+    frames: Tensor,
+    size: int,
+    longest: int,
+    automaton: AutomatonTensors,
+    num_automata: int,
+    rules: Rules,
+    confidence: str | None,
+    engine: str,
+    window: int,
+) -> Looping:
+    """Return a search in buffers: with kernels on a GPU, else with torch's operations. Arguments as those of `Looping`."""
+    module = "gpu" if engine_name(engine, frames.device) == "gpu" else "tensors"
+    kind: type[Looping] = importlib.import_module(f"{__package__}.{module}").Looping
+    return kind(model, frames, size, longest, automaton, num_automata, rules, confidence, engine, window)

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
+from ...engines.choice import on_device
 from ..confidence import frame_confidence
-from ..networks.graphs import Repeated, Work, overwrite
+from ..networks.graphs import Repeated, Work, addresses, overwrite, replace_where
 from ..networks.model import TransducerModel
 from . import tensor_steps
 from .rows import GreedySteps, Rows, Rules
@@ -24,8 +25,8 @@ STEPS = 8  # between two looks at whether anything is left to do
 class Looping:
     """A search in buffers, for batches of up to `size` rows and `longest` frames: `load` one, `run`, see what it `found`.
 
-    Searches that go on when more frames come `read` another tensor, `begin` in some rows, and `run` to the ends of the frames,
-    whose number is in `rows.ends`, again and again.
+    Searches that go on when more frames come `read` from where these are, `begin` in some rows, and `run` to the ends of the
+    frames, whose number is in `rows.ends`, again and again.
     """
 
     def __init__(
@@ -55,7 +56,16 @@ class Looping:
         self.moves, self.confidences = torch.zeros_like(self.tokens), torch.zeros(self.tokens.shape, device=device)
         self.is_open = torch.zeros((), dtype=torch.bool, device=device)
         self.capture = capture
-        self.block = Repeated(self.steps, capture)
+        self.make_room()
+
+    def make_room(self) -> None:
+        """Make what depends on the number of automata, and forget graphs of what there was before."""
+        self.block = Repeated(self.steps, self.carries, self.capture)
+        self.known = addresses((self.frames, *self.automaton))
+
+    def carries(self) -> list[Tensor]:
+        """Return what steps change and begin with."""
+        return [*self.rows[1:], self.prediction, *self.state, self.internal]
 
     def internal_lm(self, prediction: Tensor) -> Tensor:
         if self.rules.ilm_weight:
@@ -64,7 +74,6 @@ class Looping:
 
     def load(self, frames: Tensor, lengths: Tensor, states: Tensor, weights: Tensor) -> None:
         """Take a batch; rows that it doesn't have are empty."""
-        self.block.prepare(self.device)
         self.size, longest = frames.shape[:2]
         self.frames[: self.size, :longest] = frames
         overwrite(
@@ -83,12 +92,16 @@ class Looping:
         for buffer, value in zip(buffers, (*new[1:], prediction, *state, self.internal_lm(prediction))):
             buffer[rows] = value
 
-    def read(self, frames: Tensor) -> None:
-        """Take the frames from another tensor, `[size, T, D]`, from now on."""
-        self.frames = frames
-        self.rows.ends.zero_()  # recording changes nothing then
-        self.block = Repeated(self.steps, self.capture)
-        self.block.record(self.device)
+    def read(self, frames: Tensor, automaton: AutomatonTensors) -> None:
+        """Go on with frames, `[size, T, D]`, and automata that may lie in other tensors than those before."""
+        self.frames, self.automaton = frames, automaton
+        if addresses((frames, *automaton)) != self.known:
+            self.make_room()
+
+    def widen(self, rules: Rules, rows: Rows, automaton: AutomatonTensors) -> None:
+        """Go on with rows that follow one automaton more."""
+        self.rules, self.rows, self.automaton = rules, rows, automaton
+        self.make_room()
 
     def forget(self) -> None:
         """Forget what the steps so far did."""
@@ -96,27 +109,40 @@ class Looping:
 
     def steps(self) -> None:
         """Take a block of steps."""
+        for number in range(STEPS):
+            self.step(number)
+        self.look()
+
+    def step(self, number: int) -> None:
+        """Take a step, the block's `number`-th: the networks, and the walk between them."""
         rules, rows = self.rules, self.rows
-        for step in range(STEPS):
-            at = (rows.times[:, None] + self.ahead).clamp(max=self.frames.shape[1] - 1)
-            logits = self.model.join(self.frames[rows.numbers[:, None], at], self.prediction[:, None]).float()
-            tokens, moves = tensor_steps.walk(self.automaton, rules, rows, logits, self.internal, self.engine)
-            emissions = (tokens >= 0) & (tokens != rules.blank)  # at most one a row
-            emits, place = emissions.max(1)
-            if self.confidence is not None:
-                heard = logits[..., : rules.classes].gather(1, place[:, None, None].expand(-1, 1, rules.classes))
-                found = frame_confidence(heard, self.confidence)
-                self.confidences[step].copy_(torch.where(emissions, found, 0.0))
-            self.tokens[step].copy_(tokens)
-            self.moves[step].copy_(moves)
-            token = torch.where(emits, tokens.gather(1, place[:, None])[:, 0], rules.blank)
-            prediction, state = self.model.predict(token, self.state)
-            news = (prediction, *state, self.internal_lm(prediction))
-            olds = (self.prediction, *self.state, self.internal)
-            overwrite(olds, tuple(_where(emits, new, old) for new, old in zip(news, olds)))
-        self.is_open.copy_(((rows.times < rows.ends) & (rows.bad_frames < 0)).any())
+        at = (rows.times[:, None] + self.ahead).clamp(max=self.frames.shape[1] - 1)
+        logits = self.model.join(self.frames[rows.numbers[:, None], at], self.prediction[:, None]).float()
+        tokens, moves = tensor_steps.walk(self.automaton, rules, rows, logits, self.internal, self.engine)
+        emissions = (tokens >= 0) & (tokens != rules.blank)  # at most one a row
+        emits, place = emissions.max(1)
+        if self.confidence is not None:
+            heard = logits[..., : rules.classes].gather(1, place[:, None, None].expand(-1, 1, rules.classes))
+            found = frame_confidence(heard, self.confidence)
+            self.confidences[number].copy_(torch.where(emissions, found, 0.0))
+        self.tokens[number].copy_(tokens)
+        self.moves[number].copy_(moves)
+        token = torch.where(emits, tokens.gather(1, place[:, None])[:, 0], rules.blank)
+        prediction, state = self.model.predict(token, self.state)
+        news = (prediction, *state, self.internal_lm(prediction))
+        replace_where(emits, (self.prediction, *self.state, self.internal), news)
+
+    def look(self) -> None:
+        """Write to `is_open` whether any row goes on."""
+        self.is_open.copy_(((self.rows.times < self.rows.ends) & (self.rows.bad_frames < 0)).any())
 
     def run(self) -> None:
+        """Take the rows to the ends of their frames."""
+        with on_device(self.device):
+            self.block.prepare(self.device)
+            self.run_blocks()
+
+    def run_blocks(self) -> None:
         while True:
             self.block()
             self.found_steps.append(tuple(part.clone() for part in (self.tokens, self.moves, self.confidences)))
@@ -150,7 +176,3 @@ def _with_rows(values: Tensor, rows: int) -> Tensor:
     out = values.new_zeros((rows, *values.shape[1:]))
     out[: len(values)] = values
     return out
-
-
-def _where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    return torch.where(condition.view(-1, *[1] * (a.dim() - 1)), a, b)

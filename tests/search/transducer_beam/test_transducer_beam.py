@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 
 import pytest
 import torch
 from automata import automata, seeds
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from interpreted import needs_interpreter
 from letters import Letters
 from toys import Scripted, Toy, script, toys
 
@@ -17,11 +19,22 @@ from hf_ngpulm.automaton import reference as queries
 from hf_ngpulm.fusion.fusion import no_models
 from hf_ngpulm.search.confidence import frame_confidence
 from hf_ngpulm.search.networks.graphs import MOST_KEPT, Repeated
-from hf_ngpulm.search.transducer_beam import BeamSettings, beam_search, reference
+from hf_ngpulm.search.transducer_beam import BeamSettings, beam_search, reference, tensors
 from hf_ngpulm.search.transducer_beam.tensors import Search
 
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 ENGINES = ["reference", "cpu"]
+EVERY = [*ENGINES, pytest.param("gpu", marks=needs_interpreter)]
+
+
+@pytest.fixture
+def short_blocks(monkeypatch):
+    """Fewer steps between two looks whether anything is left to do: the interpreter takes long for each."""
+    if find_spec("triton"):
+        from hf_ngpulm.search.transducer_beam import gpu
+
+        monkeypatch.setattr(tensors, "STEPS", 2)
+        monkeypatch.setattr(gpu, "STEPS", 2)
 
 
 @st.composite
@@ -140,8 +153,48 @@ def test_a_beam_that_covers_everything_is_brute_force(engine, data):
 @settings(RELAXED, max_examples=60)
 def test_batches_equal_the_definition(engine, data):
     model = data.draw(toys())
-    frames, lengths, automaton, states, weights, vocab_size = data.draw(problems(model))
     options = data.draw(beam_settings(("alsd", "aes") if model.durations is None else ("alsd",)))
+    assert_equal_to_the_definition(model, data.draw(problems(model)), options, engine)
+
+
+@needs_interpreter
+@pytest.mark.parametrize("strategy", ["alsd", "aes"])
+@given(st.data())
+@settings(RELAXED, max_examples=8)
+def test_kernels_equal_the_definition(strategy, short_blocks, data):
+    model = data.draw(toys() if strategy == "alsd" else toys((None,)))
+    options = data.draw(beam_settings((strategy,), num_beams=data.draw(st.sampled_from([1, 2, 3]))))
+    assert_equal_to_the_definition(model, data.draw(problems(model, longest=3)), options, "gpu")
+
+
+@needs_interpreter
+@pytest.mark.parametrize("late", [True, False])
+@pytest.mark.parametrize(("strategy", "durations"), [("alsd", None), ("alsd", (0, 1, 2, 3, 4)), ("aes", None)])
+def test_kernels_equal_the_core(strategy, durations, late, short_blocks):
+    """With several automata a row, more classes than a program looks at in one go, and more beams than a power of two."""
+    generator = torch.Generator().manual_seed(1)
+    lm = NGramLM.train(torch.randint(0, 2050, (60, 6), generator=generator).tolist(), vocab_size=2050, order=3)
+    model = Toy(2060, 2059, durations, seed=3, blank_bias=7.0)
+    frames, lengths = 1.5 * torch.randn(2, 2, 6, generator=generator), torch.tensor([2, 1])
+    states, weights = lm.starts[:1].expand(2, 2).contiguous(), torch.tensor([[0.4, 0.1], [0.0, 0.3]])
+    options = BeamSettings(5, strategy, late=late, log_sum=late, max_symbols=2, ilm_weight=0.1, num_lms=1)
+    measure = "tsallis" if late else "gibbs"
+    arguments = (model, frames, lengths, lm.tensors, states, weights, 2050, options)
+    found, expected = (beam_search(*arguments, engine, confidence=measure) for engine in ("gpu", "cpu"))
+    alive = expected.scores > -math.inf
+    assert torch.equal(found.scores > -math.inf, alive)
+    for name in ("scores", "acoustic_scores", "lm_scores", "lm_states", "counts"):
+        torch.testing.assert_close(getattr(found, name)[alive], getattr(expected, name)[alive], rtol=1e-5, atol=1e-5)
+    taken = (torch.arange(expected.labels.shape[2]) < expected.counts[..., None]) & alive[..., None]
+    for name in ("labels", "frames", "durations"):
+        assert torch.equal(getattr(found, name)[taken], getattr(expected, name)[taken])
+    of_tokens = taken & (expected.labels != model.blank_id)
+    assert of_tokens.any()
+    torch.testing.assert_close(found.confidences[of_tokens], expected.confidences[of_tokens], rtol=1e-5, atol=1e-5)
+
+
+def assert_equal_to_the_definition(model, problem, options, engine):
+    frames, lengths, automaton, states, weights, vocab_size = problem
     padded = frames.masked_fill((torch.arange(frames.shape[1]) >= lengths[:, None])[..., None], torch.nan)
     found = beam_search(model, padded, lengths, automaton, states, weights, vocab_size, options, engine)
     assert found.bad_frames.tolist() == [-1] * len(frames)
@@ -274,11 +327,42 @@ def test_what_cannot_be_recorded_runs_as_it_is(caplog):
     def refuse(work):
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    block = Repeated(lambda: done.append(1), refuse)
-    for _ in range(3):
+    for _ in range(2):  # which is told once
+        block = Repeated(lambda: done.append(1), capture=refuse)
+        for _ in range(3):
+            block.prepare(torch.device("cpu"))
+            block()
+        assert not block.is_recorded
+    assert len(done) == 6 and caplog.text.count("not permitted") == 1
+
+
+def test_recording_changes_nothing():
+    carried, kinds = torch.zeros(3), []
+
+    def record(work):
+        work()
+        return lambda: (kinds.append("graph"), work())[1]
+
+    block = Repeated(lambda: (kinds.append("work"), carried.add_(1))[1], lambda: [carried], record)
+    for uses in range(1, 4):
         block.prepare(torch.device("cpu"))
         block()
-    assert len(done) == 3 and caplog.text.count("not permitted") == 1
+        assert carried.tolist() == [uses] * 3
+    assert kinds == ["work", "work", "graph", "work", "graph", "work"]
+
+
+@pytest.mark.parametrize("strategy", ["alsd", "aes"])
+def test_nothing_is_recorded_anew_for_the_same_tensors(strategy):
+    model, models = Toy(5, 4, seed=1), no_models(2, torch.device("cpu"))
+    search = Search(
+        model, torch.zeros(1, 1, 6), 2, 8, models.tensors, 0, 0, BeamSettings(strategy=strategy), engine="reference"
+    )
+    block = search.block
+    search.read(search.frames)
+    search.use(models.tensors._replace(arc_tokens=models.tensors.arc_tokens.view(-1)))
+    assert search.block is block
+    search.read(search.frames.clone())
+    assert search.block is not block
 
 
 def test_searches_are_kept_until_others_take_their_places():
@@ -373,7 +457,7 @@ def test_blank_aware_scoring_keeps_tokens_that_a_heavy_lm_would_drop():
     assert counts["lm_weighted"] == [3, 3] and counts["none"][0] == 3 > counts["none"][1]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EVERY)
 def test_a_model_that_never_says_blank_is_moved_on(engine):
     """The guard allows nothing but blanks, however unlikely they are."""
     model = Scripted(3, max_symbols=2)
@@ -426,7 +510,7 @@ def test_broken_outputs_are_named(engine, strategy):
     assert len(decoder.decode(frames, torch.tensor([9, 4, 9]))) == 3
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EVERY)
 @pytest.mark.parametrize("strategy", ["greedy", "alsd"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_broken_durations_are_named(engine, strategy, value):
@@ -438,7 +522,7 @@ def test_broken_durations_are_named(engine, strategy, value):
         decoder.decode(frames)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", EVERY)
 def test_the_first_broken_frame_is_named(engine):
     """Hypotheses of a TDT are at several frames at once."""
     frames = script(2, 2, 2, 2, classes=3, durations=[1, 1, 1, 1])

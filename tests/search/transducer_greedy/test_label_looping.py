@@ -9,11 +9,13 @@ import torch
 from automata import automata, build_automaton, seeds
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from interpreted import needs_interpreter
 from letters import Letters
 from toys import Scripted, Toy, script, toys
 
 from hf_ngpulm import InvalidLogitsError, NGramLM, TransducerDecoder
 from hf_ngpulm.fusion.fusion import no_models
+from hf_ngpulm.search.confidence import MEASURES
 from hf_ngpulm.search.transducer_greedy import greedy, reference
 
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -36,6 +38,17 @@ def problems(draw):
 @given(problems(), st.sampled_from([1, 2, 4, 7]), st.sampled_from(["reference", "cpu"]), st.sampled_from([0.0, 0.5, -0.25]))
 @settings(RELAXED, max_examples=150)
 def test_batches_equal_the_plain_loop(problem, window, engine, ilm_weight):
+    assert_equal_to_the_plain_loop(problem, window, engine, ilm_weight)
+
+
+@needs_interpreter
+@given(problems(), st.sampled_from([1, 2, 4, 7]), st.sampled_from([0.0, 0.5, -0.25]))
+@settings(RELAXED, max_examples=15)
+def test_kernels_equal_the_plain_loop(problem, window, ilm_weight):
+    assert_equal_to_the_plain_loop(problem, window, "gpu", ilm_weight)
+
+
+def assert_equal_to_the_plain_loop(problem, window, engine, ilm_weight):
     model, frames, lengths, automaton, states, weights, max_symbols = problem
     frames = frames.masked_fill((torch.arange(frames.shape[1]) >= lengths[:, None])[..., None], torch.nan)  # padding
     vocab_size = automaton.vocab_size if states.shape[1] else 0
@@ -78,6 +91,50 @@ def test_buffers_serve_batches_of_other_sizes(model, confidence, ilm_weight):
         if confidence is not None:
             torch.testing.assert_close(found.confidences, expected.confidences, rtol=1e-4, atol=1e-4)
     assert len(kept) == 1
+
+
+@needs_interpreter
+@pytest.mark.parametrize("measure", [None, *MEASURES])
+def test_kernels_equal_the_core(measure):
+    """In batches of several sizes, with two automata a row, more classes than a program looks at in one go, and half precision
+    on the way."""
+    generator = torch.Generator().manual_seed(0)
+    lm = NGramLM.train(torch.randint(0, 2050, (60, 6), generator=generator).tolist(), vocab_size=2050, order=3)
+    durations = (0, 1, 2, 3, 4) if measure in ("max_prob", "tsallis") else None
+    model, kept = Toy(2060, 2059, durations, seed=3, blank_bias=6.0), {}
+    for size, longest in ((3, 7), (1, 3), (4, 0)):
+        frames = 1.5 * torch.randn(size, longest, 6, generator=generator)
+        lengths = torch.randint(0, longest + 1, (size,), generator=generator)
+        states, weights = lm.starts[:1].expand(size, 2).contiguous(), torch.tensor([0.4, -0.1]).expand(size, 2).contiguous()
+        weights[0] = 0.0
+        arguments = (model, frames, lengths, lm.tensors, states, weights, 2050, 3, 0.1, measure)
+        found, expected = (greedy(*arguments, engine, kept=kept) for engine in ("gpu", "cpu"))
+        for name, ours, theirs in zip(found._fields, found, expected):
+            if name in ("tokens", "durations", "confidences") and theirs is not None:
+                taken = torch.arange(theirs.shape[1]) < expected.counts[:, None]
+                ours, theirs = ours[taken], theirs[taken]
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    assert len(kept) == 2
+
+
+@needs_interpreter
+def test_kernels_name_broken_frames_and_leave_models_that_are_half_precision():
+    decoder = TransducerDecoder(Toy(5, 4, seed=1), Letters("abcd"), engine="gpu")
+    frames = torch.randn(3, 9, 6, generator=torch.Generator().manual_seed(4))
+    expected = TransducerDecoder(Toy(5, 4, seed=1), Letters("abcd"), engine="cpu").decode(frames)
+    assert [best.token_ids for (best,) in decoder.decode(frames)] == [best.token_ids for (best,) in expected]
+    frames[1, 4] = math.nan
+    with pytest.raises(InvalidLogitsError, match="row 1 hold NaN or infinity at frame 4"):
+        decoder.decode(frames)
+    model = Scripted(3, (0, 1, 2, 3, 4), max_symbols=2)
+    labels, durations = [0, 1, 2, 1, 1, 0, 1], [2, 0, 3, 0, 0, 0, 1]
+    scripted = script(*labels, classes=3, durations=durations)
+    for frames in (scripted, scripted.bfloat16(), scripted.half()):
+        ((best,),) = TransducerDecoder(model, Letters("ab_"), engine="gpu")(frames)
+        assert best.token_ids == [0, 0, 0, 1] and best.token_frames == [0, 5, 5, 6]
+    scripted[0, 2, 4] = math.inf
+    with pytest.raises(InvalidLogitsError, match="row 0 hold NaN or infinity at frame 2"):
+        TransducerDecoder(model, Letters("ab_"), engine="gpu")(scripted)
 
 
 def test_a_model_that_never_says_blank_is_moved_on():

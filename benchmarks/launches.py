@@ -1,0 +1,208 @@
+"""How many kernels the searches launch on a GPU: a count, which needs no GPU.
+
+    python benchmarks/launches.py
+
+Searches run on CPU tensors as they do on a GPU: Triton kernels in Triton's interpreter, everything else as PyTorch's operators,
+which a dispatch mode counts. An operator counts as one launch, an LSTM as three a layer (two products and the cells); views
+and tensors that are only made room for launch nothing. The networks are Parakeet's, with random weights; they are in the
+counts. On a GPU the launches of transducers are replayed as CUDA graphs, in blocks of several steps.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import measure
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime import interpreter
+
+sys.path.insert(0, str(measure.ROOT))
+
+from hf_ngpulm import NGramLM
+from hf_ngpulm.automaton.tensors import AutomatonTensors
+from hf_ngpulm.fusion.fusion import no_models
+from hf_ngpulm.search.networks.model import TransducerModel, TransformersTransducer
+from hf_ngpulm.search.transducer_beam import BeamSettings
+from hf_ngpulm.search.transducer_beam import tensors as beam
+from hf_ngpulm.search.transducer_greedy import WINDOW, looping_of
+from hf_ngpulm.search.transducer_greedy import tensors as greedy
+from hf_ngpulm.search.transducer_greedy.rows import Rules
+
+VOCAB_SIZE, WIDTH = 12, 8
+BATCH_SIZE, FRAMES = 2, 20
+DURATIONS = (0, 1, 2, 3, 4)
+# Nothing runs for these, nor for operators that return views of what they are given.
+ROOM = {
+    f"aten::{name}"
+    for name in ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "_unsafe_view", "resize_", "set_")
+} | {"aten::_local_scalar_dense"}  # a copy to the host
+KERNELS_PER_LSTM_LAYER = 3
+
+
+class Launches(TorchDispatchMode):
+    """Counts launches while it is active, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: Counter[str] = Counter()
+        self._in_kernel = False
+
+    @property
+    def total(self) -> int:
+        return sum(self.names.values())
+
+    def __enter__(self) -> Launches:
+        self._launch, launches = interpreter.GridExecutor.__call__, self
+
+        def launch(executor: Any, *args: Any, **kwargs: Any) -> Any:
+            launches.names[executor.fn.__name__] += 1
+            launches._in_kernel = True
+            try:
+                return launches._launch(executor, *args, **kwargs)
+            finally:
+                launches._in_kernel = False
+
+        interpreter.GridExecutor.__call__ = launch
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        interpreter.GridExecutor.__call__ = self._launch
+        super().__exit__(*raised)
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._in_kernel:
+            return function(*args, **kwargs)
+        name = function._schema.name
+        if name == "aten::lstm":
+            self.names[name] += KERNELS_PER_LSTM_LAYER * args[4]
+            return function(*args, **kwargs)
+        if name.startswith("hf_ngpulm::"):  # a Triton kernel, counted as such
+            return function(*args, **kwargs)
+        # Operators that are made of others are counted as those.
+        if torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CompositeImplicitAutograd"):
+            with self:
+                return function.decompose(*args, **kwargs)
+        result = function(*args, **kwargs)
+        if name not in ROOM and not _is_view(function) and _has_elements(result):
+            self.names[name] += 1
+        return result
+
+
+def _is_view(function: Any) -> bool:
+    return any(part.alias_info is not None and not part.alias_info.is_write for part in function._schema.returns)
+
+
+def _has_elements(result: Any) -> bool:
+    parts = result if isinstance(result, (tuple, list)) else [result]
+    return any(part.numel() > 0 for part in parts if isinstance(part, Tensor))
+
+
+class Row(NamedTuple):
+    """A line of the table: what is counted, in what unit, at most how many there should be, and how they are counted."""
+
+    name: str
+    unit: str
+    goal: int
+    count: Callable[[], float]
+
+
+def parakeet(durations: tuple[int, ...] | None = None) -> TransducerModel:
+    """Return Parakeet's prediction and joint networks, tiny and with random weights."""
+    import transformers
+
+    kind, extra = ("RNNT", {}) if durations is None else ("TDT", {"durations": list(durations)})
+    family = getattr(transformers, f"ParakeetFor{kind}")
+    encoder = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "num_mel_bins": 8}
+    config = family.config_class(
+        encoder_config=encoder, vocab_size=VOCAB_SIZE + 1, blank_token_id=VOCAB_SIZE, pad_token_id=0, decoder_hidden_size=WIDTH,
+        num_decoder_layers=1, **extra,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return TransformersTransducer(family(config).eval())
+
+
+def language_model() -> NGramLM:
+    generator = torch.Generator().manual_seed(0)
+    return NGramLM.train(torch.randint(0, VOCAB_SIZE, (40, 6), generator=generator).tolist(), vocab_size=VOCAB_SIZE, order=3)
+
+
+def rows_of(lm: NGramLM | None) -> tuple[AutomatonTensors, Tensor, Tensor, int]:
+    """Return tensors, states, weights and number of tokens of a batch whose rows follow a language model, or nothing."""
+    if lm is None:
+        models = no_models(BATCH_SIZE, torch.device("cpu"))
+        return models.tensors, models.states, models.weights, 0
+    states = lm.starts[:1].expand(BATCH_SIZE)[:, None].contiguous()
+    return lm.tensors, states, torch.full((BATCH_SIZE, 1), 0.5), lm.vocab_size
+
+
+@torch.no_grad()
+def in_greedy_search(durations: tuple[int, ...] | None, lm: NGramLM | None, confidence: str | None = None) -> float:
+    """Return launches a step of label looping, which ends with a label (or with a window of blanks)."""
+    model = parakeet(durations)
+    tensors, states, weights, vocab_size = rows_of(lm)
+    moves = torch.tensor(durations or (), dtype=torch.int64)
+    rules = Rules(model.blank_id, model.vocab_size, moves, vocab_size, 10, 0.0)
+    frames, lengths = torch.randn(BATCH_SIZE, FRAMES, WIDTH), torch.full((BATCH_SIZE,), FRAMES)
+    arguments = (BATCH_SIZE, FRAMES, tensors, states.shape[1], rules, confidence, "gpu", WINDOW)
+    search = looping_of(model, frames, *arguments)
+    search.load(frames, lengths, states, weights)
+    with Launches() as launches:
+        search.block()
+    return launches.total / greedy.STEPS
+
+
+@torch.no_grad()
+def in_beam_search(strategy: str, durations: tuple[int, ...] | None, num_beams: int, lm: NGramLM | None) -> float:
+    """Return launches a step of ALSD, or a frame of AES."""
+    model = parakeet(durations)
+    tensors, states, weights, vocab_size = rows_of(lm)
+    settings = BeamSettings(num_beams, strategy)
+    frames, lengths = torch.randn(BATCH_SIZE, FRAMES, WIDTH), torch.full((BATCH_SIZE,), FRAMES)
+    kind = beam.search_kind("gpu", frames.device, num_beams)
+    search = kind(
+        model, frames, BATCH_SIZE, FRAMES, tensors, states.shape[1], vocab_size, settings, None, "gpu"
+    )  # fmt: skip
+    search.load(frames, lengths, states, weights)
+    with Launches() as launches:
+        search.block()
+    return launches.total / beam.STEPS
+
+
+def rows() -> list[Row]:
+    lm = language_model()
+    return [
+        Row("greedy RNN-T", "step", 30, lambda: in_greedy_search(None, None)),
+        Row("greedy RNN-T + LM", "step", 32, lambda: in_greedy_search(None, lm)),
+        Row("greedy TDT", "step", 30, lambda: in_greedy_search(DURATIONS, None)),
+        Row("greedy TDT + LM", "step", 32, lambda: in_greedy_search(DURATIONS, lm)),
+        Row("ALSD++ 6 RNN-T", "step", 45, lambda: in_beam_search("alsd", None, 6, None)),
+        Row("ALSD++ 6 RNN-T + LM", "step", 45, lambda: in_beam_search("alsd", None, 6, lm)),
+        Row("ALSD++ 6 TDT", "step", 45, lambda: in_beam_search("alsd", DURATIONS, 6, None)),
+        Row("ALSD++ 6 TDT + LM", "step", 45, lambda: in_beam_search("alsd", DURATIONS, 6, lm)),
+        Row("AES++ 6 RNN-T + LM", "frame", 120, lambda: in_beam_search("aes", None, 6, lm)),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="folder for the JSON results (default: benchmarks/results)")
+    args = parser.parse_args()
+    found = [{"search": row.name, "unit": row.unit, "launches": row.count(), "goal": row.goal} for row in rows()]
+    print(measure.table(["search", "per", "launches", "goal"], [list(row.values()) for row in found]))
+    print("results in", measure.save("launches", {"rows": found}, args.out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""What the searches of transducers have in common as Triton kernels: gathering frames, and what a frame's logits say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..confidence import ALPHA, MEASURES
+
+NO_MEASURE = -1
+GIBBS, TSALLIS, RENYI = (tl.constexpr(MEASURES.index(name)) for name in ("gibbs", "tsallis", "renyi"))
+ORDER = tl.constexpr(ALPHA)
+LARGEST_BLOCK = 2048
+ELEMENTS_PER_WARP = 256
+LARGEST_TILE = 1024
+# Left to themselves, compilers of NVIDIA's take fewer and keep the rest in memory. Those of others know no such option.
+REGISTERS: dict[str, int] = {} if torch.version.hip else {"maxnreg": 128}
+
+
+def block_of(classes: int) -> dict[str, int]:
+    """Return how many classes a program looks at in one go, with how many warps, and registers a thread."""
+    block = min(triton.next_power_of_2(max(classes, 32)), LARGEST_BLOCK)
+    return {"BLOCK": block, "num_warps": max(block // ELEMENTS_PER_WARP, 1), **REGISTERS}
+
+
+def measure_of(confidence: str | None) -> int:
+    return NO_MEASURE if confidence is None else MEASURES.index(confidence)
+
+
+def entropy_bounds(classes: int) -> tuple[float, float]:
+    """Return the greatest entropy of a frame, and what is left of 1 at the greatest one of Tsallis."""
+    return math.log(classes), math.exp(-(classes ** (1 - ALPHA) - 1) / (1 - ALPHA))
+
+
+def gather_frames(frames: Tensor, times: Tensor, window: int) -> Tensor:
+    """Return the frames at some times and after: `[R, T, D]` and int64 `[R, P]` -> `[R, P, window, D]`.
+
+    Times outside stand for the nearest frame.
+    """
+    rows, longest, width = frames.shape
+    places = times[0].numel()
+    out = frames.new_empty((rows, places, window, width))
+    tile = min(triton.next_power_of_2(width), LARGEST_TILE)
+    _gather_kernel[(rows * places * window,)](frames, times, out, places, window, longest, width, TILE=tile, num_warps=1)
+    return out
+
+
+@triton.jit(do_not_specialize=["places", "window", "longest"])
+def _gather_kernel(frames, times, out, places, window, longest, width, TILE: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64)
+    place = at // window
+    frame = tl.load(times + place) + at % window
+    frame = tl.maximum(tl.minimum(frame, longest - 1), 0)
+    source = frames + (place // places * longest + frame) * width
+    for begin in range(0, width, TILE):
+        lanes = begin + tl.arange(0, TILE)
+        tl.store(out + at * width + lanes, tl.load(source + lanes, mask=lanes < width, other=0.0), mask=lanes < width)
+
+
+@triton.jit
+def best_class(x, classes, without, BLOCK: tl.constexpr):
+    """Return the best of a frame's token classes but one, its logit, and the logarithm of the sum of all; scalars."""
+    lanes = tl.arange(0, BLOCK)
+    best = 0
+    highest = float("-inf")
+    total = 0.0
+    for block in range(0, classes, BLOCK):
+        inside = (block + lanes < classes) & (block + lanes != without)
+        values = tl.load(x + block + lanes, mask=inside, other=float("-inf")).to(tl.float32)
+        block_highest = tl.max(values, axis=0)
+        best = tl.where(block_highest > highest, block + tl.argmax(values, axis=0), best)
+        new_highest = tl.maximum(highest, block_highest)
+        shift = tl.where(new_highest > float("-inf"), new_highest, 0.0)  # a block may be -inf all over
+        total = total * tl.exp(highest - shift) + tl.sum(tl.exp(values - shift), axis=0)  # NaN stays NaN
+        highest = new_highest
+    shift = tl.where(highest > float("-inf"), highest, 0.0)
+    return best, highest, shift + tl.log(total)
+
+
+@triton.jit
+def is_finite(value):
+    return (value > float("-inf")) & (value < float("inf"))
+
+
+@triton.jit
+def confidence_of(
+    x, classes, highest, normaliser, greatest, least, MEASURE: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Return the confidence in a frame (see `hf_ngpulm.search.confidence`); with the bounds of its entropies."""
+    result = tl.exp(highest - normaliser)
+    if MEASURE > 0:
+        lanes = tl.arange(0, BLOCK)
+        sums = 0.0
+        for block in range(0, classes, BLOCK):
+            values = tl.load(x + block + lanes, mask=block + lanes < classes, other=float("-inf")).to(tl.float32) - normaliser
+            if MEASURE == GIBBS:
+                sums += tl.sum(tl.where(values > float("-inf"), tl.exp(values) * values, 0.0), axis=0)
+            else:
+                sums += tl.sum(tl.exp(values * ORDER), axis=0)
+        if MEASURE == GIBBS:
+            result = 1.0 + sums / greatest
+        if MEASURE == RENYI:
+            result = 1.0 - tl.log(sums) / (1.0 - ORDER) / greatest
+        if MEASURE == TSALLIS:
+            result = (tl.exp((1.0 - sums) / (1.0 - ORDER)) - least) / (1.0 - least)
+        result = tl.where(classes == 1, 1.0, tl.minimum(tl.maximum(result, 0.0), 1.0))
+    return result
+
+
+def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
+    """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
+    sizes = dict.fromkeys(("places", "window", "longest", "width"), "i32")
+    for kind in ("*fp32", "*bf16"):
+        yield _gather_kernel, {"frames": kind, "times": "*i64", "out": kind} | sizes, {"TILE": LARGEST_TILE}
