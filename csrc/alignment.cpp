@@ -1,11 +1,11 @@
-// The alignment by which errors on entities are told from others: see hf_ngpulm/evaluation/entity_alignment.py.
+// The alignment by which errors on entities are told from others: see hf_ngpulm/evaluation/entities.py.
 #include "core.hpp"
 
 namespace ngpulm {
 
 namespace {
 
-// Three counts in one number each, see hf_ngpulm/evaluation/entity_alignment.py.
+// Three counts in one number each, see hf_ngpulm/evaluation/entities.py.
 constexpr int64_t FIRST = int64_t(1) << 42, SECOND = int64_t(1) << 21, HIGHEST = std::numeric_limits<int64_t>::max();
 
 struct Counts {
