@@ -44,9 +44,12 @@ inline int64_t extended_hash(int64_t hash, int64_t token) {
 // Where the first number is that is at least `value`, among ascending ones from `low` on; it is near.
 template <class Value>
 int64_t gallop(const Value* values, int64_t low, int64_t end, Value value) {
+  if (low >= end || values[low] >= value) return low;
   int64_t step = 1;
-  for (; low + step < end && values[low + step] < value; step *= 2) low += step;
-  return std::lower_bound(values + low, values + std::min(end, low + step), value) - values;
+  for (; step < end - low && values[low + step] < value; step *= 2) low += step;
+  for (step /= 2; step > 0; step /= 2)
+    if (step < end - low && values[low + step] < value) low += step;
+  return low + 1;
 }
 
 // The result of `run()`; no exception crosses the boundary.
