@@ -159,7 +159,7 @@ def test_a_beam_search_that_stops_goes_on_as_if_it_had_not(seed, delimiter, orde
     found, expected = (beam.initial_state(num_beams, lm.starts.expand(3)[:, None]) for lm in (growing, static))
     for frames, part in ((logits[:, :cut], lengths.clamp(max=cut)), (logits[:, cut:], (lengths - cut).clamp(min=0))):
         expected, theirs = beam.ctc_beam(list(static.tensors), expected, frames, part, *rest, engine="cpu")
-        found, ours = cpu.ctc_beam(growth.tensors, found, frames, part, *rest, growth=growth)
+        found, ours = cpu.ctc_beam(growth.tensors, found, frames, part, *rest, lazy=growth)
         for name in set(found._fields) - {"lm_states"}:
             assert torch.equal(getattr(found, name), getattr(expected, name)), name
         assert torch.equal(ours.links, theirs.links)
