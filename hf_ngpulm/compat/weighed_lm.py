@@ -13,16 +13,8 @@ from torch import Tensor
 from ..automaton import BackoffAutomaton
 from ..automaton.tensors import AutomatonTensors
 from ..config.word_summary import WordSummary
+from ..formats.wav2vec2 import word_files
 from ..formats.wav2vec2.alphabet import LabelTokenizer
-from ..formats.wav2vec2.word_files import (
-    CUTTINGS,
-    Attrs,
-    charged_to_unknown_words,
-    piece_lengths,
-    unknown_log_prob,
-    whole_unknown_word,
-    with_unlisted,
-)
 from ..language_model.model import NGramLM
 from ..lexicon import compose
 from ..lexicon.reweighing import reweighed
@@ -44,16 +36,16 @@ class SpelledModel:
 
     def __init__(self, language_model: LanguageModel, tokenizer: Any, case: str) -> None:
         self.language_model, self.tokenizer, self.case = language_model, tokenizer, case
-        self.unknown = unknown_log_prob(language_model.table)
+        self.unknown = word_files.unknown_log_prob(language_model.table)
         listed = language_model._unigram_set
         self.has_unlisted = bool(listed) and len(listed) < len(language_model.words)
         self._compose(language_model.attrs.offset)
-        self._weighed: tuple[Attrs, NGramLM] | None = None
+        self._weighed: tuple[word_files.Attrs, NGramLM] | None = None
 
     def _compose(self, offset: float) -> None:
         lm, tokenizer = self.language_model, self.tokenizer
-        cuttings = CUTTINGS if isinstance(tokenizer, LabelTokenizer) and tokenizer.is_bpe else 1
-        table = with_unlisted(lm.table, lm.words, lm.unigrams, self.case, offset)
+        cuttings = word_files.CUTTINGS if isinstance(tokenizer, LabelTokenizer) and tokenizer.is_bpe else 1
+        table = word_files.with_unlisted(lm.table, lm.words, lm.unigrams, self.case, offset)
         parts = compose(
             table, lm.words, tokenizer, case=self.case, unk_score_offset=0.0, unk_token_cost=0.0, cuttings=cuttings,
             composition="static", may_be_empty=True,
@@ -61,7 +53,7 @@ class SpelledModel:
         assert parts.config.words is not None
         self.composed, self.words, self._offset = NGramLM(parts), parts.config.words, offset
 
-    def weighed(self, attrs: Attrs) -> NGramLM:
+    def weighed(self, attrs: word_files.Attrs) -> NGramLM:
         """Return the model whose log-probabilities are what a search adds: alpha * log p + beta, for unknown words with the
         offset; and `</s>` adds what the end of a transcript does."""
         if self.has_unlisted and attrs.offset != self._offset:
@@ -71,8 +63,8 @@ class SpelledModel:
             spaces, start = -math.log(composed.vocab_size), int(composed.starts[0])
             tensors = reweighed(composed.tensors, words, composed.vocab_size, attrs.alpha, attrs.beta, spaces, start)
             tensors = grade_unknown_words(
-                tensors, words, piece_lengths(self.composed.parts), attrs.alpha * self.unknown,
-                charged_to_unknown_words(attrs, self.unknown), whole_unknown_word(attrs, self.unknown),
+                tensors, words, word_files.piece_lengths(self.composed.parts), attrs.alpha * self.unknown,
+                word_files.charged_to_unknown_words(attrs, self.unknown), word_files.whole_unknown_word(attrs, self.unknown),
             )  # fmt: skip
             automaton = composed.with_tensors(tensors)
             if not attrs.score_boundary:
@@ -150,7 +142,7 @@ class FusedModel:
         self.share = 1 / len(each)
 
     @property
-    def attrs(self) -> tuple[Attrs, ...]:
+    def attrs(self) -> tuple[word_files.Attrs, ...]:
         """Return what each model is weighed with at the moment.
 
         Raises:
@@ -158,7 +150,7 @@ class FusedModel:
         """
         return tuple(part.language_model.attrs for part in self.parts)
 
-    def weighed(self, attrs: tuple[Attrs, ...]) -> list[NGramLM]:
+    def weighed(self, attrs: tuple[word_files.Attrs, ...]) -> list[NGramLM]:
         """Return each model as a search adds it, see `SpelledModel.weighed`."""
         return [part.weighed(of_part) for part, of_part in zip(self.parts, attrs, strict=True)]
 
