@@ -17,7 +17,7 @@ from .beams import EMPTY_START_BEAM, Beam, LMBeam, OutputBeam, OutputBeamMPSafe
 from .language_model import HotwordScorer, LanguageModel, MultiLanguageModel
 from .partial import PartialSearch
 from .searching import Search, Searches
-from .weighed_lm import FusedModel, LMState
+from .weighed_lm import LMState, SpelledModel
 
 __all__ = ["Beam", "BeamSearchDecoderCTC", "LMBeam", "OutputBeam", "OutputBeamMPSafe", "build_ctcdecoder"]
 
@@ -68,8 +68,9 @@ class BeamSearchDecoderCTC:
             )
         self._alphabet = alphabet
         self._tokenizer = LabelTokenizer(alphabet) if tokenizer is None else tokenizer
-        self._fused = None if language_model is None else FusedModel(language_model, self._tokenizer, case)
-        self._searches = Searches(alphabet, self._tokenizer, self._fused)
+        each = getattr(language_model, "language_models", [language_model] if language_model is not None else [])
+        models = tuple(SpelledModel(lm, self._tokenizer, case) for lm in each)
+        self._searches = Searches(alphabet, self._tokenizer, models)
         self._hold(language_model)
 
     def _hold(self, language_model: LanguageModel | MultiLanguageModel | None) -> None:
@@ -248,8 +249,7 @@ class BeamSearchDecoderCTC:
     def cleanup(self) -> None:
         """Let go of the language model: the decoder is of no further use."""
         self.model_container.pop(self._model_key, None)
-        self._fused = None
-        self._searches = Searches(self._alphabet, self._tokenizer, None)
+        self._searches = Searches(self._alphabet, self._tokenizer, ())
 
     @classmethod
     def clear_class_models(cls) -> None:

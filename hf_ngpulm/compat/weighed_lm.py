@@ -19,7 +19,7 @@ from ..language_model.model import NGramLM
 from ..lexicon import compose
 from ..lexicon.reweighing import reweighed
 from ..lexicon.unknowns import grade_unknown_words
-from .language_model import LanguageModel, MultiLanguageModel
+from .language_model import LanguageModel
 
 
 class SpelledModel:
@@ -124,49 +124,22 @@ def _without_end_of_text(automaton: BackoffAutomaton, words: WordSummary) -> Aut
     )
 
 
-class FusedModel:
-    """The language model of a decoder, or several, of whose scores the mean counts.
-
-    Args:
-        language_model: of words.
-        tokenizer, case: as for `SpelledModel`.
-
-    Attributes:
-        parts: each model that there is.
-        share: of each in the mean.
-    """
-
-    def __init__(self, language_model: LanguageModel | MultiLanguageModel, tokenizer: Any, case: str) -> None:
-        each = [language_model] if isinstance(language_model, LanguageModel) else language_model.language_models
-        self.parts = [SpelledModel(lm, tokenizer, case) for lm in each]
-        self.share = 1 / len(each)
-
-    @property
-    def attrs(self) -> tuple[word_files.Attrs, ...]:
-        """Return what each model is weighed with at the moment.
-
-        Raises:
-            ValueError: a number that isn't finite, or too large.
-        """
-        return tuple(part.language_model.attrs for part in self.parts)
-
-    def weighed(self, attrs: tuple[word_files.Attrs, ...]) -> list[NGramLM]:
-        """Return each model as a search adds it, see `SpelledModel.weighed`."""
-        return [part.weighed(of_part) for part, of_part in zip(self.parts, attrs, strict=True)]
+Models = tuple[SpelledModel, ...]
+"""The language models of a decoder, of whose scores the mean counts."""
 
 
 class LMState:
     """Where language models stand after a hypothesis: for `lm_start_state`, and of no other use."""
 
-    def __init__(self, fused: FusedModel, starts: Sequence[int], tokens: list[int]) -> None:
-        self._fused, self._starts, self._tokens = fused, starts, tokens
+    def __init__(self, models: Models, starts: Sequence[int], tokens: list[int]) -> None:
+        self._models, self._starts, self._tokens = models, starts, tokens
 
-    def of(self, fused: FusedModel | None) -> tuple[int, ...]:
+    def of(self, models: Models) -> tuple[int, ...]:
         """Return the number of each model's state.
 
         Raises:
             ValueError: it is that of another decoder.
         """
-        if fused is not self._fused:
+        if models is not self._models:
             raise ValueError("lm_start_state is that of another decoder: states mean something to the one that gave them only")
-        return tuple(part.state_after(start, self._tokens) for part, start in zip(self._fused.parts, self._starts, strict=True))
+        return tuple(model.state_after(start, self._tokens) for model, start in zip(models, self._starts, strict=True))
