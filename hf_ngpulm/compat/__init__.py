@@ -10,20 +10,9 @@ beam search decodes. A sentence scores what pyctcdecode's formula gives it,
 
     log p(outputs) + sum over its words of (alpha * ln 10 * (log10 p(word) [+ unk_score_offset]) + beta) [+ hotwords]
 
-and what is found differs for these reasons:
-
-- **The sum over alignments.** Prefixes are label sequences here, which gather all of their alignments. There they are texts
-  with the last label, so that alignments which put spaces differently are one early; here transcripts of the same text are
-  added up at the end.
-- **Look-ahead.** A word counts there when it ends, and until then only whether it may become a known one. Here each label
-  counts what it says of the word, so that unlikely words are dropped sooner and likely ones kept. A narrower beam suffices.
-- **Spaces.** One at the end of a transcript counts as an unknown word there, as nothing here; a second one in a row costs
-  log V.
-- **Pieces** (`▁`). Any pieces that join to a word are that word there; here, the 16 ways to cut it into the fewest. One text
-  has many prefixes, so twice as many are kept.
-- `beam_width=1` keeps 2 prefixes. `prune_history` acts on the transcripts that are returned.
-- `lm_start_state` takes what this decoder has returned as `last_lm_state`, an object of its own; not a `kenlm.State`.
-- Pools of processes aren't used. Language models of other classes than those here aren't taken.
+and what is found differs where the search does: here each label counts what it says of the word, so that unlikely words are
+dropped sooner and a narrower beam suffices; there a word counts when it ends. The page "From pyctcdecode" of the
+documentation goes through arguments and differences.
 
 Transformers' pipeline takes such a decoder (`pipeline(..., decoder=...)`); its `Wav2Vec2ProcessorWithLM` asks whether a
 decoder is of pyctcdecode's own class, and takes it after `stand_in`. `NGramLM.from_wav2vec2_with_lm` reads the repos of such

@@ -10,24 +10,14 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from ..errors import NGramFormatError
+from ..formats.wav2vec2 import constants
 from ..formats.wav2vec2.alphabet import Alphabet, LabelTokenizer
-from ..formats.wav2vec2.constants import (
-    DEFAULT_ALPHA,
-    DEFAULT_BEAM_WIDTH,
-    DEFAULT_BETA,
-    DEFAULT_HOTWORD_WEIGHT,
-    DEFAULT_MIN_TOKEN_LOGP,
-    DEFAULT_PRUNE_BEAMS,
-    DEFAULT_PRUNE_LOGP,
-    DEFAULT_SCORE_LM_BOUNDARY,
-    DEFAULT_UNK_LOGP_OFFSET,
-)
 from ..formats.wav2vec2.repository import ALPHABET_FILE, LM_FOLDER, download
 from .beams import EMPTY_START_BEAM, Beam, LMBeam, OutputBeam, OutputBeamMPSafe
 from .language_model import HotwordScorer, LanguageModel, MultiLanguageModel
 from .partial import PartialSearch
 from .searching import Search, Searches
-from .weighed_lm import FusedModel, LMState
+from .weighed_lm import LMState, SpelledModel
 
 __all__ = ["Beam", "BeamSearchDecoderCTC", "LMBeam", "OutputBeam", "OutputBeamMPSafe", "build_ctcdecoder"]
 
@@ -78,8 +68,9 @@ class BeamSearchDecoderCTC:
             )
         self._alphabet = alphabet
         self._tokenizer = LabelTokenizer(alphabet) if tokenizer is None else tokenizer
-        self._fused = None if language_model is None else FusedModel(language_model, self._tokenizer, case)
-        self._searches = Searches(alphabet, self._tokenizer, self._fused)
+        each = getattr(language_model, "language_models", [language_model] if language_model is not None else [])
+        models = tuple(SpelledModel(lm, self._tokenizer, case) for lm in each)
+        self._searches = Searches(alphabet, self._tokenizer, models)
         self._hold(language_model)
 
     def _hold(self, language_model: LanguageModel | MultiLanguageModel | None) -> None:
@@ -95,21 +86,16 @@ class BeamSearchDecoderCTC:
         vars(self).update(state)
         self._hold(state["_model_key"])
 
-    def __copy__(self) -> BeamSearchDecoderCTC:
-        other = object.__new__(type(self))
-        other.__setstate__(self.__getstate__())
-        return other
-
     # -- decoding
 
     def decode(
         self,
         logits: Any,
-        beam_width: int = DEFAULT_BEAM_WIDTH,
-        beam_prune_logp: float = DEFAULT_PRUNE_LOGP,
-        token_min_logp: float = DEFAULT_MIN_TOKEN_LOGP,
+        beam_width: int = constants.DEFAULT_BEAM_WIDTH,
+        beam_prune_logp: float = constants.DEFAULT_PRUNE_LOGP,
+        token_min_logp: float = constants.DEFAULT_MIN_TOKEN_LOGP,
         hotwords: Iterable[str] | None = None,
-        hotword_weight: float = DEFAULT_HOTWORD_WEIGHT,
+        hotword_weight: float = constants.DEFAULT_HOTWORD_WEIGHT,
         lm_start_state: LMState | None = None,
     ) -> str:
         """Return the best transcript. Arguments as for `decode_beams`."""
@@ -120,12 +106,12 @@ class BeamSearchDecoderCTC:
     def decode_beams(
         self,
         logits: Any,
-        beam_width: int = DEFAULT_BEAM_WIDTH,
-        beam_prune_logp: float = DEFAULT_PRUNE_LOGP,
-        token_min_logp: float = DEFAULT_MIN_TOKEN_LOGP,
-        prune_history: bool = DEFAULT_PRUNE_BEAMS,
+        beam_width: int = constants.DEFAULT_BEAM_WIDTH,
+        beam_prune_logp: float = constants.DEFAULT_PRUNE_LOGP,
+        token_min_logp: float = constants.DEFAULT_MIN_TOKEN_LOGP,
+        prune_history: bool = constants.DEFAULT_PRUNE_BEAMS,
         hotwords: Iterable[str] | None = None,
-        hotword_weight: float = DEFAULT_HOTWORD_WEIGHT,
+        hotword_weight: float = constants.DEFAULT_HOTWORD_WEIGHT,
         lm_start_state: LMState | None = None,
     ) -> list[OutputBeam]:
         """Return the best transcripts, each text once.
@@ -157,18 +143,17 @@ class BeamSearchDecoderCTC:
         self,
         pool: Any,
         logits_list: Iterable[Any],
-        beam_width: int = DEFAULT_BEAM_WIDTH,
-        beam_prune_logp: float = DEFAULT_PRUNE_LOGP,
-        token_min_logp: float = DEFAULT_MIN_TOKEN_LOGP,
+        beam_width: int = constants.DEFAULT_BEAM_WIDTH,
+        beam_prune_logp: float = constants.DEFAULT_PRUNE_LOGP,
+        token_min_logp: float = constants.DEFAULT_MIN_TOKEN_LOGP,
         hotwords: Iterable[str] | None = None,
-        hotword_weight: float = DEFAULT_HOTWORD_WEIGHT,
+        hotword_weight: float = constants.DEFAULT_HOTWORD_WEIGHT,
     ) -> list[str]:
         """Return the best transcript of each utterance.
 
         Args:
             pool: anything: utterances are decoded together, on all of torch's threads, without other processes.
-            logits_list: of each utterance `[T, C]`; a batch `[B, T, C]` will do.
-            beam_width, beam_prune_logp, token_min_logp, hotwords, hotword_weight: as for `decode_beams`.
+            logits_list: of each utterance `[T, C]`; a batch `[B, T, C]` will do. Other arguments are as for `decode_beams`.
         """
         scorer = HotwordScorer.build_scorer(hotwords, hotword_weight)
         search = self._search(beam_width, beam_prune_logp, token_min_logp, scorer, prefixes=FOR_THE_BEST)
@@ -178,12 +163,12 @@ class BeamSearchDecoderCTC:
         self,
         pool: Any,
         logits_list: Iterable[Any],
-        beam_width: int = DEFAULT_BEAM_WIDTH,
-        beam_prune_logp: float = DEFAULT_PRUNE_LOGP,
-        token_min_logp: float = DEFAULT_MIN_TOKEN_LOGP,
-        prune_history: bool = DEFAULT_PRUNE_BEAMS,
+        beam_width: int = constants.DEFAULT_BEAM_WIDTH,
+        beam_prune_logp: float = constants.DEFAULT_PRUNE_LOGP,
+        token_min_logp: float = constants.DEFAULT_MIN_TOKEN_LOGP,
+        prune_history: bool = constants.DEFAULT_PRUNE_BEAMS,
         hotwords: Iterable[str] | None = None,
-        hotword_weight: float = DEFAULT_HOTWORD_WEIGHT,
+        hotword_weight: float = constants.DEFAULT_HOTWORD_WEIGHT,
     ) -> list[list[OutputBeamMPSafe]]:
         """Return the best transcripts of each utterance. Arguments as for `decode_batch` and `decode_beams`."""
         scorer = HotwordScorer.build_scorer(hotwords, hotword_weight)
@@ -204,10 +189,10 @@ class BeamSearchDecoderCTC:
         cached_p_lm_scores: dict[Any, Any],
         beams: Sequence[Beam],
         processed_frames: int,
-        beam_width: int = DEFAULT_BEAM_WIDTH,
-        beam_prune_logp: float = DEFAULT_PRUNE_LOGP,
-        token_min_logp: float = DEFAULT_MIN_TOKEN_LOGP,
-        prune_history: bool = DEFAULT_PRUNE_BEAMS,
+        beam_width: int = constants.DEFAULT_BEAM_WIDTH,
+        beam_prune_logp: float = constants.DEFAULT_PRUNE_LOGP,
+        token_min_logp: float = constants.DEFAULT_MIN_TOKEN_LOGP,
+        prune_history: bool = constants.DEFAULT_PRUNE_BEAMS,
         hotword_scorer: HotwordScorer | None = None,
         force_next_word: bool = False,
         is_end: bool = False,
@@ -219,11 +204,8 @@ class BeamSearchDecoderCTC:
             cached_lm_scores, cached_p_lm_scores: as `get_starting_state` gives them: what pyctcdecode keeps there, beams know.
             beams: from which the search goes on: those that the call before this one returned, some of them, or others.
             processed_frames: frames of the calls before.
-            beam_width, beam_prune_logp, token_min_logp: as for `decode_beams`.
-            prune_history: as for `decode_beams`: of beams with the same words at their ends the best one is returned.
             hotword_scorer: hotwords; from now on those before count no more.
-            force_next_word: end the last word here.
-            is_end: end the utterance here.
+            force_next_word, is_end: end the last word here, or the utterance. Other arguments are as for `decode_beams`.
 
         Returns:
             The best first, each text once.
@@ -267,8 +249,7 @@ class BeamSearchDecoderCTC:
     def cleanup(self) -> None:
         """Let go of the language model: the decoder is of no further use."""
         self.model_container.pop(self._model_key, None)
-        self._fused = None
-        self._searches = Searches(self._alphabet, self._tokenizer, None)
+        self._searches = Searches(self._alphabet, self._tokenizer, ())
 
     @classmethod
     def clear_class_models(cls) -> None:
@@ -355,10 +336,10 @@ def build_ctcdecoder(
     labels: Sequence[str],
     kenlm_model_path: str | os.PathLike[str] | None = None,
     unigrams: Collection[str] | None = None,
-    alpha: float = DEFAULT_ALPHA,
-    beta: float = DEFAULT_BETA,
-    unk_score_offset: float = DEFAULT_UNK_LOGP_OFFSET,
-    lm_score_boundary: bool = DEFAULT_SCORE_LM_BOUNDARY,
+    alpha: float = constants.DEFAULT_ALPHA,
+    beta: float = constants.DEFAULT_BETA,
+    unk_score_offset: float = constants.DEFAULT_UNK_LOGP_OFFSET,
+    lm_score_boundary: bool = constants.DEFAULT_SCORE_LM_BOUNDARY,
     *,
     tokenizer: Any = None,
     case: str = "auto",

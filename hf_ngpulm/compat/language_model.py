@@ -115,13 +115,11 @@ class LanguageModel:
                 raise TypeError(f"there is no parameter {name!r}, but {', '.join(self.JSON_ATTRS)}")
             if value is None:
                 continue
-            if name != "score_boundary":
-                if isinstance(value, bool) or not isinstance(value, int | float):
-                    raise ValueError(f"{name} should be a number, got {value!r}")
-                value = float(value)
-            elif not isinstance(value, bool):
-                raise ValueError(f"score_boundary should be True or False, got {value!r}")
-            setattr(self, name, value)
+            is_switch = isinstance(value, bool)
+            if is_switch != (name == "score_boundary") or not isinstance(value, int | float):
+                should_be = "True or False" if name == "score_boundary" else "a number"
+                raise ValueError(f"{name} should be {should_be}, got {value!r}")
+            setattr(self, name, value if is_switch else float(value))
 
     @cached_property
     def _unigram_set(self) -> frozenset[str]:
@@ -135,8 +133,8 @@ class LanguageModel:
     def score_partial_token(self, partial_token: str) -> float:
         """Return what pyctcdecode's search charges the beginning of a word until it ends.
 
-        It is `unk_score_offset` where no unigram begins so (or there are none), the more from the seventh character on. The
-        search of this package charges what `hf_ngpulm.compat` says.
+        It is `unk_score_offset` where no unigram begins so (or there are none), the more from the seventh character on. What
+        the search of this package charges says `hf_ngpulm.formats.wav2vec2.word_files.charged_to_unknown_words`.
         """
         if self._prefixes.has_node(partial_token):
             return 0.0

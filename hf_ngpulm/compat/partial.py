@@ -34,7 +34,7 @@ class PartialSearch:
     """A search that goes on from beams, with its settings and the hotwords of these frames."""
 
     def __init__(self, search: Search) -> None:
-        self.search, self.decoder, self.lms, self.fused = search, search.decoder, search.lms, search.of.fused
+        self.search, self.decoder, self.lms = search, search.decoder, search.lms
         self.writing = search.writing
         self.labels = self.writing.labels
         self.delimiter = None if self.writing.is_bpe or " " not in self.labels else self.labels.index(" ")
@@ -153,7 +153,7 @@ class PartialSearch:
         text = joined(joined(beam.text, beam.next_word), beam.partial_word)
         tokens = [token for token in self.search.of.tokenizer(text)["input_ids"] if token < len(self.labels)]
         each = [lm.score_tokens(torch.tensor([tokens], dtype=torch.int64, device=lm.device)) for lm in self.lms]
-        added = sum(float(scores.sum()) for scores, _ in each) * (self.fused.share if self.fused else 0.0)
+        added = self.search.of.share * sum(float(scores.sum()) for scores, _ in each)
         hashes = (FIRST_HASH, 0, 0)
         for token in tokens:
             hashes = self._hashes(hashes, token)
@@ -175,9 +175,9 @@ class PartialSearch:
         if not way.tokens:
             return way
         total, has_ended = log_sum([way.blank, way.token]), way.tokens[-1] == self.delimiter
-        if self.fused is not None and not has_ended:
-            ended = [part.ended(lm, state) for part, lm, state in zip(self.fused.parts, self.lms, way.lm_states)]
-            added = way.added + self.fused.share * sum(score for score, _ in ended)
+        if not has_ended:
+            ended = [model.ended(lm, state) for model, lm, state in zip(self.search.of.models, self.lms, way.lm_states)]
+            added = way.added + self.search.of.share * sum(score for score, _ in ended)
             way = way._replace(added=added, lm_states=tuple(state for _, state in ended))
         if self.delimiter is None:  # a piece that begins no word begins one here
             return way._replace(blank=total, token=-math.inf)

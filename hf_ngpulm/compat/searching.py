@@ -30,7 +30,7 @@ from ..language_model.model import NGramLM
 from ..phrases import PhraseBooster
 from .beams import OutputBeam, WordFrames, Words, Writing
 from .language_model import HotwordScorer
-from .weighed_lm import FusedModel, LMState
+from .weighed_lm import LMState, Models
 
 logger = logging.getLogger(__name__)
 
@@ -48,11 +48,12 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
     Args:
         alphabet: labels of the outputs.
         tokenizer: of the labels, or of the recogniser.
-        fused: the language models, if there are any.
+        models: language models.
     """
 
-    def __init__(self, alphabet: Alphabet, tokenizer: Any, fused: FusedModel | None) -> None:
-        self.labels, self.is_bpe, self.tokenizer, self.fused = alphabet.labels, alphabet.is_bpe, tokenizer, fused
+    def __init__(self, alphabet: Alphabet, tokenizer: Any, models: Models) -> None:
+        self.labels, self.is_bpe, self.tokenizer, self.models = alphabet.labels, alphabet.is_bpe, tokenizer, models
+        self.share = 1 / max(1, len(models))  # of each in what they add
         self._attrs: Any = None  # that what is kept has been made with
         self._kept: OrderedDict[Any, Any] = OrderedDict()
 
@@ -79,11 +80,11 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
                 f"{type(lm_start_state).__module__}.{type(lm_start_state).__name__}"
             )
         threshold = min(max(-float(beam_prune_logp), LEAST_THRESHOLD), 1e9)
-        attrs = () if self.fused is None else self.fused.attrs
+        attrs = [model.language_model.attrs for model in self.models]
         if attrs != self._attrs:
             self._attrs = attrs
             self._kept.clear()
-        lms = () if self.fused is None else tuple(self.fused.weighed(attrs))
+        lms = tuple(model.weighed(of_model) for model, of_model in zip(self.models, attrs, strict=True))
         key = (beam_width, threshold, prefixes)
         decoder = self._keep(key, lambda: self._decoder(lms, *key))
         booster = None
@@ -91,7 +92,7 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
             earning = (hotwords.words, hotwords.weight)
             booster = self._keep(earning, lambda: self._booster(lms, *earning))
             decoder = decoder.with_phrases(booster)
-        starts = None if lm_start_state is None else lm_start_state.of(self.fused)
+        starts = None if lm_start_state is None else lm_start_state.of(self.models)
         return Search(self, decoder, lms, booster, beam_width, threshold, float(token_min_logp), starts)
 
     def _keep(self, key: Any, make: Callable[[], Any]) -> Any:
@@ -105,7 +106,7 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
         """Return the decoder of this package, with the language models as they are weighed at the moment."""
         # 1 would be another search, that of alignments.
         num_beams = min(MOST_BEAMS, max(2, beam_width + MORE_PREFIXES * self.is_bpe))
-        lm = None if self.fused is None else lms[0] if len(lms) == 1 else LogLinear(lms, [self.fused.share] * len(lms))
+        lm = LogLinear(lms, [self.share] * len(lms)) if len(lms) > 1 else lms[0] if lms else None
         return CTCDecoder(
             self.tokenizer, lm, 1.0, num_beams=num_beams, beta=0.0, beam_threshold=threshold,
             merge="text" if self.is_bpe else None, num_return_sequences=min(prefixes, num_beams),
@@ -187,7 +188,7 @@ class Search:
         else:
             starts, batch = self.starts, self._batch_from(self.starts, kept, lengths)
         return [
-            merged(n_best, offset, self.threshold, most, self.writing, self.of.fused, starts)
+            merged(n_best, offset, self.threshold, most, self.writing, self.of.models, starts)
             for n_best, offset in zip(batch, left_out.tolist(), strict=True)
         ]
 
@@ -207,7 +208,7 @@ def merged(
     threshold: float,
     most: int,
     writing: Writing,
-    fused: FusedModel | None,
+    models: Models,
     starts: tuple[int, ...],
 ) -> list[OutputBeam]:
     """Return transcripts of different texts: those with spaces more or less at an end, or cut into other pieces, are one.
@@ -218,7 +219,7 @@ def merged(
         threshold: texts that score so much less than the best one are left out.
         most: texts.
         writing: of the labels.
-        fused, starts: the language models, and the states that they began in.
+        models, starts: the language models, and the states that they began in.
     """
     of_text: dict[str, list[Hypothesis]] = {}
     for hypothesis in n_best:
@@ -233,7 +234,7 @@ def merged(
     found = []
     for negative_score, text, logit_score, best in ranked[:most]:
         if negative_score <= ranked[0][0] + threshold:
-            state = None if fused is None else LMState(fused, starts, best.token_ids)
+            state = LMState(models, starts, best.token_ids) if models else None
             found.append(OutputBeam(text, state, _text_frames(best, writing), logit_score, -negative_score))
     return found
 

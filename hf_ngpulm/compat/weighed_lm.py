@@ -13,20 +13,12 @@ from torch import Tensor
 from ..automaton import BackoffAutomaton
 from ..automaton.tensors import AutomatonTensors
 from ..config.word_summary import WordSummary
+from ..formats.wav2vec2 import word_files
 from ..formats.wav2vec2.alphabet import LabelTokenizer
-from ..formats.wav2vec2.word_files import (
-    CUTTINGS,
-    Attrs,
-    charged_to_unknown_words,
-    piece_lengths,
-    unknown_log_prob,
-    whole_unknown_word,
-    with_unlisted,
-)
 from ..language_model.model import NGramLM
 from ..lexicon import compose
 from ..lexicon.weights import Grades, grade_unknown_words, reweighed
-from .language_model import LanguageModel, MultiLanguageModel
+from .language_model import LanguageModel
 
 
 class SpelledModel:
@@ -43,16 +35,16 @@ class SpelledModel:
 
     def __init__(self, language_model: LanguageModel, tokenizer: Any, case: str) -> None:
         self.language_model, self.tokenizer, self.case = language_model, tokenizer, case
-        self.unknown = unknown_log_prob(language_model.table)
+        self.unknown = word_files.unknown_log_prob(language_model.table)
         listed = language_model._unigram_set
         self.has_unlisted = bool(listed) and len(listed) < len(language_model.words)
         self._compose(language_model.attrs.offset)
-        self._weighed: tuple[Attrs, NGramLM] | None = None
+        self._weighed: tuple[word_files.Attrs, NGramLM] | None = None
 
     def _compose(self, offset: float) -> None:
         lm, tokenizer = self.language_model, self.tokenizer
-        cuttings = CUTTINGS if isinstance(tokenizer, LabelTokenizer) and tokenizer.is_bpe else 1
-        table = with_unlisted(lm.table, lm.words, lm.unigrams, self.case, offset)
+        cuttings = word_files.CUTTINGS if isinstance(tokenizer, LabelTokenizer) and tokenizer.is_bpe else 1
+        table = word_files.with_unlisted(lm.table, lm.words, lm.unigrams, self.case, offset)
         parts = compose(
             table, lm.words, tokenizer, case=self.case, unk_score_offset=0.0, unk_token_cost=0.0, cuttings=cuttings,
             composition="static", may_be_empty=True,
@@ -60,7 +52,7 @@ class SpelledModel:
         assert parts.config.words is not None
         self.composed, self.words, self._offset = NGramLM(parts), parts.config.words, offset
 
-    def weighed(self, attrs: Attrs) -> NGramLM:
+    def weighed(self, attrs: word_files.Attrs) -> NGramLM:
         """Return the model whose log-probabilities are what a search adds: alpha * log p + beta, for unknown words with the
         offset; and `</s>` adds what the end of a transcript does."""
         if self.has_unlisted and attrs.offset != self._offset:
@@ -69,8 +61,9 @@ class SpelledModel:
             composed, words = self.composed.automaton, self.words
             spaces, start = -math.log(composed.vocab_size), int(composed.starts[0])
             tensors = reweighed(composed.tensors, words, composed.vocab_size, attrs.alpha, attrs.beta, spaces, start)
-            charged, whole = charged_to_unknown_words(attrs, self.unknown), whole_unknown_word(attrs, self.unknown)
-            grades = Grades(tuple(piece_lengths(self.composed.parts)), attrs.alpha * self.unknown, tuple(charged), whole)
+            charged = tuple(word_files.charged_to_unknown_words(attrs, self.unknown))
+            whole, lengths = word_files.whole_unknown_word(attrs, self.unknown), word_files.piece_lengths(self.composed.parts)
+            grades = Grades(tuple(lengths), attrs.alpha * self.unknown, charged, whole)
             tensors = grade_unknown_words(tensors, words.num_contexts, grades)
             automaton = composed.with_tensors(tensors)
             if not attrs.score_boundary:
@@ -130,49 +123,22 @@ def _without_end_of_text(automaton: BackoffAutomaton, words: WordSummary) -> Aut
     )
 
 
-class FusedModel:
-    """The language model of a decoder, or several, of whose scores the mean counts.
-
-    Args:
-        language_model: of words.
-        tokenizer, case: as for `SpelledModel`.
-
-    Attributes:
-        parts: each model that there is.
-        share: of each in the mean.
-    """
-
-    def __init__(self, language_model: LanguageModel | MultiLanguageModel, tokenizer: Any, case: str) -> None:
-        each = [language_model] if isinstance(language_model, LanguageModel) else language_model.language_models
-        self.parts = [SpelledModel(lm, tokenizer, case) for lm in each]
-        self.share = 1 / len(each)
-
-    @property
-    def attrs(self) -> tuple[Attrs, ...]:
-        """Return what each model is weighed with at the moment.
-
-        Raises:
-            ValueError: a number that isn't finite, or too large.
-        """
-        return tuple(part.language_model.attrs for part in self.parts)
-
-    def weighed(self, attrs: tuple[Attrs, ...]) -> list[NGramLM]:
-        """Return each model as a search adds it, see `SpelledModel.weighed`."""
-        return [part.weighed(of_part) for part, of_part in zip(self.parts, attrs, strict=True)]
+Models = tuple[SpelledModel, ...]
+"""The language models of a decoder, of whose scores the mean counts."""
 
 
 class LMState:
     """Where language models stand after a hypothesis: for `lm_start_state`, and of no other use."""
 
-    def __init__(self, fused: FusedModel, starts: Sequence[int], tokens: list[int]) -> None:
-        self._fused, self._starts, self._tokens = fused, starts, tokens
+    def __init__(self, models: Models, starts: Sequence[int], tokens: list[int]) -> None:
+        self._models, self._starts, self._tokens = models, starts, tokens
 
-    def of(self, fused: FusedModel | None) -> tuple[int, ...]:
+    def of(self, models: Models) -> tuple[int, ...]:
         """Return the number of each model's state.
 
         Raises:
             ValueError: it is that of another decoder.
         """
-        if fused is not self._fused:
+        if models is not self._models:
             raise ValueError("lm_start_state is that of another decoder: states mean something to the one that gave them only")
-        return tuple(part.state_after(start, self._tokens) for part, start in zip(self._fused.parts, self._starts, strict=True))
+        return tuple(model.state_after(start, self._tokens) for model, start in zip(models, self._starts, strict=True))

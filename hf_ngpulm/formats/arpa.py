@@ -72,8 +72,7 @@ def read_arpa(path: str | os.PathLike[str], vocabulary: Vocabulary, units: str =
 
     Args:
         path: the file, or a pipe.
-        vocabulary: the ids that its units stand for.
-        units: "auto", "piece", "id", "nemo" or "char", see `hf_ngpulm.formats.units`.
+        vocabulary, units: "auto", "piece", "id", "nemo" or "char": as for `ArpaFile.table`.
 
     Raises:
         NGramFormatError: the file isn't an ARPA file, is cut short or damaged, or doesn't fit the vocabulary.

@@ -283,24 +283,23 @@ def _check_tensors(config: dict[str, int], state_dict: Mapping[str, Any]) -> dic
     """Return the model's tensors, of the right shapes: weights, finite, as float32; indices, in range, as int64."""
     states, arcs, padded = config["num_states"], config["num_arcs"], config["num_arcs"] + config["vocab_size"]
     tensors = {}
-    for name, size in (("arcs_weights", padded), ("backoff_weights", states), ("final_weights", states)):
-        tensor = _plain_tensor(state_dict, name, (size,), _WEIGHT_TYPES).to(torch.float32)
-        wrong = ~torch.isfinite(tensor)
-        if bool(wrong.any()):
-            raise NGramFormatError(f"{name} has the value {float(tensor[wrong][0])}, all should be finite")
-        tensors[name] = tensor
-    for name, shape, least, most in (
-        ("from_states", (padded,), 0, states - 1),
-        ("to_states", (padded,), 0, states - 1),
-        ("ilabels", (padded,), 0, config["vocab_size"] - 1),
-        ("backoff_to_states", (states,), 0, states - 1),
-        ("start_end_arcs", (states, 2), 0, arcs),
-        ("state_order", (states,), 1, MAX_ORDER + 1),
+    for name, shape, bounds in (
+        ("arcs_weights", (padded,), None),
+        ("backoff_weights", (states,), None),
+        ("final_weights", (states,), None),
+        ("from_states", (padded,), (0, states - 1)),
+        ("to_states", (padded,), (0, states - 1)),
+        ("ilabels", (padded,), (0, config["vocab_size"] - 1)),
+        ("backoff_to_states", (states,), (0, states - 1)),
+        ("start_end_arcs", (states, 2), (0, arcs)),
+        ("state_order", (states,), (1, MAX_ORDER + 1)),
     ):
-        tensor = _plain_tensor(state_dict, name, shape, _INDEX_TYPES).to(torch.int64)
-        wrong = (tensor < least) | (tensor > most)
+        tensor = _plain_tensor(state_dict, name, shape, _INDEX_TYPES if bounds else _WEIGHT_TYPES)
+        tensor = tensor.to(torch.int64 if bounds else torch.float32)
+        wrong = (tensor < bounds[0]) | (tensor > bounds[1]) if bounds else ~torch.isfinite(tensor)
         if bool(wrong.any()):
-            raise NGramFormatError(f"{name} has the value {int(tensor[wrong][0])}, it should be from {least} to {most}")
+            right = f"it should be from {bounds[0]} to {bounds[1]}" if bounds else "all should be finite"
+            raise NGramFormatError(f"{name} has the value {tensor[wrong][0].item()}, {right}")
         tensors[name] = tensor
     return tensors
 

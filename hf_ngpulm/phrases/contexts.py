@@ -107,14 +107,7 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
         """
         if not is_per_row(phrases):
             return [_of_some(self.booster(phrases))] * batch_size
-        if len(phrases) != batch_size:
-            raise ValueError(f"phrases lists {len(phrases)} contexts, the batch has {batch_size} rows")
-        texts = [context for context in phrases if isinstance(context, str)]
-        if texts:
-            raise TypeError(
-                f"phrases has lists or None in it, so each item is what one recording gets; {texts[0]!r} is a text: write "
-                f"[{texts[0]!r}] for a recording's list, or leave the others out of the list that all recordings share"
-            )
+        _check_rows(phrases, batch_size)
         return [_of_some(self.booster(context)) for context in phrases]
 
 
@@ -169,10 +162,11 @@ class GraphContexts(WithoutCaches, caches={"_kept": Kept}):
             phrases: one context for all rows, or a list with one (or None) for each.
             models, lm_weights: the language model of each row, and its weight.
         """
-        contexts = list(phrases) if is_per_row(phrases) else [phrases] * len(models)
-        if len(contexts) != len(models):
-            raise ValueError(f"phrases lists {len(contexts)} contexts, the batch has {len(models)} rows")
-        if not isinstance(phrases, Booster | Sequence | Mapping | None):  # may be read only once
+        contexts = [phrases] * len(models)
+        if is_per_row(phrases):
+            contexts = list(phrases)
+            _check_rows(contexts, len(models))
+        elif not isinstance(phrases, Booster | Sequence | Mapping | None):  # may be read only once
             contexts = [checked_discounts(phrases, self.discount)] * len(models)
         return [self.of(*row) for row in zip(contexts, models, lm_weights, strict=True)]
 
@@ -188,6 +182,17 @@ def checked_discounts(phrases: Phrases, discount: float) -> dict[str, float]:
     if below is not None:
         raise ValueError(f"a discount should be at least 0, that of {below!r} is {checked[below]}")
     return checked
+
+
+def _check_rows(contexts: Sequence[Any], batch_size: int) -> None:
+    if len(contexts) != batch_size:
+        raise ValueError(f"phrases lists {len(contexts)} contexts, the batch has {batch_size} rows")
+    texts = [context for context in contexts if isinstance(context, str)]
+    if texts:
+        raise TypeError(
+            f"phrases has lists or None in it, so each item is what one recording gets; {texts[0]!r} is a text: write "
+            f"[{texts[0]!r}] for a recording's list, or leave the others out of the list that all recordings share"
+        )
 
 
 def _of_some(booster: Booster | None) -> Booster | None:

@@ -213,8 +213,9 @@ def test_going_on_from_a_state(golden, words_arpa, kind, hotwords):
     two = decoder.decode_beams(second, hotwords=hotwords, lm_start_state=one.last_lm_state)[0]
     both = decoder.decode_beams(whole, hotwords=hotwords)[0]
     assert f"{one.text} {two.text}" == both.text == "turn off the radio"
-    (ended,) = decoder._fused.weighed(decoder._fused.attrs)
-    end = float(ended.final_scores(torch.tensor(one.last_lm_state.of(decoder._fused), dtype=torch.int32)))
+    (model,) = decoder._searches.models
+    ended = model.weighed(model.language_model.attrs)
+    end = float(ended.final_scores(torch.tensor(one.last_lm_state.of(decoder._searches.models), dtype=torch.int32)))
     added = [beam.lm_score - beam.logit_score for beam in (one, two, both)]
     assert added[0] - end + added[1] == pytest.approx(added[2], abs=1e-3)  # </s> once
     other = build_ctcdecoder(labels, words_arpa)
@@ -226,7 +227,7 @@ def test_going_on_from_a_state(golden, words_arpa, kind, hotwords):
 def test_unknown_words_cost_what_they_cost(labels, words_arpa):
     """However long: its offset, p(<unk>), and beta."""
     decoder = build_ctcdecoder(labels, words_arpa, alpha=0.5, beta=1.5, unk_score_offset=-4.0)
-    model = decoder._fused.parts[0].composed
+    model = decoder._searches.models[0].composed
     for word in ("xx", "zermatt", "q" + "xyz" * 14):
         logits = 3 * said(f"stop {word} radio", labels)
         beam = decoder.decode_beams(logits)[0]

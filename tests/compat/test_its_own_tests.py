@@ -29,7 +29,11 @@ OF_PRIVATE_HELPERS = {
 # Both ask whether a pool of processes has been used; the second one compares scores in double precision to the last digit.
 OF_POOLS = {"test_decode_batch", "test_decode_beams_batch"}
 STANDING_IN = """
-from hf_ngpulm.compat import {name} as module
+import importlib
+
+from hf_ngpulm.compat import MODULES
+
+module = importlib.import_module(MODULES["{name}"])
 
 def __getattr__(name):
     if name in ("__path__", "__file__"):

@@ -135,7 +135,8 @@ def test_a_word_that_is_ended_by_force(golden, words_arpa, kind):
         assert best.text == "stop radio"
         assert best.text_frames == [(0, len(spelled)), (len(spelled), len(logits))]
         row = [decoder._tokenizer("stop radio")["input_ids"]]
-        (lm,) = decoder._fused.weighed(decoder._fused.attrs)
+        (model,) = decoder._searches.models
+        lm = model.weighed(model.language_model.attrs)
         assert best.lm_score - best.logit_score == pytest.approx(float(lm.score_sequences(torch.tensor(row))), abs=1e-3)
     if kind == "pieces":  # a piece without a mark begins a word where one has been ended
         (best, *_) = decoder.partial_decode_beams(logits[-3:], *caches, beams, len(spelled), is_end=True)

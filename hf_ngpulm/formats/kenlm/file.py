@@ -19,7 +19,7 @@ from ..units import LN10, LOG10_ZERO, NGramFile
 from .header import MAGIC, read_header
 from .probing import ProbingLayout, probing_layout, read_probing
 from .trie import TrieLayout, read_trie, trie_layout
-from .vocabulary import KenLMVocabulary, hashes_of_probing, hashes_of_trie, vocabulary_size
+from .vocabulary import hashes_of_probing, hashes_of_trie, read_strings, vocabulary_size, word_ids
 
 _BOS, _EOS = "<s>", "</s>"
 
@@ -84,8 +84,8 @@ class KenLMFile(NGramFile):
                 raise NGramFormatError(
                     f"by its header the file should have {self._layout.end} bytes and no word strings, it has {data.size} bytes"
                 )
-            hashes = hashes_of_probing if self.model_type == "probing" else hashes_of_trie
-            self._words = KenLMVocabulary(hashes(data[header.size : words_end], self.counts[0]))
+            hashes_of = hashes_of_probing if self.model_type == "probing" else hashes_of_trie
+            self._hashes = hashes_of(data[header.size : words_end], self.counts[0])  # of the words but <unk>
 
     @property
     def order(self) -> int:
@@ -94,7 +94,7 @@ class KenLMFile(NGramFile):
     @property
     def num_words(self) -> int:
         """Words of the vocabulary, `<s>`, `</s>` and `<unk>` included."""
-        return len(self._words)
+        return 1 + len(self._hashes)
 
     @property
     def quantised_bits(self) -> tuple[int, int] | None:
@@ -110,7 +110,7 @@ class KenLMFile(NGramFile):
                     "the file holds no word strings, only their hashes; build it anew without build_binary's -v, or tell the "
                     "words (unigrams=, where there is such an argument)"
                 )
-            return self._words.read_strings(self._data[self._layout.end :])
+            return read_strings(self._hashes, self._data[self._layout.end :])
 
     def name_words(self, words: Iterable[str]) -> None:
         """Give a file without word strings those of some words, which their hashes tell; the others keep names without letters.
@@ -119,7 +119,7 @@ class KenLMFile(NGramFile):
             NGramFormatError: none of the words is the model's.
         """
         named = [*dict.fromkeys(words)]
-        ids = self._words.ids([_BOS, _EOS, *named]).tolist()
+        ids = self.word_ids([_BOS, _EOS, *named]).tolist()
         if not any(ids[2:]):
             shown = ", ".join(map(repr, named[:5]))
             raise NGramFormatError(f"{self.path}: none of the {len(named)} words given, such as {shown}, is the model's")
@@ -128,7 +128,7 @@ class KenLMFile(NGramFile):
 
     def word_ids(self, words: list[str]) -> np.ndarray:
         """Return ids of words, int64 `[N]`; 0, that of `<unk>`, for those that the model doesn't know."""
-        return self._words.ids(words)
+        return word_ids(self._hashes, words)
 
     def rows(self, ids: np.ndarray) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield the n-grams, those that KenLM put in for suffixes that pruning had left out among them.

@@ -49,54 +49,37 @@ def _hash_spans(text: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np
     return hashes
 
 
-class KenLMVocabulary:
-    """The words of a KenLM model.
+def word_ids(hashes: np.ndarray, words: Sequence[str]) -> np.ndarray:
+    """Return the ids of words, int64 `[N]`; 0, that of `<unk>`, for those whose hash isn't among `hashes`, uint64 `[W - 1]`."""
+    wanted = hash_words([word.encode() for word in words])
+    if len(hashes) == 0:
+        return np.zeros(len(wanted), dtype=np.int64)
+    by_hash = np.argsort(hashes)
+    at = np.minimum(np.searchsorted(hashes, wanted, sorter=by_hash), len(hashes) - 1)
+    return np.where(hashes[by_hash[at]] == wanted, by_hash[at] + 1, 0)
 
-    Args:
-        hashes: uint64 `[W - 1]`, the hash of the words 1, 2, ..., which must be all different.
-    """
 
-    def __init__(self, hashes: np.ndarray) -> None:
-        self._by_hash = np.argsort(hashes, kind="stable")
-        self._ascending = hashes[self._by_hash]
-        doubles = np.flatnonzero(self._ascending[1:] == self._ascending[:-1])
-        if doubles.size:
-            first, second = sorted(self._by_hash[doubles[0] : doubles[0] + 2] + 1)
-            raise NGramFormatError(f"the words {first} and {second} of the vocabulary have the same hash: a damaged file")
-        self.hashes = hashes
-
-    def __len__(self) -> int:
-        return len(self.hashes) + 1
-
-    def ids(self, words: Sequence[str]) -> np.ndarray:
-        """Return word ids, int64 `[N]`; 0, that of `<unk>`, for words that the model doesn't know."""
-        wanted = hash_words([word.encode() for word in words])
-        if len(self.hashes) == 0:
-            return np.zeros(len(wanted), dtype=np.int64)
-        at = np.minimum(np.searchsorted(self._ascending, wanted), len(self.hashes) - 1)
-        return np.where(self._ascending[at] == wanted, self._by_hash[at] + 1, 0)
-
-    def read_strings(self, data: np.ndarray) -> list[str]:
-        """Return the strings of all words, from the end of a file (uint8); each has to have the hash of its word."""
-        text = data.tobytes()
-        ends = np.flatnonzero(data == 0)
-        if len(ends) != len(self) or text[-1:] != b"\0":
-            raise NGramFormatError(f"{len(ends)} word strings at the end of the file, for a vocabulary of {len(self)} words")
-        starts = np.append(0, ends[:-1] + 1)
-        if text[: ends[0]] != UNKNOWN.encode():
-            raise NGramFormatError(f"the word strings should begin with {UNKNOWN}, they begin with {text[: ends[0]][:40]!r}")
-        wrong = np.flatnonzero(_hash_spans(data, starts[1:], (ends - starts)[1:]) != self.hashes)
-        if wrong.size:
-            word = text[starts[wrong[0] + 1] : ends[wrong[0] + 1]][:40]
-            raise NGramFormatError(f"the string {word!r} of word {wrong[0] + 1} doesn't have the word's hash: a damaged file")
-        try:
-            return text.decode().split("\0")[:-1]
-        except UnicodeDecodeError as error:
-            at = int(np.searchsorted(ends, error.start))
-            word = text[starts[at] : ends[at]][:40]
-            raise NGramFormatError(
-                f"word {at}, {word!r}, isn't UTF-8 text. Convert the ARPA file to UTF-8, and build it anew"
-            ) from None
+def read_strings(hashes: np.ndarray, data: np.ndarray) -> list[str]:
+    """Return the strings of all words, from the end of a file (uint8); each has to have the hash of its word."""
+    text = data.tobytes()
+    ends = np.flatnonzero(data == 0)
+    if len(ends) != len(hashes) + 1 or text[-1:] != b"\0":
+        raise NGramFormatError(f"{len(ends)} word strings at the end of the file, for a vocabulary of {len(hashes) + 1} words")
+    starts = np.append(0, ends[:-1] + 1)
+    if text[: ends[0]] != UNKNOWN.encode():
+        raise NGramFormatError(f"the word strings should begin with {UNKNOWN}, they begin with {text[: ends[0]][:40]!r}")
+    wrong = np.flatnonzero(_hash_spans(data, starts[1:], (ends - starts)[1:]) != hashes)
+    if wrong.size:
+        word = text[starts[wrong[0] + 1] : ends[wrong[0] + 1]][:40]
+        raise NGramFormatError(f"the string {word!r} of word {wrong[0] + 1} doesn't have the word's hash: a damaged file")
+    try:
+        return text.decode().split("\0")[:-1]
+    except UnicodeDecodeError as error:
+        at = int(np.searchsorted(ends, error.start))
+        word = text[starts[at] : ends[at]][:40]
+        raise NGramFormatError(
+            f"word {at}, {word!r}, isn't UTF-8 text. Convert the ARPA file to UTF-8, and build it anew"
+        ) from None
 
 
 def hashes_of_trie(data: np.ndarray, num_words: int) -> np.ndarray:
@@ -124,6 +107,8 @@ def hashes_of_probing(data: np.ndarray, num_unigrams: int) -> np.ndarray:
     buckets = data[8:].view(_BUCKET)
     used = buckets[buckets["hash"] != 0]
     by_id = used[np.argsort(used["id"])]
+    if len(np.unique(by_id["hash"])) < len(used):
+        raise NGramFormatError("two words of the vocabulary have the same hash: a damaged file")
     if not np.array_equal(by_id["id"], np.arange(1, num_words)):
         raise NGramFormatError(f"the ids of the vocabulary's {len(used)} entries aren't 1 to {num_words - 1}, each once")
     return by_id["hash"].astype(np.uint64)

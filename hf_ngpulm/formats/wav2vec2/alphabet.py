@@ -166,12 +166,9 @@ class LabelTokenizer:
         """Return the fewest pieces that join to a word, or the unknown token."""
         ways: list[list[int] | None] = [[]]
         for end in range(1, len(word) + 1):
-            found: list[int] | None = None
-            for begin in range(end):
-                before, token = ways[begin], self.ids.get(word[begin:end])
-                if before is not None and token is not None and (found is None or len(before) + 1 < len(found)):
-                    found = [*before, token]
-            ways.append(found)
+            begun = [(before, word[begin:end]) for begin, before in enumerate(ways) if before is not None]
+            found = [[*before, self.ids[piece]] for before, piece in begun if piece in self.ids]
+            ways.append(min(found, key=len, default=None))
         return [len(self.labels)] if ways[-1] is None else ways[-1]
 
     def tokenize(self, text: str) -> list[str]:

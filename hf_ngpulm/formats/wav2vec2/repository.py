@@ -47,24 +47,8 @@ from ...lexicon.lazy_model import LazyAutomaton
 from ...lexicon.weights import Grades, grade_unknown_words, reweighed
 from ...text.spelling import speller_of
 from ...text.vocabulary import tokenizer_of
+from . import constants, word_files
 from .alphabet import BLANK_TOKEN_PTN, UNK_BPE_TOKEN, UNK_TOKEN, UNK_TOKEN_PTN, Alphabet
-from .constants import DEFAULT_BEAM_WIDTH, DEFAULT_PRUNE_LOGP
-from .word_files import (
-    ARPA_ENDINGS,
-    ATTRS_FILE,
-    BINARY_ENDINGS,
-    CUTTINGS,
-    UNIGRAMS_FILE,
-    Attrs,
-    charged_to_unknown_words,
-    kenlm_file_in,
-    piece_lengths,
-    read_unigrams,
-    read_words,
-    unknown_log_prob,
-    whole_unknown_word,
-    with_unlisted,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +73,7 @@ def parts_of_repository(
     """
     repo = os.fspath(repo)
     folder = download(repo, **hub)
-    kenlm_file = kenlm_file_in(folder / LM_FOLDER)
+    kenlm_file = word_files.kenlm_file_in(folder / LM_FOLDER)
     if tokenizer is None:
         from transformers import AutoTokenizer
 
@@ -99,34 +83,34 @@ def parts_of_repository(
         alphabet = Alphabet.loads((folder / ALPHABET_FILE).read_text(encoding="utf-8"))
         change = check_labels(alphabet, tokenizer, repo)
         case = change if case == "auto" and change is not None else case
-    attrs_file, unigrams_file = (folder / LM_FOLDER / name for name in (ATTRS_FILE, UNIGRAMS_FILE))
+    attrs_file, unigrams_file = (folder / LM_FOLDER / name for name in (word_files.ATTRS_FILE, word_files.UNIGRAMS_FILE))
     if attrs_file.is_file():
-        attrs = Attrs.read(attrs_file)
+        attrs = word_files.Attrs.read(attrs_file)
     else:
-        attrs = Attrs()
-        logger.warning("%s has no %s/%s; pyctcdecode's defaults are taken: %s", repo, LM_FOLDER, ATTRS_FILE, attrs)
+        attrs = word_files.Attrs()
+        logger.warning("%s has no %s/%s; pyctcdecode's defaults are taken: %s", repo, LM_FOLDER, word_files.ATTRS_FILE, attrs)
     if attrs.alpha < 0:
         raise NGramFormatError(f"{attrs_file}: alpha should be at least 0, is {attrs.alpha}")
     if attrs.alpha == 0 and attrs.beta:
         logger.warning("%s: alpha is 0, so nothing of the language model counts, nor does beta (%s)", repo, attrs.beta)
-    unigrams = read_unigrams(unigrams_file) if unigrams_file.is_file() else None
-    table, words = read_words(kenlm_file, unigrams)
+    unigrams = word_files.read_unigrams(unigrams_file) if unigrams_file.is_file() else None
+    table, words = word_files.read_words(kenlm_file, unigrams)
     closed_vocabulary = closed_vocabulary or attrs.unk_score_offset == -math.inf
     lexicon = unigrams if closed_vocabulary else None
     if not closed_vocabulary:
-        table = with_unlisted(table, words, unigrams, case, attrs.offset)
+        table = word_files.with_unlisted(table, words, unigrams, case, attrs.offset)
     weight = attrs.alpha or math.inf
     has_pieces = speller_of(tokenizer).mark is not None
     with naming(repo):
         parts = compose(
             table, words, tokenizer, lexicon, None, case, closed_vocabulary, attrs.offset, 0.0, attrs.beta / weight,
-            engine, CUTTINGS if has_pieces else 1, composition,
+            engine, word_files.CUTTINGS if has_pieces else 1, composition,
         )  # fmt: skip
     defaults: dict[str, float | int | str | bool] = {
         "lm_weight": attrs.alpha,
         "beta": 0.0,
-        "num_beams": DEFAULT_BEAM_WIDTH,
-        "beam_threshold": -DEFAULT_PRUNE_LOGP,
+        "num_beams": constants.DEFAULT_BEAM_WIDTH,
+        "beam_threshold": -constants.DEFAULT_PRUNE_LOGP,
         "score_eos": attrs.score_boundary,
     }
     if has_pieces:
@@ -139,17 +123,17 @@ def parts_of_repository(
         else:
             automaton.starts = automaton.roots.clone()
     if attrs.alpha and not closed_vocabulary:
-        parts = _with_graded_unknown_words(parts, attrs, unknown_log_prob(table))
+        parts = _with_graded_unknown_words(parts, attrs, word_files.unknown_log_prob(table))
     return parts
 
 
-def _with_graded_unknown_words(parts: LMParts, attrs: Attrs, unknown: float) -> LMParts:
+def _with_graded_unknown_words(parts: LMParts, attrs: word_files.Attrs, unknown: float) -> LMParts:
     """Return the same, with unknown words that cost what they do in pyctcdecode's search; in units of alpha."""
     config, automaton = parts.config, parts.automaton
     assert config.words is not None
-    whole = whole_unknown_word(attrs, unknown) / attrs.alpha
-    charged = tuple(charge / attrs.alpha for charge in charged_to_unknown_words(attrs, unknown))
-    grades = Grades(tuple(piece_lengths(parts)), whole, charged, whole)
+    whole = word_files.whole_unknown_word(attrs, unknown) / attrs.alpha
+    charged = tuple(charge / attrs.alpha for charge in word_files.charged_to_unknown_words(attrs, unknown))
+    grades = Grades(tuple(word_files.piece_lengths(parts)), whole, charged, whole)
     spaces = -math.log(config.vocab_size) / attrs.alpha
     words = replace(config.words, context_length=MAX_CONTEXT_LENGTH)
     graded: BackoffAutomaton
@@ -177,9 +161,9 @@ def download(
     """
     if os.path.isdir(repo):
         return Path(repo)
-    small = [ALPHABET_FILE, *(f"{LM_FOLDER}/{name}" for name in (ATTRS_FILE, UNIGRAMS_FILE))]
+    small = [ALPHABET_FILE, *(f"{LM_FOLDER}/{name}" for name in (word_files.ATTRS_FILE, word_files.UNIGRAMS_FILE))]
     folder = Path()
-    for endings in (BINARY_ENDINGS, ARPA_ENDINGS):  # the second only where there is none of the first
+    for endings in (word_files.BINARY_ENDINGS, word_files.ARPA_ENDINGS):  # the second only where there is none of the first
         wanted = [*small, *(f"{LM_FOLDER}/*{ending}" for ending in endings)]
         try:
             folder = Path(
