@@ -105,26 +105,26 @@ class NgpulmLazyAutomaton(Struct):
 
 _STRUCTS = NgpulmLazyAutomaton, Automaton, NgpulmWords, NgpulmSpellingTrie
 _enter = Function(
-    "int64_t ngpulm_lazy_enter(const NgpulmLazyAutomaton* grown, const NgpulmAutomaton* lm, const NgpulmWords* words,"
-    " const NgpulmSpellingTrie* trie, const int32_t* states, int64_t num_states, uint8_t* has_grown)",
+    "int64_t ngpulm_lazy_enter(const NgpulmLazyAutomaton* made, const NgpulmAutomaton* lm, const NgpulmWords* words,"
+    " const NgpulmSpellingTrie* trie, const int32_t* states, int64_t num_states, uint8_t* is_new)",
     *_STRUCTS,
 )
 _replay = Function(
-    "int64_t ngpulm_lazy_replay(const NgpulmLazyAutomaton* grown, const NgpulmAutomaton* lm, const NgpulmWords* words,"
+    "int64_t ngpulm_lazy_replay(const NgpulmLazyAutomaton* made, const NgpulmAutomaton* lm, const NgpulmWords* words,"
     " const NgpulmSpellingTrie* trie, int32_t* now, int64_t* next_step, const int32_t* links, const int32_t* labels,"
-    " int64_t rows, int64_t steps, int64_t beams, int32_t not_tokens, int64_t ahead, uint8_t* has_grown)",
+    " int64_t rows, int64_t steps, int64_t beams, int32_t not_tokens, int64_t ahead, uint8_t* is_new)",
     *_STRUCTS,
 )
 _read = Function(
-    "int64_t ngpulm_lazy_read(const NgpulmLazyAutomaton* grown, const NgpulmAutomaton* lm, const NgpulmWords* words,"
+    "int64_t ngpulm_lazy_read(const NgpulmLazyAutomaton* made, const NgpulmAutomaton* lm, const NgpulmWords* words,"
     " const NgpulmSpellingTrie* trie, int32_t* now, int64_t* position, const int32_t* roots, const int32_t* tokens,"
-    " const int32_t* lengths, int64_t rows, int64_t length, int64_t context_length, uint8_t* has_grown)",
+    " const int32_t* lengths, int64_t rows, int64_t length, int64_t context_length, uint8_t* is_new)",
     *_STRUCTS,
 )
 
 
 class Bonuses(NamedTuple):
-    """What differs from the word-level model's own probabilities.
+    """Additions to the word-level model's own probabilities.
 
     Args:
         word: natural log, added to each word.
@@ -234,14 +234,14 @@ class LazyStates:
 
     def _compose(self, compose: Function, *arguments: Any) -> bool:
         """Have something composed, making room until there is enough; whether there was anything."""
-        has_grown = np.zeros(1, dtype=np.uint8)
+        is_new = np.zeros(1, dtype=np.uint8)
         with LOCK:
-            while (why := compose(self._native, *self._parts, *arguments, has_grown)) != DONE:
+            while (why := compose(self._native, *self._parts, *arguments, is_new)) != DONE:
                 if why == BAD_STATE:
                     raise IndexError(f"a search names states that aren't among 0, 2, .., {2 * self.num_states - 2}")
                 kinds = ("states", "arcs") if why == NO_ROOM else ("read", "forms")
                 self._make_room({kind: 2 * self._rooms[kind] for kind in kinds})
-        return bool(has_grown[0])
+        return bool(is_new[0])
 
     def _make_room(self, rooms: dict[str, int]) -> None:
         for kind, size in rooms.items():
