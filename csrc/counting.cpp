@@ -1,7 +1,7 @@
 // Counting n-grams: hf_ngpulm/ngrams/counting.py tells the story, hf_ngpulm/ngrams/steps/reference.py is the definition.
 //
 // An n-gram of the highest order is a tuple of words of 63 bits, whose digits in base V + 4 are its tokens (see
-// hf_ngpulm/ngrams/packing.py); 0 is no token, and comes only after the last one. Arrays of n-grams are [words, rows].
+// hf_ngpulm/ngrams/steps/__init__.py); 0 is no token, and comes only after the last one. Arrays of n-grams are [words, rows].
 #include "core.hpp"
 #include <numeric>
 

@@ -6,15 +6,15 @@ using namespace ngpulm;
 
 constexpr int64_t BAD_STATE = 3;
 
-// Compose some states; those below 0 are of other automata. `grown` becomes 1 if there was anything to compose.
-NGPULM_EXPORT int64_t ngpulm_lazy_enter(const NgpulmLazyAutomaton* grown, const NgpulmAutomaton* lm, const NgpulmWords* words,
-                                        const NgpulmSpellingTrie* trie, const int32_t* states, int64_t num_states, uint8_t* has_grown) {
-  return with_lazy_automaton(*grown, *lm, *words, *trie, [&](auto&& lazy) -> int64_t {
+// Compose some states; those below 0 are of other automata. `made` becomes 1 if there was anything to compose.
+NGPULM_EXPORT int64_t ngpulm_lazy_enter(const NgpulmLazyAutomaton* made, const NgpulmAutomaton* lm, const NgpulmWords* words,
+                                        const NgpulmSpellingTrie* trie, const int32_t* states, int64_t num_states, uint8_t* is_new) {
+  return with_lazy_automaton(*made, *lm, *words, *trie, [&](auto&& lazy) -> int64_t {
     for (int64_t i = 0; i < num_states; ++i) {
       if (states[i] < 0) continue;
       if (!lazy.has(states[i])) return BAD_STATE;
       if (!lazy.is_unfinished(states[i])) continue;
-      *has_grown = 1;
+      *is_new = 1;
       if (const int64_t why = lazy.enter(states[i], 0); why != DONE) return why;
     }
     return DONE;
@@ -24,11 +24,11 @@ NGPULM_EXPORT int64_t ngpulm_lazy_enter(const NgpulmLazyAutomaton* grown, const 
 // Compose what a search has entered, and `ahead` of it. `now` [rows, beams] are the states before step `next_step` [rows] of each row,
 // before step -1 those in which its hypotheses began, below 0 for none. `links` and `labels` [rows, steps, beams] are the hypothesis
 // that each comes from at a step, and the token that it gets; none if below 0 or `not_tokens`.
-NGPULM_EXPORT int64_t ngpulm_lazy_replay(const NgpulmLazyAutomaton* grown, const NgpulmAutomaton* lm, const NgpulmWords* words,
+NGPULM_EXPORT int64_t ngpulm_lazy_replay(const NgpulmLazyAutomaton* made, const NgpulmAutomaton* lm, const NgpulmWords* words,
                                          const NgpulmSpellingTrie* trie, int32_t* now, int64_t* next_step, const int32_t* links,
                                          const int32_t* labels, int64_t rows, int64_t steps, int64_t beams, int32_t not_tokens,
-                                         int64_t ahead, uint8_t* has_grown) {
-  return with_lazy_automaton(*grown, *lm, *words, *trie, [&](auto&& lazy) -> int64_t {
+                                         int64_t ahead, uint8_t* is_new) {
+  return with_lazy_automaton(*made, *lm, *words, *trie, [&](auto&& lazy) -> int64_t {
     const auto automaton = lazy.automaton();  // its arrays stay where they are
     std::vector<int32_t> then(beams);
     for (int64_t row = 0; row < rows; ++row, now += beams, ++next_step) {
@@ -46,7 +46,7 @@ NGPULM_EXPORT int64_t ngpulm_lazy_replay(const NgpulmLazyAutomaton* grown, const
             then[k] = automaton.step(then[k], label).state;
           }
           if (!lazy.is_unfinished(then[k])) continue;
-          *has_grown = 1;
+          *is_new = 1;
           if (const int64_t why = lazy.enter(then[k], ahead); why != DONE) return why;
         }
         std::copy(then.begin(), then.end(), now);
@@ -59,11 +59,11 @@ NGPULM_EXPORT int64_t ngpulm_lazy_replay(const NgpulmLazyAutomaton* grown, const
 // Compose the states along texts, from where `states_after` begins to read them. `now` [rows] are the states before token `position`
 // [rows] of each text, below 0 for none; a position below 0 is that of a text which hasn't been looked at, whose `now` is where
 // texts begin, and its `roots` where they do if that lies too far back.
-NGPULM_EXPORT int64_t ngpulm_lazy_read(const NgpulmLazyAutomaton* grown, const NgpulmAutomaton* lm, const NgpulmWords* words,
+NGPULM_EXPORT int64_t ngpulm_lazy_read(const NgpulmLazyAutomaton* made, const NgpulmAutomaton* lm, const NgpulmWords* words,
                                        const NgpulmSpellingTrie* trie, int32_t* now, int64_t* position, const int32_t* roots,
                                        const int32_t* tokens, const int32_t* lengths, int64_t rows, int64_t length,
-                                       int64_t context_length, uint8_t* has_grown) {
-  return with_lazy_automaton(*grown, *lm, *words, *trie, [&](auto&& lazy) -> int64_t {
+                                       int64_t context_length, uint8_t* is_new) {
+  return with_lazy_automaton(*made, *lm, *words, *trie, [&](auto&& lazy) -> int64_t {
     const auto automaton = lazy.automaton();  // its arrays stay where they are
     for (int64_t row = 0; row < rows; ++row, tokens += length) {
       int32_t& state = now[row];
@@ -73,14 +73,14 @@ NGPULM_EXPORT int64_t ngpulm_lazy_read(const NgpulmLazyAutomaton* grown, const N
         int64_t seen = 0;
         for (at = lengths[row]; at > 0 && seen < context_length;) {
           --at;
-          seen += tokens[at] >= 0 && tokens[at] < grown->vocab_size;
+          seen += tokens[at] >= 0 && tokens[at] < made->vocab_size;
         }
         if (seen == context_length) state = roots[row];
       }
       for (;; ++at) {
         if (!lazy.has(state)) return BAD_STATE;
         if (lazy.is_unfinished(state)) {
-          *has_grown = 1;
+          *is_new = 1;
           if (const int64_t why = lazy.enter(state, 0); why != DONE) return why;
         }
         if (at >= lengths[row]) break;

@@ -1,9 +1,9 @@
-// A language model over words, composed with its lexicon as far as searches have come. hf_ngpulm/lexicon/lazy_automaton.py tells what
+// A language model over words, composed with its lexicon as far as searches have come. hf_ngpulm/lexicon/lazy_states.py tells what
 // is made when.
 #pragma once
 #include "composition.hpp"
 
-// See hf_ngpulm/lexicon/lazy_arrays.py.
+// See hf_ngpulm/lexicon/lazy_states.py.
 struct NgpulmLazyAutomaton {
   int32_t *read, *own_state;
   int64_t* word_offsets;
@@ -38,8 +38,8 @@ enum { STATES, ARCS, READ, FORMS, COMPOSED };
 template <class WordToken, class Token>
 class LazyAutomaton {
  public:
-  LazyAutomaton(const NgpulmLazyAutomaton& grown, const Automaton<WordToken>& lm, const NgpulmWords& words, const NgpulmSpellingTrie& trie)
-      : g(grown), reader(lm, words), lm(reader.lm), trie(trie), tokens(static_cast<Token*>(grown.arc_tokens)) {}
+  LazyAutomaton(const NgpulmLazyAutomaton& made, const Automaton<WordToken>& lm, const NgpulmWords& words, const NgpulmSpellingTrie& trie)
+      : g(made), reader(lm, words), lm(reader.lm), trie(trie), tokens(static_cast<Token*>(made.arc_tokens)) {}
 
   bool has(int32_t number) const { return number >= 0 && number < 2 * g.counts[STATES] && number % 2 == 0; }
   bool is_unfinished(int32_t number) const { return g.unfinished[number] != 0; }
@@ -313,12 +313,12 @@ class LazyAutomaton {
 
 // Call `run` with the automaton as the types of tokens have it.
 template <class Run>
-int64_t with_lazy_automaton(const NgpulmLazyAutomaton& grown, const NgpulmAutomaton& lm, const NgpulmWords& words,
+int64_t with_lazy_automaton(const NgpulmLazyAutomaton& made, const NgpulmAutomaton& lm, const NgpulmWords& words,
                             const NgpulmSpellingTrie& trie, Run&& run) {
   return with_automaton(lm, [&](auto over_words) -> int64_t {
     using WordToken = std::remove_const_t<std::remove_pointer_t<decltype(over_words.arc_tokens)>>;
-    if (grown.token_bytes == 2) return run(LazyAutomaton<WordToken, int16_t>(grown, over_words, words, trie));
-    return run(LazyAutomaton<WordToken, int32_t>(grown, over_words, words, trie));
+    if (made.token_bytes == 2) return run(LazyAutomaton<WordToken, int16_t>(made, over_words, words, trie));
+    return run(LazyAutomaton<WordToken, int32_t>(made, over_words, words, trie));
   });
 }
 

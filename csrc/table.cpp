@@ -1,7 +1,7 @@
 // Finding n-grams in a table that is being made: hf_ngpulm/ngrams/table.py tells the story.
 #include "core.hpp"
 
-// See hf_ngpulm/ngrams/nodes.py: the orders that are there, numbered through as nodes after the empty n-gram (node 0).
+// See hf_ngpulm/ngrams/table.py: the orders that are there, numbered through as nodes after the empty n-gram (node 0).
 // What follows a node is first_child[node] .. first_child[node + 1] - 1, ascending. `unigram_of` a token is 0 where it has none.
 struct NgpulmNGramNodes {
   const int32_t* tokens;

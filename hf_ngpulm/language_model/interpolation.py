@@ -15,7 +15,7 @@ from ..automaton import BackoffAutomaton
 from ..errors import TokenizerMismatchError
 from ..ngrams.kneser_ney import LOG_ZERO
 from ..ngrams.table import NGramOrder, NGramTable
-from .backoffs import Walk, renormalised
+from .pruning import Walk, renormalised
 
 MAX_ITERATIONS = 1000
 

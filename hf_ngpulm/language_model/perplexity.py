@@ -109,27 +109,26 @@ def perplexity_of(scored: Iterable[ScoredText], vocab_size: int, missing: Collec
     """
     total: list[float] = []
     unknown: list[float] = []
-    num_tokens = num_words = num_sentences = 0
-    words_known = True
+    num_sentences = num_words = 0
+    are_texts = True
     for scores, row, text in scored:
         num_sentences += 1
-        num_tokens += len(row)
         total += scores
         unknown += [score for score, token in zip(scores, row) if token in missing or not 0 <= token < vocab_size]
-        words_known &= text is not None
+        are_texts &= text is not None
         num_words += len(text.split()) if text is not None else 0
     if not num_sentences:
         raise ValueError("perplexity needs at least one text, got none")
-    log_prob, known = math.fsum(total), math.fsum(total) - math.fsum(unknown)
-    num_words = num_words if words_known else 0
+    log_prob, num_tokens = math.fsum(total), len(total) - num_sentences
+    known = log_prob - math.fsum(unknown)
     return Perplexity(
         per_token=_perplexity(log_prob, num_tokens + num_sentences),
-        per_word=_perplexity(log_prob, num_words + num_sentences) if words_known else None,
+        per_word=_perplexity(log_prob, num_words + num_sentences) if are_texts else None,
         per_token_known=_perplexity(known, num_tokens - len(unknown) + num_sentences),
-        per_word_known=_perplexity(known, num_words + num_sentences) if words_known else None,
+        per_word_known=_perplexity(known, num_words + num_sentences) if are_texts else None,
         log_prob=log_prob,
         num_tokens=num_tokens,
-        num_words=num_words,
+        num_words=num_words if are_texts else 0,
         num_sentences=num_sentences,
         num_missing=len(unknown),
     )

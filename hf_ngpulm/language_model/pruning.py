@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from ..automaton import automaton_from_table
-from ..ngrams.table import NGramTable
-from .backoffs import ROUNDING, Walk, renormalised
+from ..automaton import BackoffAutomaton, automaton_from_table
+from ..ngrams.table import NGramOrder, NGramTable
+
+# Probabilities are stored in single precision: a sum of many is this far from what it should be.
+ROUNDING = 1e-6
 
 
 def prune_table(table: NGramTable, max_ngrams: int | None = None, threshold: float | None = None) -> NGramTable:
@@ -58,12 +63,9 @@ def relative_entropies(table: NGramTable) -> list[Tensor]:
         float64 `[N]` for each order.
     """
     automaton, parts = automaton_from_table(table)
-    walk = Walk(automaton, parts["unk_tokens"])
-    states: Tensor | None = None
     history: Tensor | None = None  # log p of each n-gram as a context
     found = []
-    for below, order in zip(table.orders, table.orders[1:]):
-        states, _ = walk.states_of(below, states)
+    for below, order, _, shorter in Walk(automaton, parts["unk_tokens"]).contexts(table):
         log_probs = below.log_probs.to(torch.float64)
         if history is None:  # <s> is as frequent as </s>
             is_end = below.tokens == table.eos
@@ -71,18 +73,80 @@ def relative_entropies(table: NGramTable) -> list[Tensor]:
             history = torch.where(below.tokens == table.bos, end, log_probs)
         else:
             history = history[below.prefixes] + log_probs
-        contexts = order.prefixes
-        own = order.log_probs.to(torch.float64)
-        shorter = automaton.tensors.backoff_states[states.to(torch.int64)]
-        lower = walk.step(shorter[contexts], order.tokens)[0].to(torch.float64)
-
-        def total(values: Tensor, contexts: Tensor = contexts, size: int = len(below)) -> Tensor:
-            return torch.zeros(size, dtype=torch.float64, device=values.device).index_add_(0, contexts, values)
-
-        left = (1.0 - total(own.exp())).clamp(min=ROUNDING)[contexts]
-        left_below = (1.0 - total(lower.exp())).clamp(min=ROUNDING)[contexts]
+        contexts, own, lower = order.prefixes, order.log_probs.to(torch.float64), shorter.to(torch.float64)
+        left, left_below = (_left_over(contexts, values, len(below)).clamp(min=ROUNDING)[contexts] for values in (own, lower))
         weight = left.log() - left_below.log()
         without = (left + own.exp()).log() - (left_below + lower.exp()).log()  # equation 6
         loss = own.exp() * (own - lower - without) + left * (weight - without)
         found.append(history[contexts].exp() * loss)
     return found
+
+
+class Walk:
+    """An automaton that reads all n-grams of a table, order by order from 1 up.
+
+    Args:
+        automaton: a language model.
+        unk_tokens: the token ids that it has no unigram for. The first of them is read for `<unk>`.
+    """
+
+    def __init__(self, automaton: BackoffAutomaton, unk_tokens: Tensor) -> None:
+        self.automaton = automaton
+        self.unknown = int(unk_tokens[0]) if unk_tokens.numel() else -1
+
+    def step(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log-probabilities of tokens as tables have them, and the states after them. `<s>` leads to the start at no
+        cost."""
+        vocab_size = self.automaton.vocab_size
+        tokens = tokens.to(torch.int64)
+        ids = torch.where(tokens < vocab_size, tokens, torch.where(tokens == vocab_size + 1, vocab_size, self.unknown))
+        scores, after = torch.ops.hf_ngpulm.step(
+            list(self.automaton.tensors), states, ids.clamp(min=0).to(torch.int32), vocab_size + 1, self.automaton.engine
+        )
+        is_start = tokens == vocab_size
+        return torch.where(is_start, 0.0, scores), torch.where(is_start, self.automaton.starts[0], after)
+
+    def states_of(self, order: NGramOrder, below: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the states after the n-grams of one order and their log-probabilities, given the states of the order
+        below."""
+        roots = self.automaton.roots[:1].expand(len(order))
+        return self.step(roots if below is None else below[order.prefixes], order.tokens)[::-1]
+
+    def contexts(self, table: NGramTable) -> Iterator[tuple[NGramOrder, NGramOrder, Tensor, Tensor]]:
+        """Yield each order of contexts and the one above, the states of the contexts, and what the n-grams above score in the
+        states that these back off to."""
+        states: Tensor | None = None
+        for order, above in pairwise(table.orders):
+            states, _ = self.states_of(order, states)
+            shorter = self.automaton.tensors.backoff_states[states.to(torch.int64)]
+            yield order, above, states, self.step(shorter[above.prefixes], above.tokens)[0]
+
+
+def renormalised(table: NGramTable) -> NGramTable:
+    """Return the same probabilities, with the backoff weights that make every context sum to one.
+
+    From short contexts to long ones: what a context's own n-grams leave over, over what the shorter context leaves over for
+    the same tokens (Katz 1987).
+    """
+    has_children = []
+    for order, above in zip(table.orders, (*table.orders[1:], None)):
+        has_children.append(torch.zeros(len(order), dtype=torch.bool, device=order.tokens.device))
+        if above is not None:
+            has_children[-1][above.prefixes] = True
+    orders = [replace(order, backoffs=torch.where(children, -1.0, 0.0)) for order, children in zip(table.orders, has_children)]
+    # Contexts with n-grams are states whatever their weight, so the weights can be filled in while the states stay.
+    automaton, parts = automaton_from_table(NGramTable(table.vocab_size, tuple(orders)))
+    weights = automaton.tensors.backoff_weights
+    for n, (order, above, states, lower) in enumerate(Walk(automaton, parts["unk_tokens"]).contexts(table)):
+        left = _left_over(above.prefixes, above.log_probs, len(order))
+        left_below = _left_over(above.prefixes, lower, len(order))
+        backoffs = torch.where(left_below > ROUNDING, left.clamp(min=ROUNDING * 1e-3) / left_below, 1.0).log().to(torch.float32)
+        orders[n] = replace(order, backoffs=torch.where(has_children[n], backoffs, 0.0))
+        weights[states[has_children[n]].to(torch.int64)] = backoffs[has_children[n]]
+    return NGramTable(table.vocab_size, tuple(orders))
+
+
+def _left_over(contexts: Tensor, log_probs: Tensor, num_contexts: int) -> Tensor:
+    """Return what the n-grams of each context leave over of its probability, float64 `[num_contexts]`."""
+    total = torch.zeros(num_contexts, dtype=torch.float64, device=contexts.device)
+    return 1.0 - total.index_add_(0, contexts, log_probs.to(torch.float64).exp())

@@ -81,7 +81,7 @@ class NgpulmBoundaries(Struct):
 
 
 class NgpulmPlaces(Struct):
-    """What is known of prefix states before there are arcs. They are numbered through after the LM's own.
+    """Prefix states before there are arcs, numbered through after the LM's own.
 
     Members:
         first_place: `[S + 1]`, where those under each state of the LM begin.

@@ -20,14 +20,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from ..automaton.cpu import Automaton
 from ..automaton.tensors import AutomatonTensors
 from ..engines.native import ELEMENTS, Function, Struct
 from ..errors import NGramFormatError
 from .composition import SpelledLM, compose_states
-from .trie import NgpulmSpellingTrie
 from .weights import Grades, grade_unknown_words
-from .word_lm import NgpulmWords
 
 # Searches with lazy automata take turns: one that reads a state which another composes at that moment wouldn't notice.
 LOCK = RLock()
@@ -102,7 +99,6 @@ class NgpulmLazyAutomaton(Struct):
     )
 
 
-_STRUCTS = NgpulmLazyAutomaton, Automaton, NgpulmWords, NgpulmSpellingTrie
 _enter = Function("ngpulm_lazy_enter")
 _replay = Function("ngpulm_lazy_replay")
 _read = Function("ngpulm_lazy_read")

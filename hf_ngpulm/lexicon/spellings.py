@@ -42,7 +42,7 @@ class Boundaries(NamedTuple):
 
 
 class BadSpelling(ValueError):
-    """What is wrong with a spelling."""
+    """A spelling isn't one of a word; says why."""
 
 
 @dataclass(frozen=True)

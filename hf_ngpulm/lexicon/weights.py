@@ -19,7 +19,7 @@ from ..config.word_summary import WordSummary
 
 
 class Grades(NamedTuple):
-    """What unknown words cost by their length.
+    """Costs of unknown words by their length.
 
     Args:
         piece_lengths: characters of each token, `[V]`.

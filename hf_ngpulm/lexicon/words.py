@@ -140,8 +140,10 @@ def compose(
         tokenizer_fingerprint=vocabulary.fingerprint,
         words=summary,
     )
-    in_no_word = np.setdiff1d(np.arange(vocabulary.size, dtype=np.int32), found.tokens)
-    return LMParts(config, automaton, torch.from_numpy(in_no_word), vocabulary.pieces)
+    unused = np.ones(vocabulary.size, dtype=bool)
+    unused[found.tokens] = False
+    in_no_word = torch.from_numpy(np.flatnonzero(unused).astype(np.int32))
+    return LMParts(config, automaton, in_no_word, vocabulary.pieces)
 
 
 def refuse_options(options: Iterable[str], why: str) -> None:

@@ -32,7 +32,7 @@ NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class NGramCounts:
-    """What was counted.
+    """Counted n-grams.
 
     Args:
         vocab_size: number of token ids; `<s>`, `</s>` and `<unk>` follow them.

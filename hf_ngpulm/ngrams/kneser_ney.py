@@ -28,7 +28,7 @@ LOG_ZERO = -99.0 * 2.302585092994046
 
 
 class Discounts(NamedTuple):
-    """What is taken off adjusted counts of 1, of 2, and of 3 and more."""
+    """Discounts of adjusted counts of 1, of 2, and of 3 and more."""
 
     one: float
     two: float

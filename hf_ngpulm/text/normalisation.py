@@ -1,4 +1,4 @@
-"""What is done to texts before they are encoded."""
+"""Normalisation of texts before they are encoded."""
 
 from __future__ import annotations
 

@@ -72,9 +72,14 @@ def read_ids(
     for source in inputs:
         name, number = os.fspath(source), 1
         with _opened(name, progress) as file:
-            while lines := file.readlines(1 << 22):
-                yield _ids_of(b"".join(lines), name, number)
-                number += len(lines)
+            rest = b""
+            while block := file.read1(1 << 22):  # type: ignore[attr-defined]  # what there is, without waiting for more
+                lines, end, rest = (rest + block).rpartition(b"\n")
+                if end:
+                    yield _ids_of(lines + end, name, number)
+                    number += lines.count(end) + 1
+            if rest:
+                yield _ids_of(rest, name, number)
 
 
 def _ids_of(lines: bytes, name: str, number: int) -> tuple[np.ndarray, np.ndarray]:

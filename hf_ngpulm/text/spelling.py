@@ -43,7 +43,7 @@ class Spelling(NamedTuple):
 
 
 class Speller:
-    """What there is to know of a tokenizer in order to write phrases with it.
+    """A tokenizer that phrases are written with.
 
     Args:
         tokenizer: of a speech recogniser.

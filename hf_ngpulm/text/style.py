@@ -18,7 +18,7 @@ CASED_PIECES = 0.05  # share of word-initial pieces in capitals from which a voc
 
 @dataclass(frozen=True)
 class TextStyle:
-    """What texts look like; None where it can't be told.
+    """The looks of texts; None where they can't be told.
 
     Args:
         upper: share of capitals among letters that have case.

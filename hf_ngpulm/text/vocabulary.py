@@ -1,4 +1,4 @@
-"""What a language model must know of a tokenizer: which piece each token id stands for."""
+"""A tokenizer as language models know it: which piece each token id stands for."""
 
 from __future__ import annotations
 

@@ -36,22 +36,17 @@ class WordSplitter:
 
     def spans(self, token_ids: Sequence[int]) -> list[tuple[int, int]]:
         """Return the index of the first token of each word, and that after its last."""
-        pieces = self.tokenizer.convert_ids_to_tokens(list(token_ids))
-        begins: list[int] = []
-        ends: list[int] = []
+        spans: list[tuple[int, int]] = []
         inside = False
-        for i, piece in enumerate(pieces):
-            is_delimiter = token_ids[i] in self.special or (self.mark is None and piece == self.delimiter)
-            starts = not inside or (self.mark is not None and piece.startswith(self.mark))
-            if inside and (is_delimiter or starts):
-                ends.append(i)
+        for i, (token_id, piece) in enumerate(zip(token_ids, self.tokenizer.convert_ids_to_tokens(list(token_ids)))):
+            if token_id in self.special or (self.mark is None and piece == self.delimiter):
                 inside = False
-            if not is_delimiter and starts:
-                begins.append(i)
+            elif not inside or (self.mark is not None and piece.startswith(self.mark)):
+                spans.append((i, i + 1))
                 inside = True
-        if inside:
-            ends.append(len(pieces))
-        return list(zip(begins, ends))
+            else:
+                spans[-1] = spans[-1][0], i + 1
+        return spans
 
     def token_texts(self, token_ids: Sequence[int]) -> list[str]:
         """Return the text of each token by itself; a word delimiter's is a space."""

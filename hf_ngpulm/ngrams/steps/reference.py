@@ -131,6 +131,6 @@ def discount(
     total.index_add_(0, prefixes, kept_count)
     weight.index_add_(0, prefixes, spared)
     weight = torch.where(total > 0, weight / total, 1.0)
-    behind = lower if suffixes is None else lower[suffixes]
-    probabilities = (kept_count - taken) / total[prefixes] + weight[prefixes] * behind
+    backed_off = lower if suffixes is None else lower[suffixes]
+    probabilities = (kept_count - taken) / total[prefixes] + weight[prefixes] * backed_off
     return probabilities.to(torch.float32), weight.to(torch.float32)
