@@ -1,0 +1,17 @@
+"""Which of several GPUs kernels are launched on."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+_NOTHING: AbstractContextManager[Any] = nullcontext()
+
+
+def current(device: torch.device) -> AbstractContextManager[Any]:
+    """Make a GPU the current one: Triton launches on that, wherever its arguments are. Others are left as they are."""
+    if device.type != "cuda" or device.index == torch.cuda.current_device():
+        return _NOTHING
+    return torch.cuda.device(device)
