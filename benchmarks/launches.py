@@ -2,11 +2,11 @@
 
     python benchmarks/launches.py
 
-Searches go on CPU tensors as they do on a GPU, where a step does the same whatever is found. Triton kernels are counted in place
-of being run; everything else are PyTorch's operators, which a dispatch mode counts. An operator counts as one launch, an LSTM as
-three a layer (two products and the cells); views, and tensors that are only made room for, launch nothing. The networks are
-Parakeet's, with random weights; they are in the counts. On a GPU the launches of transducers are replayed as CUDA graphs, in
-blocks of several steps.
+Searches go on CPU tensors as they do on a GPU, where a step does the same whatever is found. Triton kernels are counted in
+place of being run; everything else are PyTorch's operators, which a dispatch mode counts. An operator counts as one launch, an
+LSTM as three a layer (two products and the cells); views, and tensors that are only made room for, launch nothing. The networks
+are Parakeet's, with random weights; they are in the counts. On a GPU the launches of transducers are replayed as CUDA graphs,
+in blocks of several steps.
 """
 
 from __future__ import annotations
