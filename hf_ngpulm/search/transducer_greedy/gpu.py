@@ -105,6 +105,7 @@ def _window_kernel(
     time = tl.load(times + row)
     bad = tl.load(bad_frames + row)
     score = tl.load(acoustic_scores + row)
+    count = tl.load(symbols + row)
     width = classes + num_durations
     x = logits + row * window * width
     at = (number * num_rows + row) * window
@@ -131,7 +132,7 @@ def _window_kernel(
         limit = tl.where(passes, limit, 0)
         place = tl.where(passes, place + move, place)
     time += place
-    count = tl.where(place > 0, 0, tl.load(symbols + row))
+    count = tl.where(place > 0, 0, count)
 
     # The token after them.
     emits = (place < last) & (bad < 0)
