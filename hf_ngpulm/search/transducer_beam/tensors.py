@@ -1,4 +1,4 @@
-"""Beam search for transducers with torch's operations, on any device.
+"""Beam search for transducers with torch's operations, on any device; on a GPU `gpu` puts kernels in place of its steps.
 
 All shapes are fixed and nothing is asked of the device within a step: the host looks only every `STEPS` steps whether all
 hypotheses have ended. Those that have, and rows, stand still. A search lives in buffers with room for more rows and frames

@@ -1,4 +1,4 @@
-"""Label looping with torch's operations in fixed shapes, on any device.
+"""Label looping with torch's operations in fixed shapes, on any device; on a GPU `gpu` puts kernels in place of its steps.
 
 Nothing is asked of the device within a step, and a step does the same for rows that have ended as for others, so that on a GPU
 a block of steps can be a CUDA graph (see `graphs`); the host looks every `STEPS` steps whether all rows have ended.
