@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.util
 import os
-from typing import Any
 
 import torch
 
@@ -44,11 +42,6 @@ def engine_name(name: str, device: torch.device) -> str:
     if name == "gpu":
         _require_triton()
     return name
-
-
-def on_device(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which a CUDA device is the current one: kernels are launched, and graphs recorded, on that."""
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 @functools.cache

@@ -173,11 +173,3 @@ def test_kernels_compile_ahead_of_time(module, kernels, tmp_path):
     assert printed.strip()
     compiled = [line for line in printed.splitlines() if not line.endswith(" ")]  # others than those of automata
     assert compiled == [f"{kernel} {token_type}" for kernel in kernels for token_type in ("*i16", "*i32")]
-
-
-@pytest.mark.slow
-def test_kernels_of_transducers_keep_all_in_registers(tmp_path):
-    """With up to 8 beams."""
-    modules = ["hf_ngpulm.search.transducer_greedy.gpu", "hf_ngpulm.search.transducer_beam.gpu"]
-    printed = compile_ahead(modules, tmp_path, "--stack").splitlines()
-    assert len(printed) == 12 and all(line.endswith(" 0") for line in printed), printed

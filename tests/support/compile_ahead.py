@@ -3,17 +3,14 @@
     python tests/support/compile_ahead.py hf_ngpulm.automaton.gpu --triton .venv/tritons/3.6.0
 
 prints the kernels of the modules' `aot_signatures`, each with the type of the automaton's tokens. It compiles all signatures,
-for sm_80 and sm_90; with `--first` the first of each kernel, for sm_90. With `--stack` it prints the bytes that each
-signature keeps on the stack, compiled for sm_90 as it is launched for 1,024 classes: 4 warps, the registers of `networks.gpu`.
+for sm_80 and sm_90; with `--first` the first of each kernel, for sm_90.
 """
 
 import argparse
 import importlib
 import os
-import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -33,7 +30,6 @@ def main() -> None:
     parser.add_argument("modules", nargs="+")
     parser.add_argument("--triton", metavar="FOLDER", help="of another Triton than the environment's")
     parser.add_argument("--first", action="store_true")
-    parser.add_argument("--stack", action="store_true")
     given = parser.parse_args()
     sys.path[:0] = [given.triton] if given.triton else []
     import triton
@@ -45,9 +41,6 @@ def main() -> None:
             is_first = all(kernel is not other for other, _ in seen)
             # A launch makes a constant of every size that is 1 (one row, one state, bigrams).
             ones = {name: 1 for name, kind in signature.items() if kind == "i32"}
-            if given.stack:
-                print(kernel.fn.__name__, stack_bytes(kernel, signature, constants))
-                continue
             if given.first:
                 variants = [(90, {})] if is_first else []
             else:
@@ -55,24 +48,7 @@ def main() -> None:
             for capability, extra in variants:
                 compile_signature(kernel, signature, constants | extra, capability)
             seen.append((kernel, signature.get("arc_tokens", "")))
-    if given.stack:
-        return
     print("\n".join(sorted({kernel.fn.__name__ + " " + tokens for kernel, tokens in seen})))
-
-
-def stack_bytes(kernel, signature, constants) -> int:
-    """What a thread keeps in memory for want of registers."""
-    import triton
-
-    from hf_ngpulm.search.networks.gpu import REGISTERS
-
-    compiled = compile_signature(kernel, signature, constants, 90, {"num_warps": 4, **REGISTERS})
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(compiled.asm["cubin"])
-        file.flush()
-        printed = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
-    return int(re.search(r"STACK:(\d+)", printed)[1])
 
 
 def compile_signature(kernel, signature, constants, capability, options=None):

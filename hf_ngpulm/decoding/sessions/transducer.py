@@ -340,7 +340,7 @@ class BeamSlots(TransducerSlots):
             has_lines = bool(num_automata or settings.ilm_weight)
             self.beams = beam_cpu.Search(self.model, self.waiting, slots, *arguments, has_lines)
         else:
-            kind = beam_tensors.search_kind(self.engine, self.waiting.device, decoder.options.num_beams)
+            kind = beam_tensors.search_kind(self.engine, self.waiting.device, settings)
             self.beams = kind(self.model, self.waiting, slots, 1, *arguments, self.engine)
         self.bad = np.full(slots, -1, dtype=np.int64)
 

@@ -117,4 +117,4 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
     sizes = dict.fromkeys(("places", "window", "longest", "width"), "i32")
     for kind in ("*fp32", "*bf16"):
-        yield _gather_kernel, {"frames": kind, "times": "*i64", "out": kind} | sizes, {"TILE": LARGEST_TILE}
+        yield _gather_kernel, {"frames": kind, "times": "*i64", "out": kind} | sizes, {"TILE": LARGEST_TILE, "num_warps": 1}

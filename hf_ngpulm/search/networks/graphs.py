@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...engines.devices import current
+
 logger = logging.getLogger(__name__)
 
 MOST_KEPT = 8  # searches, with their buffers and graphs
@@ -41,7 +43,7 @@ def recall(kept: Kept | None, key: tuple[Hashable, ...], tensors: Iterable[Tenso
 class Repeated:
     """Work that reads and writes the same tensors each time.
 
-    A search launches some dozens of kernels in each step, and on a GPU the launches take longer than the kernels. As a graph
+    A search launches more than a dozen kernels in each step, and on a GPU the launches take longer than the kernels. As a graph
     they are launched at once. To record one takes as long as some batches do, so this is done when the work is needed for a
     second batch. What can't be recorded (a model that waits for the device) runs as it is.
 
@@ -93,7 +95,7 @@ def _warn_once(message: str) -> None:
 
 
 def _cuda_graph(device: torch.device, work: Work) -> Work:
-    with torch.cuda.device(device):
+    with current(device):
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # libraries and kernels load at their first use, which can't be recorded

@@ -34,12 +34,12 @@ from ..networks.graphs import replace_where
 from . import STILL, tensors
 from .tensors import STEPS
 
-MOST_BEAMS = 32  # a program compares each candidate with each: of more it would take thousands of registers
+MOST_CANDIDATES = 2048  # of a row, as of 44 beams: a program compares each with each
 FEWEST_PLACES, FEWEST_CANDIDATES = 4, 16
 TILE = 1024  # candidates times candidates: of more the kernel would run out of registers
 MOST_SYMBOLS = 2**31 - 1
-ELEMENTS_PER_WARP = 256
-MOST_WARPS = 8
+CANDIDATES_PER_WARP = 16
+MOST_WARPS = 16
 
 NOTHING = tl.constexpr(STILL)
 CLOSED, OPEN, BROKEN = (tl.constexpr(i) for i in range(3))
@@ -54,21 +54,22 @@ class Search(tensors.Search):
         super().make_room()
         device, settings, model = self.device, self.settings, self.model
         (rows, num_beams), num_automata = self.beam.scores.shape, self.beam.lm_states.shape[2]
-        most = self.most_extensions
-        hypotheses = rows * num_beams
-        self.line_scores = torch.empty((hypotheses, num_automata, self.vocab_size), device=device)
-        self.fused = torch.empty((hypotheses, model.vocab_size), device=device)
-        self.normalisers, self.of_model = torch.zeros((2, hypotheses), device=device)
-        self.conditions = torch.zeros(hypotheses, dtype=torch.int32, device=device)
+        hypotheses, extended = rows * num_beams, (rows * num_beams, self.most_extensions + 1)
+
+        def room(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self.line_scores = room(torch.float32, hypotheses, num_automata, self.vocab_size)
+        self.fused = room(torch.float32, hypotheses, model.vocab_size)
+        self.normalisers, self.of_model = (room(torch.float32, hypotheses) for _ in range(2))
+        self.conditions = room(torch.int32, hypotheses)
         # Of each hypothesis its extensions and, last, itself: what tells it from others, and what it adds to the scores.
-        shape = (hypotheses, most + 1)
-        self.keys = torch.zeros(shape, dtype=torch.int64, device=device)
-        self.gains, self.acoustic_gains = torch.zeros((2, *shape), dtype=torch.float64, device=device)
-        self.labels, self.moves = torch.zeros((2, *shape), dtype=torch.int32, device=device)
-        self.parents, self.tokens = torch.zeros((2, hypotheses), dtype=torch.int64, device=device)
-        self.gets_token = torch.zeros(hypotheses, dtype=torch.bool, device=device)
-        self.open_rows = torch.zeros(rows, dtype=torch.bool, device=device)
-        self.no_internal = torch.empty(0, device=device)
+        self.keys = room(torch.int64, *extended)
+        self.gains, self.acoustic_gains = (room(torch.float64, *extended) for _ in range(2))
+        self.labels, self.moves = (room(torch.int32, *extended) for _ in range(2))
+        self.parents, self.tokens = (room(torch.int64, hypotheses) for _ in range(2))
+        self.gets_token, self.open_rows = room(torch.bool, hypotheses), room(torch.bool, rows)
+        self.no_internal = room(torch.float32, 0)
         self.sizes = {
             "NUM_AUTOMATA": num_automata,
             "PLACES": max(triton.next_power_of_2(num_beams), FEWEST_PLACES),
@@ -130,18 +131,22 @@ class Search(tensors.Search):
     def choose(self, logits: torch.Tensor, number: int, merges_prefixes: bool) -> None:
         beam, settings = self.beam, self.settings
         rows, num_beams = beam.scores.shape
-        candidates = max(triton.next_power_of_2(num_beams * (self.most_extensions + 1)), FEWEST_CANDIDATES)
-        tile = min(max(TILE // candidates, 2), FEWEST_CANDIDATES)
-        warps = min(max(candidates * tile // ELEMENTS_PER_WARP, 1), MOST_WARPS)
         _choose_kernel[(rows,)](
             *self.automaton, logits, self.lengths, self.reaches, *beam[:10], beam.bad_frames, self.fused, self.normalisers,
             self.of_model, self.conditions, self.keys, self.gains, self.acoustic_gains, self.labels, self.moves, *self.trace,
             self.confidences, self.parents, self.tokens, self.gets_token.view(torch.int8), self.open_rows.view(torch.int8),
             self.automaton.num_states, num_beams, self.model.vocab_size, logits.shape[1], self.vocab_size, self.model.blank_id,
             self.most_extensions, number, rows,
-            LOG_SUM=settings.log_sum, MERGES_PREFIXES=merges_prefixes, CANDIDATES=candidates, TILE=tile, **self.sizes,
-            num_warps=warps, **REGISTERS,
+            LOG_SUM=settings.log_sum, MERGES_PREFIXES=merges_prefixes, **self.sizes, **_tiles(num_beams, self.most_extensions),
         )  # fmt: skip
+
+
+def _tiles(num_beams: int, most_extensions: int) -> dict[str, int]:
+    """Return how many candidates a row may have, how many of them are compared with all in one go, and with how many warps."""
+    candidates = max(triton.next_power_of_2(num_beams * (most_extensions + 1)), FEWEST_CANDIDATES)
+    tile = min(max(TILE // candidates, 2), FEWEST_CANDIDATES)
+    warps = min(max(candidates // CANDIDATES_PER_WARP, 1), MOST_WARPS)
+    return {"CANDIDATES": candidates, "TILE": tile, "num_warps": warps, **REGISTERS}
 
 
 @triton.jit
@@ -611,9 +616,7 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
         picks = triton.next_power_of_2(num_beams + aes)
         both = {"NUM_AUTOMATA": num_automata, "PLACES": places, "AES": aes}
         constants = {"DURATIONS": durations, "PICKS": picks, "EXTENSIONS": picks, "LATE": not durations}
-        constants |= {"BLANK_AWARE": True, "HAS_ILM": bool(durations), "MEASURE": 1 if aes else NO_MEASURE, "BLOCK": 1024}
-        yield _extend_kernel, signature | extending, both | constants
-        candidates = max(triton.next_power_of_2(num_beams * (num_beams + aes + 1)), FEWEST_CANDIDATES)
-        tile = min(max(TILE // candidates, 2), FEWEST_CANDIDATES)
-        constants = {"LOG_SUM": num_automata != 2, "MERGES_PREFIXES": aes, "CANDIDATES": candidates, "TILE": tile}
-        yield _choose_kernel, signature | choosing, both | constants
+        constants |= {"BLANK_AWARE": True, "HAS_ILM": bool(durations), "MEASURE": 1 if aes else NO_MEASURE}
+        yield _extend_kernel, signature | extending, both | constants | block_of(1024)
+        constants = {"LOG_SUM": num_automata != 2, "MERGES_PREFIXES": aes}
+        yield _choose_kernel, signature | choosing, both | constants | _tiles(num_beams, num_beams + aes)

@@ -1,4 +1,4 @@
-"""Beam search for transducers with torch's operations, on any device.
+"""Beam search for transducers with torch's operations, on any device; on a GPU `gpu` puts kernels in place of its steps.
 
 All shapes are fixed and nothing is asked of the device within a step: the host looks only every `STEPS` steps whether all
 hypotheses have ended. Those that have, and rows, stand still. A search lives in buffers with room for more rows and frames
@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
-from ...engines.choice import engine_name, on_device
+from ...engines.choice import engine_name
+from ...engines.devices import current
 from ...fusion.fusion import widened
 from ..confidence import frame_confidence
 from ..networks.graphs import Kept, Repeated, Work, addresses, grown, overwrite, recall, replace_where
@@ -247,7 +248,7 @@ class Search:
 
     def run(self) -> None:
         """Take the rows, none of which has more frames than `longest`, as far as their frames reach."""
-        with on_device(self.device):
+        with current(self.device):
             self.block.prepare(self.device)
             self.run_blocks()
 
@@ -538,13 +539,14 @@ class Search:
         return states, scores
 
 
-def search_kind(engine: str, device: torch.device, num_beams: int) -> type[Search]:
-    """Return the search of an engine: with kernels on a GPU, else with torch's operations."""
-    if engine_name(engine, device) == "gpu":
-        kernels = importlib.import_module(f"{__package__}.gpu")
-        if num_beams <= kernels.MOST_BEAMS:
-            return kernels.Search
-    return Search
+def search_kind(engine: str, device: torch.device, settings: BeamSettings) -> type[Search]:
+    """Return the search of an engine: with kernels on a GPU, unless beams are large, else with torch's operations."""
+    if engine_name(engine, device) != "gpu":
+        return Search
+    kernels = importlib.import_module(f"{__package__}.gpu")
+    beta = settings.aes_beta if settings.strategy == "aes" else 0
+    candidates = settings.num_beams * (settings.num_beams + beta + 1)
+    return kernels.Search if candidates <= kernels.MOST_CANDIDATES else Search
 
 
 def beam_search(
@@ -567,7 +569,7 @@ def beam_search(
     )  # fmt: skip
     search: Search = recall(
         kept, key, (*(automaton if states.shape[1] else ()), *model.parameters()),
-        lambda: search_kind(engine, frames.device, settings.num_beams)(
+        lambda: search_kind(engine, frames.device, settings)(
             model, frames, rows, longest, automaton, states.shape[1], vocab_size, settings, confidence, engine
         ),
     )  # fmt: skip

@@ -40,7 +40,7 @@ class Looping(tensors.Looping):
         # Scores and targets of every token in a row's states.
         self.scores = torch.empty((rows, num_automata, self.rules.vocab_size), device=self.device)
         self.targets = torch.empty_like(self.scores, dtype=torch.int32)
-        self.emits, self.open_rows = torch.zeros((2, rows), dtype=torch.bool, device=self.device)
+        self.emits, self.open_rows = (torch.zeros(rows, dtype=torch.bool, device=self.device) for _ in range(2))
         self.labels = torch.zeros(rows, dtype=torch.int64, device=self.device)
 
     def step(self, number: int) -> None:
@@ -105,6 +105,7 @@ def _window_kernel(
     time = tl.load(times + row)
     bad = tl.load(bad_frames + row)
     score = tl.load(acoustic_scores + row)
+    count = tl.load(symbols + row)
     width = classes + num_durations
     x = logits + row * window * width
     at = (number * num_rows + row) * window
@@ -131,7 +132,7 @@ def _window_kernel(
         limit = tl.where(passes, limit, 0)
         place = tl.where(passes, place + move, place)
     time += place
-    count = tl.where(place > 0, 0, tl.load(symbols + row))
+    count = tl.where(place > 0, 0, count)
 
     # The token after them.
     emits = (place < last) & (bad < 0)
@@ -226,4 +227,4 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
         signature |= {"confidences": "*fp32", "emissions": "*i8", "open_rows": "*i8"}
         signature |= dict.fromkeys(("ilm_weight", "greatest_entropy", "least_entropy"), "fp32")
         constants = {"NUM_AUTOMATA": num_automata, "DURATIONS": durations, "HAS_ILM": num_automata > 1, "MEASURE": measure}
-        yield _window_kernel, signature, constants | {"BLOCK": 1024}
+        yield _window_kernel, signature, constants | block_of(1024)

@@ -1,4 +1,4 @@
-"""Label looping with torch's operations in fixed shapes, on any device.
+"""Label looping with torch's operations in fixed shapes, on any device; on a GPU `gpu` puts kernels in place of its steps.
 
 Nothing is asked of the device within a step, and a step does the same for rows that have ended as for others, so that on a GPU
 a block of steps can be a CUDA graph (see `graphs`); the host looks every `STEPS` steps whether all rows have ended.
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
-from ...engines.choice import on_device
+from ...engines.devices import current
 from ..confidence import frame_confidence
 from ..networks.graphs import Repeated, Work, addresses, overwrite, replace_where
 from ..networks.model import TransducerModel
@@ -138,7 +138,7 @@ class Looping:
 
     def run(self) -> None:
         """Take the rows to the ends of their frames."""
-        with on_device(self.device):
+        with current(self.device):
             self.block.prepare(self.device)
             self.run_blocks()
 

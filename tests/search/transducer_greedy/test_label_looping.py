@@ -118,13 +118,13 @@ def test_kernels_equal_the_core(measure):
 
 
 @needs_interpreter
-def test_kernels_name_broken_frames_and_leave_models_that_are_half_precision():
+def test_kernels_name_broken_frames_and_take_half_precision():
     decoder = TransducerDecoder(Toy(5, 4, seed=1), Letters("abcd"), engine="gpu")
-    frames = torch.randn(3, 9, 6, generator=torch.Generator().manual_seed(4))
+    frames = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(4))
     expected = TransducerDecoder(Toy(5, 4, seed=1), Letters("abcd"), engine="cpu").decode(frames)
     assert [best.token_ids for (best,) in decoder.decode(frames)] == [best.token_ids for (best,) in expected]
-    frames[1, 4] = math.nan
-    with pytest.raises(InvalidLogitsError, match="row 1 hold NaN or infinity at frame 4"):
+    frames[1, 2] = math.nan
+    with pytest.raises(InvalidLogitsError, match="row 1 hold NaN or infinity at frame 2"):
         decoder.decode(frames)
     model = Scripted(3, (0, 1, 2, 3, 4), max_symbols=2)
     labels, durations = [0, 1, 2, 1, 1, 0, 1], [2, 0, 3, 0, 0, 0, 1]
