@@ -15,3 +15,11 @@ def current(device: torch.device) -> AbstractContextManager[Any]:
     if device.type != "cuda" or device.index == torch.cuda.current_device():
         return _NOTHING
     return torch.cuda.device(device)
+
+
+def numbered(device: torch.device | str) -> torch.device:
+    """Return a device as tensors tell of theirs: `cuda` is the current GPU, which has a number."""
+    device = torch.device(device)
+    if device.type != "cuda" or device.index is not None:
+        return device
+    return torch.device("cuda", torch.cuda.current_device())
