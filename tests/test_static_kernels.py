@@ -32,7 +32,28 @@ def test_resources_are_read_off_machine_code(tmp_path):
     assert {row["kernel"] for row in rows} == {"_best_kernel"} and {row["target"] for row in rows} == {"sm_90"}
     for row in rows:
         assert 16 <= row["registers"] <= 128 and row["spills"] == row["stack"] == 0 < row["shared"]
-        assert row["warps"] == 8 and row["programs"] == 65536 // (32 * row["warps"] * row["registers"])
+        assert row["warps"] == 8 and row["programs"] == 65536 // (32 * row["warps"] * -(-row["registers"] // 8) * 8)
+
+
+SPECIALIZED = """
+import importlib
+for search in ("ctc_beam", "ctc_graph", "ctc_greedy"):
+    for kernel, _, _ in importlib.import_module(f"hf_ngpulm.search.{search}.gpu").aot_signatures():
+        print(kernel.fn.__name__, *(p.name for p in kernel.params if not p.do_not_specialize and not p.is_constexpr))
+"""
+
+
+def test_sizes_of_batches_compile_nothing_anew():
+    """Triton compiles a kernel anew for an integer that is 1, or that 16 divides, unless it is told not to."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = str(ROOT)
+    command = [sys.executable, "-c", SPECIALIZED]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
+    kernels = {name: set(specialized) for name, *specialized in map(str.split, result.stdout.splitlines())}
+    assert kernels.keys() == {"_best_kernel", "_label_kernel", "_pass_kernel", "_peaks_kernel", "_search_kernel"}
+    for specialized in kernels.values():
+        assert "lengths" in specialized
+        assert not specialized & {"row_stride", "frame_stride", "frames", "classes", "num_beams", "max_active"}
 
 
 @pytest.mark.parametrize(

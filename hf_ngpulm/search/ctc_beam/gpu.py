@@ -6,9 +6,10 @@ as on the CPU, a prefix can't be extended to more than its own score plus a bloc
 score in its state, and what scores less than the worst of the best K so far is passed over, which changes nothing.
 
 The walk keeps the beam's small arrays in registers, padded to a power of two, and what only new prefixes change in the tensors
-that it returns. All prefixes are scored side by side, as `[place, token]` tiles. What each token scores in a prefix's state and
-where it leads to is written to a line of global memory at the first frame that may extend the prefix, for all new prefixes at
-once: level by level, from their roots to ever longer contexts.
+that it returns. All prefixes are scored side by side, as `[place, token]` tiles. Each group of candidates (some of a place's
+tokens) offers its best one; to pick an extension the offers are compared, which fit in a warp, and not all candidates. What
+each token scores in a prefix's state and where it leads to is written to a line of global memory at the first frame that may
+extend the prefix, for all new prefixes at once: level by level, from their roots to ever longer contexts.
 
 Within `if` what Triton functions return is assigned before it is used: Triton 3.3 takes their `return` for the kernel's.
 """
@@ -609,26 +610,30 @@ def _search_kernel(
     tl.store(fused + places, added, mask=inside)
 
 
+def frames_signature(logit_type: str) -> dict[str, str]:
+    """Return the types of what tells of logits and their peaks."""
+    sizes = dict.fromkeys(("row_stride", "frame_stride", "class_stride", "frames", "classes", "blank"), "i32")
+    peaks = dict.fromkeys(("normalisers", "frame_peaks", "block_peaks"), "*fp32")
+    return {"logits": logit_type, "lengths": "*i32"} | sizes | peaks
+
+
+def search_signature(token_type: str, logit_type: str) -> dict[str, str]:
+    """Return the types of what all kernels have that search."""
+    lines = {"line_states": "*i32", "line_peaks": "*fp32", "line_scores": "*fp32", "line_targets": "*i32"}
+    others = {"lm_states": "*i32", "last_tokens": "*i32", "weights": "*fp32", "vocab_size": "i32"}
+    others |= {"threshold": "fp32", "skip": "fp32"} | dict.fromkeys(("links", "labels", "bad_frames"), "*i32")
+    return automaton_signature(token_type) | frames_signature(logit_type) | lines | others
+
+
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
     combinations = (("*i16", "*fp32", 8, 1), ("*i32", "*fp16", 4, 0), ("*i16", "*bf16", 16, 2), ("*i16", "*fp32", 64, 2))
-    frames = dict.fromkeys(("row_stride", "frame_stride", "class_stride"), "i32")
-    frames |= {"lengths": "*i32", "frames": "i32", "classes": "i32", "blank": "i32"}
-    frames |= dict.fromkeys(("normalisers", "frame_peaks", "block_peaks"), "*fp32")
+    state = {"offsets": "*fp64", "blank_scores": "*fp32", "token_scores": "*fp32", "hashes": "*i64", "parent_hashes": "*i64"}
+    state |= {"sizes": "*i32", "fused": "*fp32", "lm_scores": "*fp32", "texts": "*i64"}
+    rules = {"bonuses": "*fp32", "unscored": "*fp32", "text_hashes": "*i64", "num_beams": "i32"}
     for token_type, logit_type, places, num_automata in combinations:
         tiles = tiling(places, TILE)
-        yield (
-            _peaks_kernel,
-            frames | {"logits": logit_type},
-            {"ROWS": places, "BLOCK": tiles["BLOCK"], "num_warps": tiles["num_warps"]},
-        )
-        signature = automaton_signature(token_type) | frames | {"logits": logit_type}
-        signature |= dict.fromkeys(("weights", "bonuses", "unscored"), "*fp32") | {"text_hashes": "*i64"}
-        signature |= {"offsets": "*fp64", "blank_scores": "*fp32", "token_scores": "*fp32", "last_tokens": "*i32"}
-        signature |= {"hashes": "*i64", "parent_hashes": "*i64", "sizes": "*i32", "fused": "*fp32"}
-        signature |= {"lm_scores": "*fp32", "lm_states": "*i32", "texts": "*i64", "line_states": "*i32", "line_peaks": "*fp32"}
-        signature |= {"line_scores": "*fp32", "line_targets": "*i32"}
-        signature |= dict.fromkeys(("links", "labels", "bad_frames"), "*i32")
-        signature |= {"num_beams": "i32", "vocab_size": "i32", "threshold": "fp32", "skip": "fp32"}
+        of_peaks = {"ROWS": places, "BLOCK": tiles["BLOCK"], "num_warps": tiles["num_warps"]}
+        yield _peaks_kernel, frames_signature(logit_type), of_peaks
         constants = {"NUM_AUTOMATA": num_automata, "JOINS": num_automata > 0, **tiles}
-        yield _search_kernel, signature, constants
+        yield _search_kernel, search_signature(token_type, logit_type) | state | rules, constants

@@ -17,7 +17,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...automaton.gpu import automaton_signature
 from ...automaton.tensors import AutomatonTensors
 from ...engines.devices import current
 from ..ctc_beam.gpu import (
@@ -33,6 +32,7 @@ from ..ctc_beam.gpu import (
     peaks_of,
     room_for_lines,
     score_of,
+    search_signature,
     take,
     tiling,
 )  # fmt: skip
@@ -311,18 +311,8 @@ def _pass_kernel(
 
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
-    for token_type, logit_type, places, num_automata in (
-        ("*i16", "*fp32", 64, 2),
-        ("*i32", "*fp16", 8, 1),
-        ("*i16", "*bf16", 16, 2),
-    ):
-        signature = automaton_signature(token_type) | {"logits": logit_type}
-        signature |= dict.fromkeys(("row_stride", "frame_stride", "class_stride"), "i32")
-        signature |= dict.fromkeys(("normalisers", "frame_peaks", "block_peaks", "weights", "bonuses"), "*fp32")
-        signature |= {"lengths": "*i32", "scores": "*fp64", "last_tokens": "*i32", "lm_states": "*i32"}
-        signature |= {"fused": "*fp64", "lm_scores": "*fp64", "line_states": "*i32", "line_peaks": "*fp32"}
-        signature |= {"line_scores": "*fp32", "line_targets": "*i32"}
-        signature |= dict.fromkeys(("links", "labels", "bad_frames"), "*i32")
-        signature |= dict.fromkeys(("frames", "classes", "max_active", "blank", "vocab_size"), "i32")
-        signature |= {"threshold": "fp32", "skip": "fp32"}
-        yield _pass_kernel, signature, {"NUM_AUTOMATA": num_automata, **tiling(places, TILE)}
+    more = {"scores": "*fp64", "fused": "*fp64", "lm_scores": "*fp64", "bonuses": "*fp32", "max_active": "i32"}
+    combinations = (("*i16", "*fp32", 64, 2), ("*i32", "*fp16", 8, 1), ("*i16", "*bf16", 16, 2))
+    for token_type, logit_type, places, num_automata in combinations:
+        constants = {"NUM_AUTOMATA": num_automata, **tiling(places, TILE)}
+        yield _pass_kernel, search_signature(token_type, logit_type) | more, constants

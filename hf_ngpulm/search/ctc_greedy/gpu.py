@@ -23,6 +23,9 @@ from . import RULES
 
 LABEL, RUN, STAY = (tl.constexpr(i) for i in range(len(RULES)))
 LARGEST_BLOCK = 2048
+ELEMENTS_PER_WARP = 256
+# NVIDIA's assembler, left to itself, sometimes takes half of these and spills. Others know no such option.
+REGISTERS: dict[str, int] = {} if torch.version.hip else {"maxnreg": 128}
 SPAN = tl.constexpr(32)  # frames that are passed at a time: as many as threads in a warp, which needn't wait for others
 
 
@@ -51,20 +54,18 @@ def ctc_greedy(
         scratch_scores = torch.empty((batch_size, num_automata, vocab_size), device=device)
         scratch_targets = torch.empty((batch_size, num_automata, vocab_size), dtype=torch.int32, device=device)
         block = min(triton.next_power_of_2(max(classes, vocab_size, 32)), LARGEST_BLOCK)
-        num_warps = max(block // 256, 1)
+        tiles = {"BLOCK": block, "num_warps": max(block // ELEMENTS_PER_WARP, 1), **REGISTERS}
         best = torch.empty((batch_size, frames), dtype=torch.int32, device=device)
         normalisers = torch.empty((batch_size, frames), device=device)
         lengths = lengths.contiguous()
         with current(device):
-            _best_kernel[(batch_size * frames,)](
-                logits, *logits.stride(), lengths, best, normalisers, frames, classes, BLOCK=block, num_warps=num_warps
-            )
+            _best_kernel[(batch_size * frames,)](logits, *logits.stride(), lengths, best, normalisers, frames, classes, **tiles)
             _label_kernel[(batch_size,)](
                 *automaton, logits, *logits.stride(), best, normalisers,
                 lengths, weights.contiguous(), stay_costs.contiguous(), last_states,
                 scratch_scores, scratch_targets, labels, acoustic_scores, lm_scores, bad_frames, last,
                 frames, classes, blank, vocab_size,
-                RULE=RULES.index(rule), NUM_AUTOMATA=num_automata, BLOCK=block, num_warps=num_warps,
+                RULE=RULES.index(rule), NUM_AUTOMATA=num_automata, **tiles,
             )  # fmt: skip
     return labels, acoustic_scores, lm_scores, last_states, bad_frames, last
 
@@ -220,13 +221,14 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
     frames = dict.fromkeys(("row_stride", "frame_stride", "class_stride", "frames", "classes"), "i32")
     frames |= {"lengths": "*i32", "best_classes": "*i32", "normalisers": "*fp32"}
-    for token_type, logit_type in (("*i16", "*fp32"), ("*i32", "*fp16"), ("*i16", "*bf16")):
-        yield _best_kernel, frames | {"logits": logit_type}, {"BLOCK": LARGEST_BLOCK, "num_warps": 8}
-        for rule, num_automata in itertools.product(range(len(RULES)), (1, 2)):
-            signature = automaton_signature(token_type) | frames | {"logits": logit_type}
-            signature |= {"weights": "*fp32", "stay_costs": "*fp32", "states": "*i32"}
-            signature |= {"scratch_scores": "*fp32", "scratch_targets": "*i32", "labels": "*i32"}
-            signature |= {"acoustic_scores": "*fp32", "lm_scores": "*fp32", "bad_frames": "*i32", "last": "*i32"}
-            signature |= dict.fromkeys(("blank", "vocab_size"), "i32")
-            constants = {"RULE": rule, "NUM_AUTOMATA": num_automata, "BLOCK": LARGEST_BLOCK, "num_warps": 8}
-            yield _label_kernel, signature, constants
+    more = {"weights": "*fp32", "stay_costs": "*fp32", "states": "*i32", "scratch_scores": "*fp32", "scratch_targets": "*i32"}
+    more |= {"labels": "*i32", "acoustic_scores": "*fp32", "lm_scores": "*fp32", "bad_frames": "*i32", "last": "*i32"}
+    more |= dict.fromkeys(("blank", "vocab_size"), "i32")
+    tiles = {"BLOCK": LARGEST_BLOCK, "num_warps": LARGEST_BLOCK // ELEMENTS_PER_WARP, **REGISTERS}
+    every, one = [*itertools.product(range(len(RULES)), (1, 2))], [(RULES.index("stay"), 1)]
+    for token_type, logit_type, kinds in (("*i16", "*fp32", every), ("*i32", "*fp16", one), ("*i16", "*bf16", one)):
+        of_frames = frames | {"logits": logit_type}
+        yield _best_kernel, of_frames, tiles
+        for rule, num_automata in kinds:
+            signature = automaton_signature(token_type) | of_frames | more
+            yield _label_kernel, signature, {"RULE": rule, "NUM_AUTOMATA": num_automata, **tiles}
