@@ -1,4 +1,4 @@
-"""Nothing mixes tensors of a GPU with those of the CPU, or asks a CPU's engine for what is on a GPU; without a GPU to see it on.
+"""Nothing mixes tensors of a GPU with those of the CPU, or asks a CPU's engine for what is on a GPU.
 
 What is found is what the CPU finds. (Times, types of numbers and capturing of graphs need a real one: tests/gpu.)
 """

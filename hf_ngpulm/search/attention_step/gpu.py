@@ -34,6 +34,7 @@ PARTS = 6  # numbers that are kept of each tile
 _PARTS = tl.constexpr(PARTS)
 _BROKEN = tl.constexpr(-2)  # in place of a state outside the automaton, whose row scores NaN
 MOST_TILES = 1024
+FEWEST_TILES = 64  # that there is room for: one kernel for batches of most sizes
 
 
 def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, shared: bool) -> None:
@@ -57,8 +58,10 @@ def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles) -> Tensor:
 def loops(input_ids: Tensor, roles: Roles, rules: LoopRules) -> tuple[Tensor, Tensor]:
     batch_size, length = input_ids.shape
     room = -(-batch_size // 16) * 16  # both aligned alike, or there would be two kernels
-    begun, endless = torch.zeros((2, room), dtype=torch.bool, device=input_ids.device)[:, :batch_size]
-    if batch_size and length >= rules.shortest:
+    looks = batch_size and length >= rules.shortest
+    make = torch.empty if looks else torch.zeros
+    begun, endless = make((2, room), dtype=torch.bool, device=input_ids.device)[:, :batch_size]
+    if looks:
         with current(input_ids.device):
             _loops_kernel[(batch_size,)](
                 input_ids, roles.roles, begun, endless, length, roles.roles.numel(), rules.endless_others, *rules[1:-1],
@@ -89,7 +92,7 @@ def _fuse(scores: Tensor, input_ids: Tensor, starts: Tensor, rows: Rows, roles: 
         )  # fmt: skip
         _share_kernel[(batch_size, tiles)](
             scores, fused, roles.roles, rows.weights, states, rows.starts, sums, roles.log_guess, classes, tile, tiles,
-            SHARED=shared, TILES=triton.next_power_of_2(tiles), BLOCK=BLOCK, num_warps=4,
+            SHARED=shared, TILES=max(triton.next_power_of_2(tiles), FEWEST_TILES), BLOCK=BLOCK, num_warps=4,
         )  # fmt: skip
 
 
