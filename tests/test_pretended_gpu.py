@@ -147,6 +147,7 @@ def test_a_logits_processor(tokenizer, lms, phrases):
         gpu.forget()
         found = processor(device_ids, scores.to("cuda"))
         assert not gpu.waits, gpu.waits
+        assert gpu.kernels.count("_add_kernel") == (1 if phrases is None else 2)
         torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-4)
 
 

@@ -28,6 +28,7 @@ VIEWS = ("T", "mT", "H", "mH", "data", "real")  # attributes that are tensors
 LOOKS = {"item", "tolist", "equal", "allclose", "nonzero", "unique", "masked_select", "is_nonzero", "unique_consecutive"}
 LOOKS |= {"__bool__", "__int__", "__float__", "__index__", "__contains__", "bincount"}
 _waits: list[str] = []
+_kernels: list[str] = []
 
 
 class MixedDevicesError(RuntimeError):
@@ -175,14 +176,19 @@ def _moved(tensor: Any, *rest: Any, device: Any = None, **kwargs: Any) -> Any:
 
 
 class Pretence:
-    """What happened on it: `waits`, where the host waited for it."""
+    """What happened on it: `waits`, where the host waited for it, and `kernels`, Triton's, that were launched."""
 
     @property
     def waits(self) -> list[str]:
         return _waits
 
+    @property
+    def kernels(self) -> list[str]:
+        return _kernels
+
     def forget(self) -> None:
         _waits.clear()
+        _kernels.clear()
 
 
 @contextlib.contextmanager
@@ -195,6 +201,7 @@ def pretended_gpu() -> Iterator[Pretence]:
             strays = [tuple(tensor.shape) for tensor in tensors if not isinstance(tensor, OnGPU)]
             if strays:
                 raise MixedDevicesError(f"{executor.fn.__name__} was given tensors on the CPU: {strays}")
+        _kernels.append(executor.fn.__name__)
         return launch(executor, *map(_inner, args), **{name: _inner(value) for name, value in kwargs.items()})
 
     with pytest.MonkeyPatch.context() as patch:
@@ -204,6 +211,6 @@ def pretended_gpu() -> Iterator[Pretence]:
         properties = type("Properties", (), {"multi_processor_count": 2})
         patch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
         patch.setattr("hf_ngpulm.search.networks.graphs._cuda_graph", lambda work: work)
-        _waits.clear()
+        Pretence().forget()
         with _Device():
             yield Pretence()
