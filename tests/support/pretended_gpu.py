@@ -161,7 +161,7 @@ def _moved(tensor: Any, *rest: Any, device: Any = None, **kwargs: Any) -> Any:
             device = value
         elif isinstance(value, torch.Tensor):
             device, others = value.device, [value.dtype]
-        elif value is not None:
+        elif value is not None and not isinstance(value, bool):  # whether to wait, to copy: neither matters
             others.append(value)
     was = isinstance(tensor, OnGPU)
     goes = was if device is None else _is_gpu(device)
