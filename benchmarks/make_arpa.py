@@ -7,6 +7,7 @@ with absolute discounting: probabilities sum to one, and prefixes and suffixes o
 """
 
 import argparse
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,7 @@ def ngram_ids(tokens: np.ndarray, places: np.ndarray, vocab_size: int, order: in
     return ids
 
 
+@functools.lru_cache(maxsize=1)
 def text_with(ngrams: int, vocab_size: int, order: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Random text, cut off where it has as many different n-grams as asked for (or up to `order - 1` fewer)."""
     num_tokens = 2 * ngrams // order + 1000

@@ -52,8 +52,8 @@ def by_turns(calls: dict[Any, Callable[[], float]], repeats: int) -> dict[Any, f
     return {what: statistics.median(seconds) for what, seconds in found.items()}
 
 
-def graph_seconds(calls: list[Callable[[], Any]], replays: int = 15) -> float:
-    """Median GPU time of a call in a CUDA graph that holds `GRAPH_CALLS` of them, going round the given ones."""
+def graph_seconds(calls: list[Callable[[], Any]], replays: int = 15, count: int = GRAPH_CALLS) -> float:
+    """Median GPU time of a call in a CUDA graph that holds so many of them, going round the given ones."""
     if GPU == "cpu":
         return _once(calls[0])
     stream = torch.cuda.Stream()
@@ -63,7 +63,7 @@ def graph_seconds(calls: list[Callable[[], Any]], replays: int = 15) -> float:
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
-        kept = [calls[i % len(calls)]() for i in range(GRAPH_CALLS)]
+        kept = [calls[i % len(calls)]() for i in range(count)]
     times = []
     for _ in range(replays + 3):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -71,7 +71,7 @@ def graph_seconds(calls: list[Callable[[], Any]], replays: int = 15) -> float:
         graph.replay()
         end.record()
         end.synchronize()
-        times.append(begin.elapsed_time(end) / 1e3 / GRAPH_CALLS)
+        times.append(begin.elapsed_time(end) / 1e3 / count)
     del kept
     return sorted(times[3:])[replays // 2]
 

@@ -111,13 +111,9 @@ def _launch_rows(
         )  # fmt: skip
 
 
-def tile_size(rows: int, vocab_size: int, processors: int, resident: int = PROGRAMS_PER_PROCESSOR) -> int:
-    """Return tokens a program: few enough that the programs fill the GPU, many enough that they do it in one wave.
-
-    Args:
-        resident: programs that a processor runs at a time.
-    """
-    wanted = rows * vocab_size // (processors * resident)
+def tile_size(rows: int, vocab_size: int, processors: int) -> int:
+    """Return tokens a program: few enough that the programs fill the GPU, many enough that they do it in one wave."""
+    wanted = rows * vocab_size // (processors * PROGRAMS_PER_PROCESSOR)
     return min(max(triton.next_power_of_2(max(wanted, 1)), SMALLEST_TILE), LARGEST_TILE)
 
 

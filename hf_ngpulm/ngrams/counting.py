@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..engines.devices import numbered
 from .steps import Packing, Run, TrieOrder, steps_for
 
 MAX_ORDER = 12
@@ -90,7 +91,7 @@ class NGramCounter:
         if vocab_size < 1:
             raise ValueError(f"vocab_size must be at least 1, got {vocab_size}")
         self.packing = Packing(vocab_size, order)
-        self.device = torch.device(device)
+        self.device = numbered(device)  # threads have a current GPU of their own
         self.steps = steps_for(self.device, engine)
         self.num_sentences = self.num_tokens = self.num_unknown = 0
         self.first_seen = np.full(vocab_size + 3, NEVER, dtype=np.int64)

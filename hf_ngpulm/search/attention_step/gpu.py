@@ -33,6 +33,7 @@ PARTS = 6  # numbers that are kept of each tile
 _PARTS = tl.constexpr(PARTS)
 _BROKEN = tl.constexpr(-2)  # in place of a state outside the automaton, whose row scores NaN
 MOST_TILES = 1024
+FEWEST_TILES = 64  # that there is room for: one kernel for batches of most sizes
 
 
 def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, shared: bool) -> None:
@@ -75,7 +76,7 @@ def _fuse(scores: Tensor, input_ids: Tensor, starts: Tensor, rows: Rows, roles: 
         )  # fmt: skip
         _share_kernel[(batch_size, tiles)](
             scores, fused, roles.roles, rows.weights, states, rows.starts, sums, roles.log_guess, classes, tile, tiles,
-            SHARED=shared, TILES=triton.next_power_of_2(tiles), BLOCK=BLOCK, num_warps=4,
+            SHARED=shared, TILES=max(triton.next_power_of_2(tiles), FEWEST_TILES), BLOCK=BLOCK, num_warps=4,
         )  # fmt: skip
 
 

@@ -1,0 +1,167 @@
+"""Nothing mixes tensors of a GPU with those of the CPU, or asks a CPU's engine for what is on a GPU.
+
+What is found is what the CPU finds. (Times, types of numbers and capturing of graphs need a real one: tests/gpu.)
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("for where there is no GPU, in Triton's interpreter", allow_module_level=True)
+
+from pretended_gpu import MixedDevicesError, OnGPU, pretended_gpu
+from toys import Toy
+from transformers import AutoTokenizer
+
+from hf_ngpulm import CTCDecoder, GraphDecoder, LogLinear, NGramLM, NGramLogitsProcessor, StreamingDecoder, TransducerDecoder
+from hf_ngpulm.common.bundled import bundled
+
+BLANK = 256
+CONTEXTS = [["call anna", "new york"], None, {"weather": 2.0}]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
+
+
+@pytest.fixture(scope="module")
+def lms():
+    generator = torch.Generator().manual_seed(0)
+    texts = torch.randint(0, 256, (2, 40, 9), generator=generator).tolist()
+    return [NGramLM.train(text, vocab_size=256, order=3) for text in texts]
+
+
+def there(thing):
+    return copy.deepcopy(thing).to("cuda")
+
+
+def frames_of(rows, length, size):
+    generator = torch.Generator().manual_seed(0)
+    frames = 2 * torch.randn(rows, length, size, generator=generator)
+    if size == BLANK + 1:
+        frames[..., BLANK] += 4 * torch.rand(frames.shape[:2], generator=generator)
+    return frames
+
+
+def same(found, expected):
+    for ours, theirs in zip(found, expected, strict=True):
+        assert [each.token_ids for each in ours] == [each.token_ids for each in theirs]
+        assert [each.score for each in ours] == pytest.approx([each.score for each in theirs], abs=2e-2)
+
+
+def check(here, beyond, size, contexts, length=5):
+    """A decoder's batch, and streams of its rows whose contexts change, on the CPU and beyond."""
+    frames = frames_of(3, length, size)
+
+    def decoded(decoder, frames):
+        call = decoder.decode if isinstance(decoder, TransducerDecoder) else decoder
+        yield call(frames, torch.tensor([length, 2, length], device=frames.device), contexts)
+        if isinstance(decoder, GraphDecoder):
+            return
+        streams = StreamingDecoder(decoder, max_streams=3, device=frames.device.type)
+        sids = [streams.open(phrases=context) for context in contexts or [None] * 3]
+        streams.step({sid: frames[row, :2] for row, sid in enumerate(sids)})
+        if contexts is not None:
+            streams.set_contexts({sids[1]: contexts[0], sids[2]: None})
+        streams.step({sid: frames[row, 2:] for row, sid in enumerate(sids)})
+        yield [streams.close(sid) for sid in sids]
+
+    expected = list(decoded(here, frames))
+    with pretended_gpu():
+        found = list(decoded(beyond(), frames.to("cuda")))
+    for ours, theirs in zip(found, expected, strict=True):
+        same(ours, theirs)
+
+
+@pytest.mark.parametrize("contexts", [None, CONTEXTS], ids=["alone", "contexts"])
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_ctc(tokenizer, lms, num_beams, contexts):
+    here = CTCDecoder(tokenizer, lms[0], 0.5, num_beams=num_beams)
+    check(here, lambda: CTCDecoder(tokenizer, there(lms[0]), 0.5, num_beams=num_beams), 257, contexts)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_language_models_of_rows_and_several_of_one(tokenizer, lms, num_beams):
+    """Some of them on the CPU: they are copied."""
+    for given in (lambda a, b: [a, None, b], lambda a, b: LogLinear([a, b], [1.0, 0.5])):
+        here = CTCDecoder(tokenizer, given(*lms), torch.tensor([0.5, 0.3, 0.2]), num_beams=num_beams)
+        frames = frames_of(3, 4, 257)
+        expected = here(frames)
+        with pretended_gpu():
+            lm = given(there(lms[0]), lms[1])
+            beyond = CTCDecoder(tokenizer, lm, torch.tensor([0.5, 0.3, 0.2]), num_beams=num_beams)
+            same(beyond(frames.to("cuda")), expected)
+
+
+def test_graphs(tokenizer, lms):
+    here = GraphDecoder(tokenizer, lms[0], 0.5, max_active=4)
+    check(here, lambda: GraphDecoder(tokenizer, there(lms[0]), 0.5, max_active=4), 257, CONTEXTS, 3)
+
+
+TDT, ALSD, AES = (0, 1, 2), {"strategy": "alsd", "num_beams": 2}, {"strategy": "aes", "num_beams": 2}
+SLOWER = [(TDT, {}), (None, ALSD), (TDT, ALSD), (None, AES)]
+
+
+@pytest.mark.parametrize(
+    ("durations", "options"), [(None, {}), *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOWER)], ids=str
+)
+def test_transducers(tokenizer, lms, durations, options):
+    model = Toy(257, BLANK, durations, seed=4, size=6)
+    here = TransducerDecoder(model, tokenizer, lms[0], 0.5, **options)
+
+    def beyond():
+        return TransducerDecoder(copy.deepcopy(model).to("cuda"), tokenizer, there(lms[0]), 0.5, **options)
+
+    check(here, beyond, 6, CONTEXTS, 3)
+
+
+class Bare:
+    """What a processor asks a model for."""
+
+    class config:
+        model_type, is_encoder_decoder, eos_token_id, decoder_start_token_id = "speech_to_text", True, 258, 257
+
+    generation_config = None
+
+    def modules(self):
+        return []
+
+
+@pytest.mark.parametrize("phrases", [None, CONTEXTS], ids=["alone", "contexts"])
+def test_a_logits_processor(tokenizer, lms, phrases):
+    scores = torch.randn(3, 260, generator=torch.Generator().manual_seed(0))
+    ids = torch.tensor([[257, *([5, 6] * 5)]]).repeat(3, 1)
+    ids[1, 3:] = 9
+    expected = NGramLogitsProcessor(lms[0], 0.3, model=Bare(), phrases=phrases, tokenizer=tokenizer)(ids, scores.clone())
+    with pretended_gpu() as gpu:
+        processor = NGramLogitsProcessor(there(lms[0]), 0.3, model=Bare(), phrases=phrases, tokenizer=tokenizer)
+        device_ids = ids.to("cuda")
+        processor(device_ids, scores.to("cuda"))
+        gpu.forget()
+        found = processor(device_ids, scores.to("cuda"))
+        assert not gpu.waits, gpu.waits
+        assert gpu.kernels.count("_add_kernel") == (1 if phrases is None else 2)
+        torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_would_break_is_noticed():
+    with pretended_gpu() as gpu:
+        tensor = torch.ones(3, device="cuda")
+        assert isinstance(tensor, OnGPU) and tensor.device == torch.device("cuda:0")
+        with pytest.raises(MixedDevicesError):
+            tensor + torch.ones(3)
+        with pytest.raises(MixedDevicesError):
+            torch.ones(3)[tensor.long()]
+        with pytest.raises(TypeError):
+            tensor.numpy()
+        assert not gpu.waits
+        assert float(tensor.sum()) == 3 and len(gpu.waits) == 1
+        tensor.add_(1)
+        assert tensor.cpu().tolist() == [2.0, 2.0, 2.0]
