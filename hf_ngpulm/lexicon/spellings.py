@@ -108,10 +108,11 @@ def make_lexicon(
             f"{tokenizer_name(tokenizer)!r} has a delimiter between words, which are spelled in one way"
         )
     change: Callable[[str], str] = {"lower": str.lower, "upper": str.upper}.get(case, str)
-    entries, unknown = _entries(source, words, list(map(change, words)))
-    by_tokenizer = [(n, text) for n, ways in entries.items() for text in ways if isinstance(text, str)]
+    written = list(map(change, words))
+    ways, unknown = (list(enumerate(written)), ()) if source is None else _ways(source, words, written)
+    by_tokenizer = [way for way in ways if isinstance(way[1], str)]
     pairs: list[tuple[int, tuple[int, ...]]] = []
-    for n, spelling in ((n, way) for n, ways in entries.items() for way in ways if not isinstance(way, str)):
+    for n, spelling in (way for way in ways if not isinstance(way[1], str)):
         try:
             pairs.append((n, bounded(_ids(spelling, speller), boundaries)))
         except BadSpelling as problem:
@@ -133,37 +134,30 @@ def make_lexicon(
     return Lexicon(boundaries, numbers, offsets, tokens, unspelled, unknown)
 
 
-def _entries(source: LexiconSource, words: Sequence[str], written: list[str]) -> tuple[dict[int, list[Any]], tuple[str, ...]]:
-    """Return the spellings of the words that there are, by number, as a lexicon has them or text for the tokenizer; and words
-    of the lexicon that the LM doesn't know."""
-    if source is None:
-        return {n: [text] for n, text in enumerate(written)}, ()
+def _ways(source: LexiconSource, words: Sequence[str], written: Sequence[str]) -> tuple[list[tuple[int, Any]], tuple[str, ...]]:
+    """Return the spellings that a lexicon has, as it has them or as text for the tokenizer, each with the number of its word;
+    and words of the lexicon that the LM doesn't know."""
     if isinstance(source, str | os.PathLike):
         source = read_lexicon_file(source)
-    given: Mapping[str, Any] = source if isinstance(source, Mapping) else dict.fromkeys(source, ())
+    given: Mapping[str, Any] = source if isinstance(source, Mapping) else dict.fromkeys(() if source is None else source, ())
     if not given:
         raise NGramFormatError("the lexicon is empty: it should have a word at least; lexicon=None spells all of the LM's")
-    entries: dict[int, list[Any]] = {}
+    ways: list[tuple[int, Any]] = []
     known: set[str] = set()
     for n, names in enumerate(zip(words, written)):
         name = next((name for name in names if name in given), None)
-        if name is not None:
-            known.update(names)
-            entries[n] = _ways(given[name], written[n])
-    if not entries:
-        raise NGramFormatError(
-            f"no word of the lexicon (such as {_shown(list(given))}) is among the LM's (such as {_shown(words)})"
-        )
-    return entries, tuple(word for word in given if word not in known)
-
-
-def _ways(entry: Any, text: str) -> list[Any]:
-    """Return the spellings of an entry: one, or a list of several; of an empty one that of its text."""
-    if isinstance(entry, str):
-        return [entry]
-    if entry is None or not len(entry):
-        return [text]
-    return [entry] if isinstance(entry[0], int | np.integer) else list(entry)
+        if name is None:
+            continue
+        known.update(names)
+        entry = given[name]
+        if not isinstance(entry, str) and (entry is None or not len(entry)):
+            entry = written[n]
+        one = isinstance(entry, str) or isinstance(entry[0], int | np.integer)
+        ways += [(n, entry)] if one else [(n, way) for way in entry]
+    if not known:
+        shown = _shown(list(given)), _shown(words)
+        raise NGramFormatError(f"no word of the lexicon (such as {shown[0]}) is among the LM's (such as {shown[1]})")
+    return ways, tuple(word for word in given if word not in known)
 
 
 def boundaries_of(speller: Speller) -> Boundaries:
