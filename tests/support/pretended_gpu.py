@@ -210,7 +210,7 @@ def pretended_gpu() -> Iterator[Pretence]:
         patch.setattr(torch.cuda, "is_available", lambda: True)
         properties = type("Properties", (), {"multi_processor_count": 2})
         patch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-        patch.setattr("hf_ngpulm.search.networks.graphs._cuda_graph", lambda work: work)
+        patch.setattr("hf_ngpulm.search.networks.graphs._cuda_graph", lambda device, work: work)
         Pretence().forget()
         with _Device():
             yield Pretence()

@@ -103,10 +103,11 @@ def peaks_of(logits: Tensor, lengths: Tensor, blank: int, tiles: dict[str, int])
     normalisers = torch.empty((batch_size, frames), device=logits.device)
     frame_peaks = torch.empty_like(normalisers)
     block_peaks = torch.empty((batch_size, frames, triton.cdiv(classes, tiles["BLOCK"])), device=logits.device)
-    _peaks_kernel[(batch_size * frames,)](
-        logits, *logits.stride(), lengths, normalisers, frame_peaks, block_peaks, frames, classes, blank,
-        ROWS=tiles["PLACES"], BLOCK=tiles["BLOCK"], num_warps=tiles["num_warps"],
-    )  # fmt: skip
+    with current(logits.device):
+        _peaks_kernel[(batch_size * frames,)](
+            logits, *logits.stride(), lengths, normalisers, frame_peaks, block_peaks, frames, classes, blank,
+            ROWS=tiles["PLACES"], BLOCK=tiles["BLOCK"], num_warps=tiles["num_warps"],
+        )  # fmt: skip
     return normalisers, frame_peaks, block_peaks
 
 

@@ -1,8 +1,8 @@
 """How much of the time of `hf-ngpulm evaluate` is neither the model's nor the decoder's: loading, resampling, scoring, files.
 
-    python benchmarks/evaluate.py                                        # many copies of the bundled clips
-    python benchmarks/evaluate.py --model MODEL --manifest clips.jsonl --copies 1
-    python benchmarks/evaluate.py --rate 44100                           # clips that have to be resampled
+    python benchmarks/evaluate_speed.py                                  # many copies of the bundled clips
+    python benchmarks/evaluate_speed.py --model MODEL --manifest clips.jsonl --copies 1
+    python benchmarks/evaluate_speed.py --rate 44100                     # clips that have to be resampled
 
 Three figures, of turns of the same recordings (medians). "outside" is the share of the wall time, from the first header to the
 last score, in which neither model nor decoder ran. As the thread that loads may slow the model down where there is no core for
