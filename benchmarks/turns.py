@@ -204,11 +204,13 @@ def contexts() -> Call:
 
 
 def queries(vocab_size: int, query: str, batch_size: int) -> Call:
-    import lm_queries
+    import make_arpa
+    import numpy as np
     import torch
 
     lm = built(vocab_size)
-    states = lm_queries.states_of(lm, batch_size, 0)
+    said, _ = make_arpa.random_text(vocab_size, batch_size * 100, np.random.default_rng(1))
+    states = lm.states_after(torch.from_numpy(said[said < vocab_size][: batch_size * 20].reshape(batch_size, 20)))
     tokens = torch.randint(0, vocab_size, (batch_size,))
     times = max(1, 20_000 // (batch_size * 20))
     if query == "step":

@@ -119,6 +119,10 @@ class Struct(ctypes.Structure):
         for name, value in values.items():
             setattr(self, name, _address(value, elements[name], self.name, name) if name in elements else value)
 
+    def forget(self) -> None:
+        """Keep nothing alive: for a struct that is used only while somebody else does."""
+        self._alive = {}
+
     def put(self, name: str, value: Any) -> None:
         """Set a member that is a pointer."""
         self._alive[name] = value

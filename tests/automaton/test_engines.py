@@ -1,5 +1,8 @@
 """The reference against the definition, and the engines against the reference."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -20,6 +23,7 @@ from automata import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hf_ngpulm import NGramLM
 from hf_ngpulm.engines import threads
 
 QUERIES = {
@@ -257,3 +261,15 @@ def test_the_default_device_does_not_matter(engine):
         ]
     assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
     assert all(result.device.type == "cpu" for result in results)
+
+
+def test_queries_leave_models_that_can_be_copied_and_pickled():
+    """What queries keep with the tensors stays behind, and is made anew for other tensors."""
+    lm = NGramLM.train([[0, 1, 2, 1]] * 3, vocab_size=3, order=2)
+    states = lm.initial_states(2)
+    expected = lm.scores(states)
+    for other in (copy.deepcopy(lm), pickle.loads(pickle.dumps(lm))):
+        assert torch.equal(other.scores(states), expected)
+    lm.tensors.arc_weights.sub_(1.0)  # in place
+    assert not torch.equal(lm.scores(states), expected)
+    assert torch.equal(other.scores(states), expected)

@@ -47,7 +47,7 @@ def _fuse(scores: Tensor, input_ids: Tensor | None, states: Tensor, rows: Rows, 
         context_length=rows.context_length,
     )  # fmt: skip
     length = 0 if input_ids is None else input_ids.shape[1]
-    arguments = (Automaton.of(rows.tensors, rows.vocab_size), _Roles.of(roles), of_rows, input_ids, length, shared, scores)
+    arguments = (Automaton.lent(rows.tensors, rows.vocab_size), _Roles.of(roles), of_rows, input_ids, length, shared, scores)
     on_rows(_fuse_rows, arguments, scores.shape[0], scores.shape[1], _refusal(states))
 
 
@@ -55,7 +55,7 @@ def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles) -> Tensor:
     before = int32(states)
     found = torch.empty_like(before)
     arguments = (
-        Automaton.of(rows.tensors, rows.vocab_size), _Roles.of(roles), before, tokens.to(torch.int64).contiguous(),
+        Automaton.lent(rows.tensors, rows.vocab_size), _Roles.of(roles), before, tokens.to(torch.int64).contiguous(),
         int32(rows.starts), found,
     )  # fmt: skip
     on_rows(_follow_rows, arguments, len(states), 64, _refusal(before))
