@@ -255,8 +255,7 @@ class GreedySlots(TransducerSlots):
         if self.looping is None:
             assert self.networks is not None
             confidence, tensors = self.decoder.options.confidence, self.models.tensors
-            found = loop(self.networks, self.waiting, tensors, self.rules, rows, confidence, carried=self.carried)
-            return [torch.cat(parts).numpy() for parts in zip(*found)]
+            return loop(self.networks, self.waiting, tensors, self.rules, rows, confidence, carried=self.carried)
         self.looping.forget()
         self.looping.run()
         return [part.cpu().numpy() for part in self.looping.flat_steps()]

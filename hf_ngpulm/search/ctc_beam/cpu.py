@@ -128,7 +128,7 @@ def ctc_beam(
     )  # fmt: skip
 
     def search(automaton: AutomatonTensors, stops: _BeamStops | None) -> None:
-        given = (Automaton.of(automaton, vocab_size), *arguments, stops)
+        given = (Automaton.lent(automaton, vocab_size), *arguments, stops)
         on_rows(_search, given, batch_size, _elements_per_row(frames, classes, num_beams), REFUSAL)
 
     if lazy is None:

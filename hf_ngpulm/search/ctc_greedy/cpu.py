@@ -43,7 +43,7 @@ def ctc_greedy(
     )
     if frames and classes:
         arguments = (
-            Automaton.of(automaton, vocab_size), Frames.of(logits, lengths, blank), weights.contiguous(),
+            Automaton.lent(automaton, vocab_size), Frames.of(logits, lengths, blank), weights.contiguous(),
             stay_costs.contiguous(), states.shape[1], RULES.index(rule), frames, _GreedyLabels(**found._asdict()),
         )  # fmt: skip
         on_rows(

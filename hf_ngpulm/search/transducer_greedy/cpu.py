@@ -7,7 +7,9 @@ Nothing that is made of the model's weights outlives a call, since they may chan
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -50,11 +52,21 @@ class Carried:
         states: float32 `[P, R, H]`: hidden states of all layers and then cells, or embeddings of the tokens before the last.
         predictions: float32 `[R, D]`.
         laid_out: the weights, as they were when a row began last.
+        slots: of the states and predictions, for the core.
+        structs: of what the search was told last, which is the same from step to step of streams.
     """
 
     def __init__(self, begun: Tensor, states: Tensor, predictions: Tensor) -> None:
         self.begun, self.states, self.predictions = begun, states, predictions
+        self.slots = Slots.of(states, predictions)
         self.laid_out: Networks | None = None
+        self.structs: tuple[Rules, Rows, str | None, tuple[Any, ...]] | None = None
+
+    def structs_of(self, rules: Rules, rows: Rows, confidence: str | None) -> tuple[Any, ...]:
+        known = self.structs
+        if known is None or known[0] is not rules or known[1] is not rows or known[2] != confidence:
+            known = self.structs = rules, rows, confidence, _structs(rules, rows, confidence)
+        return known[3]
 
     @classmethod
     def room(cls, networks: TransducerNetworks, rows: int) -> Carried:
@@ -79,14 +91,16 @@ def loop(
     confidence: str | None,
     window: int | None = None,
     carried: Carried | None = None,
-) -> list[tuple[Tensor, ...]]:
+) -> list[np.ndarray]:
     """Take the rows to their ends; the result is all steps: row, class, duration and confidence, in order within each row.
 
     With something `carried` they can go on from there.
     """
-    counts, *tables = tables_of_steps(networks, frames, automaton, rules, rows, confidence, window, carried)
-    taken = torch.arange(tables[0].shape[1], device=CPU) < counts[:, None]
-    return [(taken.nonzero()[:, 0], *(table[taken] for table in tables))]
+    counts, *tables = (
+        table.numpy() for table in tables_of_steps(networks, frames, automaton, rules, rows, confidence, window, carried)
+    )
+    taken = np.arange(tables[0].shape[1]) < counts[:, None]
+    return [taken.nonzero()[0], *(table[taken] for table in tables)]
 
 
 def tables_of_steps(
@@ -106,8 +120,8 @@ def tables_of_steps(
         carried.laid_out = Networks.of(networks)
     window = window or max(WINDOW, LINES // max(count, 1))
     frames = frames.contiguous()
-    structs = _structs(automaton, rules, rows, confidence)
-    of_networks = (carried.laid_out, Slots.of(carried.states, carried.predictions), carried.begun, frames, longest, window)
+    structs = (Automaton.lent(automaton, rules.vocab_size), *carried.structs_of(rules, rows, confidence))
+    of_networks = (carried.laid_out, carried.slots, carried.begun, frames, longest, window)
     steps = _Steps(count, longest + longest // 2 + window)  # a token for every second frame is much
     while True:
         arguments = (*structs, steps.native(), *of_networks)
@@ -127,7 +141,8 @@ def tables_by_turns(
     window: int,
 ) -> tuple[Tensor, ...]:
     """Return the same, by networks of any kind: these run on the rows that go on, the core takes the steps between."""
-    structs, steps = _structs(automaton, rules, rows, confidence), _Steps(len(frames), frames.shape[1] + window)
+    structs = (Automaton.of(automaton, rules.vocab_size), *_structs(rules, rows, confidence))
+    steps = _Steps(len(frames), frames.shape[1] + window)
     places = torch.arange(window, device=CPU)
     prediction, state = model.start(len(frames), frames)
     internal = model.internal_lm(prediction).contiguous() if rules.ilm_weight else None
@@ -175,13 +190,10 @@ class _Steps:
         return self.counts, tokens, moves, sums
 
 
-def _structs(
-    automaton: AutomatonTensors, rules: Rules, rows: Rows, confidence: str | None
-) -> tuple[Automaton, Classes, GreedyRules, GreedyRows]:
+def _structs(rules: Rules, rows: Rows, confidence: str | None) -> tuple[Classes, GreedyRules, GreedyRows]:
     of_rows = rows._asdict()
     del of_rows["numbers"]
     return (
-        Automaton.of(automaton, rules.vocab_size),
         Classes.of(rules.classes, rules.blank, rules.durations, confidence),
         GreedyRules(vocab_size=rules.vocab_size, max_symbols=rules.max_symbols, ilm_weight=rules.ilm_weight),
         GreedyRows(**of_rows, num_automata=rows.lm_states.shape[1]),
