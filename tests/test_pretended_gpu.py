@@ -81,13 +81,13 @@ def check(here, beyond, size, contexts, length=5):
 
 
 @pytest.mark.parametrize("contexts", [None, CONTEXTS], ids=["alone", "contexts"])
-@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("num_beams", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_ctc(tokenizer, lms, num_beams, contexts):
     here = CTCDecoder(tokenizer, lms[0], 0.5, num_beams=num_beams)
     check(here, lambda: CTCDecoder(tokenizer, there(lms[0]), 0.5, num_beams=num_beams), 257, contexts)
 
 
-@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("num_beams", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_language_models_of_rows_and_several_of_one(tokenizer, lms, num_beams):
     """Some of them on the CPU: they are copied."""
     for given in (lambda a, b: [a, None, b], lambda a, b: LogLinear([a, b], [1.0, 0.5])):
@@ -106,12 +106,10 @@ def test_graphs(tokenizer, lms):
 
 
 TDT, ALSD, AES = (0, 1, 2), {"strategy": "alsd", "num_beams": 2}, {"strategy": "aes", "num_beams": 2}
-SLOWER = [(TDT, {}), (None, ALSD), (TDT, ALSD), (None, AES)]
+SLOWER = [(None, {}), (TDT, {}), (None, ALSD), (TDT, ALSD), (None, AES)]
 
 
-@pytest.mark.parametrize(
-    ("durations", "options"), [(None, {}), *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOWER)], ids=str
-)
+@pytest.mark.parametrize(("durations", "options"), [pytest.param(*each, marks=pytest.mark.slow) for each in SLOWER], ids=str)
 def test_transducers(tokenizer, lms, durations, options):
     model = Toy(257, BLANK, durations, seed=4, size=6)
     here = TransducerDecoder(model, tokenizer, lms[0], 0.5, **options)

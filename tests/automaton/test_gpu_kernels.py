@@ -107,7 +107,7 @@ def test_contexts_of_any_size_are_searched(count):
         assert torch.equal(found.cpu(), want)
 
 
-@pytest.mark.parametrize("dense_root", [True, False])
+@pytest.mark.parametrize("dense_root", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_chains_of_any_length_are_walked(dense_root):
     """Of long chains not all contexts are kept at once."""
     depth, vocab_size = 40, 50

@@ -35,6 +35,7 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="reads /proc")
 def test_what_takes_too_long_is_killed_with_all_that_it_started(capsys):
     outcome = gpu.run_part(gpu.Part("slow", ["-c", GRANDCHILD], 60), 5)

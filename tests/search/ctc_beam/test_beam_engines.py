@@ -204,7 +204,7 @@ def test_cpu_equals_the_reference(problem):
 
 
 @given(problems(longest=6, most_classes=12, most_rows=2), st.booleans())
-@settings(RELAXED, max_examples=40)
+@settings(RELAXED, max_examples=20)
 def test_gpu_equals_the_reference(problem, in_small_blocks):
     gpu = pytest.importorskip("hf_ngpulm.search.ctc_beam.gpu")
     assume_no_ties(problem)
@@ -267,8 +267,16 @@ def some_problem(num_beams, vocab_size=4, classes=6, frames=6, batch_size=3, bla
     )
 
 
-@pytest.mark.parametrize("num_beams", [3, 8, 17])
-@pytest.mark.parametrize("engine", ["cpu", "gpu"])
+@pytest.mark.parametrize(
+    ("engine", "num_beams"),
+    [
+        ("cpu", 3),
+        ("cpu", 8),
+        ("cpu", 17),
+        ("gpu", 3),
+        *(pytest.param("gpu", beams, marks=pytest.mark.slow) for beams in (8, 17)),
+    ],
+)
 def test_longer_rows(engine, num_beams, monkeypatch):
     """Many frames with tokens, in which states come back, and an automaton with long and short contexts."""
     rng = np.random.default_rng(num_beams)
@@ -291,7 +299,7 @@ def test_longer_rows(engine, num_beams, monkeypatch):
     assert_same(search(problem, engine), search(problem, "reference"))
 
 
-@pytest.mark.parametrize("engine", ["cpu", "gpu"])
+@pytest.mark.parametrize("engine", ["cpu", pytest.param("gpu", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("vocab_size", "classes", "blank"), [(2500, 2600, 2599), (2700, 2600, 0), (2048, 2049, 1024)])
 def test_more_classes_than_a_block(engine, vocab_size, classes, blank):
     problem = some_problem(6, vocab_size, classes, batch_size=2, blank=blank)

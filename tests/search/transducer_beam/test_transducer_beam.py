@@ -168,7 +168,7 @@ def test_kernels_equal_the_definition(strategy, short_blocks, data):
 
 
 @needs_interpreter
-@pytest.mark.parametrize("late", [True, False])
+@pytest.mark.parametrize("late", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("strategy", "durations"), [("alsd", None), ("alsd", (0, 1, 2, 3, 4)), ("aes", None)])
 def test_kernels_equal_the_core(strategy, durations, late, short_blocks):
     """With several automata a row, more classes than a program looks at in one go, and more beams than a power of two."""

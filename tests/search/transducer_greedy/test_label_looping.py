@@ -43,7 +43,7 @@ def test_batches_equal_the_plain_loop(problem, window, engine, ilm_weight):
 
 @needs_interpreter
 @given(problems(), st.sampled_from([1, 2, 4, 7]), st.sampled_from([0.0, 0.5, -0.25]))
-@settings(RELAXED, max_examples=15)
+@settings(RELAXED, max_examples=8)
 def test_kernels_equal_the_plain_loop(problem, window, ilm_weight):
     assert_equal_to_the_plain_loop(problem, window, "gpu", ilm_weight)
 
@@ -94,7 +94,7 @@ def test_buffers_serve_batches_of_other_sizes(model, confidence, ilm_weight):
 
 
 @needs_interpreter
-@pytest.mark.parametrize("measure", [None, *MEASURES])
+@pytest.mark.parametrize("measure", [None, *(pytest.param(measure, marks=pytest.mark.slow) for measure in MEASURES)])
 def test_kernels_equal_the_core(measure):
     """In batches of several sizes, with two automata a row, more classes than a program looks at in one go, and half precision
     on the way."""
