@@ -43,7 +43,7 @@ class Automaton(Struct):
         known = tensors.arc_weights.__dict__.get(_LENT)
         if known is None:
             known = tensors.arc_weights.__dict__.setdefault(_LENT, _Lent())
-        key = (vocab_size, len(tensors.arc_offsets), *(tensor.data_ptr() for tensor in tensors))
+        key = (vocab_size, tensors.arc_offsets.shape[0], *[tensor.data_ptr() for tensor in tensors])
         if key not in known:
             known.clear() if len(known) > 3 else None  # arrays have moved
             known[key] = cls.of(tensors, vocab_size)

@@ -5,6 +5,7 @@ An operator is given the name of an engine last, see `hf_ngpulm.engines.choice`.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +29,12 @@ def define_operator(schema: str, run: Callable[..., Any], fake: Callable[..., An
 
 def load_engine(package: str, name: str, device: torch.device) -> Any:
     """Return the module of an engine (its name may be "auto") among those of an operation."""
-    return importlib.import_module(f"{package}.{engine_name(name, device)}")
+    return _module(package, engine_name(name, device))
+
+
+@functools.cache  # looking among the modules takes as long as making a tensor
+def _module(package: str, engine: str) -> Any:
+    return importlib.import_module(f"{package}.{engine}")
 
 
 def _define_query(name: str, arguments: str, results: str, fake: Callable[..., Any]) -> None:

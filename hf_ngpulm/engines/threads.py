@@ -31,7 +31,8 @@ _body = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 def in_threads(run: _Run[_Found], rows: int, elements_per_row: int) -> list[_Found]:
     """Call `run(first, last)` on runs of rows, on as many threads as torch would use and the work is worth."""
-    threads = min(torch.get_num_threads(), rows, max(1, rows * elements_per_row // ELEMENTS_PER_THREAD))
+    worth = rows * elements_per_row // ELEMENTS_PER_THREAD
+    threads = min(torch.get_num_threads(), rows, worth) if worth > 1 else 1
     if threads <= 1:
         return [run(0, rows)]
     bounds = np.linspace(0, rows, threads + 1).astype(np.int64)
