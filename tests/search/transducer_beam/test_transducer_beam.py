@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
 
 import pytest
 import torch
 from automata import automata, seeds
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from interpreted import needs_interpreter
+from interpreted import has_triton, needs_interpreter
 from letters import Letters
 from toys import Scripted, Toy, script, toys
 
@@ -30,7 +29,7 @@ EVERY = [*ENGINES, pytest.param("gpu", marks=needs_interpreter)]
 @pytest.fixture
 def short_blocks(monkeypatch):
     """Fewer steps between two looks whether anything is left to do: the interpreter takes long for each."""
-    if find_spec("triton"):
+    if has_triton():
         from hf_ngpulm.search.transducer_beam import gpu
 
         monkeypatch.setattr(tensors, "STEPS", 2)
