@@ -148,12 +148,12 @@ def plain(transcript: str) -> str:
     return " ".join(text.split())
 
 
-def as_whisper_writes(sentence: str) -> list[str]:
-    """Return a sentence in the ways in which Whisper writes it."""
+def as_whisper_writes(sentence: str) -> str:
+    """Return a sentence as Whisper writes it."""
     mark = "?" if sentence.startswith(QUESTIONS) else "."
     for word, digits in NUMBERS.items():
         sentence = sentence.replace(f"{word} ounce", f"{digits}-ounce")
-    return [f" {sentence[0].upper()}{sentence[1:]}{mark}"]
+    return f" {sentence[0].upper()}{sentence[1:]}{mark}"
 
 
 class Recogniser:
@@ -162,7 +162,7 @@ class Recogniser:
     def __init__(self, name: str, orders: Orders, args: argparse.Namespace) -> None:
         self.processor = AutoProcessor.from_pretrained(name)
         self.model = AutoModelForSpeechSeq2Seq.from_pretrained(name, dtype=torch.float32).eval()
-        texts = [text for sentence in orders.sentences for text in as_whisper_writes(sentence)]
+        texts = list(map(as_whisper_writes, orders.sentences))
         self.lm = NGramLM.train(texts, self.processor.tokenizer, order=6)
         self.phrases = sorted({value for values in orders.values.values() for value in values})
         self.batch_size, self.encoded = args.batch_size, []

@@ -44,11 +44,14 @@ class Automaton(Struct):
         if known is None:
             known = tensors.arc_weights.__dict__.setdefault(_LENT, _Lent())
         key = (vocab_size, tensors.arc_offsets.shape[0], *[tensor.data_ptr() for tensor in tensors])
-        if key not in known:
-            known.clear() if len(known) > 3 else None  # arrays have moved
-            known[key] = cls.of(tensors, vocab_size)
-            known[key].forget()
-        return known[key]
+        made = known.get(key)
+        if made is None:
+            made = cls.of(tensors, vocab_size)
+            made.forget()
+            if len(known) > 3:  # arrays have moved
+                known.clear()
+            known[key] = made
+        return made
 
 
 _scores = Function("ngpulm_scores")

@@ -83,3 +83,8 @@ def test_no_tokens_yet():
     ids = torch.zeros((2, 0), dtype=torch.int64)
     for engine in ("reference", "cpu", "gpu"):
         assert ended(engine, ids, torch.ones(2, dtype=torch.bool))[0] == [False, False]
+
+
+def test_an_end_that_is_no_class_is_refused():
+    with pytest.raises(IndexError, match=f"none of {CLASSES} classes"):
+        ended("cpu", batch([[1, 2]]), torch.ones(1, dtype=torch.bool), ends=(CLASSES,))

@@ -13,13 +13,10 @@ may be other tokens: beams would find a way around the rule.
 
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
-
 import torch
 from torch import Tensor
 
-from ....engines.choice import engine_name
+from ....automaton.ops import define_operator, load_engine
 
 LONGEST = 24
 TIMES, SHORTEST = 3, 8
@@ -38,23 +35,18 @@ def end_loops(scores: Tensor, input_ids: Tensor, roles: Tensor, rows: Tensor, en
         rows: bool `[B]`, those whose scores may be changed.
         ends: int64 `[E]`, classes that end a transcript; a row in which none of them is possible stays as it is.
         engine: "auto", "reference", "cpu" or "gpu".
+
+    Raises:
+        IndexError: an end that is no class (on the CPU).
     """
     return torch.ops.hf_ngpulm.end_loops(scores, input_ids, roles, rows, ends, engine)
 
 
-_library = torch.library.Library("hf_ngpulm", "FRAGMENT")
-_library.define("end_loops(Tensor(a!) scores, Tensor input_ids, Tensor roles, Tensor rows, Tensor ends, str engine) -> Tensor")
+def _run(scores: Tensor, input_ids: Tensor, roles: Tensor, rows: Tensor, ends: Tensor, engine: str) -> Tensor:
+    return load_engine(__package__, engine, scores.device).end_loops(scores, input_ids, roles, rows, ends)
 
 
-def _engine(name: str, device: torch.device) -> ModuleType:
-    return importlib.import_module(f"{__package__}.{engine_name(name, device)}")
-
-
-@torch.library.impl(_library, "end_loops", "CompositeExplicitAutograd")
-def _end_loops(scores: Tensor, input_ids: Tensor, roles: Tensor, rows: Tensor, ends: Tensor, engine: str) -> Tensor:
-    return _engine(engine, scores.device).end_loops(scores, input_ids, roles, rows, ends)
-
-
-@torch.library.register_fake("hf_ngpulm::end_loops")
-def _(scores: Tensor, input_ids: Tensor, roles: Tensor, rows: Tensor, ends: Tensor, engine: str) -> Tensor:
-    return torch.empty_like(rows)
+define_operator(
+    "end_loops(Tensor(a!) scores, Tensor input_ids, Tensor roles, Tensor rows, Tensor ends, str engine) -> Tensor", _run,
+    lambda scores, input_ids, roles, rows, *rest: torch.empty_like(rows),
+)  # fmt: skip
