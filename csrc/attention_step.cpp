@@ -27,15 +27,19 @@ struct LogSum {
   float highest, log_sum;
 };
 
-// The highest of some numbers and the log of the sum of their exponentials. Blocks are added in double precision: the error
+// The log of the sum of the exponentials of some numbers, whose highest is known. Blocks are added in double precision: the error
 // stays below 1e-6 for any vocabulary.
-LogSum log_sum_of(const float* numbers, int64_t size) {
+float log_sum_of(const float* numbers, int64_t size, float highest) {
   constexpr int64_t BLOCK = 4096;
-  const float highest = highest_of(numbers, size);
-  if (!(std::fabs(highest) < std::numeric_limits<float>::infinity())) return {highest, highest};
+  if (!(std::fabs(highest) < std::numeric_limits<float>::infinity())) return highest;
   double total = 0.0;
   for (int64_t at = 0; at < size; at += BLOCK) total += sum_of_exp(numbers + at, std::min(BLOCK, size - at), highest);
-  return {highest, float(highest + std::log(total))};
+  return float(highest + std::log(total));
+}
+
+LogSum log_sum_of(const float* numbers, int64_t size) {
+  const float highest = highest_of(numbers, size);
+  return {highest, log_sum_of(numbers, size, highest)};
 }
 
 int8_t role_of(const NgpulmRoles& roles, int64_t token) {
@@ -79,23 +83,30 @@ class Fuser {
     const bool ends_apart = shared && state == rows.starts[row];
     gather(roles.ends, ends_before, x);
     const float end = shared ? log_sum_of(ends_before.data(), roles.num_ends).log_sum : NEG_INF;
-    // No sum is less than its largest part: most rows need no sum to see that they are far from an end.
-    const bool is_sure = end > NEG_INF && end > highest_of(x, roles.classes) - LOG_2 &&
-                         end > log_sum_of(x, roles.classes).log_sum - LOG_2;
-    if (is_sure) kept.assign(x, x + roles.classes);
-
-    // What the LM scores is alone in the row meanwhile.
     gather(roles.unscored, unscored_before, x);
-    fill(roles.unscored, roles.num_unscored, x);
-    if (ends_apart) fill(roles.ends, roles.num_ends, x);
-    const LogSum before = shared ? log_sum_of(x, roles.classes) : LogSum{NEG_INF, NEG_INF};
+    // What the LM scores is alone in the row meanwhile.
+    const auto set_apart = [&] {
+      fill(roles.unscored, roles.num_unscored, x);
+      if (ends_apart) fill(roles.ends, roles.num_ends, x);
+    };
+    set_apart();
+    const float highest = shared ? highest_of(x, roles.classes) : NEG_INF;
+    // No sum is less than its largest part: most rows need no sum to see that they are far from an end.
+    bool is_sure = end > NEG_INF && end > std::max({highest, highest_in(unscored_before), highest_in(ends_before)}) - LOG_2;
+    if (is_sure) {
+      put_back(roles.unscored, unscored_before, 0.f, x);
+      if (ends_apart) put_back(roles.ends, ends_before, 0.f, x);
+      is_sure = end > log_sum_of(x, roles.classes).log_sum - LOG_2;
+      if (is_sure) kept.assign(x, x + roles.classes);
+      set_apart();
+    }
+    const LogSum before = shared ? LogSum{highest, log_sum_of(x, roles.classes, highest)} : LogSum{NEG_INF, NEG_INF};
     add_scores(weight, state, x);
     for (int64_t i = 0; i < roles.num_ends; ++i) x[roles.ends[i]] = ends_apart ? NEG_INF : ends_before[i] + weight * final;
 
     const float of_others = share_out(before, std::fabs(weight) * roles.log_guess, x);
-    for (int64_t i = 0; i < roles.num_unscored; ++i) x[roles.unscored[i]] = unscored_before[i] + of_others;
-    if (ends_apart)
-      for (int64_t i = 0; i < roles.num_ends; ++i) x[roles.ends[i]] = ends_before[i] + of_others;
+    put_back(roles.unscored, unscored_before, of_others, x);
+    if (ends_apart) put_back(roles.ends, ends_before, of_others, x);
     if (!is_sure) return;
     gather(roles.ends, ends_before, x);
     if (log_sum_of(ends_before.data(), roles.num_ends).log_sum < end) std::copy(kept.begin(), kept.end(), x);
@@ -118,6 +129,12 @@ class Fuser {
   static void fill(const int32_t* classes, int64_t size, float* x) {
     for (int64_t i = 0; i < size; ++i) x[classes[i]] = NEG_INF;
   }
+
+  static void put_back(const int32_t* classes, const Floats& numbers, float more, float* x) {
+    for (size_t i = 0; i < numbers.size(); ++i) x[classes[i]] = numbers[i] + more;
+  }
+
+  static float highest_in(const Floats& numbers) { return highest_of(numbers.data(), int64_t(numbers.size())); }
 
   // The root's scores go to all tokens at once; those with arcs in longer contexts are then set from what they were.
   void add_scores(float weight, int32_t state, float* x) {

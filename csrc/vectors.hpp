@@ -35,8 +35,7 @@ inline float at_least(float number, float least) { return number < least ? least
 inline float at_most(float number, float most) { return number > most ? most : number; }
 
 // exp within 2e-7 of the value (Cephes' polynomial), between -87.3 and 88.3.
-inline float exp_of(float number) {
-  const float x = at_most(at_least(number, -87.3f), 88.3f);
+inline float exp_within(float x) {
   const float shifted = multiply_add(x, 1.4426950408889634f, 12582912.f);  // rounds to a whole number, in the lowest bits
   const float power = shifted - 12582912.f;
   const float rest = multiply_add(power, 2.12194440e-4f, multiply_add(power, -0.693359375f, x));
@@ -49,6 +48,9 @@ inline float exp_of(float number) {
   // The bits above the power of 2 leave at the top.
   return value * bits_as<float>(int32_t((bits_as<uint32_t>(shifted) << 23) + (uint32_t(127) << 23)));
 }
+
+// The same of any number, those outside taken for the nearest inside.
+inline float exp_of(float number) { return exp_within(at_most(at_least(number, -87.3f), 88.3f)); }
 
 inline float sigmoid_of(float x) { return 1.f / (1.f + exp_of(-x)); }
 
@@ -101,7 +103,7 @@ inline float sum_of(const float* numbers, int64_t size, float nothing, Term&& te
 
 // The sum of the exponentials of numbers, their `highest` subtracted from each.
 inline float sum_of_exp(const float* numbers, int64_t size, float highest) {
-  return sum_of(numbers, size, NEG_INF, [=](float x) { return exp_of(x - highest); });
+  return sum_of(numbers, size, NEG_INF, [=](float x) { return exp_within(at_least(x - highest, -87.3f)); });
 }
 
 // log(1 + exp(x)) of a number between -25 and 0, as 2 artanh(e / (2 + e)).

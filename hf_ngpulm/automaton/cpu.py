@@ -15,14 +15,6 @@ from ..engines.threads import on_rows
 from .tensors import AutomatonTensors
 
 CPU = torch.device("cpu")  # not the default device, whatever that is
-_LENT = "_ngpulm_automata"  # an attribute of tensors
-
-
-class _Lent(dict[Any, Any]):
-    """Automata that have been lent, by what they are of; copies and pickles of tensors have none."""
-
-    def __reduce__(self) -> Any:
-        return _Lent, ()
 
 
 class Automaton(Struct):
@@ -36,22 +28,9 @@ class Automaton(Struct):
 
     @classmethod
     def lent(cls, tensors: AutomatonTensors, vocab_size: int) -> Automaton:
-        """Return the same for a call that is made now: it keeps no tensor alive, and is made once for the same tensors.
-
-        Making one takes a quarter of the time of the smallest queries.
-        """
-        known = tensors.arc_weights.__dict__.get(_LENT)
-        if known is None:
-            known = tensors.arc_weights.__dict__.setdefault(_LENT, _Lent())
+        """Return the same for a call that is made now, see `Struct.kept`."""
         key = (vocab_size, tensors.arc_offsets.shape[0], *[tensor.data_ptr() for tensor in tensors])
-        made = known.get(key)
-        if made is None:
-            made = cls.of(tensors, vocab_size)
-            made.forget()
-            if len(known) > 3:  # arrays have moved
-                known.clear()
-            known[key] = made
-        return made
+        return cls.kept(tensors.arc_weights, key, lambda: cls.of(tensors, vocab_size))
 
 
 _scores = Function("ngpulm_scores")

@@ -262,10 +262,10 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
 
     def parts(self, recordings: list[int], classes: int, device: torch.device) -> list[Part]:
         """Return what is added to the scores of the rows of some recordings: that of language models, then that of phrases."""
-        if self.num_recordings is None:
-            recordings = [min(recording, 0) for recording in recordings]
         key = (recordings, classes, device)
         if self._parts is None or self._parts[0] != key:
+            if self.num_recordings is None:
+                recordings = [min(recording, 0) for recording in recordings]
             every = self.fusion.rows(self.num_recordings or 1, device)
             which = torch.tensor(recordings, dtype=torch.int64, device=device)
             outside, which = which < 0, which.clamp(min=0)

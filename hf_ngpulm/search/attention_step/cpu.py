@@ -17,7 +17,13 @@ class _Roles(Struct):
     """See `Roles`."""
 
     @classmethod
-    def of(cls, roles: Roles) -> _Roles:
+    def lent(cls, roles: Roles) -> _Roles:
+        """Return them for a call that is made now, see `Struct.kept`."""
+        key = (*[tensor.data_ptr() for tensor in roles[:3]], roles.holds)
+        return cls.kept(roles.roles, key, lambda: cls._of(roles))
+
+    @classmethod
+    def _of(cls, roles: Roles) -> _Roles:
         return cls(
             roles=roles.roles, unscored=roles.unscored, ends=roles.ends, classes=roles.roles.numel(),
             num_unscored=roles.unscored.numel(), num_ends=roles.ends.numel(), log_guess=roles.log_guess, holds=roles.holds,
@@ -47,7 +53,7 @@ def _fuse(scores: Tensor, input_ids: Tensor | None, states: Tensor, rows: Rows, 
         context_length=rows.context_length,
     )  # fmt: skip
     length = 0 if input_ids is None else input_ids.shape[1]
-    arguments = (Automaton.lent(rows.tensors, rows.vocab_size), _Roles.of(roles), of_rows, input_ids, length, shared, scores)
+    arguments = (Automaton.lent(rows.tensors, rows.vocab_size), _Roles.lent(roles), of_rows, input_ids, length, shared, scores)
     on_rows(_fuse_rows, arguments, scores.shape[0], scores.shape[1], _refusal(states))
 
 
@@ -55,7 +61,7 @@ def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles) -> Tensor:
     before = int32(states)
     found = torch.empty_like(before)
     arguments = (
-        Automaton.lent(rows.tensors, rows.vocab_size), _Roles.of(roles), before, tokens.to(torch.int64).contiguous(),
+        Automaton.lent(rows.tensors, rows.vocab_size), _Roles.lent(roles), before, tokens.to(torch.int64).contiguous(),
         int32(rows.starts), found,
     )  # fmt: skip
     on_rows(_follow_rows, arguments, len(states), 64, _refusal(before))

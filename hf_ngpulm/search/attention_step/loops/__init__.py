@@ -39,7 +39,9 @@ def end_loops(scores: Tensor, input_ids: Tensor, roles: Tensor, rows: Tensor, en
     Raises:
         IndexError: an end that is no class (on the CPU).
     """
-    return torch.ops.hf_ngpulm.end_loops(scores, input_ids, roles, rows, ends, engine)
+    # Outside of torch.compile an operator is nothing but slower.
+    run = torch.ops.hf_ngpulm.end_loops if torch.compiler.is_compiling() else _run
+    return run(scores, input_ids, roles, rows, ends, engine)
 
 
 def _run(scores: Tensor, input_ids: Tensor, roles: Tensor, rows: Tensor, ends: Tensor, engine: str) -> Tensor:
