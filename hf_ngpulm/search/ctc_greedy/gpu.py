@@ -1,8 +1,9 @@
 """Greedy CTC search with language models as two Triton kernels.
 
 The first finds the best class and the normaliser of all frames of all rows in parallel. The second, a program per utterance,
-walks the frames: those of blanks and repeats many at a time, and the others one by one, with scores of the full vocabulary.
-There are no launches per frame and nothing waits for the host.
+walks the frames: those of blanks and repeats many at a time, and the others one by one. There the automata are asked only about
+tokens near the best; where those that aren't might win nonetheless, about the full vocabulary. There are no launches per frame
+and nothing waits for the host.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...automaton.gpu import automaton_signature, fill_row
+from ...automaton.gpu import automaton_signature, fill_row, step_rows
 from ...automaton.tensors import AutomatonTensors
 from ...engines.devices import current
 from . import RULES
@@ -26,6 +27,8 @@ LARGEST_BLOCK = 2048
 ELEMENTS_PER_WARP = 256
 # NVIDIA's assembler, left to itself, sometimes takes half of these and spills. Others know no such option.
 REGISTERS: dict[str, int] = {} if torch.version.hip else {"maxnreg": 128}
+# Tokens that are asked about alone: at most so many, whose log-probabilities are less than so far below the best.
+NEAR, DISTANCE = tl.constexpr(32), tl.constexpr(10.0)
 SPAN = tl.constexpr(32)  # frames that are passed at a time: as many as threads in a warp, which needn't wait for others
 
 
@@ -53,6 +56,8 @@ def ctc_greedy(
         # Scores and targets of every token in the row's present states, rewritten after each new token.
         scratch_scores = torch.empty((batch_size, num_automata, vocab_size), device=device)
         scratch_targets = torch.empty((batch_size, num_automata, vocab_size), dtype=torch.int32, device=device)
+        near = torch.empty((batch_size, NEAR.value), dtype=torch.int32, device=device)
+        most = _most_added(automaton, weights).maximum(-stay_costs).contiguous()
         block = min(triton.next_power_of_2(max(classes, vocab_size, 32)), LARGEST_BLOCK)
         tiles = {"BLOCK": block, "num_warps": max(block // ELEMENTS_PER_WARP, 1), **REGISTERS}
         best = torch.empty((batch_size, frames), dtype=torch.int32, device=device)
@@ -62,12 +67,21 @@ def ctc_greedy(
             _best_kernel[(batch_size * frames,)](logits, *logits.stride(), lengths, best, normalisers, frames, classes, **tiles)
             _label_kernel[(batch_size,)](
                 *automaton, logits, *logits.stride(), best, normalisers,
-                lengths, weights.contiguous(), stay_costs.contiguous(), last_states,
-                scratch_scores, scratch_targets, labels, acoustic_scores, lm_scores, bad_frames, last,
-                frames, classes, blank, vocab_size,
+                lengths, weights.contiguous(), stay_costs.contiguous(), most, last_states,
+                near, scratch_scores, scratch_targets, labels, acoustic_scores, lm_scores, bad_frames, last,
+                frames, classes, blank, automaton.num_states, vocab_size,
                 RULE=RULES.index(rule), NUM_AUTOMATA=num_automata, **tiles,
             )  # fmt: skip
     return labels, acoustic_scores, lm_scores, last_states, bad_frames, last
+
+
+def _most_added(automaton: AutomatonTensors, weights: Tensor) -> Tensor:
+    """Return the most that automata add to any token's score, `[B]`; infinity where that isn't known."""
+    highest = automaton.arc_weights.amax() if automaton.arc_weights.numel() else weights.new_tensor(-torch.inf)
+    backoff = automaton.backoff_weights.amax()
+    # Contexts that back off by more than 0 may do so again and again.
+    most = torch.where(backoff > 0, torch.inf, torch.maximum(highest, backoff))
+    return torch.where(weights > 0, weights * most, torch.where(weights < 0, torch.inf, 0.0)).sum(1)
 
 
 # Sizes that change from batch to batch: nothing is gained from compiling anew for those that 16 divides.
@@ -124,18 +138,61 @@ def _choose(
     return chosen
 
 
-@triton.jit(do_not_specialize=["row_stride", "frame_stride", "frames", "classes", "blank", "vocab_size"])
+@triton.jit
+def _choose_near(
+    arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+    x, class_stride, candidates, blank, before, stay_cost, highest, most, near, lm_scores, targets, states, weights,
+    num_states, vocab_size, RULE: tl.constexpr, NUM_AUTOMATA: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Return what `_choose` does, or -1 where tokens might win that aren't near the highest logit.
+
+    Scores and targets of those that are near are left in `lm_scores` and `targets`, as `fill_row` leaves those of all.
+    """
+    least = highest - DISTANCE
+    count = 0
+    for block in range(0, candidates, BLOCK):
+        tokens = block + tl.arange(0, BLOCK)
+        values = tl.load(x + tokens.to(tl.int64) * class_stride, mask=tokens < candidates, other=float("-inf")).to(tl.float32)
+        is_near = ((values > least) & (tokens != blank) & ((tokens != before) | (RULE == STAY))).to(tl.int32)
+        places = count + tl.cumsum(is_near, axis=0) - is_near
+        tl.store(near + places, tokens, mask=(is_near > 0) & (places < NEAR))
+        count += tl.sum(is_near, axis=0)
+    tl.debug_barrier()
+    lanes = tl.arange(0, NEAR)
+    asked = lanes < tl.where(count <= NEAR, count, 0)
+    tokens = tl.load(near + lanes, mask=asked, other=0)
+    values = tl.load(x + tokens.to(tl.int64) * class_stride, mask=asked, other=float("-inf")).to(tl.float32)
+    fused = tl.zeros((NEAR,), tl.float32)
+    for k in tl.static_range(NUM_AUTOMATA):
+        here = tl.zeros((NEAR,), tl.int32) + tl.load(states + k)
+        scores, ends = step_rows(
+            arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+            here, tokens, asked, num_states, vocab_size,
+        )  # fmt: skip
+        tl.store(lm_scores + k * vocab_size + tokens, scores, mask=asked)
+        tl.store(targets + k * vocab_size + tokens, ends, mask=asked)
+        fused += tl.load(weights + k) * scores
+    fused = tl.where(tokens == before, values - stay_cost, values + fused)  # (without STAY it isn't near)
+    fused = tl.where(asked, fused, float("-inf"))
+    best = tl.max(fused, axis=0)
+    chosen = tl.sum(tl.where(lanes == tl.argmax(fused, axis=0), tokens, 0), axis=0)
+    tl.debug_barrier()
+    return tl.where(best > least + most + 1e-3, chosen, -1)  # more than by what rounding can change
+
+
+@triton.jit(do_not_specialize=["row_stride", "frame_stride", "frames", "classes", "blank", "num_states", "vocab_size"])
 def _label_kernel(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    logits, row_stride, frame_stride, class_stride, best_classes, normalisers, lengths, weights, stay_costs, states,
-    scratch_scores, scratch_targets, labels, acoustic_scores, lm_scores, bad_frames, last,
-    frames, classes, blank, vocab_size,
+    logits, row_stride, frame_stride, class_stride, best_classes, normalisers, lengths, weights, stay_costs, most, states,
+    near, scratch_scores, scratch_targets, labels, acoustic_scores, lm_scores, bad_frames, last,
+    frames, classes, blank, num_states, vocab_size,
     RULE: tl.constexpr, NUM_AUTOMATA: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     span = tl.arange(0, SPAN)
     length = tl.minimum(tl.load(lengths + row), frames)
     stay_cost = tl.load(stay_costs + row)
+    most_added = tl.load(most + row)
     before = tl.load(last + 2 * row)
     best_before = tl.load(last + 2 * row + 1)
     logits += row * row_stride
@@ -145,6 +202,7 @@ def _label_kernel(
     states += row * NUM_AUTOMATA
     weights += row * NUM_AUTOMATA
     lm_scores += row * NUM_AUTOMATA
+    near += row * NEAR
     scratch_scores += row * NUM_AUTOMATA * vocab_size
     scratch_targets += row * NUM_AUTOMATA * vocab_size
     stale = True  # whether the scratch belongs to other states than the row's
@@ -180,20 +238,30 @@ def _label_kernel(
             own = tl.sum(tl.where(span == count, best, 0), axis=0)
             own_normaliser = tl.load(normalisers + frame)
             if (own_normaliser > float("-inf")) & (own_normaliser < float("inf")):
+                chosen = -1
                 if stale:
                     tl.debug_barrier()  # everybody has read the scratch before it is rewritten
-                    for k in tl.static_range(NUM_AUTOMATA):
-                        fill_row(
-                            arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-                            tl.load(states + k), scratch_scores + k * vocab_size, scratch_targets + k * vocab_size,
-                            0, vocab_size, vocab_size, True, BLOCK,
-                        )  # fmt: skip
-                    tl.debug_barrier()
-                    stale = False
-                chosen = _choose(
-                    x, class_stride, tl.minimum(vocab_size, classes), blank, before, stay_cost,
-                    scratch_scores, vocab_size, weights, RULE, NUM_AUTOMATA, BLOCK,
-                )  # fmt: skip
+                    own_logit = tl.load(x + own.to(tl.int64) * class_stride).to(tl.float32)
+                    chosen = _choose_near(
+                        arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+                        x, class_stride, tl.minimum(vocab_size, classes), blank, before, stay_cost, own_logit, most_added,
+                        near, scratch_scores, scratch_targets, states, weights, num_states, vocab_size,
+                        RULE, NUM_AUTOMATA, BLOCK,
+                    )  # fmt: skip
+                if chosen < 0:
+                    if stale:
+                        for k in tl.static_range(NUM_AUTOMATA):
+                            fill_row(
+                                arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
+                                tl.load(states + k), scratch_scores + k * vocab_size, scratch_targets + k * vocab_size,
+                                0, vocab_size, vocab_size, True, BLOCK,
+                            )  # fmt: skip
+                        tl.debug_barrier()
+                        stale = False
+                    chosen = _choose(
+                        x, class_stride, tl.minimum(vocab_size, classes), blank, before, stay_cost,
+                        scratch_scores, vocab_size, weights, RULE, NUM_AUTOMATA, BLOCK,
+                    )  # fmt: skip
                 label = tl.where(chosen >= 0, chosen, tl.where(before != blank, before, own))
                 if label != before:
                     stale = True
@@ -221,9 +289,17 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
     frames = dict.fromkeys(("row_stride", "frame_stride", "class_stride", "frames", "classes"), "i32")
     frames |= {"lengths": "*i32", "best_classes": "*i32", "normalisers": "*fp32"}
-    more = {"weights": "*fp32", "stay_costs": "*fp32", "states": "*i32", "scratch_scores": "*fp32", "scratch_targets": "*i32"}
+    more = {
+        "weights": "*fp32",
+        "stay_costs": "*fp32",
+        "most": "*fp32",
+        "states": "*i32",
+        "near": "*i32",
+        "scratch_scores": "*fp32",
+        "scratch_targets": "*i32",
+    }
     more |= {"labels": "*i32", "acoustic_scores": "*fp32", "lm_scores": "*fp32", "bad_frames": "*i32", "last": "*i32"}
-    more |= dict.fromkeys(("blank", "vocab_size"), "i32")
+    more |= dict.fromkeys(("blank", "num_states", "vocab_size"), "i32")
     tiles = {"BLOCK": LARGEST_BLOCK, "num_warps": LARGEST_BLOCK // ELEMENTS_PER_WARP, **REGISTERS}
     every, one = [*itertools.product(range(len(RULES)), (1, 2))], [(RULES.index("stay"), 1)]
     for token_type, logit_type, kinds in (("*i16", "*fp32", every), ("*i32", "*fp16", one), ("*i16", "*bf16", one)):

@@ -101,6 +101,24 @@ def test_cutting_the_frames_in_two_changes_nothing(problem, data):
     assert_same(both, call(automaton, logits, lengths, states, *rest, "reference"))
 
 
+@given(automata(st.integers(40, 60), most=3), seeds, st.sampled_from(greedy.RULES), st.sampled_from([0.0, 0.3, 3.0]))
+@settings(RELAXED, max_examples=30)
+def test_a_token_far_from_the_best_wins_if_it_scores_best(automaton, seed, rule, weight):
+    """The GPU asks the automata about tokens near the best alone, where no others can win."""
+    generator = torch.Generator().manual_seed(seed)
+    if seed % 2:  # as language models are: nothing adds to a score
+        automaton = automaton.with_tensors(
+            automaton.tensors._replace(
+                arc_weights=-5 * automaton.tensors.arc_weights.abs(), backoff_weights=-automaton.tensors.backoff_weights.abs()
+            )
+        )
+    logits = torch.tensor([0.5, 3.0, 9.0])[:, None, None] * torch.randn(3, 5, automaton.vocab_size + 1, generator=generator)
+    lengths, states = torch.full((3,), 5, dtype=torch.int32), torch.zeros((3, 1), dtype=torch.int32)
+    weights = torch.full((3, 1), weight)
+    problem = automaton, logits, lengths, states, weights, torch.ones(3), automaton.vocab_size, rule
+    assert_same(call(*problem, "gpu"), call(*problem, "reference"))
+
+
 @pytest.mark.parametrize("rule", greedy.RULES)
 @pytest.mark.parametrize("engine", ["cpu", "gpu"])
 def test_more_classes_than_a_block(rule, engine):
