@@ -162,7 +162,7 @@ class CacheAwareEncoder(StreamEncoder):
 
 
 class _Caches:
-    """What the layers of a batch remember: in the place of both caches of Transformers, keys and values as well as padding.
+    """Hold what the layers of a batch remember: in place of both caches of Transformers, keys and values and padding.
 
     Args:
         kept: of all streams, by layer; grows with the first batch.

@@ -1,4 +1,4 @@
-"""What turns the audio of many streams into frames for a decoder."""
+"""Turn the audio of many streams into frames for a decoder."""
 
 from __future__ import annotations
 

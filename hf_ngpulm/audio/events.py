@@ -1,4 +1,4 @@
-"""What a stream says, as JSON has it: for the command line and for the clients of a server. Times in seconds of its audio."""
+"""Write what a stream says as JSON: for the command line and for the clients of a server. Times in seconds of its audio."""
 
 from __future__ import annotations
 

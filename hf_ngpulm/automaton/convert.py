@@ -29,7 +29,7 @@ MAX_UNK_ARCS = 1 << 24
 
 @dataclass(frozen=True)
 class LMParts:
-    """What a language model consists of: readers, training and composition make it, `hf_ngpulm.NGramLM` is its face.
+    """Hold the parts of a language model: readers, training and composition make it, `hf_ngpulm.NGramLM` is its face.
 
     Args:
         config: what is known of it.
@@ -124,7 +124,7 @@ def automaton_from_table(
     built = steps_for(table).build(table, possible, copied_tokens, unk_share or 0.0)
     if built.unmet:
         logger.warning(
-            "%d n-grams are left out that no text can meet: behind </s>, with <s> inside, with a token that has no "
+            "%d n-grams are left out that no text can meet: after </s>, with <s> inside, with a token that has no "
             "unigram, or with <unk> where it stands for no token (or for too many)",
             built.unmet,
         )

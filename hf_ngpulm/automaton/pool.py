@@ -18,7 +18,7 @@ LARGEST = 2**31 - 1
 
 
 class Place(NamedTuple):
-    """Where an automaton lies: its root, its start, and its parts of the states and the arcs (first and number)."""
+    """Tell where an automaton lies: its root, its start, and its parts of the states and the arcs (first and number)."""
 
     root: int
     start: int
@@ -121,7 +121,7 @@ class AutomatonPool:
 
 
 class _Room:
-    """Which parts of a line are free: those between others, in order, and all that lies after `size`."""
+    """Keep the parts of a line that are free: those between others, in order, and all that lies after `size`."""
 
     def __init__(self, size: int = 0) -> None:
         self.size = size

@@ -1,4 +1,4 @@
-"""What options are, and those that several commands have: aliases, and dataclasses whose fields are options of commands."""
+"""Define options that several commands have: aliases, and dataclasses whose fields are options of commands."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ NormaliseOption = Annotated[
 
 @dataclass(frozen=True)
 class Words:
-    """How the words of a word-level model are spelled in tokens; see `hf_ngpulm.lexicon.compose`."""
+    """Say how the words of a word-level model are spelled in tokens; see `hf_ngpulm.lexicon.compose`."""
 
     lexicon: str | None = option("For words: a file with a word, a tab and the pieces of its spelling a line.")
     case: str | None = option("For words: lower or upper, to spell them so; keep, to take them as they are.")
@@ -105,7 +105,7 @@ class Boosting:
 
 @dataclass(frozen=True)
 class Chunks:
-    """How audio is cut while it is heard; see `hf_ngpulm.StreamingRecognizer`."""
+    """Say how audio is cut while it is heard; see `hf_ngpulm.StreamingRecognizer`."""
 
     chunk_seconds: float | None = option("Seconds of audio decoded at a time [default: 1.28].", "--chunk")
     left_seconds: float | None = option("Seconds the encoder hears before a chunk [default: 4].", "--left")
@@ -121,7 +121,7 @@ class Chunks:
 
 @dataclass(frozen=True)
 class Data:
-    """Which recordings of a data set, and what its fields are called; see `hf_ngpulm.evaluation.read_recordings`."""
+    """Name the recordings of a data set, and say what its fields are called; see `hf_ngpulm.evaluation.read_recordings`."""
 
     split: str | None = option("Split of a dataset [default: test].")
     limit: int | None = option("Only the first so many recordings.", min=1)

@@ -1,4 +1,4 @@
-"""What commands print: tables, lines of JSON, and words on standard error."""
+"""Print for commands: tables, lines of JSON, and words on standard error."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from .output import print_json, print_table, tell
 
 @dataclass(frozen=True)
 class Counting:
-    """What counting n-grams may take."""
+    """Limit what counting n-grams may take."""
 
     memory: str = option("What counting may take; more goes to disk for the while.", default="4G")
     folder: str | None = option("Folder for what doesn't fit into memory.", "--temporary")

@@ -21,7 +21,7 @@ GRID = "from:to:step, or numbers with commas"
 
 @dataclass(frozen=True)
 class Grids:
-    """What to try; see `hf_ngpulm.evaluation.tune_weights`."""
+    """Name what to try; see `hf_ngpulm.evaluation.tune_weights`."""
 
     lm_weights: str | None = options.option(
         f"Weights of the LM, or the one to keep to: {GRID} [default: tuned].", "--weights", "--lm-weight"
@@ -41,7 +41,7 @@ class Grids:
 
 @dataclass(frozen=True)
 class Keep:
-    """Where to keep what was found."""
+    """Say where to keep what was found."""
 
     save: bool = options.option("Write the best setting to the LM's folder, to decode by.", "--save", default=False)
     save_to: str | None = options.option("Or save the LM with it to another folder.")

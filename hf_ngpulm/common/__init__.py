@@ -1,1 +1,1 @@
-"""What every package uses: arguments, batches, files, progress, bundled files."""
+"""Provide what every package uses: arguments, batches, files, progress, bundled files."""

@@ -1,4 +1,4 @@
-"""Where the files that come with the project lie: inside an installed package, or in the source tree."""
+"""Find the files that come with the project: inside an installed package, or in the source tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes into a pickle, to another process or a deep copy, and what is made anew there."""
+"""Choose what goes into a pickle, to another process or a deep copy, and what is made anew there."""
 
 from __future__ import annotations
 

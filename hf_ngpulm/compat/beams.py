@@ -1,4 +1,4 @@
-"""What is returned of a search: beams, and the words in them."""
+"""Return what a search has found: beams, and the words in them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NULL_FRAMES: Frames = (-1, -1)  # of no word
 
 
 class Writing(NamedTuple):
-    """How labels make up words."""
+    """Say how labels make up words."""
 
     labels: list[str]  # of the classes of the outputs; empty where they say nothing
     is_bpe: bool  # whether words begin at labels with `▁`; otherwise there is a space between them
@@ -106,7 +106,7 @@ class Way(NamedTuple):
 
 @dataclass(frozen=True)
 class Beam:
-    """What may have been said so far.
+    """Hold what may have been said so far.
 
     Args:
         text: the words that have ended.

@@ -243,7 +243,7 @@ class WordPrefixes:
 
 
 class HotwordScorer:
-    """What hotwords add to the score of a text.
+    """Score what hotwords add to a text.
 
     Args:
         match_ptn: finds those that are complete.

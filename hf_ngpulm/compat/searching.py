@@ -1,4 +1,4 @@
-"""What a call of a decoder asks for, and what is found: this package's search with pyctcdecode's settings."""
+"""Do what a call of a decoder asks for: this package's search with pyctcdecode's settings."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
 
 @dataclass(frozen=True)
 class Search:
-    """What a call asks for, checked. Made by `Searches.search`."""
+    """Hold what a call asks for, checked. Made by `Searches.search`."""
 
     of: Searches
     decoder: CTCDecoder  # this package's, with its settings and the hotwords

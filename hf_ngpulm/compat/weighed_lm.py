@@ -128,7 +128,7 @@ Models = tuple[SpelledModel, ...]
 
 
 class LMState:
-    """Where language models stand after a hypothesis: for `lm_start_state`, and of no other use."""
+    """Tell where language models stand after a hypothesis: for `lm_start_state`, and of no other use."""
 
     def __init__(self, models: Models, starts: Sequence[int], tokens: list[int]) -> None:
         self._models, self._starts, self._tokens = models, starts, tokens

@@ -1,1 +1,1 @@
-"""What a language model's `config.json` says."""
+"""Read and write a language model's `config.json`."""

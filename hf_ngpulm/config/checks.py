@@ -1,4 +1,4 @@
-"""What entries of a config should be. Configs come with files of strangers: nothing in them is taken unchecked."""
+"""Check the entries of a config. Configs come with files of strangers: nothing in them is taken unchecked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Kind(NamedTuple):
-    """What a value should be, in words, and whether one is."""
+    """Say in words what a value should be, and tell whether one is."""
 
     right: str
     is_right: Callable[[Any], bool]

@@ -1,4 +1,4 @@
-"""What `config.json` of a saved language model holds."""
+"""Describe a saved language model: its `config.json`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class NGramLMConfig:
-    """What `config.json` holds.
+    """Hold what `config.json` says.
 
     Args:
         vocab_size: number of token ids that are scored.

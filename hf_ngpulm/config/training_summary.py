@@ -1,4 +1,4 @@
-"""What a saved language model says of how it was trained."""
+"""Tell how a saved language model was trained."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .checks import COUNT, NULL, either, list_of, number, read
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """How a language model was estimated. Stored in `config.json` and told in the model card.
+    """Tell how a language model was estimated. Stored in `config.json` and told in the model card.
 
     Args:
         num_sentences, num_tokens: the text, sentence ends not counted as tokens.

@@ -50,7 +50,7 @@ _fingerprints: weakref.WeakKeyDictionary[torch.nn.Module, tuple[int, str]] = wea
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """Which speech recogniser something was tuned for.
+    """Name the speech recogniser that something was tuned for.
 
     Args:
         name: its id on the Hub; of a local folder only the folder's own name, which tells nothing for certain.

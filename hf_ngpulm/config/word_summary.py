@@ -1,4 +1,4 @@
-"""What a saved language model says of the words that it was composed of."""
+"""Describe the words that a saved language model was composed of."""
 
 from __future__ import annotations
 

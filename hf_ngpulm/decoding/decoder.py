@@ -1,4 +1,4 @@
-"""What the decoders of all families have in common."""
+"""Share what the decoders of all families have in common."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decoder returns."""
+"""Hold what a decoder returns."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Hypothesis:
 
 
 class Writing(NamedTuple):
-    """How a decoder writes down what it has found.
+    """Write down what a decoder has found.
 
     Args:
         splitter: of its tokenizer; without one there are no texts and no words.

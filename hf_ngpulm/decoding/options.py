@@ -1,4 +1,4 @@
-"""How decoders search: one description for each, which all others read (pipelines, `generate`, tuning), checked once."""
+"""Describe how decoders search: once for each, which all others read (pipelines, `generate`, tuning), checked once."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
 
 @dataclass(frozen=True)
 class Options:
-    """What a decoder is told. Each explains its own; what isn't given, or None, is as it says here."""
+    """Hold what a decoder is told. Each explains its own; what isn't given, or None, is as it says here."""
 
     # The option that says how many hypotheses are kept.
     beam: ClassVar[str] = "num_beams"
@@ -158,7 +158,7 @@ class Options:
 
 @dataclass(frozen=True)
 class FrameOptions(Options):
-    """What decoders of frames have in common."""
+    """Hold the options that decoders of frames have in common."""
 
     num_return_sequences: int = 1
     frame_seconds: float | None = None
@@ -171,7 +171,7 @@ class FrameOptions(Options):
 
 @dataclass(frozen=True)
 class CTCOptions(FrameOptions):
-    """How CTC outputs are searched, see `hf_ngpulm.CTCDecoder`."""
+    """Say how CTC outputs are searched, see `hf_ngpulm.CTCDecoder`."""
 
     num_beams: int = 1
     beta: float | Tensor | None = None
@@ -202,7 +202,7 @@ class CTCOptions(FrameOptions):
 
 @dataclass(frozen=True)
 class GraphOptions(FrameOptions):
-    """How CTC outputs are searched in a graph, see `hf_ngpulm.GraphDecoder`."""
+    """Say how CTC outputs are searched in a graph, see `hf_ngpulm.GraphDecoder`."""
 
     max_active: int = 64
     beam_threshold: float = 14.0
@@ -220,7 +220,7 @@ class GraphOptions(FrameOptions):
 
 @dataclass(frozen=True)
 class TransducerOptions(FrameOptions):
-    """How a transducer is searched, see `hf_ngpulm.TransducerDecoder`. `max_symbols`: None for the model's own number."""
+    """Say how a transducer is searched, see `hf_ngpulm.TransducerDecoder`. `max_symbols`: None for the model's own number."""
 
     strategy: str = "greedy"
     num_beams: int = 1
@@ -272,7 +272,7 @@ class TransducerOptions(FrameOptions):
 
 @dataclass(frozen=True)
 class AttentionOptions(Options):
-    """How language models and phrases have a say in `generate`, see `hf_ngpulm.NGramLogitsProcessor`."""
+    """Say how language models and phrases take part in `generate`, see `hf_ngpulm.NGramLogitsProcessor`."""
 
     normalise_phrases: bool = True
     start: int | Iterable[int] | None = None

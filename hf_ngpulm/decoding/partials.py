@@ -1,4 +1,4 @@
-"""What is known of an utterance while it is being decoded."""
+"""Report what is known of an utterance while it is being decoded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Spoken(NamedTuple):
 
 
 class Transcript:
-    """What all hypotheses of an utterance have in common. It grows at its end only."""
+    """Keep what all hypotheses of an utterance have in common. It grows at its end only."""
 
     def __init__(self, writing: Writing) -> None:
         self.writing = writing
@@ -72,7 +72,7 @@ class Transcript:
 
 @dataclass(frozen=True)
 class Partial:
-    """What a stream has said so far: its best hypothesis, as it was after a step. Times count from the utterance's begin.
+    """Report what a stream has said so far: its best hypothesis after a step. Times count from the utterance's start.
 
     Args:
         score: what the search maximises, without the LM's score of `</s>` (natural log).

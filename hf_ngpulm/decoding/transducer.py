@@ -28,7 +28,7 @@ OUTPUTS = "outputs for"  # of which row, when they are broken
 
 
 class Paths(NamedTuple):
-    """What was found for `B` rows, `N` paths each, best first; on the CPU. Entries after a path's last step mean nothing.
+    """Hold what was found for `B` rows, `N` paths each, best first; on the CPU. Entries after a path's last step mean nothing.
 
     Args:
         counts: int64 `[B, N]`, number of steps; -1 where there is no path.

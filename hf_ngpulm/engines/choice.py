@@ -1,4 +1,4 @@
-"""Which engine answers: "cpu" (the native core), "gpu" (Triton) or "reference" (plain torch).
+"""Choose the engine that answers: "cpu" (the native core), "gpu" (Triton) or "reference" (plain torch).
 
 "auto" means the environment variable HF_NGPULM_ENGINE if it is set; otherwise the tensors' device decides.
 """

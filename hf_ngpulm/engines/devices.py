@@ -1,4 +1,4 @@
-"""Which of several GPUs kernels are launched on."""
+"""Launch kernels on the GPU that holds the tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How good transcripts are: error rates of words, characters and entities, and how sure one can be of them.
+"""Measure how good transcripts are: error rates of words, characters and entities, with their intervals.
 
 The functions need `jiwer`, the metrics WER, CER and EntityWER `evaluate` (`pip install 'hf-ngpulm[eval]'`); both are imported
 when they are first used.

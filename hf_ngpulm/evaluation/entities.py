@@ -20,7 +20,7 @@ _lowest_counts = Function("ngpulm_lowest_counts")
 
 @dataclass(frozen=True)
 class EntityMatches(Summed):
-    """How many occurrences of entities were recognised as a whole.
+    """Count occurrences of entities, and those that were recognised as a whole.
 
     Args:
         true_positives: occurrences in the reference that the hypothesis has, word by word, in their place.

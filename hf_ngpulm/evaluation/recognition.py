@@ -1,4 +1,4 @@
-"""What evaluation has a pipeline do: features, the model, and the search, each where it can be timed.
+"""Have a pipeline recognise what is evaluated: features, the model, and the search, each where it can be timed.
 
 Features are made by whoever loads audio (see `hf_ngpulm.evaluation.loading`), in another thread than the model runs in. CTC
 models and transducers always decode with this project's decoders, also without a language model: the search is then timed by
@@ -34,7 +34,7 @@ MEASURED = {
 
 @dataclass(frozen=True)
 class Step:
-    """What the model is given at once, or a recording that there is nothing to hear of.
+    """Hold what the model is given at once, or a recording that there is nothing to hear of.
 
     Args:
         inputs: of the model, `[B, T, ...]`; None for a recording without audio, or one that can't be read.

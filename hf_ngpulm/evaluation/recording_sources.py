@@ -1,4 +1,4 @@
-"""Where recordings come from: manifests, folders of audio, and datasets."""
+"""Read recordings from where they are: manifests, folders of audio, and datasets."""
 
 from __future__ import annotations
 

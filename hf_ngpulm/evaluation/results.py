@@ -1,4 +1,4 @@
-"""What an evaluation has found, by utterance and in all."""
+"""Hold what an evaluation has found, by utterance and in all."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Clock:
-    """Where the time of this process went, in seconds.
+    """Measure where the time of this process goes, in seconds.
 
     Args:
         wall: all, from the first header read to the last text scored; without warm-up.

@@ -1,4 +1,4 @@
-"""How sure one can be of an error rate, and of a difference between two.
+"""Compute intervals of an error rate, and of a difference between two.
 
 Utterances are drawn anew with replacement, as many as there are, over and over (Bisani and Ney, "Bootstrap estimates for
 confidence intervals in ASR performance evaluation", ICASSP 2004): errors within an utterance hang together, those of different
@@ -35,7 +35,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How A does beside B on the same utterances.
+    """Compare A with B on the same utterances.
 
     Args:
         difference: A's rate less B's; negative if A has fewer errors.

@@ -1,1 +1,1 @@
-"""Which language models and phrases the rows of a batch follow, with what weights."""
+"""Choose the language models and phrases that the rows of a batch follow, and their weights."""

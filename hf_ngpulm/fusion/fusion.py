@@ -1,4 +1,4 @@
-"""Which language models and phrases the rows of a batch follow, and with what weights."""
+"""Choose the language models and phrases that the rows of a batch follow, and their weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEPT_CONTEXTS, KEPT_ARCS = 1024, 1 << 24
 
 
 class RowModels(NamedTuple):
-    """What the rows of a batch are fused with.
+    """Hold what the rows of a batch are fused with.
 
     Args:
         tensors: those of one automaton, or of several in one set.

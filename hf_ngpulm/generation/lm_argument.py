@@ -1,4 +1,4 @@
-"""What language model a call of `generate` asks for: one that is at hand, one by its name, or the generation config's."""
+"""Find the language model that a call of `generate` asks for: one at hand, one by its name, or the generation config's."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ LM_WEIGHT = 0.2  # where nobody says anything else: attention decoders have stro
 
 
 class Part(NamedTuple):
-    """What is added to scores of which rows (`fused`, bool `[B]`), and how: see `fuse`. For lazy models: their search."""
+    """Hold what is added to scores of which rows (`fused`, bool `[B]`), and how: see `fuse`. For lazy models: their search."""
 
     rows: Rows
     roles: Roles

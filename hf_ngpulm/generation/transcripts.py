@@ -1,4 +1,4 @@
-"""Where a transcript begins among the tokens that `generate` shows, and which of them are text: per model family.
+"""Tell where a transcript begins among the tokens that `generate` shows, and which of them are text: per model family.
 
 An encoder-decoder's `input_ids` begin with control tokens (`<|startoftranscript|><|en|>...`), possibly with text among them
 that is no transcript (Whisper's `<|startofprev|>`, Canary's context): the transcript is what follows the last control token.

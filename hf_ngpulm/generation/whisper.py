@@ -1,4 +1,4 @@
-"""What Whisper's long-form decoding doesn't tell a logits processor: which recordings its rows are, and which scores count.
+"""Tell a logits processor what Whisper's long-form decoding doesn't: which recordings its rows are, and which scores count.
 
 A window of 30 s is decoded for all recordings that aren't at their end yet, then again, at another temperature, for those rows
 whose transcript looks bad; rows are simply left out. Both are steps of two methods of the model, which are given the
@@ -22,7 +22,7 @@ from torch import Tensor
 
 
 class Window:
-    """Which recordings are being decoded.
+    """Know which recordings are being decoded.
 
     Args:
         sequences: those that each row is of, among `total`: several per recording if several are to be returned for each.

@@ -1,4 +1,4 @@
-"""How well a language model predicts texts."""
+"""Measure how well a language model predicts texts."""
 
 from __future__ import annotations
 

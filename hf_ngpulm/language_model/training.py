@@ -41,7 +41,7 @@ Sentences = Iterator[tuple[np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How a language model is trained.
+    """Say how a language model is trained.
 
     Args:
         order: length of the longest n-grams, 1 to 12; 6 if left out, 3 for words.

@@ -77,7 +77,7 @@ class NgpulmFormLM(Struct):
 
 
 class NgpulmBoundaries(Struct):
-    """Where words end, see `Boundaries`; -1 stands for no delimiter."""
+    """Tell where words end, see `Boundaries`; -1 stands for no delimiter."""
 
 
 class NgpulmPlaces(Struct):

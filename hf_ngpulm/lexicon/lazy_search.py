@@ -128,7 +128,7 @@ class InPool:
 
     @property
     def place(self) -> Place:
-        """Where its first states lie, and in which searches begin."""
+        """Return where its first states lie, and in which searches begin."""
         start = int(self.in_pool(np.array([self.states.begin]))[0])
         return self.places[0]._replace(root=int(self.firsts[0]), start=start)
 

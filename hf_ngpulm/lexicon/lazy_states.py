@@ -105,7 +105,7 @@ _read = Function("ngpulm_lazy_read")
 
 
 class Bonuses(NamedTuple):
-    """What differs from the word-level model's own probabilities.
+    """Hold what differs from the word-level model's own probabilities.
 
     Args:
         word: natural log, added to each word.

@@ -1,4 +1,4 @@
-"""How the words of an LM are written in the tokens of a speech recogniser."""
+"""Write the words of an LM in the tokens of a speech recogniser."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONGER = 1.5
 
 
 class Boundaries(NamedTuple):
-    """Where words end in a vocabulary of `V` tokens: after a delimiter, or before a token with a mark.
+    """Tell where words end in a vocabulary of `V` tokens: after a delimiter, or before a token with a mark.
 
     Args:
         begins_word: bool `[V]`, tokens with the mark; none where there is a delimiter.

@@ -25,7 +25,7 @@ STATES_PER_THREAD = 1 << 15
 
 
 class NgpulmWords(Struct):
-    """Which forms spell the words of a model, as the core reads it."""
+    """Tell which forms spell the words of a model, as the core reads it."""
 
 
 _count_forms = Function("ngpulm_count_forms")

@@ -10,7 +10,7 @@ from .registration import register_configurations
 
 
 class _TransducerConfig(PretrainedConfig):  # type: ignore[no-any-unimported]
-    """What both have in common.
+    """Hold what both have in common.
 
     Args:
         vocab_size: token classes, the blank included.

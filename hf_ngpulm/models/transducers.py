@@ -21,7 +21,7 @@ from .registration import register_models
 
 @dataclass
 class TransducerOutput(ModelOutput):  # type: ignore[no-any-unimported]
-    """What a transducer here returns.
+    """Hold what a transducer here returns.
 
     Attributes:
         loss: mean over the rows of minus the labels' log-probability, per label.
@@ -36,7 +36,7 @@ class TransducerOutput(ModelOutput):  # type: ignore[no-any-unimported]
 
 @dataclass
 class TransducerGenerateOutput(ModelOutput):  # type: ignore[no-any-unimported]
-    """What `generate` returns: `sequences`, token ids `[B, U]` (`[B * num_return_sequences, U]`), padded with the blank."""
+    """Hold what `generate` returns: `sequences`, token ids `[B, U]` (`[B * num_return_sequences, U]`), padded with blanks."""
 
     sequences: Tensor | None = None
 

@@ -32,7 +32,7 @@ class Spellings(NamedTuple):
 
     @property
     def firsts(self) -> np.ndarray:
-        """Where the tokens of each begin."""
+        """Return where the tokens of each begin."""
         return np.cumsum(self.lengths) - self.lengths
 
 

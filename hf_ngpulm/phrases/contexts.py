@@ -1,4 +1,4 @@
-"""What a decoder is given as `phrases`, as boosters: one for all rows of a batch, or one for each."""
+"""Make boosters of what a decoder is given as `phrases`: one for all rows of a batch, or one for each."""
 
 from __future__ import annotations
 

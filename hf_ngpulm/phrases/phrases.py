@@ -1,4 +1,4 @@
-"""What boosters of all kinds share: the phrases that they are given, written with a tokenizer."""
+"""Share what boosters of all kinds have: the phrases that they are given, written with a tokenizer."""
 
 from __future__ import annotations
 

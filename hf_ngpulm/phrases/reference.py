@@ -1,4 +1,4 @@
-"""What phrases earn in a transcript, written plainly: the definition.
+"""Define plainly what phrases earn in a transcript.
 
 At each place the longest phrase that stands there earns its bonus. Phrases that begin at different places count each, also
 where they overlap; what is only the beginning of a phrase earns nothing. (Spellings for the beginning of a transcript are

@@ -1,4 +1,4 @@
-"""What the pipelines of all model families share."""
+"""Share what the pipelines of all model families have in common."""
 
 from __future__ import annotations
 
@@ -354,7 +354,7 @@ def settings_of(options: type[Options]) -> list[str]:
 
 
 class FramesThemselves:
-    """Where a decoder is expected: gives back the frames of each row."""
+    """Stand for a decoder where one is expected: give back the frames of each row."""
 
     def decode(self, frames: Tensor, lengths: Tensor | None) -> list[list[Tensor]]:
         ends = [frames.shape[1]] * len(frames) if lengths is None else lengths.tolist()

@@ -25,7 +25,7 @@ RECORDING = "ngram_recording"  # among what the model is given, and what comes o
 
 @dataclass(frozen=True)
 class Numbered:
-    """What a call was given for a recording, and its place among those of the call."""
+    """Hold what a call was given for a recording, and its place among those of the call."""
 
     audio: Any
     number: int

@@ -1,5 +1,5 @@
-"""How sure an acoustic model is of its frames (Laptev and Ginsburg, "Fast entropy-based methods of word-level confidence
-estimation for end-to-end automatic speech recognition", SLT 2022).
+"""Measure how sure an acoustic model is of its frames (Laptev and Ginsburg, "Fast entropy-based methods of word-level
+confidence estimation for end-to-end automatic speech recognition", SLT 2022).
 
 All measures lie between 0 (all classes are as likely) and 1 (one class is certain). They tell of the acoustic model alone:
 what a language model changed shows in the scores of a hypothesis.

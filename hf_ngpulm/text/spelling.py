@@ -1,4 +1,4 @@
-"""How a tokenizer writes phrases: the token sequences in which a speech recogniser may put them out."""
+"""Write phrases with a tokenizer: the token sequences in which a speech recogniser may put them out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a tokenizer's tokens form words."""
+"""Tell where a tokenizer's tokens form words."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from ..tensors import AutomatonTensors, token_dtype
 
 
 class Automaton(NamedTuple):
-    """What was built, and where the unigrams lead.
+    """Hold what was built, and where the unigrams lead.
 
     The root's arcs, one for each token and `</s>`, have their place in the tensors, but are left for the caller to fill.
     """

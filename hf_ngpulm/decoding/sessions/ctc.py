@@ -37,7 +37,7 @@ BLOCK_FRAMES = 256
 
 
 class CTCSlots(Slots):
-    """What greedy search and beams have in common."""
+    """Share what greedy search and beams have in common."""
 
     goes_on = True
     block_frames: int | None = None  # that are searched at a time
@@ -164,7 +164,7 @@ class GreedySlots(CTCSlots):
 
 
 class FramesSlots(CTCSlots, Generic[State]):
-    """What searches have in common that keep several hypotheses for each slot, as rows `[S, K]` of tensors."""
+    """Share what searches have in common that keep several hypotheses for each slot, as rows `[S, K]` of tensors."""
 
     state: State
     block_frames = BLOCK_FRAMES

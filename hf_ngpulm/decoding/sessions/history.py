@@ -1,4 +1,4 @@
-"""What hypotheses of many streams consist of, kept such that a step costs the same however long a stream has been open.
+"""Keep what hypotheses of many streams consist of, such that a step costs the same however long a stream has been open.
 
 All hypotheses of a stream begin alike: what they have in common, with its times, has been handed over for good, and only the
 rest of each, its tail, is kept and rewritten. Tails are as long as hypotheses differ.
@@ -19,7 +19,7 @@ class _Tails(Struct):
 
 
 class _Links(Struct):
-    """Where hypotheses come from, and what they get; `live` are those that there are."""
+    """Hold where hypotheses come from, and what they get; `live` are those that there are."""
 
     @classmethod
     def of(cls, links: np.ndarray, labels: np.ndarray, live: np.ndarray, length: int) -> _Links:

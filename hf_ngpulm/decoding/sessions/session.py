@@ -1,4 +1,4 @@
-"""What the searches of many streams offer, whatever they search: streams lie in slots, whose states are rows of tensors."""
+"""Define what all searches of many streams offer: streams lie in slots, whose states are rows of tensors."""
 
 from __future__ import annotations
 

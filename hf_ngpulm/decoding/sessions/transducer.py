@@ -31,7 +31,7 @@ LEAST_ROOM = 16  # frames
 
 
 class TransducerSlots(Slots):
-    """What greedy search and beams have in common: the frames that wait to be decoded.
+    """Share what greedy search and beams have in common: the frames that wait to be decoded.
 
     Args:
         dtype: of the frames.

@@ -1,4 +1,4 @@
-"""What weights are tuned on: recordings, or a model's outputs for them, with their transcripts; and outputs that are kept."""
+"""Hold what weights are tuned on: recordings, or a model's outputs for them, with their transcripts; kept outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which weights are tried: a coarse grid first, beyond its edge if the best lies there, then finer around the best."""
+"""Choose the weights that are tried: a coarse grid first, beyond its edge if the best is there, then finer around the best."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tuning found, and an image of it."""
+"""Hold what tuning found, and draw it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Rate = Callable[[Scores], float]
 
 @dataclass(frozen=True)
 class TuningPoint(Scores):
-    """How good transcripts are with a setting.
+    """Tell how good transcripts are with a setting.
 
     Args:
         words, characters: errors; `words.rate` is the WER.
@@ -52,7 +52,7 @@ class TuningPoint(Scores):
 
 @dataclass(frozen=True)
 class TuningResult:
-    """What `tune_weights` found.
+    """Hold what `tune_weights` found.
 
     Args:
         by: what the setting was chosen by: "wer", "cer" or "entity_wer".

@@ -1,4 +1,4 @@
-"""What can be tuned: a recogniser whose outputs are kept, and decoded with many settings at once, each row with its own.
+"""Tune a recogniser whose outputs are kept, and decoded with many settings at once, each row with its own.
 
 Here are decoders over frames: CTC models' logits, and what transducers' encoders say.
 """

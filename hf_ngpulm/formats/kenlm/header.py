@@ -31,7 +31,7 @@ _ANEW = "Build the binary anew from the ARPA file"
 
 
 class Header(NamedTuple):
-    """What a file says of itself."""
+    """Hold what a file says of itself."""
 
     model_type: str  # one of `MODEL_TYPES`, KenLM's names for them
     counts: tuple[int, ...]  # n-grams of each order

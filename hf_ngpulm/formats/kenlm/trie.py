@@ -29,7 +29,7 @@ _SLACK = 8  # bytes after each packed order, so that 64 bits can be read whereve
 
 
 class _Order(NamedTuple):
-    """Where the `size` n-grams of one order lie, as offsets from the start of the file, and bits of their fields."""
+    """Tell where the `size` n-grams of one order lie, as offsets from the start of the file, and bits of their fields."""
 
     size: int
     begin: int
@@ -43,7 +43,7 @@ class _Order(NamedTuple):
 
 
 class TrieLayout(NamedTuple):
-    """Where everything lies in the search structure of a trie, as offsets from the start of the file."""
+    """Tell where everything lies in the search structure of a trie, as offsets from the start of the file."""
 
     num_words: int
     quantised_bits: tuple[int, int] | None  # of a log-probability and of a backoff

@@ -45,7 +45,7 @@ SPECIAL = frozenset({"", "<s>", "</s>", "<unk>", "<UNK>"})
 
 @dataclass(frozen=True)
 class Attrs:
-    """What pyctcdecode weighs a language model with."""
+    """Hold what pyctcdecode weighs a language model with."""
 
     alpha: float = DEFAULT_ALPHA  # weight of its log-probabilities
     beta: float = DEFAULT_BETA  # natural log, added for each word

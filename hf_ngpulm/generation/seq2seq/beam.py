@@ -30,7 +30,7 @@ LAST_ONLY = (EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria)  # these look
 
 
 class Step(NamedTuple):
-    """What a step found: `N` candidates of each recording, and which of them go on.
+    """Hold what a step found: `N` candidates of each recording, and which of them go on.
 
     Args:
         tokens, beams: `[B, N]`, a candidate's token, and the beam that it continues.

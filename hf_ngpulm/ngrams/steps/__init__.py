@@ -23,7 +23,7 @@ ENGINES = ("reference", "cpu")
 
 @dataclass(frozen=True)
 class Packing:
-    """How the n-grams of one order over one vocabulary are packed.
+    """Say how the n-grams of one order over one vocabulary are packed.
 
     A token id is a digit, 1 more than the id, and 0 stands for "no token": an n-gram that the end of its sentence cuts
     short sorts before those that go on. A word of 63 bits holds as many digits as fit, the first token in the highest

@@ -37,7 +37,7 @@ START, HOLD = 4, 8
 
 
 class Roles(NamedTuple):
-    """What each of a model's `C` classes is.
+    """Tell what each of a model's `C` classes is.
 
     Args:
         roles: int8 `[C]`.
@@ -66,7 +66,7 @@ class Roles(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What the LM of each row is.
+    """Hold the LM of each row.
 
     Args:
         tensors: one automaton, or several packed into one.

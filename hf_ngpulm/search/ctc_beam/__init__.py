@@ -36,7 +36,7 @@ FIRST_HASH = 0x2545F491
 
 
 class BeamState(NamedTuple):
-    """Where the search of `B` rows with `K` prefixes each and `M` automata stands. An empty place has both scores -inf.
+    """Hold where the search of `B` rows with `K` prefixes each and `M` automata stands. An empty place has both scores -inf.
 
     Args:
         offsets: float64 `[B]`, to be added to the acoustic scores.
@@ -65,7 +65,7 @@ class BeamState(NamedTuple):
 
 
 class BeamFrames(NamedTuple):
-    """What happened at each frame, enough to trace every prefix back.
+    """Hold what happened at each frame, enough to trace every prefix back.
 
     Args:
         links: int32 `[B, T, K]`, the place in the beam that the likeliest alignment comes from.

@@ -78,7 +78,7 @@ REFUSAL = "prefixes of row {} name states or tokens that there aren't".format
 
 
 class Stops(NamedTuple):
-    """Where rows have stopped that have come to states which a language model hasn't composed yet.
+    """Hold where rows have stopped that have come to states which a language model hasn't composed yet.
 
     Args:
         frames: int64 `[B]`, the next one of each row.
@@ -179,7 +179,7 @@ class TracedTokens(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What was found of `B` rows, at most `N` hypotheses each.
+    """Hold what was found of `B` rows, at most `N` hypotheses each.
 
     Args:
         traced: their tokens.

@@ -1,4 +1,4 @@
-"""Which prefixes of a beam are the best ones when their utterances end."""
+"""Rank the prefixes of a beam when their utterances end."""
 
 from __future__ import annotations
 

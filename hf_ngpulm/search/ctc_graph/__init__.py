@@ -34,7 +34,7 @@ __all__ = ["BLANK", "INSIDE", "GraphFrames", "GraphState", "graph_search", "init
 
 
 class GraphState(NamedTuple):
-    """Where the search of `B` rows with up to `K` hypotheses each stands. An empty place has the score -inf.
+    """Hold where the search of `B` rows with up to `K` hypotheses each stands. An empty place has the score -inf.
 
     Args:
         scores: float64 `[B, K]`, what is maximised.

@@ -48,8 +48,8 @@ class Networks(Struct):
 
 
 class Slots(Struct):
-    """What networks know in each of some slots: states `[P, N, H]` (hidden states of all layers and then cells, or embeddings
-    of the tokens before the last) and predictions `[N, D]`.
+    """Hold what networks know in each of some slots: states `[P, N, H]` (hidden states of all layers and then cells, or
+    embeddings of the tokens before the last) and predictions `[N, D]`.
     """
 
     @classmethod
@@ -58,7 +58,7 @@ class Slots(Struct):
 
 
 class Classes(Struct):
-    """What the outputs of a joint network stand for, and the confidence that is measured in them."""
+    """Tell what the outputs of a joint network stand for, and the confidence that is measured in them."""
 
     @classmethod
     def of(cls, tokens: int, blank: int, durations: Tensor, confidence: str | None) -> Classes:

@@ -1,4 +1,4 @@
-"""What the searches of transducers have in common as Triton kernels: gathering frames, and what a frame's logits say."""
+"""Share what the searches of transducers have in common as Triton kernels: gathering frames, and what a frame's logits say."""
 
 from __future__ import annotations
 

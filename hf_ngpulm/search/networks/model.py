@@ -1,4 +1,4 @@
-"""What a transducer must offer to be decoded, and how the transducers of Transformers offer it."""
+"""Define what a transducer must offer to be decoded, and how the transducers of Transformers offer it."""
 
 from __future__ import annotations
 

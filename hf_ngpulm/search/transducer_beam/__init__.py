@@ -34,7 +34,7 @@ FIRST_HASH = 0x2545F491
 
 
 class BeamSettings(NamedTuple):
-    """How a search goes.
+    """Say how a search goes.
 
     Args:
         num_beams: hypotheses that are kept.
@@ -66,7 +66,7 @@ class BeamSettings(NamedTuple):
 
 
 class BeamHypotheses(NamedTuple):
-    """What a search found for a batch: `K` hypotheses a row, in no order.
+    """Hold what a search found for a batch: `K` hypotheses a row, in no order.
 
     Args:
         scores: float64 `[B, K]`, -inf for none.

@@ -28,7 +28,7 @@ NO_ROOM = -2
 
 
 class NgpulmBeamSettings(Struct):
-    """What holds for all rows, see `BeamSettings`; `aes_steps` are 0 for ALSD."""
+    """Hold what is the same for all rows, see `BeamSettings`; `aes_steps` are 0 for ALSD."""
 
     @classmethod
     def of(cls, settings: BeamSettings, vocab_size: int, num_lms: int) -> NgpulmBeamSettings:

@@ -37,7 +37,7 @@ class Path(NamedTuple):
 
 
 class Extension(NamedTuple):
-    """What a hypothesis may be extended by: a class (and a duration), what it adds to the scores, and what it is ranked by."""
+    """Hold what a hypothesis may be extended by: a class (and a duration), what it adds to scores, and what it is ranked by."""
 
     label: int
     duration: int
@@ -47,7 +47,7 @@ class Extension(NamedTuple):
 
 
 class Search:
-    """What is the same for both strategies."""
+    """Share what is the same for both strategies."""
 
     def __init__(
         self,

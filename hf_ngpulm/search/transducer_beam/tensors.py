@@ -59,7 +59,7 @@ class Beam(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What the networks and the LMs say to each hypothesis.
+    """Hold what the networks and the LMs say to each hypothesis.
 
     Args:
         is_open: bool `[B, K]`, whether it goes on.
@@ -77,8 +77,8 @@ class Said(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a step did with each place in the beam, int64 `[B, K]`: where it was before, its label, frames moved on; and the
-    confidence in its token, float32 `[B, K]`.
+    """Hold what a step did with each place in the beam, int64 `[B, K]`: where it was before, its label, frames moved on; and
+    the confidence in its token, float32 `[B, K]`.
     """
 
     links: Tensor
@@ -140,7 +140,7 @@ class Search:
 
     @property
     def most_extensions(self) -> int:
-        """How many a hypothesis has at most."""
+        """Return how many a hypothesis has at most."""
         settings = self.settings
         beta = settings.aes_beta if settings.strategy == "aes" else 0
         return min(settings.num_beams + beta, self.model.vocab_size * max(self.durations.numel(), 1))

@@ -1,4 +1,4 @@
-"""What each step of a search did, and from there back to the steps of a hypothesis."""
+"""Keep what each step of a search did, and trace from there back to the steps of a hypothesis."""
 
 from __future__ import annotations
 

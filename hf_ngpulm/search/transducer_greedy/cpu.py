@@ -44,8 +44,8 @@ _rows = Function("ngpulm_greedy_rows")
 
 
 class Carried:
-    """What the networks know of rows that go on when more frames come; the search reads and writes it. It iterates over its
-    tensors.
+    """Hold what the networks know of rows that go on when more frames come; the search reads and writes it. It iterates over
+    its tensors.
 
     Attributes:
         begun: bool `[R]`; what the rest holds for a row that hasn't begun means nothing.

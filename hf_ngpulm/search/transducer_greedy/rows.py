@@ -1,4 +1,4 @@
-"""What a greedy transducer search knows of its rows."""
+"""Hold what a greedy transducer search knows of its rows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 
 class Rules(NamedTuple):
-    """What holds for all rows.
+    """Hold what is the same for all rows.
 
     Args:
         blank: class of the blank.
-        classes: number of token classes; logits of the durations stand behind theirs.
+        classes: number of token classes; logits of the durations come after theirs.
         durations: int64 `[K]`, frames that each duration class stands for; none for an RNN-T.
         vocab_size: tokens that the automata score, `0 .. vocab_size - 1`.
         max_symbols: tokens that may be emitted at one frame.

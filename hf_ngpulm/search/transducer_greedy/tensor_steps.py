@@ -1,4 +1,4 @@
-"""What label looping does between two runs of the networks, with torch's operations alone."""
+"""Do what label looping does between two runs of the networks, with torch's operations alone."""
 
 from __future__ import annotations
 
