@@ -8,13 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..config.config import MAX_CONTEXT_LENGTH
 from ..engines.choice import check_engine
 from ..errors import NGramFormatError
 from . import ops  # noqa: F401  # registers the operators
 from .tensors import AutomatonTensors, token_dtype
-
-# Full-vocabulary queries take time quadratic in the length of a backoff chain: a file may not ask for more.
-MAX_CONTEXT_LENGTH = 1023
 
 
 class BackoffAutomaton(nn.Module):

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config.config import NGramLMConfig
+from ..config.config import MAX_CONTEXT_LENGTH, NGramLMConfig
 from ..errors import NGramFormatError
 from ..ngrams.table import NUM_SPECIAL, NGramOrder, NGramTable, one_thread
 from ..text.vocabulary import Vocabulary
-from .automaton import MAX_CONTEXT_LENGTH, BackoffAutomaton
+from .automaton import BackoffAutomaton
 from .steps import steps_for
 from .tensors import AutomatonTensors
 

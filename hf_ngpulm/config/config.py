@@ -13,6 +13,10 @@ from .word_summary import WordSummary
 
 MODEL_TYPE = "ngram_lm"
 FORMAT_VERSION = 1
+# Full-vocabulary queries take time quadratic in the length of a backoff chain: a file may not ask for more.
+MAX_CONTEXT_LENGTH = 1023
+# Where sentences follow one another, where the last one began may lie further back than the longest context, but rarely so far.
+READ_BACK = 4
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,8 @@ class NGramLMConfig:
         decoding: settings that were found best for speech recognisers, newest last (see `hf_ngpulm.config.tuned`).
         defaults: settings that the model came with, for CTC pipelines to decode with any recogniser that nothing is said of
             there, such as pyctcdecode's alpha and beta; empty if it came with none.
+        continued: share of the sentences' ends after which another one begins, see `NGramLM.continued`; None in a model of
+            single sentences.
     """
 
     vocab_size: int
@@ -49,6 +55,7 @@ class NGramLMConfig:
     words: WordSummary | None = None
     decoding: tuple[TunedDecoding, ...] = ()
     defaults: dict[str, float | int | str | bool] = field(default_factory=dict)
+    continued: float | None = None
     model_type: str = field(default=MODEL_TYPE)
     format_version: int = field(default=FORMAT_VERSION)
 
@@ -60,7 +67,8 @@ class NGramLMConfig:
     @property
     def context_length(self) -> int:
         """Tokens that a state depends on at most."""
-        return self.order - 1 if self.words is None else self.words.context_length
+        length = self.order - 1 if self.words is None else self.words.context_length
+        return length if self.continued is None else min(max(READ_BACK * length, 2), MAX_CONTEXT_LENGTH)
 
     def lines(self) -> list[tuple[str, str]]:
         """Return names and values for tables: what the model's words and its training were."""
@@ -70,8 +78,9 @@ class NGramLMConfig:
     def to_dict(self) -> dict[str, Any]:
         values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
         del values["decoding"]
-        if not self.defaults:
-            del values["defaults"]
+        for name in ("defaults", "continued"):
+            if not values[name]:
+                del values[name]
         values["unit"] = self.unit
         return values | ({"decoding": [entry.to_dict() for entry in self.decoding]} if self.decoding else {})
 
@@ -99,6 +108,7 @@ class NGramLMConfig:
         kinds = {"num_ngrams": list_of(COUNT, values["order"]), "states_per_depth": list_of(COUNT, depths)}
         kinds |= dict.fromkeys(("unk_log_prob", "bos_log_prob"), either(number(), NULL))
         kinds |= dict.fromkeys(("tokenizer_id", "tokenizer_fingerprint"), either(TEXT, NULL))
+        kinds["continued"] = either(number(1e-6, 1 - 1e-6), NULL)
         check(values, kinds | {"missing_unigrams": either(one_of("share", "unk"), number())}, where)
         values |= {name: tuple(values[name]) for name in ("num_ngrams", "states_per_depth")}
         if values.get("training") is not None:

@@ -278,7 +278,7 @@ class AttentionOptions(Options):
     start: int | Iterable[int] | None = None
     prompt_context: bool = False
     unscored: str = "kept"
-    score_eos: bool = True
+    score_eos: bool | None = None
     engine: str = "auto"
 
 

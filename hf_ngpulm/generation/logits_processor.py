@@ -18,7 +18,7 @@ from ..lexicon.lazy_search import LazySearch
 from ..phrases.contexts import is_per_row
 from ..search.attention_step import END, KINDS, TEXT, UNSCORED, Roles, Rows, fuse, read, text_of
 from ..search.attention_step.loops import end_loops
-from .transcripts import ends_of, no_timestamps_of, num_classes, roles_of
+from .transcripts import ends_of, is_windowed, no_timestamps_of, num_classes, roles_of
 from .whisper import Window, Windowed, follow_recordings, rule_out_timestamps
 
 LM_WEIGHT = 0.2  # where nobody says anything else: attention decoders have strong language models of their own
@@ -81,7 +81,9 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         unscored: "kept" (default) leaves symbols that no LM scores (timestamps, control tokens, punctuation that the LM has
             never seen) the probability that the model gives them: the LM shares out the rest. "none" adds the LM's scores to
             those of its own tokens alone, which makes the others likelier the dearer these are.
-        score_eos: whether `</s>` has the LM's score of a sentence's end (default); otherwise it is one of those symbols.
+        score_eos: whether `</s>` has the LM's score of a sentence's end; otherwise it is one of those symbols. By default it
+            has, but for Whisper, whose windows of 30 seconds may hold several sentences: an LM of single ones would end the
+            transcript after the first.
         in_place: write into the tensor that is given, as `generate` expects of no processor but allows, unless
             `output_logits` asks for the same tensor.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
@@ -238,7 +240,8 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             # What an LM has never seen is no less text to phrases. And where a transcript ends, those that aren't complete give
             # back what they have got, whatever an LM says.
             options = self.options
-            columns = [(lms, options.score_eos)] if lms else []
+            scores_end = not is_windowed(self._model) if options.score_eos is None else options.score_eos
+            columns = [(lms, scores_end)] if lms else []
             columns += [(self._known[len(lms) :] or lms, True)] if self.fusion.phrases is not None else []
             given = (classes, self._tokenizer, options.start, options.prompt_context)
             self._roles = [roles_of(self._model, known, *given, end) for known, end in columns]

@@ -102,6 +102,11 @@ def no_timestamps_of(model: Any) -> int | None:
     return max(found, default=None)
 
 
+def is_windowed(model: Any) -> bool:
+    """Return whether a model transcribes windows of a fixed length, however many sentences there are (Whisper)."""
+    return _model_type(model) == "whisper"
+
+
 def num_classes(model: Any) -> int | None:
     """Return size of a model's output, if it can tell."""
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None

@@ -15,6 +15,7 @@ from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 
 from ..automaton import BackoffAutomaton, LMParts, table_from_automaton
+from ..automaton.continuation import continued
 from ..automaton.tensors import AutomatonTensors
 from ..common.progress import Bars
 from ..config.tuned import TunedDecoding, remembered
@@ -246,6 +247,27 @@ class NGramLM(
             lm.config = replace(lm.config, training=replace(training, max_ngrams=sum(lm.num_ngrams), **not_known))
         return lm
 
+    def continued(self, share: float = 0.5) -> NGramLM:
+        """Return the same for speech of several sentences: recordings, windows and streams that go on after a sentence ends.
+
+        Where a sentence may end, another may begin; see `hf_ngpulm.automaton.continuation`. For models of single sentences; one
+        that was trained on text as long as the recordings knows what comes next.
+
+        Args:
+            share: of the sentences that end, those after which another begins, between 0 and 1.
+
+        Raises:
+            ValueError: another share, words that are composed on the fly, or a model that goes on already.
+        """
+        if not 0.0 < share < 1.0:
+            raise ValueError(f"share should be between 0 and 1, got {share!r}")
+        if self.is_lazy:
+            raise ValueError("states that are composed on the fly can't be changed; compose with composition='static'")
+        if self.config.continued is not None:
+            raise ValueError(f"sentences follow one another in this model already, with the share {self.config.continued}")
+        parts = self.parts.with_config(continued=float(share))
+        return type(self)(replace(parts, automaton=continued(self.automaton, share, parts.config.context_length)))
+
     @classmethod
     def _with_table(cls, table: NGramTable, like: NGramLM, device: torch.device, engine: str) -> NGramLM:
         """Return a model with another table for the same tokenizer."""
@@ -374,6 +396,8 @@ class NGramLM(
                 "from its automaton over tokens. Prune, interpolate or convert the word-level model (ARPA), and compose the "
                 "result"
             )
+        if config.continued is not None:
+            raise ValueError("this model's sentences follow one another, which n-grams can't say; use the one it was made of")
         return table_from_automaton(
             self.automaton, list(config.states_per_depth), self.unk_tokens, config.unk_log_prob, config.bos_log_prob
         )

@@ -167,16 +167,16 @@ def attention(samples, tmp_path_factory):
 
 def test_the_logits_processor(attention):
     model, tokenizer, _, plain = attention
-    lm = remembering(plain, model, {"lm_weight": 3.0, "num_beams": 1}, {"lm_weight": 2.0, "num_beams": 3, "score_eos": False})
+    lm = remembering(plain, model, {"lm_weight": 3.0, "num_beams": 1}, {"lm_weight": 2.0, "num_beams": 3, "score_eos": True})
 
     def found(lm, weight=None, **settings):
         processor = NGramLogitsProcessor(lm, weight, model=model, tokenizer=tokenizer, **settings)
         text = tokenizer("the", add_special_tokens=False)["input_ids"]
         return processor(torch.tensor([[29, 30, 31, *text]]), torch.zeros(1, model.config.vocab_size)).tolist()
 
-    newest = found(plain, 2.0, score_eos=False)
+    newest = found(plain, 2.0, score_eos=True)
     assert found(lm) == newest and len({str(row) for row in (newest, found(plain), found(plain, 2.0))}) == 3
-    assert found(lm, score_eos=True) == found(plain, 2.0)
+    assert found(lm, score_eos=False) == found(plain, 2.0)
     assert found(lm, 0.2) == found(plain) and found(lm, torch.tensor([0.7])) == found(plain, 0.7)
 
 

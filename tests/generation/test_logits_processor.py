@@ -80,11 +80,11 @@ class Oracle:
         return math.log(10) * self.model.BaseScore(state, str(word), after)
 
 
-def slowly_fused(before, text, oracle, weight, end, log_guess, shared=True):
+def slowly_fused(before, text, oracle, weight, end, log_guess, shared=True, scores_end=True):
     """The definition, for one row: its scores before, and the transcript's text so far."""
     before = [float(score) for score in before]
     lm = {token: oracle.score(text, token) for token in TEXT} | {end: oracle.score(text, "</s>")}
-    if shared and not text:
+    if not scores_end or (shared and not text):
         del lm[end]
     scored = {token: before[token] + weight * lm[token] for token in lm}
     gained = of_others = 0.0
@@ -93,7 +93,7 @@ def slowly_fused(before, text, oracle, weight, end, log_guess, shared=True):
         gained = min(sums[0] - sums[1], weight * log_guess)
         of_others = min(0.0, gained - sums[0] + sums[1], max(scored.values()) + gained - max(before[token] for token in lm))
     fused = [scored[token] + gained if token in lm else score + of_others for token, score in enumerate(before)]
-    if shared and math.exp(before[end]) > sum(map(math.exp, before)) / 2 and fused[end] < before[end]:
+    if shared and scores_end and math.exp(before[end]) > sum(map(math.exp, before)) / 2 and fused[end] < before[end]:
         return torch.tensor(before)
     return torch.tensor(fused)
 
@@ -132,7 +132,8 @@ def check(steps, fused_steps, family, oracle, weight, prompt_length=None, shared
             text = [token for token in said if token in TEXT]
             if NO_TIMESTAMPS in ids:
                 before[row, NO_TIMESTAMPS + 1 :] = -torch.inf
-            expected = slowly_fused(before[row], text, oracle, weight, family.end, log_guess, shared)
+            scores_end = family.model.config.model_type != "whisper"
+            expected = slowly_fused(before[row], text, oracle, weight, family.end, log_guess, shared, scores_end)
             torch.testing.assert_close(after[row], expected, rtol=1e-4, atol=2e-4)
             steps_checked += bool(text)
     assert steps_checked >= least
@@ -251,6 +252,18 @@ def test_the_tensor_that_was_given_is_written_unless_asked_not_to(lm):
     assert torch.equal(scores, kept)
     again = NGramLogitsProcessor(lm, 0.5, model=model)(torch.tensor([[2], [2]]), scores)
     assert again.data_ptr() == scores.data_ptr() and torch.equal(again, fused)
+
+
+@pytest.mark.parametrize(("family", "counts"), [("whisper", False), ("canary", True), ("speecht5", True)])
+def test_the_end_of_a_sentence_counts_unless_windows_hold_several(lm, family, counts):
+    family = FAMILIES[family]()
+    start = [*range(29, 40)][-1] if family.end == 28 else 2
+    tokens, scores = torch.tensor([[start, 5, 6]]), torch.randn(1, 40)
+    given = {
+        value: NGramLogitsProcessor(lm, 0.7, model=family.model, start=start, score_eos=value)(tokens, scores.clone())
+        for value in (None, True, False)
+    }
+    assert torch.equal(given[None], given[counts]) and not torch.equal(given[None], given[not counts])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

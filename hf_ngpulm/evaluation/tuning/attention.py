@@ -35,7 +35,7 @@ class AttentionSweep(Sweep):
         self.processor = pipeline._forward_params["ngram_decoder"]
         super().__init__(kept, batch_size, self.processor.fusion, pipeline.model)
         self.encoder = _RememberingEncoder(pipeline.model, kept)
-        settings, usual = pipeline._ngram_settings or {}, {"unscored": "kept", "score_eos": True, "prompt_context": False}
+        settings, usual = pipeline._ngram_settings or {}, {"unscored": "kept", "score_eos": None, "prompt_context": False}
         self.num_beams = self._num_beams()
         self.search = {"num_beams": self.num_beams}
         self.search |= {name: settings[name] for name, value in usual.items() if settings.get(name, value) != value}

@@ -1,0 +1,104 @@
+"""Several sentences in a recording: error rates and deletions as more of them are joined, with LMs of single sentences.
+
+    python benchmarks/joined.py --models CTC RNNT TDT --manifest dev.jsonl --text text.txt
+
+The frames of recordings are put one after the other (those of encoders, or of CTC models' outputs), so that nothing changes
+with their number but what an LM expects: one of single sentences the end, `NGramLM.continued` also another sentence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import measure
+
+sys.path.insert(0, str(measure.ROOT))
+
+import jiwer
+import soundfile
+import torch
+import transformers
+
+from hf_ngpulm import CTCDecoder, NGramLM, TransducerDecoder
+
+
+class Recogniser:
+    """A model, and the frames of each recording."""
+
+    def __init__(self, folder: Path, audio: list[Any]) -> None:
+        self.processor = transformers.AutoProcessor.from_pretrained(folder)
+        kind = json.loads((folder / "config.json").read_text())["architectures"][0]
+        self.model = getattr(transformers, kind).from_pretrained(folder, dtype=torch.float32).eval()
+        self.is_ctc = kind.endswith("CTC")
+        self.frames = [self.heard(samples) for samples in audio]
+
+    def heard(self, samples: Any) -> torch.Tensor:
+        inputs = self.processor.feature_extractor(
+            samples, sampling_rate=16_000, return_tensors="pt", return_attention_mask=True
+        )
+        inputs = {name: inputs[name] for name in (self.model.main_input_name, "attention_mask")}
+        if self.is_ctc:
+            return torch.log_softmax(self.model(**inputs).logits[0], -1)
+        return self.model.get_audio_features(**inputs).pooler_output[0]
+
+    def transcripts(self, size: int, lm: NGramLM | None, lm_weight: float, num_beams: int) -> list[str]:
+        """Return transcripts of so many recordings at a time, one after the other."""
+        rows = [torch.cat(self.frames[first : first + size]) for first in range(0, len(self.frames) - size + 1, size)]
+        lengths = torch.tensor([len(row) for row in rows])
+        frames = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        settings: dict[str, Any] = {} if lm is None else {"lm": lm, "lm_weight": lm_weight}
+        if self.is_ctc:
+            found = CTCDecoder(self.processor, num_beams=num_beams, **settings)(frames, lengths)
+        else:
+            strategy = {"strategy": "alsd", "num_beams": num_beams} if num_beams > 1 else {}
+            found = TransducerDecoder(self.model, self.processor, **settings, **strategy).decode(frames, lengths)
+        return [n_best[0].text for n_best in found]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=Path, nargs="+", required=True, help="folders of CTC models and transducers")
+    parser.add_argument("--manifest", type=Path, required=True, help="JSON lines with audio and text")
+    parser.add_argument("--text", type=Path, required=True, help="sentences of the LM")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--beams", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--lm-weight", type=float, default=0.7)
+    parser.add_argument("--share", type=float, default=0.5)
+    parser.add_argument("--name", default="joined_development_set")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    clips = [json.loads(line) for line in args.manifest.read_text().splitlines()][1::2]
+    audio = [soundfile.read(args.manifest.parent / clip["audio"], dtype="float32")[0] for clip in clips]
+    rows = []
+    for folder in args.models:
+        recogniser = Recogniser(folder, audio)
+        plain = NGramLM.train(args.text.read_text().splitlines(), recogniser.processor.tokenizer, order=6)
+        lms = {"none": None, "LM": plain, "LM, continued": plain.continued(args.share)}
+        for size in args.sizes:
+            texts = [
+                " ".join(clip["text"] for clip in clips[first : first + size])
+                for first in range(0, len(clips) - size + 1, size)
+            ]
+            for num_beams in args.beams:
+                for name, lm in lms.items():
+                    found = jiwer.process_words(texts, recogniser.transcripts(size, lm, args.lm_weight, num_beams))
+                    said = found.hits + found.substitutions + found.deletions
+                    rows.append({"model": folder.name, "sentences": size, "num_beams": num_beams, "lm": name, "wer": found.wer,
+                                 "deletions": found.deletions / said})  # fmt: skip
+                    print(json.dumps(rows[-1]), flush=True)
+    header = ["model", "sentences", "num_beams", "lm", "wer", "deletions"]
+    print(measure.table(header, [[row[name] for name in header] for row in rows]))
+    saved = {"lm_weight": args.lm_weight, "share": args.share, "rows": rows}
+    print("results in", measure.save(args.name, saved, args.out))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Speech of several sentences: where a sentence may end, another may begin.
+
+A language model of single sentences expects `</s>` after each, and nothing else: to it, whatever is said next is unlikely, and
+so are the words after that. Here a context that often ends a sentence backs off to the start of the next one, `</s>` and `<s>`
+in one step of the automaton: a token that doesn't follow in the context scores p(</s> | context) * share * p(token | <s>). That
+takes the place of the shorter context where it is the likelier of both; the end of the transcript keeps the rest, 1 - share.
+
+The automaton stays one of backoff arcs, as large and as fast as before.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .automaton import BackoffAutomaton
+from .tensors import AutomatonTensors
+
+
+def continued(automaton: BackoffAutomaton, share: float, context_length: int) -> BackoffAutomaton:
+    """Return the automaton of a language model with sentences that follow one another.
+
+    Args:
+        automaton: of one model.
+        share: of the sentences that end, those after which another begins, between 0 and 1.
+        context_length: how many tokens are read where states are read off tokens. Where the last sentence began may lie further
+            back than the longest context.
+    """
+    t = _with_start_first(automaton)
+    start = min(int(automaton.starts[0]), 1)
+    is_end = t.arc_tokens == automaton.vocab_size
+    state_of_arc = torch.repeat_interleave(torch.arange(t.num_states, device=automaton.device), t.arc_offsets.diff().long())
+    begins = torch.full_like(t.backoff_weights, -math.inf)
+    begins[state_of_arc[is_end]] = t.arc_weights[is_end] + math.log(share)
+    likelier = begins > t.backoff_weights
+    likelier[: start + 1] = False  # the root has nothing shorter, and no sentence ends before it has a word
+    weights = t.arc_weights.clone()
+    weights[is_end] += math.log1p(-share)
+    return BackoffAutomaton(
+        t._replace(
+            arc_weights=weights,
+            backoff_states=torch.where(likelier, start, t.backoff_states).to(torch.int32),
+            backoff_weights=torch.where(likelier, begins, t.backoff_weights),
+        ),
+        automaton.vocab_size,
+        context_length,
+        automaton.roots,
+        torch.full_like(automaton.starts, start),
+        automaton.engine,
+    )
+
+
+def _with_start_first(automaton: BackoffAutomaton) -> AutomatonTensors:
+    """Return the tensors with the start as the first state after the root: states back off to those before them."""
+    t, start = automaton.tensors, int(automaton.starts[0])
+    if start <= 1:
+        return t
+
+    def renumbered(states: Tensor) -> Tensor:
+        moved = states + ((states >= 1) & (states < start)).to(states.dtype)
+        return torch.where(states == start, 1, moved).to(torch.int32)
+
+    def reordered(values: Tensor, first: int, begin: int, end: int) -> Tensor:
+        """Put the part from `begin` to `end` before that which begins at `first`."""
+        return torch.cat([values[:first], values[begin:end], values[first:begin], values[end:]])
+
+    arcs = [int(t.arc_offsets[state]) for state in (1, start, start + 1)]
+    sizes = reordered(t.arc_offsets.diff(), 1, start, start + 1)
+    return AutomatonTensors(
+        arc_offsets=torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]).to(torch.int32),
+        arc_tokens=reordered(t.arc_tokens, *arcs),
+        arc_weights=reordered(t.arc_weights, *arcs),
+        arc_targets=renumbered(reordered(t.arc_targets, *arcs)),
+        backoff_states=renumbered(reordered(t.backoff_states, 1, start, start + 1)),
+        backoff_weights=reordered(t.backoff_weights, 1, start, start + 1),
+    )
