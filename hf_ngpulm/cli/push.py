@@ -37,8 +37,8 @@ def push(
     hf-ngpulm push my-lm org/my-lm --license cc-by-4.0 --language en --dataset org/dataset
     hf-ngpulm push lm.arpa.gz org/my-lm --tokenizer nvidia/parakeet-ctc-0.6b
 
-    It is loaded and checked before. A README.md in the folder that was changed by hand is pushed as it is. Log in before, with hf auth
-    login, or set HF_TOKEN.
+    It is loaded and checked before. A README.md in the folder that was changed by hand is pushed as it is. Log in before, with
+    hf auth login, or set HF_TOKEN.
     """
     model = load(lm, tokenizer, vocab_size, units)
     told = {"asr_model": asr_model, "datasets": dataset or (), "language": language or (), "license": license}
@@ -46,7 +46,9 @@ def push(
     if card is None:
         card = model.model_card(repo, **told)  # type: ignore[arg-type]
     elif given := [f"--{name.replace('_', '-').removesuffix('s')}" for name, value in told.items() if value]:
-        raise ValueError(f"{lm}/{CARD_FILE} was changed by hand and is pushed as it is; write what {', '.join(given)} says there")
+        raise ValueError(
+            f"{lm}/{CARD_FILE} was changed by hand and is pushed as it is; write into it what {', '.join(given)} says"
+        )
     api = HfApi()
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)

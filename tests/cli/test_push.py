@@ -70,7 +70,7 @@ def test_a_folder(hub, push, small, tmp_path):
 
 def test_a_file(hub, push):
     model = bundled("examples/models/ctc")
-    status, out, err = push(DEMO / "lm.arpa.gz", "alice/of-a-file", "--tokenizer", model)
+    status, _, err = push(DEMO / "lm.arpa.gz", "alice/of-a-file", "--tokenizer", model)
     assert status == 0, err
     assert b'"order": 6' in hub.read("alice/of-a-file", "config.json")
     assert 'lm="alice/of-a-file"' in hub.read("alice/of-a-file", "README.md").decode()
@@ -79,7 +79,7 @@ def test_a_file(hub, push):
 def test_a_card_that_was_written_by_hand_stays(hub, push, small, tmp_path):
     card = tmp_path / "my-lm" / "README.md"
     card.write_text(card.read_text() + "\nMade of my own letters.\n")
-    status, out, err = push(tmp_path / "my-lm", "alice/by-hand", "--license", "mit")
+    status, _, err = push(tmp_path / "my-lm", "alice/by-hand", "--license", "mit")
     assert status == 2 and "changed by hand" in err and "--license" in err
     assert ("models", "alice/by-hand") not in hub.repos
     assert push(tmp_path / "my-lm", "alice/by-hand")[0] == 0
@@ -93,9 +93,9 @@ def test_what_cannot_be_pushed(hub, push, small, tmp_path):
         ("alice/a/b", {}, "alice/a/b"),
         ("alice/new", {"endpoint": "http://127.0.0.1:9"}, "can't be reached"),
     ):
-        status, out, err = push(tmp_path / "my-lm", target, **environment)
+        status, _, err = push(tmp_path / "my-lm", target, **environment)
         assert status == 2 and said in err and err.count("\n") == 1, (target, err)
     shutil.copy(tmp_path / "my-lm" / "config.json", tmp_path / "config.json")
-    status, out, err = push(tmp_path, "alice/new")
+    status, _, err = push(tmp_path, "alice/new")
     assert status == 2 and "model.safetensors" in err
     assert ("models", "alice/new") not in hub.repos

@@ -16,9 +16,12 @@ ROOT = Path(__file__).parent.parent.parent
 MODELS = sorted(ROOT.glob("examples/models/*/README.md"))
 
 
+TEXTS = ["the red buoy", "a green buoy"]
+
+
 @pytest.fixture(scope="module")
-def lm():
-    return NGramLM.train(["the red buoy", "a green buoy"], transformers.AutoTokenizer.from_pretrained(MODELS[0].parent), order=3)
+def tokenizer():
+    return transformers.AutoTokenizer.from_pretrained(MODELS[0].parent)
 
 
 def check(text):
@@ -32,7 +35,8 @@ def check(text):
     return card
 
 
-def test_a_language_models_card(lm):
+def test_a_language_models_card(tokenizer):
+    lm = NGramLM.train(TEXTS, tokenizer, order=3)
     bare = check(lm.model_card("alice/ships")).data.to_dict()
     assert set(bare) == {"library_name", "pipeline_tag", "tags"}  # what isn't known isn't said
     full = lm.model_card("alice/ships", "org/asr", datasets=["org/texts"], language=["en", "de"], license="cc-by-4.0")
@@ -42,8 +46,7 @@ def test_a_language_models_card(lm):
     assert check(lm.model_card("alice/ships", language=["pl"])).data.get("widget") is None
     tuned = NGramLM.from_pretrained(bundled("examples/speech/harbour/lm")).model_card("alice/ships")
     assert check(tuned).data.metrics == ["wer"]
-    texts, tokenizer = ["the red buoy", "a green buoy"], transformers.AutoTokenizer.from_pretrained(MODELS[0].parent)
-    measured = NGramLM.train(texts, tokenizer, order=2, valid=texts)
+    measured = NGramLM.train(TEXTS, tokenizer, order=2, valid=TEXTS)
     assert check(measured.model_card()).data.metrics == ["perplexity"]
 
 
