@@ -41,6 +41,8 @@ def rates(text):
 
 
 def test_it_runs_and_its_outputs_are_those_that_are_committed(notebooks, committed, tmp_path, monkeypatch):
+    pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
     monkeypatch.setenv("PYTHONPATH", str(DOCS.parent))
     found = notebooks.run(TUTORIAL, tmp_path)
     alone, model, greedy, beam, tuned, _, phrases, saved = printed(found)

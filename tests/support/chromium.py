@@ -103,7 +103,7 @@ class Chromium:
     def wait(self, condition: str, seconds: float = 60) -> Any:
         """Wait until an expression gives what is true; returns that."""
         end = time.monotonic() + seconds
-        while not (found := self.evaluate(f"({condition}) || null")):
+        while (found := self.evaluate(f"({condition}) || null")) is None:
             assert time.monotonic() < end, f"not within {seconds} s: {condition}\n{self.evaluate('document.body.innerText')}"
             time.sleep(0.1)
         return found
