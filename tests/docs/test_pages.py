@@ -31,6 +31,7 @@ REASONS = {
     "needs a microphone": 2,
     "runs until it is stopped": 2,
     "needs several processes": 2,
+    "needs a model of the Hub": 2,
     "another project's": 8,
 }
 # `tests/test_examples.py` runs them.
