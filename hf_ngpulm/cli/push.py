@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import CommitOperationAdd, HfApi, ModelCard
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError, RevisionNotFoundError
 
 from ..formats.safetensors import CONFIG_FILE, WEIGHTS_FILE
-from ..language_model.hub import CARD_FILE
-from ..language_model.model import NGramLM
+from ..language_model.hub import CARD_FILE, is_as_written
 from .models import load
-from .options import LMArgument, TokenizerOption, UnitsOption, VocabSizeOption, argument, option
+from .options import LMArgument, TokenizerOption, UnitsOption, VocabSizeOption, argument, given, option
+from .output import tell
 
 
 def push(
@@ -37,53 +39,76 @@ def push(
     hf-ngpulm push my-lm org/my-lm --license cc-by-4.0 --language en --dataset org/dataset
     hf-ngpulm push lm.arpa.gz org/my-lm --tokenizer nvidia/parakeet-ctc-0.6b
 
-    It is loaded and checked before. A README.md in the folder that was changed by hand is pushed as it is. Log in before, with
-    hf auth login, or set HF_TOKEN.
+    It is loaded and checked before. A card that was changed by hand stays: that in the folder, or else the repo's. What isn't
+    given for the card stays as the repo's has it. Log in before, with hf auth login, or set HF_TOKEN.
     """
     model = load(lm, tokenizer, vocab_size, units)
-    told = {"asr_model": asr_model, "datasets": dataset or (), "language": language or (), "license": license}
-    card = _written_by_hand(Path(lm), model)
-    if card is None:
-        card = model.model_card(repo, **told)  # type: ignore[arg-type]
-    elif given := [f"--{name.replace('_', '-').removesuffix('s')}" for name, value in told.items() if value]:
-        raise ValueError(
-            f"{lm}/{CARD_FILE} was changed by hand and is pushed as it is; write into it what {', '.join(given)} says"
-        )
+    told = {"asr_model": asr_model, "datasets": dataset, "language": language, "license": license}
+    path = Path(lm, CARD_FILE)
+    card = path.read_text(encoding="utf-8") if path.is_file() else None
+    if by_hand := card is not None and not is_as_written(card):
+        _refuse(told, str(path))
     api = HfApi()
-    with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
+    with tempfile.TemporaryDirectory() as folder, _hub_errors(repo):
+        repo_id = api.create_repo(repo, private=private or None, exist_ok=True).repo_id
+        there = _card_of(api, repo_id, branch)
         files: dict[str, str | bytes] = {name: f"{folder}/{name}" for name in (CONFIG_FILE, WEIGHTS_FILE)}
-        additions = [CommitOperationAdd(name, content) for name, content in {**files, CARD_FILE: card.encode()}.items()]
-        try:
-            repo_id = api.create_repo(repo, private=private or None, exist_ok=True).repo_id
-            commit = api.create_commit(
-                repo_id,
-                additions,
-                commit_message=message or f"Push {model.order}-gram language model with hf_ngpulm",
-                revision=branch,
-                create_pr=pull_request,
-            )
-        except HfHubHTTPError as error:
-            if getattr(error.response, "status_code", None) in (401, 403):
-                raise PermissionError(f"{repo}: {error}. Log in with a token that may write there: hf auth login") from error
-            raise
-        except Exception as error:  # of the HTTP library, which isn't the same for all versions of the client
-            if "Connect" in type(error).__name__:
-                raise ConnectionError(f"the Hub can't be reached: {error}") from error
-            raise
+        if by_hand:
+            files[CARD_FILE] = str(path)
+        elif there is not None and not is_as_written(str(there)):
+            _refuse(told, f"the {CARD_FILE} of {repo_id}")
+            tell(f"the {CARD_FILE} of {repo_id} was changed by hand and stays as it is")
+        else:
+            data = {} if there is None else there.data.to_dict()
+            known = {name: data[name] for name in ("datasets", "language", "license") if name in data}
+            files[CARD_FILE] = model.model_card(repo_id, **{**known, **given(**told)}).encode()
+        model.save_pretrained(folder)
+        commit = api.create_commit(
+            repo_id,
+            [CommitOperationAdd(name, content) for name, content in files.items()],
+            commit_message=message or f"Push {model.order}-gram language model with hf_ngpulm",
+            revision=branch,
+            create_pr=pull_request,
+        )
     print(commit.pr_url or commit.commit_url)
 
 
-def _written_by_hand(folder: Path, model: NGramLM) -> str | None:
-    """Return the card in a folder, unless there is none, or it says what saving wrote, under whatever name."""
-    path = folder / CARD_FILE
-    if not path.is_file():
+def _refuse(told: dict[str, Any], card: str) -> None:
+    """Refuse to tell a card anything that was written by hand.
+
+    Raises:
+        ValueError: something would be told.
+    """
+    if options := [f"--{name.replace('_', '-').removesuffix('s')}" for name in given(**told)]:
+        raise ValueError(f"{card} was changed by hand and stays as it is; write into it what {', '.join(options)} says")
+
+
+def _card_of(api: HfApi, repo_id: str, branch: str | None) -> ModelCard | None:
+    """Return the card that a repo has."""
+    try:
+        path = api.hf_hub_download(repo_id, CARD_FILE, revision=branch)
+    except LocalEntryNotFoundError as error:  # it may have one
+        raise ConnectionError(f"the Hub can't be reached: {error}") from error
+    except (EntryNotFoundError, RevisionNotFoundError):
         return None
-    card = path.read_text(encoding="utf-8")
-    name = re.search(r' lm="([^"]*)"', card)
-    return None if name and _body(model.model_card(name[1])) == _body(card) else card
+    return ModelCard(Path(path).read_text(encoding="utf-8"), ignore_metadata_errors=True)
 
 
-def _body(card: str) -> str:
-    """Return a card without its metadata: tuning adds to that."""
-    return ModelCard(card, ignore_metadata_errors=True).text
+@contextmanager
+def _hub_errors(repo: str) -> Iterator[None]:
+    """Say what can be done about what the Hub refuses.
+
+    Raises:
+        PermissionError: nobody is logged in, or somebody who mustn't write there.
+        ConnectionError: there is no Hub.
+    """
+    try:
+        yield
+    except HfHubHTTPError as error:
+        if getattr(error.response, "status_code", None) in (401, 403):
+            raise PermissionError(f"{repo}: {error}. Log in with a token that may write there: hf auth login") from error
+        raise
+    except Exception as error:  # of the HTTP library, which isn't the same for all versions of the client
+        if "Connect" in type(error).__name__:
+            raise ConnectionError(f"the Hub can't be reached: {error}") from error
+        raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import string
@@ -108,7 +109,7 @@ def model_card(
     missing = {"share": "they share the probability of `<unk>`", "unk": "each has the probability of `<unk>`"}
     score = missing.get(str(config.missing_unigrams), f"each has the log-probability {config.missing_unigrams}")
     template = string.Template(bundled("model_cards/ngram_lm.md").read_text(encoding="utf-8"))
-    return template.substitute(
+    text = template.substitute(
         metadata=card_metadata(parts, datasets, language, license).to_yaml(),
         title=repo_id.rsplit("/", 1)[-1],
         repo_id=repo_id,
@@ -127,3 +128,15 @@ def model_card(
         unit=config.unit,
         training="".join(f"| {name} | {value} |\n" for name, value in config.lines()),
     )
+    return f"{text}\n{_seal(text)}\n"
+
+
+def is_as_written(card: str) -> bool:
+    """Return whether a card is one that `model_card` wrote, for whatever model, and nobody has changed since."""
+    text, _, seal = card.rstrip("\n").rpartition("\n")
+    return _seal(text) == seal
+
+
+def _seal(text: str) -> str:
+    """Return a comment by which a card can be told from one that was changed by hand."""
+    return f"<!-- hf_ngpulm {hashlib.sha256(text.encode()).hexdigest()[:16]} -->"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import shutil
 
 import pytest
+import torch
 from hub_server import OWNER_TOKEN, HubServer
 from huggingface_hub import ModelCard, constants
 from huggingface_hub.utils import _auth, _headers
+from safetensors.torch import load, load_file
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.cli.app import run
@@ -33,13 +35,15 @@ def small(tmp_path):
 
 
 @pytest.fixture
-def push(hub, monkeypatch, capsys):
+def push(hub, monkeypatch, capsys, tmp_path):
     """The command; it returns the exit status and what was printed. The client reads its variables when it is imported."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
 
     def run_push(*arguments, token=OWNER_TOKEN, endpoint=hub.url):
         monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", endpoint + "/{repo_id}/resolve/{revision}/{filename}")
         monkeypatch.setattr(_auth, "get_token", lambda: token)
         monkeypatch.setattr(_headers, "get_token", lambda: token)
         capsys.readouterr()
@@ -49,8 +53,10 @@ def push(hub, monkeypatch, capsys):
 
 
 def test_a_folder(hub, push, small, tmp_path):
-    """Its card names the repo, though the folder was tuned, renamed and saved by another name."""
+    """Its card tells of what is pushed, though the folder has had another name and another model, and was tuned."""
     tuned = TunedDecoding(ModelIdentity("org/asr", "parakeet_ctc", "0" * 64), {"lm_weight": 1.0}, {"by": "wer", "rate": 0.1})
+    other = NGramLM.from_arpa(DEMO / "lm.arpa.gz", str(bundled("examples/models/ctc")))
+    (tmp_path / "my-lm" / "README.md").write_text(other.model_card("org/other"))
     small.remember(tuned)
     small.save_pretrained(tmp_path / "my-lm")
     (tmp_path / "my-lm").rename(tmp_path / "renamed")
@@ -61,11 +67,17 @@ def test_a_folder(hub, push, small, tmp_path):
     repo = hub.repos["models", "alice/pushed"]
     assert repo.private and [commit.title for commit in repo.commits.values()][1:] == ["the first"]
     assert set(hub.files("alice/pushed")) == {".gitattributes", "README.md", "config.json", "model.safetensors"}
-    for name in ("config.json", "model.safetensors"):
-        assert hub.read("alice/pushed", name) == (tmp_path / "renamed" / name).read_bytes()
+    assert hub.read("alice/pushed", "config.json") == (tmp_path / "renamed" / "config.json").read_bytes()
+    pushed, saved = load(hub.read("alice/pushed", "model.safetensors")), load_file(tmp_path / "renamed" / "model.safetensors")
+    assert pushed.keys() == saved.keys() and all(torch.equal(pushed[name], saved[name]) for name in saved)
     card = ModelCard(hub.read("alice/pushed", "README.md").decode())
     assert card.data.license == "cc-by-4.0" and card.data.datasets == ["org/texts"] and card.data.metrics == ["wer"]
-    assert 'model="org/asr", lm="alice/pushed"' in card.text and "# pushed\n" in card.text and "my-lm" not in card.text
+    assert (
+        'model="org/asr", lm="alice/pushed"' in card.text
+        and "# pushed\n" in card.text
+        and "other" not in card.text
+        and "1-gram" in card.text
+    )
 
 
 def test_a_file(hub, push):
@@ -74,6 +86,21 @@ def test_a_file(hub, push):
     assert status == 0, err
     assert b'"order": 6' in hub.read("alice/of-a-file", "config.json")
     assert 'lm="alice/of-a-file"' in hub.read("alice/of-a-file", "README.md").decode()
+
+
+def test_what_is_not_given_stays(hub, push, small, tmp_path):
+    assert push(tmp_path / "my-lm", "alice/again", "--license", "mit", "--language", "pl")[0] == 0
+    assert push(tmp_path / "my-lm", "alice/again", "--license", "cc0-1.0")[0] == 0
+    data = ModelCard(hub.read("alice/again", "README.md").decode()).data
+    assert (data.license, data.language, data.datasets) == ("cc0-1.0", ["pl"], None)
+    edited = hub.read("alice/again", "README.md") + b"\nEdited on the Hub.\n"
+    hub.commit("alice/again", {"README.md": edited})
+    status, _, err = push(tmp_path / "my-lm", "alice/again", "--license", "mit")
+    assert status == 2 and "README.md of alice/again was changed by hand" in err
+    status, _, err = push(tmp_path / "my-lm", "alice/again", "--message", "without a card")
+    assert status == 0 and "stays as it is" in err and hub.read("alice/again", "README.md") == edited
+    commits = [commit.title for commit in hub.repos["models", "alice/again"].commits.values()]
+    assert commits[-1] == "without a card"
 
 
 def test_a_card_that_was_written_by_hand_stays(hub, push, small, tmp_path):
