@@ -46,6 +46,7 @@ def test_changed_words_are_marked(app):
         [("a", "changed"), ("red", None), ("boy", "changed"), ("is", None), ("her", "changed")],
         [("the", "new"), ("red", None), ("buoy", "new"), ("is", None), ("here", "new")],
     )
+    assert app.marked("Get it, now!", "get it now") == ([("Get it, now!", None)], [("get it now", None)])
     assert app.marked("", "one two") == ([], [("one two", "new")])
     assert app.marked("same words", "same words") == ([("same words", None)],) * 2
 

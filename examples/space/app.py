@@ -13,6 +13,7 @@ import difflib
 import functools
 import json
 import os
+import re
 from typing import Any
 
 import gradio as gr
@@ -91,10 +92,11 @@ class Recogniser:
 
 
 def marked(alone: str, fused: str) -> tuple[Marked, Marked]:
-    """Return both transcripts in parts; those that the other hasn't got are marked."""
+    """Return both transcripts in parts; those that the other hasn't got are marked. Case and punctuation make no other word."""
     words = alone.split(), fused.split()
+    plain = ([re.sub(r"\W", "", word).casefold() or word for word in each] for each in words)
     found: tuple[Marked, Marked] = [], []
-    for kind, *ranges in difflib.SequenceMatcher(None, *words, autojunk=False).get_opcodes():
+    for kind, *ranges in difflib.SequenceMatcher(None, *plain, autojunk=False).get_opcodes():
         for side, first, last in ((0, *ranges[:2]), (1, *ranges[2:])):
             if first < last:
                 label = None if kind == "equal" else ("changed", "new")[side]
