@@ -137,7 +137,7 @@ def test_in_a_browser(tmp_path):
 
 
 def wait_for(port, server, log):
-    for _ in range(600):
+    for _ in range(1800):
         time.sleep(0.1)
         with socket.socket() as client:
             if client.connect_ex(("127.0.0.1", port)) == 0:

@@ -66,7 +66,7 @@ class Chromium:
         os.close(self.answers)
         shutil.rmtree(self.profile, ignore_errors=True)
 
-    def call(self, method: str, seconds: float = 60, **parameters: Any) -> Any:
+    def call(self, method: str, seconds: float = 180, **parameters: Any) -> Any:
         """Send a command; returns what it gives."""
         self.number += 1
         message = {"id": self.number, "method": method, "params": parameters}
@@ -100,7 +100,7 @@ class Chromium:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    def wait(self, condition: str, seconds: float = 60) -> Any:
+    def wait(self, condition: str, seconds: float = 180) -> Any:
         """Wait until an expression gives what is true; returns that."""
         end = time.monotonic() + seconds
         while (found := self.evaluate(f"({condition}) || null")) is None:
