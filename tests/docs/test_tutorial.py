@@ -30,9 +30,9 @@ def committed():
 
 
 def printed(notebook):
-    """What each cell printed."""
+    """What each cell printed. (What is logged comes between, now here, now there.)"""
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    return ["".join("".join(output.get("text", "")) for output in cell["outputs"]) for cell in cells]
+    return ["".join("".join(out["text"]) for out in cell["outputs"] if out.get("name") == "stdout") for cell in cells]
 
 
 def rates(text):
