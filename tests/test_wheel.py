@@ -54,6 +54,9 @@ def test_a_wheel_has_some_of_what_is_bundled(build, tmp_path, monkeypatch):
         lines = [json.loads(line) for line in (folder / "clips.jsonl").read_text(encoding="utf-8").splitlines()]
         assert {folder / line["audio"] for line in lines} == set((folder / "clips").iterdir()) and len(lines) == 20
     assert (tmp_path / "examples/speech/harbour/lm/config.json").exists()
+    people = tmp_path / "examples/speech/orders"  # with the licence that it asks for
+    assert {path.name for path in people.iterdir()} == {"LICENSE", "NOTICE.md", "clips", "clips.jsonl", "text.txt"}
+    assert len(list((people / "clips").iterdir())) == 3
 
     monkeypatch.setattr(bundled, "_ROOTS", (tmp_path,))
     assert bundled.is_bundled("examples/models/ctc") and bundled.bundled("examples/models/ctc").is_dir()

@@ -101,4 +101,4 @@ def _default(value: Any) -> str:
 
 def _escaped(text: str) -> str:
     """Text for a table: what it means in Markdown or HTML it is not."""
-    return re.sub(r"([|<>*_\[\]])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([|>*_\[\]])", r"\\\1", " ".join(text.split())).replace("<", "&lt;")

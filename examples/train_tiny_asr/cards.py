@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from string import Template
 
+from huggingface_hub import EvalResult, ModelCardData
 from safetensors import safe_open
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -31,6 +32,22 @@ def results_of(name: str, results: list[dict]) -> str:
     return "\n".join(lines)
 
 
+def metadata_of(name: str, library: str, title: str, results: list[dict]) -> str:
+    """What the Hub reads, the error rates among it."""
+    found = [
+        EvalResult(
+            task_type="automatic-speech-recognition", dataset_type=row["set"], dataset_name=f"hf_ngpulm's clips: {row['set']}",
+            metric_type="wer", metric_name=f"WER, {row['search']}", metric_value=round(100 * row["wer"], 1),
+        )
+        for row in results if row["model"] == name
+    ]  # fmt: skip
+    tags = ["automatic-speech-recognition", "hf_ngpulm"]
+    return ModelCardData(
+        library_name=library, pipeline_tag="automatic-speech-recognition", license="apache-2.0", language="en", tags=tags,
+        metrics=["wer"], model_name=title, eval_results=found,
+    ).to_yaml()  # fmt: skip
+
+
 def main() -> None:
     template = Template((ROOT / "model_cards" / "tiny_asr.md").read_text())
     results = json.loads((ROOT / "benchmarks" / "results" / "bundled.json").read_text())["results"]
@@ -39,8 +56,9 @@ def main() -> None:
         config = json.loads((folder / "config.json").read_text())
         with safe_open(folder / "model.safetensors", "pt") as tensors:
             parameters = sum(tensors.get_tensor(key).numel() for key in tensors.keys())  # noqa: SIM118  (no mapping)
+        library = "hf_ngpulm" if name in ("hat", "stateless") else "transformers"
         card = template.substitute(
-            library="hf_ngpulm" if name in ("hat", "stateless") else "transformers",
+            metadata=metadata_of(name, library, title, results),
             name=name, title=title, parameters=f"{parameters / 1e6:.1f} million",
             megabytes=f"{(folder / 'model.safetensors').stat().st_size / 1e6:.1f}",
             class_name=config["architectures"][0], head_kind=kind, head=head, results=results_of(name, results),

@@ -22,6 +22,7 @@ COMMANDS = {
     "convert": "Convert a language model: ARPA, NeMo, KenLM binary, or saved -> saved or ARPA.",
     "interpolate": "Mix language models into one.",
     "info": "Show what a language model consists of.",
+    "push": "Put a language model on the Hub, with a card.",
     "score": "Score sentences (natural log, </s> included), and print the perplexity of all.",
     "transcribe": "Transcribe audio files, with a language model or phrases.",
     "evaluate": "Measure error rates and speed of a recogniser on recordings with transcripts.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from rich.text import Text
 from ..common.bundled import bundled, is_bundled
 from ..evaluation import Evaluation, evaluate, read_recordings
 from ..language_model.model import NGramLM
+from ..text import normaliser
 from .models import load_recogniser
 from .options import JsonOption, option
 from .output import percent, print_json, print_line, print_table
@@ -27,42 +29,42 @@ BEAMS = {"ctc": 8, "canary": 5}  # others: 6
 PHRASE_WEIGHTS = {  # benchmarks/results/bundled.json
     "ctc": 2.5625, "rnnt": 2.90625, "tdt": 2.34375, "hat": 2.5, "stateless": 1.8125, "canary": 1.71875
 }  # fmt: skip
+ORDERS, ORDERS_WEIGHT, AS_WHISPER = "orders", 0.5, "whisper-en"
+NEXT = {  # commands to try, and what for
+    "hf-ngpulm demo --model openai/whisper-tiny.en": "people's voices, with a model of the Hub",
+    "hf-ngpulm train my-text.txt --tokenizer nvidia/parakeet-ctc-0.6b -o my-lm": "a language model of your text",
+    "hf-ngpulm transcribe my.flac -m nvidia/parakeet-ctc-0.6b --lm my-lm --num-beams 8": "and your recordings with it",
+}
+AFTER_ORDERS = {"hf-ngpulm tune nvidia/parakeet-ctc-0.6b my-recordings.jsonl --lm my-lm --save": "the best weight, kept in it"}
 Found = dict[tuple[str, str, str], Evaluation]  # of a set of clips, a model and a search
 
 
 def demo(
     *,
-    model: list[str] | None = option(f"Only these models: {NAMES}."),
+    model: list[str] | None = option(
+        f"Only these models: {NAMES}; or the folder or Hub id of any recogniser of English, which hears people's voices."
+    ),
     clips: int = option("Transcripts to show of each set.", default=3, min=0),
     as_json: JsonOption = False,
 ) -> None:
-    """Transcribe bundled clips by small models of several kinds: alone, with a language model, a beam, phrases. Offline."""
+    """Transcribe bundled clips by small models of several kinds: alone, with a language model, a beam, phrases. Offline.
+
+    The small models know synthetic voices only. Three orders by people are bundled, too, for a model of the Hub:
+
+    hf-ngpulm demo --model openai/whisper-tiny.en
+    """
     present = [name for name in MODELS if is_bundled(f"examples/models/{name}")]
     chosen = list(dict.fromkeys(model or present))
-    unknown = [name for name in chosen if name not in MODELS]
-    if unknown:
-        raise ValueError(f"--model {unknown[0]}: there is no such model; there are {NAMES}")
-    speech = bundled("examples/speech")
-    lm = NGramLM.from_pretrained(speech / HARBOUR / "lm")
-    sets = {name: read_recordings(speech / name / "clips.jsonl") for name in (HARBOUR, *PHRASE_SETS)}
+    for_people = [name for name in chosen if name not in MODELS]
+    for name in for_people:
+        if "/" not in name and not os.path.isdir(name):
+            raise ValueError(f"--model {name}: there is no such model; there are {NAMES}, and those of the Hub (org/name)")
+    small = [name for name in chosen if name in MODELS]
+    lm = NGramLM.from_pretrained(bundled("examples/speech") / HARBOUR / "lm")
     found: Found = {}
     for number, name in enumerate(chosen, start=1):
-        print(f"{number} of {len(chosen)}: {MODELS[name]}", file=sys.stderr, flush=True)
-        asr = load_recogniser(str(bundled("examples/models") / name), "cpu")
-        greedy: dict[str, Any] = {"num_beams": 1} if name in ("ctc", "canary") else {"strategy": "greedy"}
-        beam: dict[str, Any] = {"num_beams": BEAMS.get(name, 6)}
-        searches = {
-            (HARBOUR, "alone"): greedy,
-            (HARBOUR, "LM"): {"lm": lm, **greedy},
-            (HARBOUR, "LM, beam"): {"lm": lm, **beam},
-        }
-        for of_set in PHRASE_SETS:
-            searches[of_set, "beam"] = beam
-            phrases = {"phrases": _phrases(of_set, sets[of_set]), "phrase_weight": PHRASE_WEIGHTS[name]}
-            searches[of_set, "phrases"] = {**beam, **phrases}
-        with _quiet():
-            for (of_set, search), settings in searches.items():
-                found[of_set, name, search] = evaluate(asr, sets[of_set], **settings)  # type: ignore[assignment]
+        print(f"{number} of {len(chosen)}: {MODELS.get(name, name)}", file=sys.stderr, flush=True)
+        found |= _of_bundled(name, lm) if name in MODELS else _of_orders(name)
     if len(present) < len(MODELS):
         missing = ", ".join(MODELS[name] for name in MODELS if name not in present)
         print(f"There are more models (and clips) in a clone of the repository: {missing}", file=sys.stderr)
@@ -71,8 +73,55 @@ def demo(
             texts = [{"reference": one.reference, "text": one.hypothesis} for one in evaluation.utterances]
             print_json({"set": of_set, "model": name, "search": search, **_rates(evaluation), "transcripts": texts})
         return
-    _show_transcripts(found, chosen[0], clips)
-    _show_rates(found, chosen, lm)
+    if clips:
+        print_line("What was said, and what was heard: [green]put right[/green], [bold red]\\[wrong][/], [yellow](missing)[/]")
+    for name in [*small[:1], *for_people]:
+        _show_transcripts(found, name, clips)
+    if small:
+        _show_rates(found, small, lm)
+    for name in for_people:
+        _show_orders(found, name)
+    _show_next(bool(for_people))
+
+
+def _of_bundled(name: str, lm: NGramLM) -> Found:
+    """Evaluate a bundled model on the clips that its kind of voice speaks."""
+    speech = bundled("examples/speech")
+    sets = {name: read_recordings(speech / name / "clips.jsonl") for name in (HARBOUR, *PHRASE_SETS)}
+    asr = load_recogniser(str(bundled("examples/models") / name), "cpu")
+    greedy: dict[str, Any] = {"num_beams": 1} if name in ("ctc", "canary") else {"strategy": "greedy"}
+    beam: dict[str, Any] = {"num_beams": BEAMS.get(name, 6)}
+    searches = {
+        (HARBOUR, "alone"): greedy,
+        (HARBOUR, "LM"): {"lm": lm, **greedy},
+        (HARBOUR, "LM, beam"): {"lm": lm, **beam},
+    }
+    for of_set in PHRASE_SETS:
+        searches[of_set, "beam"] = beam
+        phrases = {"phrases": _phrases(of_set, sets[of_set]), "phrase_weight": PHRASE_WEIGHTS[name]}
+        searches[of_set, "phrases"] = {**beam, **phrases}
+    with _quiet():
+        return {
+            (of_set, name, search): evaluate(asr, sets[of_set], **settings)  # type: ignore[misc]
+            for (of_set, search), settings in searches.items()
+        }
+
+
+def _of_orders(name: str) -> Found:
+    """Evaluate any recogniser on orders by people, with a language model of other orders in the style in which it writes."""
+    folder = bundled("examples/speech") / ORDERS
+    orders = read_recordings(folder / "clips.jsonl")
+    asr = load_recogniser(name, None)
+    with _quiet():
+        alone = evaluate(asr, orders, normalise=AS_WHISPER, num_beams=1)
+        assert alone is not None
+        heard = " ".join(one.hypothesis or "" for one in alone.utterances)
+        style = {heard.lower(): "lower,no-punctuation", heard.upper(): "upper,no-punctuation"}.get(heard)
+        texts = (folder / "text.txt").read_text(encoding="utf-8").splitlines()
+        lm = NGramLM.train(texts, tokenizer=asr.tokenizer, order=6, normalise=style, device=str(asr.device))
+        with_lm = evaluate(asr, orders, normalise=AS_WHISPER, num_beams=1, lm=lm, lm_weight=ORDERS_WEIGHT)
+        assert with_lm is not None
+    return {(ORDERS, name, "alone"): alone, (ORDERS, name, "LM"): with_lm}
 
 
 @contextmanager
@@ -100,13 +149,32 @@ def _rates(found: Evaluation) -> dict[str, float]:
 
 
 def _show_transcripts(found: Found, model: str, shown: int) -> None:
-    for of_set in (HARBOUR, *PHRASE_SETS):
+    for of_set in (HARBOUR, *PHRASE_SETS, ORDERS):
         of_model = {search: one.utterances for (name, known, search), one in found.items() if (name, known) == (of_set, model)}
         for number, utterances in enumerate(list(zip(*of_model.values()))[:shown]):
             print_line(f"[dim]{of_set}/{number:02d}[/dim]  {utterances[0].reference}")
-            for search, utterance in zip(of_model, utterances):
-                label = f"  {MODELS[model] + ', ' + search:>24}  "
-                print_line(Text.assemble(label, _marked(utterance.reference or "", utterance.hypothesis or "")))
+            plain = normaliser(AS_WHISPER if of_set == ORDERS else None)
+            said, *heard = (plain(text or "") for text in (utterances[0].reference, *(one.hypothesis for one in utterances)))
+            for search, text in zip(of_model, heard):
+                label = f"  {MODELS.get(model, os.path.basename(model)) + ', ' + search:>24}  "
+                print_line(Text.assemble(label, _marked(said, text, heard[0])))
+
+
+def _show_orders(found: Found, model: str) -> None:
+    alone, with_lm = (found[ORDERS, model, search] for search in ("alone", "LM"))
+    print_line(
+        f"{os.path.basename(model)}, {len(alone.utterances)} orders by people: word error rate "
+        f"{percent(alone.scores.wer)} alone, {percent(with_lm.scores.wer)} with an LM of 431 others. (Clips chosen to show it; "
+        "docs/results.md has 240.)"
+    )
+
+
+def _show_next(after_orders: bool) -> None:
+    commands = dict([*NEXT.items()][1:]) | AFTER_ORDERS if after_orders else NEXT
+    print_line("\nTry next:")
+    width = max(map(len, commands))
+    for command, what in commands.items():
+        print_line(Text.assemble("  ", (command.ljust(width), "bold cyan"), (f"   # {what}", "dim")))
 
 
 def _show_rates(found: Found, models: list[str], lm: NGramLM) -> None:
@@ -135,17 +203,28 @@ def _gain(found: Found, of_set: str, model: str) -> str:
     return f"{entities} ({percent(alone.wer)} > {percent(boosted.wer)})"
 
 
-def _marked(reference: str, hypothesis: str) -> Text:
-    """Return the hypothesis with its errors marked: [wrong], and (missing) words of the reference."""
+def _marked(reference: str, hypothesis: str, before: str) -> Text:
+    """Return the hypothesis with its errors marked: [wrong], and (missing) words of the reference; what is right and wasn't
+    before is green."""
     if not hypothesis.strip():
         return Text(f"({reference})", style="yellow")
     said, heard, words = reference.split(), hypothesis.split(), []
+    right_before = _right(reference, before)
     for chunk in jiwer.process_words(reference, hypothesis).alignments[0]:
         text = " ".join(heard[chunk.hyp_start_idx : chunk.hyp_end_idx])
         if chunk.type == "equal":
-            words.append(Text(text))
+            places = range(chunk.ref_start_idx, chunk.ref_end_idx)
+            words += [Text(said[place], style="" if place in right_before else "green") for place in places]
         elif chunk.type == "delete":
             words.append(Text(f"({' '.join(said[chunk.ref_start_idx : chunk.ref_end_idx])})", style="yellow"))
         else:
             words.append(Text(f"[{text}]", style="bold red"))
     return Text(" ").join(words)
+
+
+def _right(reference: str, hypothesis: str) -> set[int]:
+    """Return the places of those words of the reference that a hypothesis has."""
+    if not hypothesis.strip():
+        return set()
+    chunks = jiwer.process_words(reference, hypothesis).alignments[0]
+    return {place for one in chunks if one.type == "equal" for place in range(one.ref_start_idx, one.ref_end_idx)}

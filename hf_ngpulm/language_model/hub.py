@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import string
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import hf_hub_download
+from huggingface_hub import ModelCardData, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
 from safetensors.torch import save_file
 
@@ -20,6 +22,9 @@ from ..errors import NGramFormatError
 from ..formats.safetensors import CONFIG_FILE, DIGEST, WEIGHTS_FILE, config_digest, disk_errors, tensors_of
 
 CARD_FILE = "README.md"
+TAGS = ("n-gram", "language-model", "automatic-speech-recognition", "ngpu-lm")
+# What the Hub offers to try English recognisers on.
+SAMPLES = "https://cdn-media.huggingface.co/speech_samples"
 
 
 def saved_files(name: str, subfolder: str | None, **hub: Any) -> tuple[Path, Path, str]:
@@ -69,7 +74,34 @@ def save(parts: LMParts, folder: Path, card: str | None) -> None:
             save_file(tensors, files.enter_context(write_beside(folder / WEIGHTS_FILE)), metadata=metadata)
 
 
-def model_card(parts: LMParts, repo_id: str, asr_model: str | None) -> str:
+def card_metadata(
+    parts: LMParts, datasets: Sequence[str] = (), language: Sequence[str] = (), license: str | None = None
+) -> ModelCardData:
+    """Return what the Hub reads at the top of a card: it finds models by it, and shows how they are used."""
+    training, decoding = parts.config.training, parts.config.decoding
+    metrics = ["perplexity"] if training is not None and training.perplexity_per_token is not None else []
+    metrics += sorted({str(tuned.measured["by"]) for tuned in decoding if tuned.measured.get("by") in ("wer", "cer")})
+    widget = [{"example_title": f"LibriSpeech {number}", "src": f"{SAMPLES}/sample{number}.flac"} for number in (1, 2)]
+    return ModelCardData(
+        library_name="hf_ngpulm",
+        pipeline_tag="automatic-speech-recognition",
+        tags=list(TAGS),
+        language=list(language) or None,
+        license=license,
+        datasets=list(datasets) or None,
+        metrics=metrics or None,
+        widget=widget if {"en", "english"} & {name.lower() for name in language} else None,
+    )
+
+
+def model_card(
+    parts: LMParts,
+    repo_id: str,
+    asr_model: str | None,
+    datasets: Sequence[str] = (),
+    language: Sequence[str] = (),
+    license: str | None = None,
+) -> str:
     """Return the text of a model card with the model's figures filled in."""
     config, automaton = parts.config, parts.automaton
     total, nbytes = sum(config.num_ngrams), automaton.nbytes + parts.unk_tokens.nbytes
@@ -77,7 +109,8 @@ def model_card(parts: LMParts, repo_id: str, asr_model: str | None) -> str:
     missing = {"share": "they share the probability of `<unk>`", "unk": "each has the probability of `<unk>`"}
     score = missing.get(str(config.missing_unigrams), f"each has the log-probability {config.missing_unigrams}")
     template = string.Template(bundled("model_cards/ngram_lm.md").read_text(encoding="utf-8"))
-    return template.substitute(
+    text = template.substitute(
+        metadata=card_metadata(parts, datasets, language, license).to_yaml(),
         title=repo_id.rsplit("/", 1)[-1],
         repo_id=repo_id,
         asr_model=asr_model or config.tokenizer_id or "org/asr-model",
@@ -95,3 +128,15 @@ def model_card(parts: LMParts, repo_id: str, asr_model: str | None) -> str:
         unit=config.unit,
         training="".join(f"| {name} | {value} |\n" for name, value in config.lines()),
     )
+    return f"{text}\n{_seal(text)}\n"
+
+
+def is_as_written(card: str) -> bool:
+    """Return whether a card is one that `model_card` wrote, for whatever model, and nobody has changed since."""
+    text, _, seal = card.rstrip("\n").rpartition("\n")
+    return _seal(text) == seal
+
+
+def _seal(text: str) -> str:
+    """Return a comment by which a card can be told from one that was changed by hand."""
+    return f"<!-- hf_ngpulm {hashlib.sha256(text.encode()).hexdigest()[:16]} -->"

@@ -372,9 +372,24 @@ class NGramLM(
         """Upload the model to the Hub in one commit. Arguments as for `huggingface_hub.ModelHubMixin.push_to_hub`."""
         return super().push_to_hub(repo_id, model_card_kwargs={"repo_id": repo_id, **(model_card_kwargs or {})}, **kwargs)
 
-    def model_card(self, repo_id: str = "org/my-lm", asr_model: str | None = None) -> str:
-        """Return the text of a model card with this model's figures filled in."""
-        return model_card(self.parts, repo_id, asr_model)
+    def model_card(
+        self,
+        repo_id: str = "org/my-lm",
+        asr_model: str | None = None,
+        datasets: Sequence[str] = (),
+        language: Sequence[str] = (),
+        license: str | None = None,
+    ) -> str:
+        """Return the text of a model card with this model's figures filled in; `model_card_kwargs` elsewhere are these.
+
+        Args:
+            repo_id: where the model is or will be.
+            asr_model: the recogniser in the card's example; by default that of the tokenizer.
+            datasets: ids of those on the Hub that it was trained on.
+            language: codes (ISO 639-1) of its languages.
+            license: an identifier that the Hub knows, such as "cc-by-4.0".
+        """
+        return model_card(self.parts, repo_id, asr_model, datasets, language, license)
 
     def remember(self, tuned: TunedDecoding) -> None:
         """Keep settings that were found best for a speech recogniser, in place of earlier ones for it and the same search.

@@ -4,7 +4,16 @@
 `hf_ngpulm` is imported.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from ..common.lazy import attributes_of
+
+if TYPE_CHECKING:
+    from .configuration import HatConfig, StatelessTransducerConfig
+    from .registration import register
+    from .transducers import HatForASR, StatelessTransducerForASR
 
 __all__ = ["HatConfig", "HatForASR", "StatelessTransducerConfig", "StatelessTransducerForASR", "register"]
 

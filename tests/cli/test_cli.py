@@ -11,9 +11,11 @@ import time
 import pytest
 import soundfile
 import torch
+import typer
 
 from hf_ngpulm import NGramLM
-from hf_ngpulm.cli.app import run
+from hf_ngpulm.cli.app import app, run
+from hf_ngpulm.cli.demo import AFTER_ORDERS, NEXT, _marked
 from hf_ngpulm.common.bundled import bundled
 
 DEMO = bundled("examples/speech/harbour")
@@ -244,6 +246,39 @@ def test_demo(capsys):
     assert "Word error rate" in printed and "[" in printed and printed.count("stateless RNN-T, LM, beam") == 2
     assert run(["demo", "--model", "whisper"]) == 2
     assert "there is no such model" in capsys.readouterr().err
+
+
+def test_demo_of_any_model_hears_people(capsys):
+    """The bundled models make nothing of people's voices, whatever they are given: that isn't hidden."""
+    assert run(["demo", "--json", "--model", MODEL]) == 0
+    alone, with_lm = lines(capsys)
+    assert (alone["set"], alone["search"], with_lm["search"]) == ("orders", "alone", "LM")
+    assert len(alone["transcripts"]) == 3 and min(alone["wer"], with_lm["wer"]) > 80
+    assert alone["transcripts"] != with_lm["transcripts"]
+    assert run(["demo", "--model", MODEL]) == 0
+    printed = capsys.readouterr().out
+    assert "ctc, 3 orders by people: word error rate" in printed and "Can I get a light roast" in printed
+
+
+def test_what_was_put_right_is_green():
+    found = _marked("the red buoy is here", "the red boy is", "a red boy is here")
+    assert found.plain == "the red [boy] is (here)"
+    assert {found.plain[one.start : one.end]: str(one.style) for one in found.spans if one.style} == {
+        "the": "green", "[boy]": "bold red", "(here)": "yellow",
+    }  # fmt: skip
+    assert _marked("the red buoy", "", "the").plain == "(the red buoy)"
+    assert [str(one.style) for one in _marked("red", "red", "").spans if one.style] == ["green"]
+
+
+def test_the_commands_that_the_demo_names_can_be_given():
+    group = typer.main.get_command(app)
+    assert len(NEXT) == 3
+    for command in [*NEXT, *AFTER_ORDERS]:
+        program, *arguments = command.split()
+        assert program == "hf-ngpulm"
+        with group.make_context(program, arguments, resilient_parsing=True) as context:
+            name, found, rest = group.resolve_command(context, arguments)
+            found.make_context(name, rest, parent=context)
 
 
 @pytest.mark.parametrize(

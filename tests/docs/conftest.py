@@ -51,6 +51,16 @@ def reader(repos, tmp_path, monkeypatch):
         stand_ins.put(cache, repo_id, pushed)
         return SimpleNamespace(oid=stand_ins.COMMIT)
 
+    def commit(self, repo_id, operations, **settings):
+        pushed = tmp_path / "committed" / repo_id
+        pushed.mkdir(parents=True, exist_ok=True)
+        for operation in operations:
+            with operation.as_file() as content:
+                (pushed / operation.path_in_repo).write_bytes(content.read())
+        stand_ins.put(cache, repo_id, pushed)
+        return SimpleNamespace(pr_url=None, commit_url=f"https://huggingface.co/{repo_id}/commit/{stand_ins.COMMIT}")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "create_commit", commit)
     monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", lambda self, repo_id, **_: SimpleNamespace(repo_id=repo_id))
     monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", upload)
 

@@ -29,8 +29,9 @@ REASONS = {
     "make": 5,
     "needs a GPU": 3,
     "needs a microphone": 2,
-    "runs until it is stopped": 2,
+    "runs until it is stopped": 3,
     "needs several processes": 2,
+    "needs a model of the Hub": 2,
     "another project's": 8,
 }
 # `tests/test_examples.py` runs them.
@@ -110,6 +111,14 @@ def test_blocks_that_are_not_run_are_read(page):
             for command in commands_of(block):
                 if "hf-ngpulm " in command and not command.startswith("pip "):
                     check_options(shlex.split(command[command.index("hf-ngpulm ") :])[1:])
+
+
+def test_the_commands_of_the_collections_page_can_be_given():
+    page = (ROOT / "model_cards" / "collection.md").read_text(encoding="utf-8")
+    commands = re.findall(r"`hf-ngpulm ([^`]+)`", page)
+    assert len(commands) > 5
+    for command in commands:
+        check_options(shlex.split(command))
 
 
 def check_options(arguments: list[str]) -> None:

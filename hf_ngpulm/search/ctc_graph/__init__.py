@@ -27,10 +27,9 @@ from torch import Tensor
 
 from ...automaton.ops import load_engine
 from ...automaton.tensors import AutomatonTensors
-from ..ctc_beam import BLANK, INSIDE
 from ..ctc_beam import BeamFrames as GraphFrames
 
-__all__ = ["BLANK", "INSIDE", "GraphFrames", "GraphState", "graph_search", "initial_state"]
+__all__ = ["GraphFrames", "GraphState", "graph_search", "initial_state"]
 
 
 class GraphState(NamedTuple):

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
 from ...engines.devices import current
+from ..ctc_beam import BLANK
 from ..ctc_beam.gpu import (
     HIGHEST_KEY,
     LABEL_BLANK,
@@ -36,7 +37,7 @@ from ..ctc_beam.gpu import (
     take,
     tiling,
 )  # fmt: skip
-from . import BLANK, GraphFrames, GraphState, cpu
+from . import GraphFrames, GraphState, cpu
 
 
 def graph_search(

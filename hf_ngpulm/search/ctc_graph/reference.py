@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
-from . import BLANK, INSIDE, GraphFrames, GraphState
+from ..ctc_beam import BLANK, INSIDE
+from . import GraphFrames, GraphState
 
 
 def graph_search(

@@ -1,0 +1,114 @@
+"""hf-ngpulm push"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import CommitOperationAdd, HfApi, ModelCard
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError, RevisionNotFoundError
+
+from ..formats.safetensors import CONFIG_FILE, WEIGHTS_FILE
+from ..language_model.hub import CARD_FILE, is_as_written
+from .models import load
+from .options import LMArgument, TokenizerOption, UnitsOption, VocabSizeOption, argument, given, option
+from .output import tell
+
+
+def push(
+    *,
+    lm: LMArgument,
+    repo: str = argument("Where to: org/name. It is made if it isn't there."),
+    tokenizer: TokenizerOption = None,
+    vocab_size: VocabSizeOption = None,
+    units: UnitsOption = "auto",
+    asr_model: str | None = option("Recogniser in the card's example [default: that of the tokenizer]."),
+    dataset: list[str] | None = option("Hub id of a dataset it was trained on, for the card; may be repeated."),
+    language: list[str] | None = option("Code of its language, such as en, for the card; may be repeated."),
+    license: str | None = option("Its licence, as the Hub names it, such as cc-by-4.0, for the card."),
+    private: bool = option("Make the repo a private one, if it isn't there.", default=False),
+    branch: str | None = option("Branch to push to [default: main]."),
+    pull_request: bool = option("Open a pull request.", default=False),
+    message: str | None = option("The commit's message.", "--message"),
+) -> None:
+    """Put a language model on the Hub, in one commit: config.json, model.safetensors and a card.
+
+    hf-ngpulm push my-lm org/my-lm --license cc-by-4.0 --language en --dataset org/dataset
+    hf-ngpulm push lm.arpa.gz org/my-lm --tokenizer nvidia/parakeet-ctc-0.6b
+
+    It is loaded and checked before. A card that was changed by hand stays: that in the folder, or else the repo's. What isn't
+    given for the card stays as the repo's has it. Log in before, with hf auth login, or set HF_TOKEN.
+    """
+    model = load(lm, tokenizer, vocab_size, units)
+    told = {"asr_model": asr_model, "datasets": dataset, "language": language, "license": license}
+    path = Path(lm, CARD_FILE)
+    card = path.read_text(encoding="utf-8") if path.is_file() else None
+    if by_hand := card is not None and not is_as_written(card):
+        _refuse(told, str(path))
+    api = HfApi()
+    with tempfile.TemporaryDirectory() as folder, _hub_errors(repo):
+        repo_id = api.create_repo(repo, private=private or None, exist_ok=True).repo_id
+        there = _card_of(api, repo_id, branch)
+        files: dict[str, str | bytes] = {name: f"{folder}/{name}" for name in (CONFIG_FILE, WEIGHTS_FILE)}
+        if by_hand:
+            files[CARD_FILE] = str(path)
+        elif there is not None and not is_as_written(str(there)):
+            _refuse(told, f"the {CARD_FILE} of {repo_id}")
+            tell(f"the {CARD_FILE} of {repo_id} was changed by hand and stays as it is")
+        else:
+            data = {} if there is None else there.data.to_dict()
+            known = {name: data[name] for name in ("datasets", "language", "license") if name in data}
+            files[CARD_FILE] = model.model_card(repo_id, **{**known, **given(**told)}).encode()
+        model.save_pretrained(folder)
+        commit = api.create_commit(
+            repo_id,
+            [CommitOperationAdd(name, content) for name, content in files.items()],
+            commit_message=message or f"Push {model.order}-gram language model with hf_ngpulm",
+            revision=branch,
+            create_pr=pull_request,
+        )
+    print(commit.pr_url or commit.commit_url)
+
+
+def _refuse(told: dict[str, Any], card: str) -> None:
+    """Refuse to tell a card anything that was written by hand.
+
+    Raises:
+        ValueError: something would be told.
+    """
+    if options := [f"--{name.replace('_', '-').removesuffix('s')}" for name in given(**told)]:
+        raise ValueError(f"{card} was changed by hand and stays as it is; write into it what {', '.join(options)} says")
+
+
+def _card_of(api: HfApi, repo_id: str, branch: str | None) -> ModelCard | None:
+    """Return the card that a repo has."""
+    try:
+        path = api.hf_hub_download(repo_id, CARD_FILE, revision=branch)
+    except LocalEntryNotFoundError as error:  # it may have one
+        raise ConnectionError(f"the Hub can't be reached: {error}") from error
+    except (EntryNotFoundError, RevisionNotFoundError):
+        return None
+    return ModelCard(Path(path).read_text(encoding="utf-8"), ignore_metadata_errors=True)
+
+
+@contextmanager
+def _hub_errors(repo: str) -> Iterator[None]:
+    """Say what can be done about what the Hub refuses.
+
+    Raises:
+        PermissionError: nobody is logged in, or somebody who mustn't write there.
+        ConnectionError: there is no Hub.
+    """
+    try:
+        yield
+    except HfHubHTTPError as error:
+        if getattr(error.response, "status_code", None) in (401, 403):
+            raise PermissionError(f"{repo}: {error}. Log in with a token that may write there: hf auth login") from error
+        raise
+    except Exception as error:  # of the HTTP library, which isn't the same for all versions of the client
+        if "Connect" in type(error).__name__:
+            raise ConnectionError(f"the Hub can't be reached: {error}") from error
+        raise
