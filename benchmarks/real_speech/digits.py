@@ -40,7 +40,7 @@ class Numbers:
 
     audio: list[np.ndarray]
     digits: list[str]
-    texts: list[str]
+    texts: dict[str, list[str]]
     phrases: list[str]
     prompt: str = PROMPT
 
@@ -59,7 +59,12 @@ class Numbers:
         return cls(
             [cls.join(paths, generator) for paths in joined],
             ["".join(path.name[0] for path in paths) for paths in joined],
-            [as_whisper_writes(generator.choices(range(10), k=generator.randint(4, 8)), generator) for _ in range(args.drawn)],
+            {
+                "LM": [
+                    as_whisper_writes(generator.choices(range(10), k=generator.randint(4, 8)), generator)
+                    for _ in range(args.drawn)
+                ]
+            },
             list(NAMES),
         )
 

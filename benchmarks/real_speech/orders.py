@@ -61,7 +61,7 @@ class Orders:
     audio: list[np.ndarray]
     slots: list[dict[str, str]]
     values: dict[str, list[str]]
-    texts: list[str]
+    texts: dict[str, list[str]]
     phrases: list[str]
     noises: dict[str, np.ndarray]
     prompt: str = PROMPT
@@ -79,7 +79,7 @@ class Orders:
             [soundfile.read(path, dtype="float32")[0] for path in paths],
             [{name: value.strip() for name, value in labels[path.name]["slots"].items()} for path in paths],
             grammar["slots"],
-            list(map(as_whisper_writes, [*own, *draw(grammar, args.drawn)])),
+            {style: list(map(write, [*own, *draw(grammar, args.drawn)])) for style, write in STYLES.items()},
             sorted({value for values in grammar["slots"].values() for value in values}),
             noises,
         )
@@ -146,6 +146,14 @@ def as_whisper_writes(sentence: str) -> str:
     for word, digits in NUMBERS.items():
         sentence = sentence.replace(f"{word} ounce", f"{digits}-ounce")
     return f" {sentence[0].upper()}{sentence[1:]}{mark}"
+
+
+STYLES = {
+    "LM": as_whisper_writes,
+    "LM in lower case": lambda sentence: as_whisper_writes(sentence).lower().strip(".? "),
+    "LM with numbers spelled out": lambda sentence: f" {sentence[0].upper()}{sentence[1:]}.",
+    "LM as the grammar writes": str.lower,
+}
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from hf_ngpulm import NGramLM
 from hf_ngpulm.generation import seq2seq_generate
 
 WAYS = ("none", "prompt", "phrases", "LM", "LM + phrases")
-LM_WEIGHTS, PHRASE_WEIGHTS = (0.2, 0.3, 0.5, 0.7, 1.0), (0.25, 0.5, 1.0, 2.0)
+LM_WEIGHTS, PHRASE_WEIGHTS = (0.3, 0.5, 0.7, 1.0, 1.5), (0.25, 0.5, 1.0, 2.0)
 Weights = tuple[float, float]
 
 
@@ -36,7 +36,7 @@ class Task(Protocol):
     """Recordings, and what is right of their transcripts. Tuning is done on the first recordings."""
 
     audio: list[np.ndarray]  # at 16 kHz
-    texts: list[str]  # the language model's, in Whisper's style
+    texts: dict[str, list[str]]  # of language models, by name; that of "LM" in Whisper's style
     phrases: list[str]
     prompt: str
 
@@ -66,11 +66,13 @@ class Recogniser:
         batch_size: recordings at once.
     """
 
+    lms: dict[str, NGramLM]
+
     def __init__(self, name: str, task: Task, batch_size: int) -> None:
         logging.set_verbosity_error()
         self.processor = AutoProcessor.from_pretrained(name)
         self.model = AutoModelForSpeechSeq2Seq.from_pretrained(name, dtype=torch.float32).eval()
-        self.lm = NGramLM.train(task.texts, self.processor.tokenizer, order=6)
+        self.texts, self.lms = task.texts, {}
         self.prompt = self.processor.get_prompt_ids(task.prompt, return_tensors="pt")
         self.phrases, self.batch_size = task.phrases, batch_size
 
@@ -84,12 +86,13 @@ class Recogniser:
 
     def transcripts(self, encoded: list[Tensor], way: str, weights: Weights, num_beams: int) -> list[str]:
         """Return transcripts of what the encoder made."""
+        parts = way.split(" + ")
         settings: dict[str, Any] = {"num_beams": num_beams, "max_new_tokens": 120, "max_length": None}
         if way == "prompt":
             settings["prompt_ids"] = self.prompt
-        if "LM" in way:
-            settings |= {"lm": self.lm, "lm_weight": weights[0]}
-        if "phrases" in way:
+        if parts[0] in self.texts:
+            settings |= {"lm": self.lm(parts[0]), "lm_weight": weights[0]}
+        if "phrases" in parts:
             settings |= {"phrases": self.phrases, "phrase_weight": weights[1], "processor": self.processor}
         found: list[str] = []
         for states in encoded:
@@ -98,9 +101,14 @@ class Recogniser:
             found += self.processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         return found
 
+    def lm(self, name: str) -> NGramLM:
+        if name not in self.lms:
+            self.lms[name] = NGramLM.train(self.texts[name], self.processor.tokenizer, order=6)
+        return self.lms[name]
+
     def choose(self, task: Task, encoded: list[Tensor], way: str, num_beams: int, lm_weight: float | None) -> Weights:
         """Return the weights that get most of some recordings right; `lm_weight` is that of the LM alone, if it is known."""
-        of_lm = (0.0,) if "LM" not in way else LM_WEIGHTS if lm_weight is None else (lm_weight,)
+        of_lm = (0.0,) if not way.startswith("LM") else LM_WEIGHTS if lm_weight is None else (lm_weight,)
         candidates = list(itertools.product(of_lm, PHRASE_WEIGHTS if "phrases" in way else (0.0,)))
 
         def quality(weights: Weights) -> tuple[int, float]:
@@ -122,7 +130,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="a clone of the data's repository")
     parser.add_argument("--model", default="openai/whisper-tiny.en")
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--ways", nargs="+", default=WAYS, help="of: %(default)s; other LMs of the task by name")
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--tuning", type=int, default=60, help="recordings that weights are chosen on, not counted")
     parser.add_argument("--most", type=int, help="take so many recordings only")
@@ -161,7 +169,7 @@ def measured(
             encoded = kept[condition][: -(-(most - args.tuning) // args.batch_size)]
             for way in args.ways:
                 if (way, num_beams) not in chosen:
-                    known = chosen.get(("LM", num_beams), (None,))[0]
+                    known = chosen.get((way.split(" + ")[0], num_beams), (None,))[0]
                     chosen[way, num_beams] = recogniser.choose(task, tuning, way, num_beams, known)
                 begin = time.process_time()
                 found = recogniser.transcripts(encoded, way, chosen[way, num_beams], num_beams)[: most - args.tuning]
