@@ -89,7 +89,8 @@ def scored_texts(
         if all(isinstance(text, str) for text in batch):
             if tokenizer is None:
                 raise ValueError("texts need the ASR model's tokenizer (tokenizer=...); without one, pass lists of token ids")
-            rows = tokenizer(list(map(with_blank, batch)) if leading_blank else batch, add_special_tokens=False)["input_ids"]
+            written = [with_blank(str(text)) for text in batch] if leading_blank else batch
+            rows = tokenizer(written, add_special_tokens=False)["input_ids"]
         else:
             rows = [list(map(int, row)) for row in batch]
         lengths = torch.tensor([len(row) for row in rows])

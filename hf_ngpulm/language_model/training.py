@@ -260,7 +260,7 @@ class _Sentences:
         if self.tokenizer is None:
             raise ValueError("texts need the ASR model's tokenizer (tokenizer=...); without one, pass lists of token ids")
         self.unknown, clean = Counter(), normaliser(self.options.normalise, self.tokenizer)
-        texts = (self._noted(clean(_as_text(row))) for row in rows)
+        texts: Iterator[str] = (self._noted(clean(_as_text(row))) for row in rows)
         if self.leading_blank:
             texts = map(with_blank, texts)
         return encode_texts(texts, self.tokenizer, self.vocab_size, SENTENCES_PER_BATCH, self.options.workers, self.unknown)
