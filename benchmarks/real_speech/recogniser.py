@@ -88,7 +88,7 @@ class Recogniser:
         """Return transcripts of what the encoder made."""
         parts = way.split(" + ")
         settings: dict[str, Any] = {"num_beams": num_beams, "max_new_tokens": 120, "max_length": None}
-        if way == "prompt":
+        if "prompt" in parts:
             settings["prompt_ids"] = self.prompt
         if parts[0] in self.texts:
             settings |= {"lm": self.lm(parts[0]), "lm_weight": weights[0]}
@@ -138,6 +138,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--transcripts", type=Path, help="file to write all transcripts to, as JSON lines")
+    parser.add_argument("--rescore", type=Path, help="a file with transcripts: recognise nothing, score these")
     parser.add_argument("--name", required=False, help="name of the result file")
     parser.add_argument("--out", type=Path, help="folder of the result file")
     return parser
@@ -152,6 +153,10 @@ def measured(
         conditions: names of noises and decibels, None for quiet; weights are chosen on recordings in all of them by turns.
         more: what else goes into the result file.
     """
+    if args.rescore:
+        rows = [rescored(task, json.loads(line), args.tuning) for line in args.rescore.read_text().splitlines()]
+        measure.save(args.name, {**more, "rows": rows}, args.out)
+        return shown(rows)
     torch.set_num_threads(args.threads)
     recogniser = Recogniser(args.model, task, args.batch_size)
     chosen: dict[tuple[str, int], Weights] = {}
@@ -174,19 +179,28 @@ def measured(
                 begin = time.process_time()
                 found = recogniser.transcripts(encoded, way, chosen[way, num_beams], num_beams)[: most - args.tuning]
                 seconds = time.process_time() - begin
-                # The first recordings have no transcripts: those of weights that were tried there don't count.
-                found, part = [""] * args.tuning + found, slice(args.tuning, most)
-                right = task.right(found)[part]
-                row = {"noise": noise, "decibels": decibels, "way": way, "num_beams": num_beams, "recordings": len(right)}
+                row = {"noise": noise, "decibels": decibels, "way": way, "num_beams": num_beams, "decoder_seconds": seconds}
                 row |= dict(zip(("lm_weight", "phrase_weight"), chosen[way, num_beams]))
-                row |= {"right": float(right.mean()), "interval": interval(right)}
-                row |= {**task.figures(found, part), "decoder_seconds": seconds}
+                row = rescored(task, {**row, "transcripts": found}, args.tuning)
                 rows.append(row)
                 print(json.dumps(row), flush=True)
                 measure.save(args.name, {**more, "rows": rows}, args.out)
                 if args.transcripts:
                     with args.transcripts.open("a") as file:
-                        file.write(json.dumps({**row, "transcripts": found[part]}) + "\n")
+                        file.write(json.dumps({**row, "transcripts": found}) + "\n")
+    return shown(rows)
+
+
+def rescored(task: Task, row: dict[str, Any], tuning: int) -> dict[str, Any]:
+    """Return a row with the figures of its transcripts, which are those of the recordings after the tuning ones."""
+    transcripts = [""] * tuning + row.pop("transcripts")
+    part = slice(tuning, len(transcripts))
+    right = task.right(transcripts)[part]
+    figures = task.figures(transcripts, part)
+    return {**row, "recordings": len(right), "right": float(right.mean()), "interval": interval(right), **figures}
+
+
+def shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     header = ["noise", "decibels", "way", "num_beams", "recordings", "lm_weight", "phrase_weight", "right"]
     print(measure.table(header, [[row[name] for name in header] for row in rows]))
     return rows
