@@ -159,13 +159,14 @@ STYLES = {
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--decibels", type=float, nargs="*", default=[6, 12, 24], help="of noisy conditions")
+    parser.add_argument("--decibels", nargs="+", default=["quiet", "6", "12", "24"], help="of noise, or quiet")
     parser.add_argument("--drawn", type=int, default=5000, help="sentences from the grammar")
     parser.set_defaults(name="real_orders")
     args = parser.parse_args()
     orders = Orders.read(args.data, args)
-    conditions: list[tuple[str, float | None]] = [("quiet", None)]
-    conditions += [(noise, decibels) for decibels in args.decibels for noise in orders.noises]
+    quiet: list[tuple[str, float | None]] = [("quiet", None)] if "quiet" in args.decibels else []
+    levels = [float(level) for level in args.decibels if level != "quiet"]
+    conditions = quiet + [(noise, level) for level in levels for noise in orders.noises]
     measured(orders, conditions, args, {"published": {"decibels": DECIBELS, "right": PUBLISHED}})
 
 

@@ -133,6 +133,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--ways", nargs="+", default=WAYS, help="of: %(default)s; other LMs of the task by name")
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--tuning", type=int, default=60, help="recordings that weights are chosen on, not counted")
+    parser.add_argument("--weights", type=float, nargs=2, help="of LMs and of phrases, where none shall be chosen")
     parser.add_argument("--most", type=int, help="take so many recordings only")
     parser.add_argument("--fewer", type=int, help="take so many with noise and with beams")
     parser.add_argument("--batch-size", type=int, default=16)
@@ -165,7 +166,7 @@ def measured(
     with torch.inference_mode():
         heard = [task.audio if decibels is None else task.noisy(noise, decibels) for noise, decibels in conditions]
         turns = itertools.cycle(heard)
-        tuning = recogniser.encode([next(turns)[number] for number in range(args.tuning)])
+        tuning = recogniser.encode([next(turns)[number] for number in range(0 if args.weights else args.tuning)])
         for num_beams, condition in itertools.product(args.beams, conditions):
             noise, decibels = condition
             most = args.fewer if args.fewer and (num_beams > 1 or decibels is not None) else len(task.audio)
@@ -173,7 +174,9 @@ def measured(
                 kept[condition] = recogniser.encode(heard[conditions.index(condition)][args.tuning : most])
             encoded = kept[condition][: -(-(most - args.tuning) // args.batch_size)]
             for way in args.ways:
-                if (way, num_beams) not in chosen:
+                if args.weights:
+                    chosen[way, num_beams] = tuple(args.weights)
+                elif (way, num_beams) not in chosen:
                     known = chosen.get((way.split(" + ")[0], num_beams), (None,))[0]
                     chosen[way, num_beams] = recogniser.choose(task, tuning, way, num_beams, known)
                 begin = time.process_time()
