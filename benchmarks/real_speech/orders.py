@@ -101,11 +101,13 @@ class Orders:
         return np.array([all(found.get(name) == value for name, value in slots.items()) for slots, found in pairs])
 
     def figures(self, transcripts: list[str], part: slice) -> dict[str, float]:
-        """Return the F1 of slots."""
+        """Return the F1 of slots, and the share of transcripts that the LM has seen."""
         found = [set(self.found(text).items()) for text in transcripts[part]]
         wanted = [set(slots.items()) for slots, _ in zip(self.slots[part], found)]
         hits = sum(len(a & b) for a, b in zip(found, wanted))
-        return {"slot_f1": 2 * hits / max(1, sum(map(len, found)) + sum(map(len, wanted)))}
+        seen = set(map(plain, self.texts["LM"]))
+        share = float(np.mean([plain(text) in seen for text in transcripts[part]]))
+        return {"slot_f1": 2 * hits / max(1, sum(map(len, found)) + sum(map(len, wanted))), "seen": share}
 
     def noisy(self, noise: str, decibels: float) -> list[np.ndarray]:
         """Return the recordings with noise, the loudest 128 ms of both so many decibels apart."""
