@@ -77,6 +77,7 @@ def speed_against_batch() -> None:
 def orders_against_noise() -> None:
     """Draw orders that are whole, greedily, over noise of a kitchen; quiet stands at 30 dB. Others are grey."""
     found = json.loads((measure.RESULTS / "real_orders.json").read_text())
+    found["rows"] += json.loads((measure.RESULTS / "real_orders_noise.json").read_text())["rows"]
     figure, panel = pyplot.subplots(figsize=(8, 5), layout="constrained")
     for (line, marker), (name, shares) in zip(STYLES, found["published"]["right"].items()):
         style = {"linestyle": line, "marker": marker, "color": "0.6", "markersize": 4}

@@ -175,7 +175,9 @@ def measured(
             encoded = kept[condition][: -(-(most - args.tuning) // args.batch_size)]
             for way in args.ways:
                 if args.weights:
-                    chosen[way, num_beams] = tuple(args.weights)
+                    parts = way.split(" + ")
+                    used = parts[0] in task.texts, "phrases" in parts
+                    chosen[way, num_beams] = (args.weights[0] * used[0], args.weights[1] * used[1])
                 elif (way, num_beams) not in chosen:
                     known = chosen.get((way.split(" + ")[0], num_beams), (None,))[0]
                     chosen[way, num_beams] = recogniser.choose(task, tuning, way, num_beams, known)
