@@ -3,7 +3,9 @@
     python benchmarks/plots.py
 
 They show what `ctc_beam.py` and `words.py` measured on the development set: `docs/errors_against_time.png`, the error rate over
-the time of decoding alone, each decoder's beams joined by a line; `docs/speed_against_batch.png`, speed over the batch size.
+the time of decoding alone, each decoder's beams joined by a line; `docs/speed_against_batch.png`, speed over the batch size;
+and what `real_speech/orders.py` measured: `docs/orders_against_noise.png`, orders that are whole over noise, beside what the
+benchmark's authors published.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 DOCS = measure.ROOT / "docs"
+QUIET = 30  # decibels at which the plot has quiet
 TITLES = {"ctc_beam_development_set": "LM over tokens", "words_development_set": "LM over words"}
 STYLES = [("-", "o"), ("--", "s"), (":", "^"), ("-.", "D"), ((0, (5, 1, 1, 1)), "v"), ((0, (1, 3)), "x")]
 # Decoders' names in the results, the name in the plot, and what a line looks like.
@@ -71,6 +74,31 @@ def speed_against_batch() -> None:
     figure.savefig(DOCS / "speed_against_batch.png", dpi=120)
 
 
+def orders_against_noise() -> None:
+    """Draw orders that are whole, greedily, over noise of a kitchen; quiet stands at 30 dB. Others are grey."""
+    found = json.loads((measure.RESULTS / "real_orders.json").read_text())
+    found["rows"] += json.loads((measure.RESULTS / "real_orders_noise.json").read_text())["rows"]
+    figure, panel = pyplot.subplots(figsize=(8, 5), layout="constrained")
+    for (line, marker), (name, shares) in zip(STYLES, found["published"]["right"].items()):
+        style = {"linestyle": line, "marker": marker, "color": "0.6", "markersize": 4}
+        panel.plot(found["published"]["decibels"], [100 * share for share in shares], label=name, **style)
+    for way, colour in (("none", "tab:orange"), ("LM", "tab:blue"), ("LM + phrases", "tab:green")):
+        rows = [row for row in found["rows"] if row["way"] == way and row["num_beams"] == 1]
+        rows.sort(key=lambda row: row["decibels"] or QUIET)
+        places = [row["decibels"] or QUIET for row in rows]
+        bounds = [[100 * abs(row["right"] - row["interval"][side]) for row in rows] for side in (0, 1)]
+        title = "alone" if way == "none" else f"with {way}"
+        label = f"whisper-tiny.en {title}"
+        panel.errorbar(places, [100 * row["right"] for row in rows], bounds, color=colour, marker="o", capsize=3, label=label)
+    ticks = [*found["published"]["decibels"], QUIET]
+    panel.set_xticks(ticks, [*map(str, ticks[:-1]), "quiet"])
+    panel.set(xlabel="speech over noise of a kitchen, dB", ylabel="orders whole, %")
+    panel.grid(alpha=0.3)
+    panel.legend(fontsize=8, loc="lower right")
+    figure.savefig(DOCS / "orders_against_noise.png", dpi=120)
+
+
 if __name__ == "__main__":
     errors_against_time()
     speed_against_batch()
+    orders_against_noise()

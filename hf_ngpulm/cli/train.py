@@ -49,6 +49,10 @@ def train(
     prune: str = option("Drop n-grams that occur at most so often: a number for each order, as '0 0 1'.", default="0"),
     max_ngrams: MaxNGramsOption = None,
     normalise: str | None = option("lower, upper, no-punctuation, nfc, nfkc, whisper, whisper-en; several with commas."),
+    leading_blank: bool | None = option(
+        "Whether a blank stands before a sentence's first word; by default as Whisper writes, for its tokenizers.",
+        "--leading-blank/--no-leading-blank",
+    ),
     field: str | None = option("Field or column with the text; found by itself if usual."),
     split: str = option("Split of a dataset.", default="train"),
     valid: list[str] | None = option("Text to compute the perplexity of; may be repeated."),
@@ -83,6 +87,7 @@ def train(
         prune=_thresholds(prune),
         max_ngrams=max_ngrams,
         normalise=normalise,
+        leading_blank=leading_blank,
         discount_fallback=DISCOUNT_FALLBACK if fallback else None,
         valid=_validation(valid, field, split, vocab_size is not None) if valid else None,
         outputs=None if outputs is None else filter(None, read_texts([outputs])),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .checks import COUNT, NULL, either, list_of, number, read
+from .checks import COUNT, NULL, SWITCH, either, list_of, number, read
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class TrainingSummary:
         fallback_orders: orders for which these couldn't be computed, so that the fallback was used.
         max_ngrams: the size that the finished model was pruned to by relative entropy, None if it wasn't.
         perplexity_per_token, perplexity_per_word: of the validation text, None if there was none.
+        leading_blank: whether sentences had a blank before their first word.
     """
 
     num_sentences: int
@@ -33,6 +34,7 @@ class TrainingSummary:
     max_ngrams: int | None = None
     perplexity_per_token: float | None = None
     perplexity_per_word: float | None = None
+    leading_blank: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -47,7 +49,7 @@ class TrainingSummary:
         counts, rate = list_of(COUNT), either(number(-1e300, 1e300), NULL)
         kinds = dict.fromkeys(("prune", "num_counted", "fallback_orders"), counts)
         kinds |= {"discounts": list_of(list_of(number(-1e300, 1e300), 3)), "max_ngrams": either(COUNT, NULL)}
-        kinds |= {"perplexity_per_token": rate, "perplexity_per_word": rate}
+        kinds |= {"perplexity_per_token": rate, "perplexity_per_word": rate, "leading_blank": SWITCH}
         return read(cls, values, kinds, where, "training")
 
     def lines(self, unit: str = "token") -> list[tuple[str, str]]:

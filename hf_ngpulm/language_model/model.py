@@ -27,6 +27,7 @@ from ..formats.safetensors import load_saved
 from ..formats.wav2vec2.repository import parts_of_repository
 from ..lexicon.lazy_model import LazyAutomaton
 from ..ngrams.table import NGramTable
+from ..text import begins_with_blank
 from ..text.vocabulary import Vocabulary, check_tokenizer, tokenizer_of
 from .hub import CARD_FILE, model_card, save, saved_files
 from .interpolation import fitted_weights, mixture
@@ -500,7 +501,11 @@ class NGramLM(
         if tokenizer is not None:
             self.check_tokenizer(tokenizer)
             tokenizer = tokenizer_of(tokenizer)
-        yield from scored_texts(without_word_bonus(self.parts), texts, tokenizer, batch_size)
+        if self.config.training is not None:
+            leading_blank = self.config.training.leading_blank
+        else:
+            leading_blank = tokenizer is not None and begins_with_blank(tokenizer)
+        yield from scored_texts(without_word_bonus(self.parts), texts, tokenizer, leading_blank, batch_size)
 
     def perplexity(self, texts: Iterable[str | Sequence[int]], tokenizer: Any = None) -> Perplexity:
         """Return perplexity of texts, one sentence each, per token and per word (sentence ends included).

@@ -13,6 +13,7 @@ import torch
 from ..automaton import BackoffAutomaton, LMParts
 from ..lexicon.lazy_model import LazyAutomaton
 from ..lexicon.weights import reweighed
+from ..text import with_blank
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,11 @@ def without_word_bonus(parts: LMParts) -> BackoffAutomaton:
 
 
 def scored_texts(
-    automaton: BackoffAutomaton, texts: Iterable[str | Sequence[int]], tokenizer: Any = None, batch_size: int = 1024
+    automaton: BackoffAutomaton,
+    texts: Iterable[str | Sequence[int]],
+    tokenizer: Any = None,
+    leading_blank: bool = False,
+    batch_size: int = 1024,
 ) -> Iterator[ScoredText]:
     """Score texts in batches.
 
@@ -74,6 +79,7 @@ def scored_texts(
         automaton: of the language model.
         texts: strings, or lists of token ids.
         tokenizer: for strings.
+        leading_blank: whether these get a blank before their first word.
 
     Raises:
         ValueError: strings without a tokenizer.
@@ -83,7 +89,8 @@ def scored_texts(
         if all(isinstance(text, str) for text in batch):
             if tokenizer is None:
                 raise ValueError("texts need the ASR model's tokenizer (tokenizer=...); without one, pass lists of token ids")
-            rows = tokenizer(batch, add_special_tokens=False)["input_ids"]
+            written = [with_blank(str(text)) for text in batch] if leading_blank else batch
+            rows = tokenizer(written, add_special_tokens=False)["input_ids"]
         else:
             rows = [list(map(int, row)) for row in batch]
         lengths = torch.tensor([len(row) for row in rows])

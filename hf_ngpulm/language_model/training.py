@@ -25,7 +25,7 @@ from ..lexicon.words import refuse_options
 from ..ngrams.counting import DEFAULT_MEMORY, MAX_ORDER, NGramCounter, parse_bytes
 from ..ngrams.kneser_ney import DISCOUNT_FALLBACK, estimate, thresholds_of
 from ..ngrams.table import NGramTable
-from ..text import encode_texts, mismatches, normaliser
+from ..text import begins_with_blank, encode_texts, mismatches, normaliser, with_blank
 from ..text.vocabulary import Vocabulary, tokenizer_of
 from .perplexity import Perplexity, perplexity_of, scored_texts, without_word_bonus
 from .pruning import prune_table
@@ -50,6 +50,9 @@ class TrainingOptions:
         max_ngrams: drop n-grams of the finished model by relative entropy (Stolcke 1998) until at most so many are left.
         normalise: what is done to texts first: "lower", "upper", "no-punctuation", "nfc", "nfkc", "whisper", "whisper-en",
             several of them in a list, or a function from text to text.
+        leading_blank: whether sentences get a blank before their first word, which the tokenizer doesn't write by itself. By
+            default those of Whisper's tokenizers do, whose transcripts begin so; False for a Whisper that was fine-tuned on
+            transcripts without it. Scripts without blanks between words never do.
         field: where rows have fields, the one with the text.
         limit_vocabulary: token ids that n-grams may have; those with others are dropped.
         discount_fallback: discounts for orders whose counts can't give any, as in small or artificial texts; None to raise an
@@ -73,6 +76,7 @@ class TrainingOptions:
     prune: Sequence[int] = ()
     max_ngrams: int | None = None
     normalise: Any = None
+    leading_blank: bool | None = None
     field: str = "text"
     limit_vocabulary: Iterable[int] | None = None
     discount_fallback: Sequence[float] | None = DISCOUNT_FALLBACK
@@ -156,7 +160,7 @@ def train(
     perplexity = None
     if how.valid is not None:
         with bars.stage("validating"):
-            perplexity = _validated(parts, vocabulary, tokenizer, how)
+            perplexity = _validated(parts, vocabulary, tokenizer, how, sentences.leading_blank)
     summary = TrainingSummary(
         num_sentences=num_sentences,
         num_tokens=num_tokens,
@@ -168,6 +172,7 @@ def train(
         max_ngrams=how.max_ngrams,
         perplexity_per_token=None if perplexity is None else perplexity.per_token,
         perplexity_per_word=None if perplexity is None else perplexity.per_word,
+        leading_blank=sentences.leading_blank,
     )
     for warning in warnings:
         logger.warning("%s", warning)
@@ -229,6 +234,7 @@ class _Sentences:
 
     def __init__(self, rows: Iterator[Any], tokenizer: Any, vocab_size: int, options: TrainingOptions) -> None:
         self.rows, self.tokenizer, self.vocab_size, self.options = rows, tokenizer, vocab_size, options
+        self.leading_blank = _leading_blank(tokenizer, options)
         self.unknown: Counter[str] | None = None
         self.sample: list[str] = []
 
@@ -254,7 +260,9 @@ class _Sentences:
         if self.tokenizer is None:
             raise ValueError("texts need the ASR model's tokenizer (tokenizer=...); without one, pass lists of token ids")
         self.unknown, clean = Counter(), normaliser(self.options.normalise, self.tokenizer)
-        texts = (self._noted(clean(_as_text(row))) for row in rows)
+        texts: Iterator[str] = (self._noted(clean(_as_text(row))) for row in rows)
+        if self.leading_blank:
+            texts = map(with_blank, texts)
         return encode_texts(texts, self.tokenizer, self.vocab_size, SENTENCES_PER_BATCH, self.options.workers, self.unknown)
 
     def _noted(self, text: str) -> str:
@@ -287,6 +295,13 @@ def _rows(texts: Iterable[Any], field: str) -> Iterator[Any]:
         yield row
 
 
+def _leading_blank(tokenizer: Any, options: TrainingOptions) -> bool:
+    if tokenizer is None or options.unit == "word":
+        refuse_idle({"leading_blank": options.leading_blank}, "is for texts and models of tokens")
+        return False
+    return begins_with_blank(tokenizer) if options.leading_blank is None else options.leading_blank
+
+
 def _as_text(row: Any) -> str:
     if not isinstance(row, str):
         raise ValueError(f"texts should all be strings, or all lists of token ids, got {str(row)[:60]!r} among strings")
@@ -311,11 +326,13 @@ def _allowed(token_ids: Iterable[int], vocab_size: int) -> torch.Tensor:
     return allowed
 
 
-def _validated(parts: LMParts, vocabulary: Vocabulary, tokenizer: Any, options: TrainingOptions) -> Perplexity:
+def _validated(
+    parts: LMParts, vocabulary: Vocabulary, tokenizer: Any, options: TrainingOptions, leading_blank: bool
+) -> Perplexity:
     texts = list(_rows(options.valid or (), options.field))
     if texts and not isinstance(texts[0], str):
         tokenizer = None
     elif tokenizer is not None:
         texts = list(map(normaliser(options.normalise, tokenizer), texts))
-    scored = scored_texts(without_word_bonus(parts), texts, tokenizer)
+    scored = scored_texts(without_word_bonus(parts), texts, tokenizer, leading_blank)
     return perplexity_of(scored, vocabulary.size, set(parts.unk_tokens.tolist()))

@@ -4,5 +4,15 @@ from .encoding import encode_texts
 from .normalisation import normaliser
 from .sources import read_ids, read_texts, total_bytes
 from .style import mismatches
+from .words import begins_with_blank, with_blank
 
-__all__ = ["encode_texts", "mismatches", "normaliser", "read_ids", "read_texts", "total_bytes"]
+__all__ = [
+    "begins_with_blank",
+    "encode_texts",
+    "mismatches",
+    "normaliser",
+    "read_ids",
+    "read_texts",
+    "total_bytes",
+    "with_blank",
+]

@@ -11,13 +11,9 @@ from typing import Any, NamedTuple
 
 from .encoding import SilentlyDropped, encode_batch
 from .vocabulary import Vocabulary, tokenizer_of
-from .words import WordSplitter
+from .words import UNSPACED, WordSplitter
 
-# Scripts without blanks between words, and Hangul, in which particles follow without one.
-_UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
-    "\U00020000-\U0003134f]"
-)
+_UNSPACED = re.compile(f"[{UNSPACED}\uac00-\ud7af]")  # in Hangul particles follow without a blank
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 CASES = ("auto", "keep", "any")
 

@@ -107,6 +107,11 @@ def mismatches(texts: Iterable[str], recogniser: Any) -> list[str]:
             f"{here.digits:.0%} of the sentences have digits, but {who} {'none' if by_pieces else 'without'}; "
             "spell numbers as the recogniser does"
         )
+    elif not by_pieces and here.digits is not None and there.digits is not None and here.digits < FEW and there.digits > MANY:
+        found.append(
+            f"the text has no digits, but {there.digits:.0%} of the recogniser's transcripts have; write the text's numbers, "
+            "if there are any, as the recogniser does"
+        )
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,19 @@ from typing import Any
 MARKS = ("▁", "Ġ")
 # Marks by which pieces tell where words begin or end: also those of WordPiece, subword-nmt and older BPE.
 WORD_MARKS = (*MARKS, "##", "@@", "</w>")
+# Characters of scripts without blanks between words, for a regular expression.
+UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
+_BEGINS_UNSPACED = re.compile(f"[{UNSPACED}]")
+
+
+def begins_with_blank(tokenizer: Any) -> bool:
+    """Return whether transcripts begin with a blank that the tokenizer doesn't write by itself: Whisper's do."""
+    return {"<|startoftranscript|>", "Ġ"} <= tokenizer.get_vocab().keys() and not tokenizer.tokenize("a")[0].startswith("Ġ")
+
+
+def with_blank(text: str) -> str:
+    """Return a text with a blank before it, if it has words and these have blanks between them."""
+    return text if not text or text[0].isspace() or _BEGINS_UNSPACED.match(text) else f" {text}"
 
 
 class WordSplitter:

@@ -13,13 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from speech_models import whisper_parts
 from torch import nn
 from transformers import AutoTokenizer
 
 from hf_ngpulm import NGramFormatError, NGramLM
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.language_model.training import train
-from hf_ngpulm.text import read_ids, read_texts
+from hf_ngpulm.text import begins_with_blank, read_ids, read_texts, with_blank
 
 DATA = Path(__file__).parents[1] / "data" / "lmplz"
 TEXTS = (bundled("examples/speech/harbour") / "text.txt").read_text().splitlines()[:1500]
@@ -248,3 +249,32 @@ def test_two_processes_count_what_one_does(tmp_path):
         found = NGramLM.from_pretrained(tmp_path / str(rank))
         assert same(found, wanted)
         assert found.config == wanted.config
+
+
+def test_sentences_begin_with_a_blank_as_whisper_writes(tmp_path):
+    tokenizer = whisper_parts(tmp_path / "vocabulary.json")["tokenizer"]
+    texts = ["can i get tea", "can i get a latte", " i can"] * 4
+    ids = {
+        blank: tokenizer([blank + text.strip() for text in texts], add_special_tokens=False).input_ids for blank in ("", " ")
+    }
+    assert ids[""] != ids[" "]
+    for leading_blank, wanted in ((None, " "), (True, " "), (False, "")):
+        lm = NGramLM.train(texts, tokenizer, order=3, leading_blank=leading_blank, valid=texts)
+        of_ids = NGramLM.train(ids[wanted], vocab_size=lm.vocab_size, order=3)
+        assert same(lm, of_ids) and lm.config.training.leading_blank == (wanted == " ")
+        lm.save_pretrained(tmp_path / "lm")
+        for model in (lm, NGramLM.from_pretrained(tmp_path / "lm")):
+            assert model.score_texts([text.strip() for text in texts], tokenizer) == model.score_texts(ids[wanted])
+        assert lm.config.training.perplexity_per_token == pytest.approx(lm.perplexity(ids[wanted]).per_token)
+    lm = NGramLM.train(texts, tokenizer, order=3)
+    assert NGramLM.interpolate([lm, lm], [0.5, 0.5]).score_texts(texts, tokenizer)[0][1] == ids[" "][0]
+
+
+def test_no_blank_begins_what_is_written_without_blanks(tokenizer):
+    assert [with_blank(text) for text in ("tea", " tea", "", "茶", "ชา", "차")] == [" tea", " tea", "", "茶", "ชา", " 차"]
+    assert not begins_with_blank(tokenizer)
+
+
+def test_a_leading_blank_of_token_ids_is_refused():
+    with pytest.raises(ValueError, match="leading_blank is for texts"):
+        NGramLM.train([[1, 2, 3]], vocab_size=8, order=2, leading_blank=True)

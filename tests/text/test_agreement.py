@@ -84,3 +84,5 @@ def test_transcripts_say_more_than_pieces():
     assert any("'no-punctuation'" in line for line in mismatches(WRITTEN, LOWER))
     assert any("'lower'" in line for line in mismatches(WRITTEN, LOWER))
     assert any("digits" in line for line in mismatches(DIGITS, LOWER))
+    assert any("text has no digits, but 100%" in line for line in mismatches(LOWER, DIGITS))
+    assert mismatches([*LOWER, DIGITS[0]], DIGITS) == []
