@@ -18,7 +18,7 @@ from ..text import with_blank
 
 @dataclass(frozen=True)
 class Perplexity:
-    """How well a language model predicts texts. Sentence ends count as tokens.
+    """Measure how well a language model predicts texts. Sentence ends count as tokens.
 
     Args:
         per_token: exp of the mean negative log-probability of tokens and sentence ends.
