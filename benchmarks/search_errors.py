@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--lm", required=True)
     parser.add_argument("--lm-weight", type=float, default=0.4)
     parser.add_argument("--less-ilm", type=float, nargs=2, metavar=("LM_WEIGHT", "ILM_WEIGHT"))
-    parser.add_argument("--beams", type=int, nargs="+", default=[1, 5, 16])
+    parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--name", default="search_errors", help="name of the result file")
     parser.add_argument("--out", type=Path)

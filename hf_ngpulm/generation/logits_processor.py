@@ -134,7 +134,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         if self.fusion.num_lms > (1 if sources[0] is None else 2):
             raise ValueError("`generate` takes one language model for each recording, not several as LogLinear")
         self._internal: InternalLM | None = None
-        if isinstance(self.options.ilm_weight, Tensor) or self.options.ilm_weight:
+        if self.subtracts_internal:
             if not self.fusion.models:
                 raise ValueError("ilm_weight is given without a language model to make up for it: pass lm= too")
             self._internal = InternalLM(model)
@@ -169,9 +169,13 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             scores.copy_(work)
         return scores
 
-    def add(self, scores: Tensor, input_ids: Tensor, parts: Sequence[Part], states: Sequence[Tensor], in_loop: Tensor) -> None:
-        """Add what there is to scores float32 `[B, C]` after tokens `[B, L]`, in place; each of the parts in its states."""
-        less, engine = self.subtracted(input_ids, parts, states, scores.shape[1]), self.options.engine
+    def add(
+        self, scores: Tensor, input_ids: Tensor, parts: Sequence[Part], states: Sequence[Tensor], in_loop: Tensor,
+        unheard: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Add what there is to scores float32 `[B, C]` after tokens `[B, L]`, in place; each of the parts in its states. What
+        the model would say `unheard`, logits `[B, C]`, is asked of it if it isn't at hand."""
+        less, engine = self.subtracted(input_ids, parts, states, scores.shape[1], unheard), self.options.engine
         for part, at in zip(parts, states):
             at = at.masked_fill(in_loop, -1)
             if less is not None and part.less is not None:
@@ -180,7 +184,9 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             if not part.subtracted:
                 fuse_at(scores, at, part.rows, part.roles, part.shared, engine, part.keeps_sums)
 
-    def subtracted(self, input_ids: Tensor, parts: Sequence[Part], states: Sequence[Tensor], classes: int) -> Tensor | None:
+    def subtracted(
+        self, input_ids: Tensor, parts: Sequence[Part], states: Sequence[Tensor], classes: int, unheard: Tensor | None = None
+    ) -> Tensor | None:
         """Return what is subtracted from scores after tokens `[B, L]`, float32 `[B, C]`; None for nothing."""
         if parts[0].less is None:
             return None
@@ -191,15 +197,16 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
                 rows = part.rows._replace(weights=-part.rows.weights)
                 fuse_at(found[-1], at, rows, part.roles, False, self.options.engine)
             elif part.ilm_weights is not None:
-                found.append(part.ilm_weights[:, None] * self.internal_scores(input_ids, part.roles))
+                found.append(part.ilm_weights[:, None] * self.internal_scores(input_ids, part.roles, unheard))
         return torch.stack(found).sum(0)
 
-    def internal_scores(self, input_ids: Tensor, roles: Roles) -> Tensor:
+    def internal_scores(self, input_ids: Tensor, roles: Roles, unheard: Tensor | None) -> Tensor:
         """Return the internal LM's log-probabilities of what an LM scores, after tokens `[B, L]`, float32 `[B, C]`."""
-        assert self._internal is not None
+        if unheard is None:
+            assert self._internal is not None
+            unheard = self._internal.logits(input_ids)
         unscored = (roles.roles & KINDS) == UNSCORED
-        logits = self._internal.logits(input_ids).to(input_ids.device)
-        return torch.log_softmax(logits.masked_fill(unscored, -torch.inf), 1).masked_fill(unscored, 0.0)
+        return torch.log_softmax(unheard.masked_fill(unscored, -torch.inf), 1).masked_fill(unscored, 0.0)
 
     def rule_out(self, scores: Tensor, input_ids: Tensor, parts: Sequence[Part]) -> Tensor:
         """Rule out, in place, what may not follow tokens `[B, L]`: timestamps where there are to be none; more of a loop.
@@ -259,7 +266,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         changed = copy.copy(self)
         changed.fusion = self.fusion.with_weights(weight, phrase_weight, more.get("source_weight"))
         changed.options = self.options.with_weights(more)
-        if more.get("ilm_weight") is not None and changed._internal is None:
+        if changed.subtracts_internal and changed._internal is None:
             changed._internal = InternalLM(self._model)
         changed.window = changed._parts = None
         return changed
@@ -273,9 +280,10 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return selected
 
     @property
-    def subtracts(self) -> bool:
-        """Return whether anything is subtracted in any row."""
-        return self._internal is not None or self.fusion.source is not None
+    def subtracts_internal(self) -> bool:
+        """Return whether an internal LM is subtracted in any row."""
+        weight = self.options.ilm_weight
+        return bool(weight.any()) if isinstance(weight, Tensor) else weight != 0
 
     @property
     def lists(self) -> dict[str, int]:

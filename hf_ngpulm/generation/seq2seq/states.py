@@ -49,9 +49,14 @@ class Scoring:
         self._states: list[Tensor] | None = None  # of language models, and of phrases
         self._own: Tensor | None = None
 
-    def __call__(self, input_ids: Any, scores: Any) -> Tensor:
+    @property
+    def asks_unheard(self) -> bool:
+        """Return whether it matters what the model would say if it had heard nothing."""
+        return self.lm is not None and self.lm.subtracts_internal
+
+    def __call__(self, input_ids: Any, scores: Any, unheard: Tensor | None = None) -> Tensor:
         """Return `[R, L]` tokens so far, `[R, C]` logits or log-probabilities of the next -> the same, processed, maybe in
-        place."""
+        place. `unheard` are logits without anything heard, if they are at hand."""
         scores = self.before(input_ids, scores)
         if self.lm is not None:
             if self.keeps_own:
@@ -64,7 +69,7 @@ class Scoring:
                 self._states = [read(tokens, part.rows, part.roles, self.lm.options.engine) for part in self._parts]
             self._parts = [part.at(states) for states, part in zip(self._states, self._parts, strict=True)]
             in_loop = self.lm.rule_out(scores, tokens.contiguous(), self._parts)
-            self.lm.add(scores, tokens, self._parts, self._states, in_loop)
+            self.lm.add(scores, tokens, self._parts, self._states, in_loop, unheard)
         scores = self.after(input_ids, scores)
         if self._own is not None:
             self._own.masked_fill_(scores == -torch.inf, -torch.inf)

@@ -101,7 +101,7 @@ def seq2seq_generate(
             "with logprob_threshold, which asks for the model's own scores, pass lm= or an NGramLogitsProcessor, not both"
         )
     scoring = Scoring(processors, language_model, recordings, judged)
-    decoder = Decoder(model, generation_config, model_kwargs)
+    decoder = Decoder(model, generation_config, model_kwargs, rows if scoring.asks_unheard else None)
     if beams > 1:
         return beam_search(decoder, scoring, criteria, generation_config, input_ids)
     return greedy(decoder, scoring, criteria, generation_config, input_ids, streamer)
@@ -124,7 +124,12 @@ def _language_model(
     found = {name: value for name, value in found.items() if name != "num_beams" and value is not None}
     weight = found.pop("lm_weight", LM_WEIGHT)
     made = NGramLogitsProcessor(models, weight, model=model, tokenizer=processor, **found)
-    for_nothing = "phrases" not in settings and not isinstance(weight, Tensor) and weight == 0 and not made.subtracts
+    for_nothing = (
+        "phrases" not in settings
+        and not isinstance(weight, Tensor)
+        and weight == 0
+        and not (made.subtracts_internal or made.fusion.source is not None)
+    )
     return None if for_nothing else made
 
 
