@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib.util
-import itertools
 import json
 import statistics
 import sys
@@ -45,8 +44,8 @@ from hf_ngpulm import NGramLM, NGramLogitsProcessor
 from hf_ngpulm.generation import seq2seq_generate
 from hf_ngpulm.language_model.loading import load_language_model
 
-WEIGHTS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
-LESS = (0.4, 0.5)  # weights of what is subtracted
+WEIGHTS = (0.3, 0.4, 0.5, 0.6)
+LESS = ((0.6, 0.4), (0.7, 0.4), (0.7, 0.5), (0.8, 0.5))  # the LM's, and that of what is subtracted
 ORDER, WEIGHT = 5, 0.2
 # Rows (batch x beams) above which a model takes many minutes on a CPU, nearly all of them before the first step; others take
 # them in any case.
@@ -265,7 +264,7 @@ def error_rates(args: argparse.Namespace) -> list[dict[str, Any]]:
         )
         for rule, given in lesses.items():
             name = "source_weight" if given else "ilm_weight"
-            for weight, less in itertools.product(WEIGHTS[3:], LESS):
+            for weight, less in LESS:
                 tried[rule, weight, less] = transcribed(num_beams, weight, **{name: less}, **given)
         for rule in dict.fromkeys(name for name, *_ in tried):
             best = min((what for what in tried if what[0] == rule), key=lambda what: wer(tried[what], parts["even"]))
