@@ -5,8 +5,8 @@
 Encoders run once, one clip at a time. Then all clips are decoded in batches of 16 with an LM, from which transducers and
 attention decoders subtract their internal one, with 1, 2, 3, 4, 8 and 16 beams. The weights are the best of a few on the even
 clips (the first one is even), for each number of beams; error rates are those of the odd ones. The time is the processor's, of
-decoding alone, the least of all weights'. The knee is the smallest number of beams whose error rate on the even clips is
-within 5% of the best.
+decoding alone, the least of all weights'. The knee is where a line bends most: of all points the furthest below the straight
+line from the first to the last, over the logarithm of the time (Satopää et al., "Finding a kneedle in a haystack", 2011).
 
 A manifest has a line {"audio": path, "text": transcript} per clip; an LM is a folder, for several models, or one for each.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -35,7 +36,7 @@ from hf_ngpulm import CTCDecoder, TransducerDecoder
 from hf_ngpulm.generation import seq2seq_generate
 from hf_ngpulm.language_model.loading import load_language_model
 
-BATCH, BEAMS, WITHIN = 16, (1, 2, 3, 4, 8, 16), 0.05
+BATCH, BEAMS = 16, (1, 2, 3, 4, 8, 16)
 # Weights of the LM and of the internal one, in greedy search and with beams.
 WEIGHTS: dict[str, tuple[list[tuple[float, ...]], list[tuple[float, ...]]]] = {
     "CTC": ([(0.4,), (0.6,), (0.8,)], [(0.8,), (1.2,), (1.6,)]),
@@ -64,7 +65,10 @@ def main() -> None:
             rows += curve(name, args.lm[min(place, len(args.lm) - 1)], audio, [clip["text"] for clip in clips], args)
     header = list(rows[0])
     print(measure.table(header, [[row[what] for what in header] for row in rows]))
-    print("results in", measure.save(args.name, {"clips": len(clips), "batch": BATCH, "rows": rows}, args.out))
+    print(
+        "results in",
+        measure.save(args.name, {"clips": len(clips), "batch": BATCH, "knees": knees(rows), "rows": rows}, args.out),
+    )
 
 
 def curve(name: str, lm: str, audio: list[Any], spoken: list[str], args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -90,13 +94,24 @@ def curve(name: str, lm: str, audio: list[Any], spoken: list[str], args: argpars
         halves = {"even": slice(0, None, 2), "odd": slice(1, None, 2)}
         rates = {half: round(wer(tried[weights], part), 1) for half, part in halves.items()}
         milliseconds = round(1e3 * min(seconds) / len(audio), 2)
-        rows.append(
-            {"model": Path(name).name, "beams": beams, "weights": weights, "ms a clip": milliseconds, **rates, "knee": ""}
-        )
+        rows.append({"model": Path(name).name, "beams": beams, "weights": weights, "ms a clip": milliseconds, **rates})
         print(json.dumps(rows[-1]), flush=True)
-    good = min(row["even"] for row in rows) * (1 + WITHIN)
-    next(row for row in rows if row["even"] <= good)["knee"] = "*"
     return rows
+
+
+def knees(rows: list[dict[str, Any]]) -> dict[str, int]:
+    """The number of beams at each model's knee."""
+    found = {}
+    for model in dict.fromkeys(row["model"] for row in rows):
+        of_model = [row for row in rows if row["model"] == model]
+        times = [math.log(row["ms a clip"]) for row in of_model]
+        errors = [row["even"] + row["odd"] for row in of_model]
+        below = [
+            (times[-1] - at) / (times[-1] - times[0]) - (rate - errors[-1]) / (errors[0] - errors[-1])
+            for at, rate in zip(times, errors)
+        ]
+        found[model] = of_model[below.index(max(below))]["beams"]
+    return found
 
 
 Decode = Callable[..., list[str]]

@@ -75,7 +75,8 @@ def speed_against_batch() -> None:
 def knee() -> None:
     """Draw error rates over times of a clip, with the number of beams at each point and a ring around the knee."""
     figure, panel = pyplot.subplots(figsize=(8, 5), layout="constrained")
-    rows = json.loads((measure.RESULTS / "knee_development_set.json").read_text())["rows"]
+    found = json.loads((measure.RESULTS / "knee_development_set.json").read_text())
+    rows = found["rows"]
     for number, model in enumerate(dict.fromkeys(row["model"] for row in rows)):
         of_model = [row for row in rows if row["model"] == model]
         line, marker = STYLES[number]
@@ -83,7 +84,7 @@ def knee() -> None:
         panel.plot(*places, linestyle=line, marker=marker, color=f"C{number}", label=model)
         for row, *place in zip(of_model, *places):
             panel.annotate(str(row["beams"]), place, xytext=(4, 4), textcoords="offset points", fontsize=8)
-            if row["knee"]:
+            if row["beams"] == found["knees"][model]:
                 panel.plot(*place, "o", markersize=15, color=f"C{number}", fillstyle="none")
     panel.set(xscale="log", xlabel="ms of decoding for a clip, one thread, batch 16", ylabel="word error rate, %")
     panel.xaxis.set_major_formatter("{x:g}")
