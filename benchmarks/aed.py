@@ -2,6 +2,7 @@
 
     python benchmarks/aed.py                                         # random models: time a step
     python benchmarks/aed.py --models whisper-tiny --batch-sizes 32 --beams 5 --most-rows 160
+    python benchmarks/aed.py --models canary --ways strategy internal
     python benchmarks/aed.py --canary MODEL --manifest clips.jsonl --lm lm.arpa      # word error rates
 
 Random Whispers of several sizes, a Canary, and a decoder with Qwen's 151,936 tokens (see aed_random.py), each with an LM over
@@ -9,7 +10,8 @@ all its text tokens. `generate` runs a fixed number of steps, greedily and with 
 step lasts from one time that the output layer has run to the next, so that what comes before the first token doesn't count;
 what is reported is the ratio of the median step to that of stock `generate`. Stock `generate` has two turns: their ratio is
 the noise. What calls of the processor take is measured in these, too ("in processor"): a ratio of two noisy times says less.
-KenLM stands beside it for scale (see kenlm_rescoring.py), where there is a `kenlm`; its time grows with the transcript.
+"internal" subtracts the decoder's internal LM, too. KenLM stands beside it for scale (see kenlm_rescoring.py), where there is a
+`kenlm`; its time grows with the transcript.
 
 A manifest has a line {"audio": path, "text": transcript} per clip. The weight is chosen on the even clips (the first one is
 even); word error rates are those of the odd ones, and of all.
@@ -42,7 +44,8 @@ from hf_ngpulm import NGramLM, NGramLogitsProcessor
 from hf_ngpulm.generation import seq2seq_generate
 from hf_ngpulm.language_model.loading import load_language_model
 
-WEIGHTS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+WEIGHTS = (0.3, 0.4, 0.5, 0.6)
+LESS = ((0.6, 0.4), (0.7, 0.4), (0.7, 0.5), (0.8, 0.5))  # the LM's, and that of what is subtracted
 ORDER, WEIGHT = 5, 0.2
 # Rows (batch x beams) above which a model takes many minutes on a CPU, nearly all of them before the first step; others take
 # them in any case.
@@ -66,6 +69,7 @@ def main() -> None:
     parser.add_argument("--canary", help="a Canary, for word error rates")
     parser.add_argument("--manifest", type=Path)
     parser.add_argument("--lm")
+    parser.add_argument("--source-lm", help="an LM of the text that the Canary was trained on")
     parser.add_argument("--name", default="aed", help="name of the result file")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -89,6 +93,8 @@ def ways_of(subject: Subject, lm: NGramLM, names: list[str]) -> dict[str, dict[s
     if "strategy" in names:
         settings = {"lm": lm, "lm_weight": WEIGHT} | ({} if subject.start is None else {"start": subject.start})
         ways["strategy"] = {"custom_generate": seq2seq_generate, **settings}
+    if "internal" in names:
+        ways["internal"] = {**ways["strategy"], "ilm_weight": WEIGHT / 2}
     if "KenLM" in names and importlib.util.find_spec("kenlm"):
         classes, ends = subject.model.get_output_embeddings().weight.shape[0], {subject.model.generation_config.eos_token_id}
         ways["KenLM"] = {"logits_processor": [Timed(KenLMRescoring(lm, WEIGHT, classes, ends, subject.prompt_tokens))]}
@@ -166,8 +172,9 @@ class StepClock:
     def seconds(self) -> list[float]:
         """Of the steps of the `generate` that has just ended."""
         times, self._times = self._times, []
-        if len(times) != self.steps:
+        if len(times) not in (self.steps, 2 * self.steps):
             raise RuntimeError(f"generate should have taken {self.steps} steps, it took {len(times)}")
+        times = times[:: len(times) // self.steps]  # an internal LM's pass comes after each
         return [between(begin, end) for begin, end in pairwise(times)]
 
 
@@ -223,15 +230,20 @@ def error_rates(args: argparse.Namespace) -> list[dict[str, Any]]:
     spoken = [clip["text"] for clip in clips]
     order = sorted(range(len(audio)), key=lambda number: len(audio[number]))
 
+    encoded = []
+    for first in range(0, len(order), 16):
+        numbers = order[first : first + 16]
+        inputs = processor.feature_extractor(
+            [audio[number] for number in numbers], sampling_rate=16000, return_tensors="pt", return_attention_mask=True
+        ).to(args.device)
+        encoded.append((numbers, model.get_encoder()(**inputs)))
+
     def transcribed(num_beams: int, weight: float | None, **settings: Any) -> list[str]:
         found = [""] * len(audio)
-        for first in range(0, len(order), 16):
-            numbers = order[first : first + 16]
-            inputs = processor.feature_extractor(
-                [audio[number] for number in numbers], sampling_rate=16000, return_tensors="pt", return_attention_mask=True
-            ).to(args.device)
-            with_lm = NGramLogitsProcessor(lm, weight or 0.0, model=model, tokenizer=processor, **settings)
-            tokens = model.generate(**inputs, num_beams=num_beams, logits_processor=[] if weight is None else [with_lm])
+        with_lm = {} if weight is None else {"lm": lm, "lm_weight": weight, "processor": processor, **settings}
+        for numbers, outputs in encoded:
+            given = {"encoder_outputs": type(outputs)(**outputs), "num_beams": num_beams}  # beams widen it in place
+            tokens = model.generate(**given, custom_generate=seq2seq_generate, **with_lm)
             for number, text in zip(numbers, processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)):
                 found[number] = text
         return found
@@ -242,14 +254,23 @@ def error_rates(args: argparse.Namespace) -> list[dict[str, Any]]:
     parts = {"even": slice(0, None, 2), "odd": slice(1, None, 2), "all": slice(None)}
     rows = []
     for num_beams in args.beams:
-        rules = {"kept": {}, "none": {"unscored": "none"}, "no </s>": {"score_eos": False}}
-        found = {("", None): transcribed(num_beams, None)}
-        found |= {(rule, w): transcribed(num_beams, w, **given) for rule, given in rules.items() for w in WEIGHTS}
-        for rule in ("", *rules):
-            tried = [weight for name, weight in found if name == rule]
-            best = min(tried, key=lambda weight: wer(found[rule, weight], parts["even"]))
-            row = {"beams": num_beams, "rule": rule or "no LM", "weight": best}
-            rows.append(row | {f"WER, {part}": wer(found[rule, best], which) for part, which in parts.items()})
+        rules: dict[str, dict[str, Any]] = {"kept": {}, "none": {"unscored": "none"}, "no </s>": {"score_eos": False}}
+        tried = {("no LM", None, None): transcribed(num_beams, None)}
+        for rule, given in rules.items():
+            tried |= {(rule, weight, None): transcribed(num_beams, weight, **given) for weight in WEIGHTS}
+        lesses: dict[str, dict[str, Any]] = {"less internal": {}}
+        lesses |= (
+            {"less source": {"source_lm": load_language_model(args.source_lm, None, args.device)}} if args.source_lm else {}
+        )
+        for rule, given in lesses.items():
+            name = "source_weight" if given else "ilm_weight"
+            for weight, less in LESS:
+                tried[rule, weight, less] = transcribed(num_beams, weight, **{name: less}, **given)
+        for rule in dict.fromkeys(name for name, *_ in tried):
+            best = min((what for what in tried if what[0] == rule), key=lambda what: wer(tried[what], parts["even"]))
+            row = {"beams": num_beams, "rule": rule, "weight": best[1], "subtracted": best[2]}
+            rows.append(row | {f"WER, {part}": wer(tried[best], which) for part, which in parts.items()})
+            print(json.dumps(rows[-1]), flush=True)
     return rows
 
 

@@ -5,7 +5,8 @@
 They show what `ctc_beam.py` and `words.py` measured on the development set: `docs/errors_against_time.png`, the error rate over
 the time of decoding alone, each decoder's beams joined by a line; `docs/speed_against_batch.png`, speed over the batch size;
 and what `real_speech/orders.py` measured: `docs/orders_against_noise.png`, orders that are whole over noise, beside what the
-benchmark's authors published.
+benchmark's authors published. `docs/knee.png` shows what `knee.py` measured: the error rate over the time, each family's beams
+joined by a line.
 """
 
 from __future__ import annotations
@@ -98,7 +99,29 @@ def orders_against_noise() -> None:
     figure.savefig(DOCS / "orders_against_noise.png", dpi=120)
 
 
+def knee() -> None:
+    """Draw error rates over times of a clip, with the number of beams at each point and a ring around the knee."""
+    figure, panel = pyplot.subplots(figsize=(8, 5), layout="constrained")
+    found = json.loads((measure.RESULTS / "knee_development_set.json").read_text())
+    rows = found["rows"]
+    for number, model in enumerate(dict.fromkeys(row["model"] for row in rows)):
+        of_model = [row for row in rows if row["model"] == model]
+        line, marker = STYLES[number]
+        places = [row["ms a clip"] for row in of_model], [row["odd"] for row in of_model]
+        panel.plot(*places, linestyle=line, marker=marker, color=f"C{number}", label=model)
+        for row, *place in zip(of_model, *places):
+            panel.annotate(str(row["beams"]), place, xytext=(4, 4), textcoords="offset points", fontsize=8)
+            if row["beams"] == found["knees"][model]:
+                panel.plot(*place, "o", markersize=15, color=f"C{number}", fillstyle="none")
+    panel.set(xscale="log", xlabel="ms of decoding for a clip, one thread, batch 16", ylabel="word error rate, %")
+    panel.xaxis.set_major_formatter("{x:g}")
+    panel.grid(alpha=0.3)
+    panel.legend(fontsize=8)
+    figure.savefig(DOCS / "knee.png", dpi=120)
+
+
 if __name__ == "__main__":
+    knee()
     errors_against_time()
     speed_against_batch()
     orders_against_noise()

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hf_ngpulm import NGramLM
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -26,3 +28,14 @@ def test_example_runs(script, expected):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert expected in done.stdout
+
+
+def test_a_source_domains_model_of_a_decoder(tmp_path):
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+    lm, source = ROOT / "examples/speech/harbour/lm", tmp_path / "source"
+    script = [ROOT / "examples/sample_source_lm.py", ROOT / "examples/models/canary", lm, source]
+    command = [sys.executable, *map(str, script), "--sentences", "60", "--batch-size", "40", "--longest", "9"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    made = NGramLM.from_pretrained(source)
+    assert made.vocab_size == NGramLM.from_pretrained(lm).vocab_size and made.num_ngrams[3] > 50

@@ -20,7 +20,7 @@ from .output import print_json, print_line, print_table, tell
 
 UNREADABLE = 3  # exit status if some audio couldn't be read
 LOST = 1  # if another process died
-WITHOUT = ("lm", "phrases", "beta", "ilm_weight")  # what the baseline goes without
+WITHOUT = ("lm", "phrases", "beta", "ilm_weight", "source_lm", "source_weight")  # what the baseline goes without
 ALONE = (
     "accelerate has started one process only; for several on CPUs, or on one GPU, give accelerate launch --multi_gpu, too, and "
     "leave out --cpu (or start them by MPI: mpirun -np 2 hf-ngpulm evaluate ...)"
@@ -35,7 +35,7 @@ def evaluate(
     boosting: options.Boosting,
     fields: options.Data,
     beta: options.BetaOption = None,
-    ilm_weight: float | None = options.option("For transducers: weight of the internal language model, subtracted."),
+    subtracted: options.Subtracted,
     batch_size: int = options.option("Recordings decoded together.", default=16, min=1),
     chunk_length: float = options.option("Seconds from which recordings are cut into chunks.", default=40.0, min=1),
     normalise: options.NormaliseOption = "none",
@@ -74,7 +74,7 @@ def evaluate(
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     common, from_entities = phrases_and_entities(boosting.phrases)
-    settings = options.given(decoding, beta=beta, ilm_weight=ilm_weight, phrase_weight=boosting.phrase_weight)
+    settings = options.given(decoding, subtracted, beta=beta, phrase_weight=boosting.phrase_weight)
     if common or from_entities:
         settings["phrases"] = common
     if baseline and not settings.keys() & {"lm", "phrases"}:

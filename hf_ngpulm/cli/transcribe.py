@@ -11,7 +11,7 @@ import typer
 from ..audio.files import read_audio
 from ..evaluation.recognition import SHORTEST
 from .models import load_recogniser, read_phrases
-from .options import MISSING, BetaOption, Boosting, Decoding, DeviceOption, JsonOption, argument, given, option
+from .options import MISSING, BetaOption, Boosting, Decoding, DeviceOption, JsonOption, Subtracted, argument, given, option
 from .output import print_json, tell
 
 
@@ -20,6 +20,7 @@ def transcribe(
     audio: list[str] = argument("Audio files (WAV, FLAC, Ogg, MP3 ...)."),
     model: str = option("Folder or Hub id of the ASR model.", "--model", "-m", default=MISSING),
     decoding: Decoding,
+    subtracted: Subtracted,
     boosting: Boosting,
     beta: BetaOption = None,
     n_best: int | None = option("Hypotheses to show, with --num-beams.", min=1),
@@ -37,7 +38,8 @@ def transcribe(
     if timestamps not in (None, "word", "char"):
         raise ValueError(f"--timestamps must be word or char, got {timestamps!r}")
     phrases = read_phrases(boosting.phrases) or None
-    settings = given(decoding, beta=beta, num_return_sequences=n_best, phrases=phrases, phrase_weight=boosting.phrase_weight)
+    settings = given(decoding, subtracted, beta=beta, num_return_sequences=n_best, phrases=phrases)
+    settings |= given(phrase_weight=boosting.phrase_weight)
     if timestamps and decoding.lm is None:
         settings.setdefault("num_beams", 1)  # the stock pipeline has times for some tokenizers only
     asr = load_recogniser(model, device, **settings)

@@ -33,9 +33,12 @@ class Grids:
         f"Weights of the phrases: {GRID} [default: tuned].", "--phrase-weights", "--phrase-weight"
     )
     ilm_weights: str | None = options.option(
-        f"For transducers: weights of the internal LM, which is subtracted: {GRID} [default: it isn't].",
+        f"For transducers and decoders: weights of the internal LM, subtracted: {GRID} [default: it isn't].",
         "--ilm-weights",
         "--ilm-weight",
+    )
+    source_weights: str | None = options.option(
+        f"With --source-lm: weights of that: {GRID} [default: half of the LM's].", "--source-weights", "--source-weight"
     )
 
 
@@ -57,6 +60,7 @@ def tune(
     keep: Keep,
     search: options.Search,
     fields: options.Data,
+    source_lm: str | None = options.option("Language model of the text that the model was trained on, to be subtracted."),
     phrases: options.PhrasesOption = None,
     by: str = options.option("What to choose by: wer, cer or entity_wer.", default="wer"),
     normalise: options.NormaliseOption = "none",
@@ -87,7 +91,7 @@ def tune(
     if keep.plot:
         importlib.import_module("matplotlib")  # not after an hour
     recordings: Any = read_recordings(data, **vars(fields))
-    settings = options.given(search)
+    settings = options.given(search, source_lm=source_lm)
     if search.lm is not None:
         # Any weight: one that was tuned before plays no part.
         settings |= {"lm": load(search.lm, model), "lm_weight": 0.5}

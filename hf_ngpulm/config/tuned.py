@@ -103,6 +103,8 @@ class TunedDecoding:
 
     def suits(self, given: Mapping[str, Any]) -> bool:
         """Return whether the settings are for the search that some given settings ask for, as far as they do."""
+        if "source_weight" in self.settings and given.get("source_lm") is None:
+            return False
         if given.get("strategy") is not None and given["strategy"] != self.settings.get("strategy", "greedy"):
             return False
         if self.settings.get("strategy") == "graph":
@@ -251,6 +253,7 @@ SETTINGS: dict[str, Kind] = {
     "lm_weight": _WEIGHT,
     "phrase_weight": _WEIGHT,
     "ilm_weight": _WEIGHT,
+    "source_weight": _WEIGHT,
     "beta": number(-1000, 1000),
     "num_beams": _SIZE,
     "strategy": one_of("greedy", "alsd", "aes", "graph"),

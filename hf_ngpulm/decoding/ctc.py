@@ -65,6 +65,9 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
         confidence: measure of confidence of tokens and words: "max_prob", "gibbs", "tsallis" or "renyi" (see
             `hf_ngpulm.search.confidence`); None for none.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
+        source_lm: an n-gram model of the text that the recogniser was trained on, whose log-probabilities are subtracted (the
+            density ratio, McDermott et al., ASRU 2019; with a bigram LODR, Zheng et al., Interspeech 2022).
+        source_weight: with what weight, a number or a tensor `[B]`; half of `lm_weight` if left out.
         model: the CTC model (of Transformers) whose outputs will be decoded, for settings that were tuned for it; it isn't run.
 
     Raises:
@@ -92,7 +95,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
         given = {"lm_weight": lm_weight, "phrase_weight": phrase_weight, **options}
         super().__init__(tokenizer_or_processor, lm, phrases, model, given)
         self.blank_id = blank_of(self.tokenizer, self.options.blank_id)
-        lms = self.fusion.models
+        lms = self.fusion.lms
         if self.options.num_beams > 1 and self.options.beta is None and lms and all(map(_has_word_bonus, lms)):
             self.options = replace(self.options, beta=0.0)
         self._text_hashes: dict[tuple[int, torch.device], Tensor] = {}

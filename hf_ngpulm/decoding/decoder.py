@@ -46,7 +46,8 @@ class Decoder(WithoutCaches):
             LM_WEIGHT if lm_weight is None else lm_weight,
             1.0 if phrase_weight is None else phrase_weight,
         )
-        self.fusion = Fusion(lm, lm_weight, phrases, phrase_weight, self.tokenizer)
+        source = {name: getattr(self.options, name, None) for name in ("source_lm", "source_weight")}
+        self.fusion = Fusion(lm, lm_weight, phrases, phrase_weight, self.tokenizer, **source)
         self.splitter = None if self.tokenizer is None else WordSplitter(self.tokenizer)
 
     def decode(self, frames: Outputs, lengths: Outputs | None = None, phrases: Any = None) -> list[list[Hypothesis]]:
@@ -97,9 +98,10 @@ class Decoder(WithoutCaches):
 
         Args:
             lm_weight, phrase_weight: as for the decoder.
-            more: `beta` of CTC outputs; `ilm_weight` of transducers, a number.
+            more: `source_weight`; `beta` of CTC outputs; `ilm_weight` of transducers, a number.
         """
-        return self._with(fusion=self.fusion.with_weights(lm_weight, phrase_weight), options=self.options.with_weights(more))
+        fusion = self.fusion.with_weights(lm_weight, phrase_weight, more.get("source_weight"))
+        return self._with(fusion=fusion, options=self.options.with_weights(more))
 
     def select(self: AnyDecoder, rows: Sequence[int]) -> AnyDecoder:
         """Return the same decoder for a batch of some of the rows that LMs, phrases and weights list, in this order."""

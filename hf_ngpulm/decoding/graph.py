@@ -227,7 +227,7 @@ def ctc_decoder(tokenizer: Any, strategy: str | None = None, **settings: Any) ->
     if strategy is None:
         return CTCDecoder(tokenizer, **settings)
     one_of("strategy", strategy, ("graph",))
-    of_others = {name: settings.pop(name, None) for name in ("repeats", "merge")}
+    of_others = {name: settings.pop(name, None) for name in ("repeats", "merge", "source_lm", "source_weight")}
     refuse_idle(of_others, "has no meaning in a graph; leave it out, or strategy='graph'")
     own = {known: name for name, known in GraphOptions.known_as.items()}
     return GraphDecoder(tokenizer, **{own.get(name, name): value for name, value in settings.items()})

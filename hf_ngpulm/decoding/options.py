@@ -22,7 +22,7 @@ from ..search.transducer_beam import BeamSettings
 
 MOST_BEAMS, MOST_ACTIVE = 1024, 1 << 14
 NUM_BEAMS = 4  # of a transducer's beam search
-WEIGHTS = ("beta", "ilm_weight")  # which can be changed later, and be tuned
+WEIGHTS = ("beta", "ilm_weight", "source_weight")  # which can be changed later, and be tuned
 
 AnyOptions = TypeVar("AnyOptions", bound="Options")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -79,7 +79,8 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "repeats": partial(one_of, choices=RULES),
     "strategy": partial(one_of, choices=("greedy", "alsd", "aes")),
     "max_symbols": whole,
-    "ilm_weight": lambda name, value: check_number(value, name),
+    "ilm_weight": lambda name, value: check_weight(value, name),
+    "source_weight": lambda name, value: check_weight(value, name),
     "blank_scoring": partial(one_of, choices=("lm_weighted", "none")),
     "pruning": partial(one_of, choices=("late", "early")),
     "merging": partial(one_of, choices=("log_sum", "max")),
@@ -181,6 +182,8 @@ class CTCOptions(FrameOptions):
     merge: str = "tokens"
     repeats: str = "stay"
     blank_id: int | None = None
+    source_lm: Any = None
+    source_weight: float | Tensor | None = None
 
     came_with = True
 
@@ -234,6 +237,12 @@ class TransducerOptions(FrameOptions):
     aes_steps: int = 2
     aes_beta: int = 1
     aes_gamma: float = 2.3
+    source_lm: Any = None
+    source_weight: float | Tensor | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number(self.ilm_weight, "ilm_weight")  # one for a batch
 
     @classmethod
     def _completed(cls, given: dict[str, Any]) -> dict[str, Any]:
@@ -280,6 +289,9 @@ class AttentionOptions(Options):
     unscored: str = "kept"
     score_eos: bool | None = None
     engine: str = "auto"
+    ilm_weight: float | Tensor = 0.0
+    source_lm: Any = None
+    source_weight: float | Tensor | None = None
 
 
 def _checked(given: Mapping[str, Any]) -> dict[str, Any]:

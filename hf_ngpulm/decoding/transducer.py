@@ -81,6 +81,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         aes_steps: tokens that "aes" takes at one frame (default 2).
         aes_beta: classes, more than `num_beams`, that "aes" extends a hypothesis by at most (default 1).
         aes_gamma: how much less than its best class a class may score for that (natural log, default 2.3).
+        source_lm, source_weight: as for `hf_ngpulm.CTCDecoder`; an alternative to `ilm_weight`.
 
     Raises:
         TokenizerMismatchError: an LM was made for another tokenizer.

@@ -22,6 +22,7 @@ from ..phrases.contexts import Contexts, is_per_row
 
 Result = TypeVar("Result")
 LM_WEIGHT = 0.5  # where nobody says anything else
+SOURCE_SHARE = 0.5  # of it, that of a source domain's model
 # Contexts that stay in a pool after their batch, and how many arcs they may have in all.
 KEPT_CONTEXTS, KEPT_ARCS = 1024, 1 << 24
 
@@ -148,6 +149,9 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
         phrases: a `PhraseBooster` or phrases to make one of, a sequence with one (or None) per row, or None.
         phrase_weight: a number, or a tensor `[B]`.
         tokenizer: what phrases are written with.
+        source_lm: a model of the text that the recogniser was trained on, whose log-probabilities are subtracted in rows that
+            have a language model; the last of their language models.
+        source_weight: with what weight, a number or a tensor `[B]`; None: half of `lm_weight`.
 
     Raises:
         ValueError: models over vocabularies of different sizes, none at all in a list, or a weight that isn't a finite number.
@@ -161,6 +165,8 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
         phrases: Any = None,
         phrase_weight: float | Tensor = 1.0,
         tokenizer: Any = None,
+        source_lm: NGramLM | None = None,
+        source_weight: float | Tensor | None = None,
     ) -> None:
         self.per_row = list(lm) if isinstance(lm, Sequence) else None
         self.of_all: NGramLM | LogLinear | None = None if isinstance(lm, Sequence) else lm
@@ -169,9 +175,22 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
         self.models: list[NGramLM] = list({id(model): model for parts in every for model, _ in parts}.values())
         if not self.models and lm is not None:
             raise ValueError("lm is an empty list, or one of None only; pass a language model, or lm=None")
+        if source_lm is None and source_weight is not None:
+            raise ValueError(f"source_weight={source_weight!r} is given without source_lm=; pass the model, too")
+        if source_lm is not None and not self.models:
+            raise ValueError("source_lm is given without a language model to make up for it: pass lm= too")
+        self.source, self.source_weight = source_lm, source_weight
+        if source_weight is not None:
+            self.source_weight = check_weight(source_weight, "source_weight")
+        self.lms = list(self.models)  # without the source's
+        if source_lm is not None:
+            self.num_lms += 1
+            self.models += [source_lm] if all(model is not source_lm for model in self.models) else []
         for model in self.models:
             if not isinstance(model, NGramLM):
-                raise TypeError(f"lm should be an NGramLM (see hf_ngpulm.NGramLM.from_pretrained), got {type(model).__name__}")
+                what = "source_lm" if model is source_lm else "lm"
+                kind = type(model).__name__
+                raise TypeError(f"{what} should be an NGramLM (see hf_ngpulm.NGramLM.from_pretrained), got {kind}")
             if tokenizer is not None:
                 model.check_tokenizer(tokenizer)
         sizes = sorted({model.vocab_size for model in self.models})
@@ -210,12 +229,21 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
         columns, weights = [], []
         if self.models:
             lm_weights = _weights(self.weight, "lm_weight", batch_size, device)
-            nothing = [(None, 0.0)] * self.num_lms  # after the parts of rows that have fewer than others
-            every_part = [(*parts_of(row), *nothing)[: self.num_lms] for row in models]
-            for place in range(self.num_lms):
+            given = self.num_lms - (self.source is not None)
+            nothing = [(None, 0.0)] * given  # after the parts of rows that have fewer than others
+            every_part = [(*parts_of(row), *nothing)[:given] for row in models]
+            for place in range(given):
                 columns.append([parts[place][0] for parts in every_part])
                 factors = torch.tensor([parts[place][1] for parts in every_part], dtype=torch.float32, device=device)
                 weights.append(lm_weights * factors)
+            if self.source is not None:
+                columns.append([None if row is None else self.source for row in models])
+                subtracted = self.source_weight
+                weights.append(
+                    -SOURCE_SHARE * lm_weights
+                    if subtracted is None
+                    else -_weights(subtracted, "source_weight", batch_size, device)
+                )
         if boosters is not None:
             columns.append(boosters)
             weights.append(_weights(self.phrase_weight, "phrase_weight", batch_size, device))
@@ -244,7 +272,13 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
     def shared_rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
         """Return `rows`, for who changes nothing in them: those of the batch before, if this one is of the same kind."""
         lm = self.of_all
-        varied = phrases is not None or self.phrases is not None or self.per_row is not None or isinstance(self.weight, Tensor)
+        varied = (
+            self.source is not None
+            or phrases is not None
+            or self.phrases is not None
+            or self.per_row is not None
+            or isinstance(self.weight, Tensor)
+        )
         if varied or not isinstance(lm, NGramLM) or (lm.is_lazy and not device.type == lm.device.type == "cpu"):
             return self.rows(batch_size, device, phrases)
         if lm.is_lazy:
@@ -315,6 +349,7 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
             selected.phrases = [self.phrases[row] for row in rows]
         selected.weight = select_rows(self.weight, rows)
         selected.phrase_weight = select_rows(self.phrase_weight, rows)
+        selected.source_weight = select_rows(self.source_weight, rows)
         return selected
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor) -> Fusion:
@@ -323,9 +358,18 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
         changed._take_phrases(phrases, phrase_weight)
         return changed
 
-    def with_weights(self, lm_weight: float | Tensor | None = None, phrase_weight: float | Tensor | None = None) -> Fusion:
+    def with_weights(
+        self,
+        lm_weight: float | Tensor | None = None,
+        phrase_weight: float | Tensor | None = None,
+        source_weight: float | Tensor | None = None,
+    ) -> Fusion:
         """Return the same with other weights; None leaves one as it is."""
         changed = copy.copy(self)
+        if source_weight is not None:
+            if self.source is None:
+                raise ValueError("source_weight has nothing to weigh: pass source_lm= to the decoder")
+            changed.source_weight = check_weight(source_weight, "source_weight")
         if lm_weight is not None:
             changed.weight = check_weight(lm_weight, "lm_weight")
         if phrase_weight is not None:
@@ -387,7 +431,7 @@ def _key(model: NGramLM | Booster) -> str | int:
     return model.fingerprint if isinstance(model, Booster) else id(model.automaton)
 
 
-def select_rows(weight: float | Tensor, rows: Sequence[int]) -> float | Tensor:
+def select_rows(weight: Any, rows: Sequence[int]) -> Any:
     """Return the weights of some rows: of a tensor with one for each, those; a number is that of all."""
     return weight[torch.tensor(rows, dtype=torch.int64, device=weight.device)] if isinstance(weight, Tensor) else weight
 

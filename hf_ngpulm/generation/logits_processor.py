@@ -12,12 +12,13 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from ..decoding.options import AttentionOptions, takes
-from ..fusion.fusion import Fusion
+from ..fusion.fusion import Fusion, RowModels
 from ..language_model.model import NGramLM
 from ..lexicon.lazy_search import LazySearch
 from ..phrases.contexts import is_per_row
-from ..search.attention_step import END, KINDS, TEXT, UNSCORED, Roles, Rows, fuse, read, text_of
+from ..search.attention_step import END, KINDS, TEXT, UNSCORED, Roles, Rows, fuse, fuse_at, fuse_less, read, text_of
 from ..search.attention_step.loops import end_loops
+from .internal import InternalLM
 from .transcripts import ends_of, is_windowed, no_timestamps_of, num_classes, roles_of
 from .whisper import Window, Windowed, follow_recordings, rule_out_timestamps
 
@@ -25,7 +26,11 @@ LM_WEIGHT = 0.2  # where nobody says anything else: attention decoders have stro
 
 
 class Part(NamedTuple):
-    """Hold what is added to scores of which rows (`fused`, bool `[B]`), and how: see `fuse`. For lazy models: their search."""
+    """Hold what is added to scores of which rows (`fused`, bool `[B]`), and how: see `fuse`. For lazy models: their search.
+
+    What is `subtracted` is a source domain's model. Of the language model also from which rows, bool `[B]`, anything is
+    subtracted, and the weights `[B]` of the internal LM: None if there is none in any row.
+    """
 
     rows: Rows
     roles: Roles
@@ -33,6 +38,9 @@ class Part(NamedTuple):
     shared: bool
     keeps_sums: bool
     lazy: LazySearch | None = None
+    subtracted: bool = False
+    less: Tensor | None = None
+    ilm_weights: Tensor | None = None
 
     def after(self, input_ids: Tensor) -> Part:
         """Return the same with all that is known of the states after some tokens `[B, L]`."""
@@ -84,6 +92,12 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         score_eos: whether `</s>` has the LM's score of a sentence's end; otherwise it is one of those symbols. By default it
             has, but for Whisper, whose windows of 30 seconds may hold several sentences: an LM of single ones would end the
             transcript after the first.
+        ilm_weight: weight of the decoder's internal LM, which is subtracted: what the decoder says with zeros in place of the
+            encoder's states (see `generation.internal`), of text, not of its end. A number, or a tensor with one per recording;
+            0 by default. About 0.7 of `weight`, which can be much larger then. Costs a pass of the decoder at each step, with
+            nothing to attend to but one frame. For encoder-decoders.
+        source_lm, source_weight: an n-gram model of the text that the model was trained on, which is subtracted likewise (half
+            of `weight` if there is no weight of it).
         in_place: write into the tensor that is given, as `generate` expects of no processor but allows, unless
             `output_logits` asks for the same tensor.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
@@ -117,9 +131,15 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         weight, phrase_weight = found.pop("lm_weight"), found.pop("phrase_weight")
         self.options = AttentionOptions.of(found)
         weight, phrase_weight = LM_WEIGHT if weight is None else weight, 1.0 if phrase_weight is None else phrase_weight
-        self.fusion = Fusion(lm, weight, phrases, phrase_weight, tokenizer)
-        if self.fusion.num_lms > 1:
+        sources = self.options.source_lm, self.options.source_weight
+        self.fusion = Fusion(lm, weight, phrases, phrase_weight, tokenizer, *sources)
+        if self.fusion.num_lms > (1 if sources[0] is None else 2):
             raise ValueError("`generate` takes one language model for each recording, not several as LogLinear")
+        self._internal: InternalLM | None = None
+        if self.subtracts_internal:
+            if not self.fusion.models:
+                raise ValueError("ilm_weight is given without a language model to make up for it: pass lm= too")
+            self._internal = InternalLM(model)
         self.in_place = in_place
         self.window: Window | None = None  # of a long recording, while Whisper decodes it
         self._model, self._tokenizer = model, tokenizer
@@ -139,13 +159,56 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         input_ids = input_ids.to(scores.device, torch.int64).contiguous()
         parts = self.parts(self.recordings(len(scores)), scores.shape[1], scores.device)
         in_loop = self.rule_out(work, input_ids, parts)
+        parts = [part.after(input_ids) for part in parts]
+        if parts[0].less is not None:
+            states = [read(input_ids, part.rows, part.roles, self.options.engine) for part in parts]
+            self.add(work, input_ids, [part.at(at) for part, at in zip(parts, states)], states, in_loop)
+            parts = []
         for part in parts:
-            rows = part.after(input_ids).rows
-            rows = rows._replace(starts=rows.starts.masked_fill(in_loop, -1))
+            rows = part.rows._replace(starts=part.rows.starts.masked_fill(in_loop, -1))
             fuse(work, input_ids, rows, part.roles, part.shared, self.options.engine, part.keeps_sums)
         if work.data_ptr() != scores.data_ptr():
             scores.copy_(work)
         return scores
+
+    def add(
+        self, scores: Tensor, input_ids: Tensor, parts: Sequence[Part], states: Sequence[Tensor], in_loop: Tensor,
+        unheard: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Add what there is to scores float32 `[B, C]` after tokens `[B, L]`, in place; each of the parts in its states. What
+        the model would say `unheard`, logits `[B, C]`, is asked of it if it isn't at hand."""
+        less, engine = self.subtracted(input_ids, parts, states, scores.shape[1], unheard), self.options.engine
+        for part, at in zip(parts, states):
+            at = at.masked_fill(in_loop, -1)
+            if less is not None and part.less is not None:
+                fuse_less(scores, less, at.masked_fill(~part.less, -1), part.rows, part.roles, part.shared, engine)
+                at = at.masked_fill(part.less, -1)
+            if not part.subtracted:
+                fuse_at(scores, at, part.rows, part.roles, part.shared, engine, part.keeps_sums)
+
+    def subtracted(
+        self, input_ids: Tensor, parts: Sequence[Part], states: Sequence[Tensor], classes: int, unheard: Tensor | None = None
+    ) -> Tensor | None:
+        """Return what is subtracted from scores after tokens `[B, L]`, float32 `[B, C]`; None for nothing."""
+        if parts[0].less is None:
+            return None
+        found = []
+        for part, at in zip(parts, states):
+            if part.subtracted:
+                found.append(torch.zeros((len(at), classes), device=at.device))
+                rows = part.rows._replace(weights=-part.rows.weights)
+                fuse_at(found[-1], at, rows, part.roles, False, self.options.engine)
+            elif part.ilm_weights is not None:
+                found.append(part.ilm_weights[:, None] * self.internal_scores(input_ids, part.roles, unheard))
+        return torch.stack(found).sum(0)
+
+    def internal_scores(self, input_ids: Tensor, roles: Roles, unheard: Tensor | None) -> Tensor:
+        """Return the internal LM's log-probabilities of what an LM scores, after tokens `[B, L]`, float32 `[B, C]`."""
+        if unheard is None:
+            assert self._internal is not None
+            unheard = self._internal.logits(input_ids)
+        unscored = (roles.roles & KINDS) == UNSCORED
+        return torch.log_softmax(unheard.masked_fill(unscored, -torch.inf), 1).masked_fill(unscored, 0.0)
 
     def rule_out(self, scores: Tensor, input_ids: Tensor, parts: Sequence[Part]) -> Tensor:
         """Rule out, in place, what may not follow tokens `[B, L]`: timestamps where there are to be none; more of a loop.
@@ -175,8 +238,16 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             scores: `[T, C]`, what came out for them.
             recording: the one that they are all of, if there is one LM or weight per recording.
         """
-        for part in reversed(self.parts([recording or 0] * len(scores), scores.shape[1], scores.device)):
-            scores = _undone(part, input_ids, scores, self.options.engine)
+        engine, parts = self.options.engine, self.parts([recording or 0] * len(scores), scores.shape[1], scores.device)
+        parts = [part.after(input_ids) for part in parts]
+        states = [read(input_ids, part.rows, part.roles, engine) for part in parts]
+        parts = [part.at(at) for part, at in zip(parts, states)]
+        less = self.subtracted(input_ids, parts, states, scores.shape[1])
+        for part in reversed([part for part in parts if not part.subtracted]):
+            undone = _undone(part, input_ids, scores, engine, None)
+            if less is not None and part.less is not None:
+                undone = torch.where(part.less[:, None], _undone(part, input_ids, scores, engine, less), undone)
+            scores = undone
         return scores
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> NGramLogitsProcessor:
@@ -190,11 +261,15 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return changed
 
     def with_weights(
-        self, weight: float | Tensor | None = None, phrase_weight: float | Tensor | None = None
+        self, weight: float | Tensor | None = None, phrase_weight: float | Tensor | None = None, **more: float | Tensor | None
     ) -> NGramLogitsProcessor:
-        """Return the same with other weights, numbers or tensors with one per recording; None leaves one as it is."""
+        """Return the same with other weights, numbers or tensors with one per recording; None leaves one as it is. `more` may
+        be `ilm_weight` and `source_weight`."""
         changed = copy.copy(self)
-        changed.fusion = self.fusion.with_weights(weight, phrase_weight)
+        changed.fusion = self.fusion.with_weights(weight, phrase_weight, more.get("source_weight"))
+        changed.options = self.options.with_weights(more)
+        if changed.subtracts_internal and changed._internal is None:
+            changed._internal = InternalLM(self._model)
         changed.window = changed._parts = None
         return changed
 
@@ -202,16 +277,23 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         """Return the same processor for a `generate` of some of the recordings that LMs, phrases and weights list, in this
         order."""
         selected = copy.copy(self)
-        selected.fusion = self.fusion.select(recordings)
+        selected.fusion, selected.options = self.fusion.select(recordings), self.options.select(recordings)
         selected.window = selected._parts = None
         return selected
+
+    @property
+    def subtracts_internal(self) -> bool:
+        """Return whether an internal LM is subtracted in any row."""
+        weight = self.options.ilm_weight
+        return bool(weight.any()) if isinstance(weight, Tensor) else weight != 0
 
     @property
     def lists(self) -> dict[str, int]:
         """Return what has a value for each recording, and how many."""
         fusion = self.fusion
         found = {"lm": fusion.per_row, "phrases": fusion.phrases if is_per_row(fusion.phrases) else None}
-        found |= {"weight": fusion.weight, "phrase_weight": fusion.phrase_weight}
+        found |= {"weight": fusion.weight, "phrase_weight": fusion.phrase_weight, "source_weight": fusion.source_weight}
+        found["ilm_weight"] = self.options.ilm_weight
         return {name: len(values) for name, values in found.items() if isinstance(values, Sequence | Tensor)}
 
     @property
@@ -242,6 +324,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             options = self.options
             scores_end = not is_windowed(self._model) if options.score_eos is None else options.score_eos
             columns = [(lms, scores_end)] if lms else []
+            columns += [(lms, False)] if self.fusion.source is not None else []
             columns += [(self._known[len(lms) :] or lms, True)] if self.fusion.phrases is not None else []
             given = (classes, self._tokenizer, options.start, options.prompt_context)
             self._roles = [roles_of(self._model, known, *given, end) for known, end in columns]
@@ -282,15 +365,25 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
                 starts = torch.where(outside, -1, starts[which]).to(torch.int32)
                 weights = every.weights[which, column]
                 rows = Rows(every.tensors, every.vocab_size, length, starts, roots[which], weights)
-                of_lm = column < every.num_lms
-                fused = (starts >= 0) & (weights != 0)
+                of_lm, subtracted = column < every.num_lms, 0 < column < every.num_lms
+                ilm_weights, less = self._less(every, which) if of_lm and not subtracted else (None, None)
+                weighted = weights != 0 if less is None else (weights != 0) | less
                 shared = of_lm and self.options.unscored == "kept"
                 keeps_sums = not of_lm and self.options.normalise_phrases
-                parts.append(Part(rows, roles, fused, shared, keeps_sums, every.lazy))
+                fused = (starts >= 0) & weighted
+                parts.append(Part(rows, roles, fused, shared, keeps_sums, every.lazy, subtracted, less, ilm_weights))
             if every.lazy is not None:  # only who asks keeps the states as they are
                 return parts
             self._parts = (key, parts)
         return self._parts[1]
+
+    def _less(self, every: RowModels, recordings: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return the weights of the internal LM in rows of some recordings, and in which rows anything is subtracted."""
+        weight: Any = self.options.ilm_weight
+        ilm = torch.as_tensor(weight, dtype=torch.float32, device=recordings.device).expand(every.states.shape[:1])[recordings]
+        ilm = torch.where(every.present[recordings, 0], ilm, 0.0)
+        less = (ilm != 0) | (every.weights[recordings, 1 : every.num_lms] != 0).any(1)
+        return (ilm if bool((ilm != 0).any()) else None), (less if bool(less.any()) else None)
 
     def _automata(self) -> list[Any]:
         """Return all language models and boosters, each once."""
@@ -301,12 +394,14 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return found or [self.fusion.contexts.booster([])]
 
 
-def _undone(part: Part, input_ids: Tensor, scores: Tensor, engine: str) -> Tensor:
-    """Return scores as they were before `fuse`."""
-    rows, roles = part.after(input_ids).rows, part.roles
+def _undone(part: Part, input_ids: Tensor, scores: Tensor, engine: str, less: Tensor | None) -> Tensor:
+    """Return scores as they were before `fuse`, or with something that was subtracted, before `fuse_less`."""
+    rows, roles = part.rows, part.roles
     lm = torch.zeros(scores.shape, device=scores.device)
     fuse(lm, input_ids, rows._replace(weights=torch.ones_like(rows.weights)), roles, False, engine)
     own = scores - rows.weights[:, None] * lm
+    if less is not None:
+        own = own + less.masked_fill((roles.roles & KINDS) != TEXT, 0.0)
     if part.shared:
         # The sum of exp of what the LM scores has stayed what it was, or gone down; the others went down with it.
         kinds = roles.roles & KINDS
@@ -318,13 +413,15 @@ def _undone(part: Part, input_ids: Tensor, scores: Tensor, engine: str) -> Tenso
         gained = needed.minimum(rows.weights.abs()[:, None] * roles.log_guess)  # no more than that was given
         of_best = scored.amax(1, keepdim=True) - (before.amax(1, keepdim=True) - gained)
         gained, needed, of_best = (torch.where(torch.isfinite(each), each, 0.0) for each in (gained, needed, of_best))
+        if less is not None:
+            gained, of_best = torch.zeros_like(gained), of_best - gained
         own = torch.where(others, scores - of_best.minimum(gained - needed).clamp(max=0.0), own - gained)
         # An end that the model was sure of hasn't been made less likely: then nothing was changed.
         end, fused_end, total = (
             torch.logsumexp(each, 1)
             for each in (own.masked_fill(~ends, -torch.inf), scores.masked_fill(~ends, -torch.inf), own)
         )
-        kept = (fused_end < end) & (end > total - math.log(2))
+        kept = (fused_end < end) & (end > total - math.log(2)) & (less is None)
         own = torch.where(kept[:, None], scores, own)
     nothing = scores.new_empty((len(scores), 0), dtype=torch.float32)
     ends_of_none = torch.empty(0, dtype=torch.int64, device=scores.device)

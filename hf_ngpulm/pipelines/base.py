@@ -50,6 +50,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         lm_weight: weight of the LM's log-probabilities; a list or a tensor has one for each recording. By default what was
             tuned for the model and stands in the LM's config, with the rest of what was tuned; or what the LM came with; or
             else 0.5 (for encoder-decoders 0.2).
+        source_lm: a language model, as for `lm`, of the text that the recogniser was trained on; it is subtracted.
+        source_weight: with what weight; half of `lm_weight` by default.
         phrases: phrases that shall be recognised: a list of texts, or of pairs of a text and a weight, or a
             `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
         phrase_weight: what their bonuses are multiplied with (default 1); a list or a tensor has one for each recording.
@@ -66,7 +68,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     # Settings that a family's decoder takes; any of the reasons is cause enough to decode here.
     settings: ClassVar[tuple[str, ...]] = ("lm", "lm_weight", "phrases", "phrase_weight")
     reasons: ClassVar[tuple[str, ...]] = ("lm", "phrases")
-    of_an_lm: ClassVar[frozenset[str]] = frozenset({"lm_weight"})
+    of_an_lm: ClassVar[frozenset[str]] = frozenset({"lm_weight", "source_lm", "source_weight"})
     takes_what_lms_come_with: ClassVar[bool] = False
     # Settings whose names generation knows too: a stock pipeline would keep them for itself.
     shared_with_generation: ClassVar[tuple[str, ...]] = ()
@@ -122,7 +124,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             given = {name: value for name, value in given.items() if name not in unset}
             lists = listed_values(settings)
             settings |= lists
-            settings |= {"lm": self._loaded(settings["lm"])} if "lm" in settings else {}
+            settings |= {name: self._loaded(settings[name]) for name in ("lm", "source_lm") if name in settings}
             if constructing:
                 self._ngram_settings = settings
             tuned = self.remembered(settings, search)

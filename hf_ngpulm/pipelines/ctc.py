@@ -34,7 +34,7 @@ class CTCNGramPipeline(NGramPipeline):
     serves = staticmethod(is_ctc)
     settings = (*NGramPipeline.settings, "strategy", *settings_of(CTCOptions))
     reasons = ("lm", "phrases", "num_beams", "confidence")
-    of_an_lm = frozenset({"lm_weight", "repeats", "score_eos", "strategy"})
+    of_an_lm = NGramPipeline.of_an_lm | {"repeats", "score_eos", "strategy"}
     shared_with_generation = ("num_beams", "num_return_sequences")
 
     takes_what_lms_come_with = True

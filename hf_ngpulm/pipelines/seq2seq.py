@@ -24,12 +24,15 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     Besides what all families take (see `NGramPipeline`), `pipeline(...)` and calls take:
 
     Args:
-        prompt_context, unscored, score_eos, engine: as for `hf_ngpulm.NGramLogitsProcessor`.
+        ilm_weight, prompt_context, unscored, score_eos, engine: as for `hf_ngpulm.NGramLogitsProcessor`.
     """
 
     serves = staticmethod(is_seq2seq)
-    settings = (*NGramPipeline.settings, "prompt_context", "unscored", "score_eos", "engine")
-    of_an_lm = frozenset(("lm_weight", "unscored", "score_eos"))
+    settings = (
+        *NGramPipeline.settings, "ilm_weight", "source_lm", "source_weight", "prompt_context", "unscored", "score_eos",
+        "engine",
+    )  # fmt: skip
+    of_an_lm = NGramPipeline.of_an_lm | {"ilm_weight", "unscored", "score_eos"}
 
     def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
         self._search = _beams_in(kwargs)

@@ -36,7 +36,7 @@ class TransducerNGramPipeline(NGramPipeline):
     serves = staticmethod(is_transducer)
     settings = (*NGramPipeline.settings, *settings_of(TransducerOptions))
     reasons = ("lm", "phrases", "num_beams", "strategy", "confidence")
-    of_an_lm = frozenset({"lm_weight", "blank_scoring", "score_eos"})
+    of_an_lm = NGramPipeline.of_an_lm | {"blank_scoring", "score_eos"}
     shared_with_generation = ("num_beams", "num_return_sequences")
 
     def _make_decoder(self, settings: dict[str, Any]) -> TransducerDecoder:

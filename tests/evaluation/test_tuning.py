@@ -180,6 +180,34 @@ def test_transducers_as_in_separate_runs(search, clips):
     assert tune_weights(decoder, given, lm_weights=[0.0, 3.0], **FEW).fixed == {"ilm_weight": 0.2}
 
 
+def test_what_is_subtracted(asr, outputs, lm, whisper):
+    """The weights of internal LMs, row by row, and of a source's model."""
+    words = ["the harbour and the light", "turn the light off", "what's the weather"] * 5
+    source = NGramLM.train(words, tokenizer=asr.tokenizer, order=2)
+    decoder = CTCDecoder(asr.tokenizer, lm, 0.6, num_beams=4, source_lm=source, model=asr.model)
+    result = tune_weights(decoder, outputs, lm_weights=[0.3, 0.9], source_weights=[0.0, 0.4], model=asr.model, **FEW)
+    for point in result.points:
+        texts = [decoder.with_weights(**point.setting)(each["logits"][None])[0][0].text for each in outputs]
+        assert counted(point) == counts(outputs, texts)
+    lm = NGramLM.from_arpa(DEMO / "lm.arpa.gz", asr.tokenizer)
+    lm.remember(result.tuned)
+    # What was tuned with a source's model holds with one, and not without.
+    for given, source_weight in (({"source_lm": source}, result.best.setting["source_weight"]), ({}, None)):
+        found = CTCDecoder(asr.tokenizer, lm, num_beams=4, model=asr.model, **given)
+        assert found.options.source_weight == source_weight
+        assert found.fusion.weight == (result.best.setting["lm_weight"] if given else 0.5)
+
+    generator = np.random.default_rng(0)
+    lm, source = (NGramLM.train(words[part::2], tokenizer=whisper["tokenizer"], order=3) for part in (0, 1))
+    clips = [{"audio": generator.standard_normal(9000).astype(np.float32) / 9, "text": text} for text in words[:3]]
+    decodes = pipeline(TASK, **whisper, max_new_tokens=9, lm=lm, lm_weight=0.9, source_lm=source, num_beams=2)
+    weights = {"lm_weights": [0.0, 0.9], "ilm_weights": [0.0, 0.5], "source_weights": [0.0, 0.5]}
+    result = tune_weights(decodes, clips, **weights, **FEW)
+    for point in result.points:
+        assert counted(point) == counts(clips, heard(decodes, clips, **point.setting))
+    assert len({point.cer for point in result.points}) > 1
+
+
 @pytest.fixture(scope="module")
 def whisper(tmp_path_factory):
     return whisper_parts(tmp_path_factory.mktemp("tokenizer") / "tokenizer.json")
@@ -311,7 +339,8 @@ def test_bad_input(asr, clips, outputs, lm):
         (asr, [{"text": "a"}], {}, r"number 0 of the dataset: audio should be a path, .* got none \(the row has text\)"),
         (asr, [{"text": "a", "audio": "nowhere.wav"}], {}, "nowhere.wav"),
         (greedy, outputs, {"betas": "0:1:1"}, "beta can't be tuned: it is a bonus of beam search: pass num_beams=8"),
-        (beam, outputs, {"ilm_weights": "0:1:1"}, "ilm_weight can't be tuned: only a transducer has an internal LM"),
+        (beam, outputs, {"ilm_weights": "0:1:1"}, "ilm_weight can't be tuned: there is no internal LM"),
+        (beam, outputs, {"source_weights": "0:1:1"}, "source_weight can't be tuned: there is no source's model"),
         (beam, outputs, {"phrase_weights": "0:1:1"}, "phrase_weight can't be tuned: there are no phrases"),
         (beam, outputs, {"lm_weights": [-1.0]}, "lm_weight should be a number from 0 to 1000, got -1.0"),
         (beam, outputs, {"lm_weights": math.nan}, "lm_weight should be a number from 0 to 1000, got nan"),

@@ -166,3 +166,18 @@ def test_what_is_refused(model, tokenizer, lm):
         model.generate(**inputs(1), custom_generate=seq2seq_generate, lm=lm, normalise_phrases=True, processor=tokenizer)
     with pytest.raises(ValueError, match="unscored without a language model"):
         model.generate(**inputs(1), custom_generate=seq2seq_generate, phrases=["anna"], unscored="none", processor=tokenizer)
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_beside_an_internal_lm(num_beams, model, lm, tokenizer):
+    """Phrases are added as ever, after what is subtracted from the rest."""
+    settings = {"ilm_weight": 0.3, "phrases": CONTEXTS, "phrase_weight": 1.5, "start": 258}
+    given = {**inputs(3), "num_beams": num_beams}
+    processor = NGramLogitsProcessor(lm, 0.4, model=model, tokenizer=tokenizer, **settings)
+    found = model.generate(**given, logits_processor=[processor])
+    ours = {"custom_generate": seq2seq_generate, "processor": tokenizer, "lm": lm, "lm_weight": 0.4, **settings}
+    assert torch.equal(model.generate(**given, **ours), found)
+    assert not torch.equal(model.generate(**given, **{**ours, "ilm_weight": 0.0}), found)
+    for more, name in (({"ilm_weight": 0.3}, "ilm_weight"), ({"source_lm": lm}, "source_lm")):
+        with pytest.raises(ValueError, match=f"{name} is given without a language model"):
+            NGramLogitsProcessor(model=model, phrases=["anna"], tokenizer=tokenizer, start=258, **more)

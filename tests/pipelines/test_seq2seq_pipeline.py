@@ -11,6 +11,7 @@ from speech_models import whisper_parts
 from transformers import AutomaticSpeechRecognitionPipeline, pipeline
 
 from hf_ngpulm import NGramLM, NGramLogitsProcessor, Seq2SeqNGramPipeline, TokenizerMismatchError
+from hf_ngpulm.generation import seq2seq_generate
 
 TASK = "automatic-speech-recognition"
 
@@ -73,6 +74,24 @@ def test_an_lm_from_files(parts, lm, audios, tmp_path):
     expected = pipeline(TASK, **parts, max_new_tokens=9, lm=lm, lm_weight=0.9)(audios[0].copy())
     for source in (tmp_path / "lm", str(tmp_path / "lm.arpa")):
         assert pipeline(TASK, **parts, max_new_tokens=9, lm=source, lm_weight=0.9)(audios[0].copy()) == expected
+
+
+@pytest.mark.parametrize("settings", [{"num_beams": 3}, {"num_beams": 1, "return_timestamps": True}])
+def test_what_is_subtracted(settings, parts, lm, audios, tmp_path):
+    source = NGramLM.train(["the next light is off", "fog"] * 5, tokenizer=parts["tokenizer"], order=2)
+    source.save_pretrained(tmp_path / "source")
+    asr = pipeline(TASK, **parts, max_new_tokens=9, lm=lm, lm_weight=0.9, **settings)
+    plain, told = asr(audios[0].copy()), {"ilm_weight": 0.6, "source_lm": source, "source_weight": 0.4}
+    found = asr(audios[0].copy(), **told)
+    assert found != plain
+    assert asr(audios[0].copy(), **{**told, "source_lm": str(tmp_path / "source")}) == found
+    if "return_timestamps" not in settings:
+        model, inputs = parts["model"], parts["feature_extractor"](audios[0], sampling_rate=16000, return_tensors="pt")
+        own = {"lm": lm, "lm_weight": 0.9, "max_new_tokens": 9, **told, **settings}
+        tokens = model.generate(**inputs, custom_generate=seq2seq_generate, **own)
+        assert parts["tokenizer"].decode(tokens[0], skip_special_tokens=True) == found["text"]
+    with pytest.raises(ValueError, match="ilm_weight, source_lm given without lm="):
+        asr(audios[0].copy(), lm=None, ilm_weight=0.6, source_lm=source)
 
 
 def test_batches(parts, lm, audios):

@@ -34,6 +34,8 @@ class AttentionSweep(Sweep):
         self.pipeline: Any = pipeline
         self.processor = pipeline._forward_params["ngram_decoder"]
         super().__init__(kept, batch_size, self.processor.fusion, pipeline.model)
+        if getattr(pipeline.model.config, "is_encoder_decoder", False) and self.fusion.models:
+            self.standing["ilm_weight"] = self.processor.options.ilm_weight
         self.encoder = _RememberingEncoder(pipeline.model, kept)
         settings, usual = pipeline._ngram_settings or {}, {"unscored": "kept", "score_eos": None, "prompt_context": False}
         self.num_beams = self._num_beams()

@@ -27,7 +27,13 @@ STYLES: list[dict[str, Any]] = [
     {"color": "0.45", "linestyle": (0, (5, 1, 1, 1, 1, 1)), "marker": "v"},
     {"color": "0.65", "linestyle": (0, (1, 3)), "marker": "x"},
 ]
-NAMES = {"lm_weight": "LM weight", "phrase_weight": "phrase weight", "ilm_weight": "internal LM weight", "beta": "beta"}
+NAMES = {
+    "lm_weight": "LM weight",
+    "phrase_weight": "phrase weight",
+    "ilm_weight": "internal LM weight",
+    "source_weight": "source LM weight",
+    "beta": "beta",
+}
 
 Rate = Callable[[Scores], float]
 

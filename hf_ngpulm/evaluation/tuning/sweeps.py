@@ -53,6 +53,8 @@ class Sweep(ABC):
         self.kept, self.batch_size = kept, batch_size
         self.fusion, self.phrases, self.model = fusion, fusion.phrases, model
         self.standing: dict[str, Any] = {"lm_weight": fusion.weight, "phrase_weight": fusion.phrase_weight}
+        if fusion.source is not None:
+            self.standing["source_weight"] = fusion.source_weight
         self.search: dict[str, Any] = {}
 
     @abstractmethod
@@ -78,7 +80,8 @@ class Sweep(ABC):
         for name, is_there, why in (
             ("lm_weight", self.fusion.models, "there is no language model: pass lm= to the decoder or pipeline"),
             ("phrase_weight", self.phrases is not None, "there are no phrases: pass phrases= there too"),
-            ("ilm_weight", "ilm_weight" in self.standing, "only a transducer has an internal LM to subtract"),
+            ("ilm_weight", "ilm_weight" in self.standing, "there is no internal LM, as of a transducer or a decoder"),
+            ("source_weight", "source_weight" in self.standing, "there is no source's model: pass source_lm= there too"),
             ("beta", "beta" in self.standing, self.without_beta),
         ):
             if name in names and not is_there:

@@ -40,6 +40,7 @@ def tune_weights(
     betas: Grid = None,
     phrase_weights: Grid = None,
     ilm_weights: Grid = None,
+    source_weights: Grid = None,
     *,
     by: str = "wer",
     normalise: Normalisation = None,
@@ -55,11 +56,12 @@ def tune_weights(
     progress: bool = False,
     report: Callable[[str], None] | None = None,
 ) -> TuningResult:
-    """Find the weights of the language model, of phrases, of a length bonus and of the internal LM with the fewest errors.
+    """Find the weights of the language model, of phrases, of a length bonus and of what is subtracted with the fewest errors.
 
     The model runs once over the recordings. What it says is kept, and decoded with all settings of a grid at once: a batch has
     an utterance once for each setting, with weights of its own. (Decoders with attention generate anew for each setting: of
-    them the encoder's outputs are kept. Settings with the same `ilm_weight`, which is one for a batch, are decoded together.)
+    them the encoder's outputs are kept. Settings of transducers with the same `ilm_weight`, one for a batch, are decoded
+    together.)
     Results are those of separate runs with each setting.
 
     First comes the coarse grid, of one or two weights in all combinations, of more by sweeping one after the other, twice; then
@@ -76,10 +78,10 @@ def tune_weights(
             rate is asked for. Any iterable; it is read once. Those without a transcript are left out, as are those whose audio
             can't be read: these are reported. Audio of more than 40 seconds is cut as `evaluate` cuts it (but for Whisper,
             which does so itself).
-        lm_weights, betas, phrase_weights, ilm_weights: the coarse grids: numbers, or a text such as "0:2:0.2" (from, to, step).
-            A single number is not tuned: that weight stays so. Where there is a language model its weight is tuned without
-            being asked for, over a grid that suits the family, as is that of phrases; but for weights that the decoder lists,
-            one for each utterance. `beta` and `ilm_weight` stay what the decoder has unless they are given.
+        lm_weights, betas, phrase_weights, ilm_weights, source_weights: the coarse grids: numbers, or a text such as "0:2:0.2"
+            (from, to, step). A single number is not tuned: that weight stays so. Where there is a language model its weight is
+            tuned without being asked for, over a grid that suits the family, as is that of phrases; but for weights that the
+            decoder lists, one for each utterance. The others stay what the decoder has unless they are given.
         by: "wer", "cer" or "entity_wer".
         normalise: what is done to transcripts before they are compared, as in `word_errors`.
         refine: how often the steps are halved around the best.
@@ -107,7 +109,8 @@ def tune_weights(
         raise ValueError(f"held_out should be a share of the utterances, 0 or more and below 1, got {held_out!r}")
     if not 0 < level < 1:
         raise ValueError(f"level should lie between 0 and 1, as in 0.95, got {level!r}")
-    asked = {"lm_weight": lm_weights, "phrase_weight": phrase_weights, "ilm_weight": ilm_weights, "beta": betas}
+    asked = {"lm_weight": lm_weights, "phrase_weight": phrase_weights, "ilm_weight": ilm_weights}
+    asked |= {"source_weight": source_weights, "beta": betas}
     given = {name: grid_values(name, grid) for name, grid in asked.items() if grid is not None}
     with KeptTensors(memory, folder) as kept:
         sweep = _sweep_of(decoder, kept, batch_size)

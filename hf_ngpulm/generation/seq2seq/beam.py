@@ -86,7 +86,7 @@ def beam_search(
     sequences, steps = input_ids, list[Step]()
     while True:
         scores = torch.log_softmax(decoder.logits(sequences), -1)
-        scores = scoring(sequences, scores)
+        scores = scoring(sequences, scores, decoder.unheard)
         decoder.keep_scores(scores)
         choose = _draw if config.do_sample else _best
         found, tokens, of_beam = choose(scores, running, count)

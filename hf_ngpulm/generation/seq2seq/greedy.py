@@ -38,7 +38,8 @@ def greedy(
     with decoder.decoding():
         while True:
             so_far = sequences[:, :length]
-            scores = scoring(so_far, decoder.logits(so_far))
+            logits = decoder.logits(so_far)
+            scores = scoring(so_far, logits, decoder.unheard)
             decoder.keep_scores(scores)
             if config.do_sample:
                 tokens = torch.multinomial(probabilities(scores), num_samples=1)

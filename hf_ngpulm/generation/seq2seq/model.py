@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,8 @@ from transformers.utils import ModelOutput
 
 # Transformers up to 5.0 asks the cache how many tokens are new; later ones are told.
 TELLS_LENGTH = "next_sequence_length" in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
+
+WITH_POSITIONS = {"moonshine_streaming"}  # whose decoders tell frames of zeros apart by where they are
 
 
 @dataclass
@@ -45,9 +48,15 @@ class Decoder:
         config: the generation config that `generate` prepared.
         model_kwargs: the model's inputs that it prepared; they are changed from step to step. With beams, rows of a recording
             are alike.
+        rows: of these inputs, if the logits of each are asked for as if nothing had been heard, too (see
+            `generation.internal`): then the model's batch has each row twice, the second time with zeros in place of the
+            encoder's states. Where inputs, or what is asked of the model, are out of the ordinary, it hasn't.
+
+    Attributes:
+        unheard: the logits of the last step of rows that have heard nothing, float32 `[R, C]`; None if there are none.
     """
 
-    def __init__(self, model: Any, config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
+    def __init__(self, model: Any, config: GenerationConfig, model_kwargs: dict[str, Any], rows: int | None = None) -> None:
         self.model, self.config, self.kwargs = model, config, model_kwargs
         self.beams = config.num_beams or 1
         self.is_encoder_decoder = model.config.is_encoder_decoder
@@ -62,9 +71,20 @@ class Decoder:
         self._attentions: tuple[Any, ...] | None = () if self.keeps and config.output_attentions else None
         self._cross_attentions: tuple[Any, ...] | None = self._attentions
         self._hidden_states: tuple[Any, ...] | None = () if self.keeps and config.output_hidden_states else None
+        self.unheard: Tensor | None = None
+        self._rows = None if rows is None or model.config.model_type in WITH_POSITIONS or not self._is_plain() else rows
+        if self._rows is not None:
+            twice = self._mapped(self._rows, lambda part: torch.cat([part, part]))
+            if twice is None:
+                self._rows = None
+            else:
+                twice["encoder_outputs"].last_hidden_state[self._rows :] = 0.0
+                self.kwargs = twice
 
     def logits(self, input_ids: Tensor) -> Tensor:
         """Return those of the token that follows `[R, L]` tokens, float32 `[R, C]`, to write into."""
+        if self._rows is not None:
+            input_ids = torch.cat([input_ids, input_ids])
         outputs = self._begin(input_ids) if self._first else self._step(input_ids)
         self._first = False
         self.kwargs = self.model._update_model_kwargs_for_generation(
@@ -73,6 +93,8 @@ class Decoder:
         self._keep(outputs)
         # A compiled pass may use its memory again.
         logits = outputs.logits[:, -1].to(input_ids.device, torch.float32, copy=self._compiled).contiguous()
+        if self._rows is not None:
+            logits, self.unheard = logits.tensor_split([self._rows])
         if self._logits is not None:
             self._logits += (logits.clone(),)
         return logits
@@ -87,6 +109,8 @@ class Decoder:
         cache = self._cache()
         if cache is None:
             return
+        if self._rows is not None:
+            came_from = torch.cat([came_from, came_from + self._rows])
         if hasattr(self.model, "_reorder_cache"):
             self.kwargs[self._cache_name()] = self.model._reorder_cache(cache, came_from)
         elif isinstance(cache, EncoderDecoderCache):
@@ -107,6 +131,8 @@ class Decoder:
         """Return what `generate` returns: `sequences`, or with `return_dict_in_generate` all that is kept."""
         if not self.keeps:
             return sequences
+        if self._rows is not None:
+            self._cache().batch_select_indices(torch.arange(self._rows, device=sequences.device))
         found |= {"sequences": sequences, "scores": self.scores, "logits": self._logits, "past_key_values": self._cache()}
         beams = "beam_indices" in found
         if not self.is_encoder_decoder:
@@ -141,8 +167,12 @@ class Decoder:
 
     def _of_one_beam(self, rows: int) -> dict[str, Any] | None:
         """Return the model's inputs for one beam of each recording, if it's plain what these are; None otherwise."""
+        return self._mapped(rows, lambda part: part[:: self.beams]) if self._is_plain() else None
+
+    def _is_plain(self) -> bool:
+        """Tell whether the model is asked for logits alone, and has a cache that rows can be added to and taken from."""
         cache = self._cache()
-        if not (
+        return (
             isinstance(cache, EncoderDecoderCache)
             and type(cache.self_attention_cache) is type(cache.cross_attention_cache) is DynamicCache
             and cache.get_seq_length() == cache.cross_attention_cache.get_seq_length() == 0
@@ -150,20 +180,22 @@ class Decoder:
             and self._attentions is None
             and self._hidden_states is None
             and not hasattr(self.model, "_reorder_cache")
-        ):
-            return None
-        chosen: dict[str, Any] = {}
+        )
+
+    def _mapped(self, rows: int, change: Callable[[Tensor], Tensor]) -> dict[str, Any] | None:
+        """Return the model's inputs with what there is of some rows changed, if it's plain what they are; None otherwise."""
+        changed: dict[str, Any] = {}
         for name, value in self.kwargs.items():
             if isinstance(value, Tensor) and value.dim() and len(value) == rows:
-                chosen[name] = value[:: self.beams]
+                changed[name] = change(value)
             elif name == "encoder_outputs" and isinstance(value, ModelOutput):
-                parts = {key: part[:: self.beams] if isinstance(part, Tensor) else part for key, part in value.items()}
-                chosen[name] = type(value)(**parts)
-            elif value is None or value is cache or isinstance(value, bool | int | float | str):
-                chosen[name] = value
+                parts = {key: change(part) if isinstance(part, Tensor) else part for key, part in value.items()}
+                changed[name] = type(value)(**parts)
+            elif value is None or value is self._cache() or isinstance(value, bool | int | float | str):
+                changed[name] = value
             else:
                 return None
-        return chosen
+        return changed
 
     def _prefill(self, input_ids: Tensor, kwargs: dict[str, Any]) -> Any:
         model = self.model

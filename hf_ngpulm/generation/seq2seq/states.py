@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import LogitsProcessorList
 from transformers.generation import logits_process
 
-from ...search.attention_step import follow, fuse_at, read
+from ...search.attention_step import follow, read
 from ..logits_processor import NGramLogitsProcessor
 
 # What `generate` appends after all other processors, those of the caller included.
@@ -49,9 +49,14 @@ class Scoring:
         self._states: list[Tensor] | None = None  # of language models, and of phrases
         self._own: Tensor | None = None
 
-    def __call__(self, input_ids: Any, scores: Any) -> Tensor:
+    @property
+    def asks_unheard(self) -> bool:
+        """Return whether it matters what the model would say if it had heard nothing."""
+        return self.lm is not None and self.lm.subtracts_internal
+
+    def __call__(self, input_ids: Any, scores: Any, unheard: Tensor | None = None) -> Tensor:
         """Return `[R, L]` tokens so far, `[R, C]` logits or log-probabilities of the next -> the same, processed, maybe in
-        place."""
+        place. `unheard` are logits without anything heard, if they are at hand."""
         scores = self.before(input_ids, scores)
         if self.lm is not None:
             if self.keeps_own:
@@ -64,9 +69,7 @@ class Scoring:
                 self._states = [read(tokens, part.rows, part.roles, self.lm.options.engine) for part in self._parts]
             self._parts = [part.at(states) for states, part in zip(self._states, self._parts, strict=True)]
             in_loop = self.lm.rule_out(scores, tokens.contiguous(), self._parts)
-            for states, part in zip(self._states, self._parts, strict=True):
-                states = states.masked_fill(in_loop, -1)
-                fuse_at(scores, states, part.rows, part.roles, part.shared, self.lm.options.engine, part.keeps_sums)
+            self.lm.add(scores, tokens, self._parts, self._states, in_loop, unheard)
         scores = self.after(input_ids, scores)
         if self._own is not None:
             self._own.masked_fill_(scores == -torch.inf, -torch.inf)

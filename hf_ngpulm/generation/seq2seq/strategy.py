@@ -64,8 +64,8 @@ def seq2seq_generate(
         phrases, phrase_weight: as for `hf_ngpulm.NGramLogitsProcessor`.
         processor: the model's (or its tokenizer), to make sure that the LM was made for it, and to write phrases with;
             LLM-based models need it, or `start`, to know where a transcript begins.
-        model_kwargs: the model's inputs, and start, prompt_context, unscored, score_eos, normalise_phrases and engine as for
-            `hf_ngpulm.NGramLogitsProcessor`.
+        model_kwargs: the model's inputs, and ilm_weight, source_lm (also by its name), source_weight, start, prompt_context,
+            unscored, score_eos, normalise_phrases and engine as for `hf_ngpulm.NGramLogitsProcessor`.
 
     Raises:
         ValueError: what this search doesn't do (assisted generation, a streamer with beams); settings that aren't right, for
@@ -80,6 +80,8 @@ def seq2seq_generate(
     processors, criteria = logits_processor or LogitsProcessorList(), stopping_criteria or StoppingCriteriaList()
     models, lm_weight = given_lm(lm, lm_weight, generation_config, processor, input_ids.device)
     settings = {name: model_kwargs.pop(name) for name in AttentionOptions.names() if name in model_kwargs}
+    if "source_lm" in settings:
+        settings["source_lm"], _ = given_lm(settings["source_lm"], None, None, processor, input_ids.device)
     settings |= {"lm_weight": lm_weight, "phrases": phrases, "phrase_weight": phrase_weight}
     rows, beams = len(input_ids), generation_config.num_beams or 1
     language_model = _language_model(model, models, processor, beams, settings)
@@ -99,7 +101,7 @@ def seq2seq_generate(
             "with logprob_threshold, which asks for the model's own scores, pass lm= or an NGramLogitsProcessor, not both"
         )
     scoring = Scoring(processors, language_model, recordings, judged)
-    decoder = Decoder(model, generation_config, model_kwargs)
+    decoder = Decoder(model, generation_config, model_kwargs, rows if scoring.asks_unheard else None)
     if beams > 1:
         return beam_search(decoder, scoring, criteria, generation_config, input_ids)
     return greedy(decoder, scoring, criteria, generation_config, input_ids, streamer)
@@ -122,7 +124,13 @@ def _language_model(
     found = {name: value for name, value in found.items() if name != "num_beams" and value is not None}
     weight = found.pop("lm_weight", LM_WEIGHT)
     made = NGramLogitsProcessor(models, weight, model=model, tokenizer=processor, **found)
-    return None if "phrases" not in settings and not isinstance(weight, Tensor) and weight == 0 else made
+    for_nothing = (
+        "phrases" not in settings
+        and not isinstance(weight, Tensor)
+        and weight == 0
+        and not (made.subtracts_internal or made.fusion.source is not None)
+    )
+    return None if for_nothing else made
 
 
 def _check_call(

@@ -147,6 +147,30 @@ def fuse_at(
         _restore_sums(scores, sums, rows)
 
 
+def fuse_less(
+    scores: Tensor, less: Tensor, states: Tensor, rows: Rows, roles: Roles, shared: bool = True, engine: str = "auto"
+) -> None:
+    """`fuse_at`, less what others than the LM say of text, float32 `[B, C]` with their weights: an internal LM, a source's.
+
+    Nothing is taken off what ends a transcript: a decoder that hears nothing has no idea of when it ends, nor has a text that
+    was cut into other pieces. With `shared` what the LM doesn't score goes down as far as the best scored class has, or all of
+    them together; and all of that is made up for by as much as the model expects something that the LM doesn't score. Nothing
+    else holds of what is said above: what text costs is what tells the hypotheses of a beam apart.
+    """
+    fused, kinds = scores.clone(), roles.roles & KINDS
+    fuse_at(fused, states, rows, roles, False, engine)
+    fused -= less.masked_fill((kinds != TEXT) | (states < 0)[:, None], 0.0)
+    if shared and scores.numel():
+        others = (kinds == UNSCORED) | ((kinds == END) & (states == rows.starts)[:, None])
+        before, after = (part.masked_fill(others, -torch.inf) for part in (scores, fused))
+        sums, sum_before = torch.logsumexp(scores, 1), torch.logsumexp(before, 1)
+        lost = (after.amax(1) - before.amax(1)).minimum(torch.logsumexp(after, 1) - sum_before)
+        lost = torch.where(torch.isfinite(lost), lost, 0.0).clamp(max=0.0)
+        expected = -torch.expm1(torch.where(sums > -torch.inf, sum_before - sums, 0.0).clamp(max=0.0))
+        fused = torch.where(others, scores + lost[:, None], fused) - (expected * lost)[:, None]
+    scores.copy_(fused)
+
+
 def _restore_sums(scores: Tensor, sums: Tensor | None, rows: Rows) -> None:
     if sums is not None:
         gained = torch.logsumexp(scores, 1) - sums

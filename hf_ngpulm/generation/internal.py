@@ -1,0 +1,94 @@
+"""The internal language model of a decoder: what it says of the next token when the encoder has heard nothing.
+
+The encoder's states are zero (Meng et al., "Internal language model estimation for domain-adaptive end-to-end speech
+recognition", SLT 2021, section 3.2). Then all frames are alike, and one is enough; and nothing depends on the recording but the
+tokens: rows with the same tokens so far, of whatever recording, are asked for once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput
+
+from .transcripts import configs_of
+
+
+@dataclass
+class Silence(BaseModelOutput):
+    """Return what an encoder gives that has heard nothing; some decoders ask for a mask."""
+
+    attention_mask: Tensor | None = None
+
+
+class InternalLM:
+    """A decoder without anything to hear.
+
+    What it has read stays in a cache from call to call, for whoever comes with one token more: rows are known by their tokens,
+    wherever a search has moved them.
+
+    Args:
+        model: an encoder-decoder.
+
+    Raises:
+        ValueError: it is none, or doesn't say how wide its encoder's states are.
+    """
+
+    def __init__(self, model: Any) -> None:
+        name = type(model).__name__
+        if not getattr(model.config, "is_encoder_decoder", False):
+            raise ValueError(f"ilm_weight: {name} has no encoder whose states could be zeroed; leave it out")
+        config = getattr(model.get_encoder(), "config", model.config)
+        width = getattr(config, "output_hidden_size", None) or getattr(config, "hidden_size", None)
+        if not isinstance(width, int):
+            raise ValueError(f"ilm_weight: the encoder of {name} doesn't say how wide its states are (hidden_size)")
+        self.model, self.width = model, width
+        # Rows shorter than others of their batch begin with padding. (For some models it is the first token, too.)
+        pad, start = (
+            next((value for value in (getattr(part, what, None) for part in configs_of(model)) if value is not None), None)
+            for what in ("pad_token_id", "decoder_start_token_id")
+        )
+        self.fill = {-1} if pad == start else {-1, pad}
+        self._read: dict[int, tuple[dict[tuple[int, ...], int], Any]] = {}  # by length: the place of each row in a cache
+
+    @torch.no_grad()
+    def logits(self, input_ids: Tensor) -> Tensor:
+        """Return those of the token that follows tokens int64 `[R, L]`, float32 `[R, C]`."""
+        rows = [self._without_padding(row) for row in input_ids.tolist()]
+        alike: dict[int, dict[tuple[int, ...], int]] = {}  # by length, each row and its place
+        for row in sorted(rows, key=len):
+            places = alike.setdefault(len(row), {})
+            places.setdefault(row, len(places))
+        known, self._read, found = self._read, {}, {}
+        for length, places in alike.items():
+            found[length] = self._step(places, [known.pop(length - 1, None), self._read.pop(length - 1, None)])
+        return torch.stack([found[len(row)][alike[len(row)][row]] for row in rows]).to(input_ids.device)
+
+    def _without_padding(self, row: list[int]) -> tuple[int, ...]:
+        first = next((place for place, token in enumerate(row) if token not in self.fill), len(row) - 1)
+        return tuple(row[first:])
+
+    def _step(self, places: dict[tuple[int, ...], int], read: list[Any]) -> Tensor:
+        """Return the logits after some rows of equal length, `[N, C]`; from the cache of what was read, if they go on there."""
+        model, length = self.model, len(next(iter(places)))
+        device, cache = model.device, EncoderDecoderCache(DynamicCache(), DynamicCache())
+        new = list(places)
+        for before, of_these in filter(None, read):
+            parents = [before.get(row[:-1], -1) for row in places]
+            if min(parents) >= 0:
+                cache, new = of_these, [row[-1:] for row in places]
+                cache.reorder_cache(torch.tensor(parents, device=device))
+                break
+        outputs = model(
+            encoder_outputs=Silence(torch.zeros((len(new), 1, self.width), dtype=model.dtype, device=device)),
+            decoder_input_ids=torch.tensor(new, device=device),
+            past_key_values=cache,
+            use_cache=True,
+            return_dict=True,
+        )
+        self._read[length] = (places, outputs.past_key_values)
+        return outputs.logits[:, -1].float()
