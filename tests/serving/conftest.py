@@ -23,8 +23,10 @@ def demo():
     model = AutoModelForCTC.from_pretrained(bundled("examples/models/ctc"), dtype=torch.float32).eval()
     lm = NGramLM.from_arpa(DEMO / "lm.arpa.gz", processor.tokenizer, units="id")
 
+    other_lm = NGramLM.train([[1, 2, 3], [3, 2, 1]], vocab_size=lm.vocab_size, order=2)
+
     def recognizer(streams, **settings):
-        return StreamingRecognizer(model, processor, streams, lm=lm, lm_weight=0.9, **CUT, **settings)
+        return StreamingRecognizer(model, processor, streams, **{"lm": lm, "lm_weight": 0.9, **CUT, **settings})
 
     clips = [read_audio(DEMO / "clips" / f"{number:02}.flac", 16000) for number in range(16)]
-    return SimpleNamespace(recognizer=recognizer, clips=clips)
+    return SimpleNamespace(recognizer=recognizer, clips=clips, model=model, processor=processor, lm=lm, other_lm=other_lm)
