@@ -38,6 +38,15 @@ def client_address(request: web.Request, proxies: Collection[Network] = ()) -> s
         if before is None:
             break
         client = before
+    return _counted(client)
+
+
+def peer_address(remote: str) -> str | None:
+    """Return the same for a connection from an address, without proxies."""
+    return _counted(_address(remote))
+
+
+def _counted(client: Address | None) -> str | None:
     if client is None or client.is_loopback:
         return None
     return str(client) if client.version == 4 else str(ipaddress.ip_network((client, 64), strict=False))

@@ -16,7 +16,18 @@ from typing import Any
 from aiohttp import WSCloseCode, hdrs, web
 
 from ..audio import StreamingRecognizer
-from .access import IN_PROTOCOL, Keys, allow_origin, check_host, check_origin, client_address, networks, preflight, subprotocols
+from .access import (
+    IN_PROTOCOL,
+    Keys,
+    allow_origin,
+    check_host,
+    check_origin,
+    client_address,
+    networks,
+    peer_address,
+    preflight,
+    subprotocols,
+)
 from .connection import SHUTTING_DOWN, Connection, close
 from .engine import Engine
 from .limits import Full, Limits, Places
@@ -26,6 +37,7 @@ from .realtime import Realtime
 from .recordings import Recordings
 from .requests import Voices
 from .transcriptions import Transcriptions
+from .wyoming import Wyoming
 
 log = logging.getLogger(__name__)
 PAGE = Path(__file__).parent / "page"
@@ -58,6 +70,8 @@ def make_app(
     proxies: Collection[str] = (),
     keys: Iterable[str] = (),
     voices: Voices | None = None,
+    wyoming: str | None = None,
+    reuse_port: bool = False,
 ) -> web.Application:
     """Return an aiohttp application that recognises the speech of many clients as one batch.
 
@@ -94,6 +108,8 @@ def make_app(
         keys: of which all requests but those for the page, `/health` and `/ready` have to name one; none: nobody has to.
         voices: what the model is called, and the language models that clients may choose; by default all of the recogniser's,
             by numbers from 1 on.
+        wyoming: address (`tcp://HOST:PORT`) at which Wyoming is spoken, too. It knows no keys.
+        reuse_port: whether other processes listen at that address, too.
 
     While the server runs, Python's threads take turns ten times as often as usual (`sys.setswitchinterval`): decoding gives up
     its turn in each operation, and shouldn't wait for one behind messages and phrases.
@@ -120,6 +136,7 @@ def make_app(
     def address(request: web.Request) -> str | None:
         return client_address(request, trusted)
 
+    plain = None if wyoming is None else Wyoming(wyoming, recordings, limits, uploads, known, peer_address, reuse_port)
     transcriptions = Transcriptions(recordings, limits, uploads, known, address, metrics.recording)
 
     async def stream(request: web.Request) -> web.WebSocketResponse:
@@ -214,6 +231,8 @@ def make_app(
     async def start(_: web.Application) -> None:
         sys.setswitchinterval(min(turn, _TURN))
         engine.start()
+        if plain is not None:
+            await plain.start()
 
     async def end(_: web.Application) -> None:
         nonlocal shutting_down
@@ -225,6 +244,8 @@ def make_app(
             await asyncio.sleep(0.02)
         for connection in connections:
             connection.abort()
+        if plain is not None:
+            await plain.stop(max(0.0, deadline - asyncio.get_running_loop().time()))
 
     async def stop(_: web.Application) -> None:
         await asyncio.to_thread(engine.stop)

@@ -31,10 +31,12 @@ class Voices:
     Args:
         models: names of the model; the first is its own.
         lms: language models by the names that clients know them by; the first is used where none is asked for.
+        languages: of the model, as clients of Wyoming are told.
     """
 
     models: Sequence[str] = ("hf-ngpulm",)
     lms: Mapping[str, Any] = field(default_factory=dict)
+    languages: Sequence[str] = ("en",)
 
     def check_model(self, name: Any) -> None:
         if name is not None and name not in self.models:

@@ -18,7 +18,6 @@ import soundfile
 from aiohttp import FormData
 from serving_clients import serving
 
-from hf_ngpulm import CTCDecoder
 from hf_ngpulm.serving import Limits, Voices
 from hf_ngpulm.serving.answers import segments
 
@@ -29,21 +28,6 @@ def wav(samples, rate=16000, kind="WAV"):
     file = io.BytesIO()
     soundfile.write(file, samples, rate, format=kind, subtype="FLOAT" if kind == "WAV" else None)
     return file.getvalue()
-
-
-@pytest.fixture(scope="module")
-def offline(demo):
-    """What the decoder finds in a whole recording, without anything of the server or of streams."""
-
-    def transcribe(samples, **settings):
-        import torch
-
-        with torch.inference_mode():
-            logits = demo.model(**demo.processor(samples, sampling_rate=16000, return_tensors="pt")).logits
-        given = {"lm": demo.lm, "lm_weight": 0.9, **settings}
-        return CTCDecoder(demo.processor, **given, frame_seconds=0.08)(logits)[0][0]
-
-    return transcribe
 
 
 @asynccontextmanager
