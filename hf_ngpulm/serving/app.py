@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from aiohttp import WSCloseCode, hdrs, web
 
@@ -33,6 +34,7 @@ from .engine import Engine
 from .limits import Full, Limits, Places
 from .metrics import CONTENT_TYPE, Metrics
 from .problems import Problem, problem_of
+from .process import REQUESTED
 from .realtime import Realtime
 from .recordings import Recordings
 from .requests import Voices
@@ -91,7 +93,8 @@ def make_app(
     `/` is a page with a microphone, `/health` tells how many clients there are, `/ready` whether more may come, `/metrics` all
     that Prometheus wants to know.
 
-    What clients send never becomes a path or a command.
+    What clients send never becomes a path or a command. `hf_ngpulm.serving.process.listen` serves it with a guard against
+    connections that ask for nothing; elsewhere a reverse proxy is needed for that.
 
     Args:
         recognizer: for `limits.clients` streams at least; the server's alone from now on. Recordings are decoded by others
@@ -126,10 +129,12 @@ def make_app(
     # Of a client from which no more is taken than can't be decoded yet, nothing ever would be.
     limits = replace(limits, buffered_seconds=max(limits.buffered_seconds, recognizer.latency_seconds))
     metrics, places, uploads, trusted = Metrics(), Places(limits), Places(limits, most=limits.uploads), networks(proxies)
-    chunk_seconds = getattr(recognizer, "chunk_seconds", None)
-    engine = Engine(recognizer, tick, limits.utterance_seconds, watch=metrics.watch("live", chunk_seconds))
-    recordings = Recordings(recognizer, limits, metrics.watch("recording"))
     known_keys, known = Keys(keys), voices or Voices(lms=_numbered(getattr(recognizer, "language_models", ())))
+    defaults = known.settings({}, limits, recognizer)
+    engine = Engine(
+        recognizer, tick, limits.utterance_seconds, defaults=defaults, watch=metrics.watch("live", recognizer.chunk_seconds)
+    )
+    recordings = Recordings(recognizer, limits, metrics.watch("recording"))
     connections: set[Connection] = set()
     shutting_down, turn = False, sys.getswitchinterval()
 
@@ -196,6 +201,8 @@ def make_app(
     async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
         """Check who asks; tell what is wrong in OpenAI's way where that is spoken; count, and note, what was answered."""
         begin, status = time.monotonic(), 500
+        if request.transport is not None:
+            app[REQUESTED].add(request.transport)
         try:
             try:
                 check_host(request, hosts)
@@ -253,6 +260,7 @@ def make_app(
         sys.setswitchinterval(turn)
 
     app = web.Application(middlewares=[answered], client_max_size=limits.upload_bytes)
+    app[REQUESTED] = WeakSet()
     app.router.add_get("/stream", stream)
     app.router.add_get("/v1/realtime", realtime)
     app.router.add_post("/v1/audio/transcriptions", transcriptions.transcribe)

@@ -86,6 +86,7 @@ class Engine:
         utterance_seconds: see `Limits`.
         most: streams that a step takes at most.
         work_seconds: of decoding that a stream may take.
+        defaults: settings that streams are opened with, and contexts made for, where theirs say nothing else.
         watch: is told of each step how many streams it had, how long it took, and the lag of each, in seconds.
     """
 
@@ -96,10 +97,12 @@ class Engine:
         utterance_seconds: float = 300.0,
         most: int | None = None,
         work_seconds: float = math.inf,
+        defaults: dict[str, Any] | None = None,
         watch: Callable[[int, float, list[float]], None] | None = None,
     ) -> None:
         self.recognizer = recognizer
-        self.contexts = ContextMaker(recognizer.context)
+        self.defaults = defaults or {}
+        self.contexts = ContextMaker(lambda **settings: recognizer.context(**{**self.defaults, **settings}))
         self.tick, self.most, self.work_seconds, self.watch = tick, most, work_seconds, watch
         self.utterance_frames = utterance_seconds / (recognizer.frame_seconds or 0.01)
         self.sound = True  # False when streams couldn't be freed after an error
@@ -217,7 +220,7 @@ class Engine:
 
     def _listen(self, session: Session, pieces: list[np.ndarray], context: tuple[Any] | None, ended: bool) -> None:
         if session.sid is None:
-            session.sid = self.recognizer.open(**session.settings)
+            session.sid = self.recognizer.open(**{**self.defaults, **session.settings})
             self._streams[session.sid] = session
             recognizer = self.recognizer
             lengths = {"chunk_seconds": recognizer.chunk_seconds, "latency_seconds": recognizer.latency_seconds}

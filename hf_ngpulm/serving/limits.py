@@ -41,6 +41,7 @@ class Limits:
         upload_seconds: in which a recording has to arrive; without a byte for `send_seconds` it is given up sooner.
         audio_seconds: how long a recording may last.
         work_seconds: of decoding that a recording may take.
+        connections_per_address: of HTTP, whatever they ask for; see `hf_ngpulm.serving.process.listen`.
         beams: the largest `num_beams` that may be asked for.
     """
 
@@ -66,6 +67,7 @@ class Limits:
     upload_seconds: float = 300.0
     audio_seconds: float = 4 * 3600.0
     work_seconds: float = 1800.0
+    connections_per_address: int = 256
     beams: int = 32
 
     def __post_init__(self) -> None:

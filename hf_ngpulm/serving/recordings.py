@@ -85,7 +85,7 @@ class Recordings:
                 beams = {} if num_beams is None else {"num_beams": num_beams}
                 recognizer = self.recognizer.for_recordings(self.limits.uploads, CHUNK_SECONDS, CONTEXT_SECONDS, **beams)
                 utterance = self.limits.audio_seconds + PIECE_SECONDS  # a recording is one
-                engine = Engine(recognizer, 0.02, utterance, BATCH, self.limits.work_seconds, self.watch)
+                engine = Engine(recognizer, 0.02, utterance, BATCH, self.limits.work_seconds, watch=self.watch)
                 engine.start()
             self._engines[num_beams] = engine
             return engine
