@@ -35,7 +35,7 @@ def serve(
     wyoming: str | None = option("Address for Wyoming (Home Assistant), such as tcp://0.0.0.0:10300; it knows no keys."),
     workers: int = option("Processes that share the address, each with its own model and clients.", default=1, min=1, max=256),
     api_key: list[str] | None = option(f"Key that clients have to name; several times. Better from a file, or from {KEY}."),
-    api_key_file: Path | None = option("File of such keys, one a line."),
+    api_key_file: str | None = option("File of such keys, one a line."),
     tls_cert: str | None = option("Certificate for https:// and wss://, a PEM file."),
     tls_key: str | None = option("Its key, where that is another file."),
     max_clients: int = option("Clients with live audio at the same time.", default=Limits.clients, min=1),
@@ -127,11 +127,11 @@ def work(
 _serve = listen
 
 
-def _keys(given: list[str] | None, file: Path | None) -> list[str]:
+def _keys(given: list[str] | None, file: str | None) -> list[str]:
     """Return all keys: those that are given, of a file, and of the variable."""
     keys = [*(given or ()), *os.environ.get(KEY, "").split()]
     if file is not None:
-        found = file.read_text(encoding="utf-8").split()
+        found = Path(file).read_text(encoding="utf-8").split()
         if not found:
             raise ValueError(f"{file}: holds no keys (one a line)")
         keys += found

@@ -214,10 +214,12 @@ def make_app(
                     if request.path not in _OPEN:
                         known_keys.check(request)
                     response = await handler(request)
+            except ConnectionError:  # it is gone; nobody reads this
+                response = web.Response(status=499)
             except Exception as error:
                 if not request.path.startswith("/v1/"):
                     raise
-                if not isinstance(error, Problem | Full | web.HTTPException | ConnectionError):
+                if not isinstance(error, Problem | Full | web.HTTPException):
                     log.exception("a request failed")
                 response = problem_of(error).response()
             allow_origin(request, response, origins)

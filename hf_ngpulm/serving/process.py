@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import multiprocessing
 import os
 import signal
@@ -18,6 +19,7 @@ from typing import Any
 from weakref import WeakSet
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from .access import Network, networks, peer_address
 from .limits import Limits
@@ -43,7 +45,11 @@ async def listen(
         reuse_port: whether other processes listen there, too.
         proxies: see `make_app`; as many connections as they like may come from them.
     """
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=limits.shutdown_seconds, keepalive_timeout=KEEP_ALIVE)
+    logger = logging.getLogger(f"{__name__}.http")
+    logger.addFilter(_is_ours)
+    runner = web.AppRunner(
+        app, access_log=None, shutdown_timeout=limits.shutdown_seconds, keepalive_timeout=KEEP_ALIVE, logger=logger
+    )
     await runner.setup()
     assert runner.server is not None
     loop, told = asyncio.get_running_loop(), asyncio.Event()
@@ -64,6 +70,11 @@ async def listen(
             server.close()
     finally:
         await runner.cleanup()
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Tell whether a record isn't of bytes that are no HTTP: whoever sends them fills no logs."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 class _Guarded:

@@ -147,7 +147,7 @@ async def stopped(task):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_connections_that_ask_for_nothing_are_cut_off(demo):
+def test_connections_that_ask_for_nothing_are_cut_off(demo, caplog):
     async def talk():
         limits = Limits(clients=1, hello_seconds=0.5)
         task, at = await listening(make_app(demo.recognizer(1), limits), limits)
@@ -160,12 +160,17 @@ def test_connections_that_ask_for_nothing_are_cut_off(demo):
             with contextlib.suppress(ConnectionError):
                 assert await asyncio.wait_for(connections[number][0].read(), 5) == b""
         assert loop.time() - begin < 3
+        noise = await asyncio.open_connection("127.0.0.1", port)
+        noise[1].write(b"\xff" * 1000 + b"\r\n\r\n")
+        assert b" 400 " in await asyncio.wait_for(noise[0].readline(), 5)
+        noise[1].close()
         assert b"200 OK" in await connections[2][0].readline()
         for _, writer in connections:
             writer.close()
         await stopped(task)
 
     asyncio.run(talk())
+    assert not caplog.records  # who sends noise fills no logs
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
@@ -303,9 +308,9 @@ def test_several_processes_share_an_address(demo):
     async def talk(at):
         texts = set()
         for _ in range(12):  # a connection each
-            async with ClientSession() as session:
-                async with session.post(f"{at}/v1/audio/transcriptions", data={"file": wav(demo.clips[0])}) as response:
-                    texts.add((await response.json())["text"])
+            form = {"file": wav(demo.clips[0])}
+            async with ClientSession() as session, session.post(f"{at}/v1/audio/transcriptions", data=form) as response:
+                texts.add((await response.json())["text"])
         async with ClientSession() as session, session.get(f"{at}/metrics") as response:
             text = await response.text()
         assert len(texts) == 1
