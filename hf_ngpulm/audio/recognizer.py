@@ -167,6 +167,10 @@ class StreamingRecognizer:
         """Make what streams follow for some phrases, as `StreamingDecoder.context`; other threads may while one decodes."""
         return self.decoder.context(phrases, **settings)
 
+    def keep_contexts(self, most: int) -> None:
+        """Keep at most so many contexts that no stream is in, for those that come again; 1,024 by default."""
+        self.decoder.decoder.fusion.contexts.most = most
+
     def push(self, sid: int, samples: np.ndarray | Tensor) -> None:
         """Add audio to a stream.
 

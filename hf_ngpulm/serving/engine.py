@@ -21,6 +21,7 @@ from ..errors import StreamError
 from .contexts import ContextMaker
 
 log = logging.getLogger(__name__)
+KEPT_CONTEXTS = 128  # clients' phrases that are kept when nobody has them any more; a list of 500 takes half a megabyte
 _CLOSE = 0.01  # seconds between arrivals that count as one
 
 
@@ -113,6 +114,7 @@ class Engine:
         self._thread = threading.Thread(target=self._run, name="hf-ngpulm-decoding", daemon=True)
 
     def start(self) -> None:
+        self.recognizer.keep_contexts(KEPT_CONTEXTS)
         # Clients are told of their phrases; what is warned of once would be kept.
         warnings.filterwarnings("ignore", message="the tokenizer can't write")
         self.contexts.start()

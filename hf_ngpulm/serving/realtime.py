@@ -104,6 +104,7 @@ class Realtime(Connection):
         self._heard = 0  # samples of the item, as they came
         self._before = 0.0  # seconds of audio before the stream
         self._resample: Resampler | None = None
+        self._quiet = self._decoded = 0.0  # seconds of the stream: up to where nothing was said in this item, and in all
         # The writer's own.
         self._events = 0
         self._previous: str | None = None
@@ -228,10 +229,17 @@ class Realtime(Connection):
         self._before += self._heard / self._config.rate
         self.session, self._resample, self._heard, self._ended = None, None, 0, False
         self._generation += 1
+        self._quiet = self._decoded = 0.0
         self._say({"type": "begin", "before": self._before})
 
     def _take(self, generation: int, event: Said) -> None:
         if generation == self._generation:
+            if event["type"] == "partial":
+                # Kept here, since of partials that wait to be sent only the last one is.
+                self._quiet = self._quiet if event["text"] else event["end"]
+                self._decoded, event = event["end"], {**event, "quiet": self._quiet}
+            elif event["type"] == "final":
+                self._quiet = self._decoded
             self._deliver(event)
             if event["type"] in ("done", "failed"):
                 self._done.set()
@@ -276,7 +284,7 @@ class Realtime(Connection):
 
     def _heard_so_far(self, partial: Said) -> Iterable[Said]:
         if partial["text"] and not self._starts and self._config.turns:
-            start = self._milliseconds(self._until)
+            start = self._milliseconds(partial["quiet"])
             yield {"type": "input_audio_buffer.speech_started", "audio_start_ms": start, "item_id": self._item}
         self._starts = self._starts or bool(partial["text"])
         self._until = partial["end"]

@@ -151,6 +151,7 @@ def test_serve_checks_what_it_is_called(arguments, asked, status, monkeypatch):
     test_utils = pytest.importorskip("aiohttp.test_utils")
     decoder = SimpleNamespace(max_streams=64)
     recognizer = SimpleNamespace(decoder=decoder, latency_seconds=2.0, chunk_seconds=1.0, frame_seconds=0.08, context=None)
+    recognizer.keep_contexts = lambda most: None
     statuses = []
 
     async def ask(app, *_):
