@@ -124,7 +124,7 @@ def certificate(cert: str | None, key: str | None) -> ssl.SSLContext | None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(cert, key)
-    except ssl.SSLError as error:
+    except OSError as error:  # ssl.SSLError is one
         raise ValueError(f"{cert}: no certificate with its key, as PEM: {error}") from None
     return context
 

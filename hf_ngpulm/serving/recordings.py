@@ -75,7 +75,8 @@ class Recordings:
             yield await asyncio.to_thread(self._engine, num_beams)
         finally:
             self._users[num_beams] -= 1
-            for beams in [beams for beams in self._engines if not self._users[beams]][: len(self._engines) - MOST_SEARCHES]:
+            idle = [beams for beams in list(self._engines) if not self._users[beams]]
+            for beams in idle[: max(0, len(self._engines) - MOST_SEARCHES)]:
                 await asyncio.to_thread(self._engines.pop(beams).stop)
 
     def _engine(self, num_beams: int | None) -> Engine:

@@ -20,6 +20,7 @@ from serving_clients import serving
 
 from hf_ngpulm.serving import Limits, Voices
 from hf_ngpulm.serving.answers import segments
+from hf_ngpulm.serving.recordings import Recordings
 
 PATH = "/v1/audio/transcriptions"
 
@@ -317,6 +318,39 @@ def test_an_address_has_so_many_recordings_at_a_time(demo):
 
             found = await asyncio.gather(*(post() for _ in range(3)))
             assert sorted(found) == [(200, None), (429, "1"), (429, "1")]
+
+    asyncio.run(talk())
+
+
+def test_a_server_that_stops_finishes_recordings(demo, offline):
+    async def talk():
+        async with serving(demo.recognizer(1), Limits(clients=1, shutdown_seconds=30.0)) as server:
+            asking = asyncio.create_task(ask(server, wav(demo.clips[0])))
+            while True:
+                async with server.session.get(f"{server.at}/health") as response:
+                    if asking.done() or (await response.json())["recordings"]:
+                        break
+            await server.runner.cleanup()
+            assert (await asking)["text"] == offline(demo.clips[0]).text
+
+    asyncio.run(talk())
+
+
+def test_few_searches_are_kept(demo):
+    async def talk():
+        recordings = Recordings(demo.recognizer(1), Limits(clients=1))
+        for beams in (None, 2, 3):
+            async with recordings.engine(beams) as engine:
+                pass
+            async with recordings.engine(beams) as again:
+                assert again is engine
+        assert list(recordings._engines) == [None, 2, 3]
+        async with recordings.engine(None):
+            for beams in (4, 5, 6):
+                async with recordings.engine(beams):
+                    pass
+        assert list(recordings._engines) == [None, 4, 5, 6]
+        recordings.stop()
 
     asyncio.run(talk())
 
