@@ -215,7 +215,7 @@ def recordings(args: argparse.Namespace) -> dict[str, Any]:
 
     def offline() -> float:
         begin = time.perf_counter()
-        texts["offline"] = [found["text"] for found in asr(iter([dict(each) for each in inputs]), batch_size=16)]
+        texts["offline"] = [found["text"] for found in asr([dict(each) for each in inputs], batch_size=16)]
         return time.perf_counter() - begin
 
     with server(args.model, *args.options, "--max-uploads", str(args.streams), threads=args.threads) as (at, _):
