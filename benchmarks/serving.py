@@ -209,7 +209,8 @@ def recordings(args: argparse.Namespace) -> dict[str, Any]:
     from hf_ngpulm.evaluation.evaluating import load_pipeline
 
     torch.set_num_threads(args.threads)
-    asr, audio = load_pipeline(str(args.model), None, None, num_beams=1), clips(args.streams)
+    greedy = {"num_beams": 1} if args.model.name == "ctc" else {"strategy": "greedy"}  # as the server searches, by our decoders
+    asr, audio = load_pipeline(str(args.model), None, None, **greedy), clips(args.streams)
     inputs = [{"raw": samples.astype(np.float32) / 32768, "sampling_rate": RATE} for samples in audio]
     texts: dict[str, list[str]] = {}
 
