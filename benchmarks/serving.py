@@ -151,13 +151,13 @@ HONEST: list[Callable[..., Awaitable[str]]] = [stream, realtime, recording, wyom
 # Lag and throughput
 
 
-async def lags(at: dict[str, str], streams: int, seconds: float) -> list[float]:
+async def lags(at: dict[str, str], streams: int, seconds: float, chunk: float) -> list[float]:
     """Lags of all partials of so many clients, who speak at their own time, after the first few seconds."""
     audio = np.concatenate(clips(60))
     found: list[float] = []
 
     async def speak(session: ClientSession, number: int) -> None:
-        await asyncio.sleep(number / streams * 1.28)
+        await asyncio.sleep(number / streams * chunk)
         begin, sent = number * 7919 % len(audio), [0.0]  # when each tenth of a second went
         async with session.ws_connect(at["stream"]) as ws:
             await ws.send_json(HELLO)
@@ -191,7 +191,7 @@ def live(args: argparse.Namespace) -> dict[str, Any]:
     ]
     with server(args.model, *options, *args.options, "--max-clients", str(args.streams), "--tick", str(args.tick)) as (at, _):
         load = os.getloadavg()[0]
-        found = sorted(asyncio.run(lags(at, args.streams, args.seconds)))
+        found = sorted(asyncio.run(lags(at, args.streams, args.seconds, args.chunk)))
     quantiles = {f"p{share}": found[int(share / 100 * (len(found) - 1))] for share in (50, 90, 99)}
     return {
         "streams": args.streams,
