@@ -13,6 +13,7 @@ import numpy as np
 FRAMES_AT_ONCE = 1 << 20  # read, mixed and resampled together: an hour of stereo takes little more than its mono samples
 SLACK = 64  # samples by which a resampler's count may differ from the exact one
 LONGEST = 24  # hours; a header that says more is taken for damaged, before so much memory is asked for
+RATES, MOST_CHANNELS = (1_000, 1_000_000), 256  # hertz; a header that says otherwise is damaged, or meant to take the memory
 LEAST_READ = 0.95  # of the frames that a header promises (which it only estimates for MP3); a file with fewer is cut short
 
 
@@ -121,34 +122,40 @@ def decode_audio(
 
 
 def file_pieces(
-    path: str | os.PathLike[str], sampling_rate: int, seconds: float = 0.1, in_real_time: bool = False
+    path: str | os.PathLike[str] | IO[bytes],
+    sampling_rate: int,
+    seconds: float = 0.1,
+    in_real_time: bool = False,
+    name: str | None = None,
 ) -> Iterator[np.ndarray]:
     """Read a file in pieces, its channels mixed; it may be longer than the memory.
 
     Args:
-        path: anything libsndfile opens.
+        path: anything libsndfile opens, or such a file open for reading bytes.
         sampling_rate: of the pieces, in hertz.
-        seconds: the length of a piece.
+        seconds: the length of a piece, at most `FRAMES_AT_ONCE` samples of the file.
         in_real_time: whether a piece comes no sooner than a microphone would have heard it.
+        name: what errors call the file; its path if left out.
 
     Yields:
         Float32 `[N]`.
 
     Raises:
-        ValueError: the file isn't audio, is damaged, or holds no samples.
+        ValueError: the file isn't audio, is damaged, or holds no samples, or some that are infinite or NaN.
         FileNotFoundError: there is no such file.
     """
+    name = name or str(path)
     begin, heard = time.monotonic(), 0
-    with _opened(path, str(path)) as file:
+    with _opened(path, name) as file:
         rate, resampled = file.samplerate, Resampler(file.samplerate, sampling_rate)
-        size = max(1, round(rate * seconds))
+        size = min(max(1, round(rate * seconds)), max(1, FRAMES_AT_ONCE // file.channels))
         while len(samples := file.read(size, dtype="float32", always_2d=True)):
             heard += len(samples)
             if in_real_time:
                 time.sleep(max(0.0, begin + heard / rate - time.monotonic()))
-            yield resampled(samples.mean(axis=1))
+            yield checked_samples(resampled(samples.mean(axis=1)), name)
     if not heard:
-        raise ValueError(f"{path}: holds no samples")
+        raise ValueError(f"{name}: holds no samples")
     yield resampled(np.zeros(0, dtype=np.float32), last=True)
 
 
@@ -171,6 +178,12 @@ def _opened(source: str | os.PathLike[str] | IO[bytes], name: str) -> Iterator[A
             raise IsADirectoryError(f"{source}: a folder; name the audio files in it")
     try:
         with soundfile.SoundFile(source) as file:
+            if not RATES[0] <= file.samplerate <= RATES[1] or file.channels > MOST_CHANNELS:
+                raise ValueError(
+                    f"{name}: says it has {file.channels} channels at {file.samplerate} Hz; damaged, or to be converted "
+                    f"({MOST_CHANNELS} channels at most, {RATES[0]:,} to {RATES[1]:,} Hz)"
+                )
             yield file
     except (soundfile.SoundFileError, OSError) as error:
-        raise ValueError(f"{name}: can't be read as audio: {error}") from None
+        why = getattr(error, "error_string", error)  # without the source, of which an open file has no name
+        raise ValueError(f"{name}: can't be read as audio: {why}") from None

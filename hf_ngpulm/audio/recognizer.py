@@ -68,6 +68,7 @@ class StreamingRecognizer:
         frame_seconds: how long a frame is.
         chunk_seconds: how much audio is decoded at a time.
         latency_seconds: how much audio a stream needs for its first chunk.
+        language_models: those of the decoder.
 
     Raises:
         ValueError: a model that can't be streamed, or settings that are out of range or not for this kind of model.
@@ -89,6 +90,11 @@ class StreamingRecognizer:
         max_waiting_seconds: float = 120.0,
         **decoding: Any,
     ) -> None:
+        self.model, self._made_of = model, (model, processor)
+        self._settings = {
+            "num_lookahead_tokens": num_lookahead_tokens, "language": language, "max_waiting_seconds": max_waiting_seconds,
+            **decoding,
+        }  # fmt: skip
         extractor, tokenizer = (getattr(processor, name, None) for name in ("feature_extractor", "tokenizer"))
         if extractor is None or tokenizer is None:
             raise ValueError(f"processor should have a feature_extractor and a tokenizer, got {type(processor).__name__}")
@@ -120,6 +126,7 @@ class StreamingRecognizer:
         else:
             decoder = TransducerDecoder(model, processor, **decoding)
         self.frame_seconds = decoder.frame_seconds
+        self.language_models = decoder.fusion.models
         self.decoder = StreamingDecoder(decoder, max_streams, endpoint_frames, endpoint_seconds, model.device)
         self._begins: dict[int, int] = {}  # frames of each stream before its utterance
         self._frames: dict[int, int] = {}  # of each stream
@@ -160,6 +167,10 @@ class StreamingRecognizer:
         """Make what streams follow for some phrases, as `StreamingDecoder.context`; other threads may while one decodes."""
         return self.decoder.context(phrases, **settings)
 
+    def keep_contexts(self, most: int) -> None:
+        """Keep at most so many contexts that no stream is in, for those that come again; 1,024 by default."""
+        self.decoder.decoder.fusion.contexts.most = most
+
     def push(self, sid: int, samples: np.ndarray | Tensor) -> None:
         """Add audio to a stream.
 
@@ -197,9 +208,29 @@ class StreamingRecognizer:
         """Return streams of which a step would decode something."""
         return [sid for sid in self._frames if sid not in self._problems and self.encoder.ready(sid)]
 
+    def for_recordings(
+        self, max_streams: int, chunk_seconds: float, context_seconds: float, **decoding: Any
+    ) -> StreamingRecognizer:
+        """Return a recogniser of the same model, searching alike, for recordings that are there: it hears more at once.
+
+        What is no longer than `chunk_seconds + context_seconds` is heard, and decoded, as a whole. It has neither endpoints nor
+        anything that changes in common with this one: another thread may use it.
+
+        Args:
+            chunk_seconds: audio that is decoded at a time; no matter to cache-aware models, which hear as ever.
+            context_seconds: audio that the encoder hears before a chunk and after it, likewise.
+            decoding: settings in place of this recogniser's, such as num_beams.
+        """
+        cut = {"chunk_seconds": chunk_seconds, "left_seconds": context_seconds, "right_seconds": context_seconds}
+        cut = cut if isinstance(self.encoder, BufferedEncoder) else {}
+        return StreamingRecognizer(*self._made_of, max_streams, **{**self._settings, **cut, **decoding})
+
     @torch.inference_mode()
-    def step(self) -> dict[int, Partial]:
+    def step(self, most: int | None = None) -> dict[int, Partial]:
         """Encode and decode the next chunk of every stream that has all that its next frames need, as one batch.
+
+        Args:
+            most: no more streams than so many, those that have waited longest.
 
         Returns:
             For each of these streams what it has said so far; nothing if no stream has enough audio.
@@ -208,7 +239,10 @@ class StreamingRecognizer:
             StreamError: what the model says to some streams is broken: they can only be closed. The others have been decoded,
                 their partials are in the error's `partials`.
         """
-        return self._step(self.ready())
+        sids = self.ready()[:most]
+        for sid in sids if most is not None else ():  # to the end of the queue
+            self._frames[sid] = self._frames.pop(sid)
+        return self._step(sids)
 
     def _step(self, sids: list[int]) -> dict[int, Partial]:
         if not sids:

@@ -28,7 +28,7 @@ COMMANDS = {
     "evaluate": "Measure error rates and speed of a recogniser on recordings with transcripts.",
     "tune": "Find the weights with which a model and an LM make the fewest errors.",
     "stream": "Transcribe a microphone, or a file as if it were spoken now, while it is heard.",
-    "serve": "Serve a websocket that turns clients' audio into text, and a page with a microphone.",
+    "serve": "Serve recordings and live audio: OpenAI's API, Wyoming, a websocket, and a page with a microphone.",
 }
 
 
@@ -113,7 +113,10 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ModuleNotFoundError as error:
-        extras = ("accelerate", "aiohttp", "datasets", "jiwer", "matplotlib", "pyarrow", "sounddevice", "soundfile", "soxr")
+        extras = (
+            "accelerate", "aiohttp", "datasets", "jiwer", "matplotlib", "prometheus_client", "pyarrow", "sounddevice",
+            "soundfile", "soxr", "wyoming",
+        )  # fmt: skip
         if error.name not in extras:
             raise
         return _complain(f"this command needs {error.name}: pip install 'hf-ngpulm[all]'")

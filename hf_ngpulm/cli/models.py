@@ -78,24 +78,29 @@ def load_recogniser(model: str, device: str | None, dtype: Any = None, **setting
 
 
 def load_streaming(
-    model: str, device: str | None, decoding: Decoding, chunks: Chunks, max_streams: int = 1
+    model: str, device: str | None, decoding: Decoding, chunks: Chunks, max_streams: int = 1, more_lms: Sequence[str] = ()
 ) -> StreamingRecognizer:
-    """Load the recogniser that these options ask for. Settings that aren't given are left to it."""
+    """Load the recogniser that these options ask for. Settings that aren't given are left to it.
+
+    Args:
+        more_lms: language models that streams may be opened with in place of the first one.
+    """
     asr = load_recogniser(model, device)
     settings = given(decoding, chunks) | {"endpoint_seconds": chunks.endpoint_seconds or None}
     if "lm" in settings:
-        settings["lm"] = load_language_model(settings["lm"], asr.tokenizer, asr.device)
+        lms = [load_language_model(source, asr.tokenizer, asr.device) for source in (settings["lm"], *more_lms)]
+        settings["lm"] = lms if more_lms else lms[0]
     elif "lm_weight" in settings:
         raise ValueError("--lm-weight without --lm; give the language model, too")
     processor = transformers.AutoProcessor.from_pretrained(model)
     return StreamingRecognizer(asr.model, processor, max_streams=max_streams, **settings)
 
 
-def warm_up(recognizer: StreamingRecognizer) -> None:
+def warm_up(recognizer: StreamingRecognizer, **settings: Any) -> None:
     """Have a stream hear some noise, so that what is made at the first call is there before somebody waits for it."""
     rate = recognizer.sampling_rate
     noise = 0.01 * np.random.default_rng(0).standard_normal(rate)
-    sid = recognizer.open()
+    sid = recognizer.open(**settings)
     recognizer.push(sid, noise.astype(np.float32))
     recognizer.close(sid)
 

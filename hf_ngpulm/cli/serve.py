@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import signal
+import os
 import sys
+from pathlib import Path
+from typing import Any
 
-from aiohttp import web
+import typer
 
-from ..serving import Limits, make_app
+from ..serving import Limits, Voices, make_app
 from ..serving.access import local_hosts
+from ..serving.logs import log_json
+from ..serving.process import certificate, listen, run_workers
 from .models import load_streaming, warm_up
 from .options import Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, option
-from .output import print_json
+from .output import print_json, tell
+
+KEY = "HF_NGPULM_API_KEY"
 
 
 def serve(
@@ -20,12 +26,26 @@ def serve(
     model: ModelArgument,
     decoding: Decoding,
     chunks: Chunks,
+    also_lm: list[str] | None = option(
+        "Another language model, as NAME=LM, that clients may choose by its name (--lm is 'default'); several times."
+    ),
+    served_name: list[str] | None = option("What clients call the model, in place of its folder or id; several times."),
     host: str = option("Address to listen on; 0.0.0.0 lets other machines in.", default="127.0.0.1"),
     port: int = option("0: one that is free.", default=8765, min=0, max=65535),
-    max_clients: int = option("Clients at the same time.", default=Limits.clients, min=1),
+    wyoming: str | None = option("Address for Wyoming (Home Assistant), such as tcp://0.0.0.0:10300; it knows no keys."),
+    workers: int = option("Processes that share the address, each with its own model and clients.", default=1, min=1, max=256),
+    api_key: list[str] | None = option(f"Key that clients have to name; several times. Better from a file, or from {KEY}."),
+    api_key_file: str | None = option("File of such keys, one a line."),
+    tls_cert: str | None = option("Certificate for https:// and wss://, a PEM file."),
+    tls_key: str | None = option("Its key, where that is another file."),
+    max_clients: int = option("Clients with live audio at the same time.", default=Limits.clients, min=1),
     max_per_address: int = option(
         "Of these, from one IPv4 address or IPv6 network of 64 bits.", default=Limits.clients_per_address, min=1
     ),
+    max_uploads: int = option("Recordings at the same time.", default=Limits.uploads, min=1),
+    max_upload: int = option("Bytes of a recording.", default=Limits.upload_bytes, min=1024),
+    max_audio: float = option("Seconds of a recording.", default=Limits.audio_seconds, min=1),
+    max_beams: int = option("The largest num_beams that clients may ask for.", default=Limits.beams, min=1),
     max_phrases: int = option("Phrases of a client.", default=Limits.phrases, min=1),
     max_phrase_bytes: int = option("Bytes of a client's phrases in all, in UTF-8.", default=Limits.phrase_bytes, min=1),
     max_message: int = option("Bytes of a client's message.", default=Limits.message_bytes, min=1024),
@@ -39,44 +59,94 @@ def serve(
         "needn't be named; several times."
     ),
     tick: float = option("Seconds that clients' chunks wait to be decoded together.", default=0.08, min=0.001, max=10),
+    json_logs: bool = option("Write logs as lines of JSON, with all that was asked for.", default=False),
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve a websocket (/stream) that turns clients' audio into text, a page with a microphone (/), and /health.
+    """Serve OpenAI's transcriptions (/v1/audio/transcriptions) and realtime transcription (/v1/realtime), a websocket of its
+    own (/stream), a page with a microphone (/), /health, /ready and /metrics.
 
     All clients are decoded as one batch, each with its own phrases. Listens on this machine alone unless --host says otherwise;
-    there are no passwords and no encryption: put a reverse proxy in front of it. Of phrases a client may have in any 5 seconds
+    then give it keys and a certificate, or put a reverse proxy in front of it. Of phrases a client may have in any 5 seconds
     what it may have at a time; it has 10 seconds to say hello.
 
     hf-ngpulm serve nvidia/parakeet-tdt-0.6b-v3 --lm org/my-lm --port 8765
     """
     limits = Limits(
         clients=max_clients, clients_per_address=max_per_address, message_bytes=max_message, phrases=max_phrases,
-        phrase_bytes=max_phrase_bytes, idle_seconds=idle,
+        phrase_bytes=max_phrase_bytes, idle_seconds=idle, uploads=max_uploads, upload_bytes=max_upload, audio_seconds=max_audio,
+        beams=max_beams,
     )  # fmt: skip
-    recognizer = load_streaming(model, device, decoding, chunks, max_clients)
-    warm_up(recognizer)
-    app = make_app(recognizer, limits, origin or (), tick, local_hosts(host, origin or ()), proxy or ())
-    asyncio.run(_serve(app, host, port, limits.shutdown_seconds, as_json))
+    named = dict(_named(text) for text in also_lm or ())
+    if named and (decoding.lm is None or "default" in named or len(named) < len(also_lm or ())):
+        raise ValueError("--also-lm is for names of their own, besides the language model of --lm, whose name is default")
+    certificate(tls_cert, tls_key)  # before the model is loaded
+    options: dict[str, Any] = {
+        "model": model, "decoding": decoding, "chunks": chunks, "lms": named, "names": served_name or [_name_of(model)],
+        "limits": limits, "host": host, "wyoming": wyoming, "keys": _keys(api_key, api_key_file), "tls": (tls_cert, tls_key),
+        "origins": origin or (), "proxies": proxy or (), "tick": tick, "json_logs": json_logs, "device": device,
+        "as_json": as_json, "shared": workers > 1,
+    }  # fmt: skip
+    if workers > 1:
+        raise typer.Exit(run_workers(workers, work, options, host, port))
+    work(**options, port=port)
 
 
-async def _serve(app: web.Application, host: str, port: int, shutdown_seconds: float, as_json: bool) -> None:
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=shutdown_seconds)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, host, port).start()
-        told, loop = asyncio.Event(), asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            try:
-                loop.add_signal_handler(number, told.set)
-            except NotImplementedError:  # Windows: Ctrl-C ends the loop itself
-                break
-        address, bound = runner.addresses[0][:2]
-        at = f"[{address}]:{bound}" if ":" in address else f"{address}:{bound}"
+def work(
+    *, model: str, decoding: Decoding, chunks: Chunks, lms: dict[str, str], names: list[str], limits: Limits, host: str,
+    port: int, wyoming: str | None, keys: list[str], tls: tuple[str | None, str | None], origins: list[str],
+    proxies: list[str], tick: float, json_logs: bool, device: str | None, as_json: bool, shared: bool, number: int = 0,
+) -> None:  # fmt: skip
+    """Be a server, one of several if `shared`; the first tells its address."""
+    if json_logs:
+        log_json()
+    recognizer = load_streaming(model, device, decoding, chunks, limits.clients, list(lms.values()))
+    known = dict(zip(["default", *lms], getattr(recognizer, "language_models", ())))
+    voices = Voices(names, known, [chunks.language] if chunks.language else ["en"])
+    warm_up(recognizer, **({"lm": known["default"]} if len(known) > 1 else {}))
+    app = make_app(
+        recognizer, limits, origins=origins, tick=tick, hosts=local_hosts(host, origins), proxies=proxies, keys=keys,
+        voices=voices, wyoming=wyoming, reuse_port=shared,
+    )  # fmt: skip
+
+    def told(at: str) -> None:
+        if number:
+            return
+        secure = "s" if tls[0] else ""
+        page, stream, api = f"http{secure}://{at}/", f"ws{secure}://{at}/stream", f"http{secure}://{at}/v1"
         if as_json:
-            print_json({"page": f"http://{at}/", "stream": f"ws://{at}/stream"})
+            print_json({"page": page, "stream": stream, "openai": api, **({"wyoming": wyoming} if wyoming else {})})
         else:
-            print(f"http://{at}/ (websocket: ws://{at}/stream); Ctrl-C to stop", file=sys.stderr, flush=True)
-        await told.wait()
-    finally:
-        await runner.cleanup()
+            print(f"{page} (OpenAI: {api}, websocket: {stream}); Ctrl-C to stop", file=sys.stderr, flush=True)
+        if not keys and local_hosts(host) is None:
+            tell(f"whoever reaches {host} may use it: there is no key (--api-key-file, or {KEY})")
+
+    asyncio.run(_serve(app, host, port, limits, told, certificate(*tls), shared, proxies))
+
+
+_serve = listen
+
+
+def _keys(given: list[str] | None, file: str | None) -> list[str]:
+    """Return all keys: those that are given, of a file, and of the variable."""
+    keys = [*(given or ()), *os.environ.get(KEY, "").split()]
+    if file is not None:
+        found = Path(file).read_text(encoding="utf-8").split()
+        if not found:
+            raise ValueError(f"{file}: holds no keys (one a line)")
+        keys += found
+    if any(not key.strip() for key in keys):
+        raise ValueError("--api-key is empty; leave it out, or name a key")
+    return keys
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, _, source = text.partition("=")
+    if not name or not source or name == "none":
+        raise ValueError(f"--also-lm should be NAME=LM, of a name other than none, got {text!r}")
+    return name, source
+
+
+def _name_of(model: str) -> str:
+    """Return the name that clients know a model by: an id, or the last part of a path."""
+    return Path(model).resolve().name if os.path.exists(model) else model

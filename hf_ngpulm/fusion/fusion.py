@@ -418,7 +418,7 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
         sizes = {key: place.arcs[1] for key, place in pool.places.items() if isinstance(key, str)}
         count, arcs = len(sizes), sum(sizes.values())
         for key, size in sizes.items():
-            if count <= KEPT_CONTEXTS and arcs <= KEPT_ARCS:
+            if count <= min(KEPT_CONTEXTS, self.contexts.most) and arcs <= KEPT_ARCS:
                 break
             if key not in needed and not self.held[key]:
                 pool.drop(key)

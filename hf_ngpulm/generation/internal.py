@@ -20,7 +20,7 @@ from .transcripts import configs_of
 
 @dataclass
 class Silence(BaseModelOutput):
-    """Return what an encoder gives that has heard nothing; some decoders ask for a mask."""
+    """Hold what an encoder gives that has heard nothing; some decoders ask for a mask."""
 
     attention_mask: Tensor | None = None
 

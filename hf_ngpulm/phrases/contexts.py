@@ -52,11 +52,15 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
     Args:
         tokenizer: the ASR model's.
         vocab_size: token ids that boosters score; as many as the tokenizer has if left out.
+
+    Attributes:
+        most: boosters that are kept at most, here and in pools.
     """
 
     def __init__(self, tokenizer: Any, vocab_size: int | None = None) -> None:
         self.tokenizer = tokenizer
         self.vocab_size = vocab_size
+        self.most = KEPT
         self._accepted: WeakSet[Booster] = WeakSet()
         self._kept: Kept[PhraseBooster] = Kept()
 
@@ -84,10 +88,13 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
             if self.tokenizer is None:
                 raise ValueError("phrases need the tokenizer to be written with: pass a PhraseBooster instead of texts")
             key = tuple(checked_phrases(context, 1.0).items())
-            context = self._kept.found_or(key, lambda: PhraseBooster(key, self.tokenizer, vocab_size=self.vocab_size), KEPT)
+            context = self._kept.found_or(key, lambda: self._made(key), self.most)
         with LOCK:
             self._accepted.add(context)
         return context
+
+    def _made(self, key: Any) -> PhraseBooster:
+        return PhraseBooster(key, self.tokenizer, vocab_size=self.vocab_size)
 
     def prepare(self, context: Any) -> None:
         """Have a booster checked, and its contents summed up, before a search that can't wait is given it."""
@@ -152,7 +159,10 @@ class GraphContexts(WithoutCaches, caches={"_kept": Kept}):
         key = (id(lm), lm_weight, *phrases.items())
         # With the model itself, so that none that comes after it has its identity.
         return self._kept.found_or(
-            key, lambda: GraphBooster(phrases, self.boosters.tokenizer, lm, lm_weight), KEPT_IN_GRAPHS, lm
+            key,
+            lambda: GraphBooster(phrases, self.boosters.tokenizer, lm, lm_weight),
+            min(KEPT_IN_GRAPHS, self.boosters.most),
+            lm,
         )
 
     def of_rows(self, phrases: Any, models: Sequence[NGramLM | None], lm_weights: Sequence[float]) -> list[Booster | None]:

@@ -1,9 +1,11 @@
-"""Who asks: the address that a client has, the name it calls the server by, and the page it comes from."""
+"""Tell who asks: the address that a client has, the name it calls the server by, and the page it comes from."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import ipaddress
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
@@ -36,6 +38,15 @@ def client_address(request: web.Request, proxies: Collection[Network] = ()) -> s
         if before is None:
             break
         client = before
+    return _counted(client)
+
+
+def peer_address(remote: str) -> str | None:
+    """Return the same for a connection from an address, without proxies."""
+    return _counted(_address(remote))
+
+
+def _counted(client: Address | None) -> str | None:
     if client is None or client.is_loopback:
         return None
     return str(client) if client.version == 4 else str(ipaddress.ip_network((client, 64), strict=False))
@@ -79,6 +90,59 @@ def check_origin(request: web.Request, origins: Collection[str]) -> None:
         page = ""
     if not page or page != _host(request).lower():
         raise web.HTTPForbidden(text=f"pages of {origin!r} may not connect\n")
+
+
+class Keys:
+    """Keys of the API, of which requests have to name one; none at all lets everybody in. Only their hashes are kept."""
+
+    def __init__(self, keys: Iterable[str] = ()) -> None:
+        self._hashes = [_hash(key) for key in keys]
+
+    def check(self, request: web.Request) -> None:
+        """Refuse a request without a key: `Authorization: Bearer KEY`, or, as browsers can't say that to a websocket, a
+        subprotocol `openai-insecure-api-key.KEY`."""
+        if not self._hashes:
+            return
+        scheme, _, named = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+        given = [named.strip()] if scheme.lower() == "bearer" else []
+        given += [name.removeprefix(IN_PROTOCOL) for name in subprotocols(request) if name.startswith(IN_PROTOCOL)]
+        # All are compared, each in constant time: how long it takes tells nothing.
+        if not any([hmac.compare_digest(_hash(key), known) for key in given[:2] for known in self._hashes]):
+            raise web.HTTPUnauthorized(
+                text="a key is needed, as Authorization: Bearer KEY\n", headers={"WWW-Authenticate": "Bearer"}
+            )
+
+
+IN_PROTOCOL = "openai-insecure-api-key."
+
+
+def subprotocols(request: web.Request) -> list[str]:
+    """Return the subprotocols that a websocket offers."""
+    return [name.strip() for name in request.headers.get(hdrs.SEC_WEBSOCKET_PROTOCOL, "").split(",") if name.strip()]
+
+
+def _hash(key: str) -> bytes:
+    return hashlib.sha256(key.encode(errors="surrogateescape")).digest()
+
+
+def allow_origin(request: web.Request, response: web.StreamResponse, origins: Collection[str]) -> None:
+    """Have browsers let a page of one of some origins read the answer (CORS)."""
+    origin = request.headers.get(hdrs.ORIGIN)
+    if origin is not None and ("*" in origins or origin in origins) and not response.prepared:
+        response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
+        response.headers[hdrs.VARY] = hdrs.ORIGIN
+
+
+def preflight(request: web.Request) -> web.Response:
+    """Answer a browser that asks what pages of other origins may send; `allow_origin` says which."""
+    return web.Response(
+        status=204,
+        headers={
+            hdrs.ACCESS_CONTROL_ALLOW_METHODS: "GET, POST",
+            hdrs.ACCESS_CONTROL_ALLOW_HEADERS: request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_HEADERS, "authorization")[:1000],
+            hdrs.ACCESS_CONTROL_MAX_AGE: "600",
+        },
+    )
 
 
 def _host(request: web.Request) -> str:

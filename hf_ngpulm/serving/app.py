@@ -1,27 +1,54 @@
-"""The server: a websocket for audio, a page with a microphone, and a word on its health."""
+"""The server: websockets for live audio, OpenAI's HTTP for recordings, a page with a microphone, and words on its health."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
-from collections.abc import Awaitable, Callable, Collection
+import sys
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
+from weakref import WeakSet
 
-from aiohttp import WSCloseCode, web
+from aiohttp import WSCloseCode, hdrs, web
 
 from ..audio import StreamingRecognizer
-from .access import check_host, check_origin, client_address, networks
+from .access import (
+    IN_PROTOCOL,
+    Keys,
+    allow_origin,
+    check_host,
+    check_origin,
+    client_address,
+    networks,
+    peer_address,
+    preflight,
+    subprotocols,
+)
 from .connection import SHUTTING_DOWN, Connection, close
 from .engine import Engine
 from .limits import Full, Limits, Places
+from .metrics import CONTENT_TYPE, Metrics
+from .problems import Problem, problem_of
+from .process import REQUESTED
+from .realtime import Realtime
+from .recordings import Recordings
+from .requests import Voices
+from .transcriptions import Transcriptions
+from .wyoming import Wyoming
 
+log = logging.getLogger(__name__)
 PAGE = Path(__file__).parent / "page"
 _PAGES = {
     "/": ("index.html", "text/html"),
     "/page.js": ("page.js", "text/javascript"),
     "/worklet.js": ("worklet.js", "text/javascript"),
 }
+_OPEN = {*_PAGES, "/health", "/ready"}  # without a key
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -31,6 +58,9 @@ _HEADERS = {
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 # Little is kept on the way to a client that doesn't read, so that it is soon noticed.
 _SEND_BUFFER = 32 * 1024
+# Seconds until a thread that wants to go on gets its turn, of others that are busy. PyTorch gives up its turn in each of the
+# thousands of operations of a step: with Python's 5 ms a step could take seconds while phrases are made or messages read.
+_TURN = 0.0005
 
 
 def make_app(
@@ -40,8 +70,15 @@ def make_app(
     tick: float = 0.08,
     hosts: Collection[str] | None = None,
     proxies: Collection[str] = (),
+    keys: Iterable[str] = (),
+    voices: Voices | None = None,
+    wyoming: str | None = None,
+    reuse_port: bool = False,
 ) -> web.Application:
     """Return an aiohttp application that recognises the speech of many clients as one batch.
+
+    `/v1/audio/transcriptions` and `/v1/models` are OpenAI's: a recording as a file of a form, its transcript as the answer; and
+    `/v1/realtime`, for live audio.
 
     `/stream` is a websocket. A client says hello, as JSON: `{"type": "hello", "sample_rate": 48000, "encoding": "int16",
     "phrases": ["Anna Smith", ["Bob", 2.0]]}`; `encoding` may be `"float32"`, and `phrases`, `phrase_weight` and `lm_weight`
@@ -53,13 +90,15 @@ def make_app(
     "done"}`. A client that breaks the rules is closed with a reason (1008, 1009), one for which there is no place is told to
     come later (1013).
 
-    `/` is a page with a microphone, `/health` tells how many clients there are.
+    `/` is a page with a microphone, `/health` tells how many clients there are, `/ready` whether more may come, `/metrics` all
+    that Prometheus wants to know.
 
-    What clients send never becomes a path or a command. There are no passwords and no encryption, and no guard against many
-    slow HTTP requests: let others in through a reverse proxy that has them.
+    What clients send never becomes a path or a command. `hf_ngpulm.serving.process.listen` serves it with a guard against
+    connections that ask for nothing; elsewhere a reverse proxy is needed for that.
 
     Args:
-        recognizer: for `limits.clients` streams at least; the server's alone from now on.
+        recognizer: for `limits.clients` streams at least; the server's alone from now on. Recordings are decoded by others
+            like it (`StreamingRecognizer.for_recordings`).
         limits: see `Limits`.
         origins: origins (`https://example.org`) whose pages may connect, besides the server's own; `"*"` for all. Clients
             other than browsers send no origin, and may.
@@ -69,6 +108,11 @@ def make_app(
         proxies: addresses, or networks (`10.0.0.0/8`), of reverse proxies, whose `X-Forwarded-For` tells the address that
             counts for `limits.clients_per_address`; those on this machine needn't be named. All clients of a proxy that isn't
             named count as its own; those of one on this machine that doesn't say whom it speaks for don't count.
+        keys: of which all requests but those for the page, `/health` and `/ready` have to name one; none: nobody has to.
+        voices: what the model is called, and the language models that clients may choose; by default all of the recogniser's,
+            by numbers from 1 on.
+        wyoming: address (`tcp://HOST:PORT`) at which Wyoming is spoken, too. It knows no keys.
+        reuse_port: whether other processes listen at that address, too.
 
     While the server runs, Python's threads take turns ten times as often as usual (`sys.setswitchinterval`): decoding gives up
     its turn in each operation, and shouldn't wait for one behind messages and phrases.
@@ -84,16 +128,38 @@ def make_app(
         )
     # Of a client from which no more is taken than can't be decoded yet, nothing ever would be.
     limits = replace(limits, buffered_seconds=max(limits.buffered_seconds, recognizer.latency_seconds))
-    engine = Engine(recognizer, tick, limits.utterance_seconds)
-    places, trusted = Places(limits), networks(proxies)
+    metrics, places, uploads, trusted = Metrics(), Places(limits), Places(limits, most=limits.uploads), networks(proxies)
+    known_keys, known = Keys(keys), voices or Voices(lms=_numbered(getattr(recognizer, "language_models", ())))
+    defaults = known.settings({}, limits, recognizer)
+    engine = Engine(
+        recognizer, tick, limits.utterance_seconds, defaults=defaults, watch=metrics.watch("live", recognizer.chunk_seconds)
+    )
+    recordings = Recordings(recognizer, limits, metrics.watch("recording"))
     connections: set[Connection] = set()
-    shutting_down = False
+    shutting_down, turn = False, sys.getswitchinterval()
+
+    def address(request: web.Request) -> str | None:
+        return client_address(request, trusted)
+
+    plain = None if wyoming is None else Wyoming(wyoming, recordings, limits, uploads, known, peer_address, reuse_port)
+    transcriptions = Transcriptions(recordings, limits, uploads, known, address, metrics.recording)
 
     async def stream(request: web.Request) -> web.WebSocketResponse:
-        check_origin(request, origins)
+        return await talk(request, Connection)
+
+    async def realtime(request: web.Request) -> web.WebSocketResponse:
+        if request.query.get("intent", "transcription") != "transcription":
+            raise Problem("intent should be transcription: this server has nothing else to say", "intent")
+        known.check_model(request.query.get("model"))
+        beta = "realtime=v1" in request.headers.get("OpenAI-Beta", "")
+        return await talk(request, partial(Realtime, voices=known, beta=beta))
+
+    async def talk(request: web.Request, kind: Callable[..., Connection]) -> web.WebSocketResponse:
+        """Take a client of a websocket."""
         ws = web.WebSocketResponse(
-            heartbeat=limits.heartbeat_seconds, max_msg_size=limits.message_bytes, compress=False, timeout=limits.close_seconds
-        )
+            heartbeat=limits.heartbeat_seconds, max_msg_size=limits.message_bytes, compress=False, timeout=limits.close_seconds,
+            protocols=[name for name in subprotocols(request) if not name.startswith(IN_PROTOCOL)][:1],
+        )  # fmt: skip
         transport = request.transport
         if transport is not None:
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
@@ -101,8 +167,8 @@ def make_app(
         try:
             if shutting_down:
                 raise Full(SHUTTING_DOWN)
-            with places.taken(client_address(request, trusted)) as budget:
-                connection = Connection(ws, engine, limits, transport, budget)
+            with places.taken(address(request)) as budget:
+                connection = kind(ws, engine, limits, transport, budget)
                 connections.add(connection)
                 try:
                     farewell = await connection.run()
@@ -118,20 +184,68 @@ def make_app(
         return web.Response(text=(PAGE / name).read_text(encoding="utf-8"), content_type=kind, headers=_HEADERS)
 
     async def health(_: web.Request) -> web.Response:
-        facts = {"status": "ok" if engine.sound else "broken", "clients": len(places), "max_clients": limits.clients}
-        return web.json_response(facts, status=200 if engine.sound else 503)
+        sound = engine.sound and recordings.sound
+        facts = {"status": "ok" if sound else "broken", "clients": len(places), "max_clients": limits.clients}
+        return web.json_response({**facts, "recordings": len(uploads)}, status=200 if sound else 503)
+
+    async def ready(_: web.Request) -> web.Response:
+        is_ready = engine.sound and recordings.sound and not shutting_down
+        return web.json_response({"ready": is_ready}, status=200 if is_ready else 503)
+
+    async def show_metrics(_: web.Request) -> web.Response:
+        metrics.clients.labels("live").set(len(places))
+        metrics.clients.labels("recording").set(len(uploads))
+        return web.Response(body=metrics.shown(), content_type=CONTENT_TYPE, charset="utf-8")
 
     @web.middleware
-    async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
-        check_host(request, hosts)
-        return await handler(request)
+    async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Check who asks; tell what is wrong in OpenAI's way where that is spoken; count, and note, what was answered."""
+        begin, status = time.monotonic(), 500
+        if request.transport is not None:
+            app[REQUESTED].add(request.transport)
+        try:
+            try:
+                check_host(request, hosts)
+                if request.path not in _OPEN:
+                    check_origin(request, origins)
+                if request.method == hdrs.METH_OPTIONS and hdrs.ACCESS_CONTROL_REQUEST_METHOD in request.headers:
+                    response: web.StreamResponse = preflight(request)
+                else:
+                    if request.path not in _OPEN:
+                        known_keys.check(request)
+                    response = await handler(request)
+            except ConnectionError:  # it is gone; nobody reads this
+                response = web.Response(status=499)
+            except Exception as error:
+                if not request.path.startswith("/v1/"):
+                    raise
+                if not isinstance(error, Problem | Full | web.HTTPException):
+                    log.exception("a request failed")
+                response = problem_of(error).response()
+            allow_origin(request, response, origins)
+            status = response.status
+            return response
+        except web.HTTPException as error:
+            allow_origin(request, error, origins)
+            status = error.status
+            raise
+        finally:
+            resource = request.match_info.route.resource
+            path = "none" if resource is None else resource.canonical
+            metrics.requests.labels(path, str(status)).inc()
+            seconds = round(time.monotonic() - begin, 3)
+            facts = {"path": path, "method": request.method, "status": status, "seconds": seconds, "address": address(request)}
+            log.info("answered", extra={"facts": facts})
 
     async def start(_: web.Application) -> None:
+        sys.setswitchinterval(min(turn, _TURN))
         engine.start()
+        if plain is not None:
+            await plain.start()
 
     async def end(_: web.Application) -> None:
         nonlocal shutting_down
-        shutting_down = True
+        shutting_down = transcriptions.closed = True
         for connection in connections:
             connection.shut_down()
         deadline = asyncio.get_running_loop().time() + limits.shutdown_seconds
@@ -139,16 +253,30 @@ def make_app(
             await asyncio.sleep(0.02)
         for connection in connections:
             connection.abort()
+        if plain is not None:
+            await plain.stop(max(0.0, deadline - asyncio.get_running_loop().time()))
 
     async def stop(_: web.Application) -> None:
         await asyncio.to_thread(engine.stop)
+        await asyncio.to_thread(recordings.stop)
+        sys.setswitchinterval(turn)
 
-    app = web.Application(middlewares=[checked])
+    app = web.Application(middlewares=[answered], client_max_size=limits.upload_bytes)
+    app[REQUESTED] = WeakSet()
     app.router.add_get("/stream", stream)
-    app.router.add_get("/health", health)
+    app.router.add_get("/v1/realtime", realtime)
+    app.router.add_post("/v1/audio/transcriptions", transcriptions.transcribe)
+    app.router.add_get("/v1/models", transcriptions.models)
+    app.router.add_get("/v1/models/{name:.+}", transcriptions.model)
+    for name, handler in (("/health", health), ("/ready", ready), ("/metrics", show_metrics)):
+        app.router.add_get(name, handler)
     for path in _PAGES:
         app.router.add_get(path, page)
     app.on_startup.append(start)
     app.on_shutdown.append(end)
     app.on_cleanup.append(stop)
     return app
+
+
+def _numbered(models: Iterable[Any]) -> dict[str, Any]:
+    return {str(number): model for number, model in enumerate(models, 1)}

@@ -179,10 +179,19 @@ class Connection:
             event = self._unsent.popleft()
             if event["type"] == "failed":
                 return event["code"], event["reason"]
-            async with timeout(self.limits.send_seconds):
-                await self.ws.send_json(event)
-            if event["type"] == "done":
+            for message in self._messages(event):
+                async with timeout(self.limits.send_seconds):
+                    await self.ws.send_json(message)
+            if event["type"] == "done" and self._is_over():
                 return self._farewell, SHUTTING_DOWN if self._farewell == WSCloseCode.GOING_AWAY else ""
+
+    def _messages(self, event: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return what a client is told of something that its stream says."""
+        return [event]
+
+    def _is_over(self) -> bool:
+        """Return whether nothing follows the end of a stream."""
+        return True
 
     def _is_gone(self) -> bool:
         return self.transport is not None and self.transport.is_closing()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-import sys
+import math
 import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,9 +21,8 @@ from ..errors import StreamError
 from .contexts import ContextMaker
 
 log = logging.getLogger(__name__)
-# Seconds until a thread that wants to go on gets its turn, of others that are busy. PyTorch gives up its turn in each of the
-# thousands of operations of a step: with Python's 5 ms a step could take seconds while phrases are made or messages read.
-_TURN = 0.0005
+KEPT_CONTEXTS = 128  # clients' phrases that are kept when nobody has them any more; a list of 500 takes half a megabyte
+_CLOSE = 0.01  # seconds between arrivals that count as one
 
 
 class Session:
@@ -33,20 +33,39 @@ class Session:
         deliver: called by the decoding thread with what the stream says: a dictionary with the type `ready`, `context`,
             `partial`, `final`, `done` or `failed` (with `code` and `reason`; nothing follows these two), or `room` when audio
             has been decoded.
+        endpoints: whether utterances end where the recogniser finds that they do.
 
     Attributes:
         backlog: samples that wait to be decoded.
+        work: seconds of decoding so far; of a step that many share each has its part.
     """
 
-    def __init__(self, settings: dict[str, Any], deliver: Callable[[dict[str, Any]], None]) -> None:
-        self.settings, self.deliver = settings, deliver
+    def __init__(self, settings: dict[str, Any], deliver: Callable[[dict[str, Any]], None], endpoints: bool = True) -> None:
+        self.settings, self.deliver, self.endpoints = settings, deliver, endpoints
         self.backlog = 0
+        self.work = 0.0
+        self._received, self._arrivals = 0, deque[tuple[int, float]]()  # samples in all, and when they had come
         # Left for the decoding thread, under the engine's lock.
         self.pieces: list[np.ndarray] = []
         self.context: tuple[Any] | None = None
         self.ended = False
         # The decoding thread's own.
         self.sid: int | None = None
+
+    def arrived(self, count: int) -> None:
+        """Note when so many samples came."""
+        self._received += count
+        now = time.monotonic()
+        if self._arrivals and now - self._arrivals[-1][1] < _CLOSE:
+            self._arrivals[-1] = self._received, self._arrivals[-1][1]
+        else:
+            self._arrivals.append((self._received, now))
+
+    def lag(self, waiting: int) -> float:
+        """Return how long ago the sample came that, with so many waiting, was the last that could be decoded."""
+        while self._arrivals and self._arrivals[0][0] < self._received - waiting:
+            self._arrivals.popleft()
+        return time.monotonic() - self._arrivals[0][1] if self._arrivals else 0.0
 
     def taken(self) -> tuple[list[np.ndarray], tuple[Any] | None, bool]:
         """Return what was left since the last time."""
@@ -66,12 +85,26 @@ class Engine:
         recognizer: nobody else's, from now on.
         tick: seconds.
         utterance_seconds: see `Limits`.
+        most: streams that a step takes at most.
+        work_seconds: of decoding that a stream may take.
+        defaults: settings that streams are opened with, and contexts made for, where theirs say nothing else.
+        watch: is told of each step how many streams it had, how long it took, and the lag of each, in seconds.
     """
 
-    def __init__(self, recognizer: StreamingRecognizer, tick: float = 0.08, utterance_seconds: float = 300.0) -> None:
+    def __init__(
+        self,
+        recognizer: StreamingRecognizer,
+        tick: float = 0.08,
+        utterance_seconds: float = 300.0,
+        most: int | None = None,
+        work_seconds: float = math.inf,
+        defaults: dict[str, Any] | None = None,
+        watch: Callable[[int, float, list[float]], None] | None = None,
+    ) -> None:
         self.recognizer = recognizer
-        self.contexts = ContextMaker(recognizer.context)
-        self.tick = tick
+        self.defaults = defaults or {}
+        self.contexts = ContextMaker(lambda **settings: recognizer.context(**{**self.defaults, **settings}))
+        self.tick, self.most, self.work_seconds, self.watch = tick, most, work_seconds, watch
         self.utterance_frames = utterance_seconds / (recognizer.frame_seconds or 0.01)
         self.sound = True  # False when streams couldn't be freed after an error
         self._sessions: list[Session] = []  # of the connections, under the lock
@@ -81,10 +114,9 @@ class Engine:
         self._thread = threading.Thread(target=self._run, name="hf-ngpulm-decoding", daemon=True)
 
     def start(self) -> None:
+        self.recognizer.keep_contexts(KEPT_CONTEXTS)
         # Clients are told of their phrases; what is warned of once would be kept.
         warnings.filterwarnings("ignore", message="the tokenizer can't write")
-        self._turn = sys.getswitchinterval()
-        sys.setswitchinterval(min(self._turn, _TURN))
         self.contexts.start()
         self._thread.start()
 
@@ -95,7 +127,6 @@ class Engine:
             self._changed.notify()
         self._thread.join()
         self.contexts.stop()
-        sys.setswitchinterval(self._turn)
 
     # What connections say; any thread may.
 
@@ -114,6 +145,7 @@ class Engine:
         with self._told():
             session.pieces.append(samples)
             session.backlog += len(samples)
+            session.arrived(len(samples))
 
     def set_context(self, session: Session, context: Any) -> None:
         """Follow what `contexts` has made of other phrases, or None; of several before a step the last one counts."""
@@ -171,14 +203,17 @@ class Engine:
             except Exception:
                 log.exception("a client's stream is closed")
                 self._fail(session, 1011, "the server failed")
+        begin = time.monotonic()
         try:
-            partials = self.recognizer.step()
+            partials = self.recognizer.step() if self.most is None else self.recognizer.step(self.most)
         except StreamError as error:
             partials = error.partials
             for sid in error.problems:
                 self._fail(self._streams[sid], 1008, "the audio can't be decoded: the model's outputs for it are broken")
-        for sid, partial in partials.items():
-            self._tell(sid, partial)
+        seconds = time.monotonic() - begin
+        lags = [self._tell(sid, partial, seconds / len(partials)) for sid, partial in partials.items()]
+        if lags and self.watch is not None:
+            self.watch(len(lags), seconds, lags)
         ready = set(self.recognizer.ready())
         for session, (_, _, ended) in sessions:
             if ended and session.sid is not None and session.sid not in ready:
@@ -187,7 +222,7 @@ class Engine:
 
     def _listen(self, session: Session, pieces: list[np.ndarray], context: tuple[Any] | None, ended: bool) -> None:
         if session.sid is None:
-            session.sid = self.recognizer.open(**session.settings)
+            session.sid = self.recognizer.open(**{**self.defaults, **session.settings})
             self._streams[session.sid] = session
             recognizer = self.recognizer
             lengths = {"chunk_seconds": recognizer.chunk_seconds, "latency_seconds": recognizer.latency_seconds}
@@ -200,14 +235,21 @@ class Engine:
         if ended:
             self.recognizer.end(session.sid)
 
-    def _tell(self, sid: int, partial: Partial) -> None:
+    def _tell(self, sid: int, partial: Partial, seconds: float) -> float:
+        """Tell a stream what it has said; returns its lag."""
         session, recognizer = self._streams[sid], self.recognizer
         session.deliver(partial_event(recognizer, sid, partial))
-        if partial.endpoint or partial.frames >= self.utterance_frames:
+        if (partial.endpoint and session.endpoints) or partial.frames >= self.utterance_frames:
             self._deliver_final(session, recognizer.utterance_begin(sid), recognizer.reset(sid))
+        ahead = round((recognizer.latency_seconds - recognizer.chunk_seconds) * recognizer.sampling_rate)
         with self._changed:
-            session.backlog = sum(map(len, session.pieces)) + self.recognizer.encoder.waiting(sid)
+            session.backlog = sum(map(len, session.pieces)) + recognizer.encoder.waiting(sid)
+            lag = session.lag(max(0, session.backlog - ahead))
         session.deliver({"type": "room"})
+        session.work += seconds
+        if session.work > self.work_seconds:
+            self._fail(session, 1008, f"decoding took more than {self.work_seconds:g} s, as much as a recording may have")
+        return lag
 
     def _finish(self, session: Session, sid: int) -> None:
         begin = self.recognizer.utterance_begin(sid)

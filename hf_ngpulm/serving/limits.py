@@ -1,4 +1,4 @@
-"""What the server lets its clients have: limits, and who keeps count."""
+"""Keep to what the server lets its clients have: limits, and who keeps count."""
 
 from __future__ import annotations
 
@@ -34,6 +34,15 @@ class Limits:
         close_seconds: in which a client that is told to go says goodbye. It has lost its place by then.
         unsent: utterances that may wait to be sent.
         shutdown_seconds: in which the server, when it is told to stop, finishes what it was sent.
+        uploads: recordings that are received and transcribed at the same time, `clients_per_address` of them from an address;
+            others are told to come later (503, 429). Those that come by Wyoming count among them.
+        upload_bytes: of a recording.
+        upload_memory: bytes of a recording that are kept in memory; larger ones lie in a temporary file.
+        upload_seconds: in which a recording has to arrive; without a byte for `send_seconds` it is given up sooner.
+        audio_seconds: how long a recording may last.
+        work_seconds: of decoding that a recording may take.
+        connections_per_address: of HTTP, whatever they ask for; see `hf_ngpulm.serving.process.listen`.
+        beams: the largest `num_beams` that may be asked for.
     """
 
     clients: int = 64
@@ -52,6 +61,14 @@ class Limits:
     close_seconds: float = 2.0
     unsent: int = 1000
     shutdown_seconds: float = 5.0
+    uploads: int = 64
+    upload_bytes: int = 512 * 1024 * 1024
+    upload_memory: int = 1024 * 1024
+    upload_seconds: float = 300.0
+    audio_seconds: float = 4 * 3600.0
+    work_seconds: float = 1800.0
+    connections_per_address: int = 256
+    beams: int = 32
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -61,11 +78,15 @@ class Limits:
 
 
 class Full(Exception):
-    """There is no place for a client; the message is for it."""
+    """There is no place for a client; the message is for it, and the status of HTTP."""
+
+    def __init__(self, message: str, status: int = 503) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class PhraseBudget:
-    """What a client may still be given of phrases: a token bucket.
+    """Count what a client may still be given of phrases: a token bucket.
 
     It holds a context as large as may be, and fills again in `Limits.phrase_seconds`.
 
@@ -106,8 +127,8 @@ class PhraseBudget:
 class Places:
     """The places that clients have, in all and by address, and their budgets of phrases; see `PhraseBudget`."""
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
-        self.limits = limits
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic, most: int | None = None) -> None:
+        self.limits, self.most = limits, limits.clients if most is None else most
         self._clock = clock
         self._taken: Counter[str | None] = Counter()  # by address
         self._budgets: dict[str, PhraseBudget] = {}  # of addresses: who leaves and comes again has no new one
@@ -124,11 +145,11 @@ class Places:
             The client's budget, within that of its address, which is as large as that of all clients that the address may have.
         """
         most, of_address = self.limits.clients_per_address, None
-        if len(self) >= self.limits.clients:
+        if len(self) >= self.most:
             raise Full("the server is full; try again later")
         if address is not None:
             if self._taken[address] >= most:
-                raise Full(f"{most} clients of {address} are connected, as many as may be; try again later")
+                raise Full(f"{most} clients of {address} are connected, as many as may be; try again later", 429)
             self._budgets = {name: left for name, left in self._budgets.items() if self._taken[name] or not left.is_full}
             of_address = self._budgets.setdefault(address, PhraseBudget(self.limits, most, clock=self._clock))
         self._taken[address] += 1

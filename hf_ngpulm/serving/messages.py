@@ -1,4 +1,4 @@
-"""What clients say, checked. Nothing of it ever names a file."""
+"""Check what clients say. Nothing of it ever names a file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def hello(message: dict[str, Any], limits: Limits) -> Hello:
         raise ProtocolError("encoding should be int16 or float32")
     settings = context(message, limits)
     if "lm_weight" in message:
-        settings["lm_weight"] = _weight("lm_weight", message["lm_weight"], 0.0)
+        settings["lm_weight"] = weight("lm_weight", message["lm_weight"], 0.0)
     return Hello(rate, ENCODINGS[encoding], settings)
 
 
@@ -69,7 +69,7 @@ def context(message: dict[str, Any], limits: Limits) -> dict[str, Any]:
     if message.get("phrases") not in (None, []):
         settings["phrases"] = _phrases(message["phrases"], limits)
     if "phrase_weight" in message:
-        settings["phrase_weight"] = _weight("phrase_weight", message["phrase_weight"], -MOST_WEIGHT)
+        settings["phrase_weight"] = weight("phrase_weight", message["phrase_weight"], -MOST_WEIGHT)
     return settings
 
 
@@ -98,7 +98,7 @@ def _phrases(given: Any, limits: Limits) -> list[str | tuple[str, float]]:
 
 
 def _phrase(item: Any, limits: Limits) -> str | tuple[str, float]:
-    text, *weight = item if isinstance(item, list) and len(item) == 2 else (item,)
+    text, *own = item if isinstance(item, list) and len(item) == 2 else (item,)
     if not isinstance(text, str) or not text.strip():
         raise ProtocolError("a phrase should be a text that isn't empty, or a pair of one and its weight")
     if len(text) > limits.phrase_characters:
@@ -107,13 +107,13 @@ def _phrase(item: Any, limits: Limits) -> str | tuple[str, float]:
         text.encode()
     except UnicodeEncodeError:
         raise ProtocolError(f"a phrase with half of a surrogate pair, which isn't text: {text!a}") from None
-    return (text, _weight("a phrase's weight", weight[0], -MOST_WEIGHT)) if weight else text
+    return (text, weight("a phrase's weight", own[0], -MOST_WEIGHT)) if own else text
 
 
-def _weight(name: str, value: Any, least: float) -> float:
+def weight(name: str, value: Any, least: float, most: float = MOST_WEIGHT) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or not least <= value <= MOST_WEIGHT:
-        raise ProtocolError(f"{name} should be a number from {least:g} to {MOST_WEIGHT:g}")
+    if not is_number or not least <= value <= most:
+        raise ProtocolError(f"{name} should be a number from {least:g} to {most:g}")
     return float(value)
 
 

@@ -150,7 +150,8 @@ def test_serve_checks_what_it_is_called(arguments, asked, status, monkeypatch):
     """Also where other pages may connect: one that has its name lead to this machine (DNS rebinding) mustn't."""
     test_utils = pytest.importorskip("aiohttp.test_utils")
     decoder = SimpleNamespace(max_streams=64)
-    recognizer = SimpleNamespace(decoder=decoder, latency_seconds=2.0, frame_seconds=0.08, context=None)
+    recognizer = SimpleNamespace(decoder=decoder, latency_seconds=2.0, chunk_seconds=1.0, frame_seconds=0.08, context=None)
+    recognizer.keep_contexts = lambda most: None
     statuses = []
 
     async def ask(app, *_):
@@ -169,7 +170,7 @@ def test_serve_hands_on_who_may_come(monkeypatch):
     given = {}
     monkeypatch.setattr("hf_ngpulm.cli.serve.load_streaming", lambda *_, **__: None)
     monkeypatch.setattr("hf_ngpulm.cli.serve.warm_up", lambda _: None)
-    monkeypatch.setattr("hf_ngpulm.cli.serve.make_app", lambda _, limits, *more: given.update(limits=limits, proxies=more[-1]))
+    monkeypatch.setattr("hf_ngpulm.cli.serve.make_app", lambda _, limits, **more: given.update(limits=limits, **more))
     monkeypatch.setattr("hf_ngpulm.cli.serve._serve", lambda *_: asyncio.sleep(0))
     assert (
         run(

@@ -112,3 +112,19 @@ def test_errors_go_to_who_asked():
 
     with making(make) as maker:
         assert asyncio.run(ask(maker)) == "good"
+
+
+def test_a_recogniser_keeps_so_many_contexts(demo):
+    """Clients that change their phrases all the time would fill the memory."""
+    recognizer = demo.recognizer(1)
+    recognizer.keep_contexts(3)
+    sid = recognizer.open()
+    fusion = recognizer.decoder.decoder.fusion
+    for number in range(10):
+        recognizer.set_context(sid, recognizer.context([f"harbour {'abcdefghij'[number]}"]))
+        recognizer.push(sid, demo.clips[0][:1600])
+        recognizer.step()
+        assert len(fusion.contexts._kept.made) <= 3
+        assert all(len([key for key in pool.places if isinstance(key, str)]) <= 4 for pool in fusion._pools.values())
+    assert len(fusion.contexts._kept.made) == 3
+    recognizer.discard(sid)

@@ -1,5 +1,8 @@
 const $ = (id) => document.getElementById(id);
 let session = null; // what is running: the socket, the audio and the microphone
+// A server that wants a key is opened as /#key=KEY, which browsers don't send; websockets name it as a subprotocol.
+const key = new URLSearchParams(location.hash.slice(1)).get("key");
+const protocols = key ? ["hf-ngpulm", `openai-insecure-api-key.${key}`] : [];
 
 function phrases() {
   return $("phrases").value.split("\n").map((line) => line.trim()).filter(Boolean);
@@ -36,7 +39,7 @@ async function start() {
   await audio.audioWorklet.addModule("worklet.js");
   const source = audio.createMediaStreamSource(microphone);
   const pieces = new AudioWorkletNode(audio, "pieces", { numberOfOutputs: 0, channelCount: 1, channelCountMode: "explicit" });
-  const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/stream`);
+  const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/stream`, protocols);
   Object.assign(session, { pieces, socket });
   socket.onopen = () => {
     const rate = Math.round(audio.sampleRate);

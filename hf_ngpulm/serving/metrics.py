@@ -1,0 +1,68 @@
+"""Tell Prometheus; of several processes that share a folder (PROMETHEUS_MULTIPROC_DIR) all together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+CONTENT_TYPE = "text/plain"
+
+
+class Metrics:
+    """Counts of one server.
+
+    Attributes:
+        clients: of a `kind`: "live", or "recording".
+        requests: by path and status.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        every: Any = {"registry": self.registry, "namespace": "hf_ngpulm"}
+        self.clients = Gauge("clients", "Clients that have a place.", ["kind"], multiprocess_mode="livesum", **every)
+        self.requests = Counter("requests", "Requests that were answered.", ["path", "status"], **every)
+        self._audio = Counter("audio_seconds", "Seconds of audio that were decoded.", ["kind"], **every)
+        self._lag = Histogram(
+            "lag_seconds", "How long after its last sample came a chunk of live audio was decoded.", buckets=_SECONDS, **every
+        )
+        self._batch = Histogram(
+            "batch_size", "Streams that a step decoded.", ["kind"], buckets=(1, 2, 4, 8, 16, 32, 64, 128), **every
+        )
+        self._step = Histogram("step_seconds", "How long a step took.", ["kind"], buckets=_SECONDS, **every)
+        self._recording = Histogram(
+            "recording_seconds", "How long a recording took, its arrival included.", buckets=(*_SECONDS, 100.0, 300.0), **every
+        )
+
+    def watch(self, kind: str, chunk_seconds: float | None = None) -> Callable[[int, float, list[float]], None]:
+        """Return what an engine tells its steps to.
+
+        Args:
+            chunk_seconds: audio that each stream has in a step, if that is live.
+        """
+
+        def step(size: int, seconds: float, lags: list[float]) -> None:
+            self._batch.labels(kind).observe(size)
+            self._step.labels(kind).observe(seconds)
+            if chunk_seconds is not None:
+                self._audio.labels(kind).inc(size * chunk_seconds)
+                for lag in lags:
+                    self._lag.observe(lag)
+
+        return step
+
+    def recording(self, audio_seconds: float, seconds: float) -> None:
+        self._audio.labels("recording").inc(audio_seconds)
+        self._recording.observe(seconds)
+
+    def shown(self) -> bytes:
+        """Return all counts in Prometheus's format."""
+        registry = self.registry
+        if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)
+        return generate_latest(registry)

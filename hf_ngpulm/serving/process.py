@@ -1,0 +1,176 @@
+"""The server as a process, or as several at one address: what they listen on, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import ssl
+import sys
+import tempfile
+from collections.abc import Callable, Collection
+from contextlib import closing
+from ipaddress import ip_address
+from multiprocessing.connection import wait
+from typing import Any
+from weakref import WeakSet
+
+from aiohttp import web
+from aiohttp.http import HttpProcessingError
+
+from .access import Network, networks, peer_address
+from .limits import Limits
+
+KEEP_ALIVE, _LOOK = 15.0, 0.02  # seconds
+REQUESTED: web.AppKey[Any] = web.AppKey("REQUESTED", WeakSet)  # connections with a request
+
+
+async def listen(
+    app: web.Application,
+    host: str,
+    port: int,
+    limits: Limits,
+    tell: Callable[[str], None],
+    tls: ssl.SSLContext | None = None,
+    reuse_port: bool = False,
+    proxies: Collection[str] = (),
+) -> None:
+    """Serve until the process is told to stop (SIGTERM, SIGINT); what was said by then is finished.
+
+    Args:
+        tell: is told the address, `host:port`, once it is listened on.
+        reuse_port: whether other processes listen there, too.
+        proxies: see `make_app`; as many connections as they like may come from them.
+    """
+    logger = logging.getLogger(f"{__name__}.http")
+    logger.addFilter(_is_ours)
+    runner = web.AppRunner(
+        app, access_log=None, shutdown_timeout=limits.shutdown_seconds, keepalive_timeout=KEEP_ALIVE, logger=logger
+    )
+    await runner.setup()
+    assert runner.server is not None
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    try:
+        factory = _Guarded(runner.server, app[REQUESTED], limits, networks(proxies))
+        settled: dict[str, Any] = {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": limits.hello_seconds}
+        server = await loop.create_server(factory, host, port, reuse_port=reuse_port or None, **settled)
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                try:
+                    loop.add_signal_handler(number, told.set)
+                except NotImplementedError:  # Windows: Ctrl-C ends the loop itself
+                    break
+            address, bound = server.sockets[0].getsockname()[:2]
+            tell(f"[{address}]:{bound}" if ":" in address else f"{address}:{bound}")
+            await told.wait()
+        finally:
+            server.close()
+    finally:
+        await runner.cleanup()
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Tell whether a record isn't of bytes that are no HTTP: whoever sends them fills no logs."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+class _Guarded:
+    """Makes the protocols of connections; cuts off those that ask for nothing, and those beyond what an address may have."""
+
+    def __init__(self, server: web.Server, requested: Collection[Any], limits: Limits, proxies: Collection[Network]) -> None:
+        self.server, self.requested, self.limits, self.proxies = server, requested, limits, proxies
+
+    def __call__(self) -> Any:
+        protocol = self.server()
+        loop = asyncio.get_running_loop()
+        loop.call_later(_LOOK, self._check_address, protocol, loop.time() + 2 * self.limits.hello_seconds)
+        loop.call_later(self.limits.hello_seconds, self._check_request, protocol)
+        return protocol
+
+    def _check_request(self, protocol: Any) -> None:
+        transport = protocol.transport
+        if transport is not None and transport not in self.requested:
+            transport.abort()
+
+    def _check_address(self, protocol: Any, until: float) -> None:
+        loop, remote = asyncio.get_running_loop(), _remote(protocol)
+        if remote is None and loop.time() < until:  # encryption isn't settled yet
+            loop.call_later(_LOOK, self._check_address, protocol, until)
+        if remote is None or peer_address(remote) is None or any(ip_address(remote) in network for network in self.proxies):
+            return
+        same = [other for other in self.server.connections if peer_address(_remote(other) or "") == peer_address(remote)]
+        if len(same) > self.limits.connections_per_address:
+            protocol.transport.abort()
+
+
+def _remote(protocol: Any) -> str | None:
+    peer = None if protocol.transport is None else protocol.transport.get_extra_info("peername")
+    return peer[0] if isinstance(peer, tuple) else None
+
+
+def certificate(cert: str | None, key: str | None) -> ssl.SSLContext | None:
+    """Return what encrypts connections, of a certificate's file and its key's; None for none.
+
+    Raises:
+        ValueError: a key without a certificate, or files that aren't such.
+    """
+    if cert is None:
+        if key is not None:
+            raise ValueError("a key without its certificate; give --tls-cert, too")
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(cert, key)
+    except OSError as error:  # ssl.SSLError is one
+        raise ValueError(f"{cert}: no certificate with its key, as PEM: {error}") from None
+    return context
+
+
+def run_workers(count: int, work: Callable[..., None], options: dict[str, Any], host: str, port: int) -> int:
+    """Run several processes that share an address, until they are told to stop; the first that fails ends all.
+
+    Args:
+        work: is called in each with `options`, the `port`, and `number`, from 0.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        ValueError: the system can't have several processes listen at one address.
+    """
+    if not hasattr(socket, "SO_REUSEPORT"):
+        raise ValueError(
+            f"--workers {count}: on this system one process listens at an address; start several, each with its port"
+        )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with closing(socket.socket(family)) as reserved, tempfile.TemporaryDirectory(prefix="hf-ngpulm-") as folder:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind((host, port))  # it doesn't listen, so nothing comes to it
+        os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", folder)
+        spawn = multiprocessing.get_context("spawn")
+        more = {"port": reserved.getsockname()[1]}
+        workers = [spawn.Process(target=work, kwargs={**options, **more, "number": number}) for number in range(count)]
+        stopping = False
+
+        def stop(*_: Any) -> None:
+            nonlocal stopping
+            stopping = True
+            for worker in workers:
+                if worker.is_alive():
+                    worker.terminate()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, stop)
+        for worker in workers:
+            worker.start()
+        wait([worker.sentinel for worker in workers])  # until one has ended
+        was_told = stopping
+        if not was_told:
+            print("hf-ngpulm: a worker has ended; the others are stopped", file=sys.stderr, flush=True)
+            stop()
+        for worker in workers:
+            worker.join()
+        return 0 if was_told and not any(worker.exitcode for worker in workers) else 1

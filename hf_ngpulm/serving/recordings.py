@@ -1,0 +1,175 @@
+"""Recordings that are there as a whole: many at once, each of any length, decoded as one batch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ..audio import StreamingRecognizer
+from .connection import timeout
+from .engine import Engine, Session
+from .limits import Limits
+
+BATCH = 16  # recordings that a step takes
+CHUNK_SECONDS, CONTEXT_SECONDS = 30.0, 5.0
+WAITING_SECONDS = 60.0  # of audio of a recording that waits to be decoded
+PIECE_SECONDS = 20.0  # of audio that is read at a time
+LOOK_SECONDS = 1.0  # between looks at whether the client is still there
+MOST_SEARCHES = 4  # numbers of beams for which there are recognisers at the same time
+
+
+class Failure(Exception):
+    """A recording can't be transcribed; the message is for the client.
+
+    Args:
+        code: as websockets have it: 1008 if the recording is to blame.
+    """
+
+    def __init__(self, message: str, code: int = 1008) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Recordings:
+    """Transcribes recordings: a stream of an engine for each, which hears so much at once that most are heard as a whole.
+
+    A step takes a chunk of each of `BATCH` recordings, so nobody waits for the whole of another's long one. How many beams a
+    search has is an engine's affair: there is one for each number that is asked for, a few at a time.
+
+    Args:
+        recognizer: whose model and search these are.
+        watch: see `Engine`.
+    """
+
+    def __init__(
+        self, recognizer: StreamingRecognizer, limits: Limits, watch: Callable[[int, float, list[float]], None] | None = None
+    ) -> None:
+        self.recognizer, self.limits, self.watch = recognizer, limits, watch
+        self._engines: dict[int | None, Engine] = {}  # by number of beams, the one used last at the end
+        self._users: dict[int | None, int] = {}
+        self._making = threading.Lock()
+
+    @property
+    def sound(self) -> bool:
+        """Return whether all engines are."""
+        return all(engine.sound for engine in list(self._engines.values()))
+
+    def stop(self) -> None:
+        for engine in self._engines.values():
+            engine.stop()
+
+    @contextlib.asynccontextmanager
+    async def engine(self, num_beams: int | None) -> AsyncIterator[Engine]:
+        """Give the engine for a number of beams, None for the server's own, from entry to exit of the `with` block.
+
+        Raises:
+            ValueError: the search doesn't go with that number of beams.
+        """
+        self._users[num_beams] = self._users.get(num_beams, 0) + 1
+        try:
+            yield await asyncio.to_thread(self._engine, num_beams)
+        finally:
+            self._users[num_beams] -= 1
+            idle = [beams for beams in list(self._engines) if not self._users[beams]]
+            for beams in idle[: max(0, len(self._engines) - MOST_SEARCHES)]:
+                await asyncio.to_thread(self._engines.pop(beams).stop)
+
+    def _engine(self, num_beams: int | None) -> Engine:
+        with self._making:
+            engine = self._engines.pop(num_beams, None)
+            if engine is None:
+                beams = {} if num_beams is None else {"num_beams": num_beams}
+                recognizer = self.recognizer.for_recordings(self.limits.uploads, CHUNK_SECONDS, CONTEXT_SECONDS, **beams)
+                utterance = self.limits.audio_seconds + PIECE_SECONDS  # a recording is one
+                engine = Engine(recognizer, 0.02, utterance, BATCH, self.limits.work_seconds, watch=self.watch)
+                engine.start()
+            self._engines[num_beams] = engine
+            return engine
+
+
+class Take:
+    """One recording on its way through an engine; to be left (`with`).
+
+    Args:
+        settings: for `StreamingRecognizer.open`.
+        is_gone: whether nobody waits for the transcript any more.
+
+    Attributes:
+        seconds: of audio so far.
+    """
+
+    def __init__(self, engine: Engine, settings: dict[str, Any], limits: Limits, is_gone: Callable[[], bool]) -> None:
+        self.engine, self.limits, self.is_gone = engine, limits, is_gone
+        self.seconds = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._session = Session(settings, self._deliver, endpoints=False)
+
+    def __enter__(self) -> Take:
+        self.engine.enter(self._session)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.engine.leave(self._session)
+
+    async def events(self, pieces: Iterable[np.ndarray]) -> AsyncIterator[dict[str, Any]]:
+        """Yield what a recording says, partials and at last a final one, while it is read by another thread.
+
+        Args:
+            pieces: float32 `[N]` at the recogniser's rate.
+
+        Raises:
+            Failure: it is too long, or the model can't hear it.
+            ValueError: from `pieces`.
+            ConnectionResetError: nobody waits for it any more.
+        """
+        reading: Iterator[np.ndarray] = iter(pieces)
+        while (piece := await asyncio.to_thread(next, reading, None)) is not None:
+            self.push(piece)
+            while not self.has_room or not self._events.empty():
+                event = await self._event()
+                if event["type"] != "room":
+                    yield event
+        self.engine.end(self._session)
+        while (event := await self._event())["type"] != "done":
+            if event["type"] != "room":
+                yield event
+
+    @property
+    def has_room(self) -> bool:
+        return self._session.backlog <= WAITING_SECONDS * self.engine.recognizer.sampling_rate
+
+    def push(self, samples: np.ndarray) -> None:
+        """Take audio at the recogniser's rate."""
+        self.seconds += len(samples) / self.engine.recognizer.sampling_rate
+        if self.seconds > self.limits.audio_seconds:
+            raise Failure(f"the recording is longer than {self.limits.audio_seconds:g} s, as long as it may be; cut it")
+        if len(samples):
+            self.engine.push(self._session, samples)
+
+    async def room(self) -> None:
+        """Wait until no more audio waits than may."""
+        while not self.has_room:
+            await self._event()
+
+    async def _event(self) -> dict[str, Any]:
+        while True:
+            try:
+                async with timeout(LOOK_SECONDS):
+                    event = await self._events.get()
+            except asyncio.TimeoutError:
+                if self.is_gone():
+                    raise ConnectionResetError("the client is gone") from None
+                continue
+            if event["type"] == "failed":
+                raise Failure(event["reason"], event["code"])
+            return event
+
+    def _deliver(self, event: dict[str, Any]) -> None:
+        with contextlib.suppress(RuntimeError):  # the server's loop has ended
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)

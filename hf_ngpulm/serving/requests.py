@@ -1,0 +1,169 @@
+"""Check what is asked for in OpenAI's way, in a form or a session: settings for a stream, and how to answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..audio import StreamingRecognizer
+from ..config.tuned import with_remembered
+from .limits import Limits
+from .messages import MOST_WEIGHT, ProtocolError, context, weight
+from .problems import Problem
+
+FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
+GRANULARITIES = ("segment", "word")
+NO_LM = "none"
+# Without a meaning for models that know one way to hear; clients send them all the same.
+IGNORED = ("language", "languages", "temperature", "chunking_strategy")
+OF_SEARCH = ("prompt", "hotwords", "keywords", "lm", "lm_weight", "phrase_weight")
+FIELDS = {"file", "model", "response_format", "stream", "timestamp_granularities", "num_beams", *OF_SEARCH, *IGNORED}
+_LISTS = ("prompt", "hotwords", "keywords")
+
+
+@dataclass(frozen=True)
+class Voices:
+    """Hold what clients may ask for.
+
+    Args:
+        models: names of the model; the first is its own.
+        lms: language models by the names that clients know them by; the first is used where none is asked for.
+        languages: of the model, as clients of Wyoming are told.
+    """
+
+    models: Sequence[str] = ("hf-ngpulm",)
+    lms: Mapping[str, Any] = field(default_factory=dict)
+    languages: Sequence[str] = ("en",)
+
+    def check_model(self, name: Any) -> None:
+        if name is not None and name not in self.models:
+            raise Problem(
+                f"the model {str(name)[:100]!r} doesn't exist; this server has {self.models[0]!r}",
+                "model", 404, "model_not_found",
+            )  # fmt: skip
+
+    def settings(self, given: Mapping[str, Any], limits: Limits, recognizer: StreamingRecognizer) -> dict[str, Any]:
+        """Return settings for `StreamingRecognizer.open` for what is given of `OF_SEARCH`; phrases are texts still.
+
+        Args:
+            recognizer: for whose model the language models may remember weights.
+        """
+        listed = [item for name in _LISTS for item in _phrases(given.get(name), name)]
+        blamed = next((name for name in _LISTS if given.get(name)), "keywords")
+        found = _checked(blamed, lambda: context({"phrases": listed}, limits))
+        if given.get("phrase_weight") is not None:
+            found |= _number("phrase_weight", given["phrase_weight"], -MOST_WEIGHT)
+        if given.get("lm_weight") is not None:
+            found |= _number("lm_weight", given["lm_weight"], 0.0)
+        name = given.get("lm")
+        if name is not None and name != NO_LM and name not in self.lms:
+            known = ", ".join(map(repr, [*self.lms, NO_LM]))
+            raise Problem(f"there is no language model {str(name)[:100]!r}; this server has {known}", "lm")
+        if name == NO_LM or not self.lms:
+            if "lm_weight" in found:
+                raise Problem("lm_weight without a language model to act on; leave it out", "lm_weight")
+            return {**found, "lm": None} if self.lms else found
+        lm = self.lms[name or next(iter(self.lms))]
+        if len(self.lms) > 1:
+            found["lm"] = lm
+            if "lm_weight" not in found:  # of several in a list nothing is remembered, of each by itself it may be
+                remembered = with_remembered(lm, recognizer.model, {"lm_weight": None})["lm_weight"]
+                found |= {} if remembered is None else {"lm_weight": remembered}
+        return found
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Say how a recording is to be transcribed, and what is to be answered."""
+
+    settings: dict[str, Any]
+    num_beams: int | None
+    response_format: str
+    stream: bool
+    granularities: frozenset[str]
+    language: str
+
+
+def wanted(form: Mapping[str, list[str]], voices: Voices, limits: Limits, recognizer: StreamingRecognizer) -> Wanted:
+    """Read the fields of a form, each with all of its values.
+
+    Raises:
+        Problem: unknown fields, or values that are wrong.
+    """
+    unknown = sorted(form.keys() - FIELDS)
+    if unknown:
+        why = "log-probabilities aren't given" if unknown[0] == "include" else "there is no such field"
+        raise Problem(f"{unknown[0][:40]}: {why}; leave it out", unknown[0][:40])
+    several = {"keywords", "timestamp_granularities", "languages", "chunking_strategy"}
+    for name in form.keys() - several:
+        if len(form[name]) > 1:
+            raise Problem(f"{name} is given {len(form[name])} times; once is enough", name)
+    one = {name: values[0] for name, values in form.items() if name not in several}
+    voices.check_model(one.get("model"))
+    answer = one.get("response_format", "json")
+    if answer not in FORMATS:
+        raise Problem(f"response_format should be one of {', '.join(FORMATS)}, got {answer[:40]!r}", "response_format")
+    stream = _switch("stream", one.get("stream", "false"))
+    if stream and answer not in ("json", "text"):
+        raise Problem(f"stream is for the formats json and text, not for {answer}", "stream")
+    granularities = form.get("timestamp_granularities", [])
+    for value in granularities:
+        if value not in GRANULARITIES:
+            raise Problem(f"timestamp_granularities should be segment or word, got {value[:40]!r}", "timestamp_granularities")
+    if granularities and answer != "verbose_json":
+        raise Problem("timestamp_granularities need response_format verbose_json", "timestamp_granularities")
+    if "temperature" in one:
+        _number("temperature", one["temperature"], 0.0, 1.0)
+    beams = None
+    if "num_beams" in one:
+        if not re.fullmatch(r"[0-9]{1,6}", one["num_beams"]) or not 1 <= int(one["num_beams"]) <= limits.beams:
+            raise Problem(f"num_beams should be a whole number from 1 to {limits.beams}", "num_beams")
+        beams = int(one["num_beams"])
+    listed = form.get("keywords")
+    keywords = listed[0] if listed is not None and len(listed) == 1 else listed
+    settings = voices.settings({**one, "keywords": keywords}, limits, recognizer)
+    language = one.get("language", "")[:40]
+    return Wanted(settings, beams, answer, stream, frozenset(granularities or ["segment"]), language)
+
+
+def _phrases(given: Any, name: str) -> list[Any]:
+    """Return phrases of a list, of one as JSON, or of a text with commas, semicolons or ends of lines between them."""
+    if given is None or isinstance(given, list):
+        return given or []
+    if not isinstance(given, str):
+        raise Problem(f"{name} should be a text or a list of texts", name)
+    if given.lstrip().startswith("["):
+        try:
+            found = json.loads(given)
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, list):
+            return found
+    parts = (part.strip() for part in re.split(r"[,;\n]", given.strip().removesuffix(".")))
+    return [part for part in parts if part]
+
+
+def _number(name: str, value: Any, least: float, most: float | None = None) -> dict[str, float]:
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            raise Problem(f"{name} should be a number, got {value[:40]!r}", name) from None
+    bounds = {} if most is None else {"most": most}
+    return {name: _checked(name, lambda: weight(name, value, least, **bounds))}
+
+
+def _switch(name: str, value: str) -> bool:
+    if value.lower() not in ("true", "false", "1", "0"):
+        raise Problem(f"{name} should be true or false, got {value[:40]!r}", name)
+    return value.lower() in ("true", "1")
+
+
+def _checked(name: str, check: Any) -> Any:
+    try:
+        return check()
+    except ProtocolError as error:
+        raise Problem(str(error), name) from None

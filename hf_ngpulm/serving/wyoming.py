@@ -1,0 +1,240 @@
+"""Wyoming, as Home Assistant speaks it: JSON lines and audio on a plain TCP connection.
+
+The events are those of the package `wyoming`; they are read here, since its own reader takes whatever length a client names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from wyoming.asr import Transcript
+from wyoming.error import Error
+from wyoming.event import Event, async_write_event
+from wyoming.info import AsrModel, AsrProgram, Attribution, Info
+from wyoming.ping import Pong
+
+from ..audio.files import Resampler
+from .connection import timeout
+from .limits import Full, Limits, PhraseBudget, Places
+from .messages import HIGHEST_RATE, LOWEST_RATE
+from .problems import Problem
+from .recordings import Failure, Recordings, Take
+from .requests import Voices
+from .transcriptions import follow
+
+log = logging.getLogger(__name__)
+_LINE = 64 * 1024  # bytes of a header
+_CHANNELS = 8
+
+
+class Wyoming:
+    """A server of Wyoming.
+
+    Args:
+        uri: `tcp://HOST:PORT`.
+        places: of recordings; a client has one as long as it is connected.
+        address: tells whom a connection from somewhere counts for.
+
+    Raises:
+        ValueError: another kind of address.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        recordings: Recordings,
+        limits: Limits,
+        places: Places,
+        voices: Voices,
+        address: Callable[[str], str | None],
+        reuse_port: bool = False,
+    ) -> None:
+        try:
+            parts = urlsplit(uri)
+            self.host, self.port = parts.hostname, parts.port
+        except ValueError:
+            parts = None
+        if parts is None or parts.scheme != "tcp" or self.host is None or self.port is None:
+            raise ValueError(f"wyoming should be tcp://HOST:PORT, such as tcp://0.0.0.0:10300, got {uri!r}")
+        self.recordings, self.limits, self.places, self.voices, self.address = recordings, limits, places, voices, address
+        self.reuse_port = reuse_port
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(
+            self._connected, self.host, self.port, limit=_LINE, reuse_port=self.reuse_port or None
+        )
+
+    async def stop(self, seconds: float) -> None:
+        """Take no more clients; those that are there have so many seconds."""
+        if self._server is not None:
+            self._server.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            remote = writer.get_extra_info("peername")
+            with self.places.taken(self.address(remote[0] if remote else "")) as budget:
+                await _Client(self, reader, writer, budget).run()
+        except (Problem, Full, Failure) as error:
+            with contextlib.suppress(OSError, asyncio.TimeoutError):
+                await _send(writer, Error(str(error)).event(), self.limits)
+        except (asyncio.TimeoutError, asyncio.IncompleteReadError, ConnectionError):  # it is silent, or gone
+            pass
+        except Exception:
+            log.exception("a client of Wyoming is closed")
+        finally:
+            self._tasks.discard(task)
+            writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
+
+
+class _Client:
+    """One connection: any number of recordings, one after the other."""
+
+    def __init__(
+        self, server: Wyoming, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, budget: PhraseBudget
+    ) -> None:
+        self.server, self.reader, self.writer, self.budget = server, reader, writer, budget
+        self.limits = server.limits
+
+    async def run(self) -> None:
+        asked: dict[str, Any] = {}
+        seconds = self.limits.hello_seconds
+        while (event := await self._read(seconds)) is not None:
+            seconds = self.limits.idle_seconds
+            if event.type == "describe":
+                await self._send(self._info())
+            elif event.type == "ping":
+                await self._send(Pong(text=str(event.data.get("text", ""))[:100]).event())
+            elif event.type == "transcribe":
+                asked = event.data
+            elif event.type in ("audio-start", "audio-chunk"):
+                await self._send(await self._transcribe(asked, event))
+                asked = {}
+
+    async def _transcribe(self, asked: dict[str, Any], event: Event | None) -> Event:
+        """Take audio up to its end, and return the transcript."""
+        voices, recordings = self.server.voices, self.server.recordings
+        voices.check_model(asked.get("name"))
+        names = [asked.get(field) or [] for field in ("transcript_names", "transcript_terms")]
+        if not all(isinstance(listed, list) for listed in names):
+            raise Problem("transcript_names and transcript_terms should be lists of texts")
+        settings = voices.settings({"keywords": [*names[0], *names[1]]}, self.limits, recordings.recognizer)
+        resample, form = None, None
+        async with recordings.engine(None) as engine:
+            await follow(engine, settings, self.budget)
+            with Take(engine, settings, self.limits, self.writer.is_closing) as take:
+                while event is not None and event.type != "audio-stop":
+                    if event.type == "audio-chunk":
+                        rate, channels = _format(event)
+                        if form not in (None, (rate, channels)):
+                            raise Problem("the audio's format can't change within a recording")
+                        form = rate, channels
+                        resample = resample or Resampler(rate, engine.recognizer.sampling_rate)
+                        samples = np.frombuffer(event.payload or b"", dtype="<i2").reshape(-1, channels).mean(axis=1) / 32768
+                        take.push(resample(samples))
+                        await take.room()
+                    event = await self._read(self.limits.idle_seconds)
+                if event is None:
+                    raise ConnectionResetError("the client is gone")
+                rest = [] if resample is None else [resample(np.zeros(0, dtype=np.float32), last=True)]
+                finals = [said["text"] async for said in take.events(rest) if said["type"] == "final"]
+        return Transcript(text=" ".join(finals)).event()
+
+    async def _read(self, seconds: float) -> Event | None:
+        """Return the next event; None at the end of the connection.
+
+        Raises:
+            Problem: what came is none, or too long.
+        """
+        async with timeout(seconds):
+            try:
+                line = await self.reader.readline()
+            except ValueError:
+                raise Problem(f"a header longer than {_LINE} bytes") from None
+            if not line:
+                return None
+            head = _object(line)
+            if not isinstance(head.get("type"), str):
+                raise Problem("an event should have a type")
+            data = head.get("data") or {}
+            size, payload = _length(head, "data_length", _LINE), _length(head, "payload_length", self.limits.message_bytes)
+            if size:
+                data = {**data, **_object(await self.reader.readexactly(size))} if isinstance(data, dict) else None
+            if not isinstance(data, dict):
+                raise Problem("an event's data should be a JSON object")
+            return Event(head["type"], data, await self.reader.readexactly(payload) if payload else None)
+
+    async def _send(self, event: Event) -> None:
+        await _send(self.writer, event, self.limits)
+
+    def _info(self) -> Event:
+        about: dict[str, Any] = {
+            "attribution": Attribution("hf-ngpulm", "https://pypi.org/project/hf-ngpulm/"),
+            "installed": True,
+            "version": _version(),
+        }
+        models = [
+            AsrModel(name=name, description=name, languages=list(self.server.voices.languages), **about)
+            for name in self.server.voices.models
+        ]
+        program = AsrProgram(name="hf-ngpulm", description="Speech recognition with a language model", models=models, **about)
+        return Info(asr=[program]).event()
+
+
+async def _send(writer: asyncio.StreamWriter, event: Event, limits: Limits) -> None:
+    async with timeout(limits.send_seconds):
+        await async_write_event(event, writer)
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise Problem("an event should be a JSON object")
+    return found
+
+
+def _length(head: dict[str, Any], name: str, most: int) -> int:
+    length = head.get(name) or 0
+    if isinstance(length, bool) or not isinstance(length, int) or not 0 <= length <= most:
+        raise Problem(f"{name} should be a whole number up to {most}")
+    return length
+
+
+def _format(chunk: Event) -> tuple[int, int]:
+    """Return the rate and the number of channels of a piece of audio."""
+    values = [chunk.data.get(name) for name in ("rate", "width", "channels")]
+    rate, width, channels = (value if isinstance(value, int) and not isinstance(value, bool) else 0 for value in values)
+    if width != 2 or not LOWEST_RATE <= rate <= HIGHEST_RATE or not 1 <= channels <= _CHANNELS:
+        raise Problem(
+            f"audio should have 2 bytes a sample, {LOWEST_RATE} to {HIGHEST_RATE} Hz and at most {_CHANNELS} channels"
+        )
+    if len(chunk.payload or b"") % (2 * channels):
+        raise Problem("audio should be made of whole samples")
+    return rate, channels
+
+
+def _version() -> str:
+    try:
+        return version("hf-ngpulm")
+    except Exception:
+        return "0"

@@ -1,0 +1,353 @@
+"""OpenAI's realtime transcription, spoken by its own client and by raw websockets."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("aiohttp")
+import soxr
+from serving_clients import alone, nobody, refused, serving, vanish
+
+from hf_ngpulm.audio.files import Resampler
+from hf_ngpulm.serving import Limits, Voices
+from hf_ngpulm.serving.realtime import alaw, ulaw
+
+DONE = "conversation.item.input_audio_transcription.completed"
+DELTA = "conversation.item.input_audio_transcription.delta"
+PATH = "/v1/realtime?intent=transcription"
+QUIET = 1e-3 * np.random.default_rng(0).standard_normal(24000 * 2).astype(np.float32)
+
+
+def pcm24(samples):
+    return (np.clip(soxr.resample(samples, 16000, 24000), -1, 1) * 32767).astype("<i2")
+
+
+def heard(data, rate=24000):
+    """What the server hears of samples."""
+    resample, samples = Resampler(rate, 16000), data.astype(np.float32) / 32768
+    return np.concatenate([resample(samples), resample(samples[:0], last=True)])
+
+
+def appended(data, size=4800):
+    return [
+        {"type": "input_audio_buffer.append", "audio": base64.b64encode(data[at : at + size].tobytes()).decode()}
+        for at in range(0, len(data), size)
+    ]
+
+
+async def until(ws, kind):
+    """All events up to the first of a kind."""
+    events = []
+    while not events or events[-1]["type"] != kind:
+        events.append(await ws.receive_json(timeout=60))
+    return events
+
+
+async def connected(server, path=PATH, **headers):
+    ws = await server.session.ws_connect(server.at + path, headers=headers)
+    created = await ws.receive_json()
+    return ws, created
+
+
+def update(**heard):
+    return {"type": "session.update", "session": {"type": "transcription", "audio": {"input": heard}}}
+
+
+def test_the_official_client(demo):
+    """Items that are committed, and one after the other: each is what a stream says that hears the same."""
+    openai = pytest.importorskip("openai")
+
+    async def talk():
+        async with (
+            serving(demo.recognizer(1, endpoint_seconds=0.6), Limits(clients=1)) as server,
+            openai.AsyncOpenAI(base_url=f"{server.at}/v1", api_key="any") as client,
+            client.realtime.connect(model="hf-ngpulm", extra_query={"intent": "transcription"}) as connection,
+        ):
+            assert (await connection.recv()).type == "session.created"
+            await connection.session.update(
+                session={
+                    "type": "transcription",
+                    "audio": {
+                        "input": {
+                            "format": {"type": "audio/pcm", "rate": 24000},
+                            "transcription": {"model": "hf-ngpulm", "language": "en"},
+                            "turn_detection": None,
+                        }
+                    },
+                }
+            )
+            updated = await connection.recv()
+            assert updated.type == "session.updated" and updated.session.audio.input.turn_detection is None
+            previous = None
+            for samples in demo.clips[:3]:
+                data = pcm24(samples)
+                for event in appended(data):
+                    await connection.input_audio_buffer.append(audio=event["audio"])
+                await connection.input_audio_buffer.commit()
+                events = []
+                while not events or events[-1].type != DONE:
+                    events.append(await connection.recv())
+                text = alone(demo.recognizer(1), heard(data), {})
+                assert events[-1].transcript == text and len(text.split()) > 5
+                assert "".join(event.delta for event in events if event.type == DELTA) == text
+                (committed,) = [event for event in events if event.type == "input_audio_buffer.committed"]
+                assert (committed.item_id, committed.previous_item_id) == (events[-1].item_id, previous)
+                assert [e.type for e in events if e.type.startswith("conversation.item.") and "input" not in e.type] == [
+                    "conversation.item.added", "conversation.item.done",
+                ]  # fmt: skip
+                assert events[-1].usage.seconds == pytest.approx(len(samples) / 16000, abs=0.1)
+                previous = committed.item_id
+
+    asyncio.run(talk())
+
+
+def test_whole_windows_give_the_offline_transcript(demo, offline):
+    """Where all is heard at once, an item says what the decoder finds in the whole recording."""
+
+    async def talk():
+        recognizer = demo.recognizer(1, chunk_seconds=5.0, left_seconds=0.0, right_seconds=0.0)
+        async with serving(recognizer, Limits(clients=1)) as server:
+            ws, _ = await connected(server)
+            for samples in demo.clips[:3]:
+                data = pcm24(samples)
+                for event in [*appended(data), {"type": "input_audio_buffer.commit"}]:
+                    await ws.send_json(event)
+                assert (await until(ws, DONE))[-1]["transcript"] == offline(heard(data)).text
+            await ws.close()
+
+    asyncio.run(talk())
+
+
+def test_turns_end_where_nothing_is_said(demo):
+    async def talk():
+        async with serving(demo.recognizer(1, endpoint_seconds=0.6), Limits(clients=1)) as server:
+            ws, created = await connected(server)
+            turns = created["session"]["audio"]["input"]["turn_detection"]
+            assert turns["type"] == "server_vad" and turns["silence_duration_ms"] == pytest.approx(600, abs=80)
+            spoken = np.concatenate([demo.clips[0], QUIET[:32000], demo.clips[1], QUIET[:32000]])
+            for event in appended(pcm24(spoken)):
+                await ws.send_json(event)
+            first, second = await until(ws, DONE), await until(ws, DONE)
+            for events, begin, samples in ((first, 0, demo.clips[0]), (second, len(demo.clips[0]) + 32000, demo.clips[1])):
+                kinds = [event["type"] for event in events if event["type"] != DELTA]
+                assert kinds == [
+                    "input_audio_buffer.speech_started", "input_audio_buffer.speech_stopped", "input_audio_buffer.committed",
+                    "conversation.item.added", "conversation.item.done", DONE,
+                ]  # fmt: skip
+                assert len({event["item_id"] for event in events if "item_id" in event}) == 1
+                assert "".join(event["delta"] for event in events if event["type"] == DELTA) == events[-1]["transcript"]
+                named = {event["type"]: event for event in events}
+                assert named["input_audio_buffer.speech_started"]["audio_start_ms"] >= begin / 16 - 1300
+                stopped = named["input_audio_buffer.speech_stopped"]["audio_end_ms"]
+                assert begin / 16 < stopped < (begin + len(samples)) / 16 + 400
+            await ws.send_json({"type": "input_audio_buffer.commit"})  # what is left
+            third = await until(ws, DONE)
+            assert third[-1]["item_id"] not in (first[-1]["item_id"], second[-1]["item_id"])
+            ids = [event["event_id"] for event in (*first, *second)]
+            assert len(set(ids)) == len(ids)
+            await ws.close()
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("beta", [False, True])
+def test_keywords_at_any_time_and_formats(demo, beta):
+    """In mid-utterance, too; and audio as telephones have it."""
+    name = "the coal lie house"
+
+    async def talk():
+        async with serving(demo.recognizer(2), Limits(clients=2)) as server:
+            ws, created = await connected(server, **({"OpenAI-Beta": "realtime=v1"} if beta else {}))
+            assert created["type"] == ("transcription_session.created" if beta else "session.created")
+            words = {"keywords": [[name, 20.0], "日本"]}
+            if beta:
+                session = {"input_audio_format": "g711_ulaw", "input_audio_transcription": words, "turn_detection": None}
+                await ws.send_json({"type": "transcription_session.update", "session": session})
+                kind = "transcription_session.updated"
+            else:
+                await ws.send_json(update(format={"type": "audio/pcmu"}, transcription=words, turn_detection=None))
+                kind = "session.updated"
+            (updated,) = await until(ws, kind)
+            assert "audio/pcmu" in json.dumps(updated) or "g711_ulaw" in json.dumps(updated)
+            codes = encoded_ulaw(soxr.resample(demo.clips[1], 16000, 8000))
+            resample = Resampler(8000, 16000)
+            sound = np.concatenate([resample(ulaw(codes)), resample(np.zeros(0, dtype=np.float32), last=True)])
+            for event in [*appended(codes), {"type": "input_audio_buffer.commit"}]:
+                await ws.send_json(event)
+            boosted = (await until(ws, DONE))[-1]["transcript"]
+            assert boosted == alone(demo.recognizer(1), sound, {"phrases": [(name, 20.0)]}) and "coal" in boosted
+            for event in appended(codes)[:1]:  # amid the next item: none any more
+                await ws.send_json(event)
+            none = {"keywords": [], "lm_weight": 0.9}
+            await ws.send_json(
+                {"type": "transcription_session.update", "session": {"input_audio_transcription": none}}
+                if beta
+                else update(transcription=none)
+            )
+            for event in [*appended(codes)[1:], {"type": "input_audio_buffer.commit"}]:
+                await ws.send_json(event)
+            plain = (await until(ws, DONE))[-1]["transcript"]
+            assert plain == alone(demo.recognizer(1), sound, {}) != boosted
+            await ws.close()
+
+    asyncio.run(talk())
+
+
+def encoded_ulaw(samples):
+    """The nearest code of each sample."""
+    levels = ulaw(np.arange(256, dtype=np.uint8))
+    order = np.argsort(levels, kind="stable")
+    edges = (levels[order][1:] + levels[order][:-1]) / 2
+    return order[np.searchsorted(edges, samples)].astype(np.uint8)
+
+
+def test_g711_is_what_others_say():
+    """Against Python's own, where it still has it; and the ends of the tables of G.711."""
+    codes = np.arange(256, dtype=np.uint8)
+    assert list(ulaw(np.array([0x00, 0x80, 0x7F, 0xFF], dtype=np.uint8)) * 32768) == [-32124, 32124, 0, 0]
+    assert list(alaw(np.array([0x2A, 0xAA, 0x55, 0xD5], dtype=np.uint8)) * 32768) == [-32256, 32256, -8, 8]
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        audioop = pytest.importorskip("audioop")
+    for ours, theirs in ((ulaw, audioop.ulaw2lin), (alaw, audioop.alaw2lin)):
+        assert np.array_equal(ours(codes) * 32768, np.frombuffer(theirs(codes.tobytes(), 2), dtype="<i2"))
+
+
+def test_cleared_audio_is_never_heard(demo):
+    async def talk():
+        async with serving(demo.recognizer(1), Limits(clients=1)) as server:
+            ws, _ = await connected(server)
+            await ws.send_json(update(turn_detection=None))
+            data = pcm24(demo.clips[0])
+            for event in [*appended(pcm24(demo.clips[1])), {"type": "input_audio_buffer.clear"}, *appended(data)]:
+                await ws.send_json(event)
+            await ws.send_json({"type": "input_audio_buffer.commit"})
+            events = await until(ws, DONE)
+            assert "input_audio_buffer.cleared" in [event["type"] for event in events]
+            assert events[-1]["transcript"] == alone(demo.recognizer(1), heard(data), {})
+            await ws.close()
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize(
+    "sent, said",
+    [
+        ("{", "JSON object"),
+        (b"\0\1", "in base64"),
+        ({"type": "response.create"}, "unknown type"),
+        ({"type": "input_audio_buffer.append", "audio": "?"}, "in base64"),
+        ({"type": "input_audio_buffer.append", "audio": 3}, "in base64"),
+        ({"type": "input_audio_buffer.append", "audio": "AAAA"}, "2-byte samples"),
+        ({"type": "input_audio_buffer.commit"}, "no audio to commit"),
+        ({"type": "session.update"}, "session should be an object"),
+        ({"type": "session.update", "session": {"type": "realtime"}}, "the type transcription"),
+        ({"type": "session.update", "session": {"include": ["x"]}}, "log-probabilities"),
+        (update(format={"type": "audio/mp3"}), "audio/pcm at 4000"),
+        (update(format={"type": "audio/pcm", "rate": 10**9}), "audio/pcm at 4000"),
+        (update(transcription={"model": "gpt"}), "doesn't exist"),
+        (update(transcription={"keywords": ["x" * 101]}), "at most 100"),
+        (update(transcription={"keywords": [3]}), "a phrase should be"),
+        (update(transcription={"lm": "/etc/passwd"}), "there is no language model"),
+        (update(transcription={"num_beams": 4}), "unknown in transcription"),
+        (update(turn_detection={"type": "semantic_vad"}), "server_vad"),
+        (update(turn_detection={"type": "server_vad"}), "doesn't detect turns"),
+        (update(vad=True), "unknown in session.audio.input: vad"),
+        ({"type": "transcription_session.update", "session": {"input_audio_format": "opus"}}, "g711_ulaw"),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_mistakes_are_told_and_the_session_goes_on(demo, sent, said):
+    async def talk():
+        async with serving(demo.recognizer(1), Limits(clients=1)) as server:
+            ws, _ = await connected(server)
+            if isinstance(sent, dict):
+                await ws.send_json({**sent, "event_id": "mine"})
+            elif isinstance(sent, bytes):
+                await ws.send_bytes(sent)
+            else:
+                await ws.send_str(sent)
+            (event,) = await until(ws, "error")
+            assert said in event["error"]["message"] and event["error"]["type"] == "invalid_request_error"
+            assert event["error"]["event_id"] == ("mine" if isinstance(sent, dict) else None)
+            for message in [*appended(pcm24(demo.clips[0])), {"type": "input_audio_buffer.commit"}]:
+                await ws.send_json(message)
+            assert len((await until(ws, DONE))[-1]["transcript"].split()) > 5
+            await ws.close()
+
+    asyncio.run(talk())
+
+
+def test_limits_hold(demo):
+    async def talk():
+        limits = Limits(clients=2, hello_seconds=0.4, idle_seconds=0.6, send_seconds=1.0, message_bytes=20_000)
+        async with serving(demo.recognizer(2), limits) as server:
+            silent, _ = await connected(server)
+            assert await refused(silent) == (1008, "nothing was said for 0.4 s")
+            idle, _ = await connected(server)
+            await idle.send_json(update(turn_detection=None))
+            assert await refused(idle) == (1008, "nothing was said for 0.6 s")
+            large, _ = await connected(server)
+            await large.send_json({"type": "input_audio_buffer.append", "audio": "A" * 30_000})
+            assert (await refused(large))[0] == 1009
+            first, _ = await connected(server)
+            second, _ = await connected(server)
+            third = await server.session.ws_connect(server.at + PATH)
+            assert await refused(third) == (1013, "the server is full; try again later")
+            for message in appended(pcm24(demo.clips[0])):
+                await first.send_json(message)
+            vanish(first)
+            await second.close()
+            await asyncio.wait_for(nobody(server), 5)
+            for query, status in (("intent=conversation", 400), ("model=gpt", 404)):
+                async with server.session.get(f"{server.at}/v1/realtime?{query}") as response:
+                    assert response.status == status
+
+    asyncio.run(talk())
+
+
+def test_a_server_that_stops_completes_what_was_said(demo):
+    async def talk():
+        async with serving(demo.recognizer(2), Limits(clients=2)) as server:
+            ws, _ = await connected(server)
+            data = pcm24(demo.clips[0])
+            for message in appended(data):
+                await ws.send_json(message)
+            await until(ws, DELTA)
+            other, _ = await connected(server)
+            stopping = asyncio.create_task(server.runner.cleanup())
+            events = await until(ws, DONE)
+            assert events[-1]["transcript"] == alone(demo.recognizer(1), heard(data), {})
+            assert (await refused(ws))[0] == 1001 and (await refused(other))[0] == 1001
+            await stopping
+
+    asyncio.run(talk())
+
+
+def test_language_models_of_items(demo):
+    async def talk():
+        voices = Voices(lms={"harbour": demo.lm, "other": demo.other_lm})
+        recognizer = demo.recognizer(1, lm=[demo.lm, demo.other_lm])
+        async with serving(recognizer, Limits(clients=1), voices=voices) as server:
+            ws, _ = await connected(server)
+            data, found = pcm24(demo.clips[0]), {}
+            for name in ("harbour", "other", "none"):
+                await ws.send_json(update(transcription={"lm": name}, turn_detection=None))
+                for message in [*appended(data), {"type": "input_audio_buffer.commit"}]:
+                    await ws.send_json(message)
+                found[name] = (await until(ws, DONE))[-1]["transcript"]
+            for name, lm in (("harbour", demo.lm), ("other", demo.other_lm), ("none", None)):
+                weight = {} if lm is None else {"lm_weight": 0.9}
+                single = demo.recognizer(1, **({"lm": lm, **weight} if lm else {"lm": None, "lm_weight": None}))
+                assert found[name] == alone(single, heard(data), {})
+            assert found["harbour"] != found["none"]
+            await ws.close()
+
+    asyncio.run(talk())
