@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,54 @@ from .output import print_json, tell
 KEY = "HF_NGPULM_API_KEY"
 
 
+@dataclass(frozen=True)
+class Address:
+    """Say where the server listens, and who may speak to it."""
+
+    host: str = option("Address to listen on; 0.0.0.0 lets other machines in.", default="127.0.0.1")
+    port: int = option("0: one that is free.", default=8765, min=0, max=65535)
+    wyoming: str | None = option("Address for Wyoming (Home Assistant), such as tcp://0.0.0.0:10300; it knows no keys.")
+    workers: int = option("Processes that share the address, each with its own model and clients.", default=1, min=1, max=256)
+    api_key: list[str] | None = option(f"Key that clients have to name; several times. Better from a file, or from {KEY}.")
+    api_key_file: str | None = option("File of such keys, one a line.")
+    tls_cert: str | None = option("Certificate for https:// and wss://, a PEM file.")
+    tls_key: str | None = option("Its key, where that is another file.")
+    origin: list[str] | None = option(
+        "Origin (https://example.org) whose pages may connect, besides the server's own, and by whose name the server "
+        "may be called, as behind a proxy; * for all pages, by this machine's names; several times."
+    )
+    proxy: list[str] | None = option(
+        "Address or network of a reverse proxy, whose X-Forwarded-For tells clients' addresses; one on this machine "
+        "needn't be named; several times."
+    )
+
+
+@dataclass(frozen=True)
+class Most:
+    """Say how much clients may have."""
+
+    max_clients: int = option("Clients with live audio at the same time.", default=Limits.clients, min=1)
+    max_per_address: int = option(
+        "Of these, from one IPv4 address or IPv6 network of 64 bits.", default=Limits.clients_per_address, min=1
+    )
+    max_uploads: int = option("Recordings at the same time.", default=Limits.uploads, min=1)
+    max_upload: int = option("Bytes of a recording.", default=Limits.upload_bytes, min=1024)
+    max_audio: float = option("Seconds of a recording.", default=Limits.audio_seconds, min=1)
+    max_beams: int = option("The largest num_beams that clients may ask for.", default=Limits.beams, min=1)
+    max_phrases: int = option("Phrases of a client.", default=Limits.phrases, min=1)
+    max_phrase_bytes: int = option("Bytes of a client's phrases in all, in UTF-8.", default=Limits.phrase_bytes, min=1)
+    max_message: int = option("Bytes of a client's message.", default=Limits.message_bytes, min=1024)
+    idle: float = option("Seconds after which a silent client is closed.", default=Limits.idle_seconds, min=0.1)
+
+    def limits(self) -> Limits:
+        """Return the same as the server knows it."""
+        return Limits(
+            clients=self.max_clients, clients_per_address=self.max_per_address, message_bytes=self.max_message,
+            phrases=self.max_phrases, phrase_bytes=self.max_phrase_bytes, idle_seconds=self.idle, uploads=self.max_uploads,
+            upload_bytes=self.max_upload, audio_seconds=self.max_audio, beams=self.max_beams,
+        )  # fmt: skip
+
+
 def serve(
     *,
     model: ModelArgument,
@@ -30,34 +79,8 @@ def serve(
         "Another language model, as NAME=LM, that clients may choose by its name (--lm is 'default'); several times."
     ),
     served_name: list[str] | None = option("What clients call the model, in place of its folder or id; several times."),
-    host: str = option("Address to listen on; 0.0.0.0 lets other machines in.", default="127.0.0.1"),
-    port: int = option("0: one that is free.", default=8765, min=0, max=65535),
-    wyoming: str | None = option("Address for Wyoming (Home Assistant), such as tcp://0.0.0.0:10300; it knows no keys."),
-    workers: int = option("Processes that share the address, each with its own model and clients.", default=1, min=1, max=256),
-    api_key: list[str] | None = option(f"Key that clients have to name; several times. Better from a file, or from {KEY}."),
-    api_key_file: str | None = option("File of such keys, one a line."),
-    tls_cert: str | None = option("Certificate for https:// and wss://, a PEM file."),
-    tls_key: str | None = option("Its key, where that is another file."),
-    max_clients: int = option("Clients with live audio at the same time.", default=Limits.clients, min=1),
-    max_per_address: int = option(
-        "Of these, from one IPv4 address or IPv6 network of 64 bits.", default=Limits.clients_per_address, min=1
-    ),
-    max_uploads: int = option("Recordings at the same time.", default=Limits.uploads, min=1),
-    max_upload: int = option("Bytes of a recording.", default=Limits.upload_bytes, min=1024),
-    max_audio: float = option("Seconds of a recording.", default=Limits.audio_seconds, min=1),
-    max_beams: int = option("The largest num_beams that clients may ask for.", default=Limits.beams, min=1),
-    max_phrases: int = option("Phrases of a client.", default=Limits.phrases, min=1),
-    max_phrase_bytes: int = option("Bytes of a client's phrases in all, in UTF-8.", default=Limits.phrase_bytes, min=1),
-    max_message: int = option("Bytes of a client's message.", default=Limits.message_bytes, min=1024),
-    idle: float = option("Seconds after which a silent client is closed.", default=Limits.idle_seconds, min=0.1),
-    origin: list[str] | None = option(
-        "Origin (https://example.org) whose pages may connect, besides the server's own, and by whose name the server "
-        "may be called, as behind a proxy; * for all pages, by this machine's names; several times."
-    ),
-    proxy: list[str] | None = option(
-        "Address or network of a reverse proxy, whose X-Forwarded-For tells clients' addresses; one on this machine "
-        "needn't be named; several times."
-    ),
+    address: Address,
+    most: Most,
     tick: float = option("Seconds that clients' chunks wait to be decoded together.", default=0.08, min=0.001, max=10),
     json_logs: bool = option("Write logs as lines of JSON, with all that was asked for.", default=False),
     device: DeviceOption = None,
@@ -72,24 +95,20 @@ def serve(
 
     hf-ngpulm serve nvidia/parakeet-tdt-0.6b-v3 --lm org/my-lm --port 8765
     """
-    limits = Limits(
-        clients=max_clients, clients_per_address=max_per_address, message_bytes=max_message, phrases=max_phrases,
-        phrase_bytes=max_phrase_bytes, idle_seconds=idle, uploads=max_uploads, upload_bytes=max_upload, audio_seconds=max_audio,
-        beams=max_beams,
-    )  # fmt: skip
     named = dict(_named(text) for text in also_lm or ())
     if named and (decoding.lm is None or "default" in named or len(named) < len(also_lm or ())):
         raise ValueError("--also-lm is for names of their own, besides the language model of --lm, whose name is default")
-    certificate(tls_cert, tls_key)  # before the model is loaded
+    certificate(address.tls_cert, address.tls_key)  # before the model is loaded
     options: dict[str, Any] = {
         "model": model, "decoding": decoding, "chunks": chunks, "lms": named, "names": served_name or [_name_of(model)],
-        "limits": limits, "host": host, "wyoming": wyoming, "keys": _keys(api_key, api_key_file), "tls": (tls_cert, tls_key),
-        "origins": origin or (), "proxies": proxy or (), "tick": tick, "json_logs": json_logs, "device": device,
-        "as_json": as_json, "shared": workers > 1,
+        "limits": most.limits(), "host": address.host, "wyoming": address.wyoming,
+        "keys": _keys(address.api_key, address.api_key_file), "tls": (address.tls_cert, address.tls_key),
+        "origins": address.origin or (), "proxies": address.proxy or (), "tick": tick, "json_logs": json_logs, "device": device,
+        "as_json": as_json, "shared": address.workers > 1,
     }  # fmt: skip
-    if workers > 1:
-        raise typer.Exit(run_workers(workers, work, options, host, port))
-    work(**options, port=port)
+    if address.workers > 1:
+        raise typer.Exit(run_workers(address.workers, work, options, address.host, address.port))
+    work(**options, port=address.port)
 
 
 def work(
