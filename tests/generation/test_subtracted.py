@@ -41,7 +41,9 @@ def slowly_less(before, text, oracles, weights, end, internal, shared=True):
     """The definition, for one row: its scores before, the transcript's text so far, and the internal LM's logits, of what the
     LM scores."""
     before, (lm, source) = [float(score) for score in before], oracles
-    scored = {token: lm.score(text, token) for token in TEXT} | ({end: lm.score(text, "</s>")} if text or not shared else {})
+    scored = {token: lm.score(text, token) for token in TEXT}
+    if end in internal and (text or not shared):
+        scored[end] = lm.score(text, "</s>")
     normaliser = math.log(sum(map(math.exp, internal.values())))
     fused = {token: before[token] + weights[0] * score for token, score in scored.items()}
     for token in TEXT:
