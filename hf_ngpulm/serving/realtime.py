@@ -195,7 +195,7 @@ class Realtime(Connection):
         rest = self._resampler()(np.zeros(0, dtype=np.float32), last=True)
         if len(rest):
             self.engine.push(session, rest)
-        self._say({"type": "commit"})
+        self._say({"type": "commit", "until": self._heard / self._config.rate})
         self._ended = True
         self.engine.end(session)
         await self._done.wait()  # nothing that follows is heard before: a client has a stream at a time
@@ -256,6 +256,7 @@ class Realtime(Connection):
         """Return the protocol's events for what a stream says, or for what was told to say."""
         said = event["event"] if event["type"] == "say" else event
         if event["type"] == "say" and said["type"] == "commit":
+            self._until = said["until"]  # partials may be passed over
             found = self._committed()
         elif event["type"] == "say" and said["type"] == "begin":
             self._next_item(said["before"])
@@ -287,7 +288,7 @@ class Realtime(Connection):
             start = self._milliseconds(partial["quiet"])
             yield {"type": "input_audio_buffer.speech_started", "audio_start_ms": start, "item_id": self._item}
         self._starts = self._starts or bool(partial["text"])
-        self._until = partial["end"]
+        self._until = max(self._until, partial["end"])
         yield from self._delta(partial["stable"])
 
     def _delta(self, text: str) -> Iterable[Said]:
