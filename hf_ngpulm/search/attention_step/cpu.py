@@ -19,7 +19,7 @@ class _Roles(Struct):
     @classmethod
     def lent(cls, roles: Roles) -> _Roles:
         """Return them for a call that is made now, see `Struct.kept`."""
-        key = (*[tensor.data_ptr() for tensor in roles[:3]], roles.holds)
+        key = (*[tensor.data_ptr() for tensor in roles[:3]], roles.unscored.shape[0], roles.ends.shape[0], roles.holds)
         return cls.kept(roles.roles, key, lambda: cls._of(roles))
 
     @classmethod
