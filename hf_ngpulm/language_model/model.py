@@ -258,12 +258,15 @@ class NGramLM(
             share: of the sentences that end, those after which another begins, between 0 and 1.
 
         Raises:
-            ValueError: another share, words that are composed on the fly, or a model that goes on already.
+            ValueError: another share, a model of words, or one that goes on already.
         """
         if not 0.0 < share < 1.0:
             raise ValueError(f"share should be between 0 and 1, got {share!r}")
-        if self.is_lazy:
-            raise ValueError("states that are composed on the fly can't be changed; compose with composition='static'")
+        if self.config.words is not None:
+            raise ValueError(
+                "this model is one of words, whose sentences end within their spellings, not where another could begin; train "
+                "it on text of several sentences, or one of tokens"
+            )
         if self.config.continued is not None:
             raise ValueError(f"sentences follow one another in this model already, with the share {self.config.continued}")
         parts = self.parts.with_config(continued=float(share))
