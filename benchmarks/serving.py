@@ -5,8 +5,9 @@
     python benchmarks/serving.py soak --seconds 600
 
 The server is a process of its own (`hf-ngpulm serve`), the clients are this one, on the same cores. The lag of a partial is the
-time from when the last sample that it needs was sent until it came. Recordings: so many at the same time, by turns with the
-pipeline in batches of 16 (files read beforehand) in this process. `load` is what else ran: the machine's load average before.
+time from when the last sample that it needs was sent until it came. Recordings: from so many clients at the same time, by turns
+with the pipeline in batches of 16 (files read beforehand) in this process. `load` is what else ran: the machine's load
+average before.
 """
 
 from __future__ import annotations
@@ -48,11 +49,12 @@ HELLO = {"type": "hello", "sample_rate": RATE, "encoding": "int16"}
 MODEL = measure.ROOT / "examples" / "models" / "ctc"
 
 
-def clips(count: int) -> list[np.ndarray]:
-    """So many clips, int16, again from the first one where there are fewer."""
-    paths = sorted((HARBOUR / "clips").glob("*.flac"))
-    read = [(read_audio(path, RATE) * 32767).astype("<i2") for path in paths[:count]]
-    return [read[number % len(read)] for number in range(count)]
+def clips(count: int, joined: int = 1) -> list[np.ndarray]:
+    """Return so many recordings, int16, each of some clips; from the first clip again where there are too few."""
+    paths = sorted((HARBOUR / "clips").glob("*.flac"))[: count * joined]
+    read = [(read_audio(path, RATE) * 32767).astype("<i2") for path in paths]
+    begins = range(0, count * joined, joined)
+    return [np.concatenate([read[(begin + of) % len(read)] for of in range(joined)]) for begin in begins]
 
 
 @contextlib.contextmanager
@@ -210,7 +212,7 @@ def recordings(args: argparse.Namespace) -> dict[str, Any]:
 
     torch.set_num_threads(args.threads)
     greedy = {"num_beams": 1} if args.model.name == "ctc" else {"strategy": "greedy"}  # as the server searches, by our decoders
-    asr, audio = load_pipeline(str(args.model), None, None, **greedy), clips(args.streams)
+    asr, audio = load_pipeline(str(args.model), None, None, **greedy), clips(args.streams, args.joined)
     inputs = [{"raw": samples.astype(np.float32) / 32768, "sampling_rate": RATE} for samples in audio]
     texts: dict[str, list[str]] = {}
 
@@ -224,7 +226,11 @@ def recordings(args: argparse.Namespace) -> dict[str, Any]:
         async def all_at_once() -> None:
             async with ClientSession(timeout=ClientTimeout(None)) as session:
                 session.connector._limit = 0  # type: ignore[union-attr]  # as many connections as there are recordings
-                texts["server"] = await asyncio.gather(*(recording(session, at, samples) for samples in audio))
+
+                async def again(samples: np.ndarray) -> str:
+                    return [await recording(session, at, samples) for _ in range(args.each)][-1]
+
+                texts["server"] = await asyncio.gather(*map(again, audio))
 
         def served() -> float:
             begin = time.perf_counter()
@@ -233,9 +239,11 @@ def recordings(args: argparse.Namespace) -> dict[str, Any]:
 
         load = os.getloadavg()[0]
         medians = measure.by_turns({"offline": offline, "server": served}, args.repeats)
+        medians["server"] /= args.each
     seconds = sum(map(len, audio)) / RATE
     return {
-        "recordings": args.streams, "seconds_of_audio": seconds, "threads": args.threads, "load": load,
+        "clients": args.streams, "recordings_each": args.each, "seconds_of_audio": seconds,
+        "threads": args.threads, "load": load,
         "rtfx": {name: seconds / median for name, median in medians.items()},
         "ratio": medians["offline"] / medians["server"],
         "different": sum(a != b for a, b in zip(texts["offline"], texts["server"])),
@@ -400,6 +408,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--threads", type=int, default=2, help="of PyTorch")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--each", type=int, default=4, help="recordings that a client sends, one after another")
+    parser.add_argument("--joined", type=int, default=1, help="clips in each recording")
     parser.add_argument("--chunk", type=float, default=1.28)
     parser.add_argument("--left", type=float, default=1.28)
     parser.add_argument("--right", type=float, default=0.32)
@@ -410,7 +420,7 @@ def main() -> None:
     args = parser.parse_args()
     result = {"live": live, "recordings": recordings, "soak": soak}[args.what](args)
     print(json.dumps(result, indent=1))
-    name = args.name or f"serving_{args.what}_{args.model.name}"
+    name = args.name or f"serving_{args.what}_{args.model.name}" + (f"_joined_{args.joined}" if args.joined > 1 else "")
     print("results in", measure.save(name, {"model": args.model.name, **result}, args.out))
 
 

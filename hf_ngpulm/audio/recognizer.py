@@ -226,11 +226,12 @@ class StreamingRecognizer:
         return StreamingRecognizer(*self._made_of, max_streams, **{**self._settings, **cut, **decoding})
 
     @torch.inference_mode()
-    def step(self, most: int | None = None) -> dict[int, Partial]:
+    def step(self, most: int | None = None, seconds: float | None = None) -> dict[int, Partial]:
         """Encode and decode the next chunk of every stream that has all that its next frames need, as one batch.
 
         Args:
-            most: no more streams than so many, those that have waited longest.
+            most: no more streams than so many: the one that has waited longest, and those that have about as much to decode.
+            seconds: no more streams than make up so many seconds of audio, all counted as long as the longest.
 
         Returns:
             For each of these streams what it has said so far; nothing if no stream has enough audio.
@@ -239,10 +240,23 @@ class StreamingRecognizer:
             StreamError: what the model says to some streams is broken: they can only be closed. The others have been decoded,
                 their partials are in the error's `partials`.
         """
-        sids = self.ready()[:most]
-        for sid in sids if most is not None else ():  # to the end of the queue
+        sids = self.ready()
+        if most is not None or seconds is not None:
+            sids = self._chosen(sids, len(sids) if most is None else most, math.inf if seconds is None else seconds)
+        for sid in sids:  # to the end of the queue
             self._frames[sid] = self._frames.pop(sid)
         return self._step(sids)
+
+    def _chosen(self, sids: list[int], most: int, seconds: float) -> list[int]:
+        """Return the first of some streams and those most like it in length, as many as a step may take."""
+        length = {sid: min(self.waiting_seconds(sid), self.latency_seconds) for sid in sids}
+        longest, chosen = 0.0, list[int]()
+        for sid in sorted(sids, key=lambda sid: (sid != sids[0], abs(length[sid] - length[sids[0]]))):
+            longest = max(longest, length[sid])
+            if chosen and (len(chosen) == most or longest * (len(chosen) + 1) > seconds):
+                break
+            chosen.append(sid)
+        return chosen
 
     def _step(self, sids: list[int]) -> dict[int, Partial]:
         if not sids:

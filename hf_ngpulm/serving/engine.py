@@ -85,7 +85,7 @@ class Engine:
         recognizer: nobody else's, from now on.
         tick: seconds.
         utterance_seconds: see `Limits`.
-        most: streams that a step takes at most.
+        most, seconds: streams that a step takes at most, and of how much audio; see `StreamingRecognizer.step`.
         work_seconds: of decoding that a stream may take.
         defaults: settings that streams are opened with, and contexts made for, where theirs say nothing else.
         watch: is told of each step how many streams it had, how long it took, and the lag of each, in seconds.
@@ -97,6 +97,7 @@ class Engine:
         tick: float = 0.08,
         utterance_seconds: float = 300.0,
         most: int | None = None,
+        seconds: float | None = None,
         work_seconds: float = math.inf,
         defaults: dict[str, Any] | None = None,
         watch: Callable[[int, float, list[float]], None] | None = None,
@@ -104,7 +105,7 @@ class Engine:
         self.recognizer = recognizer
         self.defaults = defaults or {}
         self.contexts = ContextMaker(lambda **settings: recognizer.context(**{**self.defaults, **settings}))
-        self.tick, self.most, self.work_seconds, self.watch = tick, most, work_seconds, watch
+        self.tick, self.most, self.seconds, self.work_seconds, self.watch = tick, most, seconds, work_seconds, watch
         self.utterance_frames = utterance_seconds / (recognizer.frame_seconds or 0.01)
         self.sound = True  # False when streams couldn't be freed after an error
         self._sessions: list[Session] = []  # of the connections, under the lock
@@ -205,7 +206,7 @@ class Engine:
                 self._fail(session, 1011, "the server failed")
         begin = time.monotonic()
         try:
-            partials = self.recognizer.step() if self.most is None else self.recognizer.step(self.most)
+            partials = self.recognizer.step(self.most, self.seconds)
         except StreamError as error:
             partials = error.partials
             for sid in error.problems:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,12 @@ from .engine import Engine, Session
 from .limits import Limits
 
 BATCH = 16  # recordings that a step takes
+# Seconds of audio that a step takes on the CPU: with more, what layers pass on is so large that malloc asks the system for it
+# each time, and half of the time goes into that.
+BATCH_SECONDS = 100.0
 CHUNK_SECONDS, CONTEXT_SECONDS = 30.0, 5.0
 WAITING_SECONDS = 60.0  # of audio of a recording that waits to be decoded
-PIECE_SECONDS = 20.0  # of audio that is read at a time
+PIECE_SECONDS, PIECES = 10.0, 3  # of audio that are read, and how many at a time
 LOOK_SECONDS = 1.0  # between looks at whether the client is still there
 MOST_SEARCHES = 4  # numbers of beams for which there are recognisers at the same time
 
@@ -72,7 +76,10 @@ class Recordings:
         """
         self._users[num_beams] = self._users.get(num_beams, 0) + 1
         try:
-            yield await asyncio.to_thread(self._engine, num_beams)
+            engine = self._engines.pop(num_beams, None)
+            if engine is not None:
+                self._engines[num_beams] = engine
+            yield engine or await asyncio.to_thread(self._engine, num_beams)
         finally:
             self._users[num_beams] -= 1
             idle = [beams for beams in list(self._engines) if not self._users[beams]]
@@ -86,7 +93,8 @@ class Recordings:
                 beams = {} if num_beams is None else {"num_beams": num_beams}
                 recognizer = self.recognizer.for_recordings(self.limits.uploads, CHUNK_SECONDS, CONTEXT_SECONDS, **beams)
                 utterance = self.limits.audio_seconds + PIECE_SECONDS  # a recording is one
-                engine = Engine(recognizer, 0.02, utterance, BATCH, self.limits.work_seconds, watch=self.watch)
+                seconds = BATCH_SECONDS if recognizer.decoder.device.type == "cpu" else None
+                engine = Engine(recognizer, 0.02, utterance, BATCH, seconds, self.limits.work_seconds, watch=self.watch)
                 engine.start()
             self._engines[num_beams] = engine
             return engine
@@ -129,8 +137,12 @@ class Take:
             ConnectionResetError: nobody waits for it any more.
         """
         reading: Iterator[np.ndarray] = iter(pieces)
-        while (piece := await asyncio.to_thread(next, reading, None)) is not None:
-            self.push(piece)
+        is_more = True
+        while is_more:  # each turn of another thread costs as much as reading a short recording
+            read = await asyncio.to_thread(lambda: list(islice(reading, PIECES)))
+            is_more = len(read) == PIECES
+            for piece in read:
+                self.push(piece)
             while not self.has_room or not self._events.empty():
                 event = await self._event()
                 if event["type"] != "room":

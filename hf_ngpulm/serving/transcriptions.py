@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any
 
-from aiohttp import BodyPartReader, web
+from aiohttp import BodyPartReader, hdrs, web
 
 from ..audio.files import file_pieces
 from .answers import answer
@@ -143,8 +143,9 @@ def is_gone(request: web.Request) -> bool:
 
 async def _received(request: web.Request, file: IO[bytes], limits: Limits) -> tuple[dict[str, list[str]], str]:
     """Receive a form: its texts by field, and the name of its file, which is written to `file`."""
-    if request.content_type != "multipart/form-data":
-        raise Problem(f"the body should be multipart/form-data, got {request.content_type[:60]!r}")
+    kind = request.headers.get(hdrs.CONTENT_TYPE, "none").partition(";")[0].strip()  # `content_type` would parse it as mail
+    if kind.lower() != "multipart/form-data":
+        raise Problem(f"the body should be multipart/form-data, got {kind[:60]!r}")
     if (request.content_length or 0) > limits.upload_bytes + limits.phrase_bytes + _MOST_TEXT:
         raise _too_large(limits)
     texts: dict[str, list[str]] = {}
@@ -194,10 +195,11 @@ async def _written(part: BodyPartReader, file: IO[bytes], limits: Limits) -> Non
         size += len(chunk)
         if size > limits.upload_bytes:
             raise _too_large(limits)
-        if len(waiting) >= _PIECE or not chunk:
+        if size > limits.upload_memory and (len(waiting) >= _PIECE or not chunk):  # goes to the disk
             await asyncio.to_thread(file.write, bytes(waiting))
             waiting.clear()
         if not chunk:
+            file.write(waiting)
             file.seek(0)
             return
 

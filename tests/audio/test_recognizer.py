@@ -154,6 +154,32 @@ def test_end_lets_steps_decode_the_rest(demo):
     assert texts and texts[-1] == recognizer.discard(sid)[0].text == closed
 
 
+@pytest.mark.parametrize("most, seconds", [(2, None), (None, 7.0), (3, 7.0), (1, 0.1)])
+def test_a_step_takes_the_first_of_the_queue_and_others_like_it(demo, most, seconds):
+    """As many as it may, in batches that differ; each says what it says alone, and none waits for ever."""
+    recognizer = StreamingRecognizer(demo.model, demo.processor, **COVERING | {"chunk_seconds": 30}, max_streams=8)
+    audio = [np.tile(demo.clips[number % 4], 1 + number % 3) for number in range(8)]
+    sids = [recognizer.open() for _ in audio]
+    for sid, samples in zip(sids, audio):
+        recognizer.push(sid, samples)
+        recognizer.end(sid)
+    length, waiting = dict(zip(sids, (len(samples) / 16000 for samples in audio))), list(sids)
+    while waiting:
+        taken = list(recognizer.step(most, seconds))
+        assert waiting[0] in taken
+        room = len(taken) < (most or 8)
+        nearest = [abs(length[sid] - length[waiting[0]]) for sid in waiting if sid not in taken]
+        farthest = max(abs(length[sid] - length[waiting[0]]) for sid in taken)
+        assert all(farthest <= distance for distance in nearest)
+        if seconds is not None:
+            assert len(taken) == 1 or max(length[sid] for sid in taken) * len(taken) <= seconds
+        else:
+            assert not room or len(taken) == len(waiting)
+        waiting = [sid for sid in waiting if sid not in taken]
+    texts = [recognizer.close(sid)[0].text for sid in sids]
+    assert texts == [said(StreamingRecognizer(demo.model, demo.processor, 1, **COVERING), [each])[0][0].text for each in audio]
+
+
 def test_an_endpoint_begins_a_new_utterance(demo):
     """Silence between two clips; times count from the utterance's begin, which is known."""
     silence = np.zeros(32000, dtype=np.float32)

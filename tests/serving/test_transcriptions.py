@@ -135,7 +135,7 @@ def test_many_at_once_share_batches_and_each_has_its_own_text(demo, offline):
         def watched(*args, **settings):
             made = make(*args, **settings)
             step = made.step
-            made.step = lambda most: (found := step(most), batches.append(len(found)))[0]
+            made.step = lambda *sizes: (found := step(*sizes), batches.append(len(found)))[0]
             return made
 
         recognizer.for_recordings = watched
