@@ -2,8 +2,9 @@
 
     python benchmarks/joined.py --models CTC RNNT TDT --manifest dev.jsonl --text text.txt
 
-The frames of recordings are put one after the other (those of encoders, or of CTC models' outputs), so that nothing changes
-with their number but what an LM expects: one of single sentences the end, `NGramLM.continued` also another sentence.
+Of a manifest's recordings the second, fourth and so on are taken (weights are chosen on the others). Their frames are put one
+after the other (those of encoders, or of CTC models' outputs), so that nothing changes with their number but what an LM
+expects: one of single sentences the end, `NGramLM.continued` also another sentence.
 """
 
 from __future__ import annotations
@@ -14,18 +15,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
 import measure
 
 sys.path.insert(0, str(measure.ROOT))
 
 import jiwer
-import soundfile
 import torch
 import transformers
 
 from hf_ngpulm import CTCDecoder, NGramLM, TransducerDecoder
+from hf_ngpulm.audio.files import read_audio
 
 
 class Recogniser:
@@ -76,7 +75,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     clips = [json.loads(line) for line in args.manifest.read_text().splitlines()][1::2]
-    audio = [soundfile.read(args.manifest.parent / clip["audio"], dtype="float32")[0] for clip in clips]
+    audio = [read_audio(args.manifest.parent / clip["audio"], 16_000) for clip in clips]
     rows = []
     for folder in args.models:
         recogniser = Recogniser(folder, audio)

@@ -6,7 +6,8 @@ Encoders run once, one clip at a time. Then all clips are decoded in batches of 
 attention decoders subtract their internal one, with 1, 2, 3, 4, 8 and 16 beams. The weights are the best of a few on the even
 clips (the first one is even), for each number of beams; error rates are those of the odd ones. The time is the processor's, of
 decoding alone, the least of all weights'. The knee is where a line bends most: of all points the furthest below the straight
-line from the first to the last, over the logarithm of the time (Satopää et al., "Finding a kneedle in a haystack", 2011).
+line from the first to the last, over the logarithm of the time, by the errors on all clips (Satopää et al., "Finding a kneedle
+in a haystack", 2011).
 
 A manifest has a line {"audio": path, "text": transcript} per clip; an LM is a folder, for several models, or one for each.
 """
@@ -100,17 +101,14 @@ def curve(name: str, lm: str, audio: list[Any], spoken: list[str], args: argpars
 
 
 def knees(rows: list[dict[str, Any]]) -> dict[str, int]:
-    """The number of beams at each model's knee."""
+    """The number of beams at each model's knee, if there are points between its first and its last."""
     found = {}
     for model in dict.fromkeys(row["model"] for row in rows):
-        of_model = [row for row in rows if row["model"] == model]
-        times = [math.log(row["ms a clip"]) for row in of_model]
-        errors = [row["even"] + row["odd"] for row in of_model]
-        below = [
-            (times[-1] - at) / (times[-1] - times[0]) - (rate - errors[-1]) / (errors[0] - errors[-1])
-            for at, rate in zip(times, errors)
-        ]
-        found[model] = of_model[below.index(max(below))]["beams"]
+        points = [(math.log(row["ms a clip"]), row["even"] + row["odd"], row["beams"]) for row in rows if row["model"] == model]
+        if len(points) > 2:
+            (begin, most, _), *between, (end, least, _) = points
+            slope = (least - most) / (end - begin)
+            found[model] = max(between, key=lambda point: slope * (point[0] - begin) - point[1])[2]
     return found
 
 

@@ -67,9 +67,11 @@ def test_with_and_without(recogniser):
     [
         ((None, "", "", 1, 1, 5), "Record something"),
         (("clip", "", "", 0, 1, 5), "nothing to compare"),
-        (("clip", "a\n" * 1000, "", 1, 1, 5), "500 phrases"),
+        (("clip", "a\n" * 501, "", 1, 1, 5), "500 phrases"),
+        (("clip", "a" * 201, "", 1, 1, 5), "200 characters"),
+        (("clip", "", "a" * 1_000_001, 1, 1, 5), "1,000,000 characters"),
         (("short", "", "", 1, 1, 5), "0.1 seconds"),
-        (("long", "", "", 1, 1, 5), "61.0 seconds"),
+        (("long", "", "", 1, 1, 5), "31.0 seconds"),
         (("text", "", "", 1, 1, 5), "audio"),
     ],
 )
@@ -80,7 +82,7 @@ def test_what_cannot_be_compared(recogniser, given, said, tmp_path):
         if name == "text":
             path.write_text("no audio")
         else:
-            soundfile.write(path, [0.0] * round(16_000 * {"short": 0.1, "long": 61, "clip": 2}[name]), 16_000)
+            soundfile.write(path, [0.0] * round(16_000 * {"short": 0.1, "long": 31, "clip": 2}[name]), 16_000)
         name = str(path)
     with pytest.raises(ValueError, match=said):
         recogniser.compare(name, *others)

@@ -55,6 +55,8 @@ class Numbers:
         joined = []
         while len(joined) < (args.most or 300):
             speaker = sorted(left)[len(joined) % len(left)]
+            if len(left[speaker]) < 8:
+                raise SystemExit(f"{speaker}'s recordings are used up after {len(joined)} numbers; take so many: --most")
             joined.append([left[speaker].pop() for _ in range(generator.randint(4, 8))])
         return cls(
             [cls.join(paths, generator) for paths in joined],

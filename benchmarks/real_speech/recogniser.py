@@ -53,7 +53,9 @@ class Task(Protocol):
 def sorted_by_size(paths: list[Path], args: argparse.Namespace) -> list[Path]:
     """Return as many files as asked for, those that are recognised together of similar sizes."""
     most = len(paths) if args.most is None else min(args.most, len(paths))
-    bounds = [0, args.tuning, args.fewer or most, most]
+    bounds = [0, args.tuning, min(args.fewer or most, most), most]
+    if bounds != sorted(bounds) or args.tuning == bounds[2]:
+        raise SystemExit(f"of {bounds[2]} recordings (--most, --fewer) --tuning {args.tuning} leaves none to count; take fewer")
     return [path for part in itertools.pairwise(bounds) for path in sorted(paths[slice(*part)], key=lambda p: p.stat().st_size)]
 
 
@@ -158,11 +160,16 @@ def measured(
         rows = [rescored(task, json.loads(line), args.tuning) for line in args.rescore.read_text().splitlines()]
         measure.save(args.name, {**more, "rows": rows}, args.out)
         return shown(rows)
+    for first, *others in (way.split(" + ") for way in args.ways):
+        if first not in (*WAYS[:3], *task.texts) or others not in ([], ["phrases"]):
+            raise SystemExit(f"--ways: {first!r} is none of {[*WAYS[:3], *task.texts]}, or more than ' + phrases' follows it")
+    if args.transcripts:
+        args.transcripts.write_text("")
     torch.set_num_threads(args.threads)
     recogniser = Recogniser(args.model, task, args.batch_size)
     chosen: dict[tuple[str, int], Weights] = {}
     rows: list[dict[str, Any]] = []
-    kept: dict[tuple[str, float | None], list[Tensor]] = {}
+    kept: dict[tuple[tuple[str, float | None], int], list[Tensor]] = {}
     with torch.inference_mode():
         heard = [task.audio if decibels is None else task.noisy(noise, decibels) for noise, decibels in conditions]
         turns = itertools.cycle(heard)
@@ -170,9 +177,9 @@ def measured(
         for num_beams, condition in itertools.product(args.beams, conditions):
             noise, decibels = condition
             most = args.fewer if args.fewer and (num_beams > 1 or decibels is not None) else len(task.audio)
-            if condition not in kept:
-                kept[condition] = recogniser.encode(heard[conditions.index(condition)][args.tuning : most])
-            encoded = kept[condition][: -(-(most - args.tuning) // args.batch_size)]
+            if (condition, most) not in kept:
+                kept[condition, most] = recogniser.encode(heard[conditions.index(condition)][args.tuning : most])
+            encoded = kept[condition, most]
             for way in args.ways:
                 if args.weights:
                     parts = way.split(" + ")
@@ -182,7 +189,7 @@ def measured(
                     known = chosen.get((way.split(" + ")[0], num_beams), (None,))[0]
                     chosen[way, num_beams] = recogniser.choose(task, tuning, way, num_beams, known)
                 begin = time.process_time()
-                found = recogniser.transcripts(encoded, way, chosen[way, num_beams], num_beams)[: most - args.tuning]
+                found = recogniser.transcripts(encoded, way, chosen[way, num_beams], num_beams)
                 seconds = time.process_time() - begin
                 row = {"noise": noise, "decibels": decibels, "way": way, "num_beams": num_beams, "decoder_seconds": seconds}
                 row |= dict(zip(("lm_weight", "phrase_weight"), chosen[way, num_beams]))

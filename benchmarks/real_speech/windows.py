@@ -3,7 +3,8 @@
     python benchmarks/real_speech/windows.py speech-to-intent-benchmark --model openai/whisper-tiny.en
 
 Recordings of `orders.py` (which see), three joined; greedily, with the end of a transcript left to the model (the default for
-Whisper), and with the LM's own score of it (`score_eos=True`).
+Whisper), and with the LM's own score of it (`score_eos=True`). An order counts if each slot's value is found anywhere in its
+window's transcript.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ import json
 import os
 import re
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-ENDING = re.compile(r"(\]\([\w/-]+)\.ipynb\)")
+ENDING = re.compile(r"(\]\([\w./-]+)\.ipynb(#[\w-]+)?\)")
 
 
 def on_files(files: Any, config: Any, **_: Any) -> Any:
@@ -21,25 +21,25 @@ def on_files(files: Any, config: Any, **_: Any) -> Any:
     from mkdocs.structure.files import File
 
     for file in [file for file in files if file.src_uri.endswith(".ipynb")]:
-        name = file.src_uri.removesuffix(".ipynb")
-        page, pictures = as_page(json.loads(Path(file.abs_src_path).read_text(encoding="utf-8")), name.rpartition("/")[2])
-        links = f'<a href="../{name}.ipynb" download>Download this notebook</a>'
+        path = PurePosixPath(file.src_uri)
+        page, pictures = as_page(json.loads(Path(file.abs_src_path).read_text(encoding="utf-8")), path.stem)
+        links = f'<a href="../{path.name}" download>Download this notebook</a>'
         if config.repo_url:
             address = f"{config.repo_url.replace('https://github.com', 'https://colab.research.google.com/github')}/blob/main"
             links += f', or [open it in Colab]({address}/docs/{file.src_uri}){{target="_blank"}}'
-        files.append(File.generated(config, f"{name}.md", content=page.replace("\n\n", f"\n\n{links}\n\n", 1)))
-        for path, content in pictures.items():
-            files.append(File.generated(config, f"{file.src_uri.rpartition('/')[0]}{path}", content=content))
+        files.append(File.generated(config, str(path.with_suffix(".md")), content=page.replace("\n\n", f"\n\n{links}\n\n", 1)))
+        for name, content in pictures.items():
+            files.append(File.generated(config, str(path.with_name(name)), content=content))
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Let links to notebooks lead to their pages."""
-    return ENDING.sub(r"\1.md)", markdown)
+    return ENDING.sub(r"\1.md\2)", markdown)
 
 
 def as_page(notebook: dict[str, Any], name: str) -> tuple[str, dict[str, bytes]]:
-    """Return a notebook as Markdown, and the pictures that it shows, by path."""
+    """Return a notebook of this name as Markdown, and the pictures that it shows, by the names of their files beside it."""
     parts, pictures = [], {}
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
@@ -56,7 +56,7 @@ def as_page(notebook: dict[str, Any], name: str) -> tuple[str, dict[str, bytes]]
 
 
 def run(path: Path, folder: Path) -> dict[str, Any]:
-    """Run a notebook in a folder; returns it with its outputs, and without what differs between runs."""
+    """Run a notebook in a folder; return it with its outputs, without what differs between runs."""
     import nbclient
     import nbformat
 

@@ -25,8 +25,9 @@ from hf_ngpulm.audio.files import read_audio
 from hf_ngpulm.common.bundled import bundled
 
 BUNDLED = "examples/models/ctc", "examples/speech/harbour"
-MOST_SECONDS, MOST_TEXT, MOST_PHRASES = 60, 1_000_000, 500
-SHORTEST = 0.2  # seconds
+SHORTEST, MOST_SECONDS = 0.2, 30  # Whisper hears no more at once
+MOST_TEXT, MOST_PHRASES, LONGEST_PHRASE = 1_000_000, 500, 200  # characters, and phrases
+MOST_BYTES = "50mb"  # of a file; uploads and recordings are deleted an hour later
 Marked = list[tuple[str, str | None]]
 
 
@@ -65,7 +66,7 @@ class Recogniser:
             text: sentences, one a line, that a language model is made of in place of the one that is there.
 
         Raises:
-            ValueError: no audio, too much of something, or nothing to compare with.
+            ValueError: no audio, too much of something, or nothing to compare with; it says so to whoever looks at the page.
         """
         if audio is None:
             raise ValueError("Record something, or choose a file.")
@@ -73,13 +74,16 @@ class Recogniser:
         samples = read_audio(audio, rate)
         if not SHORTEST * rate <= len(samples) <= MOST_SECONDS * rate:
             raise ValueError(f"{len(samples) / rate:.1f} seconds of audio: {SHORTEST} to {MOST_SECONDS} are taken here.")
-        if len(text) > MOST_TEXT or phrases.count("\n") >= MOST_PHRASES:
-            raise ValueError(f"At most {MOST_TEXT:,} characters of text and {MOST_PHRASES} phrases are taken here.")
+        listed = [line.strip() for line in phrases.splitlines() if line.strip()]
+        if len(text) > MOST_TEXT or len(listed) > MOST_PHRASES or max(map(len, listed), default=0) > LONGEST_PHRASE:
+            raise ValueError(
+                f"Too much: {MOST_TEXT:,} characters of text, {MOST_PHRASES} phrases of {LONGEST_PHRASE} characters are taken."
+            )
         with_them: dict[str, Any] = {}
         lm = self.trained(text) if text.strip() else self.lm
         if lm is not None and lm_weight:
             with_them |= {"lm": lm, "lm_weight": lm_weight}
-        if (listed := [line.strip() for line in phrases.splitlines() if line.strip()]) and phrase_weight:
+        if listed and phrase_weight:
             with_them |= {"phrases": listed, "phrase_weight": phrase_weight}
         if not with_them:
             raise ValueError("There is nothing to compare with: type phrases or text, and give them a weight.")
@@ -113,7 +117,7 @@ def page(recogniser: Recogniser) -> gr.Blocks:
         except ValueError as error:
             raise gr.Error(str(error)) from error
 
-    with gr.Blocks(title="hf_ngpulm") as blocks:
+    with gr.Blocks(title="hf_ngpulm", delete_cache=(600, 3600)) as blocks:
         gr.Markdown(
             "# A language model, and phrases, in speech recognition\n"
             f"Recogniser: {recogniser.name}. Record something or choose a file; names and terms that shall be recognised go "
@@ -144,11 +148,11 @@ def page(recogniser: Recogniser) -> gr.Blocks:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=os.environ.get("MODEL"), help="folder or Hub id; the bundled one if left out")
-    parser.add_argument("--lm", default=os.environ.get("LM"), help="folder or Hub id of a language model for it")
+    parser.add_argument("--model", default=os.environ.get("MODEL") or None, help="folder or Hub id; by default the bundled one")
+    parser.add_argument("--lm", default=os.environ.get("LM") or None, help="folder or Hub id of a language model for it")
     parser.add_argument("--port", type=int)
     args = parser.parse_args()
-    page(Recogniser(args.model, args.lm)).launch(server_port=args.port)
+    page(Recogniser(args.model, args.lm)).launch(server_port=args.port, max_file_size=MOST_BYTES)
 
 
 if __name__ == "__main__":

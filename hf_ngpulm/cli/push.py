@@ -30,7 +30,7 @@ def push(
     language: list[str] | None = option("Code of its language, such as en, for the card; may be repeated."),
     license: str | None = option("Its licence, as the Hub names it, such as cc-by-4.0, for the card."),
     private: bool = option("Make the repo a private one, if it isn't there.", default=False),
-    branch: str | None = option("Branch to push to [default: main]."),
+    branch: str | None = option("Branch to push to [default: main]. It is made if it isn't there."),
     pull_request: bool = option("Open a pull request.", default=False),
     message: str | None = option("The commit's message.", "--message"),
 ) -> None:
@@ -39,8 +39,9 @@ def push(
     hf-ngpulm push my-lm org/my-lm --license cc-by-4.0 --language en --dataset org/dataset
     hf-ngpulm push lm.arpa.gz org/my-lm --tokenizer nvidia/parakeet-ctc-0.6b
 
-    It is loaded and checked before. A card that was changed by hand stays: that in the folder, or else the repo's. What isn't
-    given for the card stays as the repo's has it. Log in before, with hf auth login, or set HF_TOKEN.
+    It is loaded and checked before. A card that was changed by hand stays: that in the folder, or else the repo's. Datasets,
+    languages and the licence that aren't given stay as the repo's card has them. Log in before, with hf auth login, or set
+    HF_TOKEN.
     """
     model = load(lm, tokenizer, vocab_size, units)
     told = {"asr_model": asr_model, "datasets": dataset, "language": language, "license": license}
@@ -51,6 +52,8 @@ def push(
     api = HfApi()
     with tempfile.TemporaryDirectory() as folder, _hub_errors(repo):
         repo_id = api.create_repo(repo, private=private or None, exist_ok=True).repo_id
+        if branch is not None:
+            api.create_branch(repo_id, branch=branch, exist_ok=True)
         there = _card_of(api, repo_id, branch)
         files: dict[str, str | bytes] = {name: f"{folder}/{name}" for name in (CONFIG_FILE, WEIGHTS_FILE)}
         if by_hand:
@@ -87,8 +90,8 @@ def _card_of(api: HfApi, repo_id: str, branch: str | None) -> ModelCard | None:
     """Return the card that a repo has."""
     try:
         path = api.hf_hub_download(repo_id, CARD_FILE, revision=branch)
-    except LocalEntryNotFoundError as error:  # it may have one
-        raise ConnectionError(f"the Hub can't be reached: {error}") from error
+    except LocalEntryNotFoundError:  # it may have one, but can't be asked
+        raise
     except (EntryNotFoundError, RevisionNotFoundError):
         return None
     return ModelCard(Path(path).read_text(encoding="utf-8"), ignore_metadata_errors=True)
@@ -100,7 +103,7 @@ def _hub_errors(repo: str) -> Iterator[None]:
 
     Raises:
         PermissionError: nobody is logged in, or somebody who mustn't write there.
-        ConnectionError: there is no Hub.
+        ConnectionError: there is no Hub, or none that answers.
     """
     try:
         yield
@@ -108,7 +111,8 @@ def _hub_errors(repo: str) -> Iterator[None]:
         if getattr(error.response, "status_code", None) in (401, 403):
             raise PermissionError(f"{repo}: {error}. Log in with a token that may write there: hf auth login") from error
         raise
-    except Exception as error:  # of the HTTP library, which isn't the same for all versions of the client
-        if "Connect" in type(error).__name__:
+    except Exception as error:  # of the HTTP library (httpx, or requests before), which isn't the same for all of its versions
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        if kinds & {"TransportError", "ConnectionError", "Timeout", "LocalEntryNotFoundError"}:
             raise ConnectionError(f"the Hub can't be reached: {error}") from error
         raise

@@ -89,7 +89,9 @@ def tune(
             f"--save writes to the LM's folder, but {search.lm} isn't one; name a folder to save it to: --save-to FOLDER"
         )
     if keep.plot:
-        importlib.import_module("matplotlib")  # not after an hour
+        if not keep.plot.lower().endswith((".png", ".pdf", ".svg")):  # not after an hour
+            raise ValueError(f"--plot writes .png, .pdf or .svg, by the file's ending; got {keep.plot!r}")
+        importlib.import_module("matplotlib")
     recordings: Any = read_recordings(data, **vars(fields))
     settings = options.given(search, source_lm=source_lm)
     if search.lm is not None:

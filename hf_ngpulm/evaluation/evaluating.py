@@ -253,9 +253,17 @@ def device_and_dtype(device: str | None, dtype: Any) -> tuple[str, dict[str, Any
     Args:
         device: None is the GPU of this process if there is one.
         dtype: a torch dtype or its name; None is float32 on a CPU, else what the model was saved in.
+
+    Raises:
+        ValueError: there is no such device here, or no such dtype.
     """
     if device is None:
         device = f"cuda:{local_rank() % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # the latter of a build without CUDA
+        why = str(error).partition("\n")[0]
+        raise ValueError(f"the device {device!r} can't be used here ({why}); take cpu, or leave it out") from None
     if isinstance(dtype, str):
         named = getattr(torch, dtype, None)
         if not isinstance(named, torch.dtype) or not named.is_floating_point:

@@ -65,21 +65,24 @@ class InternalLM:
             places.setdefault(row, len(places))
         known, self._read, found = self._read, {}, {}
         for length, places in alike.items():
-            found[length] = self._step(places, [known.pop(length - 1, None), self._read.pop(length - 1, None)])
+            found[length] = self._step(places, known, self._read)
         return torch.stack([found[len(row)][alike[len(row)][row]] for row in rows]).to(input_ids.device)
 
     def _without_padding(self, row: list[int]) -> tuple[int, ...]:
         first = next((place for place, token in enumerate(row) if token not in self.fill), len(row) - 1)
         return tuple(row[first:])
 
-    def _step(self, places: dict[tuple[int, ...], int], read: list[Any]) -> Tensor:
-        """Return the logits after some rows of equal length, `[N, C]`; from the cache of what was read, if they go on there."""
+    def _step(self, places: dict[tuple[int, ...], int], *read: dict[int, Any]) -> Tensor:
+        """Return the logits after some rows of equal length, `[N, C]`; from a cache of what was read, if all go on there. It is
+        taken out then."""
         model, length = self.model, len(next(iter(places)))
         device, cache = model.device, EncoderDecoderCache(DynamicCache(), DynamicCache())
         new = list(places)
-        for before, of_these in filter(None, read):
+        for by_length in read:
+            before, of_these = by_length.get(length - 1, ({}, None))
             parents = [before.get(row[:-1], -1) for row in places]
             if min(parents) >= 0:
+                del by_length[length - 1]
                 cache, new = of_these, [row[-1:] for row in places]
                 cache.reorder_cache(torch.tensor(parents, device=device))
                 break

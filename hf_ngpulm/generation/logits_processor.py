@@ -135,11 +135,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         self.fusion = Fusion(lm, weight, phrases, phrase_weight, tokenizer, *sources)
         if self.fusion.num_lms > (1 if sources[0] is None else 2):
             raise ValueError("`generate` takes one language model for each recording, not several as LogLinear")
-        self._internal: InternalLM | None = None
-        if self.subtracts_internal:
-            if not self.fusion.models:
-                raise ValueError("ilm_weight is given without a language model to make up for it: pass lm= too")
-            self._internal = InternalLM(model)
+        self._internal = self._internal_of(model, None)
         self.in_place = in_place
         self.window: Window | None = None  # of a long recording, while Whisper decodes it
         self._model, self._tokenizer = model, tokenizer
@@ -268,8 +264,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         changed = copy.copy(self)
         changed.fusion = self.fusion.with_weights(weight, phrase_weight, more.get("source_weight"))
         changed.options = self.options.with_weights(more)
-        if changed.subtracts_internal and changed._internal is None:
-            changed._internal = InternalLM(self._model)
+        changed._internal = changed._internal_of(self._model, self._internal)
         changed.window = changed._parts = None
         return changed
 
@@ -376,6 +371,12 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
                 return parts
             self._parts = (key, parts)
         return self._parts[1]
+
+    def _internal_of(self, model: Any, known: InternalLM | None) -> InternalLM | None:
+        """Return a model's internal LM, if it is subtracted; the one that is known, if one is."""
+        if self.subtracts_internal and not self.fusion.models:
+            raise ValueError("ilm_weight is given without a language model to make up for it: pass lm= too")
+        return InternalLM(model) if known is None and self.subtracts_internal else known
 
     def _less(self, every: RowModels, recordings: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return the weights of the internal LM in rows of some recordings, and in which rows anything is subtracted."""

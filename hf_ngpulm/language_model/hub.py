@@ -86,12 +86,16 @@ def card_metadata(
         library_name="hf_ngpulm",
         pipeline_tag="automatic-speech-recognition",
         tags=list(TAGS),
-        language=list(language) or None,
+        language=_listed(language),
         license=license,
-        datasets=list(datasets) or None,
+        datasets=_listed(datasets),
         metrics=metrics or None,
-        widget=widget if {"en", "english"} & {name.lower() for name in language} else None,
+        widget=widget if {"en", "english"} & {name.lower() for name in _listed(language) or ()} else None,
     )
+
+
+def _listed(names: str | Sequence[str]) -> list[str] | None:
+    return ([names] if isinstance(names, str) else list(names)) or None
 
 
 def model_card(

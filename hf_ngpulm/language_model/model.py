@@ -260,8 +260,8 @@ class NGramLM(
         Raises:
             ValueError: another share, a model of words, or one that goes on already.
         """
-        if not 0.0 < share < 1.0:
-            raise ValueError(f"share should be between 0 and 1, got {share!r}")
+        if not 1e-6 <= share <= 1 - 1e-6:  # what a config may say, too
+            raise ValueError(f"share should be between 0 and 1, got {share!r}; 0.000001 to 0.999999 will do")
         if self.config.words is not None:
             raise ValueError(
                 "this model is one of words, whose sentences end within their spellings, not where another could begin; train "

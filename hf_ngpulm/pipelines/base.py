@@ -51,7 +51,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             tuned for the model and stands in the LM's config, with the rest of what was tuned; or what the LM came with; or
             else 0.5 (for encoder-decoders 0.2).
         source_lm: a language model, as for `lm`, of the text that the recogniser was trained on; it is subtracted.
-        source_weight: with what weight; half of `lm_weight` by default.
+        source_weight: with what weight, half of `lm_weight` by default; a list or a tensor has one for each recording.
         phrases: phrases that shall be recognised: a list of texts, or of pairs of a text and a weight, or a
             `hf_ngpulm.PhraseBooster`; or a list with one of these, or None, for each recording of the call.
         phrase_weight: what their bonuses are multiplied with (default 1); a list or a tensor has one for each recording.
@@ -173,6 +173,9 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             if given.get("phrase_weight") is not None:
                 raise ValueError("phrase_weight given without phrases=; pass the phrases too")
             settings, given = ({k: v for k, v in part.items() if k != "phrase_weight"} for part in (settings, given))
+        if settings.get("source_lm") is None:  # the pipeline's weight of it is idle then; one that this call gives is a mistake
+            left_out = {"source_lm"} | ({"source_weight"} - given.keys())
+            settings, given = ({k: v for k, v in part.items() if k not in left_out} for part in (settings, given))
         if settings.get("lm") is None and not (self._decodes_always and not given.keys() & self.of_an_lm):
             others = " or ".join(f"{name}=" for name in self.reasons if name != "confidence")
             for idle, missing in (

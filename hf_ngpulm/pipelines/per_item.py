@@ -106,5 +106,6 @@ def _numbers(name: str, value: Any) -> Tensor | None:
 
 # How to tell one value for all recordings (None is said of it) from a list of one for each.
 PER_ITEM: dict[str, Callable[[str, Any], Sequence[Any] | Tensor | None]] = {
-    "lm": _objects, "lm_weight": _numbers, "beta": _numbers, "phrases": _contexts, "phrase_weight": _numbers,
+    "lm": _objects, "lm_weight": _numbers, "source_weight": _numbers, "ilm_weight": _numbers, "beta": _numbers,
+    "phrases": _contexts, "phrase_weight": _numbers,
 }  # fmt: skip

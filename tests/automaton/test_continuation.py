@@ -89,7 +89,7 @@ def test_what_goes_on_already_is_refused_and_has_no_n_grams():
         changed.to_table()
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0, -1.0, math.nan])
+@pytest.mark.parametrize("share", [0.0, 1e-9, 1.0, -1.0, math.nan])
 def test_a_share_that_is_none_is_refused(share):
     with pytest.raises(ValueError, match=f"between 0 and 1, got {share}"):
         trained(3, 2).continued(share)

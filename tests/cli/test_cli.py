@@ -320,6 +320,9 @@ def test_the_commands_that_the_demo_names_can_be_given():
         (["transcribe", CLIPS[0], "-m", MODEL, "--n-best", "3"], "num_beams"),
         (["transcribe", CLIPS[0], "-m", MODEL, "--strategy", "alsd"], "strategy given without lm="),
         (["transcribe", CLIPS[0], "-m", MODEL, "--timestamps", "sentence"], "word or char"),
+        (["transcribe", CLIPS[0], "-m", MODEL, "--device", "gpu"], "the device 'gpu' can't be used here"),
+        (["transcribe", CLIPS[0], "-m", MODEL, "--device", "cuda:99"], "the device 'cuda:99' can't be used here"),
+        (["tune", MODEL, "clips.jsonl", "--lm", ARPA, "--plot", "wer.jpeg"], ".png, .pdf or .svg"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(arguments, expected, capsys, monkeypatch, tmp_path):

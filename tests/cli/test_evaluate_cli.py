@@ -42,6 +42,17 @@ def test_with_baseline_and_comparison(tmp_path, capsys):
     assert "lm_weight is 0.9 there and 0.8 here" in capsys.readouterr().err
 
 
+def test_the_baseline_subtracts_nothing(tmp_path, capsys):
+    few = [json.loads(line) for line in (DEMO / "clips.jsonl").read_text().splitlines()][:4]
+    rows = [{"audio": str(DEMO / clip["audio"]), "text": clip["text"]} for clip in few]
+    (tmp_path / "few.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    command = ["evaluate", MODEL, str(tmp_path / "few.jsonl"), "--device", "cpu", "--lm", ARPA, "--baseline", "--json"]
+    assert run([*command, "--source-lm", ARPA, "--source-weight", "0.1"]) == 0
+    with_lm, without, _ = lines(capsys)
+    assert run(command) == 0
+    assert lines(capsys)[1]["wer"] == without["wer"] > with_lm["wer"]
+
+
 def test_phrases_from_entities_and_a_file(tmp_path, capsys):
     clips = [json.loads(line) for line in (DEMO / "clips.jsonl").read_text().splitlines()][:6]
     rows = [{"audio": str(DEMO / c["audio"]), "text": c["text"], "names": [" ".join(c["text"].split()[-2:])]} for c in clips]

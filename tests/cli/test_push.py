@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from types import SimpleNamespace
 
+import httpx
 import pytest
 import torch
 from hub_server import OWNER_TOKEN, HubServer
-from huggingface_hub import ModelCard, constants
+from huggingface_hub import HfApi, ModelCard, constants
+from huggingface_hub.errors import LocalEntryNotFoundError
 from huggingface_hub.utils import _auth, _headers
 from safetensors.torch import load, load_file
 
@@ -109,6 +112,54 @@ def test_a_card_that_was_written_by_hand_stays(hub, push, small, tmp_path):
     assert ("models", "alice/by-hand") not in hub.repos
     assert push(tmp_path / "my-lm", "alice/by-hand")[0] == 0
     assert hub.read("alice/by-hand", "README.md") == card.read_bytes()
+
+
+def test_a_branch(hub, push, small, tmp_path):
+    """A branch is made of what is there, a card that was changed by hand with it, and nothing else is touched."""
+    assert push(tmp_path / "my-lm", "alice/branches")[0] == 0
+    edited = hub.read("alice/branches", "README.md") + b"\nEdited on the Hub.\n"
+    hub.commit("alice/branches", {"README.md": edited})
+    small.remember(TunedDecoding(ModelIdentity("org/asr", "parakeet_ctc", "0" * 64), {"lm_weight": 1.0}))
+    small.save_pretrained(tmp_path / "my-lm")
+    before = hub.read("alice/branches", "config.json")
+    for message in ("first", "second"):
+        status, _, err = push(tmp_path / "my-lm", "alice/branches", "--branch", "tuned", "--message", message)
+        assert status == 0, err
+    assert hub.read("alice/branches", "config.json") == before
+    pushed = hub.read("alice/branches", "config.json", revision="tuned")
+    assert pushed == (tmp_path / "my-lm" / "config.json").read_bytes() != before
+    assert hub.read("alice/branches", "README.md", revision="tuned") == edited
+
+
+def test_a_pull_request(push, small, tmp_path, monkeypatch):
+    asked = {}
+
+    def commit(self, repo_id, operations, **settings):
+        asked.update(settings, files=[operation.path_in_repo for operation in operations])
+        return SimpleNamespace(pr_url="https://hub/pull/1", commit_url="https://hub/commit/1")
+
+    monkeypatch.setattr(HfApi, "create_commit", commit)
+    status, out, _ = push(tmp_path / "my-lm", "alice/asked", "--pull-request")
+    assert (status, out) == (0, "https://hub/pull/1\n")
+    assert asked["create_pr"] and asked["revision"] is None and len(asked["files"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [
+        ("hf_hub_download", LocalEntryNotFoundError("no answer")),  # nobody knows whether there is a card
+        ("create_commit", httpx.ReadTimeout("no answer")),
+        ("create_commit", httpx.RemoteProtocolError("no answer")),
+    ],
+    ids=str,
+)
+def test_a_hub_that_answers_no_more(hub, push, small, tmp_path, monkeypatch, where, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(HfApi, where, fail)
+    status, out, err = push(tmp_path / "my-lm", "alice/silent")
+    assert (status, out, err) == (2, "", "hf-ngpulm: error: the Hub can't be reached: no answer\n")
 
 
 def test_what_cannot_be_pushed(hub, push, small, tmp_path):

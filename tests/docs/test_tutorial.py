@@ -68,7 +68,9 @@ def test_it_becomes_a_page(notebooks, committed):
     outputs = [output for cell in committed["cells"] for output in cell.get("outputs", ()) if "text" in output]
     assert outputs and all("".join(output["text"]).rstrip() in page for output in outputs)
     assert [f"]({path})" in page for path in pictures] == [True] and all(raw[1:4] == b"PNG" for raw in pictures.values())
-    assert notebooks.on_page_markdown("[here](tutorial.ipynb)") == "[here](tutorial.md)"
+    links = "[here](tutorial.ipynb), [a part](../docs/tutorial.ipynb#a-beam), [elsewhere](https://x.org/tutorial.ipynb)"
+    found = "[here](tutorial.md), [a part](../docs/tutorial.md#a-beam), [elsewhere](https://x.org/tutorial.ipynb)"
+    assert notebooks.on_page_markdown(links) == found
 
 
 @pytest.mark.parametrize(("repository", "links"), [("https://github.com/org/name", 1), (None, 0)])
@@ -84,6 +86,22 @@ def test_the_site_links_to_colab_where_it_knows_the_repository(notebooks, reposi
     page = dict(made)["tutorial.md"]
     address = "https://colab.research.google.com/github/org/name/blob/main/docs/tutorial.ipynb"
     assert page.count(address) == links and page.count("tutorial.ipynb") == 1 + links
+
+
+def test_a_notebook_in_a_folder(notebooks, committed, tmp_path, monkeypatch):
+    """Its page and its pictures lie beside it, and the page's links to both."""
+    pytest.importorskip("mkdocs")
+    from mkdocs.structure.files import File, Files
+
+    made = {}
+    monkeypatch.setattr(File, "generated", lambda config, path, content: made.update({path: content}) or path)
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "one.ipynb").write_text(json.dumps(committed))
+    files = Files([File("more/one.ipynb", str(tmp_path), "site", True)])
+    monkeypatch.setattr(files, "append", lambda file: None)
+    notebooks.on_files(files, SimpleNamespace(repo_url=None))
+    assert sorted(made) == ["more/one.md", "more/one_1.png"]
+    assert 'href="../one.ipynb"' in made["more/one.md"] and "](one_1.png)" in made["more/one.md"]
 
 
 def test_links_lead_somewhere(committed):

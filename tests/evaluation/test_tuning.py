@@ -197,6 +197,10 @@ def test_what_is_subtracted(asr, outputs, lm, whisper):
         assert found.options.source_weight == source_weight
         assert found.fusion.weight == (result.best.setting["lm_weight"] if given else 0.5)
 
+    # So does what was tuned with half of the LM's weight, which nobody had to say.
+    result = tune_weights(decoder, outputs, lm_weights=[0.3, 0.9], model=asr.model, **FEW)
+    assert result.tuned.settings["source_weight"] == 0.5 * result.best.setting["lm_weight"] and not result.tuned.suits({})
+
     generator = np.random.default_rng(0)
     lm, source = (NGramLM.train(words[part::2], tokenizer=whisper["tokenizer"], order=3) for part in (0, 1))
     clips = [{"audio": generator.standard_normal(9000).astype(np.float32) / 9, "text": text} for text in words[:3]]

@@ -158,6 +158,12 @@ def test_what_is_refused(model, tokenizer, lm):
     processor = NGramLogitsProcessor(model=model, phrases=CONTEXTS, tokenizer=tokenizer)
     with pytest.raises(ValueError, match="phrases lists 3 recordings"):
         model.generate(**inputs(2), logits_processor=[processor])
+    for refused in (
+        lambda: processor.with_weights(ilm_weight=0.3),
+        lambda: NGramLogitsProcessor(model=model, phrases=CONTEXTS, tokenizer=tokenizer, ilm_weight=0.3),
+    ):
+        with pytest.raises(ValueError, match="ilm_weight is given without a language model"):
+            refused()
     with pytest.raises(ValueError, match="phrase_weight without phrases"):
         model.generate(**inputs(2), custom_generate=seq2seq_generate, phrase_weight=1.0)
     with pytest.raises(ValueError, match="normalise_phrases=False is given without phrases"):

@@ -135,6 +135,7 @@ def test_what_was_read_is_read_once_wherever_rows_have_moved(name):
     calls = [
         [[31, 5], [31, 6], [31, 5]], [[31, 6, 7], [31, 5, 8], [31, 5, 9]], [[31, 5, 9, 4], [31, 5, 9, 5], [31, 6, 7, 4]],
         [[-1, 31, 5, 9, 4], [31, 5, 9, 4, 6], [-1, -1, 31, 8, 9]], [[31, 20]],
+        [[-1, 31, 5], [31, 6, 7]], [[-1, 31, 5, 8], [31, 6, 7, 9]],
     ]  # fmt: skip
     counts = []
     with torch.no_grad():
@@ -146,8 +147,9 @@ def test_what_was_read_is_read_once_wherever_rows_have_moved(name):
                 torch.testing.assert_close(
                     logits, plainly(family, [token for token in row if token >= 0], 1), rtol=1e-4, atol=1e-4
                 )
-    # Each call: two rows of two tokens; a token for each of three; the same; rows of three and four that are new, one token.
-    assert counts == [4, 3, 3, 3 + 4 + 1, 2]
+    # Each call: two rows of two tokens; a token for each of three; the same; rows of three and four that are new, one token;
+    # a new row; prompts of two and three, and a token for each.
+    assert counts == [4, 3, 3, 3 + 4 + 1, 2, 2 + 3, 2]
 
 
 def test_scores_as_they_were(lm, source):

@@ -90,6 +90,17 @@ def test_what_is_subtracted(settings, parts, lm, audios, tmp_path):
         own = {"lm": lm, "lm_weight": 0.9, "max_new_tokens": 9, **told, **settings}
         tokens = model.generate(**inputs, custom_generate=seq2seq_generate, **own)
         assert parts["tokenizer"].decode(tokens[0], skip_special_tokens=True) == found["text"]
+    # Each recording may have weights of its own; what isn't given, in so many words, is as if it had never been.
+    each = asr([audios[0].copy() for _ in range(2)], **{**told, "ilm_weight": [0.0, 0.6], "source_weight": [0.0, 0.4]})
+    assert each == [plain, found]
+    standing = pipeline(TASK, **parts, max_new_tokens=9, lm=lm, lm_weight=0.9, **settings, **told)
+    assert standing(audios[0].copy(), source_lm=None) == asr(audios[0].copy(), ilm_weight=0.6)
+    alone = pipeline(TASK, **parts, max_new_tokens=9, **settings)(audios[0].copy())
+    assert standing(audios[0].copy(), **dict.fromkeys(["lm", *told])) == standing(audios[0].copy(), lm=None) == alone
+    with pytest.raises(ValueError, match=r"source_weight=0\.2 is given without source_lm="):
+        standing(audios[0].copy(), source_lm=None, source_weight=0.2)
+    with pytest.raises(ValueError, match="ilm_weight lists 2 values"):
+        asr([audios[0].copy()], ilm_weight=[0.1, 0.2])
     with pytest.raises(ValueError, match="ilm_weight, source_lm given without lm="):
         asr(audios[0].copy(), lm=None, ilm_weight=0.6, source_lm=source)
 

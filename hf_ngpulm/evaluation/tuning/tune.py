@@ -18,6 +18,7 @@ from ...config.tuned import ModelIdentity
 from ...decoding.ctc import CTCDecoder
 from ...decoding.graph import GraphDecoder
 from ...decoding.transducer import TransducerDecoder
+from ...fusion.fusion import SOURCE_SHARE
 from ...phrases.contexts import is_per_row
 from ...pipelines import CTCNGramPipeline, NGramPipeline, Seq2SeqNGramPipeline
 from ..counts import Normalisation
@@ -156,6 +157,13 @@ def tune_weights(
             best, at_edge = search.run(errors)
         chosen = tried[best]
         outside = [_points(sweep, scorer, others, [setting])[0] for setting in (chosen.setting, without) if others]
+    fixed = {
+        name: float(value)
+        for name, value in standing.items()
+        if name in without and name not in grids and (value or name == "lm_weight")
+    }
+    if "source_weight" not in grids and sweep.standing.get("source_weight", 0.0) is None and "lm_weight" in chosen.setting:
+        fixed["source_weight"] = SOURCE_SHARE * chosen.setting["lm_weight"]  # else nothing tells of the source
     warnings += _doubts(chosen, by, least_words, at_edge, extend)
     for warning in warnings:
         logger.warning("%s", warning)
@@ -166,11 +174,7 @@ def tune_weights(
         points=tuple(tried[setting] for setting in sorted(tried)),
         baseline=baseline,
         search=sweep.search,
-        fixed={
-            name: float(value)
-            for name, value in standing.items()
-            if name in without and name not in grids and (value or name == "lm_weight")
-        },
+        fixed=fixed,
         model=identity,
         utterances=len(numbers),
         held_out=outside[0] if outside else None,
