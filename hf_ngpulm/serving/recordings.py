@@ -77,9 +77,11 @@ class Recordings:
         self._users[num_beams] = self._users.get(num_beams, 0) + 1
         try:
             engine = self._engines.pop(num_beams, None)
-            if engine is not None:
+            if engine is None:
+                engine = await asyncio.to_thread(self._engine, num_beams)
+            else:
                 self._engines[num_beams] = engine
-            yield engine or await asyncio.to_thread(self._engine, num_beams)
+            yield engine
         finally:
             self._users[num_beams] -= 1
             idle = [beams for beams in list(self._engines) if not self._users[beams]]
