@@ -19,6 +19,16 @@ from .automaton import BackoffAutomaton
 from .tensors import AutomatonTensors
 
 
+def check_share(share: float, name: str = "share") -> None:
+    """Refuse what is no share of the sentences that end.
+
+    Raises:
+        ValueError: it isn't between 0 and 1.
+    """
+    if not 0.0 < share < 1.0:
+        raise ValueError(f"{name} should be between 0 and 1, got {share!r}")
+
+
 def continued(automaton: BackoffAutomaton, share: float, context_length: int) -> BackoffAutomaton:
     """Return the automaton of a language model with sentences that follow one another.
 
