@@ -56,7 +56,7 @@ class Recogniser:
         frames = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         settings: dict[str, Any] = {} if lm is None else {"lm": lm, "lm_weight": lm_weight}
         if self.is_ctc:
-            settings |= {"beta": beta} if beta is not None and num_beams > 1 else {}
+            settings |= {"beta": beta} if lm is not None and beta is not None and num_beams > 1 else {}
             found = CTCDecoder(self.processor, num_beams=num_beams, **settings)(frames, lengths)
         else:
             strategy = {"strategy": "alsd", "num_beams": num_beams} if num_beams > 1 else {}
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--lm-weight", type=float, default=0.7)
-    parser.add_argument("--beta", type=float, help="bonus for each token in beam search of CTC models")
+    parser.add_argument("--beta", type=float, help="bonus for each token in beam search of CTC models with LMs")
     parser.add_argument("--share", type=float, default=0.5)
     parser.add_argument("--unit", choices=["token", "word"], default="token", help="what the LM is of")
     parser.add_argument("--name", default="joined_development_set")

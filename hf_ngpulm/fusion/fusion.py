@@ -78,7 +78,7 @@ class RowModels(NamedTuple):
 
     @property
     def composing(self) -> NgpulmComposing | None:
-        """What the core composes states by as a search comes to them, where it can; see `LazySearch.composing`."""
+        """Return what the core composes states by as a search comes to them, where it can; see `LazySearch.composing`."""
         return None if self.lazy is None else self.lazy.composing
 
     def composed(self) -> RowModels:

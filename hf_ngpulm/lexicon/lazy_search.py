@@ -82,7 +82,7 @@ class LazySearch:
 
     @property
     def composing(self) -> NgpulmComposing | None:
-        """What a search that holds the lock composes states by as it comes to them; None in a pool, which has copies."""
+        """Return what a search that holds the lock composes states by as it comes to them; None in a pool, which has copies."""
         return self._only.states.composing() if self.pool is None else None
 
     def search(self, search: Callable[[AutomatonTensors, np.ndarray], None], states: np.ndarray, counts: np.ndarray) -> None:
