@@ -102,7 +102,7 @@ class NgpulmLazyAutomaton(Struct):
 
 
 class NgpulmComposing(Struct):
-    """What a search needs that composes states as it comes to them, on several threads.
+    """Hold what a search needs that composes states as it comes to them, on several threads.
 
     Members:
         made, lm, words, trie: as for the functions that compose.
