@@ -1,10 +1,12 @@
 """Several sentences in a recording: error rates and deletions as more of them are joined, with LMs of single sentences.
 
     python benchmarks/joined.py --models CTC RNNT TDT --manifest dev.jsonl --text text.txt
+    python benchmarks/joined.py --models CTC --manifest dev.jsonl --text text.txt --unit word --beta 2 --name joined_words
 
 Of a manifest's recordings the second, fourth and so on are taken (weights are chosen on the others). Their frames are put one
 after the other (those of encoders, or of CTC models' outputs), so that nothing changes with their number but what an LM
-expects: one of single sentences the end, `NGramLM.continued` also another sentence.
+expects: one of single sentences the end, `NGramLM.continued` also another sentence. Models of words are 3-grams, those of
+tokens 6-grams.
 """
 
 from __future__ import annotations
@@ -46,13 +48,14 @@ class Recogniser:
             return torch.log_softmax(self.model(**inputs).logits[0], -1)
         return self.model.get_audio_features(**inputs).pooler_output[0]
 
-    def transcripts(self, size: int, lm: NGramLM | None, lm_weight: float, num_beams: int) -> list[str]:
+    def transcripts(self, size: int, lm: NGramLM | None, lm_weight: float, num_beams: int, beta: float | None) -> list[str]:
         """Return transcripts of so many recordings at a time, one after the other."""
         rows = [torch.cat(self.frames[first : first + size]) for first in range(0, len(self.frames) - size + 1, size)]
         lengths = torch.tensor([len(row) for row in rows])
         frames = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         settings: dict[str, Any] = {} if lm is None else {"lm": lm, "lm_weight": lm_weight}
         if self.is_ctc:
+            settings |= {"beta": beta} if lm is not None and beta is not None and num_beams > 1 else {}
             found = CTCDecoder(self.processor, num_beams=num_beams, **settings)(frames, lengths)
         else:
             strategy = {"strategy": "alsd", "num_beams": num_beams} if num_beams > 1 else {}
@@ -68,7 +71,9 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--lm-weight", type=float, default=0.7)
+    parser.add_argument("--beta", type=float, help="bonus for each token in beam search of CTC models with LMs")
     parser.add_argument("--share", type=float, default=0.5)
+    parser.add_argument("--unit", choices=["token", "word"], default="token", help="what the LM is of")
     parser.add_argument("--name", default="joined_development_set")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -79,8 +84,14 @@ def main() -> None:
     rows = []
     for folder in args.models:
         recogniser = Recogniser(folder, audio)
-        plain = NGramLM.train(args.text.read_text().splitlines(), recogniser.processor.tokenizer, order=6)
-        lms = {"none": None, "LM": plain, "LM, continued": plain.continued(args.share)}
+        text, tokenizer = args.text.read_text().splitlines(), recogniser.processor.tokenizer
+        if args.unit == "token":
+            plain = NGramLM.train(text, tokenizer, order=6)
+            lms = {"none": None, "LM": plain, "LM, continued": plain.continued(args.share)}
+        else:
+            each = {"LM": None, "LM, continued": args.share}
+            of_words = {name: NGramLM.train(text, tokenizer, unit="word", continued=share) for name, share in each.items()}
+            lms = {"none": None, **of_words}
         for size in args.sizes:
             texts = [
                 " ".join(clip["text"] for clip in clips[first : first + size])
@@ -88,14 +99,14 @@ def main() -> None:
             ]
             for num_beams in args.beams:
                 for name, lm in lms.items():
-                    found = jiwer.process_words(texts, recogniser.transcripts(size, lm, args.lm_weight, num_beams))
+                    found = jiwer.process_words(texts, recogniser.transcripts(size, lm, args.lm_weight, num_beams, args.beta))
                     said = found.hits + found.substitutions + found.deletions
                     rows.append({"model": folder.name, "sentences": size, "num_beams": num_beams, "lm": name, "wer": found.wer,
                                  "deletions": found.deletions / said})  # fmt: skip
                     print(json.dumps(rows[-1]), flush=True)
     header = ["model", "sentences", "num_beams", "lm", "wer", "deletions"]
     print(measure.table(header, [[row[name] for name in header] for row in rows]))
-    saved = {"lm_weight": args.lm_weight, "share": args.share, "rows": rows}
+    saved = {"unit": args.unit, "lm_weight": args.lm_weight, "beta": args.beta, "share": args.share, "rows": rows}
     print("results in", measure.save(args.name, saved, args.out))
 
 

@@ -191,6 +191,24 @@ def on_the_fly(beams: int, warm: bool) -> Call:
     return lambda: decoding()()
 
 
+def forgotten(model: str, size: int, **settings: Any) -> Call:
+    """With a model of words that is composed on the fly, and has forgotten what was composed before."""
+    from hf_ngpulm import CTCDecoder, NGramLM, TransducerDecoder
+
+    lm = NGramLM.from_arpa(words_file(), processor_of(model).tokenizer, units="word", composition="on_the_fly")
+    settings |= {"lm": lm, "lm_weight": WEIGHT}
+    if model == "ctc":
+        decode = all_clips(CTCDecoder(processor_of(model), **settings), model, size)
+    else:
+        decode = all_clips(TransducerDecoder(rows_of(model)[0], processor_of(model), **settings).decode, model, size)
+
+    def call() -> Any:
+        lm.forget()
+        return decode()
+
+    return call
+
+
 def names(count: int) -> list[str]:
     """Return pairs of words of the clips' text."""
     words = sorted({word for line in (CLIPS / "text.txt").read_text().splitlines() for word in line.split() if len(word) > 4})
@@ -301,6 +319,18 @@ cases(
     on_the_fly__greedy_cold=lambda: on_the_fly(1, False),
     on_the_fly__beam_16_cold=lambda: on_the_fly(16, False),
     on_the_fly__beam_16_warm=lambda: on_the_fly(16, True),
+    **{
+        f"on_the_fly__{model}_{name}_batch_{size}_forgotten": lambda model=model, size=size, settings=settings: forgotten(
+            model, size, **settings
+        )
+        for model, name, settings in (
+            ("ctc", "greedy", {}),
+            ("ctc", "beam_8", {"num_beams": 8}),
+            ("rnnt", "greedy", {}),
+            ("rnnt", "ALSD_6", ALSD),
+        )
+        for size in (1, 16)
+    },
     graph__tokens_batch_1=lambda: graph(1),
     graph__tokens_batch_16=lambda: graph(16),
     graph__words_batch_16=lambda: graph(16, words=True),

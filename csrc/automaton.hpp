@@ -1,7 +1,23 @@
 // The n-gram automaton in compressed sparse rows, and the queries that every search is made of.
 // hf_ngpulm/automaton/tensors.py says what the arrays mean; hf_ngpulm/automaton/reference.py is the definition.
 #pragma once
+#include <memory>
+
 #include "core.hpp"
+
+struct NgpulmAutomaton;
+struct NgpulmLazyAutomaton;
+struct NgpulmSpellingTrie;
+struct NgpulmWords;
+
+// What a lazy automaton is composed of, for searches that go on meanwhile. See hf_ngpulm/lexicon/lazy_states.py.
+struct NgpulmComposing {
+  const NgpulmLazyAutomaton* made;
+  const NgpulmAutomaton* lm;
+  const NgpulmWords* words;
+  const NgpulmSpellingTrie* trie;
+  int32_t* is_busy;
+};
 
 // See hf_ngpulm/automaton/cpu.py.
 struct NgpulmAutomaton {
@@ -11,6 +27,7 @@ struct NgpulmAutomaton {
   const int32_t *arc_targets, *backoff_states;
   const float* backoff_weights;
   int32_t num_states, vocab_size, token_bytes;
+  const NgpulmComposing* composing;
 };
 
 namespace ngpulm {
@@ -19,6 +36,15 @@ struct Step {
   float score;
   int32_t state;
 };
+
+// Composes the states of a lazy automaton as a search comes to them; each thread has its own.
+class Composer {
+ public:
+  virtual ~Composer() = default;
+  // Compose a state and all that its scores hang on, if they aren't yet; false if there is no room for them.
+  virtual bool finish(int32_t state) = 0;
+};
+std::unique_ptr<Composer> make_composer(const NgpulmComposing& composing);
 
 // A view; `Token` is the type of `arc_tokens`: int16_t or int32_t.
 template <class Token>
@@ -30,6 +56,7 @@ struct Automaton {
   const int32_t* backoff_states;  // [S]
   const float* backoff_weights;   // [S]
   int32_t num_states, vocab_size;
+  Composer* composer = nullptr;   // of a lazy one
 
   explicit Automaton(const NgpulmAutomaton& a)
       : arc_offsets(a.arc_offsets), arc_tokens(static_cast<const Token*>(a.arc_tokens)), arc_weights(a.arc_weights),
@@ -39,6 +66,10 @@ struct Automaton {
   bool has(int32_t state) const { return state >= 0 && state < num_states; }
   bool has_all(const int32_t* states, int64_t count) const {
     return std::all_of(states, states + count, [this](int32_t state) { return has(state); });
+  }
+  // Compose states that nothing has been asked of yet, where a search ends.
+  void finish(const int32_t* states, int64_t count) const {
+    for (int64_t i = 0; composer && i < count; ++i) composer->finish(states[i]);
   }
   bool is_root(int32_t state) const { return backoff_states[state] == state; }
 
@@ -77,8 +108,10 @@ struct Automaton {
   }
 
   // Scores of all tokens: the root's, then those of ever longer contexts over them; and where they lead, if `targets` is
-  // given. `chain` is room for a backoff chain.
+  // given. `chain` is room for a backoff chain. Of a state for which a lazy automaton has no room they aren't right: who searches
+  // finds it unfinished afterwards, and searches anew.
   void scores(int32_t state, std::vector<int32_t>& chain, float* out, int32_t* targets = nullptr) const {
+    if (composer) composer->finish(state);
     chain.clear();
     for (; !is_root(state); state = backoff_states[state]) chain.push_back(state);
     float score = 0.f;
@@ -116,7 +149,14 @@ struct Automaton {
 // Call `run` with the automaton as its type of tokens has it; `guarded`.
 template <class Run>
 int64_t with_automaton(const NgpulmAutomaton& automaton, Run&& run) noexcept {
-  return guarded([&] { return automaton.token_bytes == 2 ? run(Automaton<int16_t>(automaton)) : run(Automaton<int32_t>(automaton)); });
+  return guarded([&] {
+    const auto composer = automaton.composing ? make_composer(*automaton.composing) : nullptr;
+    const auto run_with = [&](auto view) {
+      view.composer = composer.get();
+      return run(view);
+    };
+    return automaton.token_bytes == 2 ? run_with(Automaton<int16_t>(automaton)) : run_with(Automaton<int32_t>(automaton));
+  });
 }
 
 }  // namespace ngpulm

@@ -35,8 +35,8 @@ class PrefixSearch {
     return are_states_sound(lm, prefixes, num_beams, num_automata);
   }
 
-  // Search a row to its end, or to the first frame at which a prefix is in a state that is unfinished, if `stops` tell of any; then
-  // it goes on from there when it is called again. `links` and `labels` [T, K] say that nothing has happened. Returns the first
+  // Search a row to its end, or to the first frame at which a prefix is in a state that is unfinished and can't be composed, if
+  // `stops` tell of any; then it goes on from there when it is called again. `links` and `labels` [T, K] say that nothing has happened. Returns the first
   // frame that is broken, or -1.
   int32_t run(int64_t row, const Prefixes& prefixes, int32_t* links, int32_t* labels, const NgpulmBeamStops* stops) {
     p = prefixes;
@@ -56,6 +56,8 @@ class PrefixSearch {
       renew(links + frame * num_beams, labels + frame * num_beams);
     }
     if (stops) stops->frames[row] = length;
+    for (int64_t k = 0; k < num_beams; ++k)
+      if (p.has(k)) lm.finish(p.lm_states + k * num_automata, num_automata);
     return frame < length ? int32_t(frame) : -1;
   }
 
@@ -170,13 +172,14 @@ class PrefixSearch {
     }
   }
 
-  // Whether a prefix is in a state that is unfinished; all of these states are listed.
+  // Whether a prefix is in a state that is unfinished, and stays so; all of these states are listed.
   bool has_stopped(int64_t row, int64_t frame, const NgpulmBeamStops& stops) {
     int32_t* states = stops.states + row * num_beams * num_automata;
     int64_t count = 0;
     for (const int32_t k : alive)
       for (int64_t m = 0; m < num_automata && !known[k]; ++m)
-        if (const int32_t state = p.lm_states[k * num_automata + m]; stops.unfinished[state]) states[count++] = state;
+        if (const int32_t state = p.lm_states[k * num_automata + m]; __atomic_load_n(stops.unfinished + state, __ATOMIC_ACQUIRE))
+          if (!lm.composer || !lm.composer->finish(state)) states[count++] = state;
     stops.counts[row] = count;
     if (count == 0) return false;
     stops.frames[row] = frame;

@@ -56,6 +56,7 @@ class GreedySearch {
       before = label;
       best_before = best;
     }
+    lm.finish(states, num_automata);
     return -1;
   }
 

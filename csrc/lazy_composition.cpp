@@ -2,9 +2,55 @@
 // called again when there is more, and goes on where it has stopped. BAD_STATE says that one doesn't exist, or comes from nowhere.
 #include "lazy_composition.hpp"
 
+#include <thread>
+
 using namespace ngpulm;
 
 constexpr int64_t BAD_STATE = 3;
+
+namespace ngpulm {
+namespace {
+
+// One thread at a time composes. Most states take microseconds.
+class Turn {
+ public:
+  explicit Turn(int32_t* is_busy) : is_busy(is_busy) {
+    while (__atomic_exchange_n(is_busy, 1, __ATOMIC_ACQUIRE)) std::this_thread::yield();
+  }
+  ~Turn() { __atomic_store_n(is_busy, 0, __ATOMIC_RELEASE); }
+  Turn(const Turn&) = delete;
+
+ private:
+  int32_t* const is_busy;
+};
+
+template <class WordToken, class Token>
+class ComposerOf : public Composer {
+ public:
+  explicit ComposerOf(const NgpulmComposing& c) : lazy(*c.made, Automaton<WordToken>(*c.lm), *c.words, *c.trie), is_busy(c.is_busy) {}
+
+  bool finish(int32_t state) override {
+    if (!lazy.is_unfinished(state)) return true;
+    const Turn turn(is_busy);
+    return lazy.enter(state, 0) == DONE;
+  }
+
+ private:
+  LazyAutomaton<WordToken, Token> lazy;
+  int32_t* const is_busy;
+};
+
+}  // namespace
+
+std::unique_ptr<Composer> make_composer(const NgpulmComposing& composing) {
+  const bool short_words = composing.lm->token_bytes == 2, short_tokens = composing.made->token_bytes == 2;
+  if (short_words && short_tokens) return std::make_unique<ComposerOf<int16_t, int16_t>>(composing);
+  if (short_words) return std::make_unique<ComposerOf<int16_t, int32_t>>(composing);
+  if (short_tokens) return std::make_unique<ComposerOf<int32_t, int16_t>>(composing);
+  return std::make_unique<ComposerOf<int32_t, int32_t>>(composing);
+}
+
+}  // namespace ngpulm
 
 // Compose some states; those below 0 are of other automata. `made` becomes 1 if there was anything to compose.
 NGPULM_EXPORT int64_t ngpulm_lazy_enter(const NgpulmLazyAutomaton* made, const NgpulmAutomaton* lm, const NgpulmWords* words,

@@ -42,12 +42,13 @@ class LazyAutomaton {
       : g(made), reader(lm, words), lm(reader.lm), trie(trie), tokens(static_cast<Token*>(made.arc_tokens)) {}
 
   bool has(int32_t number) const { return number >= 0 && number < 2 * g.counts[STATES] && number % 2 == 0; }
-  bool is_unfinished(int32_t number) const { return g.unfinished[number] != 0; }
+  // Who sees in another thread that a state is finished, sees all that its scores hang on.
+  bool is_unfinished(int32_t number) const { return __atomic_load_n(g.unfinished + number, __ATOMIC_ACQUIRE) != 0; }
 
   // What there is so far, as one that may be queried.
   Automaton<Token> automaton() const {
     return Automaton<Token>({g.arc_offsets, g.arc_tokens, g.arc_weights, g.arc_targets, g.backoff_states, g.backoff_weights,
-                             int32_t(2 * g.counts[STATES]), g.vocab_size, g.token_bytes});
+                             int32_t(2 * g.counts[STATES]), g.vocab_size, g.token_bytes, nullptr});
   }
 
   // Compose a state, by its number, and all that its scores hang on; and, as far `ahead`, the states that its arcs lead to within a
@@ -103,7 +104,7 @@ class LazyAutomaton {
         else compose_words(state);
         g.arc_offsets[2 * state + 1] = int32_t(g.counts[ARCS]);
       }
-      g.unfinished[2 * state] = 0;
+      __atomic_store_n(g.unfinished + 2 * state, uint8_t(0), __ATOMIC_RELEASE);
       g.composed[g.counts[COMPOSED]++] = state;
       waiting.pop_back();
     }

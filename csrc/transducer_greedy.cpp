@@ -113,6 +113,7 @@ class Greedy {
       states[m] = step.state;
       lm_scores[m] += step.score;
     }
+    lm_.finish(states, rows_.num_automata);
     rows_.acoustic_scores[row] += logits[said.token] + score;
     rows_.symbols[row] += 1;
     if (said.move == 0 && rows_.symbols[row] >= rules_.max_symbols) said.move = 1;

@@ -20,6 +20,8 @@ class KeptScores {
 
   // Have what the scores in some states are made of fetched from memory, those of all at once: each has to be waited for.
   void read_ahead(std::vector<int32_t>& states) const {
+    for (int32_t& state : states)  // what isn't composed another thread may be composing
+      if (lm_.composer && !lm_.composer->finish(state)) state = -1;
     for (bool any = true; any;) {
       any = false;
       for (int32_t& state : states) {

@@ -19,6 +19,16 @@ from .automaton import BackoffAutomaton
 from .tensors import AutomatonTensors
 
 
+def check_share(share: float, name: str = "share") -> None:
+    """Refuse what is no share of the sentences that end.
+
+    Raises:
+        ValueError: it isn't between 0 and 1, or so near them that a config may not say it.
+    """
+    if not 1e-6 <= share <= 1 - 1e-6:
+        raise ValueError(f"{name} should be between 0 and 1, got {share!r}; 0.000001 to 0.999999 will do")
+
+
 def continued(automaton: BackoffAutomaton, share: float, context_length: int) -> BackoffAutomaton:
     """Return the automaton of a language model with sentences that follow one another.
 

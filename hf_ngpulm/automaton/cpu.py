@@ -21,14 +21,21 @@ class Automaton(Struct):
     """An automaton as the core reads it."""
 
     @classmethod
-    def of(cls, tensors: AutomatonTensors, vocab_size: int) -> Automaton:
-        """Return view tensors; `vocab_size` is one more than the vocabulary's where `</s>` may be asked for."""
-        token_bytes = tensors.arc_tokens.element_size()
-        return cls(**tensors._asdict(), num_states=tensors.num_states, vocab_size=vocab_size, token_bytes=token_bytes)
+    def of(cls, tensors: AutomatonTensors, vocab_size: int, composing: Struct | None = None) -> Automaton:
+        """Return view tensors; `vocab_size` is one more than the vocabulary's where `</s>` may be asked for.
+
+        With `composing` (see `hf_ngpulm.lexicon.lazy_states.NgpulmComposing`) states are composed as a search comes to them.
+        """
+        return cls(
+            **tensors._asdict(), num_states=tensors.num_states, vocab_size=vocab_size,
+            token_bytes=tensors.arc_tokens.element_size(), composing=composing,
+        )  # fmt: skip
 
     @classmethod
-    def lent(cls, tensors: AutomatonTensors, vocab_size: int) -> Automaton:
+    def lent(cls, tensors: AutomatonTensors, vocab_size: int, composing: Struct | None = None) -> Automaton:
         """Return the same for a call that is made now, see `Struct.kept`."""
+        if composing is not None:
+            return cls.of(tensors, vocab_size, composing)
         key = (vocab_size, tensors.arc_offsets.shape[0], *[tensor.data_ptr() for tensor in tensors])
         return cls.kept(tensors.arc_weights, key, lambda: cls.of(tensors, vocab_size))
 

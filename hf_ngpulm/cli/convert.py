@@ -25,6 +25,7 @@ def convert(
     out_units: str | None = option("Units of a written ARPA file: piece, id or nemo."),
     max_ngrams: MaxNGramsOption = None,
     composition: str | None = option("For words: static, on_the_fly (for large models), or auto, by the number of n-grams."),
+    continued: float | None = option("For words, in sentences: share of their ends after which another begins, such as 0.5."),
 ) -> None:
     """Convert a language model: ARPA, NeMo, KenLM binary, or saved -> saved or ARPA.
 
@@ -40,7 +41,7 @@ def convert(
         raise ValueError(f"{target}: NeMo archives can be read, not written; write an ARPA file with --out-units nemo")
     if out_units is not None and kind != "arpa":
         raise ValueError(f"--out-units {out_units} is for ARPA files, but {target} will be a folder; add --to arpa")
-    options = given(words, composition=composition)
+    options = given(words, composition=composition, continued=continued)
     if is_word_binary(source, tokenizer, vocab_size, units):
         if options:
             raise ValueError(f"{', '.join(options)}: words are spelled in tokens with --tokenizer; add it")

@@ -177,7 +177,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
                 f"{frames.dtype} {tuple(frames.shape)}"
             )
         lengths = checked_lengths(lengths, frames.shape[0], frames.shape[1], frames.device)
-        models = self.fusion.rows(len(frames), frames.device, phrases)
+        models = self.fusion.shared_rows(len(frames), frames.device, phrases)
         return (self._greedy if self.options.strategy == "greedy" else self._beam)(frames, lengths, models)
 
     def _greedy(self, frames: Tensor, lengths: Tensor, models: RowModels) -> Paths:
@@ -187,6 +187,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             return greedy(
                 self.model, frames, lengths, models.tensors, models.states, models.weights, models.vocab_size,
                 settings.max_symbols, settings.ilm_weight, options.confidence, options.engine, kept=self._kept,
+                composing=models.composing,
             )  # fmt: skip
 
         def replay(lazy: LazySearch, found: GreedySteps) -> bool:
@@ -214,7 +215,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         def search(models: RowModels) -> BeamHypotheses:
             return beam_search(
                 self.model, frames, lengths, models.tensors, models.states, models.weights, models.vocab_size,
-                settings, options.engine, self._kept, options.confidence,
+                settings, options.engine, self._kept, options.confidence, models.composing,
             )  # fmt: skip
 
         def replay(lazy: LazySearch, found: BeamHypotheses) -> bool:

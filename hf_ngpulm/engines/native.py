@@ -60,6 +60,8 @@ def _address(value: Any, element: str | None, *names: str) -> int | None:
         # The first is the faster way by a microsecond, and there may be dozens of arrays in a call.
         is_plain = is_whole and value.flags.writeable and value.size > 0
         address = ctypes.addressof(ctypes.c_char.from_buffer(value)) if is_plain else value.ctypes.data  # type: ignore[arg-type]
+    elif isinstance(value, Struct):
+        dtype, is_whole, address = value.name, True, ctypes.addressof(value)
     else:  # a tensor; torch needn't be there for arrays
         dtype, is_whole, address = _names[value.dtype], value.is_contiguous() and value.is_cpu, value.data_ptr()
     if not is_whole or (element is not None and dtype != element and not (element == "uint8" and dtype == "bool")):
@@ -98,7 +100,7 @@ class _Kept(dict[Any, Any]):
 class Struct(ctypes.Structure):
     """A struct of the core, whose members are those that it has there. A subclass bears its name, with or without `Ngpulm`.
 
-    Made with keyword arguments, tensors and arrays for pointers; it keeps those alive.
+    Made with keyword arguments, tensors, arrays and other structs for pointers; it keeps those alive.
     """
 
     all: ClassVar[dict[str, type[Struct]]] = {}
@@ -115,7 +117,7 @@ class Struct(ctypes.Structure):
         with _declaring:
             if "_fields_" not in cls.__dict__:
                 members = _declared(cls.name)
-                cls._elements = {name: ELEMENTS[element] for element, star, name in members if star}
+                cls._elements = {name: ELEMENTS.get(element, element) for element, star, name in members if star}
                 cls._names = {name for *_, name in members}
                 cls._fields_ = [(name, ctypes.c_void_p if star else NUMBERS[element]) for element, star, name in members]
                 cls.__new__ = ctypes.Structure.__new__  # type: ignore[assignment]

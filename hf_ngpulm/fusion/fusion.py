@@ -17,6 +17,7 @@ from ..common.pickling import WithoutCaches
 from ..language_model.log_linear import LogLinear, parts_of
 from ..language_model.model import NGramLM
 from ..lexicon.lazy_search import LazySearch
+from ..lexicon.lazy_states import NgpulmComposing
 from ..phrases import Booster
 from ..phrases.contexts import Contexts, is_per_row
 
@@ -74,6 +75,11 @@ class RowModels(NamedTuple):
             scores = scores + (self.weights[:, None].to(device) * finals).sum(2)
             lm_scores[..., self.num_lms :] += finals[..., self.num_lms :]
         return scores, lm_scores[..., : self.num_lms].sum(2), lm_scores[..., self.num_lms :].sum(2)
+
+    @property
+    def composing(self) -> NgpulmComposing | None:
+        """Return what the core composes states by as a search comes to them, where it can; see `LazySearch.composing`."""
+        return None if self.lazy is None else self.lazy.composing
 
     def composed(self) -> RowModels:
         """Return the same with all that has been composed so far."""

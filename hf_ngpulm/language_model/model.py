@@ -15,7 +15,7 @@ from huggingface_hub import ModelHubMixin
 from torch import Tensor, nn
 
 from ..automaton import BackoffAutomaton, LMParts, table_from_automaton
-from ..automaton.continuation import continued
+from ..automaton.continuation import check_share, continued
 from ..automaton.tensors import AutomatonTensors
 from ..common.progress import Bars
 from ..config.tuned import TunedDecoding, remembered
@@ -141,8 +141,8 @@ class NGramLM(
                 them, "unk" gives the whole of it to each (as KenLM scores unknown words), a number is taken as it is.
             device: where the tensors go.
             engine: "auto" (by device), "reference", "cpu" or "gpu".
-            of_words: for whole words: `lexicon`, `case`, `cuttings`, `closed_vocabulary`, `unk_score_offset`, `unk_token_cost`
-                and `composition`, see `hf_ngpulm.lexicon.compose`.
+            of_words: for whole words: `lexicon`, `case`, `cuttings`, `closed_vocabulary`, `unk_score_offset`, `unk_token_cost`,
+                `composition` and `continued`, see `hf_ngpulm.lexicon.compose`.
 
         Raises:
             NGramFormatError: the file is damaged, or its units aren't this tokenizer's.
@@ -252,25 +252,31 @@ class NGramLM(
         """Return the same for speech of several sentences: recordings, windows and streams that go on after a sentence ends.
 
         Where a sentence may end, another may begin; see `hf_ngpulm.automaton.continuation`. For models of single sentences; one
-        that was trained on text as long as the recordings knows what comes next.
+        that was trained on text as long as the recordings knows what comes next. Models of words that have been composed as a
+        whole don't have these any more: pass `continued=` where they are composed.
 
         Args:
             share: of the sentences that end, those after which another begins, between 0 and 1.
 
         Raises:
-            ValueError: another share, a model of words, or one that goes on already.
+            ValueError: another share, a model of words that is composed, or one that goes on already.
         """
-        if not 1e-6 <= share <= 1 - 1e-6:  # what a config may say, too
-            raise ValueError(f"share should be between 0 and 1, got {share!r}; 0.000001 to 0.999999 will do")
-        if self.config.words is not None:
-            raise ValueError(
-                "this model is one of words, whose sentences end within their spellings, not where another could begin; train "
-                "it on text of several sentences, or one of tokens"
-            )
+        check_share(share)
         if self.config.continued is not None:
             raise ValueError(f"sentences follow one another in this model already, with the share {self.config.continued}")
         parts = self.parts.with_config(continued=float(share))
-        return type(self)(replace(parts, automaton=continued(self.automaton, share, parts.config.context_length)))
+        length = parts.config.context_length
+        automaton: BackoffAutomaton
+        if isinstance(self.automaton, LazyAutomaton):
+            automaton = self.automaton.continued(share, length)
+        elif self.config.words is None:
+            automaton = continued(self.automaton, share, length)
+        else:
+            raise ValueError(
+                "this model of words has been composed with their spellings, and another sentence can't be put between these "
+                f"any more: pass continued={share:g} where it is made (from_arpa, train), or compose it on the fly"
+            )
+        return type(self)(replace(parts, automaton=automaton))
 
     @classmethod
     def _with_table(cls, table: NGramTable, like: NGramLM, device: torch.device, engine: str) -> NGramLM:

@@ -40,6 +40,10 @@ on with begins an unknown word of its own if what stands before it is a word (th
 otherwise the whole is unknown. So is a text's first word where it is written without a mark, as tokenizers of byte-level
 vocabularies may do; speech recognisers put one there.
 
+**Sentences that follow one another** (`NGramLM.continued`). Nothing above asks what a state backs off to. So the LM over words
+is changed as one over tokens is (see `hf_ngpulm.automaton.continuation`), a context that often ends a sentence backing off to
+the start of the next one, and then composed: b(h) is p(</s> | h) * share there, and (h, x) backs off to (start, x).
+
 States: the LM's own, in their order, are (h, empty); then the unknown word; then the prefixes, by LM state and place in the
 trie.
 """
@@ -138,6 +142,10 @@ class SpelledLM(NamedTuple):
         form_of, offsets, tokens = sorted_spellings(lexicon.offsets, lexicon.tokens)
         lm = WordLM.of_table(table, lexicon.words, form_of, len(offsets) - 1)
         return cls.of(lm, build_trie(offsets, tokens), lexicon.boundaries, unk_score_offset, unk_token_cost)
+
+    def continued(self, share: float) -> SpelledLM:
+        """Return the same with sentences that follow one another: `</s>` and `<s>` are one step between two words."""
+        return self._replace(lm=self.lm.continued(share))
 
     @property
     def num_contexts(self) -> int:

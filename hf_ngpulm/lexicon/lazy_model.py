@@ -85,6 +85,13 @@ class LazyAutomaton(BackoffAutomaton):
         made.most_bytes = self.most_bytes
         return made.to(self.device)
 
+    def continued(self, share: float, context_length: int) -> LazyAutomaton:
+        """Return the same with sentences that follow one another, see `hf_ngpulm.automaton.continuation.continued`."""
+        spelled = self.spelled.continued(share)._replace(context_length=context_length)
+        made = LazyAutomaton(spelled, self.engine, self.bonuses)
+        made.most_bytes = self.most_bytes
+        return made.to(self.device)
+
     # -- what searches ask
 
     def join_pool(self, pool: AutomatonPool) -> None:

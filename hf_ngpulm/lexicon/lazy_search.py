@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..automaton.pool import AutomatonPool, Place
 from ..automaton.tensors import AutomatonTensors
-from .lazy_states import LOCK, LazyStates
+from .lazy_states import LOCK, LazyStates, NgpulmComposing
 
 LEAST_STATES, LEAST_ARCS = 1 << 12, 1 << 12  # of a part of a pool
 
@@ -80,11 +80,16 @@ class LazySearch:
                     is_new |= lazy.replay(own[rows], links[rows], labels[rows], not_tokens)
         return is_new
 
+    @property
+    def composing(self) -> NgpulmComposing | None:
+        """Return what a search that holds the lock composes states by as it comes to them; None in a pool, which has copies."""
+        return self._only.states.composing() if self.pool is None else None
+
     def search(self, search: Callable[[AutomatonTensors, np.ndarray], None], states: np.ndarray, counts: np.ndarray) -> None:
         """Go on with a search that stops where a row comes to states that are unfinished, until none does.
 
         Args:
-            search: with the automata, and which of their states are unfinished.
+            search: with the automata, and which of their states are unfinished. It may compose some by `composing`.
             states, counts: `[B, N]` and `[B]`, where it writes which ones each row has stopped at, and how many they are.
         """
         with LOCK:

@@ -6,9 +6,11 @@ number, its mass, and what it backs off to; and *composed*, its arcs written, wh
 word costs reading the words that the LM has after h, once, and a later one those of these words that begin with x.
 
 A state's scores are right once it and all that it backs off to are composed; until then it is *unfinished*. What a search reads
-in such a state isn't right: as if the LM had no n-grams of its own there. So searches stop where they enter one, or say
-afterwards which states they have entered (`replay`); these are composed, and the search goes on, or is done again. No state
-that anyone knows changes its number or what it means. A search that has entered no unfinished state has scored as the whole
+in such a state isn't right: as if the LM had no n-grams of its own there. So the core composes a state where a search enters
+it, as long as there is spare room, if the search reads these arrays themselves (`composing`). Elsewhere, and without room,
+searches stop where they enter one, or say afterwards which states they have entered (`replay`); these are composed, and the
+search goes on, or is done again. No state that anyone knows changes its number or what it means. (Which number it gets may hang
+on which thread was the first; nothing else does.) A search that has entered no unfinished state has scored as the whole
 composed automaton does, to the bit.
 """
 
@@ -97,6 +99,15 @@ class NgpulmLazyAutomaton(Struct):
         double delimiter_bonus;
     """
     )
+
+
+class NgpulmComposing(Struct):
+    """Hold what a search needs that composes states as it comes to them, on several threads.
+
+    Members:
+        made, lm, words, trie: as for the functions that compose.
+        is_busy: `[1]`, whether a thread composes.
+    """
 
 
 _enter = Function("ngpulm_lazy_enter")
@@ -212,6 +223,11 @@ class LazyStates:
     def enter(self, states: np.ndarray) -> bool:
         """Compose what the scores in some states int32 `[N]` (below 0 for none) hang on; whether there was anything."""
         return self._compose(_enter, states, len(states))
+
+    def composing(self) -> NgpulmComposing:
+        """Return what a search that holds `LOCK` composes states by while it goes on, as long as there is room for them."""
+        made, (lm, words, trie) = self._native, self._parts
+        return NgpulmComposing(made=made, lm=lm, words=words, trie=trie, is_busy=np.zeros(1, dtype=np.int32))
 
     def _compose(self, compose: Function, *arguments: Any) -> bool:
         """Have something composed, making room until there is enough; whether there was anything."""

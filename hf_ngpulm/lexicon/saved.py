@@ -110,7 +110,8 @@ def saved_parts(
     inside = len(in_no_word) == 0 or (in_no_word[0] >= 0 and in_no_word[-1] < config.vocab_size)
     require(bool(inside) and bool((np.diff(in_no_word) > 0).all()), "unk_tokens don't ascend within the vocabulary")
 
-    automaton = BackoffAutomaton(of_words, num_words + 1, config.order - 1, torch.zeros(1, dtype=torch.int32), starts)
+    longest = config.order - 1 if config.continued is None else max(config.order - 1, 2)
+    automaton = BackoffAutomaton(of_words, num_words + 1, longest, torch.zeros(1, dtype=torch.int32), starts)
     automaton.validate()
     root = of_words.arc_tokens[: num_words + 2]
     complete = int(of_words.arc_offsets[1]) == num_words + 2 and int(root[-1]) == num_words + 1
@@ -121,7 +122,7 @@ def saved_parts(
     boundaries = Boundaries(begins, delimiter)
     offset = None if words.closed_vocabulary else words.unk_score_offset
     spelled = SpelledLM.of(lm, build_trie(offsets, tokens), boundaries, offset, words.unk_token_cost)
-    required = spelled.context_length, words.context_length, MAX_CONTEXT_LENGTH
+    required = spelled.context_length, config.context_length, MAX_CONTEXT_LENGTH
     require(sorted(required) == list(required), f"words.context_length should be from {required[0]} to {required[2]}")
     require(len(arrays["bonuses"]) == 3, "bonuses should be three numbers")
     word, spaces, begins_at_start = arrays["bonuses"].tolist()
@@ -133,5 +134,5 @@ def saved_parts(
         require(bool(good) and words.unk_token_cost == 0, "the grades of unknown words don't fit")
         grades = Grades(tuple(piece_lengths.tolist()), scored, tuple(charged), whole)
     bonuses = Bonuses(word, spaces, bool(begins_at_start), grades)
-    lazy = LazyAutomaton(spelled._replace(context_length=words.context_length), engine, bonuses)
+    lazy = LazyAutomaton(spelled._replace(context_length=config.context_length), engine, bonuses)
     return LMParts(config, lazy, tensors["unk_tokens"], pieces)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..automaton import BackoffAutomaton
+from ..automaton.continuation import continued
 from ..automaton.convert import MISSING_LOG_PROB, automaton_from_table
 from ..automaton.cpu import Automaton
 from ..config.word_summary import LARGEST_SCORE
@@ -93,6 +94,11 @@ class WordLM:
         has_unknown = table.row_of_unigram(table.unk) is not None  # the last id has no unigram and so is <unk>
         automaton, _ = automaton_from_table(table, "unk" if has_unknown else MISSING_LOG_PROB)
         return cls(automaton, new_ids[word_of], form_of, num_forms)
+
+    def continued(self, share: float) -> WordLM:
+        """Return the same with sentences that follow one another, see `hf_ngpulm.automaton.continuation`."""
+        longest = max(self.automaton.context_length, 2)  # a word, the start of its sentence, the root
+        return WordLM(continued(self.automaton, share, longest), self.word_of, self.form_of, self.num_forms)
 
     @property
     def start(self) -> int:

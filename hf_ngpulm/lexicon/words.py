@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from ..automaton import BackoffAutomaton, LMParts
+from ..automaton.continuation import check_share
 from ..common.arguments import check_number, one_of, whole
 from ..config.config import NGramLMConfig
 from ..config.word_summary import LARGEST_SCORE, WordSummary
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 MOST_CUTTINGS = 64
 OPTIONS = (
     "lexicon", "case", "cuttings", "closed_vocabulary", "unk_score_offset", "unk_token_cost", "word_bonus", "composition",
+    "continued",
 )  # fmt: skip
 # With more n-grams a model is composed on the fly if nothing else is asked for: as a whole it would take more than 0.7 GB, and
 # half a minute to make.
@@ -50,6 +52,7 @@ def compose(
     cuttings: int = 1,
     composition: str = "auto",
     may_be_empty: bool = False,
+    continued: float | None = None,
 ) -> LMParts:
     """Make a language model over tokens of one over words, see `hf_ngpulm.lexicon.composition`.
 
@@ -72,10 +75,13 @@ def compose(
             for up to 5 million n-grams.
         may_be_empty: whether a lexicon none of whose words the tokenizer can write will do, with a warning: all words are
             unknown then.
+        continued: for models of single sentences: share of the sentences' ends after which another begins, see
+            `NGramLM.continued`.
 
     Raises:
         NGramFormatError: no word can be spelled, or only in another case; a bad lexicon; more states than can be addressed.
-        ValueError: the offset, the cost or the bonus isn't a finite number; cuttings out of range, or not of pieces.
+        ValueError: the offset, the cost or the bonus isn't a finite number; cuttings or `continued` out of range, or cuttings
+            not of pieces.
     """
     if len(words) != table.vocab_size:
         raise ValueError(f"words should name the {table.vocab_size} ids of the table, got {len(words)}")
@@ -91,6 +97,8 @@ def compose(
     if not 0 <= cost <= LARGEST_SCORE:
         raise ValueError(f"unk_token_cost should be a finite number of at least 0, got {unk_token_cost}")
     check_number(word_bonus, "word_bonus")
+    if continued is not None:
+        check_share(continued, "continued")
     one_of("composition", composition, ("auto", "static", "on_the_fly"))
     if composition == "auto":
         composition = "static" if sum(table.num_ngrams) <= MOST_STATIC_NGRAMS else "on_the_fly"
@@ -105,6 +113,8 @@ def compose(
     found = make_lexicon(words, tokenizer, lexicon, vocab_size, case, cuttings, may_be_empty)
     _tell(found, len(words), given=lexicon is not None)
     spelled = SpelledLM.of_table(table, found, None if closed_vocabulary else unk_score_offset, cost)
+    if continued is not None:
+        spelled = spelled.continued(continued)
     summary = WordSummary(
         num_words=len(words),
         num_spelled=found.num_words,
@@ -119,14 +129,6 @@ def compose(
         delimiter=found.boundaries.delimiter,
         composition=composition,
     )
-    automaton: BackoffAutomaton
-    if composition == "on_the_fly":
-        automaton = LazyAutomaton(spelled, engine, Bonuses(word=float(word_bonus)))
-    else:
-        automaton = compose_automaton(spelled)
-        automaton.engine = check_engine(engine)
-        if word_bonus:
-            automaton = automaton.with_tensors(reweighed(automaton.tensors, summary, vocabulary.size, word=word_bonus))
     special = {token: table.row_of_unigram(token) for token in (table.unk, table.bos)}
     log_probs = {token: None if row is None else float(table.orders[0].log_probs[row]) for token, row in special.items()}
     config = NGramLMConfig(
@@ -139,7 +141,17 @@ def compose(
         tokenizer_id=vocabulary.tokenizer_id,
         tokenizer_fingerprint=vocabulary.fingerprint,
         words=summary,
+        continued=continued,
     )
+    spelled = spelled._replace(context_length=config.context_length)
+    automaton: BackoffAutomaton
+    if composition == "on_the_fly":
+        automaton = LazyAutomaton(spelled, engine, Bonuses(word=float(word_bonus)))
+    else:
+        automaton = compose_automaton(spelled)
+        automaton.engine = check_engine(engine)
+        if word_bonus:
+            automaton = automaton.with_tensors(reweighed(automaton.tensors, summary, vocabulary.size, word=word_bonus))
     unused = np.ones(vocabulary.size, dtype=bool)
     unused[found.tokens] = False
     in_no_word = torch.from_numpy(np.flatnonzero(unused).astype(np.int32))

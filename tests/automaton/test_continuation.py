@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 import random
-from pathlib import Path
 
 import pytest
 import torch
 from automata import as_dictionaries
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.automaton.continuation import continued
@@ -93,14 +91,6 @@ def test_what_goes_on_already_is_refused_and_has_no_n_grams():
 def test_a_share_that_is_none_is_refused(share):
     with pytest.raises(ValueError, match=f"between 0 and 1, got {share}"):
         trained(3, 2).continued(share)
-
-
-@pytest.mark.parametrize("composition", ["static", "on_the_fly"])
-def test_models_of_words_are_refused(composition):
-    tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parents[2] / "examples" / "models" / "ctc")
-    lm = NGramLM.train(["a day", "a night"], tokenizer, unit="word", order=2, composition=composition)
-    with pytest.raises(ValueError, match="train it on text of several sentences"):
-        lm.continued()
 
 
 def test_a_model_without_a_start_goes_on_from_its_root():

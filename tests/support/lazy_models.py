@@ -15,9 +15,10 @@ from hf_ngpulm.lexicon.composition import SpelledLM, compose_automaton
 from hf_ngpulm.lexicon.lazy_model import LazyAutomaton
 
 
-def both_ways(table, spelled: Spelled, words, offset=-10.0, cost=1.0):
+def both_ways(table, spelled: Spelled, words, offset=-10.0, cost=1.0, continued=None):
     """The same model of words, composed as a whole and on the fly."""
     parts = SpelledLM.of_table(table, spelled.lexicon(words), offset, cost)
+    parts = parts if continued is None else parts.continued(continued)
     automaton = compose_automaton(parts)
     summary = WordSummary(
         num_words=len(words), num_spelled=len(words), num_spellings=parts.trie.num_forms, case="keep",

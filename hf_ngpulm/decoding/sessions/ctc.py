@@ -21,6 +21,7 @@ from ...search.confidence import frame_confidence
 from ...search.ctc_beam import cpu as native_beam
 from ...search.ctc_beam.ranking import prefix_scores, rank, with_joined_texts
 from ...search.ctc_graph import GraphState
+from ...search.ctc_greedy import cpu as native_greedy
 from ..hypotheses import Hypothesis
 from .session import Found, Slots, Switch, given_back
 
@@ -269,10 +270,13 @@ def label_frames(
     if states.shape[1]:
 
         def search(models: RowModels) -> greedy.GreedyLabels:
-            return greedy.ctc_greedy(
-                list(models.tensors), logits, lengths, states, models.weights, STAY_COST * models.lm_weights, before,
-                decoder.blank_id, models.vocab_size, decoder.options.repeats, decoder.options.engine,
+            arguments = (
+                logits, lengths, states, models.weights, STAY_COST * models.lm_weights, before, decoder.blank_id,
+                models.vocab_size, decoder.options.repeats,
             )  # fmt: skip
+            if models.composing is None or engine_name(decoder.options.engine, logits.device) != "cpu":
+                return greedy.ctc_greedy(list(models.tensors), *arguments, decoder.options.engine)
+            return native_greedy.ctc_greedy(models.tensors, *arguments, models.composing)
 
         def replay(lazy: LazySearch, found: greedy.GreedyLabels) -> bool:
             goes_on = found.labels == torch.cat([before[:, :1], found.labels[:, :-1]], 1)

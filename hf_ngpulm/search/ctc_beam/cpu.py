@@ -127,18 +127,21 @@ def ctc_beam(
         Beams(**state._asdict()), *happened, frames,
     )  # fmt: skip
 
-    def search(automaton: AutomatonTensors, stops: _BeamStops | None) -> None:
-        given = (Automaton.lent(automaton, vocab_size), *arguments, stops)
-        on_rows(_search, given, batch_size, _elements_per_row(frames, classes, num_beams), REFUSAL)
+    def search(automaton: Automaton, stops: _BeamStops | None) -> None:
+        on_rows(
+            _search, (automaton, *arguments, stops), batch_size, _elements_per_row(frames, classes, num_beams), REFUSAL
+        )  # fmt: skip
 
     if lazy is None:
-        search(automaton, None)
+        search(Automaton.lent(automaton, vocab_size), None)
     else:
-        stops = Stops.of(batch_size, num_beams, num_automata)
-        lazy.search(
-            lambda composed, unfinished: search(composed, _BeamStops(unfinished=unfinished, **stops._asdict())), stops.states,
-            stops.counts,
-        )  # fmt: skip
+        stops, composed = Stops.of(batch_size, num_beams, num_automata), lazy  # `lazy` may be None for type checkers
+
+        def go_on(tensors: AutomatonTensors, unfinished: np.ndarray) -> None:
+            native_stops = _BeamStops(unfinished=unfinished, **stops._asdict())
+            search(Automaton.of(tensors, vocab_size, composed.composing), native_stops)
+
+        lazy.search(go_on, stops.states, stops.counts)
         is_there = torch.maximum(state.blank_scores, state.token_scores) > -torch.inf
         lazy.enter(state.lm_states[is_there].flatten().numpy())
     return state, happened

@@ -31,7 +31,9 @@ def ctc_greedy(
     blank: int,
     vocab_size: int,
     rule: str,
+    composing: Struct | None = None,
 ) -> GreedyLabels:
+    """See `hf_ngpulm.search.ctc_greedy.ctc_greedy`, and `Automaton.of` for what composes states meanwhile."""
     batch_size, frames, classes = logits.shape
     found = GreedyLabels(
         labels=torch.full((batch_size, frames), blank, dtype=torch.int32),
@@ -43,7 +45,7 @@ def ctc_greedy(
     )
     if frames and classes:
         arguments = (
-            Automaton.lent(automaton, vocab_size), Frames.of(logits, lengths, blank), weights.contiguous(),
+            Automaton.lent(automaton, vocab_size, composing), Frames.of(logits, lengths, blank), weights.contiguous(),
             stay_costs.contiguous(), states.shape[1], RULES.index(rule), frames, _GreedyLabels(**found._asdict()),
         )  # fmt: skip
         on_rows(

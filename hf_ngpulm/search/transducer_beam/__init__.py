@@ -25,6 +25,7 @@ from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
 from ...engines.choice import engine_name
+from ...engines.native import Struct
 from ..networks.graphs import Kept
 from ..networks.model import TransducerModel
 
@@ -107,6 +108,7 @@ def beam_search(
     engine: str = "auto",
     kept: Kept | None = None,
     confidence: str | None = None,
+    composing: Struct | None = None,
 ) -> BeamHypotheses:
     """Decode a batch.
 
@@ -120,11 +122,12 @@ def beam_search(
         engine: "auto" (by device), "reference", "cpu" or "gpu".
         kept: where buffers and CUDA graphs are kept for the next batch: pass the same dictionary again.
         confidence: measure, see `hf_ngpulm.search.confidence`.
+        composing: for the native core, see `hf_ngpulm.automaton.cpu.Automaton.of`.
 
     Returns:
         The hypotheses, on the CPU.
     """
     arguments = (model, frames, lengths, automaton, states, weights, vocab_size, settings, confidence)
     if engine_name(engine, frames.device) == "cpu":
-        return importlib.import_module(f"{__package__}.cpu").beam_search(*arguments)
+        return importlib.import_module(f"{__package__}.cpu").beam_search(*arguments, composing)
     return importlib.import_module(f"{__package__}.tensors").beam_search(*arguments, engine, kept)

@@ -135,8 +135,11 @@ class Search:
         settings: BeamSettings,
         confidence: str | None,
         has_lines: bool,
+        composing: Struct | None = None,
     ) -> None:
-        """Args: like: frames `[..., D]`; has_lines: whether any weight, the internal LM's too, is or will be other than 0."""
+        """Args: like: frames `[..., D]`; has_lines: whether any weight, the internal LM's too, is or will be other than 0;
+        composing: see `Automaton.of`.
+        """
         num_beams, classes = settings.num_beams, model.vocab_size
         self.model, self.settings, self.like, self.confidence = model, settings, like, confidence
         self.batch_size, self.slots = batch_size, SLOTS * batch_size * num_beams
@@ -148,7 +151,7 @@ class Search:
         self.trace = Trace(batch_size, num_beams)
         durations = torch.tensor(model.durations or (), dtype=torch.int64, device=CPU)
         self.classes = Classes.of(classes, model.blank_id, durations, confidence)
-        self._take(automaton, vocab_size, settings.num_lms)
+        self._take(automaton, vocab_size, settings.num_lms, composing)
 
         networks = model.networks()
         serves = networks is not None and networks.serve(like, classes, len(durations))
@@ -170,7 +173,7 @@ class Search:
         # New tokens: the slot that they are read from, the token, the slot that its prediction goes to.
         self.new = [torch.empty(batch_size * num_beams, dtype=torch.int64, device=CPU) for _ in range(3)]
 
-    def _take(self, automaton: AutomatonTensors, vocab_size: int, num_lms: int | None) -> None:
+    def _take(self, automaton: AutomatonTensors, vocab_size: int, num_lms: int | None, composing: Struct | None = None) -> None:
         """Search with these automata, and tell the core of all arrays."""
         self.num_lms = self.weights[:, :num_lms].shape[1]
         self.vocab_size = vocab_size
@@ -180,11 +183,11 @@ class Search:
             totals=self.totals,
         )  # fmt: skip
         self.native_beam = self.beam.native()
-        self.use(automaton)
+        self.use(automaton, composing)
 
-    def use(self, tensors: AutomatonTensors) -> None:
+    def use(self, tensors: AutomatonTensors, composing: Struct | None = None) -> None:
         """Go on with automata that lie in other tensors, at the same places."""
-        self.automaton = Automaton.of(tensors, self.vocab_size)
+        self.automaton = Automaton.of(tensors, self.vocab_size, composing)
 
     def begin(self, rows: Tensor, states: Tensor, weights: Tensor) -> None:
         """Begin anew in some rows, int64 `[N]`, with automata in states `[N, M]` and their weights `[N, M]`."""
@@ -352,9 +355,12 @@ def beam_search(
     vocab_size: int,
     settings: BeamSettings,
     confidence: str | None = None,
+    composing: Struct | None = None,
 ) -> BeamHypotheses:
     has_lines = bool((weights != 0).any()) or bool(settings.ilm_weight)
-    search = Search(model, frames, len(frames), automaton, states.shape[1], vocab_size, settings, confidence, has_lines)
+    search = Search(
+        model, frames, len(frames), automaton, states.shape[1], vocab_size, settings, confidence, has_lines, composing
+    )  # fmt: skip
     search.begin(torch.arange(len(frames), device=CPU), states, weights)
     search.run_on(frames, lengths, torch.zeros_like(lengths))
     return search.found()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
 from ...engines.choice import engine_name
+from ...engines.native import Struct
 from ..networks.graphs import Kept, grown, recall
 from ..networks.model import TransducerModel
 from .cpu import tables_by_turns, tables_of_steps
@@ -40,6 +41,7 @@ def greedy(
     engine: str = "auto",
     window: int | None = None,
     kept: Kept | None = None,
+    composing: Struct | None = None,
 ) -> GreedySteps:
     """Decode a batch.
 
@@ -55,6 +57,7 @@ def greedy(
         confidence: measure, see `hf_ngpulm.search.confidence`.
         window: frames that are looked at in one go, by default what suits the engine.
         kept: where buffers and CUDA graphs are kept for the next batch: pass the same dictionary again.
+        composing: for the native core, see `hf_ngpulm.automaton.cpu.Automaton.of`.
     """
     durations = torch.tensor(model.durations or (), dtype=torch.int64, device=frames.device)
     most_symbols = torch.iinfo(torch.int64).max if max_symbols is None else max_symbols
@@ -77,9 +80,9 @@ def greedy(
     rows = Rows.begin(lengths, states, weights)
     networks = model.networks()
     if networks is not None and networks.serve(frames, model.vocab_size, len(durations)):
-        tables = tables_of_steps(networks, frames, automaton, rules, rows, confidence, window)
+        tables = tables_of_steps(networks, frames, automaton, rules, rows, confidence, window, composing=composing)
     else:
-        tables = tables_by_turns(model, frames, automaton, rules, rows, confidence, window or WINDOW)
+        tables = tables_by_turns(model, frames, automaton, rules, rows, confidence, window or WINDOW, composing)
     counts, tokens, moves, confidences = tables
     return GreedySteps(
         counts, tokens, moves, None if confidence is None else confidences, rows.acoustic_scores, rows.lm_scores,

@@ -112,15 +112,19 @@ def tables_of_steps(
     confidence: str | None,
     window: int | None = None,
     carried: Carried | None = None,
+    composing: Struct | None = None,
 ) -> tuple[Tensor, ...]:
-    """Return the same, by row: the number of its steps, int64 `[R]`, and their classes, durations and confidences `[R, S]`."""
+    """Return the same, by row: the number of its steps, int64 `[R]`, and their classes, durations and confidences `[R, S]`.
+
+    See `Automaton.of` for what composes states meanwhile.
+    """
     count, longest = frames.shape[:2]
     carried = Carried.room(networks, count) if carried is None else carried
     if carried.laid_out is None or bool((~carried.begun & (rows.times < rows.ends)).any()):
         carried.laid_out = Networks.of(networks)
     window = window or max(WINDOW, LINES // max(count, 1))
     frames = frames.contiguous()
-    structs = (Automaton.lent(automaton, rules.vocab_size), *carried.structs_of(rules, rows, confidence))
+    structs = (Automaton.lent(automaton, rules.vocab_size, composing), *carried.structs_of(rules, rows, confidence))
     of_networks = (carried.laid_out, carried.slots, carried.begun, frames, longest, window)
     steps = _Steps(count, longest + longest // 2 + window)  # a token for every second frame is much
     while True:
@@ -139,9 +143,10 @@ def tables_by_turns(
     rows: Rows,
     confidence: str | None,
     window: int,
+    composing: Struct | None = None,
 ) -> tuple[Tensor, ...]:
     """Return the same, by networks of any kind: these run on the rows that go on, the core takes the steps between."""
-    structs = (Automaton.of(automaton, rules.vocab_size), *_structs(rules, rows, confidence))
+    structs = (Automaton.of(automaton, rules.vocab_size, composing), *_structs(rules, rows, confidence))
     steps = _Steps(len(frames), frames.shape[1] + window)
     places = torch.arange(window, device=CPU)
     prediction, state = model.start(len(frames), frames)

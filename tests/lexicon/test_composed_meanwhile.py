@@ -1,0 +1,102 @@
+"""The core composes states while searches go on: to the bit what is found in the whole, with any room and number of threads."""
+
+import pytest
+import torch
+from test_on_the_fly_searches import Both, facts, outputs
+from toys import Toy
+
+from hf_ngpulm import CTCDecoder, TransducerDecoder
+from hf_ngpulm.engines import threads
+from hf_ngpulm.lexicon import lazy_states
+from hf_ngpulm.lexicon.lazy_search import LazySearch
+
+SEARCHES = ["ctc greedy", "ctc beam", "greedy", "alsd", "aes"]
+ROWS, FRAMES = 6, 20
+
+
+@pytest.fixture(scope="module", params=["letters", "pieces"])
+def both(request):
+    return Both(request.getfixturevalue(request.param), 3)
+
+
+@pytest.fixture
+def threads_for_anything(monkeypatch):
+    """Whatever there is runs on several threads."""
+    monkeypatch.setattr(threads, "ELEMENTS_PER_THREAD", 1)
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def composed_by_python(monkeypatch):
+    """How often searches have stopped, or had to be done again, for something to be composed."""
+    found = []
+    for name in ("replay", "enter"):
+        whole = getattr(LazySearch, name)
+
+        def counted(self, *arguments, whole=whole):
+            is_new = whole(self, *arguments)
+            found.extend([True] * is_new)
+            return is_new
+
+        monkeypatch.setattr(LazySearch, name, counted)
+    return found
+
+
+def decoded(both, search, lm, seed=0):
+    """All that a search says of some rows of different lengths."""
+    lengths = torch.linspace(FRAMES, FRAMES // 3, ROWS).long()
+    if search.startswith("ctc"):
+        settings = {"num_beams": 6, "num_return_sequences": 6} if search == "ctc beam" else {}
+        return facts(CTCDecoder(both.tokenizer, lm, 0.6, **settings)(outputs(both.tokenizer, ROWS, FRAMES, seed), lengths))
+    model = Toy(len(both.tokenizer), 0, seed=3, blank_bias=2.0)
+    settings = {"strategy": search} | ({} if search == "greedy" else {"num_beams": 4})
+    frames = torch.randn(ROWS, FRAMES, 6, generator=torch.Generator().manual_seed(seed))
+    mask = (torch.arange(FRAMES) < lengths[:, None]).long()
+    return facts(TransducerDecoder(model, both.tokenizer, lm=lm, lm_weight=0.8, engine="cpu", **settings)(frames, mask))
+
+
+@pytest.mark.parametrize("room", [1, 1 << 14])
+@pytest.mark.parametrize("search", SEARCHES)
+def test_any_room_and_number_of_threads(both, search, room, monkeypatch, threads_for_anything):
+    monkeypatch.setattr(lazy_states, "SMALLEST", room)
+    expected = decoded(both, search, both.static)
+    for count in (1, 3):
+        threads_for_anything(count)
+        lm = both.made()
+        assert decoded(both, search, lm) == expected
+        assert len(lm.automaton.states.composed) > 1
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_with_room_nothing_stops(both, search, monkeypatch, composed_by_python):
+    monkeypatch.setattr(lazy_states, "SMALLEST", 1 << 14)
+    lm = both.made()
+    first = len(lm.automaton.states.composed)
+    decoded(both, search, lm)
+    assert len(lm.automaton.states.composed) > first + 20
+    assert not composed_by_python
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_without_room_searches_stop_or_are_done_again(both, search, monkeypatch, composed_by_python):
+    monkeypatch.setattr(lazy_states, "SMALLEST", 1)
+    decoded(both, search, both.made())
+    assert composed_by_python
+
+
+def test_the_same_states_are_composed_on_several_threads(both, threads_for_anything):
+    """In what order is another matter, and no score hangs on it."""
+    seen = []
+    for count in (1, 4):
+        threads_for_anything(count)
+        lm = both.made()
+        for seed in range(3):
+            decoded(both, "ctc beam", lm, seed)
+        states = lm.automaton.states
+        arrays = states.arrays
+        number = states.composed // 2
+        seen.append(sorted(zip(arrays["of_lm"][number].tolist(), arrays["nodes"][number].tolist(), arrays["mass"][number])))
+        assert sorted(set(number.tolist())) == sorted(number.tolist())
+    assert seen[0] == seen[1]
