@@ -11,7 +11,7 @@ in the transcript, the longest values first. Noise is added as in its `src/mix.p
 Weights are chosen once for each way, on the first recordings (`--tuning`), heard in quiet and in noise by turns, and that of
 phrases beside an LM with the LM's own; figures are those of the rest, with 95% bootstrap intervals over recordings. The encoder
 runs once for each condition, decoders start from what it gave. An LM's text can have another style: `--ways` also takes the
-names in `STYLES`, and these with ", adapted" (`style_of=` the model) and ", adapted to transcripts" (and `outputs=` those of the
+names in `STYLES`, and these with ", adapted" (`style_of=` the model) and ", adapted to transcripts" (`outputs=` those of the
 tuning recordings without an LM). Where the Hub can't be reached, whisper_folder.py makes a folder
 with the same weights.
 """

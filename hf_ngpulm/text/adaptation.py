@@ -16,11 +16,12 @@ from typing import Any
 from .normalisation import without_punctuation
 from .numbers import WORD, in_digits, spelled, to_digits, to_words
 from .sources import read_texts
-from .style import MANY, begins_capital, ends_marked, style_of, style_written_by
+from .style import begins_capital, ends_marked, style_of, style_written_by
 from .vocabulary import tokenizer_of
 from .words import UNSPACED, begins_with_blank
 
 USUAL = 0.5  # share of transcripts from which on a recogniser is taken to write so
+SHOUTED = 0.95  # share of words in capitals from which on texts are taken to have no case
 OFTEN = 2  # occurrences of a word from which on its case is believed
 WHISPER_DIGITS = 10  # least number that a Whisper writes in digits, where its transcripts don't tell
 _WHISPER_OF_ENGLISH = 50256  # <|endoftext|> there; other Whispers have it one later
@@ -35,7 +36,7 @@ _I = re.compile(r"(?<![\w'’-])i(?=$|[\s,.;:?!]|['’](?:d|m|ll|ve)\b)")
 
 @dataclass(frozen=True)
 class Habits:
-    """How a recogniser writes; None where it isn't known.
+    """Say how a recogniser writes; None where it isn't known.
 
     Args:
         case: "lower", "upper", or "sentence" for texts that begin with a capital.
@@ -145,12 +146,17 @@ class Adapter:
     def __init__(self, habits: Habits, sample: Iterable[str] = ()) -> None:
         self.habits, self.texts = habits, 0
         self.changes: dict[str, tuple[int, str, str]] = {}
-        style = style_of(sample)
-        upper, self.has_digits = style.upper, bool(style.digits)
+        words = [word for text in sample for word in WORD.findall(text)]
+        self.has_digits = any(map(str.isdecimal, "".join(words)))
+        # First letters and "I" aside, which are all that may change.
+        shouted = [word.isupper() for word in words if len(word) > 1 and word.upper() != word.lower()]
+        is_shouted = bool(shouted) and sum(shouted) / len(shouted) > SHOUTED
         steps: list[tuple[str, Callable[[str], str]]] = []
         least = habits.digits_from if habits.language == "en" else None
-        if habits.case in ("lower", "sentence") and (habits.case == "lower" or (upper is not None and upper > 1 - MANY / 2)):
+        if habits.case in ("lower", "sentence") and (habits.case == "lower" or is_shouted):
             steps.append(("small letters", str.lower))
+        if habits.hyphenless:
+            steps.append(("no hyphens", _without_hyphens))
         if least:
             bound = f"below {least:g} " if least < inf else ""
             steps.append((f"numbers {bound}in words", lambda text: to_words(text, least)))
@@ -160,7 +166,7 @@ class Adapter:
             plain = habits.end == ""
             steps.append((f"numbers from {least:g} on in digits", lambda text: to_digits(text, least, plain)))
         if habits.hyphenless:
-            steps.append(("no hyphens", lambda text: " ".join(_HYPHENS.sub(" ", text).split())))
+            steps.append(("no hyphens in numbers", _without_hyphens))
         elif habits.hyphens:
             steps.append(("hyphens", self._hyphens))
         if habits.case == "sentence":
@@ -215,7 +221,7 @@ class Adapter:
 
     def _end(self, text: str) -> str:
         bare = text.rstrip()
-        if not bare or unicodedata.category(bare[-1])[0] in "PSC" or (not self.habits.ends and _UNSPACED.match(bare[-1])):
+        if not bare or unicodedata.category(bare[-1])[0] in "PSC" or (self.habits.end == "." and _UNSPACED.match(bare[-1])):
             return text
         first = WORD.search(bare)
         mark = self.habits.ends.get(first[0].lower(), self.habits.end) if first else self.habits.end
@@ -225,12 +231,17 @@ class Adapter:
         return _PAIR.sub(lambda match: _joined(match[0], self.habits.hyphens), text)
 
 
+def _without_hyphens(text: str) -> str:
+    return " ".join(_HYPHENS.sub(" ", text).split())
+
+
 def _joined(run: str, hyphens: Mapping[tuple[str, str], bool]) -> str:
     """Return words with blanks or hyphens between, with those between that the recogniser writes."""
     words, gaps = _GAP.split(run), _GAP.findall(run)
     for i, pair in enumerate(pairwise(words)):
         wanted = hyphens.get(_pair(*pair))
-        if wanted is not None and wanted != (gaps[i] != " "):
+        of_digits = pair[0][-1].isdecimal() and pair[1][0].isdecimal()  # a telephone number, a score
+        if wanted is not None and not of_digits and wanted != (gaps[i] != " "):
             gaps[i] = "-" if wanted else " "
     return "".join(part for both in zip(words, [*gaps, ""]) for part in both)
 

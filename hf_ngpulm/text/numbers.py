@@ -96,7 +96,10 @@ def to_digits(text: str, least: float, plain: bool = False) -> str:
 def to_words(text: str, below: float) -> str:
     """Return a text with its whole numbers below a bound, and if that is infinite all, written in words: "twelve",
     "twenty-first", "nineteen eighty-four", "five dollars". Times, dates, telephone numbers and such are left."""
-    return _DIGITS.sub(lambda match: _in_words(match, below), text) if any(map(str.isdecimal, text)) else text
+    before = ""
+    while text != before and any(map(str.isdecimal, text)):  # what has no digits beside it any more is read, too
+        before, text = text, _DIGITS.sub(lambda match: _in_words(match, below), text)
+    return text
 
 
 def in_digits(text: str) -> Iterator[float]:
@@ -107,7 +110,7 @@ def in_digits(text: str) -> Iterator[float]:
 
 
 class _Word:
-    """What the library asks of a word."""
+    """Tell the library of a word what it asks."""
 
     def __init__(self, text: str, apart: bool) -> None:
         self._text, self.apart = text, apart
