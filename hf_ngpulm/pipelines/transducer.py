@@ -25,7 +25,7 @@ class TransducerNGramPipeline(NGramPipeline):
     Besides what all families take (see `NGramPipeline`), `pipeline(...)` and calls take:
 
     Args:
-        num_beams: hypotheses that the search keeps; 1 (the default) searches greedily.
+        num_beams: hypotheses that the search keeps; 1 (the default) searches greedily, "auto" keeps 3.
         strategy: "greedy", "alsd" (beam search, the default with `num_beams`) or "aes" (beam search for RNN-T).
         max_symbols, ilm_weight, blank_scoring, pruning, merging, length_normalization: as for `hf_ngpulm.TransducerDecoder`.
         score_eos, aes_steps, aes_beta, aes_gamma, engine: the same.
