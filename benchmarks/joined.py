@@ -3,14 +3,17 @@
     python benchmarks/joined.py --models CTC RNNT TDT --manifest dev.jsonl --text text.txt
 
 The frames of recordings are put one after the other (those of encoders, or of CTC models' outputs), so that nothing changes
-with their number but what an LM expects: one of single sentences the end, `NGramLM.continued` also another sentence.
+with their number but what an LM expects: one of single sentences the end, `NGramLM.continued` also another sentence; and what a
+transducer's own prediction network does. `pause_seconds` begins anew at pauses.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +50,11 @@ class Recogniser:
             return torch.log_softmax(self.model(**inputs).logits[0], -1)
         return self.model.get_audio_features(**inputs).pooler_output[0]
 
-    def transcripts(self, size: int, lm: NGramLM | None, lm_weight: float, num_beams: int) -> list[str]:
+    def transcripts(self, size: int, num_beams: int, **settings: Any) -> list[str]:
         """Return transcripts of so many recordings at a time, one after the other."""
         rows = [torch.cat(self.frames[first : first + size]) for first in range(0, len(self.frames) - size + 1, size)]
         lengths = torch.tensor([len(row) for row in rows])
         frames = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        settings: dict[str, Any] = {} if lm is None else {"lm": lm, "lm_weight": lm_weight}
         if self.is_ctc:
             found = CTCDecoder(self.processor, num_beams=num_beams, **settings)(frames, lengths)
         else:
@@ -69,6 +71,8 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--lm-weight", type=float, default=0.7)
+    parser.add_argument("--ilm-weight", type=float, default=0.5, help="of transducers")
+    parser.add_argument("--pauses", type=float, nargs="*", default=[0.24, 0.32, 0.48], help="pause_seconds of transducers")
     parser.add_argument("--share", type=float, default=0.5)
     parser.add_argument("--name", default="joined_development_set")
     parser.add_argument("--out", type=Path)
@@ -81,22 +85,35 @@ def main() -> None:
     for folder in args.models:
         recogniser = Recogniser(folder, audio)
         plain = NGramLM.train(args.text.read_text().splitlines(), recogniser.processor.tokenizer, order=6)
-        lms = {"none": None, "LM": plain, "LM, continued": plain.continued(args.share)}
+        weighed = {"lm_weight": args.lm_weight}
+        ways: dict[str, dict[str, Any]] = {
+            "none": {},
+            "LM": {"lm": plain, **weighed},
+            "LM, continued": {"lm": plain.continued(args.share), **weighed},
+        }
+        if not recogniser.is_ctc:
+            ways["LM - ILM"] = {**ways["LM"], "ilm_weight": args.ilm_weight}
+            ways["LM, continued - ILM"] = {**ways["LM, continued"], "ilm_weight": args.ilm_weight}
+        pauses = [None, *([] if recogniser.is_ctc else args.pauses)]
         for size in args.sizes:
             texts = [
                 " ".join(clip["text"] for clip in clips[first : first + size])
                 for first in range(0, len(clips) - size + 1, size)
             ]
             for num_beams in args.beams:
-                for name, lm in lms.items():
-                    found = jiwer.process_words(texts, recogniser.transcripts(size, lm, args.lm_weight, num_beams))
+                for (name, way), pause in itertools.product(ways.items(), pauses):
+                    settings = way if pause is None else {**way, "pause_seconds": pause}
+                    begin = time.process_time()
+                    transcripts = recogniser.transcripts(size, num_beams, **settings)
+                    seconds = time.process_time() - begin
+                    found = jiwer.process_words(texts, transcripts)
                     said = found.hits + found.substitutions + found.deletions
-                    rows.append({"model": folder.name, "sentences": size, "num_beams": num_beams, "lm": name, "wer": found.wer,
-                                 "deletions": found.deletions / said})  # fmt: skip
+                    rows.append({"model": folder.name, "sentences": size, "num_beams": num_beams, "lm": name, "pause": pause,
+                                 "wer": found.wer, "deletions": found.deletions / said, "seconds": seconds})  # fmt: skip
                     print(json.dumps(rows[-1]), flush=True)
-    header = ["model", "sentences", "num_beams", "lm", "wer", "deletions"]
+    header = ["model", "sentences", "num_beams", "lm", "pause", "wer", "deletions", "seconds"]
     print(measure.table(header, [[row[name] for name in header] for row in rows]))
-    saved = {"lm_weight": args.lm_weight, "share": args.share, "rows": rows}
+    saved = {"lm_weight": args.lm_weight, "ilm_weight": args.ilm_weight, "share": args.share, "rows": rows}
     print("results in", measure.save(args.name, saved, args.out))
 
 

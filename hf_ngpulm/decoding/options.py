@@ -82,6 +82,7 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "repeats": partial(one_of, choices=RULES),
     "strategy": partial(one_of, choices=("greedy", "alsd", "aes")),
     "max_symbols": whole,
+    "pause_seconds": _seconds,
     "ilm_weight": lambda name, value: check_weight(value, name),
     "source_weight": lambda name, value: check_weight(value, name),
     "blank_scoring": partial(one_of, choices=("lm_weighted", "none")),
@@ -263,6 +264,7 @@ class TransducerOptions(FrameOptions):
     aes_steps: int = 2
     aes_beta: int = 1
     aes_gamma: float = 2.3
+    pause_seconds: float | None = None
     source_lm: Any = None
     source_weight: float | Tensor | None = None
 

@@ -28,7 +28,7 @@ class TransducerNGramPipeline(NGramPipeline):
         num_beams: hypotheses that the search keeps; 1 (the default) searches greedily, "auto" keeps 3.
         strategy: "greedy", "alsd" (beam search, the default with `num_beams`) or "aes" (beam search for RNN-T).
         max_symbols, ilm_weight, blank_scoring, pruning, merging, length_normalization: as for `hf_ngpulm.TransducerDecoder`.
-        score_eos, aes_steps, aes_beta, aes_gamma, engine: the same.
+        score_eos, aes_steps, aes_beta, aes_gamma, pause_seconds, engine: the same.
 
     `return_timestamps="word"` or `"char"` gives times from the frames at which tokens were emitted ("char": single tokens).
     """
