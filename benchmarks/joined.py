@@ -4,7 +4,7 @@
 
 The frames of recordings are put one after the other (those of encoders, or of CTC models' outputs), so that nothing changes
 with their number but what an LM expects: one of single sentences the end, `NGramLM.continued` also another sentence; and what a
-transducer's own prediction network does. `pause_seconds` begins anew at pauses.
+transducer's own prediction network does. `pause_seconds` begins anew at pauses. With `--join audio` encoders hear all of it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import measure
 sys.path.insert(0, str(measure.ROOT))
 
 import jiwer
+import numpy as np
 import soundfile
 import torch
 import transformers
@@ -39,7 +40,8 @@ class Recogniser:
         kind = json.loads((folder / "config.json").read_text())["architectures"][0]
         self.model = getattr(transformers, kind).from_pretrained(folder, dtype=torch.float32).eval()
         self.is_ctc = kind.endswith("CTC")
-        self.frames = [self.heard(samples) for samples in audio]
+        self.audio, self.frames = audio, [self.heard(samples) for samples in audio]
+        self.joined: dict[tuple[int, bool], list[torch.Tensor]] = {}
 
     def heard(self, samples: Any) -> torch.Tensor:
         inputs = self.processor.feature_extractor(
@@ -50,9 +52,17 @@ class Recogniser:
             return torch.log_softmax(self.model(**inputs).logits[0], -1)
         return self.model.get_audio_features(**inputs).pooler_output[0]
 
-    def transcripts(self, size: int, num_beams: int, **settings: Any) -> list[str]:
-        """Return transcripts of so many recordings at a time, one after the other."""
-        rows = [torch.cat(self.frames[first : first + size]) for first in range(0, len(self.frames) - size + 1, size)]
+    def rows(self, size: int, of_audio: bool) -> list[torch.Tensor]:
+        """Return the frames of so many recordings at a time, one after the other."""
+        if (size, of_audio) not in self.joined:
+            parts = [slice(first, first + size) for first in range(0, len(self.frames) - size + 1, size)]
+            self.joined[size, of_audio] = [
+                self.heard(np.concatenate(self.audio[part])) if of_audio else torch.cat(self.frames[part]) for part in parts
+            ]
+        return self.joined[size, of_audio]
+
+    def transcripts(self, rows: list[torch.Tensor], num_beams: int, **settings: Any) -> list[str]:
+        """Return transcripts of rows of frames."""
         lengths = torch.tensor([len(row) for row in rows])
         frames = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         if self.is_ctc:
@@ -68,6 +78,7 @@ def main() -> None:
     parser.add_argument("--models", type=Path, nargs="+", required=True, help="folders of CTC models and transducers")
     parser.add_argument("--manifest", type=Path, required=True, help="JSON lines with audio and text")
     parser.add_argument("--text", type=Path, required=True, help="sentences of the LM")
+    parser.add_argument("--join", choices=("frames", "audio"), default="frames", help="what is put one after the other")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--lm-weight", type=float, default=0.7)
@@ -104,7 +115,7 @@ def main() -> None:
                 for (name, way), pause in itertools.product(ways.items(), pauses):
                     settings = way if pause is None else {**way, "pause_seconds": pause}
                     begin = time.process_time()
-                    transcripts = recogniser.transcripts(size, num_beams, **settings)
+                    transcripts = recogniser.transcripts(recogniser.rows(size, args.join == "audio"), num_beams, **settings)
                     seconds = time.process_time() - begin
                     found = jiwer.process_words(texts, transcripts)
                     said = found.hits + found.substitutions + found.deletions
@@ -113,7 +124,7 @@ def main() -> None:
                     print(json.dumps(rows[-1]), flush=True)
     header = ["model", "sentences", "num_beams", "lm", "pause", "wer", "deletions", "seconds"]
     print(measure.table(header, [[row[name] for name in header] for row in rows]))
-    saved = {"lm_weight": args.lm_weight, "ilm_weight": args.ilm_weight, "share": args.share, "rows": rows}
+    saved = {"joined": args.join, "lm_weight": args.lm_weight, "ilm_weight": args.ilm_weight, "share": args.share, "rows": rows}
     print("results in", measure.save(args.name, saved, args.out))
 
 

@@ -103,12 +103,22 @@ def by_pieces(
         parts = [frames[pieces[i].row, pieces[i].first : pieces[i].last] for i in group]
         paths, ranks = search(torch.nn.utils.rnn.pad_sequence(parts, batch_first=True), [pieces[i] for i in group])
         for place, i in enumerate(group):
-            confidences = None if paths.confidences is None else paths.confidences[place]
-            found[i] = Paths(*(part[place] for part in paths[:-1]), confidences), ranks[place]
+            found[i] = _of_piece(paths, place), ranks[place]
     of_rows: list[list[int]] = [[] for _ in range(num_rows)]
     for i, piece in enumerate(pieces):
         of_rows[piece.row].append(i)
     return _padded([_joined([(*found[i], pieces[i].first) for i in of_row]) for of_row in of_rows])
+
+
+def _of_piece(paths: Paths, place: int) -> Paths:
+    return Paths(
+        paths.counts[place],
+        paths.labels[place],
+        paths.frames[place],
+        paths.durations[place],
+        paths.scores[place],
+        None if paths.confidences is None else paths.confidences[place],
+    )
 
 
 def _joined(parts: list[tuple[Paths, Tensor, int]]) -> list[Paths]:
