@@ -73,6 +73,26 @@ class Recogniser:
         return [n_best[0].text for n_best in found]
 
 
+def places(found: jiwer.WordOutput, lengths: list[int], size: int) -> dict[str, Any]:
+    """Return where words are left out: of those of the first sentence of recordings, the second and so on, the share; and of all
+    that are, the share in runs of four and more.
+
+    Args:
+        lengths: words of each sentence.
+    """
+    said, missing, in_runs = np.zeros(size), np.zeros(size), 0
+    for row, alignment in enumerate(found.alignments):
+        of_row = lengths[row * size : (row + 1) * size]
+        sentence = np.repeat(np.arange(size), of_row)
+        said += of_row
+        for part in alignment:
+            if part.type == "delete":
+                np.add.at(missing, sentence[part.ref_start_idx : part.ref_end_idx], 1)
+                run = part.ref_end_idx - part.ref_start_idx
+                in_runs += run * (run >= 4)
+    return {"by_sentence": (missing / said).tolist(), "in_runs": in_runs / max(1, found.deletions)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=Path, nargs="+", required=True, help="folders of CTC models and transducers")
@@ -112,7 +132,10 @@ def main() -> None:
                 for first in range(0, len(clips) - size + 1, size)
             ]
             for num_beams in args.beams:
-                for (name, way), pause in itertools.product(ways.items(), pauses):
+                own = dict(ways)
+                if num_beams > 1:
+                    own["LM, no </s>"] = {**ways["LM"], "score_eos": False}
+                for (name, way), pause in itertools.product(own.items(), pauses):
                     settings = way if pause is None else {**way, "pause_seconds": pause}
                     begin = time.process_time()
                     transcripts = recogniser.transcripts(recogniser.rows(size, args.join == "audio"), num_beams, **settings)
@@ -120,7 +143,8 @@ def main() -> None:
                     found = jiwer.process_words(texts, transcripts)
                     said = found.hits + found.substitutions + found.deletions
                     rows.append({"model": folder.name, "sentences": size, "num_beams": num_beams, "lm": name, "pause": pause,
-                                 "wer": found.wer, "deletions": found.deletions / said, "seconds": seconds})  # fmt: skip
+                                 "wer": found.wer, "deletions": found.deletions / said, "seconds": seconds,
+                                 **places(found, [len(clip["text"].split()) for clip in clips], size)})  # fmt: skip
                     print(json.dumps(rows[-1]), flush=True)
     header = ["model", "sentences", "num_beams", "lm", "pause", "wer", "deletions", "seconds"]
     print(measure.table(header, [[row[name] for name in header] for row in rows]))

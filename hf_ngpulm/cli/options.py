@@ -119,6 +119,15 @@ class Subtracted:
 
 
 @dataclass(frozen=True)
+class Pauses:
+    """Say where sentences of recordings begin."""
+
+    pause_seconds: float | None = option(
+        "For transducers: where nothing is heard for so long, a new sentence begins, such as 0.32.", "--pause"
+    )
+
+
+@dataclass(frozen=True)
 class Boosting:
     """Phrases that shall be recognised."""
 

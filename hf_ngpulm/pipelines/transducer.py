@@ -18,7 +18,7 @@ _FOR_THE_ENCODER = ("prompt_ids", "num_lookahead_tokens")
 class TransducerNGramPipeline(NGramPipeline):
     """Speech recognition with an n-gram language model, or a beam search, for transducers: Parakeet RNN-T and TDT, Nemotron.
 
-    Without `lm`, `num_beams`, `strategy` and `confidence` this is the pipeline of Transformers. With one, whole batches are
+    Without `lm`, `num_beams`, `strategy`, `pause_seconds` and `confidence` this is the pipeline of Transformers. With one, whole batches are
     decoded at once, padding is left out, and long audio cut in chunks is decoded in one go over the encoder's frames, so that
     the prediction network and the LM run on over the seams. All else (inputs, batching, chunking) is the stock pipeline's.
 
@@ -35,7 +35,7 @@ class TransducerNGramPipeline(NGramPipeline):
 
     serves = staticmethod(is_transducer)
     settings = (*NGramPipeline.settings, *settings_of(TransducerOptions))
-    reasons = ("lm", "phrases", "num_beams", "strategy", "confidence")
+    reasons = ("lm", "phrases", "num_beams", "strategy", "pause_seconds", "confidence")
     of_an_lm = NGramPipeline.of_an_lm | {"blank_scoring", "score_eos"}
     shared_with_generation = ("num_beams", "num_return_sequences")
 
