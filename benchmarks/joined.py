@@ -74,8 +74,8 @@ class Recogniser:
 
 
 def places(found: jiwer.WordOutput, lengths: list[int], size: int) -> dict[str, Any]:
-    """Return where words are left out: of those of the first sentence of recordings, the second and so on, the share; and of all
-    that are, the share in runs of four and more.
+    """Return where words are left out: of those of the first sentence of recordings, the second and so on, the share; and of
+    all that are, the share in runs of four and more.
 
     Args:
         lengths: words of each sentence.

@@ -18,9 +18,10 @@ _FOR_THE_ENCODER = ("prompt_ids", "num_lookahead_tokens")
 class TransducerNGramPipeline(NGramPipeline):
     """Speech recognition with an n-gram language model, or a beam search, for transducers: Parakeet RNN-T and TDT, Nemotron.
 
-    Without `lm`, `num_beams`, `strategy`, `pause_seconds` and `confidence` this is the pipeline of Transformers. With one, whole batches are
-    decoded at once, padding is left out, and long audio cut in chunks is decoded in one go over the encoder's frames, so that
-    the prediction network and the LM run on over the seams. All else (inputs, batching, chunking) is the stock pipeline's.
+    Without `lm`, `num_beams`, `strategy`, `pause_seconds` and `confidence` this is the pipeline of Transformers. With one,
+    whole batches are decoded at once, padding is left out, and long audio cut in chunks is decoded in one go over the encoder's
+    frames, so that the prediction network and the LM run on over the seams. All else (inputs, batching, chunking) is the stock
+    pipeline's.
 
     Besides what all families take (see `NGramPipeline`), `pipeline(...)` and calls take:
 
