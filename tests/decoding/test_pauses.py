@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForTDT, AutoProcessor, ParakeetForRNNT, pipeline
 
 from hf_ngpulm import InvalidLogitsError, NGramLM, StreamingDecoder, TransducerDecoder
+from hf_ngpulm.cli.app import run
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.decoding.pauses import _cuts, pieces_of
 from hf_ngpulm.search.networks.model import transducer_of
@@ -171,3 +172,18 @@ def test_where_it_has_no_meaning(heard):
     for wrong in (0, -1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="pause_seconds should be above 0"):
             heard.decoder(pause_seconds=wrong)
+
+
+def test_the_command_line(tmp_path, capsys):
+    samples = [soundfile.read(DEMO / line["audio"], dtype="float32")[0] for line in LINES[:2]]
+    audio = torch.cat([torch.from_numpy(part) for part in samples]).numpy()
+    path = tmp_path / "two.wav"
+    soundfile.write(path, audio, 16000, subtype="FLOAT")
+    model = str(bundled("examples/models/rnnt"))
+    asr = pipeline("automatic-speech-recognition", model=model, device="cpu")
+    wanted = asr({"raw": audio, "sampling_rate": 16000}, pause_seconds=0.16)["text"]
+    assert wanted != asr({"raw": audio, "sampling_rate": 16000})["text"]
+    assert run(["transcribe", str(path), "--model", model, "--device", "cpu", "--pause", "0.16"]) == 0
+    assert capsys.readouterr().out.strip() == wanted
+    assert run(["transcribe", str(path), "--model", str(bundled("examples/models/ctc")), "--pause", "0.16"]) == 2
+    assert "pause_seconds: no settings for ParakeetForCTC" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """English numbers in words and in digits."""
 
+import sys
 from math import inf
 
 import pytest
@@ -82,3 +83,10 @@ def test_there_and_back(number, least):
         assert to_digits(words, least).replace(",", "") == text
     else:
         assert to_digits(words, least) == words
+
+
+def test_what_is_missing_is_named(monkeypatch):
+    for module, library, call in (("text_to_num", "text2num", to_digits), ("num2words", "num2words", to_words)):
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(ImportError, match=rf"{library} is needed .*: pip install 'hf-ngpulm\[text\]'"):
+            call("12 or thirteen", 20)
