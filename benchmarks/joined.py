@@ -5,15 +5,18 @@
 
 Of a manifest's recordings the second, fourth and so on are taken (weights are chosen on the others). Their frames are put one
 after the other (those of encoders, or of CTC models' outputs), so that nothing changes with their number but what an LM
-expects: one of single sentences the end, `NGramLM.continued` also another sentence. Models of words are 3-grams, those of
-tokens 6-grams.
+expects: one of single sentences the end, `NGramLM.continued` also another sentence; and what a transducer's own prediction
+network does. `pause_seconds` begins anew at pauses. With `--join audio` encoders hear all of it. Models of words are
+3-grams, those of tokens 6-grams.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ import measure
 sys.path.insert(0, str(measure.ROOT))
 
 import jiwer
+import numpy as np
 import torch
 import transformers
 
@@ -37,7 +41,8 @@ class Recogniser:
         kind = json.loads((folder / "config.json").read_text())["architectures"][0]
         self.model = getattr(transformers, kind).from_pretrained(folder, dtype=torch.float32).eval()
         self.is_ctc = kind.endswith("CTC")
-        self.frames = [self.heard(samples) for samples in audio]
+        self.audio, self.frames = audio, [self.heard(samples) for samples in audio]
+        self.joined: dict[tuple[int, bool], list[torch.Tensor]] = {}
 
     def heard(self, samples: Any) -> torch.Tensor:
         inputs = self.processor.feature_extractor(
@@ -48,14 +53,20 @@ class Recogniser:
             return torch.log_softmax(self.model(**inputs).logits[0], -1)
         return self.model.get_audio_features(**inputs).pooler_output[0]
 
-    def transcripts(self, size: int, lm: NGramLM | None, lm_weight: float, num_beams: int, beta: float | None) -> list[str]:
-        """Return transcripts of so many recordings at a time, one after the other."""
-        rows = [torch.cat(self.frames[first : first + size]) for first in range(0, len(self.frames) - size + 1, size)]
+    def rows(self, size: int, of_audio: bool) -> list[torch.Tensor]:
+        """Return the frames of so many recordings at a time, one after the other."""
+        if (size, of_audio) not in self.joined:
+            parts = [slice(first, first + size) for first in range(0, len(self.frames) - size + 1, size)]
+            self.joined[size, of_audio] = [
+                self.heard(np.concatenate(self.audio[part])) if of_audio else torch.cat(self.frames[part]) for part in parts
+            ]
+        return self.joined[size, of_audio]
+
+    def transcripts(self, rows: list[torch.Tensor], num_beams: int, **settings: Any) -> list[str]:
+        """Return transcripts of rows of frames."""
         lengths = torch.tensor([len(row) for row in rows])
         frames = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        settings: dict[str, Any] = {} if lm is None else {"lm": lm, "lm_weight": lm_weight}
         if self.is_ctc:
-            settings |= {"beta": beta} if lm is not None and beta is not None and num_beams > 1 else {}
             found = CTCDecoder(self.processor, num_beams=num_beams, **settings)(frames, lengths)
         else:
             strategy = {"strategy": "alsd", "num_beams": num_beams} if num_beams > 1 else {}
@@ -63,15 +74,38 @@ class Recogniser:
         return [n_best[0].text for n_best in found]
 
 
+def places(found: jiwer.WordOutput, lengths: list[int], size: int) -> dict[str, Any]:
+    """Return where words are left out: of those of the first sentence of recordings, the second and so on, the share; and of
+    all that are, the share in runs of four and more.
+
+    Args:
+        lengths: words of each sentence.
+    """
+    said, missing, in_runs = np.zeros(size), np.zeros(size), 0
+    for row, alignment in enumerate(found.alignments):
+        of_row = lengths[row * size : (row + 1) * size]
+        sentence = np.repeat(np.arange(size), of_row)
+        said += of_row
+        for part in alignment:
+            if part.type == "delete":
+                np.add.at(missing, sentence[part.ref_start_idx : part.ref_end_idx], 1)
+                run = part.ref_end_idx - part.ref_start_idx
+                in_runs += run * (run >= 4)
+    return {"by_sentence": (missing / said).tolist(), "in_runs": in_runs / max(1, found.deletions)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=Path, nargs="+", required=True, help="folders of CTC models and transducers")
     parser.add_argument("--manifest", type=Path, required=True, help="JSON lines with audio and text")
     parser.add_argument("--text", type=Path, required=True, help="sentences of the LM")
+    parser.add_argument("--join", choices=("frames", "audio"), default="frames", help="what is put one after the other")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--lm-weight", type=float, default=0.7)
     parser.add_argument("--beta", type=float, help="bonus for each token in beam search of CTC models with LMs")
+    parser.add_argument("--ilm-weight", type=float, default=0.5, help="of transducers")
+    parser.add_argument("--pauses", type=float, nargs="*", default=[0.24, 0.32, 0.48], help="pause_seconds of transducers")
     parser.add_argument("--share", type=float, default=0.5)
     parser.add_argument("--unit", choices=["token", "word"], default="token", help="what the LM is of")
     parser.add_argument("--name", default="joined_development_set")
@@ -87,26 +121,45 @@ def main() -> None:
         text, tokenizer = args.text.read_text().splitlines(), recogniser.processor.tokenizer
         if args.unit == "token":
             plain = NGramLM.train(text, tokenizer, order=6)
-            lms = {"none": None, "LM": plain, "LM, continued": plain.continued(args.share)}
+            continued = plain.continued(args.share)
         else:
-            each = {"LM": None, "LM, continued": args.share}
-            of_words = {name: NGramLM.train(text, tokenizer, unit="word", continued=share) for name, share in each.items()}
-            lms = {"none": None, **of_words}
+            plain, continued = (NGramLM.train(text, tokenizer, unit="word", continued=each) for each in (None, args.share))
+        weighed = {"lm_weight": args.lm_weight}
+        ways: dict[str, dict[str, Any]] = {
+            "none": {},
+            "LM": {"lm": plain, **weighed},
+            "LM, continued": {"lm": continued, **weighed},
+        }
+        if not recogniser.is_ctc:
+            ways["LM - ILM"] = {**ways["LM"], "ilm_weight": args.ilm_weight}
+            ways["LM, continued - ILM"] = {**ways["LM, continued"], "ilm_weight": args.ilm_weight}
+        pauses = [None, *([] if recogniser.is_ctc else args.pauses)]
         for size in args.sizes:
             texts = [
                 " ".join(clip["text"] for clip in clips[first : first + size])
                 for first in range(0, len(clips) - size + 1, size)
             ]
             for num_beams in args.beams:
-                for name, lm in lms.items():
-                    found = jiwer.process_words(texts, recogniser.transcripts(size, lm, args.lm_weight, num_beams, args.beta))
+                own = dict(ways)
+                if num_beams > 1:
+                    own["LM, no </s>"] = {**ways["LM"], "score_eos": False}
+                for (name, way), pause in itertools.product(own.items(), pauses):
+                    settings = way if pause is None else {**way, "pause_seconds": pause}
+                    if recogniser.is_ctc and "lm" in way and args.beta is not None and num_beams > 1:
+                        settings = {**settings, "beta": args.beta}
+                    begin = time.process_time()
+                    transcripts = recogniser.transcripts(recogniser.rows(size, args.join == "audio"), num_beams, **settings)
+                    seconds = time.process_time() - begin
+                    found = jiwer.process_words(texts, transcripts)
                     said = found.hits + found.substitutions + found.deletions
-                    rows.append({"model": folder.name, "sentences": size, "num_beams": num_beams, "lm": name, "wer": found.wer,
-                                 "deletions": found.deletions / said})  # fmt: skip
+                    rows.append({"model": folder.name, "sentences": size, "num_beams": num_beams, "lm": name, "pause": pause,
+                                 "wer": found.wer, "deletions": found.deletions / said, "seconds": seconds,
+                                 **places(found, [len(clip["text"].split()) for clip in clips], size)})  # fmt: skip
                     print(json.dumps(rows[-1]), flush=True)
-    header = ["model", "sentences", "num_beams", "lm", "wer", "deletions"]
+    header = ["model", "sentences", "num_beams", "lm", "pause", "wer", "deletions", "seconds"]
     print(measure.table(header, [[row[name] for name in header] for row in rows]))
-    saved = {"unit": args.unit, "lm_weight": args.lm_weight, "beta": args.beta, "share": args.share, "rows": rows}
+    saved = {"joined": args.join, "unit": args.unit, "lm_weight": args.lm_weight, "ilm_weight": args.ilm_weight,
+             "beta": args.beta, "share": args.share, "rows": rows}  # fmt: skip
     print("results in", measure.save(args.name, saved, args.out))
 
 

@@ -10,7 +10,9 @@ in the transcript, the longest values first. Noise is added as in its `src/mix.p
 
 Weights are chosen once for each way, on the first recordings (`--tuning`), heard in quiet and in noise by turns, and that of
 phrases beside an LM with the LM's own; figures are those of the rest, with 95% bootstrap intervals over recordings. The encoder
-runs once for each condition, decoders start from what it gave. Where the Hub can't be reached, whisper_folder.py makes a folder
+runs once for each condition, decoders start from what it gave. An LM's text can have another style: `--ways` also takes the
+names in `STYLES`, and these with ", adapted" (`style_of=` the model) and ", adapted to transcripts" (`outputs=` those of the
+tuning recordings without an LM). Where the Hub can't be reached, whisper_folder.py makes a folder
 with the same weights.
 """
 
@@ -101,13 +103,14 @@ class Orders:
         return np.array([all(found.get(name) == value for name, value in slots.items()) for slots, found in pairs])
 
     def figures(self, transcripts: list[str], part: slice) -> dict[str, float]:
-        """Return the F1 of slots, and the share of transcripts that the LM has seen."""
+        """Return the F1 of slots, the share of transcripts that the LM has seen, and that of those in Whisper's own style."""
         found = [set(self.found(text).items()) for text in transcripts[part]]
         wanted = [set(slots.items()) for slots, _ in zip(self.slots[part], found)]
         hits = sum(len(a & b) for a, b in zip(found, wanted))
         seen = set(map(plain, self.texts["LM"]))
         share = float(np.mean([plain(text) in seen for text in transcripts[part]]))
-        return {"slot_f1": 2 * hits / max(1, sum(map(len, found)) + sum(map(len, wanted))), "seen": share}
+        styled = float(np.mean([is_styled(text) for text in transcripts[part]]))
+        return {"slot_f1": 2 * hits / max(1, sum(map(len, found)) + sum(map(len, wanted))), "seen": share, "styled": styled}
 
     def noisy(self, noise: str, decibels: float) -> list[np.ndarray]:
         """Return the recordings with noise, the loudest 128 ms of both so many decibels apart."""
@@ -141,6 +144,12 @@ def plain(transcript: str) -> str:
     for word, digits in NUMBERS.items():
         text = re.sub(rf"\b{digits}\b", word, text)
     return " ".join(text.split())
+
+
+def is_styled(transcript: str) -> bool:
+    """Return whether a transcript begins with a capital, ends with a mark, and has sizes in digits."""
+    whole = re.fullmatch(r"[A-Z0-9].*[.?!]", transcript.strip())
+    return whole is not None and not re.search(rf"\b({'|'.join(NUMBERS)})[ -]ounce", transcript.lower())
 
 
 def as_whisper_writes(sentence: str) -> str:

@@ -75,6 +75,7 @@ class Recogniser:
         self.processor = AutoProcessor.from_pretrained(name)
         self.model = AutoModelForSpeechSeq2Seq.from_pretrained(name, dtype=torch.float32).eval()
         self.texts, self.lms = task.texts, {}
+        self.outputs: list[str] = []
         self.prompt = self.processor.get_prompt_ids(task.prompt, return_tensors="pt")
         self.phrases, self.batch_size = task.phrases, batch_size
 
@@ -92,7 +93,7 @@ class Recogniser:
         settings: dict[str, Any] = {"num_beams": num_beams, "max_new_tokens": 120, "max_length": None}
         if "prompt" in parts:
             settings["prompt_ids"] = self.prompt
-        if parts[0] in self.texts:
+        if parts[0].partition(", adapted")[0] in self.texts:
             settings |= {"lm": self.lm(parts[0]), "lm_weight": weights[0]}
         if "phrases" in parts:
             settings |= {"phrases": self.phrases, "phrase_weight": weights[1], "processor": self.processor}
@@ -105,7 +106,10 @@ class Recogniser:
 
     def lm(self, name: str) -> NGramLM:
         if name not in self.lms:
-            self.lms[name] = NGramLM.train(self.texts[name], self.processor.tokenizer, order=6)
+            texts, adapted, transcripts = name.partition(", adapted")
+            style = {"style_of": self.processor} if adapted else {}
+            style |= {"outputs": self.outputs} if transcripts else {}
+            self.lms[name] = NGramLM.train(self.texts[texts], self.processor.tokenizer, order=6, **style)
         return self.lms[name]
 
     def choose(self, task: Task, encoded: list[Tensor], way: str, num_beams: int, lm_weight: float | None) -> Weights:
@@ -132,7 +136,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="a clone of the data's repository")
     parser.add_argument("--model", default="openai/whisper-tiny.en")
-    parser.add_argument("--ways", nargs="+", default=WAYS, help="of: %(default)s; other LMs of the task by name")
+    parser.add_argument("--ways", nargs="+", default=WAYS, help="of: %(default)s; other LMs of the task by name, also adapted")
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--tuning", type=int, default=60, help="recordings that weights are chosen on, not counted")
     parser.add_argument("--weights", type=float, nargs=2, help="of LMs and of phrases, where none shall be chosen")
@@ -174,6 +178,8 @@ def measured(
         heard = [task.audio if decibels is None else task.noisy(noise, decibels) for noise, decibels in conditions]
         turns = itertools.cycle(heard)
         tuning = recogniser.encode([next(turns)[number] for number in range(0 if args.weights else args.tuning)])
+        if any(way.endswith("to transcripts") for way in args.ways):
+            recogniser.outputs = recogniser.transcripts(recogniser.encode(task.audio[: args.tuning]), "none", (0.0, 0.0), 1)
         for num_beams, condition in itertools.product(args.beams, conditions):
             noise, decibels = condition
             most = args.fewer if args.fewer and (num_beams > 1 or decibels is not None) else len(task.audio)
@@ -183,7 +189,7 @@ def measured(
             for way in args.ways:
                 if args.weights:
                     parts = way.split(" + ")
-                    used = parts[0] in task.texts, "phrases" in parts
+                    used = parts[0].partition(", adapted")[0] in task.texts, "phrases" in parts
                     chosen[way, num_beams] = (args.weights[0] * used[0], args.weights[1] * used[1])
                 elif (way, num_beams) not in chosen:
                     known = chosen.get((way.split(" + ")[0], num_beams), (None,))[0]

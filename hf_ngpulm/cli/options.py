@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from typing import Annotated, Any, get_type_hints
 
-from typer import Argument, Option
+from typer import Argument, BadParameter, Option
 
 FROM_ENTITIES = "from-entities"
 
@@ -22,6 +23,15 @@ def option(help: str, *names: str, default: Any = None, **more: Any) -> Any:
         more: what else `typer.Option` takes.
     """
     return field(default=default, metadata={"make": Option, "names": names, "more": {"help": help, **more}})
+
+
+def beams(value: Any) -> int | str:
+    """Return a number of beams of what was typed, or "auto"."""
+    if value == "auto":
+        return "auto"
+    if not re.fullmatch(r"[0-9]{1,9}", str(value)) or int(value) < 1:
+        raise BadParameter(f"should be a whole number above 0, or auto; got {value!r}")
+    return int(value)
 
 
 def argument(help: str, default: Any = MISSING) -> Any:
@@ -84,7 +94,11 @@ class Search:
     """The language model, and how to search; see the decoders."""
 
     lm: str | None = option("Language model: folder, Hub id, ARPA or .nemo file.")
-    num_beams: int | None = option("Beam of the search; 1, the default, searches greedily.", min=1)
+    num_beams: Any = option(
+        "Beam of the search; 1, the default, searches greedily; auto is what is worth its time for the kind of model.",
+        parser=beams,
+        metavar="NUMBER|auto",
+    )
     strategy: str | None = option("For transducers: greedy, alsd or aes (both beam searches); for CTC: graph.")
 
 
@@ -102,6 +116,15 @@ class Subtracted:
     ilm_weight: float | None = option("For transducers and decoders: weight of the internal language model, subtracted.")
     source_lm: str | None = option("Language model of the text that the model was trained on, to be subtracted.")
     source_weight: float | None = option("Weight of that [default: half of the LM's].")
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """Say where sentences of recordings begin."""
+
+    pause_seconds: float | None = option(
+        "For transducers: where nothing is heard for so long, a new sentence begins, such as 0.32.", "--pause"
+    )
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from ..language_model.training import Training
 from ..language_model.training import train as train_on
 from ..ngrams.kneser_ney import DISCOUNT_FALLBACK
 from ..text import read_ids, read_texts, total_bytes
-from .models import load_tokenizer
+from .models import check_folder, load_tokenizer
 from .options import MISSING, JsonOption, MaxNGramsOption, TokenizerOption, Words, argument, given, option
-from .output import print_json, print_table, tell
+from .output import print_json, print_line, print_table, tell
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,11 @@ def train(
     prune: str = option("Drop n-grams that occur at most so often: a number for each order, as '0 0 1'.", default="0"),
     max_ngrams: MaxNGramsOption = None,
     normalise: str | None = option("lower, upper, no-punctuation, nfc, nfkc, whisper, whisper-en; several with commas."),
+    style_of: str | None = option(
+        "Write the text as this recogniser does (case, punctuation, numbers, hyphens): its folder or Hub id, or a file of its "
+        "transcripts. --outputs tells more than its tokenizer."
+    ),
+    language: str | None = option("For --style-of: the text's language, en, for its numbers."),
     leading_blank: bool | None = option(
         "Whether a blank stands before a sentence's first word; by default as Whisper writes, for its tokenizers.",
         "--leading-blank/--no-leading-blank",
@@ -56,7 +61,9 @@ def train(
     field: str | None = option("Field or column with the text; found by itself if usual."),
     split: str = option("Split of a dataset.", default="train"),
     valid: list[str] | None = option("Text to compute the perplexity of; may be repeated."),
-    outputs: str | None = option("Transcripts of the recogniser, to compare case and punctuation with."),
+    outputs: str | None = option(
+        "Transcripts of the recogniser, to compare case and punctuation with, or to learn its style from."
+    ),
     arpa: str | None = option("Also write an ARPA file (.arpa, .arpa.gz)."),
     device: str = option("Where to count and estimate: cpu, cuda, cuda:1.", default="cpu"),
     fallback: bool = option(
@@ -79,6 +86,8 @@ def train(
     leads = accelerator is None or accelerator.is_main_process
     bars = Bars(leads and not as_json and sys.stderr.isatty(), total_bytes(inputs))
 
+    if style_of is not None and not os.path.isfile(style_of):
+        check_folder(style_of)
     training = train_on(
         read_texts(inputs, field, split, bars.read) if vocab_size is None else read_ids(inputs, bars.read),
         load_tokenizer(tokenizer),
@@ -87,6 +96,8 @@ def train(
         prune=_thresholds(prune),
         max_ngrams=max_ngrams,
         normalise=normalise,
+        style_of=style_of,
+        language=language,
         leading_blank=leading_blank,
         discount_fallback=DISCOUNT_FALLBACK if fallback else None,
         valid=_validation(valid, field, split, vocab_size is not None) if valid else None,
@@ -149,11 +160,13 @@ def _show(lm: NGramLM, training: Training, output: str, seconds: float, as_json:
     assert summary is not None
     if as_json:
         facts: dict[str, Any] = {"output": output, "order": lm.order, "num_ngrams": lm.num_ngrams, "nbytes": lm.nbytes}
-        facts |= summary.to_dict() | {"seconds": round(seconds, 3), "warnings": training.warnings}
+        facts |= summary.to_dict() | {"seconds": round(seconds, 3), "warnings": training.warnings, "adapted": training.adapted}
         if training.unknown is not None:
             facts["unknown"] = dict(training.unknown.most_common(100))
         print_json(facts)
         return
+    for line in training.adapted:
+        print_line(line, markup=False)
     rows = []
     for n, counted in enumerate(summary.num_counted, start=1):
         kept = lm.num_ngrams[n - 1] if n <= lm.order else 0

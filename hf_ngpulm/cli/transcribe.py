@@ -11,7 +11,19 @@ import typer
 from ..audio.files import read_audio
 from ..evaluation.recognition import SHORTEST
 from .models import load_recogniser, read_phrases
-from .options import MISSING, BetaOption, Boosting, Decoding, DeviceOption, JsonOption, Subtracted, argument, given, option
+from .options import (
+    MISSING,
+    BetaOption,
+    Boosting,
+    Decoding,
+    DeviceOption,
+    JsonOption,
+    Pauses,
+    Subtracted,
+    argument,
+    given,
+    option,
+)
 from .output import print_json, tell
 
 
@@ -21,6 +33,7 @@ def transcribe(
     model: str = option("Folder or Hub id of the ASR model.", "--model", "-m", default=MISSING),
     decoding: Decoding,
     subtracted: Subtracted,
+    pauses: Pauses,
     boosting: Boosting,
     beta: BetaOption = None,
     n_best: int | None = option("Hypotheses to show, with --num-beams.", min=1),
@@ -38,7 +51,7 @@ def transcribe(
     if timestamps not in (None, "word", "char"):
         raise ValueError(f"--timestamps must be word or char, got {timestamps!r}")
     phrases = read_phrases(boosting.phrases) or None
-    settings = given(decoding, subtracted, beta=beta, num_return_sequences=n_best, phrases=phrases)
+    settings = given(decoding, subtracted, pauses, beta=beta, num_return_sequences=n_best, phrases=phrases)
     settings |= given(phrase_weight=boosting.phrase_weight)
     if timestamps and decoding.lm is None:
         settings.setdefault("num_beams", 1)  # the stock pipeline has times for some tokenizers only

@@ -263,6 +263,7 @@ SETTINGS: dict[str, Kind] = {
     "score_eos": SWITCH,
     "merge": one_of("tokens", "text"),
     "max_symbols": _SIZE,
+    "pause_seconds": _ABOVE_0,
     "blank_scoring": one_of("lm_weighted", "none"),
     "pruning": one_of("late", "early"),
     "merging": one_of("log_sum", "max"),

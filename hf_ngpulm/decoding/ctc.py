@@ -44,7 +44,8 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
         phrases: phrases that shall be recognised, for all rows: a `PhraseBooster`, or what one is made of; or a list with such
             a context (or None) per row.
         phrase_weight: what their bonuses are multiplied with, one number or a tensor `[B]` (default 1).
-        num_beams: prefixes that the search keeps; 1, the default, searches greedily.
+        num_beams: prefixes that the search keeps; 1, the default, searches greedily; "auto" is 4, most of the gain at little
+            cost.
         beta: bonus for each token (natural log), against an LM's liking for short transcripts: a number or a tensor `[B]`. In
             beam search with an LM the default is 3 for a weight of 1, in proportion; without one it is 0, and where the LM has
             a bonus for words (`word_bonus`, see `hf_ngpulm.lexicon.compose`). For beam search only.

@@ -113,14 +113,19 @@ class Decoder(WithoutCaches):
         return other
 
 
-def refuse_broken(bad_frames: Any, what: str = "logits of") -> None:
+def refuse_broken(bad_frames: Any, what: str = "logits of", pieces: Sequence[tuple[int, int, int]] | None = None) -> None:
     """Raise for the first row with a bad frame (not -1), before anything of it is kept.
+
+    Args:
+        pieces: where rows are pieces of others, of which row each is, and its first frame there.
 
     Raises:
         InvalidLogitsError: names it.
     """
     for row, frame in enumerate(bad_frames.tolist()):
         if frame >= 0:
+            if pieces is not None:
+                row, frame = pieces[row][0], pieces[row][1] + frame
             raise InvalidLogitsError(
                 f"the {what} row {row} hold NaN or infinity at frame {frame}: the model's output is broken "
                 "(an overflow in half precision, or broken weights or audio)"

@@ -22,6 +22,9 @@ from ..search.transducer_beam import BeamSettings
 
 MOST_BEAMS, MOST_ACTIVE = 1024, 1 << 14
 NUM_BEAMS = 4  # of a transducer's beam search
+AUTO = "auto"
+# What `num_beams="auto"` stands for: where error rates fall no faster than times rise any more (benchmarks/knee.py).
+KNEES = {"ctc": 4, "transducer": 3, "attention": 2}
 WEIGHTS = ("beta", "ilm_weight", "source_weight")  # which can be changed later, and be tuned
 
 AnyOptions = TypeVar("AnyOptions", bound="Options")
@@ -68,7 +71,7 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "frame_seconds": _seconds,
     "confidence": _measure,
     "engine": lambda name, value: check_engine(value),
-    "num_beams": partial(whole, most=MOST_BEAMS),
+    "num_beams": partial(whole, most=MOST_BEAMS, why=", or 'auto'"),
     "max_active": partial(whole, most=MOST_ACTIVE),
     "beta": lambda name, value: check_weight(value, name),
     "beam_threshold": _above_0,
@@ -79,6 +82,7 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "repeats": partial(one_of, choices=RULES),
     "strategy": partial(one_of, choices=("greedy", "alsd", "aes")),
     "max_symbols": whole,
+    "pause_seconds": _seconds,
     "ilm_weight": lambda name, value: check_weight(value, name),
     "source_weight": lambda name, value: check_weight(value, name),
     "blank_scoring": partial(one_of, choices=("lm_weighted", "none")),
@@ -100,6 +104,8 @@ class Options:
 
     # The option that says how many hypotheses are kept.
     beam: ClassVar[str] = "num_beams"
+    # Which of the `KNEES` is its own; None where none was measured.
+    family: ClassVar[str | None] = None
     # What options are called in pipelines and by language models that remember them, and what is always so there.
     known_as: ClassVar[dict[str, str]] = {}
     always: ClassVar[dict[str, str]] = {}
@@ -119,8 +125,27 @@ class Options:
             ValueError: a value out of range, or without meaning for the search.
             TypeError: no such option.
         """
-        given = {name: value for name, value in given.items() if value is not None or name == "confidence"}
+        given = {name: value for name, value in cls.settled(given).items() if value is not None or name == "confidence"}
         return cls(**_checked(cls._completed(given)))
+
+    @classmethod
+    def settled(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is given, with the number of beams that "auto" stands for."""
+        beams = given.get(cls.beam)
+        return {**given, cls.beam: cls.knee()} if isinstance(beams, str) and beams == AUTO else dict(given)
+
+    @classmethod
+    def knee(cls) -> int:
+        """Return what `num_beams="auto"` stands for.
+
+        Raises:
+            ValueError: it wasn't measured for this search.
+        """
+        if cls.family is None:
+            raise ValueError(
+                "num_beams='auto' has no meaning in a graph, for which it wasn't measured; leave it out, which is 64"
+            )
+        return KNEES[cls.family]
 
     @classmethod
     def _completed(cls, given: dict[str, Any]) -> dict[str, Any]:
@@ -130,6 +155,7 @@ class Options:
     @classmethod
     def remembered(cls, lm: Any, model: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return what is given, weights too, and where nothing is, what the language model remembers for the recogniser."""
+        given = cls.settled(given)
         asked = {cls.known_as.get(name, name): value for name, value in {**dict.fromkeys(cls.names()), **given}.items()}
         found = with_remembered(lm, model, asked | cls.always, came_with=cls.came_with)
         own = {known: name for name, known in cls.known_as.items()}
@@ -185,6 +211,7 @@ class CTCOptions(FrameOptions):
     source_lm: Any = None
     source_weight: float | Tensor | None = None
 
+    family = "ctc"
     came_with = True
 
     @classmethod
@@ -237,8 +264,11 @@ class TransducerOptions(FrameOptions):
     aes_steps: int = 2
     aes_beta: int = 1
     aes_gamma: float = 2.3
+    pause_seconds: float | None = None
     source_lm: Any = None
     source_weight: float | Tensor | None = None
+
+    family = "transducer"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -282,6 +312,8 @@ class TransducerOptions(FrameOptions):
 @dataclass(frozen=True)
 class AttentionOptions(Options):
     """Say how language models and phrases take part in `generate`, see `hf_ngpulm.NGramLogitsProcessor`."""
+
+    family = "attention"
 
     normalise_phrases: bool = True
     start: int | Iterable[int] | None = None

@@ -76,6 +76,10 @@ class StreamingDecoder:
             raise TypeError(
                 f"decoder should be a CTCDecoder, a GraphDecoder or a TransducerDecoder, got {type(decoder).__name__}"
             )
+        if isinstance(decoder, TransducerDecoder) and decoder.options.pause_seconds is not None:
+            raise ValueError(
+                "pause_seconds is for whole recordings; in streams endpoint_seconds tells of pauses, where `reset` begins anew"
+            )
         self.decoder = decoder
         self.max_streams = whole("max_streams", max_streams, MOST_STREAMS)
         self.endpoint_frames = _endpoint(endpoint_frames, endpoint_seconds, decoder.frame_seconds)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,28 +24,9 @@ from ..search.transducer_greedy.rows import GreedySteps
 from .decoder import Decoder, refuse_broken
 from .hypotheses import Hypothesis
 from .options import TransducerOptions, takes
+from .pauses import Paths, Piece, by_pieces, pieces_of
 
 OUTPUTS = "outputs for"  # of which row, when they are broken
-
-
-class Paths(NamedTuple):
-    """Hold what was found for `B` rows, `N` paths each, best first; on the CPU. Entries after a path's last step mean nothing.
-
-    Args:
-        counts: int64 `[B, N]`, number of steps; -1 where there is no path.
-        labels, frames, durations: int64 `[B, N, S]`, of each step: the class, a token or the blank; the frame; and the frames
-            that the search moved on after it.
-        scores: float64 `[B, N, 4]`: what was maximised (but for the division by the length), and the acoustic, LM and phrase
-            scores, see `hf_ngpulm.Hypothesis`.
-        confidences: float32 `[B, N, S]` of the frames of tokens, if asked for.
-    """
-
-    counts: Tensor
-    labels: Tensor
-    frames: Tensor
-    durations: Tensor
-    scores: Tensor
-    confidences: Tensor | None
 
 
 class TransducerDecoder(Decoder, caches={"_kept": dict}):
@@ -62,7 +44,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             words have no times in seconds.
         strategy: "greedy"; "alsd", beam search by the length of alignments (RNN-T and TDT); or "aes", beam search by frames
             (RNN-T). By default "greedy" without `num_beams` (or with 1), else "alsd".
-        num_beams: hypotheses that beam search keeps (default 4).
+        num_beams: hypotheses that beam search keeps (default 4); "auto" is 3, most of the gain at little cost.
         num_return_sequences: hypotheses that are returned for each row; at most `num_beams`.
         max_symbols: tokens that may be emitted at one frame (but see `aes_steps`); the model's own number if left out.
         ilm_weight: weight with which the log-probabilities of the model's internal LM (what the joint network says without an
@@ -82,6 +64,8 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         aes_beta: classes, more than `num_beams`, that "aes" extends a hypothesis by at most (default 1).
         aes_gamma: how much less than its best class a class may score for that (natural log, default 2.3).
         source_lm, source_weight: as for `hf_ngpulm.CTCDecoder`; an alternative to `ilm_weight`.
+        pause_seconds: for recordings of several sentences: where nothing is heard for so long, a new sentence begins, for the
+            prediction network, for LMs and for phrases (see `hf_ngpulm.decoding.pauses`). None, the default, for nowhere.
 
     Raises:
         TokenizerMismatchError: an LM was made for another tokenizer.
@@ -110,6 +94,8 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         given = {"lm_weight": lm_weight, "phrase_weight": phrase_weight, **options}
         super().__init__(tokenizer_or_processor, lm, phrases, getattr(self.model, "model", None), given)
         _ = self.settings  # to tell of what doesn't suit the model
+        if self.options.pause_seconds is not None and self.options.frame_seconds is None:
+            raise ValueError("pause_seconds needs to know how long a frame is: pass frame_seconds too")
         self._kept: Kept = {}
 
     @property
@@ -178,9 +164,28 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             )
         lengths = checked_lengths(lengths, frames.shape[0], frames.shape[1], frames.device)
         models = self.fusion.shared_rows(len(frames), frames.device, phrases)
-        return (self._greedy if self.options.strategy == "greedy" else self._beam)(frames, lengths, models)
+        search = self._greedy if self.options.strategy == "greedy" else self._beam
+        if self.options.pause_seconds is None or not len(frames):
+            return search(frames, lengths, models)
+        pieces = pieces_of(self.model, frames, lengths, self._pause_frames)
 
-    def _greedy(self, frames: Tensor, lengths: Tensor, models: RowModels) -> Paths:
+        def searched(frames: Tensor, pieces: list[Piece]) -> tuple[Paths, Tensor]:
+            rows, lengths = torch.tensor([(row, last - first) for row, first, last in pieces], device=frames.device).unbind(1)
+            paths = search(frames, lengths.to(torch.int32), models.of(rows), pieces)
+            steps = torch.arange(paths.labels.shape[2])
+            sizes = ((paths.labels != self.model.blank_id) & (steps < paths.counts[..., None])).sum(2)
+            return paths, paths.scores[..., 0] / (sizes + 1 if self.options.length_normalization else 1)
+
+        return by_pieces(pieces, frames, searched, len(frames))
+
+    @property
+    def _pause_frames(self) -> int:
+        """Return how many frames a pause has at least."""
+        seconds, frame_seconds = self.options.pause_seconds, self.options.frame_seconds
+        assert seconds is not None and frame_seconds is not None  # checked when the decoder was made
+        return max(1, math.ceil(seconds / frame_seconds - 1e-6))
+
+    def _greedy(self, frames: Tensor, lengths: Tensor, models: RowModels, pieces: Sequence[Piece] | None = None) -> Paths:
         settings, options = self.settings, self.options
 
         def search(models: RowModels) -> GreedySteps:
@@ -196,7 +201,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             return lazy.replay(models.states[:, None], None, tokens.cpu().numpy(), self.model.blank_id)
 
         found = settled(models, search, replay)
-        refuse_broken(found.bad_frames, OUTPUTS)
+        refuse_broken(found.bad_frames, OUTPUTS, pieces)
         scores = found.acoustic_scores + (models.weights * found.lm_scores.double()).sum(1)
         scores = scores - settings.ilm_weight * found.ilm_scores
         ended = models.at_end(scores[:, None], found.lm_scores[:, None], found.lm_states[:, None], False, options.engine)
@@ -209,7 +214,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             None if found.confidences is None else found.confidences[:, None].cpu(),
         )
 
-    def _beam(self, frames: Tensor, lengths: Tensor, models: RowModels) -> Paths:
+    def _beam(self, frames: Tensor, lengths: Tensor, models: RowModels, pieces: Sequence[Piece] | None = None) -> Paths:
         settings, options = self.settings._replace(num_lms=models.num_lms), self.options
 
         def search(models: RowModels) -> BeamHypotheses:
@@ -224,7 +229,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             return lazy.replay(states, links, labels, self.model.blank_id)
 
         found = settled(models, search, replay)
-        refuse_broken(found.bad_frames, OUTPUTS)
+        refuse_broken(found.bad_frames, OUTPUTS, pieces)
         inside = torch.arange(found.labels.shape[2], device=found.labels.device) < found.counts[..., None]
         sizes = ((found.labels != self.model.blank_id) & inside).sum(2)
         places, scores = self.ranked(models, found, sizes)

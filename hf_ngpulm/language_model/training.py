@@ -26,6 +26,7 @@ from ..ngrams.counting import DEFAULT_MEMORY, MAX_ORDER, NGramCounter, parse_byt
 from ..ngrams.kneser_ney import DISCOUNT_FALLBACK, estimate, thresholds_of
 from ..ngrams.table import NGramTable
 from ..text import begins_with_blank, encode_texts, mismatches, normaliser, with_blank
+from ..text.adaptation import Adapter, habits_of
 from ..text.vocabulary import Vocabulary, tokenizer_of
 from .perplexity import Perplexity, perplexity_of, scored_texts, without_word_bonus
 from .pruning import prune_table
@@ -50,6 +51,11 @@ class TrainingOptions:
         max_ngrams: drop n-grams of the finished model by relative entropy (Stolcke 1998) until at most so many are left.
         normalise: what is done to texts first: "lower", "upper", "no-punctuation", "nfc", "nfkc", "whisper", "whisper-en",
             several of them in a list, or a function from text to text.
+        style_of: the recogniser whose style the texts shall have: its tokenizer, a processor, the name of a repo or folder that
+            has it, or some of its transcripts (a list, or a file with one a line). Texts get its case, punctuation, numbers in
+            words or digits, and hyphens, as far as `outputs`, or else the tokenizer, tell them, and what is changed is logged.
+            Numbers need the extra `text`.
+        language: of the texts, for their numbers: "en". By default that of a Whisper that hears English only, else not known.
         leading_blank: whether sentences get a blank before their first word, which the tokenizer doesn't write by itself. By
             default those of Whisper's tokenizers do, whose transcripts begin so; False for a Whisper that was fine-tuned on
             transcripts without it. Scripts without blanks between words never do.
@@ -60,7 +66,7 @@ class TrainingOptions:
         missing_unigrams: score of token ids that the text lacks, as for `NGramLM.from_arpa`.
         valid: texts to compute the perplexity of, which is kept in `config.training`.
         outputs: some transcripts of the recogniser: case and punctuation of the text are compared with theirs instead of with
-            the tokenizer's pieces, and a warning is logged where they differ.
+            the tokenizer's pieces, and a warning is logged where they differ. With `style_of` texts are written as they are.
         device: where n-grams are counted.
         engine: as for `NGramLM.from_arpa`.
         unit: what n-grams are of: "token", or "word": words between blanks are counted, and then spelled in tokens.
@@ -76,6 +82,8 @@ class TrainingOptions:
     prune: Sequence[int] = ()
     max_ngrams: int | None = None
     normalise: Any = None
+    style_of: Any = None
+    language: str | None = None
     leading_blank: bool | None = None
     field: str = "text"
     limit_vocabulary: Iterable[int] | None = None
@@ -102,6 +110,7 @@ class Training:
         unknown: pieces of the texts that the tokenizer can't write, and how often they occur; None for token ids.
         perplexity: of the validation texts, None if there were none.
         warnings: what looks wrong with the text, and the remedy.
+        adapted: what was changed in the texts for the sake of the recogniser's style, a line for each kind.
         of_words: the n-grams of words that the model was composed of, and the words; None for a model of tokens.
     """
 
@@ -109,6 +118,7 @@ class Training:
     unknown: Counter[str] | None
     perplexity: Perplexity | None
     warnings: tuple[str, ...]
+    adapted: tuple[str, ...] = ()
     of_words: tuple[NGramTable, list[str]] | None = None
 
 
@@ -128,14 +138,19 @@ def train(
     if isinstance(texts, str | bytes):
         raise ValueError(f"texts should be a list of sentences, got the single text {texts[:40]!r}; put it into a list")
     rows, size = _rows(texts, how.field), len(texts) if isinstance(texts, Sized) else None
+    clean: Callable[[str], str] = normaliser(how.normalise, tokenizer)
+    adapter: Adapter | None = None
+    if how.style_of is not None:
+        how = dataclasses.replace(how, outputs=None if how.outputs is None else list(how.outputs))  # read twice
+        rows, adapter = _adapter(rows, clean, how)
+        clean = _one_after_the_other(clean, adapter)
     words: list[str] | None = None
     with ExitStack() as files:
         if how.unit == "word":
             _check_for_words(tokenizer, how)
-            clean = normaliser(how.normalise, tokenizer)
             read = (_words(row, clean) for row in bars.over(rows, "reading", size, lambda _: 1))
             words, rows = files.enter_context(_numbered(read, how.folder))
-        sentences = _Sentences(rows, tokenizer, vocabulary.size if words is None else len(words), how)
+        sentences = _Sentences(rows, tokenizer, vocabulary.size if words is None else len(words), clean, how)
         room = parse_bytes(how.memory)
         counter = files.enter_context(NGramCounter(sentences.vocab_size, order, how.device or "cpu", room, how.folder))
         for token_ids, lengths, first in bars.over(sentences, "counting", size, lambda batch: len(batch[1])):
@@ -145,6 +160,10 @@ def train(
     if sentences.unknown is not None and not counts.num_tokens:
         raise ValueError("there is no text to count n-grams in: no sentence was given that has a token")
     warnings = sentences.warnings()
+    adapted: list[str] = []
+    if adapter is not None:
+        warnings += adapter.notices()
+        adapted += adapter.told()
     with bars.stage("estimating", order) as bar:
         estimated = estimate(counts, how.prune, how.discount_fallback, allowed, done=bar.update)
     table, num_sentences, num_tokens = estimated.table, counts.num_sentences, counts.num_tokens
@@ -160,7 +179,7 @@ def train(
     perplexity = None
     if how.valid is not None:
         with bars.stage("validating"):
-            perplexity = _validated(parts, vocabulary, tokenizer, how, sentences.leading_blank)
+            perplexity = _validated(parts, vocabulary, tokenizer, clean, how, sentences.leading_blank)
     summary = TrainingSummary(
         num_sentences=num_sentences,
         num_tokens=num_tokens,
@@ -176,8 +195,11 @@ def train(
     )
     for warning in warnings:
         logger.warning("%s", warning)
+    for line in adapted:
+        logger.info("%s", line)
     of_words = None if words is None else (table, words)
-    return Training(parts.with_config(training=summary), sentences.unknown, perplexity, tuple(warnings), of_words)
+    parts = parts.with_config(training=summary)
+    return Training(parts, sentences.unknown, perplexity, tuple(warnings), tuple(adapted), of_words)
 
 
 def _options(given: Mapping[str, Any]) -> TrainingOptions:
@@ -188,13 +210,30 @@ def _options(given: Mapping[str, Any]) -> TrainingOptions:
         raise ValueError(f"unit must be 'token' or 'word', got {options.unit!r}")
     if options.unit == "token":
         refuse_options(of_words, "unit is 'token'; pass unit='word' too")
+    if options.style_of is None:
+        refuse_idle({"language": options.language}, "says of what language numbers are; pass style_of too")
     return options
+
+
+def _adapter(rows: Iterator[Any], clean: Callable[[str], str], options: TrainingOptions) -> tuple[Iterator[Any], Adapter]:
+    """Return rows of text, and what writes them as the recogniser does."""
+    sample = list(islice(rows, STYLE_SAMPLE))
+    if sample and not isinstance(sample[0], str):
+        raise ValueError("style_of is for texts; token ids were given, which have no style any more")
+    habits = habits_of(options.style_of, options.outputs, options.language)
+    return chain(sample, rows), Adapter(habits, (clean(_as_text(text)) for text in sample))
+
+
+def _one_after_the_other(first: Callable[[str], str], second: Callable[[str], str]) -> Callable[[str], str]:
+    return lambda text: second(first(text))
 
 
 def _check_for_words(tokenizer: Any, options: TrainingOptions) -> None:
     if tokenizer is None:
         raise ValueError("a model of words needs the ASR model's tokenizer to spell them: pass tokenizer=...")
-    given: dict[str, Any] = {"limit_vocabulary": options.limit_vocabulary, "outputs": options.outputs}
+    given: dict[str, Any] = {"limit_vocabulary": options.limit_vocabulary, "outputs": None}
+    if options.style_of is None:
+        given["outputs"] = options.outputs
     given["missing_unigrams"] = None if options.missing_unigrams == "share" else options.missing_unigrams
     refuse_idle(given, "have a meaning for models of tokens only, not with unit='word'")
 
@@ -232,8 +271,10 @@ class _Sentences:
     Where several processes share the text, each takes every n-th batch.
     """
 
-    def __init__(self, rows: Iterator[Any], tokenizer: Any, vocab_size: int, options: TrainingOptions) -> None:
-        self.rows, self.tokenizer, self.vocab_size, self.options = rows, tokenizer, vocab_size, options
+    def __init__(
+        self, rows: Iterator[Any], tokenizer: Any, vocab_size: int, clean: Callable[[str], str], options: TrainingOptions
+    ) -> None:
+        self.rows, self.tokenizer, self.vocab_size, self.clean, self.options = rows, tokenizer, vocab_size, clean, options
         self.leading_blank = _leading_blank(tokenizer, options)
         self.unknown: Counter[str] | None = None
         self.sample: list[str] = []
@@ -259,8 +300,8 @@ class _Sentences:
     def _encoded(self, rows: Iterator[Any]) -> Sentences:
         if self.tokenizer is None:
             raise ValueError("texts need the ASR model's tokenizer (tokenizer=...); without one, pass lists of token ids")
-        self.unknown, clean = Counter(), normaliser(self.options.normalise, self.tokenizer)
-        texts: Iterator[str] = (self._noted(clean(_as_text(row))) for row in rows)
+        self.unknown = Counter()
+        texts: Iterator[str] = (self._noted(self.clean(_as_text(row))) for row in rows)
         if self.leading_blank:
             texts = map(with_blank, texts)
         return encode_texts(texts, self.tokenizer, self.vocab_size, SENTENCES_PER_BATCH, self.options.workers, self.unknown)
@@ -327,12 +368,17 @@ def _allowed(token_ids: Iterable[int], vocab_size: int) -> torch.Tensor:
 
 
 def _validated(
-    parts: LMParts, vocabulary: Vocabulary, tokenizer: Any, options: TrainingOptions, leading_blank: bool
+    parts: LMParts,
+    vocabulary: Vocabulary,
+    tokenizer: Any,
+    clean: Callable[[str], str],
+    options: TrainingOptions,
+    leading_blank: bool,
 ) -> Perplexity:
     texts = list(_rows(options.valid or (), options.field))
     if texts and not isinstance(texts[0], str):
         tokenizer = None
     elif tokenizer is not None:
-        texts = list(map(normaliser(options.normalise, tokenizer), texts))
+        texts = list(map(clean, texts))
     scored = scored_texts(without_word_bonus(parts), texts, tokenizer, leading_blank)
     return perplexity_of(scored, vocabulary.size, set(parts.unk_tokens.tolist()))

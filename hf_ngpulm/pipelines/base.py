@@ -83,7 +83,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         if "serves" in vars(cls):
             NGramPipeline.families.append(cls)
 
-    # The table of families: the classes that say which models they serve.
+    # The table of families: the classes that say which models they serve. What `num_beams="auto"` is for each, their decoders'
+    # options say (`hf_ngpulm.decoding.options.KNEES`).
     families: ClassVar[list[type[NGramPipeline]]] = []
 
     @staticmethod

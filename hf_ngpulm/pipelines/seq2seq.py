@@ -7,6 +7,7 @@ from typing import Any
 
 from transformers import AutomaticSpeechRecognitionPipeline
 
+from ..decoding.options import CHECKS, AttentionOptions
 from ..generation import NGramLogitsProcessor
 from ..generation.logits_processor import LM_WEIGHT
 from .base import NGramPipeline, of_recordings
@@ -19,7 +20,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
 
     This is the pipeline of Transformers, which generates with an `NGramLogitsProcessor` if there is an `lm`. All else is the
     stock pipeline's: `num_beams` (5 by default) and other settings of `generate`, long audio, and the times that
-    `return_timestamps` gives with Whisper.
+    `return_timestamps` gives with Whisper. `num_beams="auto"` has it generate with 2.
 
     Besides what all families take (see `NGramPipeline`), `pipeline(...)` and calls take:
 
@@ -35,8 +36,12 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     of_an_lm = NGramPipeline.of_an_lm | {"ilm_weight", "unscored", "score_eos"}
 
     def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs = _settled(kwargs)
         self._search = _beams_in(kwargs)
         super().__init__(model, *args, **kwargs)
+
+    def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        return super()._sanitize_parameters(**_settled(kwargs))
 
     def _search_given(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         return _beams_in(kwargs)
@@ -73,6 +78,20 @@ class Seq2SeqNGramPipeline(NGramPipeline):
 
     def postprocess(self, model_outputs: Sequence[dict[str, Any]], ngram_decoder: Any = None, **kwargs: Any) -> dict[str, Any]:
         return AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
+
+
+def _settled(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return what is given with a number for `num_beams="auto"`, which `generate` doesn't know.
+
+    Raises:
+        ValueError: another text.
+    """
+    if isinstance(kwargs.get("generate_kwargs"), dict):
+        kwargs = {**kwargs, "generate_kwargs": _settled(kwargs["generate_kwargs"])}
+    kwargs = AttentionOptions.settled(kwargs)
+    if isinstance(kwargs.get("num_beams"), str):
+        CHECKS["num_beams"]("num_beams", kwargs["num_beams"])
+    return kwargs
 
 
 def _beams_in(kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -18,24 +18,25 @@ _FOR_THE_ENCODER = ("prompt_ids", "num_lookahead_tokens")
 class TransducerNGramPipeline(NGramPipeline):
     """Speech recognition with an n-gram language model, or a beam search, for transducers: Parakeet RNN-T and TDT, Nemotron.
 
-    Without `lm`, `num_beams`, `strategy` and `confidence` this is the pipeline of Transformers. With one, whole batches are
-    decoded at once, padding is left out, and long audio cut in chunks is decoded in one go over the encoder's frames, so that
-    the prediction network and the LM run on over the seams. All else (inputs, batching, chunking) is the stock pipeline's.
+    Without `lm`, `num_beams`, `strategy`, `pause_seconds` and `confidence` this is the pipeline of Transformers. With one,
+    whole batches are decoded at once, padding is left out, and long audio cut in chunks is decoded in one go over the encoder's
+    frames, so that the prediction network and the LM run on over the seams. All else (inputs, batching, chunking) is the stock
+    pipeline's.
 
     Besides what all families take (see `NGramPipeline`), `pipeline(...)` and calls take:
 
     Args:
-        num_beams: hypotheses that the search keeps; 1 (the default) searches greedily.
+        num_beams: hypotheses that the search keeps; 1 (the default) searches greedily, "auto" keeps 3.
         strategy: "greedy", "alsd" (beam search, the default with `num_beams`) or "aes" (beam search for RNN-T).
         max_symbols, ilm_weight, blank_scoring, pruning, merging, length_normalization: as for `hf_ngpulm.TransducerDecoder`.
-        score_eos, aes_steps, aes_beta, aes_gamma, engine: the same.
+        score_eos, aes_steps, aes_beta, aes_gamma, pause_seconds, engine: the same.
 
     `return_timestamps="word"` or `"char"` gives times from the frames at which tokens were emitted ("char": single tokens).
     """
 
     serves = staticmethod(is_transducer)
     settings = (*NGramPipeline.settings, *settings_of(TransducerOptions))
-    reasons = ("lm", "phrases", "num_beams", "strategy", "confidence")
+    reasons = ("lm", "phrases", "num_beams", "strategy", "pause_seconds", "confidence")
     of_an_lm = NGramPipeline.of_an_lm | {"blank_scoring", "score_eos"}
     shared_with_generation = ("num_beams", "num_return_sequences")
 

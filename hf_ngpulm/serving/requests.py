@@ -119,14 +119,22 @@ def wanted(form: Mapping[str, list[str]], voices: Voices, limits: Limits, recogn
         _number("temperature", one["temperature"], 0.0, 1.0)
     beams = None
     if "num_beams" in one:
-        if not re.fullmatch(r"[0-9]{1,6}", one["num_beams"]) or not 1 <= int(one["num_beams"]) <= limits.beams:
-            raise Problem(f"num_beams should be a whole number from 1 to {limits.beams}", "num_beams")
-        beams = int(one["num_beams"])
+        asked = str(_auto_beams(recognizer)) if one["num_beams"] == "auto" else one["num_beams"]
+        if not re.fullmatch(r"[0-9]{1,6}", asked) or not 1 <= int(asked) <= limits.beams:
+            raise Problem(f"num_beams should be a whole number from 1 to {limits.beams}, or auto", "num_beams")
+        beams = int(asked)
     listed = form.get("keywords")
     keywords = listed[0] if listed is not None and len(listed) == 1 else listed
     settings = voices.settings({**one, "keywords": keywords}, limits, recognizer)
     language = one.get("language", "")[:40]
     return Wanted(settings, beams, answer, stream, frozenset(granularities or ["segment"]), language)
+
+
+def _auto_beams(recognizer: Any) -> int:
+    try:
+        return recognizer.decoder.decoder.options.knee()
+    except ValueError as error:
+        raise Problem(str(error), "num_beams") from error
 
 
 def _phrases(given: Any, name: str) -> list[Any]:

@@ -55,7 +55,8 @@ def _named(name: str, tokenizer: Any) -> Normaliser:
     raise ValueError(f"normalise should be of {', '.join((*_SIMPLE, 'whisper', 'whisper-en'))}, or a function; got {name!r}")
 
 
-def _without_punctuation(text: str) -> str:
+def without_punctuation(text: str) -> str:
+    """Return a text with blanks for its punctuation and symbols, but for apostrophes and hyphens inside words."""
     kept = []
     for i, character in enumerate(text):
         if unicodedata.category(character)[0] in "PS":
@@ -70,7 +71,7 @@ _IN_WORDS = re.compile("['’ʼ\\-‐‑]")
 _SIMPLE: dict[str, Normaliser] = {
     "lower": str.lower,
     "upper": str.upper,
-    "no-punctuation": _without_punctuation,
+    "no-punctuation": without_punctuation,
     "nfc": lambda text: unicodedata.normalize("NFC", text),
     "nfkc": lambda text: unicodedata.normalize("NFKC", text),
 }

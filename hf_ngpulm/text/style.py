@@ -40,13 +40,24 @@ def style_of(texts: Iterable[str]) -> TextStyle:
         total += 1
         small += sum(map(str.islower, text))
         capitals += sum(map(str.isupper, text))
-        ends += unicodedata.category(text.rstrip()[-1:] or " ") == "Po"
+        ends += ends_marked(text)
         digits += any(map(str.isdecimal, text))
     if not total:
         return TextStyle(None, None, None, None)
     letters = small + capitals
     upper = capitals / letters if letters else None
     return TextStyle(upper, None if upper is None else 0.005 < upper < 0.9, ends / total, digits / total)
+
+
+def ends_marked(text: str) -> bool:
+    """Return whether a text ends in a punctuation mark."""
+    return unicodedata.category(text.rstrip()[-1:] or " ") == "Po"
+
+
+def begins_capital(text: str) -> bool | None:
+    """Return whether the first letter of a text is a capital; None where a digit comes first, or a letter without case."""
+    first = next((character for character in text if character.isalnum()), "")
+    return True if first.isupper() else False if first.islower() else None
 
 
 def style_written_by(tokenizer: Any) -> TextStyle:

@@ -106,6 +106,21 @@ def test_train(tmp_path, capsys):
     assert "600 sentences" in capsys.readouterr().out
 
 
+def test_train_in_the_style_of_a_recogniser(tmp_path, capsys):
+    text, transcripts, out = tmp_path / "text.txt", tmp_path / "transcripts.txt", str(tmp_path / "lm")
+    text.write_text("TURN [to] port\nset a course\n" * 10)
+    transcripts.write_text("set a course\nno.\n")
+    command = ["train", str(text), "--tokenizer", MODEL, "-o", out, "-n", "2", "--style-of"]
+    for style in ([MODEL], [MODEL, "--outputs", str(transcripts)], [str(transcripts)]):
+        assert run([*command, *style, "--json"]) == 0
+        (line, *_) = json.loads(capsys.readouterr().out)["adapted"]
+        assert line == "small letters: 10 of 20 texts, such as 'TURN [to] port' -> 'turn [to] port'"
+    assert run([*command, MODEL]) == 0
+    assert "small letters: 10 of 20 texts, such as 'TURN [to] port'" in capsys.readouterr().out
+    assert run([*command, "./nowhere"]) == 2
+    assert "./nowhere: no such folder" in capsys.readouterr().err
+
+
 def test_train_on_ids(tmp_path, capsys):
     (tmp_path / "ids").write_text("1 2 3\n2 2\n" * 20)
     assert (

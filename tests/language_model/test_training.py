@@ -278,3 +278,46 @@ def test_no_blank_begins_what_is_written_without_blanks(tokenizer):
 def test_a_leading_blank_of_token_ids_is_refused():
     with pytest.raises(ValueError, match="leading_blank is for texts"):
         NGramLM.train([[1, 2, 3]], vocab_size=8, order=2, leading_blank=True)
+
+
+SPOKEN = ["Set a course, Jim.", "TURN to port!", "I am the well-known captain"] * 10
+WRITTEN = ["set a course jim", "turn to port", "i am the well known captain"] * 10
+
+
+@pytest.mark.parametrize("options", [{"order": 3}, {"order": 2, "unit": "word"}])
+def test_texts_in_the_style_of_a_recogniser(tokenizer, options, caplog):
+    caplog.set_level(logging.INFO)
+    wanted = NGramLM.train(WRITTEN, tokenizer, valid=WRITTEN, **options)
+    name = str(bundled("examples/models/ctc"))
+    for style in ({"style_of": tokenizer}, {"style_of": name}, {"style_of": name, "outputs": iter(WRITTEN)}):
+        caplog.clear()
+        found = train(iter(SPOKEN), tokenizer, valid=SPOKEN, **style, **options)
+        assert same(NGramLM(found.parts), wanted) and found.warnings == ()
+        assert [line.split(",")[0] for line in found.adapted] == [
+            "small letters: 30 of 30 texts",
+            "no punctuation: 20 of 30 texts",
+            "no hyphens: 10 of 30 texts",
+        ][: len(found.adapted)]
+        assert all(line in caplog.messages for line in found.adapted)
+        assert found.parts.config.training.perplexity_per_token == wanted.config.training.perplexity_per_token
+    assert train(WRITTEN, tokenizer, style_of=tokenizer, **options).adapted == ()
+    of_transcripts = train(WRITTEN, tokenizer, style_of=["Set a course.", "Jim is"] * 3, **options)
+    assert of_transcripts.adapted[0].startswith("capitals: 30 of 30 texts, such as 'set a course jim' -> 'Set a course jim'")
+
+
+def test_a_style_that_can_not_be_had(tokenizer):
+    with pytest.raises(ValueError, match="style_of is for texts; token ids were given"):
+        NGramLM.train([[1, 2, 3]], vocab_size=8, order=2, style_of=tokenizer)
+    with pytest.raises(ValueError, match="language says of what language numbers are; pass style_of too"):
+        NGramLM.train(WRITTEN, tokenizer, language="en")
+    with pytest.raises(ValueError, match="no transcripts of the recogniser"):
+        NGramLM.train(WRITTEN, tokenizer, style_of=tokenizer, outputs=[])
+
+
+def test_numbers_in_the_style_of_a_recogniser(tokenizer):
+    pytest.importorskip("num2words")
+    texts = ["steer 21 degrees", "twelve hands"] * 10
+    found = train(texts, tokenizer, order=2, style_of=tokenizer, language="en")
+    assert same(NGramLM(found.parts), NGramLM.train(["steer twenty one degrees", "twelve hands"] * 10, tokenizer, order=2))
+    found = train(texts, tokenizer, order=2, style_of=tokenizer)
+    assert any("known in English only; if the text is English, say so" in line for line in found.warnings)

@@ -1,0 +1,318 @@
+"""Write texts as a recogniser writes: its case, punctuation, numbers and hyphens, told by its transcripts or its tokenizer."""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import inf
+from os.path import commonpath
+from typing import Any
+
+from .normalisation import without_punctuation
+from .numbers import WORD, in_digits, spelled, to_digits, to_words
+from .sources import read_texts
+from .style import begins_capital, ends_marked, style_of, style_written_by
+from .vocabulary import tokenizer_of
+from .words import UNSPACED, begins_with_blank
+
+USUAL = 0.5  # share of transcripts from which on a recogniser is taken to write so
+SHOUTED = 0.95  # share of words in capitals from which on texts are taken to have no case
+OFTEN = 2  # occurrences of a word from which on its case is believed
+WHISPER_DIGITS = 10  # least number that a Whisper writes in digits, where its transcripts don't tell
+_WHISPER_OF_ENGLISH = 50256  # <|endoftext|> there; other Whispers have it one later
+_HYPHEN = "‐‑-"
+_PAIR = re.compile(rf"(?<![\w'’]){WORD.pattern}(?:[ {_HYPHEN}]{WORD.pattern})+")
+_GAP = re.compile(rf"[ {_HYPHEN}]")
+_HYPHENS = re.compile(f"[{_HYPHEN}]")
+_UNSPACED = re.compile(f"[{UNSPACED}]")
+_SENTENCE_END = re.compile(r"[.?!]\s*$")
+_I = re.compile(r"(?<![\w'’-])i(?=$|[\s,.;:?!]|['’](?:d|m|ll|ve)\b)")
+
+
+@dataclass(frozen=True)
+class Habits:
+    """Say how a recogniser writes; None where it isn't known.
+
+    Args:
+        case: "lower", "upper", or "sentence" for texts that begin with a capital.
+        capitals: in texts that begin with a capital, how words are written inside of sentences, by the words in small letters:
+            those that aren't in small letters.
+        end: what texts end with that have no other mark; "" if there is no punctuation at all.
+        ends: what they end with, by the word in small letters with which they begin, where that is another mark.
+        digits_from: the least number that is written in digits; infinity if all are written in words.
+        hyphens: whether pairs of words are written with a hyphen between; "#" stands for any number in digits.
+        hyphenless: whether there are no hyphens at all.
+        language: of the numbers, such as "en"; None where it isn't known.
+    """
+
+    case: str | None = None
+    capitals: Mapping[str, str] = field(default_factory=dict)
+    end: str | None = None
+    ends: Mapping[str, str] = field(default_factory=dict)
+    digits_from: float | None = None
+    hyphens: Mapping[tuple[str, str], bool] = field(default_factory=dict)
+    hyphenless: bool = False
+    language: str | None = None
+
+
+def habits_of(recogniser: Any, outputs: Iterable[str] | None = None, language: str | None = None) -> Habits:
+    """Return how a recogniser writes.
+
+    Args:
+        recogniser: its tokenizer, a processor, or the name of a repo or folder that has it; or a file with its transcripts, one
+            a line; or a list of them.
+        outputs: some of its transcripts, which tell more than its tokenizer.
+        language: of the texts; by default English for a Whisper that hears English only. Numbers are known in English alone.
+
+    Raises:
+        ValueError: neither tells how the recogniser writes.
+    """
+    if isinstance(recogniser, str) and os.path.isfile(recogniser):
+        given: list[str] | None = list(filter(None, read_texts([recogniser])))
+    elif isinstance(recogniser, Sequence) and not isinstance(recogniser, str):
+        given = list(recogniser)
+    else:
+        given = None
+    if given is not None and outputs is not None:
+        raise ValueError("the recogniser's transcripts were given twice, as style_of and as outputs; give them once")
+    transcripts = given if outputs is None else list(outputs)
+    written = Habits(language=language) if given is not None else written_by(tokenizer_of(recogniser), language)
+    if transcripts is not None:
+        if not transcripts:
+            raise ValueError("there are no transcripts of the recogniser that could tell how it writes")
+        seen = shown_by(transcripts, written.language)
+        if seen.digits_from is None:
+            seen = replace(seen, digits_from=written.digits_from)
+        hyphenless = written.hyphenless if given is None else not any(mark in text for text in transcripts for mark in _HYPHEN)
+        return replace(seen, hyphenless=hyphenless)
+    if (written.case, written.end, written.digits_from) == (None, None, None):
+        raise ValueError(
+            "the tokenizer doesn't tell how the recogniser writes (its pieces can write anything); give some of its "
+            "transcripts as outputs (--outputs)"
+        )
+    return written
+
+
+def written_by(tokenizer: Any, language: str | None = None) -> Habits:
+    """Return what a tokenizer tells of how its model writes."""
+    if begins_with_blank(tokenizer):  # Whisper: its pieces can write anything, what it has learned to write is known
+        if language is None and tokenizer.convert_tokens_to_ids("<|endoftext|>") == _WHISPER_OF_ENGLISH:
+            language = "en"
+        return Habits("sentence", end=".", digits_from=WHISPER_DIGITS, language=language)
+    style = style_written_by(tokenizer)
+    case = None if style.cased is None else "sentence" if style.cased else "upper" if style.upper else "lower"
+    end = "" if style.punctuated == 0 else "." if case == "sentence" else None
+    hyphenless = not any(mark in piece for piece in tokenizer.get_vocab() for mark in _HYPHEN) and case is not None
+    return Habits(case, end=end, digits_from=inf if style.digits == 0 else None, hyphenless=hyphenless, language=language)
+
+
+def shown_by(transcripts: Sequence[str], language: str | None = None) -> Habits:
+    """Return what transcripts tell of how their model writes."""
+    style = style_of(transcripts)
+    begins = [begin for begin in map(begins_capital, transcripts) if begin is not None]
+    case: str | None = None
+    if style.upper is not None and style.cased is False:
+        case = "upper" if style.upper > 0.5 else "lower"
+    elif begins and sum(begins) / len(begins) >= USUAL:
+        case = "sentence"
+    inside = any(unicodedata.category(mark) == "Po" and mark not in "'’" for text in transcripts for mark in text)
+    marks = Counter(text.rstrip()[-1] for text in transcripts if ends_marked(text))
+    end, ends = "" if not inside else None, {}
+    if style.punctuated is not None and style.punctuated >= USUAL:
+        end = marks.most_common(1)[0][0]
+        ends = _ends(transcripts, end)
+    capitals = _capitals(transcripts) if case == "sentence" else {}
+    if language == "en":
+        digits_from = _digits_from(transcripts)
+    else:  # not known, but whether there are any
+        digits_from = min((value for text in transcripts for value in in_digits(text)), default=inf)
+    return Habits(case, capitals, end, ends, digits_from, _hyphens(transcripts), language=language)
+
+
+class Adapter:
+    """Writes texts as a recogniser writes, and counts what it changes. A text that is written so stays as it is.
+
+    Args:
+        habits: of the recogniser.
+        sample: of the texts: where they are all in capitals and the recogniser writes both, they are written in small letters
+            first.
+    """
+
+    def __init__(self, habits: Habits, sample: Iterable[str] = ()) -> None:
+        self.habits, self.texts = habits, 0
+        self.changes: dict[str, tuple[int, str, str]] = {}
+        words = [word for text in sample for word in WORD.findall(text)]
+        self.has_digits = any(map(str.isdecimal, "".join(words)))
+        # First letters and "I" aside, which are all that may change.
+        shouted = [word.isupper() for word in words if len(word) > 1 and word.upper() != word.lower()]
+        is_shouted = bool(shouted) and sum(shouted) / len(shouted) > SHOUTED
+        steps: list[tuple[str, Callable[[str], str]]] = []
+        least = habits.digits_from if habits.language == "en" else None
+        if habits.case in ("lower", "sentence") and (habits.case == "lower" or is_shouted):
+            steps.append(("small letters", str.lower))
+        if habits.hyphenless:
+            steps.append(("no hyphens", _without_hyphens))
+        if least:
+            bound = f"below {least:g} " if least < inf else ""
+            steps.append((f"numbers {bound}in words", lambda text: to_words(text, least)))
+        if habits.end == "":
+            steps.append(("no punctuation", lambda text: " ".join(without_punctuation(text).split())))
+        if least is not None and least < inf:
+            plain = habits.end == ""
+            steps.append((f"numbers from {least:g} on in digits", lambda text: to_digits(text, least, plain)))
+        if habits.hyphenless:
+            steps.append(("no hyphens in numbers", _without_hyphens))
+        elif habits.hyphens:
+            steps.append(("hyphens", self._hyphens))
+        if habits.case == "sentence":
+            steps.append(("capitals", self._capitals))
+        elif habits.case == "upper":
+            steps.append(("capitals", str.upper))
+        if habits.end:
+            steps.append(("a mark at the end", self._end))
+        self.steps = steps
+
+    def __call__(self, text: str) -> str:
+        self.texts += 1
+        for name, step in self.steps:
+            before, text = text, step(text)
+            if text != before:
+                count, *example = self.changes.get(name, (0, before, text))
+                self.changes[name] = (count + 1, example[0], example[1])
+        return text
+
+    def told(self) -> list[str]:
+        """Return what was changed, a line for each kind of change."""
+        return [
+            f"{name}: {count:,} of {self.texts:,} texts, such as {_example(before, after)}"
+            for name, (count, before, after) in self.changes.items()
+        ]
+
+    def notices(self) -> list[str]:
+        """Return what was left, and the remedy."""
+        least = self.habits.digits_from
+        if self.habits.language == "en" or least is None or (least == inf and not self.has_digits):
+            return []
+        language = self.habits.language
+        said = "" if language is None else f", not in {language!r}"
+        return [
+            f"numbers are left as the text has them: they are known in English only{said}"
+            + ("; if the text is English, say so with language='en' (--language en)" if language is None else "")
+        ]
+
+    def _capitals(self, text: str) -> str:
+        known, english = self.habits.capitals, self.habits.language == "en"
+
+        def written(match: re.Match[str]) -> str:
+            return known.get(match[0], match[0])
+
+        text = WORD.sub(written, text)
+        if english:
+            text = _I.sub("I", text)
+        place = next((i for i, character in enumerate(text) if character.isalnum()), None)
+        if place is None or not text[place].islower() or len(text[place].upper()) > 1:
+            return text
+        return text[:place] + text[place].upper() + text[place + 1 :]
+
+    def _end(self, text: str) -> str:
+        bare = text.rstrip()
+        if not bare or unicodedata.category(bare[-1])[0] in "PSC" or (self.habits.end == "." and _UNSPACED.match(bare[-1])):
+            return text
+        first = WORD.search(bare)
+        mark = self.habits.ends.get(first[0].lower(), self.habits.end) if first else self.habits.end
+        return f"{bare}{mark}"
+
+    def _hyphens(self, text: str) -> str:
+        return _PAIR.sub(lambda match: _joined(match[0], self.habits.hyphens), text)
+
+
+def _without_hyphens(text: str) -> str:
+    return " ".join(_HYPHENS.sub(" ", text).split())
+
+
+def _joined(run: str, hyphens: Mapping[tuple[str, str], bool]) -> str:
+    """Return words with blanks or hyphens between, with those between that the recogniser writes."""
+    words, gaps = _GAP.split(run), _GAP.findall(run)
+    for i, pair in enumerate(pairwise(words)):
+        wanted = hyphens.get(_pair(*pair))
+        of_digits = pair[0][-1].isdecimal() and pair[1][0].isdecimal()  # a telephone number, a score
+        if wanted is not None and not of_digits and wanted != (gaps[i] != " "):
+            gaps[i] = "-" if wanted else " "
+    return "".join(part for both in zip(words, [*gaps, ""]) for part in both)
+
+
+def _pair(first: str, second: str) -> tuple[str, str]:
+    return ("#" if first.isdecimal() else first.lower()), ("#" if second.isdecimal() else second.lower())
+
+
+def _hyphens(transcripts: Iterable[str]) -> dict[tuple[str, str], bool]:
+    """Return for each pair of words whether a hyphen is commoner than a blank between; none for pairs that are seen as often
+    so as so."""
+    counts: defaultdict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for text in transcripts:
+        for match in _PAIR.finditer(text):
+            words, gaps = _GAP.split(match[0]), _GAP.findall(match[0])
+            for pair, gap in zip(pairwise(words), gaps):
+                counts[_pair(*pair)][gap != " "] += 1
+    return {pair: joined > apart for pair, (apart, joined) in counts.items() if joined != apart}
+
+
+def _capitals(transcripts: Iterable[str]) -> dict[str, str]:
+    """Return words that are seldom in small letters inside of sentences, by their small letters, as they are written most."""
+    forms: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for text in transcripts:
+        for match in WORD.finditer(text):
+            before = text[: match.start()].strip()
+            if before and not _SENTENCE_END.search(before):
+                forms[match[0].lower()][match[0]] += 1
+    most = {word: counts.most_common(1)[0] for word, counts in forms.items()}
+    return {
+        word: form
+        for word, (form, count) in most.items()
+        if form != word and count >= OFTEN and 2 * count > forms[word].total()
+    }
+
+
+def _ends(transcripts: Iterable[str], usual: str) -> dict[str, str]:
+    """Return the mark that most transcripts with the same first word end with, by that word, where it isn't the usual one."""
+    marks: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for text in transcripts:
+        first = WORD.search(text)
+        if first and ends_marked(text):
+            marks[first[0].lower()][text.rstrip()[-1]] += 1
+    found = {word: counts.most_common(1)[0][0] for word, counts in marks.items()}
+    return {word: mark for word, mark in found.items() if mark != usual}
+
+
+def _digits_from(transcripts: Iterable[str]) -> float | None:
+    """Return the bound between numbers in words and numbers in digits with which fewest disagree, the largest of such; None if
+    there are no numbers. "One" and ordinals below ten aren't counted."""
+    words: Counter[float] = Counter()
+    digits: Counter[float] = Counter()
+    for text in transcripts:
+        digits.update(in_digits(text))
+        words.update(each.value for each in spelled(text) if each.alone and each.value >= (10 if each.is_ordinal else 2))
+    if not words and not digits:
+        return None
+    bounds = [*sorted(words.keys() | digits.keys()), inf]
+
+    def wrong(bound: float) -> int:
+        return sum(n for value, n in words.items() if value >= bound) + sum(n for value, n in digits.items() if value < bound)
+
+    return min(reversed(bounds), key=wrong)
+
+
+def _example(before: str, after: str, around: int = 20, most: int = 50) -> str:
+    """Return what stands where two texts begin to differ."""
+    same = len(commonpath([before, after]))
+    first = max(0, same - around) if max(len(before), len(after)) > most else 0
+    shown = [
+        f"{'…' if first else ''}{text[first : first + most]}{'…' if first + most < len(text) else ''}"
+        for text in (before, after)
+    ]
+    return f"{shown[0]!r} -> {shown[1]!r}"
