@@ -1,5 +1,7 @@
 """The core composes states while searches go on: to the bit what is found in the whole, with any room and number of threads."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from test_on_the_fly_searches import Both, facts, outputs
@@ -100,3 +102,21 @@ def test_the_same_states_are_composed_on_several_threads(both, threads_for_anyth
         seen.append(sorted(zip(arrays["of_lm"][number].tolist(), arrays["nodes"][number].tolist(), arrays["mass"][number])))
         assert sorted(set(number.tolist())) == sorted(number.tolist())
     assert seen[0] == seen[1]
+
+
+def test_sessions_that_share_a_model(both):
+    """Decoders in threads of their own, one of which has a copy of the states in a pool, and a stream that stays open."""
+    lm, logits = both.made(), outputs(both.tokenizer, ROWS, FRAMES, 7)
+
+    def found(model):
+        kinds = [{"num_beams": 6}, {"num_beams": 6, "phrases": ["a bad dad"]}, {}]
+        decoders = [CTCDecoder(both.tokenizer, model, 0.6, **kind) for kind in kinds]
+        stream = decoders[0].stream(ROWS)
+        stream.add(logits[:, :7])
+        with ThreadPoolExecutor(3) as pool:
+            rows = [pool.submit(decoder, part) for part in (logits, logits.flip(1)) for decoder in decoders]
+            texts = [facts(each.result()) for each in rows]
+        stream.add(logits[:, 7:])
+        return [*texts, facts(stream.hypotheses())]
+
+    assert found(lm) == found(both.static)
