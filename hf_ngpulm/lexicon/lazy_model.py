@@ -131,9 +131,11 @@ class LazyAutomaton(BackoffAutomaton):
         # On the CPU they share their memory; elsewhere they are copied when there is more.
         count = len(self.states.composed) if self.device.type != "cpu" else 0
         key = (self.device, *map(id, arrays.values()), self.states.num_states, count)
-        if self._tensors is None or self._tensors[0] != key:
-            self._tensors = key, AutomatonTensors(*(torch.from_numpy(each).to(self.device) for each in arrays.values()))
-        return self._tensors[1]
+        known = self._tensors  # other threads may put others there
+        if known is None or known[0] != key:
+            known = key, AutomatonTensors(*(torch.from_numpy(each).to(self.device) for each in arrays.values()))
+            self._tensors = known
+        return known[1]
 
     @property
     def num_states(self) -> int:

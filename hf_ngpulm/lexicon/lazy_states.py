@@ -252,8 +252,9 @@ class LazyStates:
         for name, (element, kind) in ARRAYS.items():
             old = self.arrays[name] if name in self.arrays else np.zeros(0, dtype=ELEMENTS[element])
             if len(old) < sizes[kind]:
-                self.arrays[name] = np.zeros(sizes[kind], dtype=old.dtype)
-                self.arrays[name][: len(old)] = old
+                larger = np.zeros(sizes[kind], dtype=old.dtype)
+                larger[: len(old)] = old
+                self.arrays[name] = larger  # whoever reads scores of finished states meanwhile needn't wait
         self._native = NgpulmLazyAutomaton(
             **self.arrays, **self._settings, counts=self._counts, token_bytes=self.arrays["arc_tokens"].itemsize,
             **{f"room_for_{kind}": self._rooms[kind] for kind in ("read", "forms", "states", "arcs")},

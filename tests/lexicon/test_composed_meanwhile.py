@@ -105,16 +105,16 @@ def test_the_same_states_are_composed_on_several_threads(both, threads_for_anyth
 
 
 def test_sessions_that_share_a_model(both):
-    """Decoders in threads of their own, one of which has a copy of the states in a pool, and a stream that stays open."""
+    """Decoders in threads of their own, two of which have copies of the states in pools, and a stream that stays open."""
     lm, logits = both.made(), outputs(both.tokenizer, ROWS, FRAMES, 7)
 
     def found(model):
-        kinds = [{"num_beams": 6}, {"num_beams": 6, "phrases": ["a bad dad"]}, {}]
+        kinds = [{"num_beams": 6}, {"num_beams": 6, "phrases": ["a bad dad"]}, {}, {"phrases": ["a bad dad"]}]
         decoders = [CTCDecoder(both.tokenizer, model, 0.6, **kind) for kind in kinds]
         stream = decoders[0].stream(ROWS)
         stream.add(logits[:, :7])
-        with ThreadPoolExecutor(3) as pool:
-            rows = [pool.submit(decoder, part) for part in (logits, logits.flip(1)) for decoder in decoders]
+        with ThreadPoolExecutor(4) as pool:
+            rows = [pool.submit(decoder, logits.flip(1)) for decoder in decoders]
             texts = [facts(each.result()) for each in rows]
         stream.add(logits[:, 7:])
         return [*texts, facts(stream.hypotheses())]
