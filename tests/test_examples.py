@@ -16,10 +16,10 @@ ROOT = Path(__file__).parent.parent
     ("script", "expected"),
     [
         ("transcribe_with_lm.py", "with LM:"),
-        ("query_lm.py", "after 'call the'"),
+        pytest.param("query_lm.py", "after 'call the'", marks=pytest.mark.slow),
         ("train_lm.py", "pruned to "),
-        ("boost_phrases.py", "green buoy"),
-        ("stream.py", "final: "),
+        pytest.param("boost_phrases.py", "green buoy", marks=pytest.mark.slow),
+        pytest.param("stream.py", "final: ", marks=pytest.mark.slow),
     ],
 )
 def test_example_runs(script, expected):
@@ -30,6 +30,7 @@ def test_example_runs(script, expected):
     assert expected in done.stdout
 
 
+@pytest.mark.slow
 def test_a_source_domains_model_of_a_decoder(tmp_path):
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
     lm, source = ROOT / "examples/speech/harbour/lm", tmp_path / "source"

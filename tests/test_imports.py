@@ -34,10 +34,10 @@ def run(program):
         pytest.param("import hf_ngpulm", marks=pytest.mark.slow),
         "from transformers import pipeline; import hf_ngpulm",
         pytest.param("from transformers import AutoModel; import hf_ngpulm", marks=pytest.mark.slow),
-        "from hf_ngpulm import CTCNGramPipeline",
+        pytest.param("from hf_ngpulm import CTCNGramPipeline", marks=pytest.mark.slow),
         pytest.param("from hf_ngpulm import StreamingRecognizer", marks=pytest.mark.slow),
         pytest.param("from hf_ngpulm.models import HatConfig", marks=pytest.mark.slow),
-        "from hf_ngpulm.models import HatForASR",
+        pytest.param("from hf_ngpulm.models import HatForASR", marks=pytest.mark.slow),
         pytest.param("import hf_ngpulm.pipelines.base", marks=pytest.mark.slow),
     ],
 )

@@ -59,7 +59,7 @@ def _command(name: str, function: Callable[..., None]) -> str:
             arguments.append((f"`{word}`", help_text, "required" if needed else ""))
         elif not told.hidden:
             shown = ", ".join(f"`{each}`" for each in option_names(parameter, told))
-            value = _value(kind)
+            value = (told.metavar or _value(kind)).replace("|", "\\|")
             options.append((shown + (f" `{value}`" if value else ""), help_text, "required" if needed else _default(default)))
     if options:
         usage.append("[OPTIONS]")

@@ -158,6 +158,7 @@ def test_interpolate_and_prune(tmp_path, capsys):
     assert sum(NGramLM.from_pretrained(tmp_path / "d").num_ngrams) == 700
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_leaves_nothing(tmp_path):
     command = [sys.executable, "-m", "hf_ngpulm.cli", "train", "-", "-o", "out", "--vocab-size", "9", "--memory", "1k"]
     process = subprocess.Popen(
@@ -241,6 +242,7 @@ def test_what_cannot_be_audio_or_is_hardly_any(capsys, tmp_path):
     assert "course" in printed.out and f"{tmp_path}: a folder; name the audio files in it; skipped" in printed.err
 
 
+@pytest.mark.slow
 def test_a_warning_is_a_line_without_its_place_in_the_source(tmp_path):
     command = [sys.executable, "-m", "hf_ngpulm.cli", "transcribe", CLIPS[0], "-m", MODEL, "--phrases", "Z\u00fcrich"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

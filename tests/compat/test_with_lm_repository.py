@@ -255,6 +255,7 @@ def test_closed_vocabulary(saved):
     assert float(lm.score_sequences(torch.tensor([[25, 25]]))) < -9000
 
 
+@pytest.mark.slow
 def test_from_the_hub(saved, tmp_path):
     """Only what is needed is downloaded; a second time without a network."""
     with HubServer(tmp_path / "hub") as hub:

@@ -40,6 +40,7 @@ def rates(text):
     return [float(rate) for rate in PERCENT.findall(text.splitlines()[-1])]
 
 
+@pytest.mark.slow
 def test_it_runs_and_its_outputs_are_those_that_are_committed(notebooks, committed, tmp_path, monkeypatch):
     pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")

@@ -243,6 +243,7 @@ def test_a_process_that_dies_is_noticed(tmp_path, other):
     watch.wait(lambda: True, "")  # all is there, whoever is dead
 
 
+@pytest.mark.slow
 def test_a_file_from_before(tmp_path, other):
     """It is an earlier run's, or that of a process that began before the first one looked, and may be dead by now."""
     other().send_signal(signal.SIGKILL)
@@ -260,6 +261,7 @@ def test_a_file_from_before(tmp_path, other):
         patient.wait(lambda: False, "")
 
 
+@pytest.mark.slow
 def test_a_process_of_another_machine(tmp_path, other, monkeypatch):
     """Its lock may not be seen, but what it writes is."""
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")

@@ -97,6 +97,7 @@ for metric, inputs in ((WER(), {}), (CER(), {}), (EntityWER(), {"entities": ["an
 """
 
 
+@pytest.mark.slow
 def test_loads_offline(tmp_path):
     pytest.importorskip("evaluate")
     online = {name: value for name, value in os.environ.items() if "OFFLINE" not in name}

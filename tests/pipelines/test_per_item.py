@@ -64,7 +64,7 @@ def test_what_a_list_is():
         listed_values({"lm_weight": [0.5, "heavy"]})
     assert listed_values({"phrases": ["anna", ("bob", 2.0)]}) == {}
     assert listed_values({"phrases": [["anna"], None]}) == {"phrases": [["anna"], None]}
-    assert set(PER_ITEM) == {"lm", "lm_weight", "beta", "phrases", "phrase_weight"}
+    assert set(PER_ITEM) == {"lm", "lm_weight", "ilm_weight", "source_weight", "beta", "phrases", "phrase_weight"}
 
 
 # -- pipelines of each family: parts, three LMs (one None), weights, and recordings of different lengths

@@ -12,7 +12,8 @@ pytest.importorskip("wyoming")
 import serving
 
 
-@pytest.mark.parametrize("seconds", [5.0, pytest.param(600.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [5.0, 600.0])
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_honest_clients_among_others(seconds):
     found = serving.soak(argparse.Namespace(model=serving.MODEL, options=[], threads=1, seconds=seconds))

@@ -265,6 +265,7 @@ def test_bodies_that_are_no_forms(demo):
     asyncio.run(talk())
 
 
+@pytest.mark.slow
 def test_who_is_slow_or_gone_loses_the_place(demo):
     head = (
         b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=a\r\n"

@@ -327,7 +327,7 @@ def test_bad_and_odd_input(tokenizer, lm, engine):
 
 def test_wrong_settings(tokenizer, lm):
     for arguments, message in (
-        ({"num_beams": 0}, "num_beams .* 1 to 1024, got 0"),
+        ({"num_beams": 0}, "num_beams .* 1 to 1024, or .auto., got 0"),
         ({"num_beams": 2.5}, "2.5"),
         ({"num_beams": True}, "True"),
         ({"num_beams": 4, "num_return_sequences": 5}, r"num_return_sequences .* 1 to 4 \(num_beams\), got 5"),
