@@ -66,18 +66,19 @@ class Recogniser:
         name: of a Whisper: a Hub id or a folder.
         task: what it is for.
         batch_size: recordings at once.
+        score_eos: whether LMs score the end of transcripts; None: the default.
     """
 
     lms: dict[str, NGramLM]
 
-    def __init__(self, name: str, task: Task, batch_size: int) -> None:
+    def __init__(self, name: str, task: Task, batch_size: int, score_eos: bool | None = None) -> None:
         logging.set_verbosity_error()
         self.processor = AutoProcessor.from_pretrained(name)
         self.model = AutoModelForSpeechSeq2Seq.from_pretrained(name, dtype=torch.float32).eval()
         self.texts, self.lms = task.texts, {}
         self.outputs: list[str] = []
         self.prompt = self.processor.get_prompt_ids(task.prompt, return_tensors="pt")
-        self.phrases, self.batch_size = task.phrases, batch_size
+        self.phrases, self.batch_size, self.score_eos = task.phrases, batch_size, score_eos
 
     def encode(self, audio: list[np.ndarray]) -> list[Tensor]:
         """Return what the encoder makes of recordings: `[B, 1500, H]` for each batch."""
@@ -94,7 +95,7 @@ class Recogniser:
         if "prompt" in parts:
             settings["prompt_ids"] = self.prompt
         if parts[0].partition(", adapted")[0] in self.texts:
-            settings |= {"lm": self.lm(parts[0]), "lm_weight": weights[0]}
+            settings |= {"lm": self.lm(parts[0]), "lm_weight": weights[0], "score_eos": self.score_eos}
         if "phrases" in parts:
             settings |= {"phrases": self.phrases, "phrase_weight": weights[1], "processor": self.processor}
         found: list[str] = []
@@ -144,6 +145,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--fewer", type=int, help="take so many with noise and with beams")
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--score-eos", action="store_true", default=None, help="have LMs score the end of transcripts")
     parser.add_argument("--transcripts", type=Path, help="file to write all transcripts to, as JSON lines")
     parser.add_argument("--rescore", type=Path, help="a file with transcripts: recognise nothing, score these")
     parser.add_argument("--name", required=False, help="name of the result file")
@@ -170,7 +172,7 @@ def measured(
     if args.transcripts:
         args.transcripts.write_text("")
     torch.set_num_threads(args.threads)
-    recogniser = Recogniser(args.model, task, args.batch_size)
+    recogniser = Recogniser(args.model, task, args.batch_size, args.score_eos)
     chosen: dict[tuple[str, int], Weights] = {}
     rows: list[dict[str, Any]] = []
     kept: dict[tuple[tuple[str, float | None], int], list[Tensor]] = {}

@@ -33,6 +33,25 @@ class Counting:
     workers: int | None = option("Processes that encode, for slow tokenizers.")
 
 
+@dataclass(frozen=True)
+class Writing:
+    """Say how the text is to be written."""
+
+    normalise: str | None = option("lower, upper, no-punctuation, nfc, nfkc, whisper, whisper-en; several with commas.")
+    style_of: str | None = option(
+        "Write the text as this recogniser does (case, punctuation, numbers, hyphens): its folder or Hub id, or a file of its "
+        "transcripts. --outputs tells more than its tokenizer."
+    )
+    language: str | None = option("For --style-of: the text's language, en, for its numbers.")
+    leading_blank: bool | None = option(
+        "Whether a blank stands before a sentence's first word; by default as Whisper writes, for its tokenizers.",
+        "--leading-blank/--no-leading-blank",
+    )
+    outputs: str | None = option(
+        "Transcripts of the recogniser, to compare case and punctuation with, or to learn its style from."
+    )
+
+
 def train(
     *,
     inputs: list[str] = argument(
@@ -42,28 +61,16 @@ def train(
     output: str = option("Folder to save the language model to.", "--output", "-o", default=MISSING),
     words: Words,
     counting: Counting,
+    writing: Writing,
     tokenizer: TokenizerOption = None,
     vocab_size: int | None = option("Number of token ids: the input is lines of decimal ids, not text."),
     order: int | None = option("Length of the longest n-grams, 1 to 12; by default 6, and 3 for words.", "--order", "-n"),
     unit: str = option("What n-grams are of: token or word.", default="token"),
     prune: str = option("Drop n-grams that occur at most so often: a number for each order, as '0 0 1'.", default="0"),
     max_ngrams: MaxNGramsOption = None,
-    normalise: str | None = option("lower, upper, no-punctuation, nfc, nfkc, whisper, whisper-en; several with commas."),
-    style_of: str | None = option(
-        "Write the text as this recogniser does (case, punctuation, numbers, hyphens): its folder or Hub id, or a file of its "
-        "transcripts. --outputs tells more than its tokenizer."
-    ),
-    language: str | None = option("For --style-of: the text's language, en, for its numbers."),
-    leading_blank: bool | None = option(
-        "Whether a blank stands before a sentence's first word; by default as Whisper writes, for its tokenizers.",
-        "--leading-blank/--no-leading-blank",
-    ),
     field: str | None = option("Field or column with the text; found by itself if usual."),
     split: str = option("Split of a dataset.", default="train"),
     valid: list[str] | None = option("Text to compute the perplexity of; may be repeated."),
-    outputs: str | None = option(
-        "Transcripts of the recogniser, to compare case and punctuation with, or to learn its style from."
-    ),
     arpa: str | None = option("Also write an ARPA file (.arpa, .arpa.gz)."),
     device: str = option("Where to count and estimate: cpu, cuda, cuda:1.", default="cpu"),
     fallback: bool = option(
@@ -86,8 +93,9 @@ def train(
     leads = accelerator is None or accelerator.is_main_process
     bars = Bars(leads and not as_json and sys.stderr.isatty(), total_bytes(inputs))
 
-    if style_of is not None and not os.path.isfile(style_of):
-        check_folder(style_of)
+    if writing.style_of is not None and not os.path.isfile(writing.style_of):
+        check_folder(writing.style_of)
+    written = {**vars(writing), "outputs": None if writing.outputs is None else filter(None, read_texts([writing.outputs]))}
     training = train_on(
         read_texts(inputs, field, split, bars.read) if vocab_size is None else read_ids(inputs, bars.read),
         load_tokenizer(tokenizer),
@@ -95,13 +103,9 @@ def train(
         order=order,
         prune=_thresholds(prune),
         max_ngrams=max_ngrams,
-        normalise=normalise,
-        style_of=style_of,
-        language=language,
-        leading_blank=leading_blank,
+        **written,
         discount_fallback=DISCOUNT_FALLBACK if fallback else None,
         valid=_validation(valid, field, split, vocab_size is not None) if valid else None,
-        outputs=None if outputs is None else filter(None, read_texts([outputs])),
         device=device,
         **vars(counting),
         accelerator=accelerator,
