@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf
-from os.path import commonpath
 from typing import Any
 
 from .normalisation import without_punctuation
@@ -309,7 +308,8 @@ def _digits_from(transcripts: Iterable[str]) -> float | None:
 
 def _example(before: str, after: str, around: int = 20, most: int = 50) -> str:
     """Return what stands where two texts begin to differ."""
-    same = len(commonpath([before, after]))
+    differ = (place for place, pair in enumerate(zip(before, after)) if pair[0] != pair[1])
+    same = next(differ, min(len(before), len(after)))
     first = max(0, same - around) if max(len(before), len(after)) > most else 0
     shown = [
         f"{'…' if first else ''}{text[first : first + most]}{'…' if first + most < len(text) else ''}"

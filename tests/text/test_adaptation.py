@@ -53,6 +53,15 @@ def test_transcripts_in_style_stay(numbers):
     assert [adapter(text) for text in small] == small and adapter.told() == []
 
 
+def test_what_was_changed_is_shown_where_it_begins():
+    adapter = Adapter(Habits(end=""))
+    assert adapter("/usr is full.") == "usr is full"
+    assert adapter.told() == ["no punctuation: 1 of 1 texts, such as '/usr is full.' -> 'usr is full'"]
+    adapter = Adapter(Habits("sentence", end="!"))
+    adapter("Call the harbour master at the old pier before the ebb tide sets in")
+    assert adapter.told() == ["a mark at the end: 1 of 1 texts, such as '…the ebb tide sets in' -> '…the ebb tide sets in!'"]
+
+
 def test_capitals_and_small_letters():
     shouted = ["CAN I GO?", "STOP."]
     assert Adapter(Habits("sentence"), shouted)("CAN I GO?") == "Can i go?"

@@ -128,9 +128,8 @@ def ctc_beam(
     )  # fmt: skip
 
     def search(automaton: Automaton, stops: _BeamStops | None) -> None:
-        on_rows(
-            _search, (automaton, *arguments, stops), batch_size, _elements_per_row(frames, classes, num_beams), REFUSAL
-        )  # fmt: skip
+        per_row = _elements_per_row(frames, classes, num_beams)
+        on_rows(_search, (automaton, *arguments, stops), batch_size, per_row, REFUSAL)
 
     if lazy is None:
         search(Automaton.lent(automaton, vocab_size), None)
