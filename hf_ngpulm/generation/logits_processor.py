@@ -91,7 +91,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             those of its own tokens alone, which makes the others likelier the dearer these are.
         score_eos: whether `</s>` has the LM's score of a sentence's end; otherwise it is one of those symbols. By default it
             has, but for Whisper, whose windows of 30 seconds may hold several sentences: an LM of single ones would end the
-            transcript after the first.
+            transcript after the first. One that has been `continued` knows that more may come, and scores the end there, too.
         ilm_weight: weight of the decoder's internal LM, which is subtracted: what the decoder says with zeros in place of the
             encoder's states (see `generation.internal`), of text, not of its end. A number, or a tensor with one per recording;
             0 by default. About 0.7 of `weight`, which can be much larger then. Costs a pass of the decoder at each step, with
@@ -317,7 +317,9 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             # What an LM has never seen is no less text to phrases. And where a transcript ends, those that aren't complete give
             # back what they have got, whatever an LM says.
             options = self.options
-            scores_end = not is_windowed(self._model) if options.score_eos is None else options.score_eos
+            knows_more = all(lm.config.continued is not None for lm in self.fusion.lms)
+            by_default = knows_more or not is_windowed(self._model)
+            scores_end = by_default if options.score_eos is None else options.score_eos
             columns = [(lms, scores_end)] if lms else []
             columns += [(lms, False)] if self.fusion.source is not None else []
             columns += [(self._known[len(lms) :] or lms, True)] if self.fusion.phrases is not None else []

@@ -266,6 +266,20 @@ def test_the_end_of_a_sentence_counts_unless_windows_hold_several(lm, family, co
     assert torch.equal(given[None], given[counts]) and not torch.equal(given[None], given[not counts])
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_a_model_that_goes_on_scores_the_end_in_windows(several):
+    """Of a list of models each has to."""
+    family = FAMILIES["whisper"]()
+    lms = [NGramLM.train([[5, 6, 7], [6, 5, 8]], vocab_size=28, order=2, discount_fallback=(0.5, 1.0, 1.5)) for _ in range(2)]
+    lm = [lms[0].continued(), lms[1]] if several else lms[0].continued()
+    tokens, scores = torch.tensor([[39, 5, 6]] * 2), torch.randn(2, 40)
+    given = {
+        value: NGramLogitsProcessor(lm, 0.7, model=family.model, start=39, score_eos=value)(tokens, scores.clone())
+        for value in (None, True, False)
+    }
+    assert torch.equal(given[None], given[not several]) and not torch.equal(given[None], given[several])
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_scores_of_other_precisions_and_layouts(dtype, lm):
     model = FAMILIES["speecht5"]().model
