@@ -13,12 +13,13 @@ import os
 import platform
 import re
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+
+from .locks import lock_across_forks
 
 LIBRARY_VARIABLE = "HF_NGPULM_NATIVE"
 LIBRARIES = Path(__file__).parent / "lib"
@@ -69,7 +70,7 @@ def _address(value: Any, element: str | None, *names: str) -> int | None:
     return address
 
 
-_declaring = threading.Lock()
+_declaring = lock_across_forks()
 _POINTERS: dict[tuple[str, str], type] = {}
 
 

@@ -16,20 +16,21 @@ composed automaton does, to the bit.
 
 from __future__ import annotations
 
-from threading import RLock
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from ..automaton.tensors import AutomatonTensors
+from ..engines.locks import lock_across_forks
 from ..engines.native import ELEMENTS, Function, Struct
 from ..errors import NGramFormatError
 from .composition import SpelledLM, compose_states
 from .weights import Grades, grade_unknown_words
 
-# Searches with lazy automata take turns: one that reads a state which another composes at that moment wouldn't notice.
-LOCK = RLock()
+# Searches with lazy automata take turns: one that reads a state which another composes at that moment wouldn't notice. So do
+# changes of the pools that hold copies of their states; and a fork waits, so that no state is half composed in the child.
+LOCK = lock_across_forks()
 SMALLEST = 1024  # room
 # Tokens that words may go on with, composed ahead of a search that is done again: more make fewer searches, and more states.
 AHEAD = 2

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 from weakref import WeakSet
 
 from ..common.pickling import WithoutCaches
+from ..engines.locks import lock_across_forks
 from ..language_model.model import NGramLM
 from .booster import GraphBooster, PhraseBooster
 from .phrases import Booster, Phrases, checked_phrases
@@ -19,7 +19,7 @@ Context: TypeAlias = Booster | Phrases | None
 # Boosters that are kept, what they may take in all, and those beside language models.
 KEPT, MOST_BYTES, KEPT_IN_GRAPHS = 1024, 1 << 28, 128
 # Held while what is kept is looked up, never while something is made. One for all: with its own an object can't be pickled.
-LOCK = threading.Lock()
+LOCK = lock_across_forks()
 BoosterT = TypeVar("BoosterT", bound=Booster)
 
 
