@@ -10,9 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..engines.locks import lock_across_forks
 from .automaton import BackoffAutomaton
 from .tensors import AutomatonTensors
 
+# Held while a pool changes, or what lies in it is looked up, if no lazily composed model is in it: those have one of their own.
+LOCK = lock_across_forks()
 SMALLEST = 1024  # states and arcs that there is room for at the beginning
 LARGEST = 2**31 - 1
 

@@ -96,11 +96,12 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
         return Search(self, decoder, lms, booster, beam_width, threshold, float(token_min_logp), starts)
 
     def _keep(self, key: Any, make: Callable[[], Any]) -> Any:
-        if key not in self._kept:
-            self._kept[key] = make()
+        made = self._kept.get(key)
+        if made is None:
+            made = self._kept[key] = make()
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
-        return self._kept[key]
+        return made
 
     def _decoder(self, lms: tuple[NGramLM, ...], beam_width: int, threshold: float, prefixes: int) -> CTCDecoder:
         """Return the decoder of this package, with the language models as they are weighed at the moment."""

@@ -189,7 +189,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
             device: where to search.
             phrases: as for a call.
         """
-        return self._stream(self.fusion.shared_rows(batch_size, numbered(device), phrases))
+        return self._stream(self.fusion.rows(batch_size, numbered(device), phrases))
 
     def _stream(self, models: RowModels) -> BlockStream:
         return BlockStream((GreedySlots if self.options.num_beams == 1 else BeamSlots)(self, models))

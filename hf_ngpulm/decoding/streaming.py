@@ -89,8 +89,6 @@ class StreamingDecoder:
             raise ValueError(
                 "phrases, or their weights, are listed for the rows of a batch, which streams aren't; pass one for all"
             )
-        if self._fusion.phrases is not None:
-            self._fusion.hold(self._fusion.phrases)
         weights = list(decoder.model.parameters()) if isinstance(decoder, TransducerDecoder) else []
         known = [*(weight.device for weight in weights), *(lm.device for lm in self._fusion.models)]
         self.device = numbered(device if device is not None else known[0] if known else "cpu")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
+from ..automaton import pool as pools
 from ..automaton.pool import AutomatonPool, Place
 from ..automaton.tensors import AutomatonTensors
 from ..common.arguments import check_number, check_weight
 from ..common.pickling import WithoutCaches
 from ..language_model.log_linear import LogLinear, parts_of
 from ..language_model.model import NGramLM
+from ..lexicon import lazy_states
 from ..lexicon.lazy_search import LazySearch
 from ..lexicon.lazy_states import NgpulmComposing
 from ..phrases import Booster
@@ -26,6 +28,13 @@ LM_WEIGHT = 0.5  # where nobody says anything else
 SOURCE_SHARE = 0.5  # of it, that of a source domain's model
 # Contexts that stay in a pool after their batch, and how many arcs they may have in all.
 KEPT_CONTEXTS, KEPT_ARCS = 1024, 1 << 24
+
+
+class Lease:
+    """Keeps contexts, by their fingerprints, in the pools of a `Fusion` as long as there is one of these."""
+
+    def __init__(self, fingerprints: Iterable[str]) -> None:
+        self.fingerprints = frozenset(fingerprints)
 
 
 class RowModels(NamedTuple):
@@ -39,6 +48,7 @@ class RowModels(NamedTuple):
         present: bool `[B, M]`, whether a row has a model.
         num_lms: how many of the M are language models; they come first, phrases last.
         lazy: of language models that are composed as searches come to them; None if there are none. See `settled`.
+        lease: of the phrases.
     """
 
     tensors: AutomatonTensors
@@ -48,6 +58,7 @@ class RowModels(NamedTuple):
     present: Tensor
     num_lms: int
     lazy: LazySearch | None = None
+    lease: Lease | None = None
 
     @property
     def lm_weights(self) -> Tensor:
@@ -144,7 +155,7 @@ def no_models(batch_size: int, device: torch.device) -> RowModels:
     return RowModels(AutomatonTensors.zeros(1, 0, 0, device), 0, none.to(torch.int32), none, none.to(torch.bool), 0)
 
 
-class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": lambda: None}):
+class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared": lambda: None}):
     """Language models and phrases with their weights: for all rows the same ones, or one (or None) for each row.
 
     Automata that share a batch lie in a pool, where they stay: a batch with the same ones again costs nothing.
@@ -205,7 +216,7 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
         self.weight = check_weight(lm_weight, "lm_weight")
         self.contexts = Contexts(tokenizer, sizes[0] if sizes else None)
         self._take_phrases(phrases, phrase_weight)
-        self.held: Counter[str] = Counter()  # contexts that streams are in
+        self._leases: WeakSet[Lease] = WeakSet()
         self._pools: dict[torch.device, AutomatonPool] = {}
         self._shared: tuple[tuple[Any, ...], Any, RowModels] | None = None
 
@@ -213,6 +224,16 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
     def is_lazy(self) -> bool:
         """Return whether any of the language models is composed as searches come to it."""
         return any(model.is_lazy for model in self.models)
+
+    @property
+    def held(self) -> frozenset[str]:
+        """Return the fingerprints of the contexts that searches and streams follow."""
+        return frozenset().union(*(lease.fingerprints for lease in self._leases))
+
+    @property
+    def _lock(self) -> Any:
+        """Return what is held while the pools change, or something is looked up in them: any thread may decode."""
+        return lazy_states.LOCK if self.is_lazy else pools.LOCK
 
     def rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
         """Return the models of `batch_size` rows, on the device of their logits.
@@ -256,24 +277,20 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
         automata = [[column[row] for column in columns] for row in range(batch_size)]
         present = torch.tensor([[model is not None for model in row] for row in automata], dtype=torch.bool, device=device)
         present = present.view(batch_size, len(columns))
+        weighted = torch.where(present, torch.stack(weights, 1), 0.0)
         only = self.models[0] if len(self.models) == 1 and len(columns) == 1 and not self.models[0].is_lazy else None
         if only is not None and only.device == device:
-            states = only.starts[:1].expand(batch_size)[:, None]
-            tensors, vocab_size = only.tensors, only.vocab_size
-        else:
-            pool = self._pool(device, [booster for booster in boosters or () if booster is not None])
+            states = only.starts[:1].expand(batch_size)[:, None].contiguous()
+            return RowModels(only.tensors, only.vocab_size, states, weighted, present, self.num_lms)
+        followed = [booster for booster in boosters or () if booster is not None]
+        lease = Lease(booster.fingerprint for booster in followed)
+        with self._lock:
+            self._leases.add(lease)
+            pool = self._pool(device, followed)
             starts = [[0 if model is None else pool.places[_key(model)].start for model in row] for row in automata]
             states = torch.tensor(starts, dtype=torch.int32, device=device).view(batch_size, len(columns))
-            tensors, vocab_size = pool.tensors, pool.vocab_size
-        return RowModels(
-            tensors,
-            vocab_size,
-            states.contiguous(),
-            torch.where(present, torch.stack(weights, 1), 0.0),
-            present,
-            self.num_lms,
-            self._lazy_search(device),
-        )
+            lazy = self._lazy_search(pool)
+            return RowModels(pool.tensors, pool.vocab_size, states, weighted, present, self.num_lms, lazy, lease)
 
     def shared_rows(self, batch_size: int, device: torch.device, phrases: Any = None) -> RowModels:
         """Return `rows`, for who changes nothing in them: those of the batch before, if this one is of the same kind."""
@@ -291,13 +308,15 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
             return self._lazy_rows(lm, batch_size)
         kind: tuple[Any, ...] = (batch_size, device, self.weight)
         of = lm.tensors.arc_offsets  # others after the model has moved to another device
-        if self._shared is None or self._shared[0] != kind or self._shared[1] is not of:
-            self._shared = kind, of, self.rows(batch_size, device)
-        return self._shared[2]
+        known = self._shared  # other threads may put others there
+        if known is None or known[0] != kind or known[1] is not of:
+            self._shared = known = kind, of, self.rows(batch_size, device)
+        return known[2]
 
     def _lazy_rows(self, lm: NGramLM, batch_size: int) -> RowModels:
         """Return rows with nothing but one language model that is composed lazily: it is searched where it lies."""
-        lazy = LazySearch(None, [lm.automaton])
+        with self._lock:
+            lazy = LazySearch(None, [lm.automaton])
         states = lm.starts.cpu()[:1].expand(batch_size)[:, None].contiguous()
         weights = torch.full((batch_size, 1), float(self.weight))
         return RowModels(lazy.tensors, lm.vocab_size, states, weights, torch.ones_like(weights, dtype=torch.bool), 1, lazy)
@@ -317,30 +336,25 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
         one.weight = check_number(lm_weight, "lm_weight")
         return one.rows(1, device)
 
-    def hold(self, phrases: Any, times: int = 1) -> None:
-        """Keep some phrases in the pools, for searches that go on using them; or, with -1 for `times`, no longer."""
-        booster = self.contexts.booster(phrases)
-        if booster is not None:
-            self.held[booster.fingerprint] += times
-            if not self.held[booster.fingerprint]:  # or a server would note of ever more of them
-                del self.held[booster.fingerprint]
-
-    def places(self, contexts: Sequence[Any], device: torch.device) -> tuple[list[Place], AutomatonPool]:
-        """Return where some phrases lie, and in what pool."""
+    def places(self, contexts: Sequence[Any], device: torch.device) -> tuple[list[Place], list[Lease], AutomatonTensors]:
+        """Return where some phrases lie, what keeps them there, and the tensors."""
         boosters = [self.contexts.booster(phrases) for phrases in contexts]
         known = [booster for booster in boosters if booster is not None]
-        pool = self._pool(device, known)
-        return [pool.places[_key(booster)] for booster in known], pool
+        leases = [Lease([booster.fingerprint]) for booster in known]
+        with self._lock:
+            self._leases.update(leases)
+            pool = self._pool(device, known)
+            return [pool.places[_key(booster)] for booster in known], leases, pool.tensors
 
     def in_pool(self, models: RowModels, device: torch.device) -> tuple[RowModels, int]:
         """Return the same rows with automata that lie in the pool, and how much larger the numbers of their states are
         there."""
-        _, pool = self.places([[]], device)
-        shift = 0
-        if models.num_lms and models.tensors.arc_offsets is self.models[0].tensors.arc_offsets:
-            shift = pool.places[_key(self.models[0])].states[0]
-        states = models.states + shift
-        return models._replace(tensors=pool.tensors, vocab_size=pool.vocab_size, states=states), shift
+        nothing = self.contexts.booster([])
+        with self._lock:
+            pool, shift = self._pool(device, [] if nothing is None else [nothing]), 0
+            if models.num_lms and models.tensors.arc_offsets is self.models[0].tensors.arc_offsets:
+                shift = pool.places[_key(self.models[0])].states[0]
+            return models._replace(tensors=pool.tensors, vocab_size=pool.vocab_size, states=models.states + shift), shift
 
     def select(self, rows: Sequence[int]) -> Fusion:
         """Return the same for a batch of some of the rows, in this order; the pools are shared.
@@ -392,7 +406,8 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
             self.phrases = self.contexts.booster(phrases)
 
     def _pool(self, device: torch.device, boosters: Sequence[Booster]) -> AutomatonPool:
-        """Return the pool of a device, with all language models and some boosters in it."""
+        """Return the pool of a device, with all language models and some boosters in it. Who calls this holds the lock, and
+        leases of the boosters."""
         pool = self._pools.get(device)
         if pool is None:
             vocab_size = self.models[0].vocab_size if self.models else boosters[0].vocab_size if boosters else 1
@@ -411,22 +426,22 @@ class Fusion(WithoutCaches, caches={"held": Counter, "_pools": dict, "_shared": 
             pool.add(key, booster)
             pool.places[key] = pool.places.pop(key)  # the last one used stands last
         if len(pool.places) > before:
-            self._make_room(pool, {_key(booster) for booster in boosters})
+            self._make_room(pool)
         return pool
 
-    def _lazy_search(self, device: torch.device) -> LazySearch | None:
-        """Return the search in those models in the pool of a device that are composed lazily, if any is."""
+    def _lazy_search(self, pool: AutomatonPool) -> LazySearch | None:
+        """Return the search in those models in a pool that are composed lazily, if any is."""
         lazy = [model.automaton for model in self.models if model.is_lazy]
-        return LazySearch(self._pools[device], lazy) if lazy else None
+        return LazySearch(pool, lazy) if lazy else None
 
-    def _make_room(self, pool: AutomatonPool, needed: set[str | int]) -> None:
+    def _make_room(self, pool: AutomatonPool) -> None:
         """Drop the contexts that have been out of use for longest, if there are too many."""
         sizes = {key: place.arcs[1] for key, place in pool.places.items() if isinstance(key, str)}
-        count, arcs = len(sizes), sum(sizes.values())
+        count, arcs, held = len(sizes), sum(sizes.values()), self.held
         for key, size in sizes.items():
             if count <= min(KEPT_CONTEXTS, self.contexts.most) and arcs <= KEPT_ARCS:
                 break
-            if key not in needed and not self.held[key]:
+            if key not in held:
                 pool.drop(key)
                 count, arcs = count - 1, arcs - size
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from ..decoding.options import AttentionOptions, takes
-from ..fusion.fusion import Fusion, RowModels
+from ..fusion.fusion import Fusion, Lease, RowModels
 from ..language_model.model import NGramLM
 from ..lexicon.lazy_search import LazySearch
 from ..phrases.contexts import is_per_row
@@ -20,13 +20,14 @@ from ..search.attention_step import END, KINDS, TEXT, UNSCORED, Roles, Rows, fus
 from ..search.attention_step.loops import end_loops
 from .internal import InternalLM
 from .transcripts import ends_of, is_windowed, no_timestamps_of, num_classes, roles_of
-from .whisper import Window, Windowed, follow_recordings, rule_out_timestamps
+from .whisper import WINDOW, Windowed, follow_recordings, rule_out_timestamps
 
 LM_WEIGHT = 0.2  # where nobody says anything else: attention decoders have strong language models of their own
 
 
 class Part(NamedTuple):
-    """Hold what is added to scores of which rows (`fused`, bool `[B]`), and how: see `fuse`. For lazy models: their search.
+    """Hold what is added to scores of which rows (`fused`, bool `[B]`), and how: see `fuse`. For lazy models: their search; of
+    phrases: what keeps them where they are.
 
     What is `subtracted` is a source domain's model. Of the language model also from which rows, bool `[B]`, anything is
     subtracted, and the weights `[B]` of the internal LM: None if there is none in any row.
@@ -38,6 +39,7 @@ class Part(NamedTuple):
     shared: bool
     keeps_sums: bool
     lazy: LazySearch | None = None
+    lease: Lease | None = None
     subtracted: bool = False
     less: Tensor | None = None
     ilm_weights: Tensor | None = None
@@ -137,7 +139,6 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             raise ValueError("`generate` takes one language model for each recording, not several as LogLinear")
         self._internal = self._internal_of(model, None)
         self.in_place = in_place
-        self.window: Window | None = None  # of a long recording, while Whisper decodes it
         self._model, self._tokenizer = model, tokenizer
         self._no_timestamps, self._ends = no_timestamps_of(model), sorted(ends_of(model))
         self._roles: list[Roles] = []
@@ -221,10 +222,11 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
     def _ends_of(self, scores: Tensor) -> Tensor:
         """Return the classes that end transcripts, int64 `[E]`."""
         key = (scores.shape[1], scores.device)
-        if self._known_ends is None or self._known_ends[0] != key:
+        known = self._known_ends
+        if known is None or known[0] != key:
             ends = [end for end in self._ends if 0 <= end < scores.shape[1]]
-            self._known_ends = (key, torch.tensor(ends, dtype=torch.int64, device=scores.device))
-        return self._known_ends[1]
+            self._known_ends = known = (key, torch.tensor(ends, dtype=torch.int64, device=scores.device))
+        return known[1]
 
     def undone(self, input_ids: Tensor, scores: Tensor, recording: int | None = None) -> Tensor:
         """Return the model's own scores, up to a number per step, of steps at which no later processor has ruled any token out.
@@ -251,7 +253,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         model."""
         changed = copy.copy(self)
         changed.fusion = self.fusion.with_phrases(phrases, phrase_weight)
-        changed.window = changed._parts = None
+        changed._parts = None
         changed._roles = []
         changed._known = changed._automata()
         return changed
@@ -265,7 +267,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         changed.fusion = self.fusion.with_weights(weight, phrase_weight, more.get("source_weight"))
         changed.options = self.options.with_weights(more)
         changed._internal = changed._internal_of(self._model, self._internal)
-        changed.window = changed._parts = None
+        changed._parts = None
         return changed
 
     def select(self, recordings: Sequence[int]) -> NGramLogitsProcessor:
@@ -273,7 +275,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         order."""
         selected = copy.copy(self)
         selected.fusion, selected.options = self.fusion.select(recordings), self.options.select(recordings)
-        selected.window = selected._parts = None
+        selected._parts = None
         return selected
 
     @property
@@ -336,8 +338,9 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         count = self.num_recordings
         if count is None:
             return [0] * batch_size
-        if self.window is not None:
-            return self.window.recordings(batch_size, count)
+        window = WINDOW.get()
+        if window is not None:
+            return window.recordings(batch_size, count)
         if batch_size % count:
             what = next(iter(self.lists))
             raise ValueError(f"{what} lists {count} recordings, but generate has {batch_size} rows, which is no multiple")
@@ -346,7 +349,8 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
     def parts(self, recordings: list[int], classes: int, device: torch.device) -> list[Part]:
         """Return what is added to the scores of the rows of some recordings: that of language models, then that of phrases."""
         key = (recordings, classes, device)
-        if self._parts is None or self._parts[0] != key:
+        found = self._parts  # other threads may put others there
+        if found is None or found[0] != key:
             if self.num_recordings is None:
                 recordings = [min(recording, 0) for recording in recordings]
             every = self.fusion.rows(self.num_recordings or 1, device)
@@ -368,11 +372,13 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
                 shared = of_lm and self.options.unscored == "kept"
                 keeps_sums = not of_lm and self.options.normalise_phrases
                 fused = (starts >= 0) & weighted
-                parts.append(Part(rows, roles, fused, shared, keeps_sums, every.lazy, subtracted, less, ilm_weights))
+                parts.append(
+                    Part(rows, roles, fused, shared, keeps_sums, every.lazy, every.lease, subtracted, less, ilm_weights)
+                )
             if every.lazy is not None:  # only who asks keeps the states as they are
                 return parts
-            self._parts = (key, parts)
-        return self._parts[1]
+            self._parts = found = (key, parts)
+        return found[1]
 
     def _internal_of(self, model: Any, known: InternalLM | None) -> InternalLM | None:
         """Return a model's internal LM, if it is subtracted; the one that is known, if one is."""

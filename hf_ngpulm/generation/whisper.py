@@ -14,6 +14,7 @@ began counts as consumed.
 from __future__ import annotations
 
 import inspect
+from contextvars import ContextVar
 from types import MethodType
 from typing import Any
 
@@ -56,15 +57,13 @@ class Window:
             self.sequences = self._again
 
 
+# That of long recordings that Whisper decodes at the moment; each thread has one of its own.
+WINDOW: ContextVar[Window | None] = ContextVar("window", default=None)
+
+
 class Windowed:
-    """A logits processor that is told which recordings its rows are of; it has `num_recordings` (None if all share values), and
-    `undone`, which returns scores as they were before it.
-
-    Attributes:
-        window: of a long recording, while Whisper decodes it.
-    """
-
-    window: Window | None = None
+    """A logits processor that asks for `WINDOW`; it has `num_recordings` (None if all share values), and `undone`, which
+    returns scores as they were before it."""
 
 
 def follow_recordings(model: Any) -> None:
@@ -79,16 +78,15 @@ def follow_recordings(model: Any) -> None:
 def generate_with_fallback(self: Any, *args: Any, **kwargs: Any) -> Any:
     stock = type(self).generate_with_fallback
     given = _bound("generate_with_fallback", self, args, kwargs).arguments
-    processors = _ours(given["logits_processor"])
+    if not _ours(given["logits_processor"]):
+        return stock(self, *args, **kwargs)
     prompt_length = given["decoder_input_ids"].shape[1]
     window = Window(list(given["batch_idx_map"]), len(given["seek"]), prompt_length, given["generation_config"])
-    for processor in processors:
-        processor.window = window
+    before = WINDOW.set(window)
     try:
         return stock(self, *args, **kwargs)
     finally:
-        for processor in processors:
-            processor.window = None
+        WINDOW.reset(before)
 
 
 def _need_fallback(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -103,8 +101,9 @@ def _need_fallback(self: Any, *args: Any, **kwargs: Any) -> Any:
         outputs[row] = {**outputs[row], "scores": own}
         given["seek_outputs"] = outputs
     result = stock(*bound.args, **bound.kwargs)
-    if processors and processors[0].window is not None:
-        processors[0].window.decoded(row, result[0])
+    window = WINDOW.get()
+    if processors and window is not None:
+        window.decoded(row, result[0])
     return result
 
 
@@ -137,7 +136,7 @@ def _own_scores(processors: list[Any], given: dict[str, Any]) -> list[Tensor]:
     """Return the scores of a row's steps without what the LMs added to them."""
     row, sequence = given["index"], given["seek_sequence"]
     output = given["seek_outputs"][row]
-    window = processors[0].window
+    window = WINDOW.get()
     steps = output["scores"][: len(sequence)]
     prompt = output["sequences"][: window.prompt_length if window else 0].to(steps[0].device)
     tokens = torch.cat([prompt, sequence.to(prompt)])

@@ -105,10 +105,10 @@ class LazyAutomaton(BackoffAutomaton):
 
     def hold(self, search: Any) -> None:
         """Keep the states as long as a `LazySearch` is there."""
-        if search.pool is None:
-            with LOCK:
+        with LOCK:
+            if search.pool is None:
                 self._start_anew_if_large()
-        self._searches.add(search)
+            self._searches.add(search)
 
     def _start_anew_if_large(self) -> None:
         if self.states.nbytes - self._first_bytes <= self.most_bytes:

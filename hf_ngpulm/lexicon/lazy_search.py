@@ -71,13 +71,14 @@ class LazySearch:
             links = np.broadcast_to(np.arange(labels.shape[2], dtype=np.int32), labels.shape)
         links, labels = (np.ascontiguousarray(part, dtype=np.int32) for part in (links, labels))
         began, is_new = states.cpu().numpy(), False
-        for column in range(began.shape[2]):
-            for lazy, own in self._each(began[..., column]):
-                rows = np.flatnonzero((own >= 0).any(1))
-                if len(rows) == len(own):
-                    is_new |= lazy.replay(own, links, labels, not_tokens)
-                elif len(rows):
-                    is_new |= lazy.replay(own[rows], links[rows], labels[rows], not_tokens)
+        with LOCK:
+            for column in range(began.shape[2]):
+                for lazy, own in self._each(began[..., column]):
+                    rows = np.flatnonzero((own >= 0).any(1))
+                    if len(rows) == len(own):
+                        is_new |= lazy.replay(own, links, labels, not_tokens)
+                    elif len(rows):
+                        is_new |= lazy.replay(own[rows], links[rows], labels[rows], not_tokens)
         return is_new
 
     @property
@@ -101,13 +102,15 @@ class LazySearch:
 
     def enter(self, states: np.ndarray) -> bool:
         """Compose what the scores in some states int32 `[N]` hang on; whether there was anything."""
-        return any([lazy.enter(own) for lazy, own in self._each(states)])
+        with LOCK:
+            return any([lazy.enter(own) for lazy, own in self._each(states)])
 
     def read(self, starts: Tensor, roots: Tensor, texts: Tensor, lengths: Tensor, context_length: int) -> bool:
         """Compose the states along texts, see `BackoffAutomaton.states_after`: `[B]`, `[B]`, `[B, L]` and `[B]`."""
         tokens, sizes = (np.ascontiguousarray(part.cpu().numpy(), dtype=np.int32) for part in (texts, lengths))
-        each = zip(self._each(starts.cpu().numpy()), self._each(roots.cpu().numpy()))
-        return any([lazy.read(context_length, first, empty, tokens, sizes) for (lazy, first), (_, empty) in each])
+        with LOCK:
+            each = zip(self._each(starts.cpu().numpy()), self._each(roots.cpu().numpy()))
+            return any([lazy.read(context_length, first, empty, tokens, sizes) for (lazy, first), (_, empty) in each])
 
 
 class InPool:

@@ -234,14 +234,16 @@ def test_phrases_are_held_as_long_as_streams_need_them(tokenizer, lm):
     streams = StreamingDecoder(decoder, max_streams=2)
     booster = PhraseBooster(["anna"], tokenizer)
     first, second = streams.open(phrases=["anna"]), streams.open(phrases=booster)
-    held = decoder.fusion.held
-    assert held[booster.fingerprint] == 2
+    assert decoder.fusion.held == {booster.fingerprint}
     streams.set_context(first, phrases=["bob"])
-    assert held[booster.fingerprint] == 1
+    bob = decoder.fusion.contexts.booster(["bob"]).fingerprint
+    assert decoder.fusion.held == {booster.fingerprint, bob}
     streams.reset(second)
-    assert held[booster.fingerprint] == 1
+    assert decoder.fusion.held == {booster.fingerprint, bob}
     streams.close(second)
-    assert held[booster.fingerprint] == 0
+    assert decoder.fusion.held == {bob}
+    del streams
+    assert not decoder.fusion.held
 
 
 def test_phrases_of_streams_may_be_any_iterable(tokenizer, lm):

@@ -101,7 +101,7 @@ def test_the_first_phrases_come_when_streams_are_open(tokenizer, lm):
     later = streams.open()
     streams.step({later: frames[2]})
     same(streams.close(later), decoder(frames[2][None])[0])
-    assert sum(decoder.fusion.held.values()) == 1  # what the second stream has switched to
+    assert len(decoder.fusion.held) == 1  # what the second stream has switched to
 
 
 def test_models_of_streams_and_phrases_of_the_decoder(tokenizer, lm, other_lm):

@@ -1,5 +1,8 @@
 """`generate` with a language model that is composed as searches come to its states: as with the whole one, to the bit."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from lazy_models import random_words
@@ -8,6 +11,7 @@ from test_logits_processor import silenced
 
 from hf_ngpulm import NGramLogitsProcessor
 from hf_ngpulm.generation import seq2seq_generate
+from hf_ngpulm.lexicon import lazy_search, lazy_states
 
 SEARCHES = {
     "greedy": {},
@@ -42,6 +46,36 @@ def test_generate(lms, name, search):
         assert torch.equal(ours.sequences, theirs.sequences)
         for mine, whole in zip(ours.scores, theirs.scores, strict=True):
             assert torch.equal(mine, whole)
+
+
+@pytest.fixture
+def threads_that_change_often(monkeypatch):
+    for module, name in ((lazy_states, "SMALLEST"), (lazy_search, "LEAST_STATES"), (lazy_search, "LEAST_ARCS")):
+        monkeypatch.setattr(module, name, 16)  # room is made again and again
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_a_processor_that_several_threads_use(lms, threads_that_change_often):
+    """Each with a text of its own, and batches of different sizes."""
+    model = silenced(FAMILIES["speech_to_text"]).model
+    static, lazy = lms
+
+    def fused(processor, number):
+        generator = torch.Generator().manual_seed(number)
+        rows = 1 + number % 3
+        input_ids = torch.randint(4, 28, (rows, 1 + number % 11), generator=generator)
+        return processor(input_ids, torch.randn(rows, model.config.vocab_size, generator=generator))
+
+    expected = [fused(NGramLogitsProcessor(static, 0.7, model=model), number) for number in range(100)]
+    for lm in (static, lazy):
+        lazy.forget()
+        processor = NGramLogitsProcessor(lm, 0.7, model=model)
+        with ThreadPoolExecutor(4) as pool:
+            found = pool.map(lambda number: fused(processor, number), range(100))  # noqa: B023
+            assert all(map(torch.equal, found, expected))
 
 
 def test_what_the_model_alone_said(lms):

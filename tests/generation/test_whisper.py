@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from test_logits_processor import Oracle, Spy, check, favouring, spied, trained
 from transformers import WhisperForConditionalGeneration
 
 from hf_ngpulm import NGramLogitsProcessor
+from hf_ngpulm.generation.whisper import WINDOW
 
 SOT, PREVIOUS, TIMESTAMPS = 29, 36, range(40, 91)
 WINDOWS = 3  # that the longest recording takes
@@ -111,7 +113,22 @@ def test_every_row_of_a_long_batch_has_its_own_lm(num_beams):
     result, before, _ = spied(family, [processor], **settings)
     assert {len(ids) for ids, _ in before} > {1, 2 * num_beams, 4 * num_beams} - {1 if num_beams > 1 else 0}
     assert [words(row) for row in result.tolist()] == [{token} for token in tokens]
-    assert processor.window is None
+    assert WINDOW.get() is None
+
+
+def test_recordings_of_several_threads_with_one_processor():
+    """Which have come to an end, and how many rows are left, is another matter in each."""
+    tokens, lengths = [5, 6, 7, 8], [MEL + 20, WINDOWS * MEL, 2 * MEL, WINDOWS * MEL]
+    family = long(plain(), lengths, return_timestamps=True)
+    inputs = [family.inputs, {**long(plain(), lengths[::-1], return_timestamps=True).inputs}]
+    processor = NGramLogitsProcessor([favouring(token) for token in tokens], torch.full((4,), 30.0), model=family.model)
+
+    def generate(number):
+        return family.model.generate(**inputs[number % 2], logits_processor=[processor])
+
+    with ThreadPoolExecutor(4) as pool:
+        for result in pool.map(generate, range(8)):
+            assert [words(row) for row in result.tolist()] == [{token} for token in tokens]
 
 
 def test_several_sequences_of_a_long_recording():

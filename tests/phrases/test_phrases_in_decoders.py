@@ -173,13 +173,15 @@ def test_contexts_that_nobody_uses_make_room(tokenizer, monkeypatch):
     monkeypatch.setattr(fusion_module, "KEPT_CONTEXTS", 8)
     fusion = Fusion(tokenizer=tokenizer)
     cpu = torch.device("cpu")
-    held = fusion.contexts.booster(["anna"])
-    fusion.held[held.fingerprint] += 1
-    fusion.rows(1, cpu, ["anna"])
+    anna, bob = (fusion.contexts.booster([name]).fingerprint for name in ("anna", "bob"))
+    first, second = fusion.rows(1, cpu, ["anna"]), fusion.rows(1, cpu, ["bob"])
+    assert fusion.held == {anna, bob}
+    del second
+    assert fusion.held == first.lease.fingerprints == {anna}
     for number in range(20):
         fusion.rows(1, cpu, [("x", 1.0 + number)])
     pool = fusion._pools[cpu]
-    assert len(pool.places) == 8 and held.fingerprint in pool.places
+    assert len(pool.places) == 8 and anna in pool.places and bob not in pool.places
 
 
 def test_large_contexts_make_room_sooner(tokenizer, monkeypatch):

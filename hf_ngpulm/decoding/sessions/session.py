@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
-from ...fusion.fusion import Fusion, RowModels
+from ...fusion.fusion import Lease, RowModels
 from ...phrases import Booster
 from ..hypotheses import Hypothesis
 from ..partials import Spoken, Transcript
@@ -192,8 +191,7 @@ class Follower:
     def __init__(self, slots: Slots) -> None:
         self.fusion, self.slots = slots.decoder.fusion, slots
         self.device = slots.models.states.device
-        self._held: dict[int, Any] = {}  # by slot
-        weakref.finalize(self, _release_all, self.fusion, self._held)
+        self._leases: dict[int, Lease] = {}  # by slot
 
     def widen(self) -> None:
         """Have room for phrases."""
@@ -208,26 +206,16 @@ class Follower:
             return
         self.widen()
         contexts: list[Any] = [[] if booster is None else booster for booster in boosters]
-        for phrases in contexts:
-            self.fusion.hold(phrases)
-        places, pool = self.fusion.places(contexts, self.device)
-        if pool.tensors is not self.slots.models.tensors:
-            self.slots.use(pool.tensors)
+        places, leases, tensors = self.fusion.places(contexts, self.device)
+        if tensors is not self.slots.models.tensors:
+            self.slots.use(tensors)
         starts, roots = np.array([(place.start, place.root) for place in places], dtype=np.int32).T
         self.slots.switch(slots, Switch(starts, roots, torch.tensor(weights), self.slots.is_empty(slots)))
-        for slot, phrases in zip(slots.tolist(), contexts):
-            self.release(slot)
-            self._held[slot] = phrases
+        self._leases.update(zip(slots.tolist(), leases))
 
     def release(self, slot: int) -> None:
         """Let go of what a slot follows."""
-        if slot in self._held:
-            self.fusion.hold(self._held.pop(slot), -1)
-
-
-def _release_all(fusion: Fusion, held: dict[int, Any]) -> None:
-    for phrases in held.values():
-        fusion.hold(phrases, -1)
+        self._leases.pop(slot, None)
 
 
 def given_back(models: RowModels, rows: Tensor, lm_states: Tensor, engine: str) -> Tensor:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,20 +25,25 @@ def grown(size: int, least: int) -> int:
     return max(least, 1 << (max(size, 1) - 1).bit_length())
 
 
-def recall(kept: Kept | None, key: tuple[Hashable, ...], tensors: Iterable[Tensor], make: Callable[[], Any]) -> Any:
-    """Return what was kept under a key, or else is made now; those that were not used for longest make room.
+@contextmanager
+def recalled(kept: Kept | None, key: tuple[Hashable, ...], tensors: Iterable[Tensor], make: Callable[[], Any]) -> Iterator[Any]:
+    """Lend what was kept under a key, or else is made now; those that were not used for longest make room.
+
+    As long as it is lent, other threads have another one made.
 
     Args:
         tensors: whose addresses are part of the key: a model's weights may be replaced by others.
     """
     if kept is None:
-        return make()
+        yield make()
+        return
     key = (*key, *addresses(tensors))
     found = kept.pop(key, None)
-    kept[key] = make() if found is None else found
+    found = make() if found is None else found
+    yield found
+    kept[key] = found
     while len(kept) > MOST_KEPT:
-        kept.pop(next(iter(kept)))
-    return kept[key]
+        kept.pop(next(iter(kept.copy())), None)
 
 
 class Repeated:

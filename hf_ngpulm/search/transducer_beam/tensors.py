@@ -21,7 +21,7 @@ from ...engines.choice import engine_name
 from ...engines.devices import current
 from ...fusion.fusion import widened
 from ..confidence import frame_confidence
-from ..networks.graphs import Kept, Repeated, Work, addresses, grown, overwrite, recall, replace_where
+from ..networks.graphs import Kept, Repeated, Work, addresses, grown, overwrite, recalled, replace_where
 from ..networks.model import State, TransducerModel
 from . import FIRST_HASH, STILL, BeamHypotheses, BeamSettings
 from .tracing import hypotheses
@@ -300,8 +300,9 @@ class Search:
 
     def found(self) -> BeamHypotheses:
         beam, size = self.beam, self.size
-        tensors = [tensor[:size].cpu() for tensor in (beam.scores, beam.acoustic_scores, beam.lm_scores, beam.lm_states)]
-        return hypotheses(tensors, [array[:, :size] for array in self.steps()], beam.bad_frames[:size].cpu())
+        kept = (beam.scores, beam.acoustic_scores, beam.lm_scores, beam.lm_states, beam.bad_frames)
+        *tensors, bad_frames = (tensor[:size].to("cpu", copy=True) for tensor in kept)
+        return hypotheses(tensors, [array[:, :size] for array in self.steps()], bad_frames)
 
     def steps(self) -> list[np.ndarray]:
         """Return links, labels and moves (int32) of all steps, and confidences (float32) `[S, B, K]`."""
@@ -567,15 +568,12 @@ def beam_search(
         "beam", rows, longest, states.shape[1], vocab_size, settings, confidence, engine, frames.shape[2], frames.dtype,
         frames.device, id(model),
     )  # fmt: skip
-    search: Search = recall(
-        kept, key, (*(automaton if states.shape[1] else ()), *model.parameters()),
-        lambda: search_kind(engine, frames.device, settings)(
-            model, frames, rows, longest, automaton, states.shape[1], vocab_size, settings, confidence, engine
-        ),
-    )  # fmt: skip
-    search.load(frames, lengths, states, weights)
-    search.run()
-    return search.found()
+    weighed, kind = (*(automaton if states.shape[1] else ()), *model.parameters()), search_kind(engine, frames.device, settings)
+    of = (model, frames, rows, longest, automaton, states.shape[1], vocab_size, settings, confidence, engine)
+    with recalled(kept, key, weighed, lambda: kind(*of)) as search:
+        search.load(frames, lengths, states, weights)
+        search.run()
+        return search.found()
 
 
 def _extend_hash(hashes: Tensor, tokens: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 from ...automaton.tensors import AutomatonTensors
 from ...engines.choice import engine_name
 from ...engines.native import Struct
-from ..networks.graphs import Kept, grown, recall
+from ..networks.graphs import Kept, grown, recalled
 from ..networks.model import TransducerModel
 from .cpu import tables_by_turns, tables_of_steps
 from .rows import GreedySteps, Rows, Rules
@@ -68,15 +68,12 @@ def greedy(
             "greedy", size, longest, states.shape[1], vocab_size, most_symbols, ilm_weight, confidence, engine, window,
             frames.shape[2], frames.dtype, frames.device, id(model),
         )  # fmt: skip
-        looping: Looping = recall(
-            kept, key, (*(automaton if states.shape[1] else ()), *model.parameters()),
-            lambda: looping_of(
-                model, frames, size, longest, automaton, states.shape[1], rules, confidence, engine, window or WINDOW
-            ),
-        )  # fmt: skip
-        looping.load(frames, lengths, states, weights)
-        looping.run()
-        return looping.found()
+        weighed = (*(automaton if states.shape[1] else ()), *model.parameters())
+        of = (model, frames, size, longest, automaton, states.shape[1], rules, confidence, engine, window or WINDOW)
+        with recalled(kept, key, weighed, lambda: looping_of(*of)) as looping:
+            looping.load(frames, lengths, states, weights)
+            looping.run()
+            return looping.found()
     rows = Rows.begin(lengths, states, weights)
     networks = model.networks()
     if networks is not None and networks.serve(frames, model.vocab_size, len(durations)):
