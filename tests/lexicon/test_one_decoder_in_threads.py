@@ -8,7 +8,7 @@ import torch
 from test_on_the_fly_searches import Both, facts, outputs, sentences
 from toys import Toy
 
-from hf_ngpulm import CTCDecoder, LogLinear, NGramLM, TransducerDecoder
+from hf_ngpulm import CTCDecoder, LogLinear, NGramLM, StreamingDecoder, TransducerDecoder
 from hf_ngpulm.fusion import fusion
 from hf_ngpulm.lexicon import lazy_search, lazy_states
 
@@ -118,3 +118,29 @@ def test_streams(both, settings):
     whole, ours = (CTCDecoder(both.tokenizer, lm, 0.6, **settings) for lm in (both.static, both.made()))
     expected = [decode(whole, number) for number in range(BATCHES)]
     assert in_threads(lambda number: decode(ours, number)) == expected
+
+
+@pytest.mark.parametrize("family", ["ctc", "transducer"])
+def test_streams_that_share_steps(both, family):
+    """As in a server, where live streams and recordings have a thread each: both with streams of one decoder."""
+    model = Toy(len(both.tokenizer), 0, seed=3, blank_bias=2.0)
+
+    def made(lm):
+        if family == "ctc":
+            return CTCDecoder(both.tokenizer, lm, 0.6, num_beams=5)
+        return TransducerDecoder(model, both.tokenizer, lm=lm, lm_weight=0.8, strategy="alsd", num_beams=3)
+
+    def decode(decoder, number):
+        width = len(both.tokenizer) if family == "ctc" else 6
+        frames = 2 * torch.randn(2, 12, width, generator=torch.Generator().manual_seed(number))
+        streams = StreamingDecoder(decoder, max_streams=2)
+        sids = [streams.open(), streams.open(phrases=PHRASES[number % len(PHRASES)])]
+        for first in range(0, 12, 4):
+            streams.step({sid: frames[row, first : first + 4] for row, sid in enumerate(sids)})
+            streams.set_context(sids[0], PHRASES[(number + first) % len(PHRASES)])
+        return facts([streams.close(sid) for sid in sids])
+
+    whole, ours = made(both.static), made(both.made())
+    expected = [decode(whole, number) for number in range(12)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        assert list(pool.map(lambda number: decode(ours, number), range(12))) == expected
