@@ -1,6 +1,7 @@
 // One step of attention decoding with a language model (hf_ngpulm/search/attention_step says what it does): its scores are added
 // into a model's, in place, with no more memory than a row's arcs take; and the best of many scores.
 #include "automaton.hpp"
+#include "loops.hpp"
 #include "vectors.hpp"
 
 // See hf_ngpulm/search/attention_step/cpu.py.
@@ -12,7 +13,7 @@ struct NgpulmRoles {
   uint8_t holds;
 };
 struct NgpulmFusedRows {
-  const int32_t *states, *starts, *roots;
+  const int32_t *starts, *roots;
   const float* weights;
   int64_t context_length;
 };
@@ -27,19 +28,24 @@ struct LogSum {
   float highest, log_sum;
 };
 
-// The log of the sum of the exponentials of some numbers, whose highest is known. Blocks are added in double precision: the error
-// stays below 1e-6 for any vocabulary.
-float log_sum_of(const float* numbers, int64_t size, float highest) {
-  constexpr int64_t BLOCK = 4096;
-  if (!(std::fabs(highest) < std::numeric_limits<float>::infinity())) return highest;
-  double total = 0.0;
-  for (int64_t at = 0; at < size; at += BLOCK) total += sum_of_exp(numbers + at, std::min(BLOCK, size - at), highest);
-  return float(highest + std::log(total));
-}
-
+// The log of the sum of the exponentials of some numbers. Each block, read once, has its own highest, and blocks are added in double
+// precision: the error stays below 1e-6 for any vocabulary.
 LogSum log_sum_of(const float* numbers, int64_t size) {
-  const float highest = highest_of(numbers, size);
-  return {highest, log_sum_of(numbers, size, highest)};
+  constexpr int64_t BLOCK = 2048;
+  float highest = NEG_INF;
+  double total = 0.0;
+  for (int64_t at = 0; at < size; at += BLOCK) {
+    const int64_t length = std::min(BLOCK, size - at);
+    const float high = highest_of(numbers + at, length);
+    if (high == NEG_INF) continue;
+    if (high == -NEG_INF) return {high, high};
+    if (high > highest) {
+      total *= std::exp(double(highest) - high);
+      highest = high;
+    }
+    total += sum_of_exp(numbers + at, length, high) * std::exp(double(high) - highest);
+  }
+  return {highest, highest == NEG_INF ? NEG_INF : float(highest + std::log(total))};
 }
 
 int8_t role_of(const NgpulmRoles& roles, int64_t token) {
@@ -54,9 +60,10 @@ class Fuser {
   Fuser(const Automaton<Token>& lm, const NgpulmRoles& roles, const NgpulmFusedRows& rows, bool shared)
       : lm(lm), roles(roles), rows(rows), shared(shared), unscored_before(roles.num_unscored), ends_before(roles.num_ends) {}
 
-  // The state after a row's tokens, of which the last ones of its transcript matter; -1 where it has no LM.
-  int32_t state_after(int64_t row, const int64_t* tokens, int64_t length) const {
-    if (!length || rows.states[row] < 0) return rows.states[row];
+  // The state that a row's tokens lead to from one before them, of which the last ones of its transcript matter; -1 where it has
+  // no LM.
+  int32_t state_after(int64_t row, int32_t state, const int64_t* tokens, int64_t length) const {
+    if (!length) return state;
     int64_t begin = length, seen = 0;
     int met = 0;
     for (int64_t at = length; at > 0 && !met && (seen < rows.context_length || roles.holds);) {
@@ -69,7 +76,7 @@ class Fuser {
     }
     if (met & HOLD) return -1;
     // A context of full length needs no other tokens before it; a shorter one hangs on the start of the sentence.
-    int32_t state = seen == rows.context_length ? rows.roots[row] : rows.states[row];
+    if (seen == rows.context_length) state = rows.roots[row];
     for (int64_t at = begin; at < length; ++at)
       if (is_text(role_of(roles, tokens[at]))) state = lm.step(state, int32_t(tokens[at])).state;
     return state;
@@ -90,9 +97,9 @@ class Fuser {
       if (ends_apart) fill(roles.ends, roles.num_ends, x);
     };
     set_apart();
-    const float highest = shared ? highest_of(x, roles.classes) : NEG_INF;
+    const LogSum before = shared ? log_sum_of(x, roles.classes) : LogSum{NEG_INF, NEG_INF};
     // No sum is less than its largest part: most rows need no sum to see that they are far from an end.
-    bool is_sure = end > NEG_INF && end > std::max({highest, highest_in(unscored_before), highest_in(ends_before)}) - LOG_2;
+    bool is_sure = end > NEG_INF && end > std::max({before.highest, highest_in(unscored_before), highest_in(ends_before)}) - LOG_2;
     if (is_sure) {
       put_back(roles.unscored, unscored_before, 0.f, x);
       if (ends_apart) put_back(roles.ends, ends_before, 0.f, x);
@@ -100,7 +107,6 @@ class Fuser {
       if (is_sure) kept.assign(x, x + roles.classes);
       set_apart();
     }
-    const LogSum before = shared ? LogSum{highest, log_sum_of(x, roles.classes, highest)} : LogSum{NEG_INF, NEG_INF};
     add_scores(weight, state, x);
     for (int64_t i = 0; i < roles.num_ends; ++i) x[roles.ends[i]] = ends_apart ? NEG_INF : ends_before[i] + weight * final;
 
@@ -218,18 +224,22 @@ void find_best(const float* x, int64_t classes, int64_t count, float* best, int6
 
 }  // namespace
 
-// `scores` are [B, classes]; `input_ids` [B, length], where the rows' states are those before them. Returns -1, or the first row
-// with a state that doesn't exist.
+// `scores` are [B, classes]; `input_ids` [B, length], where `states` are those before them. With `ends` loops are ended first, and rows
+// in one left alone. Returns -1, or the first row with a state that doesn't exist, or for which an end is no class.
 NGPULM_EXPORT int64_t ngpulm_fuse(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmRoles* roles,
-                                  const NgpulmFusedRows* rows, const int64_t* input_ids, int64_t length, int32_t shared,
-                                  float* scores) {
+                                  const NgpulmFusedRows* rows, const NgpulmEnds* ends, const int32_t* states,
+                                  const int64_t* input_ids, int64_t length, int32_t shared, float* scores) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
+    if (ends && !are_classes(*ends)) return first;
     Fuser fuser(lm, *roles, *rows, shared);
     for (int64_t row = first; row < last; ++row) {
-      if (rows->states[row] < 0 || rows->weights[row] == 0.f) continue;
-      if (!lm.has(rows->states[row]) || (length && !lm.has(rows->roots[row]))) return row;
-      const int32_t state = fuser.state_after(row, input_ids + row * length, length);
-      if (state >= 0) fuser.fuse(row, state, scores + row * roles->classes);
+      if (states[row] < 0 || rows->weights[row] == 0.f) continue;
+      const int64_t* tokens = input_ids + row * length;
+      float* x = scores + row * roles->classes;
+      if (ends && end_loop(*ends, tokens, length, true, x)) continue;
+      if (!lm.has(states[row]) || (length && !lm.has(rows->roots[row]))) return row;
+      const int32_t state = fuser.state_after(row, states[row], tokens, length);
+      if (state >= 0) fuser.fuse(row, state, x);
     }
     return -1;
   });

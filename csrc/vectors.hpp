@@ -101,9 +101,22 @@ inline float sum_of(const float* numbers, int64_t size, float nothing, Term&& te
   return sums[0];
 }
 
+// exp of a number between -87.3 and 0 as a summand beside exp(0): within 2e-7 near 0, and where it is small 6e-8 of the sum. Less
+// work than `exp_within` takes: a product rounded once, a polynomial for powers of 2 of least largest error.
+inline float exp_as_part(float x) {
+  const float shifted = multiply_add(x, 1.4426950408889634f, 12582912.f);
+  const float rest = multiply_add(x, 1.4426950408889634f, 12582912.f - shifted);
+  float value = multiply_add(1.32764725e-3f, rest, 9.67554189e-3f);
+  value = multiply_add(value, rest, 5.55071309e-2f);
+  value = multiply_add(value, rest, 2.40221202e-1f);
+  value = multiply_add(value, rest, 6.93146944e-1f);
+  value = multiply_add(value, rest, 1.00000012f);
+  return bits_as<float>(bits_as<uint32_t>(value) + (bits_as<uint32_t>(shifted) << 23));
+}
+
 // The sum of the exponentials of numbers, their `highest` subtracted from each.
 inline float sum_of_exp(const float* numbers, int64_t size, float highest) {
-  return sum_of(numbers, size, NEG_INF, [=](float x) { return exp_within(at_least(x - highest, -87.3f)); });
+  return sum_of(numbers, size, NEG_INF, [=](float x) { return exp_as_part(at_least(x - highest, -87.3f)); });
 }
 
 // log(1 + exp(x)) of a number between -25 and 0, as 2 artanh(e / (2 + e)).
@@ -186,10 +199,15 @@ struct Tops {
 
 // The highest number, NaN left out; -inf if there is none.
 inline float highest_of(const float* numbers, int64_t size) {
-  Tops tops;
+  constexpr int STRANDS = 4;  // that don't wait for each other
+  Tops tops[STRANDS];
   int64_t at = 0;
-  for (; at + LANES <= size; at += LANES) tops.take(numbers + at);
-  float highest = at ? tops.highest() : NEG_INF;
+  for (; at + STRANDS * LANES <= size; at += STRANDS * LANES)
+    for (int strand = 0; strand < STRANDS; ++strand) tops[strand].take(numbers + at + strand * LANES);
+  for (; at + LANES <= size; at += LANES) tops[0].take(numbers + at);
+  float highest = NEG_INF;
+  if (at)
+    for (const Tops& some : tops) highest = std::max(highest, some.highest());
   for (; at < size; ++at) highest = numbers[at] > highest ? numbers[at] : highest;
   return highest;
 }

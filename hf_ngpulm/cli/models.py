@@ -23,9 +23,13 @@ _LIKE_A_FILE = re.compile(r"\.(txt|tsv|csv|jsonl?|lst|list)$", re.IGNORECASE)
 
 def load_tokenizer(name: str | None) -> Any:
     """Load the tokenizer of a folder or repo; None for None."""
-    if name is not None:
-        check_folder(name)
-    return None if name is None else transformers.AutoTokenizer.from_pretrained(name)
+    if name is None:
+        return None
+    check_folder(name)
+    try:
+        return transformers.AutoTokenizer.from_pretrained(name)
+    except OSError as error:  # whose words don't always name it
+        raise OSError(f"the tokenizer of {name} can't be loaded: {error}") from error
 
 
 def check_folder(model: str) -> None:
@@ -56,8 +60,8 @@ def load(
             )
         if tokenizer is None and vocab_size is None:
             raise ValueError(
-                f"{source}: an ARPA file doesn't say which token ids its units are; add --tokenizer (the ASR model's), "
-                "or --vocab-size if its units are decimal ids or NeMo's characters"
+                f"{source} is taken for an ARPA file, which doesn't say which token ids its units are; add --tokenizer (the ASR "
+                "model's), or --vocab-size if its units are decimal ids or NeMo's characters"
             )
         return NGramLM.from_arpa(source, load_tokenizer(tokenizer), vocab_size, units, **of_words)
     if of_words:

@@ -48,7 +48,7 @@ def score(
                     "perplexity_per_word_known": total.per_word_known})  # fmt: skip
         return
     print(
-        f"{total.num_sentences} sentences, {total.num_words} words, {total.num_tokens} tokens "
+        f"{total.num_sentences} sentence{'s' * (total.num_sentences != 1)}, {total.num_words} words, {total.num_tokens} tokens "
         f"({total.num_missing} without a unigram); "
         f"perplexity {total.per_token:.3f} per token, {total.per_word:.3f} per word"
     )

@@ -12,11 +12,25 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from ..decoding.options import AttentionOptions, takes
+from ..engines.choice import engine_name
 from ..fusion.fusion import Fusion, Lease, RowModels
 from ..language_model.model import NGramLM
 from ..lexicon.lazy_search import LazySearch
 from ..phrases.contexts import is_per_row
-from ..search.attention_step import END, KINDS, TEXT, UNSCORED, Roles, Rows, fuse, fuse_at, fuse_less, read, text_of
+from ..search.attention_step import (
+    END,
+    KINDS,
+    TEXT,
+    UNSCORED,
+    Roles,
+    Rows,
+    fuse,
+    fuse_at,
+    fuse_less,
+    fuse_outside_loops,
+    read,
+    text_of,
+)
 from ..search.attention_step.loops import end_loops
 from .internal import InternalLM
 from .transcripts import ends_of, is_windowed, no_timestamps_of, num_classes, roles_of
@@ -26,8 +40,8 @@ LM_WEIGHT = 0.2  # where nobody says anything else: attention decoders have stro
 
 
 class Part(NamedTuple):
-    """Hold what is added to scores of which rows (`fused`, bool `[B]`), and how: see `fuse`. For lazy models: their search; of
-    phrases: what keeps them where they are.
+    """Hold what is added to scores of which rows (`fused`, bool `[B]`), and how: see `fuse`; the engine is none that "auto"
+    stands for. For lazy models: their search; of phrases: what keeps them where they are.
 
     What is `subtracted` is a source domain's model. Of the language model also from which rows, bool `[B]`, anything is
     subtracted, and the weights `[B]` of the internal LM: None if there is none in any row.
@@ -38,11 +52,17 @@ class Part(NamedTuple):
     fused: Tensor
     shared: bool
     keeps_sums: bool
+    engine: str
     lazy: LazySearch | None = None
     lease: Lease | None = None
     subtracted: bool = False
     less: Tensor | None = None
     ilm_weights: Tensor | None = None
+
+    @property
+    def is_one_call(self) -> bool:
+        """Return whether the native core can do all of it, if it is all that there is: a language model's scores are added."""
+        return self.engine == "cpu" and self.lazy is None and self.less is None and not self.keeps_sums
 
     def after(self, input_ids: Tensor) -> Part:
         """Return the same with all that is known of the states after some tokens `[B, L]`."""
@@ -154,19 +174,29 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             scores = scores.clone()
         work = scores.detach().to(torch.float32).contiguous()
         input_ids = input_ids.to(scores.device, torch.int64).contiguous()
-        parts = self.parts(self.recordings(len(scores)), scores.shape[1], scores.device)
-        in_loop = self.rule_out(work, input_ids, parts)
-        parts = [part.after(input_ids) for part in parts]
-        if parts[0].less is not None:
-            states = [read(input_ids, part.rows, part.roles, self.options.engine) for part in parts]
-            self.add(work, input_ids, [part.at(at) for part, at in zip(parts, states)], states, in_loop)
-            parts = []
-        for part in parts:
-            rows = part.rows._replace(starts=part.rows.starts.masked_fill(in_loop, -1))
-            fuse(work, input_ids, rows, part.roles, part.shared, self.options.engine, part.keeps_sums)
+        which = len(scores) if WINDOW.get() is None else self.recordings(len(scores))
+        parts = self.parts(which, scores.shape[1], scores.device)
+        only = parts[0]
+        if len(parts) == 1 and only.is_one_call:
+            self._rule_out_timestamps(work, input_ids, only.fused)
+            fuse_outside_loops(work, input_ids, only.rows, only.roles, only.shared, self._ends_of(work))
+        else:
+            self._add_parts(work, input_ids, parts)
         if work.data_ptr() != scores.data_ptr():
             scores.copy_(work)
         return scores
+
+    def _add_parts(self, scores: Tensor, input_ids: Tensor, parts: list[Part]) -> None:
+        """Add what there is to scores float32 `[B, C]` after tokens `[B, L]`, in place, outside of loops."""
+        in_loop = self.rule_out(scores, input_ids, parts)
+        parts = [part.after(input_ids) for part in parts]
+        if parts[0].less is not None:
+            states = [read(input_ids, part.rows, part.roles, part.engine) for part in parts]
+            self.add(scores, input_ids, [part.at(at) for part, at in zip(parts, states)], states, in_loop)
+            return
+        for part in parts:
+            rows = part.rows._replace(starts=part.rows.starts.masked_fill(in_loop, -1))
+            fuse(scores, input_ids, rows, part.roles, part.shared, part.engine, part.keeps_sums)
 
     def add(
         self, scores: Tensor, input_ids: Tensor, parts: Sequence[Part], states: Sequence[Tensor], in_loop: Tensor,
@@ -174,14 +204,14 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
     ) -> None:  # fmt: skip
         """Add what there is to scores float32 `[B, C]` after tokens `[B, L]`, in place; each of the parts in its states. What
         the model would say `unheard`, logits `[B, C]`, is asked of it if it isn't at hand."""
-        less, engine = self.subtracted(input_ids, parts, states, scores.shape[1], unheard), self.options.engine
+        less = self.subtracted(input_ids, parts, states, scores.shape[1], unheard)
         for part, at in zip(parts, states):
             at = at.masked_fill(in_loop, -1)
             if less is not None and part.less is not None:
-                fuse_less(scores, less, at.masked_fill(~part.less, -1), part.rows, part.roles, part.shared, engine)
+                fuse_less(scores, less, at.masked_fill(~part.less, -1), part.rows, part.roles, part.shared, part.engine)
                 at = at.masked_fill(part.less, -1)
             if not part.subtracted:
-                fuse_at(scores, at, part.rows, part.roles, part.shared, engine, part.keeps_sums)
+                fuse_at(scores, at, part.rows, part.roles, part.shared, part.engine, part.keeps_sums)
 
     def subtracted(
         self, input_ids: Tensor, parts: Sequence[Part], states: Sequence[Tensor], classes: int, unheard: Tensor | None = None
@@ -194,7 +224,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             if part.subtracted:
                 found.append(torch.zeros((len(at), classes), device=at.device))
                 rows = part.rows._replace(weights=-part.rows.weights)
-                fuse_at(found[-1], at, rows, part.roles, False, self.options.engine)
+                fuse_at(found[-1], at, rows, part.roles, False, part.engine)
             elif part.ilm_weights is not None:
                 found.append(part.ilm_weights[:, None] * self.internal_scores(input_ids, part.roles, unheard))
         return torch.stack(found).sum(0)
@@ -215,9 +245,12 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         """
         # Masks, not selections: those would wait for a GPU at each step.
         fused = parts[0].fused if len(parts) == 1 else torch.stack([part.fused for part in parts]).any(0)
+        self._rule_out_timestamps(scores, input_ids, fused)
+        return end_loops(scores, input_ids, parts[0].roles.roles, fused, self._ends_of(scores), parts[0].engine)
+
+    def _rule_out_timestamps(self, scores: Tensor, input_ids: Tensor, fused: Tensor) -> None:
         if self._no_timestamps is not None:
             rule_out_timestamps(scores, input_ids, self._no_timestamps, fused)
-        return end_loops(scores, input_ids, parts[0].roles.roles, fused, self._ends_of(scores), self.options.engine)
 
     def _ends_of(self, scores: Tensor) -> Tensor:
         """Return the classes that end transcripts, int64 `[E]`."""
@@ -236,15 +269,15 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             scores: `[T, C]`, what came out for them.
             recording: the one that they are all of, if there is one LM or weight per recording.
         """
-        engine, parts = self.options.engine, self.parts([recording or 0] * len(scores), scores.shape[1], scores.device)
+        parts = self.parts([recording or 0] * len(scores), scores.shape[1], scores.device)
         parts = [part.after(input_ids) for part in parts]
-        states = [read(input_ids, part.rows, part.roles, engine) for part in parts]
+        states = [read(input_ids, part.rows, part.roles, part.engine) for part in parts]
         parts = [part.at(at) for part, at in zip(parts, states)]
         less = self.subtracted(input_ids, parts, states, scores.shape[1])
         for part in reversed([part for part in parts if not part.subtracted]):
-            undone = _undone(part, input_ids, scores, engine, None)
+            undone = _undone(part, input_ids, scores, None)
             if less is not None and part.less is not None:
-                undone = torch.where(part.less[:, None], _undone(part, input_ids, scores, engine, less), undone)
+                undone = torch.where(part.less[:, None], _undone(part, input_ids, scores, less), undone)
             scores = undone
         return scores
 
@@ -346,18 +379,20 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             raise ValueError(f"{what} lists {count} recordings, but generate has {batch_size} rows, which is no multiple")
         return [row // (batch_size // count) for row in range(batch_size)]
 
-    def parts(self, recordings: list[int], classes: int, device: torch.device) -> list[Part]:
-        """Return what is added to the scores of the rows of some recordings: that of language models, then that of phrases."""
+    def parts(self, recordings: list[int] | int, classes: int, device: torch.device) -> list[Part]:
+        """Return what is added to the scores of the rows of some recordings, or of so many rows of all recordings: that of
+        language models, then that of phrases."""
         key = (recordings, classes, device)
         found = self._parts  # other threads may put others there
         if found is None or found[0] != key:
+            recordings = self.recordings(recordings) if isinstance(recordings, int) else recordings
             if self.num_recordings is None:
                 recordings = [min(recording, 0) for recording in recordings]
             every = self.fusion.rows(self.num_recordings or 1, device)
             which = torch.tensor(recordings, dtype=torch.int64, device=device)
             outside, which = which < 0, which.clamp(min=0)
             length = max(automaton.context_length for automaton in self._known)
-            parts = []
+            parts, engine = [], engine_name(self.options.engine, device)
             for column, roles in enumerate(self.roles(classes, device)):
                 roots = every.states[:, column]
                 while not torch.equal(backoffs := every.tensors.backoff_states[roots], roots):
@@ -365,16 +400,15 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
                 starts = torch.where(every.present[:, column], every.states[:, column], -1)
                 starts = torch.where(outside, -1, starts[which]).to(torch.int32)
                 weights = every.weights[which, column]
-                rows = Rows(every.tensors, every.vocab_size, length, starts, roots[which], weights)
+                rows = Rows(every.tensors, every.vocab_size, length, starts, roots[which].to(torch.int32), weights)
                 of_lm, subtracted = column < every.num_lms, 0 < column < every.num_lms
                 ilm_weights, less = self._less(every, which) if of_lm and not subtracted else (None, None)
                 weighted = weights != 0 if less is None else (weights != 0) | less
                 shared = of_lm and self.options.unscored == "kept"
                 keeps_sums = not of_lm and self.options.normalise_phrases
                 fused = (starts >= 0) & weighted
-                parts.append(
-                    Part(rows, roles, fused, shared, keeps_sums, every.lazy, every.lease, subtracted, less, ilm_weights)
-                )
+                known = every.lazy, every.lease, subtracted, less, ilm_weights
+                parts.append(Part(rows, roles, fused, shared, keeps_sums, engine, *known))
             if every.lazy is not None:  # only who asks keeps the states as they are
                 return parts
             self._parts = found = (key, parts)
@@ -403,11 +437,11 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return found or [self.fusion.contexts.booster([])]
 
 
-def _undone(part: Part, input_ids: Tensor, scores: Tensor, engine: str, less: Tensor | None) -> Tensor:
+def _undone(part: Part, input_ids: Tensor, scores: Tensor, less: Tensor | None) -> Tensor:
     """Return scores as they were before `fuse`, or with something that was subtracted, before `fuse_less`."""
     rows, roles = part.rows, part.roles
     lm = torch.zeros(scores.shape, device=scores.device)
-    fuse(lm, input_ids, rows._replace(weights=torch.ones_like(rows.weights)), roles, False, engine)
+    fuse(lm, input_ids, rows._replace(weights=torch.ones_like(rows.weights)), roles, False, part.engine)
     own = scores - rows.weights[:, None] * lm
     if less is not None:
         own = own + less.masked_fill((roles.roles & KINDS) != TEXT, 0.0)
@@ -415,7 +449,7 @@ def _undone(part: Part, input_ids: Tensor, scores: Tensor, engine: str, less: Te
         # The sum of exp of what the LM scores has stayed what it was, or gone down; the others went down with it.
         kinds = roles.roles & KINDS
         ends = kinds == END
-        at_start = read(input_ids, rows, roles, engine) == rows.starts
+        at_start = read(input_ids, rows, roles, part.engine) == rows.starts
         others = (kinds == UNSCORED) | (ends & at_start[:, None])
         scored, before = (each.masked_fill(others, -torch.inf) for each in (scores, own))
         needed = torch.logsumexp(before, 1, keepdim=True) - torch.logsumexp(scored, 1, keepdim=True)
@@ -434,5 +468,5 @@ def _undone(part: Part, input_ids: Tensor, scores: Tensor, engine: str, less: Te
         own = torch.where(kept[:, None], scores, own)
     nothing = scores.new_empty((len(scores), 0), dtype=torch.float32)
     ends_of_none = torch.empty(0, dtype=torch.int64, device=scores.device)
-    idle = ~part.fused | end_loops(nothing, input_ids.contiguous(), roles.roles, part.fused, ends_of_none, engine)
+    idle = ~part.fused | end_loops(nothing, input_ids.contiguous(), roles.roles, part.fused, ends_of_none, part.engine)
     return torch.where(idle[:, None] | (scores == -torch.inf), scores, own)

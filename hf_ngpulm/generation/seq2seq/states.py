@@ -66,7 +66,7 @@ class Scoring:
             self._parts = self.lm.parts(self.recordings, scores.shape[1], scores.device)
             if self._states is None:
                 self._parts = [part.after(tokens) for part in self._parts]
-                self._states = [read(tokens, part.rows, part.roles, self.lm.options.engine) for part in self._parts]
+                self._states = [read(tokens, part.rows, part.roles, part.engine) for part in self._parts]
             self._parts = [part.at(states) for states, part in zip(self._states, self._parts, strict=True)]
             in_loop = self.lm.rule_out(scores, tokens.contiguous(), self._parts)
             self.lm.add(scores, tokens, self._parts, self._states, in_loop, unheard)
@@ -80,7 +80,7 @@ class Scoring:
         if self.lm is not None and self._states is not None:
             for place, (states, part) in enumerate(zip(self._states, self._parts, strict=True)):
                 states = states if came_from is None else states.index_select(0, came_from)
-                self._states[place] = follow(states, tokens.contiguous(), part.rows, part.roles, self.lm.options.engine)
+                self._states[place] = follow(states, tokens.contiguous(), part.rows, part.roles, part.engine)
 
     def own_log_probs(self, rows: Tensor, tokens: Tensor) -> Tensor | None:
         """Return what the model alone gave to some tokens `[N]` of some rows `[N]` at the last step, if that is kept."""

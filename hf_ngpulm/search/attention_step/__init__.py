@@ -109,6 +109,13 @@ def fuse(
         _restore_sums(scores, sums, rows)
 
 
+def fuse_outside_loops(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, shared: bool, ends: Tensor) -> None:
+    """End loops (see `loops.end_loops`) in the rows that have an LM, and `fuse` those that aren't in one, by one call of the
+    native core."""
+    if scores.numel():
+        load_engine(__package__, "cpu", scores.device).fuse(scores, input_ids, rows, roles, shared, ends)
+
+
 def read(input_ids: Tensor, rows: Rows, roles: Roles, engine: str = "auto") -> Tensor:
     """Return the states after some tokens, int32 `[B]`; -1 for rows without an LM. Arguments as for `fuse`."""
     if not input_ids.shape[1]:

@@ -11,6 +11,7 @@ from ...automaton.cpu import Automaton, int32
 from ...engines.native import Function, Struct
 from ...engines.threads import on_rows
 from . import Roles, Rows
+from .loops.cpu import Ends
 
 
 class _Roles(Struct):
@@ -31,30 +32,42 @@ class _Roles(Struct):
 
 
 class _FusedRows(Struct):
-    """See `Rows`; `states` are those that tokens are read from."""
+    """See `Rows`."""
+
+    @classmethod
+    def lent(cls, rows: Rows) -> _FusedRows:
+        """Return them for a call that is made now, see `Struct.kept`."""
+        key = (rows.starts.data_ptr(), rows.roots.data_ptr(), len(rows.weights), rows.context_length)
+        return cls.kept(rows.weights, key, lambda: cls._of(rows))
+
+    @classmethod
+    def _of(cls, rows: Rows) -> _FusedRows:
+        return cls(starts=rows.starts, roots=rows.roots, weights=rows.weights, context_length=rows.context_length)
 
 
 _fuse_rows = Function("ngpulm_fuse")
 _follow_rows = Function("ngpulm_follow")
 
 
-def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, shared: bool) -> None:
-    _fuse(scores, input_ids.contiguous(), rows.starts, rows, roles, shared)
+def fuse(scores: Tensor, input_ids: Tensor, rows: Rows, roles: Roles, shared: bool, ends: Tensor | None = None) -> None:
+    """Do as `attention_step.fuse` does; with `ends`, what `end_loops` does of the rows that have an LM before it."""
+    _fuse(scores, input_ids.contiguous(), rows.starts, rows, roles, shared, ends)
 
 
 def fuse_at(scores: Tensor, states: Tensor, rows: Rows, roles: Roles, shared: bool) -> None:
-    _fuse(scores, None, states, rows, roles, shared)
+    _fuse(scores, None, states, rows, roles, shared, None)
 
 
-def _fuse(scores: Tensor, input_ids: Tensor | None, states: Tensor, rows: Rows, roles: Roles, shared: bool) -> None:
+def _fuse(
+    scores: Tensor, input_ids: Tensor | None, states: Tensor, rows: Rows, roles: Roles, shared: bool, ends: Tensor | None
+) -> None:
     states = int32(states)
-    of_rows = _FusedRows(
-        states=states, starts=int32(rows.starts), roots=int32(rows.roots), weights=rows.weights.contiguous(),
-        context_length=rows.context_length,
-    )  # fmt: skip
     length = 0 if input_ids is None else input_ids.shape[1]
-    arguments = (Automaton.lent(rows.tensors, rows.vocab_size), _Roles.lent(roles), of_rows, input_ids, length, shared, scores)
-    on_rows(_fuse_rows, arguments, scores.shape[0], scores.shape[1], _refusal(states))
+    arguments = (
+        Automaton.lent(rows.tensors, rows.vocab_size), _Roles.lent(roles), _FusedRows.lent(rows),
+        None if ends is None else Ends.lent(roles.roles, ends, scores.shape[1]), states, input_ids, length, shared, scores,
+    )  # fmt: skip
+    on_rows(_fuse_rows, arguments, scores.shape[0], scores.shape[1], _refusal(states, ends))
 
 
 def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles) -> Tensor:
@@ -68,5 +81,6 @@ def follow(states: Tensor, tokens: Tensor, rows: Rows, roles: Roles) -> Tensor:
     return found.to(states.dtype)
 
 
-def _refusal(states: Tensor) -> Callable[[int], str]:
-    return lambda row: f"an automaton has no state {int(states[row])}, or no root, of row {row}"
+def _refusal(states: Tensor, ends: Tensor | None = None) -> Callable[[int], str]:
+    among = "" if ends is None else f", or an end among {ends.tolist()} is no class"
+    return lambda row: f"an automaton has no state {int(states[row])}, or no root, of row {row}{among}"

@@ -5,15 +5,29 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ....engines.native import Function
+from ....engines.native import Function, Struct
 from ....engines.threads import on_rows
 
 _end = Function("ngpulm_end_loops")
 
 
+class Ends(Struct):
+    """Which classes end a transcript, and the roles of all."""
+
+    @classmethod
+    def lent(cls, roles: Tensor, ends: Tensor, classes: int) -> Ends:
+        """Return them for a call that is made now, see `Struct.kept`."""
+        key = (roles.data_ptr(), len(roles), len(ends), classes)
+        return cls.kept(ends, key, lambda: cls._of(roles, ends, classes))
+
+    @classmethod
+    def _of(cls, roles: Tensor, ends: Tensor, classes: int) -> Ends:
+        return cls(roles=roles, ends=ends, num_roles=len(roles), num_ends=len(ends), classes=classes)
+
+
 def end_loops(scores: Tensor, input_ids: Tensor, roles: Tensor, rows: Tensor, ends: Tensor) -> Tensor:
     begun = torch.empty_like(rows)
     length, classes = input_ids.shape[1], scores.shape[1]
-    arguments = (input_ids.contiguous(), length, roles, len(roles), rows, ends, len(ends), classes, scores, begun)
+    arguments = (Ends.lent(roles, ends, classes), input_ids.contiguous(), length, rows, scores, begun)
     on_rows(_end, arguments, len(rows), 1000, lambda row: f"an end among {ends.tolist()} is none of {classes} classes")
     return begun
