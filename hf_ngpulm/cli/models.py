@@ -60,8 +60,8 @@ def load(
             )
         if tokenizer is None and vocab_size is None:
             raise ValueError(
-                f"{source} is taken for an ARPA file, which doesn't say which token ids its units are; add --tokenizer (the ASR "
-                "model's), or --vocab-size if its units are decimal ids or NeMo's characters"
+                f"{source} is taken for an ARPA file, which doesn't say which token ids its units are; add --tokenizer (the "
+                "ASR model's), or --vocab-size if its units are decimal ids or NeMo's characters"
             )
         return NGramLM.from_arpa(source, load_tokenizer(tokenizer), vocab_size, units, **of_words)
     if of_words:
