@@ -18,6 +18,7 @@ from aiohttp import WSCloseCode, hdrs, web
 
 from ..audio import StreamingRecognizer
 from .access import (
+    BETA,
     IN_PROTOCOL,
     Keys,
     allow_origin,
@@ -151,7 +152,7 @@ def make_app(
         if request.query.get("intent", "transcription") != "transcription":
             raise Problem("intent should be transcription: this server has nothing else to say", "intent")
         known.check_model(request.query.get("model"))
-        beta = "realtime=v1" in request.headers.get("OpenAI-Beta", "")
+        beta = "realtime=v1" in request.headers.get("OpenAI-Beta", "") or BETA in subprotocols(request)
         return await talk(request, partial(Realtime, voices=known, beta=beta))
 
     async def talk(request: web.Request, kind: Callable[..., Connection]) -> web.WebSocketResponse:
