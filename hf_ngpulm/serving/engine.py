@@ -18,6 +18,7 @@ from ..audio import StreamingRecognizer
 from ..audio.events import final_event, partial_event
 from ..decoding.partials import Partial
 from ..errors import StreamError
+from .attention import AttentionRecognizer
 from .contexts import ContextMaker
 
 log = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ class Engine:
 
     def __init__(
         self,
-        recognizer: StreamingRecognizer,
+        recognizer: StreamingRecognizer | AttentionRecognizer,
         tick: float = 0.08,
         utterance_seconds: float = 300.0,
         most: int | None = None,

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..audio import StreamingRecognizer
 from ..config.tuned import with_remembered
+from ..decoding.options import AttentionOptions
 from .limits import Limits
 from .messages import MOST_WEIGHT, ProtocolError, context, weight
 from .problems import Problem
@@ -132,7 +133,8 @@ def wanted(form: Mapping[str, list[str]], voices: Voices, limits: Limits, recogn
 
 def _auto_beams(recognizer: Any) -> int:
     try:
-        return recognizer.decoder.decoder.options.knee()
+        # Where there is no decoder of frames, a decoder with attention generates.
+        return (recognizer.decoder.decoder.options if hasattr(recognizer, "decoder") else AttentionOptions).knee()
     except ValueError as error:
         raise Problem(str(error), "num_beams") from error
 
