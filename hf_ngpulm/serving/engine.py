@@ -103,7 +103,7 @@ class Engine:
         defaults: dict[str, Any] | None = None,
         watch: Callable[[int, float, list[float]], None] | None = None,
     ) -> None:
-        self.recognizer = recognizer
+        self.recognizer: Any = recognizer  # one for attention has as much of the other as recordings need
         self.defaults = defaults or {}
         self.contexts = ContextMaker(lambda **settings: recognizer.context(**{**self.defaults, **settings}))
         self.tick, self.most, self.seconds, self.work_seconds, self.watch = tick, most, seconds, work_seconds, watch

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..audio import StreamingRecognizer
 from ..config.tuned import with_remembered
@@ -14,6 +14,9 @@ from ..decoding.options import AttentionOptions
 from .limits import Limits
 from .messages import MOST_WEIGHT, ProtocolError, context, weight
 from .problems import Problem
+
+if TYPE_CHECKING:
+    from .attention import AttentionRecognizer  # which reads what is asked for here
 
 FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
 GRANULARITIES = ("segment", "word")
@@ -46,7 +49,9 @@ class Voices:
                 "model", 404, "model_not_found",
             )  # fmt: skip
 
-    def settings(self, given: Mapping[str, Any], limits: Limits, recognizer: StreamingRecognizer) -> dict[str, Any]:
+    def settings(
+        self, given: Mapping[str, Any], limits: Limits, recognizer: StreamingRecognizer | AttentionRecognizer
+    ) -> dict[str, Any]:
         """Return settings for `StreamingRecognizer.open` for what is given of `OF_SEARCH`; phrases are texts still.
 
         Args:
@@ -88,7 +93,9 @@ class Wanted:
     language: str
 
 
-def wanted(form: Mapping[str, list[str]], voices: Voices, limits: Limits, recognizer: StreamingRecognizer) -> Wanted:
+def wanted(
+    form: Mapping[str, list[str]], voices: Voices, limits: Limits, recognizer: StreamingRecognizer | AttentionRecognizer
+) -> Wanted:
     """Read the fields of a form, each with all of its values.
 
     Raises:

@@ -16,7 +16,8 @@ from transformers import pipeline
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.audio.files import read_audio
-from hf_ngpulm.cli.models import load_recogniser
+from hf_ngpulm.cli.models import load_recogniser, load_serving, warm_up
+from hf_ngpulm.cli.options import Chunks, Decoding
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.serving import Limits, Voices
 from hf_ngpulm.serving.attention import STREAMED, AttentionRecognizer
@@ -173,3 +174,16 @@ def test_canary():
     plain, srt = asyncio.run(talk())
     assert plain["text"] == asr(read_audio(clip, 16000))["text"].strip() and len(plain["text"].split()) > 5
     assert srt.startswith("1\n00:00:00,000 --> 00:00:0") and plain["text"] in srt
+
+
+def test_the_command_loads_them():
+    """With an LM, and without what only streams are told."""
+    options = {name: None for name in ("chunk_seconds", "left_seconds", "right_seconds", "num_lookahead_tokens", "language")}
+    chunks = Chunks(**options, endpoint_seconds=1.0)
+    canary, lm = str(bundled("examples/models/canary")), str(bundled("examples/speech/harbour") / "lm.arpa.gz")
+    loaded = load_serving(canary, "cpu", Decoding(lm, 2, None, lm_weight=0.3), chunks, 4, [])
+    assert isinstance(loaded, AttentionRecognizer) and loaded.settings == {"lm_weight": 0.3, "num_beams": 2}
+    warm_up(loaded)
+    assert len(loaded) == 0
+    with pytest.raises(ValueError, match="strategy: no settings for Canary"):
+        load_serving(canary, "cpu", Decoding(None, None, "alsd", lm_weight=None), chunks, 4, [])
