@@ -34,7 +34,7 @@ class Texts(list):
 
 @dataclass
 class Transcript:
-    """What a recording says. Times in seconds of it; `words` are empty where none were asked for."""
+    """Hold what a recording says. Times in seconds of it; `words` are empty where none were asked for."""
 
     text: str
     token_ids: list[int]
