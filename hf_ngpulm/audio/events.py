@@ -32,4 +32,5 @@ def final_event(hypotheses: list[Hypothesis], begin: float) -> dict[str, Any] | 
             if time is not None:
                 shown[name] = round(begin + time, 3)
         words.append(shown | ({} if word.confidence is None else {"confidence": round(word.confidence, 3)}))
-    return {"type": "final", "text": hypotheses[0].text, "words": words}
+    segments = getattr(hypotheses[0], "segments", None)  # of models that say themselves where these are
+    return {"type": "final", "text": hypotheses[0].text, "words": words, **({"segments": segments} if segments else {})}

@@ -10,6 +10,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from .containers import HEAD, Unpacked, container_of
+
 FRAMES_AT_ONCE = 1 << 20  # read, mixed and resampled together: an hour of stereo takes little more than its mono samples
 SLACK = 64  # samples by which a resampler's count may differ from the exact one
 LONGEST = 24  # hours; a header that says more is taken for damaged, before so much memory is asked for
@@ -47,7 +49,7 @@ def read_audio(path: str | os.PathLike[str], sampling_rate: int) -> np.ndarray:
     """Read a file, mix its channels, and resample it if need be.
 
     Args:
-        path: anything libsndfile opens (WAV, FLAC, Ogg, MP3 ...).
+        path: anything libsndfile opens (WAV, FLAC, Ogg, MP3 ...); with PyAV also WebM and MP4 (M4A).
         sampling_rate: in hertz.
 
     Returns:
@@ -74,7 +76,7 @@ def decode_audio(
     """Read a file or a part of one, mix its channels, and resample it if need be.
 
     Args:
-        source: a path, or a file open for reading bytes; anything libsndfile opens.
+        source: a path, or a file open for reading bytes, of a kind that `read_audio` takes.
         sampling_rate: in hertz.
         name: what errors call the source; its path if left out.
         offset, duration: the part that is wanted, in seconds; all that follows `offset` if there is no duration.
@@ -89,15 +91,14 @@ def decode_audio(
     """
     name = name or str(source)
     with _opened(source, name) as file:
+        if file.frames is None:
+            return _part_unpacked(file, sampling_rate, name, offset, duration)
         rate = file.samplerate
         begin = round(offset * rate)
         wanted = file.frames - begin if duration is None else round(duration * rate)
         # Durations in manifests are rounded; half a second too much is not.
         if wanted < 0 or begin + wanted > file.frames + rate // 2:
-            raise ValueError(
-                f"{name}: has {file.frames / rate:.2f} s, too few for the part from {offset:g} s"
-                + ("" if duration is None else f" that takes {duration:g} s")
-            )
+            raise _too_short(name, file.frames / rate, offset, duration)
         wanted = min(wanted, file.frames - begin)
         if wanted > LONGEST * 3600 * rate:
             raise ValueError(f"{name}: says it lasts {wanted / rate / 3600:.0f} h; damaged, or to be cut ({LONGEST} h at most)")
@@ -121,6 +122,28 @@ def decode_audio(
     return samples[:done]
 
 
+def _part_unpacked(file: Unpacked, sampling_rate: int, name: str, offset: float, duration: float | None) -> np.ndarray:
+    """Return the same of a file that tells its length only at its end."""
+    rate, at = file.samplerate, 0
+    begin, most = round(offset * rate), LONGEST * 3600 * rate
+    end = None if duration is None else begin + round(duration * rate)
+    resampled, pieces = Resampler(rate, sampling_rate), []
+    while (end is None or at < end) and len(block := file.read(FRAMES_AT_ONCE)):
+        part = block[max(0, begin - at) : None if end is None else end - at, 0]
+        pieces.append(checked_samples(resampled(part), name))
+        at += len(block)
+        if at - begin > most:
+            raise ValueError(f"{name}: is longer than {LONGEST} h, as much as is read at once; to be cut")
+    if at < begin or (end is not None and at < end - rate // 2):
+        raise _too_short(name, at / rate, offset, duration)
+    return np.concatenate([*pieces, resampled(np.zeros(0, dtype=np.float32), last=True)])
+
+
+def _too_short(name: str, seconds: float, offset: float, duration: float | None) -> ValueError:
+    which = "" if duration is None else f" that takes {duration:g} s"
+    return ValueError(f"{name}: has {seconds:.2f} s, too few for the part from {offset:g} s{which}")
+
+
 def file_pieces(
     path: str | os.PathLike[str] | IO[bytes],
     sampling_rate: int,
@@ -131,7 +154,7 @@ def file_pieces(
     """Read a file in pieces, its channels mixed; it may be longer than the memory.
 
     Args:
-        path: anything libsndfile opens, or such a file open for reading bytes.
+        path: what `read_audio` takes, or such a file open for reading bytes.
         sampling_rate: of the pieces, in hertz.
         seconds: the length of a piece, at most `FRAMES_AT_ONCE` samples of the file.
         in_real_time: whether a piece comes no sooner than a microphone would have heard it.
@@ -177,7 +200,8 @@ def _opened(source: str | os.PathLike[str] | IO[bytes], name: str) -> Iterator[A
         if os.path.isdir(source):
             raise IsADirectoryError(f"{source}: a folder; name the audio files in it")
     try:
-        with soundfile.SoundFile(source) as file:
+        form = container_of(_head(source))
+        with soundfile.SoundFile(source) if form is None else Unpacked(source, form, name) as file:
             if not RATES[0] <= file.samplerate <= RATES[1] or file.channels > MOST_CHANNELS:
                 raise ValueError(
                     f"{name}: says it has {file.channels} channels at {file.samplerate} Hz; damaged, or to be converted "
@@ -187,3 +211,16 @@ def _opened(source: str | os.PathLike[str] | IO[bytes], name: str) -> Iterator[A
     except (soundfile.SoundFileError, OSError) as error:
         why = getattr(error, "error_string", error)  # without the source, of which an open file has no name
         raise ValueError(f"{name}: can't be read as audio: {why}") from None
+
+
+def _head(source: str | os.PathLike[str] | IO[bytes]) -> bytes:
+    """Return the first bytes of a source, which then stands at its begin."""
+    if isinstance(source, str | os.PathLike):
+        if not os.path.isfile(source):  # of a pipe they would be gone
+            return b""
+        with open(source, "rb") as file:
+            return file.read(HEAD)
+    source.seek(0)
+    head = source.read(HEAD)
+    source.seek(0)
+    return head

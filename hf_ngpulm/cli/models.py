@@ -15,6 +15,7 @@ from ..evaluation.evaluating import load_pipeline
 from ..formats.kenlm import is_kenlm_binary
 from ..language_model.loading import load_language_model
 from ..language_model.model import NGramLM
+from ..pipelines.families import is_seq2seq
 from .options import FROM_ENTITIES, Chunks, Decoding, given
 
 NORMALISATIONS = {"none": None, "basic": "whisper", "english": "whisper-en"}
@@ -89,7 +90,30 @@ def load_streaming(
     Args:
         more_lms: language models that streams may be opened with in place of the first one.
     """
+    return _streaming(load_recogniser(model, device), model, decoding, chunks, max_streams, more_lms)
+
+
+def load_serving(
+    model: str, device: str | None, decoding: Decoding, chunks: Chunks, max_streams: int, more_lms: Sequence[str]
+) -> StreamingRecognizer | Any:
+    """Load the same for a server, or what stands for it where a model has a decoder with attention."""
+    from ..serving.attention import AttentionRecognizer  # of the extra `serve`, which other commands do without
+
     asr = load_recogniser(model, device)
+    if not is_seq2seq(asr.model):
+        return _streaming(asr, model, decoding, chunks, max_streams, more_lms)
+    settings = given(decoding)
+    idle = [*given(chunks).keys() - {"endpoint_seconds"}, *settings.keys() & {"strategy"}]
+    if idle:
+        raise ValueError(f"{', '.join(sorted(idle))}: no settings for {type(asr.model).__name__}; leave them out")
+    sources = [settings.pop("lm"), *more_lms] if "lm" in settings else []
+    lms = [load_language_model(source, asr.tokenizer, asr.device) for source in sources]
+    return AttentionRecognizer(asr, lms, **settings)
+
+
+def _streaming(
+    asr: Any, model: str, decoding: Decoding, chunks: Chunks, max_streams: int, more_lms: Sequence[str]
+) -> StreamingRecognizer:
     settings = given(decoding, chunks) | {"endpoint_seconds": chunks.endpoint_seconds or None}
     if "lm" in settings:
         lms = [load_language_model(source, asr.tokenizer, asr.device) for source in (settings["lm"], *more_lms)]
@@ -100,12 +124,14 @@ def load_streaming(
     return StreamingRecognizer(asr.model, processor, max_streams=max_streams, **settings)
 
 
-def warm_up(recognizer: StreamingRecognizer, **settings: Any) -> None:
+def warm_up(recognizer: Any, **settings: Any) -> None:
     """Have a stream hear some noise, so that what is made at the first call is there before somebody waits for it."""
     rate = recognizer.sampling_rate
     noise = 0.01 * np.random.default_rng(0).standard_normal(rate)
     sid = recognizer.open(**settings)
     recognizer.push(sid, noise.astype(np.float32))
+    recognizer.end(sid)
+    recognizer.step()
     recognizer.close(sid)
 
 

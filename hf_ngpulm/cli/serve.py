@@ -13,9 +13,10 @@ import typer
 
 from ..serving import Limits, Voices, make_app
 from ..serving.access import local_hosts
+from ..serving.attention import AttentionRecognizer
 from ..serving.logs import log_json
 from ..serving.process import certificate, listen, run_workers
-from .models import load_streaming, warm_up
+from .models import load_serving, warm_up
 from .options import Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, option
 from .output import print_json, tell
 
@@ -89,9 +90,10 @@ def serve(
     """Serve OpenAI's transcriptions (/v1/audio/transcriptions) and realtime transcription (/v1/realtime), a websocket of its
     own (/stream), a page with a microphone (/), /health, /ready and /metrics.
 
-    All clients are decoded as one batch, each with its own phrases. Listens on this machine alone unless --host says otherwise;
-    then give it keys and a certificate, or put a reverse proxy in front of it. Of phrases a client may have in any 5 seconds
-    what it may have at a time; it has 10 seconds to say hello.
+    All clients are decoded as one batch, each with its own phrases. Models with attention (Whisper) take recordings only.
+
+    Listens on this machine alone unless --host says otherwise; then give it keys and a certificate, or put a reverse proxy in
+    front of it. Of phrases a client may have in any 5 seconds what it may have at a time; it has 10 seconds to say hello.
 
     hf-ngpulm serve nvidia/parakeet-tdt-0.6b-v3 --lm org/my-lm --port 8765
     """
@@ -119,7 +121,7 @@ def work(
     """Be a server, one of several if `shared`; the first tells its address."""
     if json_logs:
         log_json()
-    recognizer = load_streaming(model, device, decoding, chunks, limits.clients, list(lms.values()))
+    recognizer = load_serving(model, device, decoding, chunks, limits.clients, list(lms.values()))
     known = dict(zip(["default", *lms], getattr(recognizer, "language_models", ())))
     voices = Voices(names, known, [chunks.language] if chunks.language else ["en"])
     warm_up(recognizer, **({"lm": known["default"]} if len(known) > 1 else {}))
@@ -133,10 +135,12 @@ def work(
             return
         secure = "s" if tls[0] else ""
         page, stream, api = f"http{secure}://{at}/", f"ws{secure}://{at}/stream", f"http{secure}://{at}/v1"
+        live = {} if isinstance(recognizer, AttentionRecognizer) else {"page": page, "stream": stream}
         if as_json:
-            print_json({"page": page, "stream": stream, "openai": api, **({"wyoming": wyoming} if wyoming else {})})
+            print_json({**live, "openai": api, **({"wyoming": wyoming} if wyoming else {})})
         else:
-            print(f"{page} (OpenAI: {api}, websocket: {stream}); Ctrl-C to stop", file=sys.stderr, flush=True)
+            shown = f"{page} (OpenAI: {api}, websocket: {stream})" if live else f"{api} (OpenAI; recordings only)"
+            print(f"{shown}; Ctrl-C to stop", file=sys.stderr, flush=True)
         if not keys and local_hosts(host) is None:
             tell(f"whoever reaches {host} may use it: there is no key (--api-key-file, or {KEY})")
 

@@ -29,7 +29,7 @@ from .output import print_json, tell
 
 def transcribe(
     *,
-    audio: list[str] = argument("Audio files (WAV, FLAC, Ogg, MP3 ...)."),
+    audio: list[str] = argument("Audio files (WAV, FLAC, Ogg, MP3 ...; with PyAV also WebM and MP4)."),
     model: str = option("Folder or Hub id of the ASR model.", "--model", "-m", default=MISSING),
     decoding: Decoding,
     subtracted: Subtracted,

@@ -196,7 +196,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         phrases = [settings.pop(name) for name in ("phrases", "phrase_weight") if settings.get(name) is not None]
         if not phrases:
             return self._made(settings)
-        if not settings.keys() & {"lm", *self.reasons} - {"phrases"}:
+        if all(settings.get(name) is None for name in {"lm", *self.reasons} - {"phrases"}):
             settings["phrases"] = NO_PHRASES  # what there is to decode for
         return self._made(settings).with_phrases(*phrases)
 

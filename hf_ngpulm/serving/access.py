@@ -113,7 +113,7 @@ class Keys:
             )
 
 
-IN_PROTOCOL = "openai-insecure-api-key."
+IN_PROTOCOL, BETA = "openai-insecure-api-key.", "openai-beta.realtime-v1"  # what browsers say as subprotocols, not as headers
 
 
 def subprotocols(request: web.Request) -> list[str]:

@@ -26,7 +26,7 @@ def answer(kind: str, final: Answer | None, seconds: float, granularities: froze
         return {"text": text, "usage": usage}
     if kind == "text":
         return text + "\n"
-    found = [] if final is None else segments(text, final["words"])
+    found = [] if final is None else final.get("segments") or segments(text, final["words"])
     if kind != "verbose_json":
         return _subtitles(found, kind)
     shown: Answer = {"task": "transcribe", "language": language or "unknown", "duration": round(seconds, 3), "text": text}

@@ -18,6 +18,7 @@ from aiohttp import WSCloseCode, hdrs, web
 
 from ..audio import StreamingRecognizer
 from .access import (
+    BETA,
     IN_PROTOCOL,
     Keys,
     allow_origin,
@@ -29,6 +30,7 @@ from .access import (
     preflight,
     subprotocols,
 )
+from .attention import STREAMED, AttentionRecognizer
 from .connection import SHUTTING_DOWN, Connection, close
 from .engine import Engine
 from .limits import Full, Limits, Places
@@ -64,7 +66,7 @@ _TURN = 0.0005
 
 
 def make_app(
-    recognizer: StreamingRecognizer,
+    recognizer: StreamingRecognizer | AttentionRecognizer,
     limits: Limits | None = None,
     origins: Collection[str] = (),
     tick: float = 0.08,
@@ -97,7 +99,8 @@ def make_app(
     connections that ask for nothing; elsewhere a reverse proxy is needed for that.
 
     Args:
-        recognizer: for `limits.clients` streams at least; the server's alone from now on. Recordings are decoded by others
+        recognizer: for `limits.clients` streams at least, or one for models with attention, which takes recordings only; the
+            server's alone from now on. Recordings are decoded by others
             like it (`StreamingRecognizer.for_recordings`).
         limits: see `Limits`.
         origins: origins (`https://example.org`) whose pages may connect, besides the server's own; `"*"` for all. Clients
@@ -121,7 +124,8 @@ def make_app(
         ValueError: a recogniser for fewer streams than there may be clients; a proxy that isn't an address.
     """
     limits = limits or Limits()
-    if recognizer.decoder.max_streams < limits.clients:
+    live = not isinstance(recognizer, AttentionRecognizer)
+    if isinstance(recognizer, StreamingRecognizer) and recognizer.decoder.max_streams < limits.clients:
         raise ValueError(
             f"the recogniser takes {recognizer.decoder.max_streams} streams, the limit is {limits.clients} clients; make it "
             f"with max_streams={limits.clients}"
@@ -144,14 +148,20 @@ def make_app(
     plain = None if wyoming is None else Wyoming(wyoming, recordings, limits, uploads, known, peer_address, reuse_port)
     transcriptions = Transcriptions(recordings, limits, uploads, known, address, metrics.recording)
 
+    def check_live() -> None:
+        if not live:
+            raise web.HTTPBadRequest(text=STREAMED + "\n")
+
     async def stream(request: web.Request) -> web.WebSocketResponse:
+        check_live()
         return await talk(request, Connection)
 
     async def realtime(request: web.Request) -> web.WebSocketResponse:
+        check_live()
         if request.query.get("intent", "transcription") != "transcription":
             raise Problem("intent should be transcription: this server has nothing else to say", "intent")
         known.check_model(request.query.get("model"))
-        beta = "realtime=v1" in request.headers.get("OpenAI-Beta", "")
+        beta = "realtime=v1" in request.headers.get("OpenAI-Beta", "") or BETA in subprotocols(request)
         return await talk(request, partial(Realtime, voices=known, beta=beta))
 
     async def talk(request: web.Request, kind: Callable[..., Connection]) -> web.WebSocketResponse:
@@ -180,6 +190,7 @@ def make_app(
         return ws
 
     async def page(request: web.Request) -> web.Response:
+        check_live()
         name, kind = _PAGES[request.path]
         return web.Response(text=(PAGE / name).read_text(encoding="utf-8"), content_type=kind, headers=_HEADERS)
 

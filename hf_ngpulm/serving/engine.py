@@ -18,6 +18,7 @@ from ..audio import StreamingRecognizer
 from ..audio.events import final_event, partial_event
 from ..decoding.partials import Partial
 from ..errors import StreamError
+from .attention import AttentionRecognizer
 from .contexts import ContextMaker
 
 log = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ class Engine:
 
     def __init__(
         self,
-        recognizer: StreamingRecognizer,
+        recognizer: StreamingRecognizer | AttentionRecognizer,
         tick: float = 0.08,
         utterance_seconds: float = 300.0,
         most: int | None = None,
@@ -102,7 +103,7 @@ class Engine:
         defaults: dict[str, Any] | None = None,
         watch: Callable[[int, float, list[float]], None] | None = None,
     ) -> None:
-        self.recognizer = recognizer
+        self.recognizer: Any = recognizer  # one for attention has as much of the other as recordings need
         self.defaults = defaults or {}
         self.contexts = ContextMaker(lambda **settings: recognizer.context(**{**self.defaults, **settings}))
         self.tick, self.most, self.seconds, self.work_seconds, self.watch = tick, most, seconds, work_seconds, watch

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..audio import StreamingRecognizer
+from .attention import AttentionRecognizer
 from .connection import timeout
 from .engine import Engine, Session
 from .limits import Limits
@@ -51,7 +52,10 @@ class Recordings:
     """
 
     def __init__(
-        self, recognizer: StreamingRecognizer, limits: Limits, watch: Callable[[int, float, list[float]], None] | None = None
+        self,
+        recognizer: StreamingRecognizer | AttentionRecognizer,
+        limits: Limits,
+        watch: Callable[[int, float, list[float]], None] | None = None,
     ) -> None:
         self.recognizer, self.limits, self.watch = recognizer, limits, watch
         self._engines: dict[int | None, Engine] = {}  # by number of beams, the one used last at the end
@@ -95,7 +99,7 @@ class Recordings:
                 beams = {} if num_beams is None else {"num_beams": num_beams}
                 recognizer = self.recognizer.for_recordings(self.limits.uploads, CHUNK_SECONDS, CONTEXT_SECONDS, **beams)
                 utterance = self.limits.audio_seconds + PIECE_SECONDS  # a recording is one
-                seconds = BATCH_SECONDS if recognizer.decoder.device.type == "cpu" else None
+                seconds = BATCH_SECONDS if recognizer.model.device.type == "cpu" else None
                 engine = Engine(recognizer, 0.02, utterance, BATCH, seconds, self.limits.work_seconds, watch=self.watch)
                 engine.start()
             self._engines[num_beams] = engine

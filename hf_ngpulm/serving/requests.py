@@ -6,13 +6,17 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..audio import StreamingRecognizer
 from ..config.tuned import with_remembered
+from ..decoding.options import AttentionOptions
 from .limits import Limits
 from .messages import MOST_WEIGHT, ProtocolError, context, weight
 from .problems import Problem
+
+if TYPE_CHECKING:
+    from .attention import AttentionRecognizer  # which reads what is asked for here
 
 FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
 GRANULARITIES = ("segment", "word")
@@ -45,7 +49,9 @@ class Voices:
                 "model", 404, "model_not_found",
             )  # fmt: skip
 
-    def settings(self, given: Mapping[str, Any], limits: Limits, recognizer: StreamingRecognizer) -> dict[str, Any]:
+    def settings(
+        self, given: Mapping[str, Any], limits: Limits, recognizer: StreamingRecognizer | AttentionRecognizer
+    ) -> dict[str, Any]:
         """Return settings for `StreamingRecognizer.open` for what is given of `OF_SEARCH`; phrases are texts still.
 
         Args:
@@ -87,7 +93,9 @@ class Wanted:
     language: str
 
 
-def wanted(form: Mapping[str, list[str]], voices: Voices, limits: Limits, recognizer: StreamingRecognizer) -> Wanted:
+def wanted(
+    form: Mapping[str, list[str]], voices: Voices, limits: Limits, recognizer: StreamingRecognizer | AttentionRecognizer
+) -> Wanted:
     """Read the fields of a form, each with all of its values.
 
     Raises:
@@ -132,7 +140,8 @@ def wanted(form: Mapping[str, list[str]], voices: Voices, limits: Limits, recogn
 
 def _auto_beams(recognizer: Any) -> int:
     try:
-        return recognizer.decoder.decoder.options.knee()
+        # Where there is no decoder of frames, a decoder with attention generates.
+        return (recognizer.decoder.decoder.options if hasattr(recognizer, "decoder") else AttentionOptions).knee()
     except ValueError as error:
         raise Problem(str(error), "num_beams") from error
 

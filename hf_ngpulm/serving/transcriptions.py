@@ -15,6 +15,7 @@ from aiohttp import BodyPartReader, hdrs, web
 
 from ..audio.files import file_pieces
 from .answers import answer
+from .attention import AttentionRecognizer
 from .connection import timeout
 from .engine import Engine
 from .limits import Limits, PhraseBudget, Places
@@ -65,7 +66,10 @@ class Transcriptions:
             raise Problem("the server is shutting down", status=503)
         with self.places.taken(self.address(request)) as budget, _spool(self.limits) as file:
             form, name = await _received(request, file, self.limits)
-            asked = wanted(form, self.voices, self.limits, self.recordings.recognizer)
+            recognizer = self.recordings.recognizer
+            asked = wanted(form, self.voices, self.limits, recognizer)
+            if isinstance(recognizer, AttentionRecognizer):
+                asked.settings.update(recognizer.asked(asked))
             try:
                 async with self.recordings.engine(asked.num_beams) as engine:
                     await follow(engine, asked.settings, budget)

@@ -159,7 +159,7 @@ def test_serve_checks_what_it_is_called(arguments, asked, status, monkeypatch):
             response = await client.get("/health", headers=asked)
             statuses.append(response.status)
 
-    monkeypatch.setattr("hf_ngpulm.cli.serve.load_streaming", lambda *_, **__: recognizer)
+    monkeypatch.setattr("hf_ngpulm.cli.serve.load_serving", lambda *_, **__: recognizer)
     monkeypatch.setattr("hf_ngpulm.cli.serve.warm_up", lambda _: None)
     monkeypatch.setattr("hf_ngpulm.cli.serve._serve", ask)
     assert run(["serve", MODEL, *arguments]) == 0
@@ -168,7 +168,7 @@ def test_serve_checks_what_it_is_called(arguments, asked, status, monkeypatch):
 
 def test_serve_hands_on_who_may_come(monkeypatch):
     given = {}
-    monkeypatch.setattr("hf_ngpulm.cli.serve.load_streaming", lambda *_, **__: None)
+    monkeypatch.setattr("hf_ngpulm.cli.serve.load_serving", lambda *_, **__: None)
     monkeypatch.setattr("hf_ngpulm.cli.serve.warm_up", lambda _: None)
     monkeypatch.setattr("hf_ngpulm.cli.serve.make_app", lambda _, limits, **more: given.update(limits=limits, **more))
     monkeypatch.setattr("hf_ngpulm.cli.serve._serve", lambda *_: asyncio.sleep(0))

@@ -56,6 +56,9 @@ def test_keys(demo):
             for path in ("/stream", "/v1/realtime"):
                 async with server.session.ws_connect(server.at + path, protocols=protocols) as ws:
                     assert ws.protocol == "realtime"
+            protocols += ["openai-beta.realtime-v1"]
+            async with server.session.ws_connect(f"{server.at}/v1/realtime", protocols=protocols) as ws:
+                assert ws.protocol == "realtime" and (await ws.receive_json())["type"] == "transcription_session.created"
             with pytest.raises(WSServerHandshakeError):
                 await server.session.ws_connect(f"{server.at}/stream", protocols=["openai-insecure-api-key.x"])
 

@@ -18,6 +18,7 @@ import soundfile
 from aiohttp import FormData
 from serving_clients import serving
 
+from hf_ngpulm.audio.files import decode_audio
 from hf_ngpulm.serving import Limits, Voices
 from hf_ngpulm.serving.answers import segments
 from hf_ngpulm.serving.recordings import Recordings
@@ -160,6 +161,27 @@ def test_files_of_many_kinds(demo, kind, rate):
             stereo = np.stack([samples, samples], axis=1)
             found = await ask(server, wav(stereo, rate, kind))
             assert len(found["text"].split()) > 5 and found["usage"]["seconds"] == pytest.approx(len(samples) / rate, abs=0.1)
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("kind", ["webm", "m4a"])
+def test_what_browsers_and_phones_record(demo, offline, kind):
+    """Limits hold while it is decoded, whatever it says of itself; a damaged one is told."""
+    pytest.importorskip("av")
+    import containers
+    import soxr
+
+    data = containers.packed(soxr.resample(demo.clips[0], 16000, 48000), kind=kind)
+    heard = offline(decode_audio(io.BytesIO(data), 16000)).text
+
+    async def talk():
+        async with serving(demo.recognizer(1), Limits(clients=1, upload_memory=1000)) as server:
+            assert (await ask(server, data))["text"] == heard and len(heard.split()) > 5
+            error = (await ask(server, data[:100] + bytes(1000), 400))["error"]
+            assert error["message"].startswith("clip.wav: ") and error["param"] == "file"
+        async with serving(demo.recognizer(1), Limits(clients=1, audio_seconds=1.0)) as server:
+            assert "longer than 1 s" in (await ask(server, data, 400))["error"]["message"]
 
     asyncio.run(talk())
 

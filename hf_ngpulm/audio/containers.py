@@ -1,0 +1,106 @@
+"""WebM and MP4, as browsers and phones record, which libsndfile doesn't read: a process decodes them (see `unpack`)."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+UNPACK = Path(__file__).with_name("unpack.py")
+HEAD = 12  # bytes that tell what a file is
+
+
+def container_of(head: bytes) -> str | None:
+    """Return FFmpeg's name of the container that a file which begins so is; None for what isn't one of these."""
+    return "matroska" if head.startswith(b"\x1aE\xdf\xa3") else "mov" if head[4:8] == b"ftyp" else None
+
+
+class Unpacked:
+    """The audio of such a file, read as `soundfile.SoundFile` is, from begin to end; to be left (`with`).
+
+    How much there is shows only as it is read: `frames` is None.
+
+    Args:
+        source: a path, or a file open for reading bytes.
+        form: as `container_of` tells.
+        name: what errors call it.
+
+    Raises:
+        ValueError: also from `read`: there is no PyAV, no audio, or the file is damaged.
+    """
+
+    channels, frames = 1, None
+
+    def __init__(self, source: str | os.PathLike[str] | IO[bytes], form: str, name: str) -> None:
+        if importlib.util.find_spec("av") is None:
+            raise ValueError(f"{name}: WebM and MP4 are read by PyAV; pip install av")
+        self.name = name
+        with _on_disk(source) as file:
+            command = [sys.executable, "-I", str(UNPACK), form]
+            self._process = subprocess.Popen(command, stdin=file, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            head = self._out.readline(100)
+            if not head:
+                self._check()
+                raise ValueError(f"{name}: holds no samples")
+            self.samplerate = int(head)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Unpacked:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    def read(self, frames: int, dtype: str = "float32", always_2d: bool = True) -> np.ndarray:
+        """Return the next samples, float32 `[frames, 1]`; fewer only at the end."""
+        data = self._out.read(4 * frames)
+        if len(data) < 4 * frames:
+            self._check()
+        return np.frombuffer(data, dtype="<f4").reshape(-1, 1)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdout, self._process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+    @property
+    def _out(self) -> IO[bytes]:
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def _check(self) -> None:
+        """Find how the process has ended, whose output has."""
+        assert self._process.stderr is not None
+        said, code = self._process.stderr.read(1000).decode(errors="replace").strip(), self._process.wait()
+        if code < 0:
+            said = "takes too much time or memory to read"
+        if code:
+            raise ValueError(f"{self.name}: can't be read as audio: {said.splitlines()[-1] if said else 'the decoder failed'}")
+
+
+def _on_disk(source: str | os.PathLike[str] | IO[bytes]) -> IO[bytes]:
+    """Return the source, or what it holds, as a file that a process can be given; closing it leaves an open source open."""
+    if isinstance(source, str | os.PathLike):
+        return open(source, "rb")
+    try:
+        source.flush()
+        return open(os.dup(source.fileno()), "rb")
+    except (io.UnsupportedOperation, ValueError):
+        copy = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+        source.seek(0)
+        shutil.copyfileobj(source, copy)
+        copy.flush()
+        return copy

@@ -1,0 +1,69 @@
+"""Be a process that decodes the audio of a WebM or MP4 file, given as standard input: its rate as a line, then float32 samples.
+
+FFmpeg, by PyAV, has met many a hostile file and not stood up to each. So it runs in a process of its own, which may take little
+memory and time, write no file, and use no more of FFmpeg than these containers and their audio; run as a script, it imports
+nothing of this package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+MEMORY_BYTES, CPU_SECONDS = 1 << 30, 300
+CODECS = (
+    "opus", "vorbis", "aac", "mp3float", "mp3", "flac", "alac", "amrnb", "amrwb", "pcm_s16le", "pcm_s16be", "pcm_f32le",
+)  # fmt: skip
+
+
+def limit() -> None:
+    """Have the system stop this process where it takes too much; Windows has no such limits."""
+    with contextlib.suppress(ImportError):
+        import resource
+
+        limits = {resource.RLIMIT_AS: MEMORY_BYTES, resource.RLIMIT_CPU: CPU_SECONDS, resource.RLIMIT_FSIZE: 0}
+        for kind, most in {**limits, resource.RLIMIT_CORE: 0}.items():
+            with contextlib.suppress(ValueError, OSError):  # macOS doesn't know all of them
+                resource.setrlimit(kind, (most, most))
+
+
+def unpack(form: str) -> None:
+    """Write what the file says, its channels mixed, as it comes; what it claims to last isn't asked for.
+
+    Args:
+        form: FFmpeg's name of the container; no other is tried, since some have it open files and addresses.
+    """
+    import av
+
+    os.lseek(0, 0, os.SEEK_SET)
+    options = {"codec_whitelist": ",".join(CODECS), "protocol_whitelist": "none", "max_streams": "32"}
+    with open(0, "rb") as file, open(1, "wb", closefd=False) as out, av.open(file, format=form, options=options) as container:
+        if not container.streams.audio:
+            raise ValueError("has no audio")
+        stream = container.streams.audio[0]
+        if stream.codec_context.name not in CODECS:
+            raise ValueError(f"has audio of a kind that isn't read ({stream.codec_context.name})")
+        resampler = None
+        for frame in container.decode(stream):
+            if resampler is None:  # the rate of the first frame, which others may have to follow
+                rate = frame.sample_rate
+                out.write(f"{rate}\n".encode())
+                resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
+            for mixed in resampler.resample(frame):
+                out.write(memoryview(mixed.planes[0])[: 4 * mixed.samples])
+        if resampler is not None:
+            for mixed in resampler.resample(None):
+                out.write(memoryview(mixed.planes[0])[: 4 * mixed.samples])
+
+
+if __name__ == "__main__":
+    limit()
+    try:
+        unpack(sys.argv[1])
+    except BrokenPipeError:  # nobody wants more
+        os._exit(0)
+    except MemoryError:
+        sys.exit("takes too much memory")
+    except Exception as error:
+        sys.exit(str(getattr(error, "strerror", None) or error)[:200])

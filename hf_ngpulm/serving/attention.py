@@ -1,0 +1,271 @@
+"""Models with attention (Whisper, Canary), which hear recordings, not streams: in pieces, those of many clients at once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..decoding.hypotheses import Word
+from ..decoding.options import AttentionOptions
+from ..errors import StreamError
+from ..generation.logits_processor import LM_WEIGHT
+from ..phrases import PhraseBooster
+from .problems import Problem
+from .requests import Wanted
+
+log = logging.getLogger(__name__)
+PIECE_SECONDS = 30.0  # that are heard at a time, at most; Whisper has its own window
+SEARCHED = 1 / 3  # of a piece at its end, in which the quietest place is looked for
+QUIET_SECONDS, SHORTEST = 0.1, 0.1
+STREAMED = "this model hears whole recordings (/v1/audio/transcriptions); for live audio serve a CTC model or a transducer"
+
+
+class Texts(list):
+    """Phrases, and those that the tokenizer can't write (`left_out`)."""
+
+    left_out: dict[str, str]
+
+
+@dataclass
+class Transcript:
+    """Hold what a recording says. Times in seconds of it; `words` are empty where none were asked for."""
+
+    text: str
+    token_ids: list[int]
+    words: list[Word]
+    segments: list[dict[str, Any]]
+
+
+@dataclass
+class Piece:
+    """Tell what a recording has said so far; in place of `hf_ngpulm.decoding.partials.Partial`."""
+
+    frames: int
+    text: str
+    stable_text: str
+    endpoint: bool = False
+
+
+@dataclass
+class _Recording:
+    settings: dict[str, Any]
+    waiting: list[np.ndarray] = field(default_factory=list)
+    ended: bool = False
+    heard: int = 0  # samples
+    texts: list[str] = field(default_factory=list)
+    words: list[Word] = field(default_factory=list)
+    segments: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.waiting))
+
+
+class AttentionRecognizer:
+    """Stands for a `StreamingRecognizer` where recordings are transcribed, by a pipeline.
+
+    What a model hears at a time is heard, and generated, as a whole, as the pipeline does it offline. Longer recordings are cut
+    into pieces, each at the quietest place of its last third, so that nobody waits for the whole of another's.
+
+    Args:
+        pipeline: a `Seq2SeqNGramPipeline` without a language model of its own.
+        lms: language models that recordings may have; the first is used where none is named.
+        settings: `lm_weight`, `num_beams` and others of the pipeline; by default what the first LM remembers.
+    """
+
+    def __init__(self, pipeline: Any, lms: Any = (), **settings: Any) -> None:
+        self.pipeline, self.language_models, self._lock = pipeline, list(lms), threading.Lock()
+        self.model, self.tokenizer = pipeline.model, pipeline.tokenizer
+        first = self.language_models[0] if self.language_models else None
+        beams = {name: settings[name] for name in ("num_beams",) if settings.get(name) is not None}
+        tuned = {} if first is None else pipeline.remembered({"lm": first, **settings}, beams)
+        self.settings = AttentionOptions.settled({**tuned, **settings})
+        idle = sorted(self.settings.keys() - {"num_beams"})
+        if first is None and idle:
+            raise ValueError(f"{', '.join(idle)} without a language model; give it, too")
+        extractor, config = pipeline.feature_extractor, self.model.generation_config
+        self.sampling_rate: int = extractor.sampling_rate
+        self.is_whisper = pipeline.type == "seq2seq_whisper"
+        self.chunk_seconds = self.latency_seconds = float(extractor.chunk_length) if self.is_whisper else PIECE_SECONDS
+        self.has_words = self.is_whisper and getattr(config, "alignment_heads", None) is not None
+        codes = getattr(config, "lang_to_id", None) or {} if getattr(config, "is_multilingual", False) else {}
+        self.languages = sorted(code.strip("<|>") for code in codes)
+        self.frame_seconds, self.encoder = 0.01, self
+        self._recordings: dict[int, _Recording] = {}
+        self._numbers = count()
+
+    def for_recordings(
+        self, max_streams: int, chunk_seconds: float, context_seconds: float, num_beams: int | None = None
+    ) -> AttentionRecognizer:
+        """Return another for the same pipeline, of which one generates at a time."""
+        beams = {} if num_beams is None else {"num_beams": num_beams}
+        made = AttentionRecognizer(self.pipeline, self.language_models, **{**self.settings, **beams})
+        made._lock = self._lock
+        return made
+
+    def asked(self, wanted: Wanted) -> dict[str, Any]:
+        """Return settings for what only these models can be asked for: a language, and times.
+
+        Raises:
+            Problem: it can't be.
+        """
+        found: dict[str, Any] = {}
+        if wanted.language and self.languages:
+            if wanted.language not in self.languages:
+                known = ", ".join(self.languages)[:400]
+                raise Problem(f"language should be one of {known}, got {wanted.language!r}", "language")
+            found["language"] = wanted.language
+        if "word" in wanted.granularities and not self.has_words:
+            raise Problem("this model knows no times of words; ask for those of segments", "timestamp_granularities")
+        if wanted.response_format in ("verbose_json", "srt", "vtt") and self.is_whisper:
+            found["times"] = "word" if "word" in wanted.granularities else True
+        return found
+
+    # As `StreamingRecognizer` has it.
+
+    def keep_contexts(self, _: int) -> None:
+        """Keep nothing: phrases are made into automata for each batch."""
+
+    def context(self, phrases: Any = None, phrase_weight: float | None = None, **_: Any) -> Texts | None:
+        """Return phrases, checked.
+
+        Raises:
+            ValueError: they can't be followed.
+        """
+        if not phrases:
+            return None
+        texts = Texts(phrases)
+        texts.left_out = PhraseBooster(list(phrases), tokenizer=self.tokenizer).left_out
+        return texts
+
+    def open(self, **settings: Any) -> int:
+        sid = next(self._numbers)
+        self._recordings[sid] = _Recording(settings)
+        return sid
+
+    def push(self, sid: int, samples: np.ndarray) -> None:
+        self._recordings[sid].waiting.append(samples)
+
+    def end(self, sid: int) -> None:
+        self._recordings[sid].ended = True
+
+    def discard(self, sid: int) -> None:
+        del self._recordings[sid]
+
+    def waiting(self, sid: int) -> int:
+        return self._recordings[sid].size
+
+    def utterance_begin(self, sid: int) -> float:
+        return 0.0
+
+    def __len__(self) -> int:
+        return len(self._recordings)
+
+    def ready(self) -> list[int]:
+        """Return recordings of which a piece is there; the one that has waited longest first."""
+        most = self.chunk_seconds * self.sampling_rate
+        return [sid for sid, each in self._recordings.items() if each.size > most or (each.ended and each.size)]
+
+    def close(self, sid: int) -> list[Transcript]:
+        found = self._recordings.pop(sid)
+        text = " ".join(found.texts)
+        return [Transcript(text, self.tokenizer(text).input_ids, found.words, found.segments)] if text else []
+
+    def step(self, most: int | None = None, seconds: float | None = None) -> dict[int, Piece]:
+        """Generate the next piece of several recordings, as one batch; what each has said so far."""
+        sids = self._chosen(self.ready(), most or len(self._recordings), seconds)
+        pieces = {sid: self._next(self._recordings[sid]) for sid in sids}
+        problems: dict[int, str] = {}
+        try:
+            results = self._transcribed(pieces)
+        except Exception as error:  # one of them is to blame: each by itself
+            log.warning("a batch failed, its recordings are transcribed one by one: %s", error)
+            results = {}
+            for sid, samples in pieces.items():
+                try:
+                    results |= self._transcribed({sid: samples})
+                except Exception as alone:
+                    problems[sid] = str(alone)
+        partials = {sid: self._kept(sid, result, len(pieces[sid])) for sid, result in results.items()}
+        if problems:
+            raise StreamError(problems, partials)
+        return partials
+
+    def _chosen(self, sids: list[int], most: int, seconds: float | None) -> list[int]:
+        """Return the first of some recordings, and others that are generated alike, as many as a step may take."""
+        alike = [sid for sid in sids if self._key(sid) == self._key(sids[0])]
+        whole = max(1, int((seconds or float("inf")) // self.chunk_seconds)) if seconds else most
+        return alike[: min(most, whole)]
+
+    def _key(self, sid: int) -> tuple[Any, Any, int | None]:
+        """Return what recordings of a batch have in common; of several LMs one would say which tokens others score."""
+        settings = self._recordings[sid].settings
+        lm = self._lm(settings)
+        return settings.get("language"), settings.get("times"), None if lm is None else id(lm)
+
+    def _lm(self, settings: dict[str, Any]) -> Any:
+        return settings.get("lm", self.language_models[0] if self.language_models else None)
+
+    def _next(self, recording: _Recording) -> np.ndarray:
+        """Take the next piece of a recording."""
+        samples, most = np.concatenate(recording.waiting), round(self.chunk_seconds * self.sampling_rate)
+        size = len(samples) if len(samples) <= most else _quietest(samples[:most], round(QUIET_SECONDS * self.sampling_rate))
+        recording.waiting = [samples[size:]] if size < len(samples) else []
+        return samples[:size]
+
+    def _transcribed(self, pieces: dict[int, np.ndarray]) -> dict[int, dict[str, Any]]:
+        if not pieces:
+            return {}
+        language, times, _ = self._key(next(iter(pieces)))
+        each = [self._recordings[sid].settings for sid in pieces]
+        lm = self._lm(each[0])
+        options: dict[str, Any] = {name: value for name, value in self.settings.items() if name == "num_beams"}
+        if lm is not None:
+            weight = self.settings.get("lm_weight", LM_WEIGHT)
+            options |= {**self.settings, "lm": lm, "lm_weight": [given.get("lm_weight", weight) for given in each]}
+        phrases = [list(given["phrases"]) if given.get("phrases") else None for given in each]
+        if any(phrases):
+            options |= {"phrases": phrases, "phrase_weight": [given.get("phrase_weight", 1.0) for given in each]}
+        if language is not None:
+            options["generate_kwargs"] = {"language": language}
+        if times is not None:
+            options["return_timestamps"] = times
+        least = round(SHORTEST * self.sampling_rate)
+        audio = [np.pad(samples, (0, max(0, least - len(samples)))) for samples in pieces.values()]
+        raw = [{"raw": samples, "sampling_rate": self.sampling_rate} for samples in audio]
+        with self._lock, torch.inference_mode():
+            return dict(zip(pieces, self.pipeline(raw, batch_size=len(raw), **options)))
+
+    def _kept(self, sid: int, result: dict[str, Any], size: int) -> Piece:
+        """Keep what a piece says."""
+        recording = self._recordings.pop(sid)
+        self._recordings[sid] = recording  # at the end of the queue
+        begin, recording.heard = recording.heard / self.sampling_rate, recording.heard + size
+        end, text = recording.heard / self.sampling_rate, result["text"].strip()
+        if text:
+            recording.texts.append(text)
+        times = recording.settings.get("times")
+        chunks = result.get("chunks") if times else [{"text": text, "timestamp": (0.0, end - begin)}]
+        for chunk in chunks or ():
+            # A last one that doesn't end within what was heard ends with it.
+            start, stop = (min(end, begin + (time if time is not None else end)) for time in chunk["timestamp"])
+            said = chunk["text"].strip()
+            if times == "word":
+                recording.words.append(Word(said, start, stop, None))
+            elif said:
+                recording.segments.append({"start": round(start, 3), "end": round(stop, 3), "text": said})
+        so_far = " ".join(recording.texts)
+        return Piece(round(end / self.frame_seconds), so_far, so_far)
+
+
+def _quietest(samples: np.ndarray, width: int) -> int:
+    """Return where to cut: amid the quietest part of some samples' end, of so many."""
+    begin = round(len(samples) * (1 - SEARCHED))
+    energy = np.cumsum(np.square(samples[begin:], dtype=np.float64))
+    return begin + int(np.argmin(energy[width:] - energy[:-width])) + width // 2 if len(energy) > width else len(samples)
