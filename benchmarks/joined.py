@@ -3,11 +3,11 @@
     python benchmarks/joined.py --models CTC RNNT TDT --manifest dev.jsonl --text text.txt
     python benchmarks/joined.py --models CTC --manifest dev.jsonl --text text.txt --unit word --name joined_words
 
-Of a manifest's recordings the second, fourth and so on are taken (weights are chosen on the others, `--half odd`). Their frames
-are put one after the other (those of encoders, or of CTC models' outputs), so that nothing changes with their number but what
-an LM expects: one of single sentences the end, `NGramLM.continued` also another sentence; and what a transducer's own prediction
-network does. `pause_seconds` begins anew at pauses. With `--join audio` encoders hear all of it. Models of words are 3-grams,
-those of tokens 6-grams.
+Of a manifest's recordings the second, fourth and so on are taken (weights are chosen on the others, `--half odd`). Their
+frames are put one after the other (those of encoders, or of CTC models' outputs), so that nothing changes with their number
+but what an LM expects: one of single sentences the end, `NGramLM.continued` also another sentence; and what a transducer's own
+prediction network does. `pause_seconds` begins anew at pauses. With `--join audio` encoders hear all of it. Models of words
+are 3-grams, those of tokens 6-grams.
 """
 
 from __future__ import annotations
