@@ -1,13 +1,13 @@
 """Several sentences in a recording: error rates and deletions as more of them are joined, with LMs of single sentences.
 
     python benchmarks/joined.py --models CTC RNNT TDT --manifest dev.jsonl --text text.txt
-    python benchmarks/joined.py --models CTC --manifest dev.jsonl --text text.txt --unit word --beta 2 --name joined_words
+    python benchmarks/joined.py --models CTC --manifest dev.jsonl --text text.txt --unit word --name joined_words
 
-Of a manifest's recordings the second, fourth and so on are taken (weights are chosen on the others). Their frames are put one
-after the other (those of encoders, or of CTC models' outputs), so that nothing changes with their number but what an LM
-expects: one of single sentences the end, `NGramLM.continued` also another sentence; and what a transducer's own prediction
-network does. `pause_seconds` begins anew at pauses. With `--join audio` encoders hear all of it. Models of words are
-3-grams, those of tokens 6-grams.
+Of a manifest's recordings the second, fourth and so on are taken (weights are chosen on the others, `--half odd`). Their
+frames are put one after the other (those of encoders, or of CTC models' outputs), so that nothing changes with their number
+but what an LM expects: one of single sentences the end, `NGramLM.continued` also another sentence; and what a transducer's own
+prediction network does. `pause_seconds` begins anew at pauses. With `--join audio` encoders hear all of it. Models of words
+are 3-grams, those of tokens 6-grams.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import numpy as np
 import torch
 import transformers
 
-from hf_ngpulm import CTCDecoder, NGramLM, TransducerDecoder
+from hf_ngpulm import CTCDecoder, GraphDecoder, NGramLM, TransducerDecoder
 from hf_ngpulm.audio.files import read_audio
 
 
@@ -62,12 +62,13 @@ class Recogniser:
             ]
         return self.joined[size, of_audio]
 
-    def transcripts(self, rows: list[torch.Tensor], num_beams: int, **settings: Any) -> list[str]:
-        """Return transcripts of rows of frames."""
+    def transcripts(self, rows: list[torch.Tensor], num_beams: int, graph: bool, **settings: Any) -> list[str]:
+        """Return transcripts of rows of frames; `graph`: those of CTC models are searched in that of their LM."""
         lengths = torch.tensor([len(row) for row in rows])
         frames = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
         if self.is_ctc:
-            found = CTCDecoder(self.processor, num_beams=num_beams, **settings)(frames, lengths)
+            beams = {"max_active": num_beams} if graph else {"num_beams": num_beams}
+            found = (GraphDecoder if graph else CTCDecoder)(self.processor, **beams, **settings)(frames, lengths)
         else:
             strategy = {"strategy": "alsd", "num_beams": num_beams} if num_beams > 1 else {}
             found = TransducerDecoder(self.model, self.processor, **settings, **strategy).decode(frames, lengths)
@@ -103,17 +104,21 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--lm-weight", type=float, default=0.7)
-    parser.add_argument("--beta", type=float, help="bonus for each token in beam search of CTC models with LMs")
-    parser.add_argument("--ilm-weight", type=float, default=0.5, help="of transducers")
+    parser.add_argument(
+        "--beta", type=float, help="bonus for each token, of CTC models with LMs and beams, other than the default"
+    )
+    parser.add_argument("--graph", action="store_true", help="search CTC outputs with LMs in graphs")
+    parser.add_argument("--ilm-weights", type=float, nargs="+", default=[0.5], help="of transducers")
     parser.add_argument("--pauses", type=float, nargs="*", default=[0.24, 0.32, 0.48], help="pause_seconds of transducers")
     parser.add_argument("--share", type=float, default=0.5)
+    parser.add_argument("--half", choices=["odd", "even"], default="even", help="which recordings, counted from one")
     parser.add_argument("--unit", choices=["token", "word"], default="token", help="what the LM is of")
     parser.add_argument("--name", default="joined_development_set")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
-    clips = [json.loads(line) for line in args.manifest.read_text().splitlines()][1::2]
+    clips = [json.loads(line) for line in args.manifest.read_text().splitlines()][args.half == "even" :: 2]
     audio = [read_audio(args.manifest.parent / clip["audio"], 16_000) for clip in clips]
     rows = []
     for folder in args.models:
@@ -131,8 +136,9 @@ def main() -> None:
             "LM, continued": {"lm": continued, **weighed},
         }
         if not recogniser.is_ctc:
-            ways["LM - ILM"] = {**ways["LM"], "ilm_weight": args.ilm_weight}
-            ways["LM, continued - ILM"] = {**ways["LM, continued"], "ilm_weight": args.ilm_weight}
+            for weight in args.ilm_weights:
+                ways[f"LM - {weight:g} ILM"] = {**ways["LM"], "ilm_weight": weight}
+                ways[f"LM, continued - {weight:g} ILM"] = {**ways["LM, continued"], "ilm_weight": weight}
         pauses = [None, *([] if recogniser.is_ctc else args.pauses)]
         for size in args.sizes:
             texts = [
@@ -148,17 +154,20 @@ def main() -> None:
                     if recogniser.is_ctc and "lm" in way and args.beta is not None and num_beams > 1:
                         settings = {**settings, "beta": args.beta}
                     begin = time.process_time()
-                    transcripts = recogniser.transcripts(recogniser.rows(size, args.join == "audio"), num_beams, **settings)
+                    of_rows = recogniser.rows(size, args.join == "audio")
+                    in_graph = args.graph and recogniser.is_ctc and "lm" in way
+                    transcripts = recogniser.transcripts(of_rows, num_beams, in_graph, **settings)
                     seconds = time.process_time() - begin
                     found = jiwer.process_words(texts, transcripts)
                     said = found.hits + found.substitutions + found.deletions
                     rows.append({"model": folder.name, "sentences": size, "num_beams": num_beams, "lm": name, "pause": pause,
-                                 "wer": found.wer, "deletions": found.deletions / said, "seconds": seconds,
+                                 "wer": found.wer, "deletions": found.deletions / said,
+                                 "insertions": found.insertions / said, "seconds": seconds,
                                  **places(found, [len(clip["text"].split()) for clip in clips], size)})  # fmt: skip
                     print(json.dumps(rows[-1]), flush=True)
-    header = ["model", "sentences", "num_beams", "lm", "pause", "wer", "deletions", "seconds"]
+    header = ["model", "sentences", "num_beams", "lm", "pause", "wer", "deletions", "insertions", "seconds"]
     print(measure.table(header, [[row[name] for name in header] for row in rows]))
-    saved = {"joined": args.join, "unit": args.unit, "lm_weight": args.lm_weight, "ilm_weight": args.ilm_weight,
+    saved = {"joined": args.join, "half": args.half, "unit": args.unit, "graph": args.graph, "lm_weight": args.lm_weight,
              "beta": args.beta, "share": args.share, "rows": rows}  # fmt: skip
     print("results in", measure.save(args.name, saved, args.out))
 

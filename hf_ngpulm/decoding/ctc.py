@@ -28,8 +28,9 @@ from .options import CTCOptions, takes
 from .sessions.blocks import BlockStream, check_logits
 from .sessions.ctc import BeamSlots, GreedySlots, confidences_of, label_frames, unscored
 
-# Default of `beta` for an LM weight of 1: about what the average token costs in an LM, as STAY_COST is.
-BETA_PER_WEIGHT = 3.0
+# `beta` for an LM weight of 1 by log(V): about what the average token costs in a unigram model. With less, words are left out
+# where recognisers hear badly (benchmarks/joined.py).
+BETA_SHARE = 0.85
 
 
 class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: None}):
@@ -47,8 +48,9 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
         num_beams: prefixes that the search keeps; 1, the default, searches greedily; "auto" is 4, most of the gain at little
             cost.
         beta: bonus for each token (natural log), against an LM's liking for short transcripts: a number or a tensor `[B]`. In
-            beam search with an LM the default is 3 for a weight of 1, in proportion; without one it is 0, and where the LM has
-            a bonus for words (`word_bonus`, see `hf_ngpulm.lexicon.compose`). For beam search only.
+            beam search with an LM of V tokens the default is 0.85 log(V) times the LM's weight (4.7 for V = 256 and a weight of
+            1): nearly what chance would cost. Without one it is 0, and where the LM has a bonus for words (`word_bonus`, see
+            `hf_ngpulm.lexicon.compose`). For beam search only.
         beam_threshold: prefixes that score so much less than the best one are dropped; for beam search only.
         blank_threshold: frames whose blank is likelier than this can only be blanks, which saves time; None asks every
             frame. For beam search only.
@@ -154,7 +156,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
         options, hashes, known = self.options, self.text_hashes(logits.shape[2], logits.device), self._prepared
         if known is None or known[0] is not models or known[1] is not options or known[2] is not hashes:
             search = WholeSearch(
-                models, self.token_bonuses(models.lm_weights), unscored(models), self.blank_id, options.num_beams,
+                models, self.token_bonuses(models), unscored(models), self.blank_id, options.num_beams,
                 options.num_return_sequences, options.beam_threshold, options.blank_threshold, options.score_eos, hashes,
             )  # fmt: skip
             self._prepared = known = models, options, hashes, search
@@ -203,9 +205,9 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
         before = torch.full((logits.shape[0], 2), self.blank_id, dtype=torch.int32, device=logits.device)
         return label_frames(self, models, models.states, before, logits.detach(), lengths)
 
-    def token_bonuses(self, lm_weights: Tensor) -> Tensor:
-        """Return what beam search adds for each token, float32 `[B]`, given the weights of the LMs, `[B]`."""
-        return bonuses_of(self.options.beta, lm_weights)
+    def token_bonuses(self, models: RowModels) -> Tensor:
+        """Return what beam search adds for each token, float32 `[B]`."""
+        return bonuses_of(self.options.beta, models)
 
     def text_hashes(self, classes: int, device: torch.device) -> Tensor | None:
         """Return what beam search joins prefixes by, see `hf_ngpulm.text.hashing`; None if it joins none."""
@@ -233,14 +235,15 @@ def trace_labels(labels: np.ndarray, blank: int) -> TracedTokens:
     return TracedTokens(counts[:, None], *parts)
 
 
-def bonuses_of(beta: float | Tensor | None, lm_weights: Tensor) -> Tensor:
-    """Return the bonus for each token, float32 `[B]`, given the weights of the LMs, `[B]`.
+def bonuses_of(beta: float | Tensor | None, models: RowModels) -> Tensor:
+    """Return the bonus for each token, float32 `[B]`.
 
     Raises:
         ValueError: a tensor for another number of rows.
     """
+    lm_weights = models.lm_weights
     if beta is None:
-        return BETA_PER_WEIGHT * lm_weights
+        return BETA_SHARE * math.log(max(models.vocab_size, 1)) * lm_weights
     if not isinstance(beta, Tensor):
         return torch.full_like(lm_weights, beta)
     if beta.shape != lm_weights.shape:

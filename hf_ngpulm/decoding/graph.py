@@ -50,7 +50,7 @@ class GraphDecoder(Decoder):
         max_active: hypotheses that the search keeps at most (64).
         beam_threshold: hypotheses that score so much less than the best one are dropped (natural log; 14).
         beta: bonus for each token (natural log), against an LM's liking for short transcripts: a number or a tensor `[B]`. By
-            default 3 for a weight of 1, in proportion.
+            default as for `hf_ngpulm.CTCDecoder`.
         phrases: what shall be recognised, for all rows: texts, pairs of a text and a discount, a mapping, a `PhraseBooster`, or
             what `context` returns; or a list with such a context (or None) per row.
         discount: what each token of a phrase adds (natural log), at least 0. By default 1.
@@ -213,7 +213,7 @@ class GraphDecoder(Decoder):
 
     def bonuses(self, models: RowModels, classes: int) -> Tensor:
         """Return what each token adds besides LM scores, float32 `[B, C]`."""
-        bonuses = bonuses_of(self.options.beta, models.lm_weights)[:, None].repeat(1, classes)
+        bonuses = bonuses_of(self.options.beta, models)[:, None].repeat(1, classes)
         bonuses[:, models.vocab_size :] += unscored(models)[:, None]
         return bonuses.contiguous()
 

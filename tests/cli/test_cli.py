@@ -43,6 +43,42 @@ def test_convert_there_and_back_keeps_every_probability(saved, tmp_path):
             assert torch.equal(ours, theirs)
 
 
+WORDS = """\\data\\
+ngram 1=5
+ngram 2=3
+
+\\1-grams:
+-99\t<s>\t-0.5
+-0.9\t</s>
+-2\t<unk>
+-0.6\tcoast\t-0.4
+-0.7\tguard\t-2.0
+
+\\2-grams:
+-0.2\t<s> coast
+-0.1\tcoast guard
+-0.1\tguard </s>
+
+\\end\\
+"""
+
+
+def test_convert_words_in_sentences_that_follow_one_another(tmp_path, capsys):
+    arpa, tokenizer = tmp_path / "words.arpa", bundled_tokenizer()
+    arpa.write_text(WORDS)
+    command = ["convert", str(arpa), str(tmp_path / "lm"), "--tokenizer", MODEL, "--unit", "word", "--continued"]
+    assert run([*command, "0.4"]) == 0
+    found = NGramLM.from_pretrained(tmp_path / "lm")
+    expected, single = (NGramLM.from_arpa(arpa, tokenizer, units="word", **of) for of in ({"continued": 0.4}, {}))
+    assert found.config.continued == 0.4
+    rows = torch.tensor([tokenizer("coast guard coast guard coast guard").input_ids])
+    scores = [float(lm.score_sequences(rows, eos=False)) for lm in (found, expected, single)]
+    assert scores[0] == scores[1] > scores[2]
+    capsys.readouterr()
+    assert run([*command, "1.5"]) == 2
+    assert "continued should be between 0 and 1, got 1.5" in capsys.readouterr().err
+
+
 def bundled_tokenizer():
     from transformers import AutoTokenizer
 

@@ -305,7 +305,7 @@ def search_frames(
 ) -> tuple[beam.BeamState, beam.BeamFrames]:
     """Go on with a beam search over more frames."""
     options, hashes = decoder.options, decoder.text_hashes(logits.shape[2], logits.device)
-    of_tokens = (decoder.token_bonuses(models.lm_weights), unscored(models), decoder.blank_id, models.vocab_size)
+    of_tokens = (decoder.token_bonuses(models), unscored(models), decoder.blank_id, models.vocab_size)
     thresholds = (options.beam_threshold, options.blank_threshold)
     if models.lazy is not None and engine_name(options.engine, logits.device) == "cpu":
         return native_beam.ctc_beam(

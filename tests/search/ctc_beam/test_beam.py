@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from letters import Letters
 from transformers import AutoTokenizer
 
-from hf_ngpulm import CTCDecoder, InvalidLogitsError, NGramLM
+from hf_ngpulm import CTCDecoder, GraphDecoder, InvalidLogitsError, NGramLM
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.text.hashing import BASE, hashes_of_pieces, text_hashes
 
@@ -249,6 +249,13 @@ def test_an_n_best_list_is_sorted_and_without_repeats(tokenizer, lm):
         scores = [hypothesis.score for hypothesis in n_best]
         assert scores == sorted(scores, reverse=True)
         assert len({tuple(hypothesis.token_ids) for hypothesis in n_best}) == len(n_best)
+
+
+def test_the_bonus_is_nearly_what_chance_would_cost(tokenizer, lm):
+    logits, weights = some_logits(), torch.tensor([0.5, 0.7, 0.0, 1.0, 1.5])
+    for kind, beams in ((CTCDecoder, {"num_beams": 4}), (GraphDecoder, {"max_active": 8})):
+        told = kind(tokenizer, lm, weights, beta=0.85 * math.log(256) * weights, **beams)(logits, LENGTHS)
+        assert in_detail(kind(tokenizer, lm, weights, **beams)(logits, LENGTHS)) == in_detail(told)
 
 
 def test_one_model_weight_and_bonus_a_row(tokenizer, lm):
