@@ -28,9 +28,10 @@ from .options import CTCOptions, takes
 from .sessions.blocks import BlockStream, check_logits
 from .sessions.ctc import BeamSlots, GreedySlots, confidences_of, label_frames, unscored
 
-# `beta` for an LM weight of 1 by log(V): about what the average token costs in a unigram model. With less, words are left out
-# where recognisers hear badly (benchmarks/joined.py).
-BETA_SHARE = 0.85
+# `beta` for an LM weight of 1. By log(V), about what the average token costs in a unigram model: with less, words are left out
+# where recognisers hear badly (benchmarks/joined.py). Single sentences bear less of it with weights above `MOST_SHARED`: from
+# there on it stays, until it is what the average token costs in an LM.
+BETA_SHARE, MOST_SHARED, BETA_PER_WEIGHT = 0.85, 0.8, 3.0
 
 
 class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: None}):
@@ -48,8 +49,9 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
         num_beams: prefixes that the search keeps; 1, the default, searches greedily; "auto" is 4, most of the gain at little
             cost.
         beta: bonus for each token (natural log), against an LM's liking for short transcripts: a number or a tensor `[B]`. In
-            beam search with an LM of V tokens the default is 0.85 log(V) times the LM's weight (4.7 for V = 256 and a weight of
-            1): nearly what chance would cost. Without one it is 0, and where the LM has a bonus for words (`word_bonus`, see
+            beam search with an LM of V tokens the default is 0.85 log(V) times the LM's weight, nearly what chance would cost;
+            weights above 0.8 count as 0.8 there, but it is at least 3 times the weight (for V = 256: 3.3 for a weight of 0.7,
+            3.8 for 1). Without one it is 0, and where the LM has a bonus for words (`word_bonus`, see
             `hf_ngpulm.lexicon.compose`). For beam search only.
         beam_threshold: prefixes that score so much less than the best one are dropped; for beam search only.
         blank_threshold: frames whose blank is likelier than this can only be blanks, which saves time; None asks every
@@ -243,7 +245,8 @@ def bonuses_of(beta: float | Tensor | None, models: RowModels) -> Tensor:
     """
     lm_weights = models.lm_weights
     if beta is None:
-        return BETA_SHARE * math.log(max(models.vocab_size, 1)) * lm_weights
+        shared = BETA_SHARE * math.log(max(models.vocab_size, 1)) * lm_weights.clamp(max=MOST_SHARED)
+        return shared.maximum(BETA_PER_WEIGHT * lm_weights)
     if not isinstance(beta, Tensor):
         return torch.full_like(lm_weights, beta)
     if beta.shape != lm_weights.shape:

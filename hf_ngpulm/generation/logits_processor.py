@@ -14,6 +14,7 @@ from transformers import LogitsProcessor
 from ..decoding.options import AttentionOptions, takes
 from ..engines.choice import engine_name
 from ..fusion.fusion import Fusion, Lease, RowModels
+from ..language_model.log_linear import parts_of
 from ..language_model.model import NGramLM
 from ..lexicon.lazy_search import LazySearch
 from ..phrases.contexts import is_per_row
@@ -80,6 +81,13 @@ class Part(NamedTuple):
             return self
         self.lazy.enter(states.cpu().numpy().ravel())
         return self._replace(rows=self.rows._replace(tensors=self.lazy.tensors))
+
+
+class Column(NamedTuple):
+    """Say which of a row's models one is, and, of several language models, which of them are meant."""
+
+    place: int
+    lms: list[NGramLM] = []  # noqa: RUF012 (never changed)
 
 
 class NGramLogitsProcessor(LogitsProcessor, Windowed):
@@ -162,6 +170,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         self._model, self._tokenizer = model, tokenizer
         self._no_timestamps, self._ends = no_timestamps_of(model), sorted(ends_of(model))
         self._roles: list[Roles] = []
+        self._columns: list[Column] = []
         self._parts: tuple[Any, list[Part]] | None = None
         self._known_ends: tuple[Any, Tensor] | None = None
         self._known = self._automata()
@@ -190,7 +199,7 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         """Add what there is to scores float32 `[B, C]` after tokens `[B, L]`, in place, outside of loops."""
         in_loop = self.rule_out(scores, input_ids, parts)
         parts = [part.after(input_ids) for part in parts]
-        if parts[0].less is not None:
+        if any(part.less is not None for part in parts):
             states = [read(input_ids, part.rows, part.roles, part.engine) for part in parts]
             self.add(scores, input_ids, [part.at(at) for part, at in zip(parts, states)], states, in_loop)
             return
@@ -217,25 +226,21 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         self, input_ids: Tensor, parts: Sequence[Part], states: Sequence[Tensor], classes: int, unheard: Tensor | None = None
     ) -> Tensor | None:
         """Return what is subtracted from scores after tokens `[B, L]`, float32 `[B, C]`; None for nothing."""
-        if parts[0].less is None:
+        if all(part.less is None for part in parts):
             return None
         found = []
+        if unheard is None and any(part.ilm_weights is not None for part in parts):
+            assert self._internal is not None
+            unheard = self._internal.logits(input_ids)
         for part, at in zip(parts, states):
             if part.subtracted:
                 found.append(torch.zeros((len(at), classes), device=at.device))
                 rows = part.rows._replace(weights=-part.rows.weights)
                 fuse_at(found[-1], at, rows, part.roles, False, part.engine)
             elif part.ilm_weights is not None:
-                found.append(part.ilm_weights[:, None] * self.internal_scores(input_ids, part.roles, unheard))
+                assert unheard is not None
+                found.append(part.ilm_weights[:, None] * internal_scores(unheard, part.roles))
         return torch.stack(found).sum(0)
-
-    def internal_scores(self, input_ids: Tensor, roles: Roles, unheard: Tensor | None) -> Tensor:
-        """Return the internal LM's log-probabilities of what an LM scores, after tokens `[B, L]`, float32 `[B, C]`."""
-        if unheard is None:
-            assert self._internal is not None
-            unheard = self._internal.logits(input_ids)
-        unscored = (roles.roles & KINDS) == UNSCORED
-        return torch.log_softmax(unheard.masked_fill(unscored, -torch.inf), 1).masked_fill(unscored, 0.0)
 
     def rule_out(self, scores: Tensor, input_ids: Tensor, parts: Sequence[Part]) -> Tensor:
         """Rule out, in place, what may not follow tokens `[B, L]`: timestamps where there are to be none; more of a loop.
@@ -340,7 +345,11 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         return next(iter(counts.values()), None)
 
     def roles(self, classes: int, device: torch.device) -> list[Roles]:
-        """Return what each class of the model is to the language models, if there are any, and to phrases, if there are any."""
+        """Return what each class of the model is to the language models, if there are any, and to phrases, if there are any.
+
+        Language models to which the same classes are something else (marks that one has never seen; ends) have roles of their
+        own: see `_columns` for which they are.
+        """
         if not self._roles or len(self._roles[0].roles) != classes:
             largest = max(automaton.vocab_size for automaton in self._known)
             if largest > classes:
@@ -348,23 +357,32 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
                     f"the language model scores {largest} token ids, {type(self._model).__name__} has only {classes}; "
                     "use a language model made for its tokenizer"
                 )
-            lms = self.fusion.models
-            # What an LM has never seen is no less text to phrases. And where a transcript ends, those that aren't complete give
-            # back what they have got, whatever an LM says.
-            options = self.options
-            knows_more = all(lm.config.continued is not None for lm in self.fusion.lms)
-            by_default = knows_more or not is_windowed(self._model)
-            scores_end = by_default if options.score_eos is None else options.score_eos
-            columns = [(lms, scores_end)] if lms else []
-            columns += [(lms, False)] if self.fusion.source is not None else []
-            columns += [(self._known[len(lms) :] or lms, True)] if self.fusion.phrases is not None else []
-            given = (classes, self._tokenizer, options.start, options.prompt_context)
-            self._roles = [roles_of(self._model, known, *given, end) for known, end in columns]
-            if not bool((self._roles[0].roles & KINDS == TEXT).any()):
+            columns = self._roles_of_columns(classes)
+            if not bool((columns[0][1].roles & KINDS == TEXT).any()):
                 raise ValueError("none of the language model's tokens is text to the model; is it made for this tokenizer?")
+            self._columns, self._roles = [column for column, _ in columns], [roles for _, roles in columns]
         if self._roles[0].roles.device != device:
             self._roles = [roles.to(device) for roles in self._roles]
         return self._roles
+
+    def _roles_of_columns(self, classes: int) -> list[tuple[Column, Roles]]:
+        options, fusion = self.options, self.fusion
+        given = (classes, self._tokenizer, options.start, options.prompt_context)
+        found: dict[bytes, tuple[Column, Roles]] = {}
+        for lm in fusion.lms:
+            by_default = lm.config.continued is not None or not is_windowed(self._model)
+            scores_end = by_default if options.score_eos is None else options.score_eos
+            roles = roles_of(self._model, [lm], *given, scores_end)
+            found.setdefault(roles.roles.numpy().tobytes(), (Column(0, []), roles))[0].lms.append(lm)
+        columns = list(found.values())
+        if fusion.source is not None:
+            columns.append((Column(1), roles_of(self._model, fusion.models, *given, False)))
+        # What an LM has never seen is no less text to phrases. And where a transcript ends, those that aren't complete give
+        # back what they have got, whatever an LM says.
+        if fusion.phrases is not None:
+            known = self._known[len(fusion.models) :] or fusion.models
+            columns.append((Column(fusion.num_lms), roles_of(self._model, known, *given, True)))
+        return columns
 
     def recordings(self, batch_size: int) -> list[int]:
         """Return the recording of each of some rows: as many of one as there are beams, or sequences to return; -1: of none."""
@@ -393,16 +411,18 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             outside, which = which < 0, which.clamp(min=0)
             length = max(automaton.context_length for automaton in self._known)
             parts, engine = [], engine_name(self.options.engine, device)
-            for column, roles in enumerate(self.roles(classes, device)):
+            every_roles = self.roles(classes, device)
+            for (column, lms), roles in zip(self._columns, every_roles, strict=True):
                 roots = every.states[:, column]
                 while not torch.equal(backoffs := every.tensors.backoff_states[roots], roots):
                     roots = backoffs
                 starts = torch.where(every.present[:, column], every.states[:, column], -1)
-                starts = torch.where(outside, -1, starts[which]).to(torch.int32)
+                elsewhere = outside if len(lms) == len(self.fusion.lms) or not lms else outside | self._has_none_of(lms, which)
+                starts = torch.where(elsewhere, -1, starts[which]).to(torch.int32)
                 weights = every.weights[which, column]
                 rows = Rows(every.tensors, every.vocab_size, length, starts, roots[which].to(torch.int32), weights)
                 of_lm, subtracted = column < every.num_lms, 0 < column < every.num_lms
-                ilm_weights, less = self._less(every, which) if of_lm and not subtracted else (None, None)
+                ilm_weights, less = self._less(every, which, starts >= 0) if of_lm and not subtracted else (None, None)
                 weighted = weights != 0 if less is None else (weights != 0) | less
                 shared = of_lm and self.options.unscored == "kept"
                 keeps_sums = not of_lm and self.options.normalise_phrases
@@ -420,12 +440,18 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             raise ValueError("ilm_weight is given without a language model to make up for it: pass lm= too")
         return InternalLM(model) if known is None and self.subtracts_internal else known
 
-    def _less(self, every: RowModels, recordings: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Return the weights of the internal LM in rows of some recordings, and in which rows anything is subtracted."""
+    def _has_none_of(self, lms: list[NGramLM], recordings: Tensor) -> Tensor:
+        """Return which rows of some recordings have another language model than these, or none, bool `[B]`."""
+        has_one = [any(model is lm for model, _ in parts_of(row) for lm in lms) for row in self.fusion.per_row or ()]
+        return ~torch.tensor(has_one, device=recordings.device)[recordings]
+
+    def _less(self, every: RowModels, recordings: Tensor, has_lm: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return the weights of the internal LM in rows of some recordings, and in which rows anything is subtracted: in those
+        that have a language model."""
         weight: Any = self.options.ilm_weight
         ilm = torch.as_tensor(weight, dtype=torch.float32, device=recordings.device).expand(every.states.shape[:1])[recordings]
-        ilm = torch.where(every.present[recordings, 0], ilm, 0.0)
-        less = (ilm != 0) | (every.weights[recordings, 1 : every.num_lms] != 0).any(1)
+        ilm = torch.where(has_lm, ilm, 0.0)
+        less = (ilm != 0) | (has_lm & (every.weights[recordings, 1 : every.num_lms] != 0).any(1))
         return (ilm if bool((ilm != 0).any()) else None), (less if bool(less.any()) else None)
 
     def _automata(self) -> list[Any]:
@@ -435,6 +461,13 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         boosters = [] if phrases is None else self.fusion.contexts.of_rows(phrases, rows)
         found = [*self.fusion.models, *{id(booster): booster for booster in boosters if booster is not None}.values()]
         return found or [self.fusion.contexts.booster([])]
+
+
+def internal_scores(unheard: Tensor, roles: Roles) -> Tensor:
+    """Return the internal LM's log-probabilities of what an LM scores, of logits of the model that has heard nothing, float32
+    `[B, C]`."""
+    unscored = (roles.roles & KINDS) == UNSCORED
+    return torch.log_softmax(unheard.masked_fill(unscored, -torch.inf), 1).masked_fill(unscored, 0.0)
 
 
 def _undone(part: Part, input_ids: Tensor, scores: Tensor, less: Tensor | None) -> Tensor:

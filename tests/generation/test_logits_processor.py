@@ -266,18 +266,19 @@ def test_the_end_of_a_sentence_counts_unless_windows_hold_several(lm, family, co
     assert torch.equal(given[None], given[counts]) and not torch.equal(given[None], given[not counts])
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_a_model_that_goes_on_scores_the_end_in_windows(several):
-    """Of a list of models each has to."""
+def test_a_model_that_goes_on_scores_the_end_in_windows():
     family = FAMILIES["whisper"]()
-    lms = [NGramLM.train([[5, 6, 7], [6, 5, 8]], vocab_size=28, order=2, discount_fallback=(0.5, 1.0, 1.5)) for _ in range(2)]
-    lm = [lms[0].continued(), lms[1]] if several else lms[0].continued()
+    lm = NGramLM.train([[5, 6, 7], [6, 5, 8]], vocab_size=28, order=2, discount_fallback=(0.5, 1.0, 1.5))
     tokens, scores = torch.tensor([[39, 5, 6]] * 2), torch.randn(2, 40)
-    given = {
-        value: NGramLogitsProcessor(lm, 0.7, model=family.model, start=39, score_eos=value)(tokens, scores.clone())
-        for value in (None, True, False)
-    }
-    assert torch.equal(given[None], given[not several]) and not torch.equal(given[None], given[several])
+
+    def fused(lm, score_eos=None, weight=0.7):
+        return NGramLogitsProcessor(lm, weight, model=family.model, start=39, score_eos=score_eos)(tokens, scores.clone())
+
+    goes_on = lm.continued()
+    assert torch.equal(fused(goes_on), fused(goes_on, True)) and not torch.equal(fused(goes_on), fused(goes_on, False))
+    both = fused([goes_on, lm])
+    assert torch.equal(both[0], fused(goes_on, True)[0]) and torch.equal(both[1], fused(lm, False)[1])
+    assert torch.equal(fused([goes_on, lm], weight=torch.tensor([0.7, 0.0]))[0], both[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -348,3 +349,27 @@ def test_assisted_generation(lm):
         plain = family.model.generate(**family.inputs, logits_processor=[processor])
         assisted = family.model.generate(**family.inputs, assistant_model=assistant.model, logits_processor=[processor])
     assert plain[0].tolist() == assisted[0, -len(plain[0]) :].tolist() or plain[0].tolist() == assisted[0].tolist()
+
+
+@pytest.mark.parametrize("settings", [{}, {"ilm_weight": 0.3}, {"source_lm": True}], ids=str)
+def test_rows_are_not_changed_by_what_the_models_of_others_have_seen(lm, settings):
+    """A mark that one model has seen and another hasn't is text to the one alone, whatever else is in the batch."""
+    family = FAMILIES["canary"]()
+    pieces = tuple("," if token == 9 else f"t{token}" for token in range(28))
+    has_seen, has_not = trained(0), NGramLM.train([[5, 6, 7, 8], [6, 5, 8]] * 3, vocab_size=28, order=2)
+    has_seen.pieces = has_not.pieces = pieces
+    assert 9 not in has_seen.unk_tokens.tolist() and 9 in has_not.unk_tokens.tolist()
+    settings = dict(settings, source_lm=lm) if "source_lm" in settings else dict(settings)
+    tokens, scores = torch.tensor([[2, 5, 6]] * 3), torch.randn(3, 40)
+
+    def fused(lm):
+        processor = NGramLogitsProcessor(lm, 0.7, model=family.model, start=2, **settings)
+        if processor.subtracts_internal:
+            with torch.no_grad():
+                return processor(tokens, scores.clone())
+        return processor(tokens, scores.clone())
+
+    both = fused([has_seen, has_not, None])
+    for row, one in enumerate((has_seen, has_not)):
+        torch.testing.assert_close(both[row], fused(one)[row])
+    assert torch.equal(both[2], scores[2])

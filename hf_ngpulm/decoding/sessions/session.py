@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -232,10 +233,11 @@ def given_back(models: RowModels, rows: Tensor, lm_states: Tensor, engine: str) 
 
 def broken_frames(frames: Tensor, lengths: np.ndarray) -> np.ndarray:
     """Return the first frame with NaN or infinity of each of some rows that lie one after the other `[N, D]`; -1 for none."""
-    is_broken = ~torch.isfinite(frames.sum(-1, dtype=torch.float32))
     found = np.full(len(lengths), -1, dtype=np.int64)
-    if bool(is_broken.any()):
-        for row, part in enumerate(is_broken.cpu().split(lengths.tolist())):
-            if bool(part.any()):
-                found[row] = int(part.int().argmax())
+    if math.isfinite(float(frames.sum(dtype=torch.float64))):  # no sum of single precision's numbers is too large for double
+        return found
+    is_broken = ~torch.isfinite(frames).all(1)
+    for row, part in enumerate(is_broken.cpu().split(lengths.tolist())):
+        if bool(part.any()):
+            found[row] = int(part.int().argmax())
     return found
