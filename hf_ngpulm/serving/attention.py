@@ -203,11 +203,10 @@ class AttentionRecognizer:
         whole = max(1, int((seconds or float("inf")) // self.chunk_seconds)) if seconds else most
         return alike[: min(most, whole)]
 
-    def _key(self, sid: int) -> tuple[Any, Any, int | None]:
-        """Return what recordings of a batch have in common; of several LMs one would say which tokens others score."""
+    def _key(self, sid: int) -> tuple[Any, Any]:
+        """Return what recordings of a batch have in common."""
         settings = self._recordings[sid].settings
-        lm = self._lm(settings)
-        return settings.get("language"), settings.get("times"), None if lm is None else id(lm)
+        return settings.get("language"), settings.get("times")
 
     def _lm(self, settings: dict[str, Any]) -> Any:
         return settings.get("lm", self.language_models[0] if self.language_models else None)
@@ -222,13 +221,13 @@ class AttentionRecognizer:
     def _transcribed(self, pieces: dict[int, np.ndarray]) -> dict[int, dict[str, Any]]:
         if not pieces:
             return {}
-        language, times, _ = self._key(next(iter(pieces)))
+        language, times = self._key(next(iter(pieces)))
         each = [self._recordings[sid].settings for sid in pieces]
-        lm = self._lm(each[0])
+        lms = [self._lm(given) for given in each]
         options: dict[str, Any] = {name: value for name, value in self.settings.items() if name == "num_beams"}
-        if lm is not None:
+        if any(lm is not None for lm in lms):
             weight = self.settings.get("lm_weight", LM_WEIGHT)
-            options |= {**self.settings, "lm": lm, "lm_weight": [given.get("lm_weight", weight) for given in each]}
+            options |= {**self.settings, "lm": lms, "lm_weight": [given.get("lm_weight", weight) for given in each]}
         phrases = [list(given["phrases"]) if given.get("phrases") else None for given in each]
         if any(phrases):
             options |= {"phrases": phrases, "phrase_weight": [given.get("phrase_weight", 1.0) for given in each]}
