@@ -412,12 +412,13 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             length = max(automaton.context_length for automaton in self._known)
             parts, engine = [], engine_name(self.options.engine, device)
             every_roles = self.roles(classes, device)
+            differ = sum(bool(column.lms) for column in self._columns) > 1
             for (column, lms), roles in zip(self._columns, every_roles, strict=True):
                 roots = every.states[:, column]
                 while not torch.equal(backoffs := every.tensors.backoff_states[roots], roots):
                     roots = backoffs
                 starts = torch.where(every.present[:, column], every.states[:, column], -1)
-                elsewhere = outside if len(lms) == len(self.fusion.lms) or not lms else outside | self._has_none_of(lms, which)
+                elsewhere = outside | self._has_none_of(lms, which) if differ and lms else outside
                 starts = torch.where(elsewhere, -1, starts[which]).to(torch.int32)
                 weights = every.weights[which, column]
                 rows = Rows(every.tensors, every.vocab_size, length, starts, roots[which].to(torch.int32), weights)

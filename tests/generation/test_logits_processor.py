@@ -362,14 +362,14 @@ def test_rows_are_not_changed_by_what_the_models_of_others_have_seen(lm, setting
     settings = dict(settings, source_lm=lm) if "source_lm" in settings else dict(settings)
     tokens, scores = torch.tensor([[2, 5, 6]] * 3), torch.randn(3, 40)
 
-    def fused(lm):
-        processor = NGramLogitsProcessor(lm, 0.7, model=family.model, start=2, **settings)
-        if processor.subtracts_internal:
-            with torch.no_grad():
-                return processor(tokens, scores.clone())
-        return processor(tokens, scores.clone())
+    def processor(lm):
+        return NGramLogitsProcessor(lm, 0.7, model=family.model, start=2, **settings)
 
-    both = fused([has_seen, has_not, None])
-    for row, one in enumerate((has_seen, has_not)):
-        torch.testing.assert_close(both[row], fused(one)[row])
+    of_each = processor([has_seen, has_not, None])
+    with torch.no_grad():
+        both = of_each(tokens, scores.clone())
+        for row, one in enumerate((has_seen, has_not)):
+            expected = processor(one)(tokens, scores.clone())[row]
+            torch.testing.assert_close(both[row], expected)
+            torch.testing.assert_close(of_each.select([row])(tokens[:1], scores[row : row + 1].clone())[0], expected)
     assert torch.equal(both[2], scores[2])
