@@ -12,7 +12,7 @@ _end = Function("ngpulm_end_loops")
 
 
 class Ends(Struct):
-    """Which classes end a transcript, and the roles of all."""
+    """Hold the classes that end a transcript, and the roles of all."""
 
     @classmethod
     def lent(cls, roles: Tensor, ends: Tensor, classes: int) -> Ends:
