@@ -218,7 +218,8 @@ def names(count: int) -> list[str]:
 def contexts() -> Call:
     from hf_ngpulm import PhraseBooster
 
-    return lambda: PhraseBooster(names(1000), processor_of("ctc").tokenizer)
+    phrases, tokenizer = names(1000), processor_of("ctc").tokenizer
+    return lambda: PhraseBooster(phrases, tokenizer)
 
 
 def queries(vocab_size: int, query: str, batch_size: int) -> Call:

@@ -115,7 +115,7 @@ def checked_phrases(phrases: Phrases, weight: float) -> dict[str, float]:
         text, own = (item, weight) if isinstance(item, str) else _pair(item, number)
         if not text.strip():
             raise ValueError(f"phrase {number} is empty: {text!r}; leave it out")
-        if _SURROGATE.search(text):
+        if not text.isascii() and _SURROGATE.search(text):
             raise ValueError(f"phrase {number} has half of a surrogate pair in it, which isn't text: {text!a}; write it anew")
         found[text] = max(own, found.get(text, own))
     return found
