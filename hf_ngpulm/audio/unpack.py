@@ -58,12 +58,17 @@ def unpack(form: str) -> None:
 
 
 if __name__ == "__main__":
+    # What libraries write there nobody reads before the end: a pipe that is full would have this process wait for ever.
+    errors, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
     limit()
     try:
         unpack(sys.argv[1])
     except BrokenPipeError:  # nobody wants more
         os._exit(0)
     except MemoryError:
-        sys.exit("takes too much memory")
+        os.write(errors, b"takes too much memory")
+        os._exit(1)
     except Exception as error:
-        sys.exit(str(getattr(error, "strerror", None) or error)[:200])
+        os.write(errors, str(getattr(error, "strerror", None) or error)[:200].encode(errors="replace"))
+        os._exit(1)
