@@ -100,8 +100,7 @@ def make_app(
 
     Args:
         recognizer: for `limits.clients` streams at least, or one for models with attention, which takes recordings only; the
-            server's alone from now on. Recordings are decoded by others
-            like it (`StreamingRecognizer.for_recordings`).
+            server's alone from now on. Recordings are decoded by others like it (`StreamingRecognizer.for_recordings`).
         limits: see `Limits`.
         origins: origins (`https://example.org`) whose pages may connect, besides the server's own; `"*"` for all. Clients
             other than browsers send no origin, and may.

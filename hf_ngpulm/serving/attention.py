@@ -16,8 +16,6 @@ from ..decoding.options import AttentionOptions
 from ..errors import StreamError
 from ..generation.logits_processor import LM_WEIGHT
 from ..phrases import PhraseBooster
-from .problems import Problem
-from .requests import Wanted
 
 log = logging.getLogger(__name__)
 PIECE_SECONDS = 30.0  # that are heard at a time, at most; Whisper has its own window
@@ -109,24 +107,6 @@ class AttentionRecognizer:
         made._lock = self._lock
         return made
 
-    def asked(self, wanted: Wanted) -> dict[str, Any]:
-        """Return settings for what only these models can be asked for: a language, and times.
-
-        Raises:
-            Problem: it can't be.
-        """
-        found: dict[str, Any] = {}
-        if wanted.language and self.languages:
-            if wanted.language not in self.languages:
-                known = ", ".join(self.languages)[:400]
-                raise Problem(f"language should be one of {known}, got {wanted.language!r}", "language")
-            found["language"] = wanted.language
-        if "word" in wanted.granularities and not self.has_words:
-            raise Problem("this model knows no times of words; ask for those of segments", "timestamp_granularities")
-        if wanted.response_format in ("verbose_json", "srt", "vtt") and self.is_whisper:
-            found["times"] = "word" if "word" in wanted.granularities else True
-        return found
-
     # As `StreamingRecognizer` has it.
 
     def keep_contexts(self, _: int) -> None:
@@ -200,7 +180,7 @@ class AttentionRecognizer:
     def _chosen(self, sids: list[int], most: int, seconds: float | None) -> list[int]:
         """Return the first of some recordings, and others that are generated alike, as many as a step may take."""
         alike = [sid for sid in sids if self._key(sid) == self._key(sids[0])]
-        whole = max(1, int((seconds or float("inf")) // self.chunk_seconds)) if seconds else most
+        whole = max(1, int(seconds // self.chunk_seconds)) if seconds else most
         return alike[: min(most, whole)]
 
     def _key(self, sid: int) -> tuple[Any, Any]:

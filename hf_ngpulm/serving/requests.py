@@ -6,17 +6,15 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..audio import StreamingRecognizer
 from ..config.tuned import with_remembered
 from ..decoding.options import AttentionOptions
+from .attention import AttentionRecognizer
 from .limits import Limits
 from .messages import MOST_WEIGHT, ProtocolError, context, weight
 from .problems import Problem
-
-if TYPE_CHECKING:
-    from .attention import AttentionRecognizer  # which reads what is asked for here
 
 FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
 GRANULARITIES = ("segment", "word")
@@ -136,6 +134,25 @@ def wanted(
     settings = voices.settings({**one, "keywords": keywords}, limits, recognizer)
     language = one.get("language", "")[:40]
     return Wanted(settings, beams, answer, stream, frozenset(granularities or ["segment"]), language)
+
+
+def of_attention(wanted: Wanted, recognizer: AttentionRecognizer) -> dict[str, Any]:
+    """Return settings for what only models with attention can be asked for: a language, and times.
+
+    Raises:
+        Problem: it can't be.
+    """
+    found: dict[str, Any] = {}
+    if wanted.language and recognizer.languages:
+        if wanted.language not in recognizer.languages:
+            known = ", ".join(recognizer.languages)[:400]
+            raise Problem(f"language should be one of {known}, got {wanted.language!r}", "language")
+        found["language"] = wanted.language
+    if "word" in wanted.granularities and not recognizer.has_words:
+        raise Problem("this model knows no times of words; ask for those of segments", "timestamp_granularities")
+    if wanted.response_format in ("verbose_json", "srt", "vtt") and recognizer.is_whisper:
+        found["times"] = "word" if "word" in wanted.granularities else True
+    return found
 
 
 def _auto_beams(recognizer: Any) -> int:

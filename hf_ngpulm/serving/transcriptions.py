@@ -21,7 +21,7 @@ from .engine import Engine
 from .limits import Limits, PhraseBudget, Places
 from .problems import Problem, problem_of
 from .recordings import PIECE_SECONDS, Failure, Recordings, Take
-from .requests import Voices, Wanted, wanted
+from .requests import Voices, Wanted, of_attention, wanted
 
 log = logging.getLogger(__name__)
 _PIECE = 256 * 1024  # bytes that are received before they are written
@@ -69,7 +69,7 @@ class Transcriptions:
             recognizer = self.recordings.recognizer
             asked = wanted(form, self.voices, self.limits, recognizer)
             if isinstance(recognizer, AttentionRecognizer):
-                asked.settings.update(recognizer.asked(asked))
+                asked.settings.update(of_attention(asked, recognizer))
             try:
                 async with self.recordings.engine(asked.num_beams) as engine:
                     await follow(engine, asked.settings, budget)
