@@ -1,17 +1,15 @@
 """`generate` with a language model that is composed as searches come to its states: as with the whole one, to the bit."""
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from lazy_models import random_words
+from lazy_models import random_words, threads_that_change_often
 from speech_models import FAMILIES, TEXT
 from test_logits_processor import silenced
 
 from hf_ngpulm import NGramLogitsProcessor
 from hf_ngpulm.generation import seq2seq_generate
-from hf_ngpulm.lexicon import lazy_search, lazy_states
 
 SEARCHES = {
     "greedy": {},
@@ -49,16 +47,12 @@ def test_generate(lms, name, search):
 
 
 @pytest.fixture
-def threads_that_change_often(monkeypatch):
-    for module, name in ((lazy_states, "SMALLEST"), (lazy_search, "LEAST_STATES"), (lazy_search, "LEAST_ARCS")):
-        monkeypatch.setattr(module, name, 16)  # room is made again and again
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
+def changing_often(monkeypatch):
+    with threads_that_change_often(monkeypatch):
+        yield
 
 
-def test_a_processor_that_several_threads_use(lms, threads_that_change_often):
+def test_a_processor_that_several_threads_use(lms, changing_often):
     """Each with a text of its own, and batches of different sizes."""
     model = silenced(FAMILIES["speech_to_text"]).model
     static, lazy = lms

@@ -1,16 +1,15 @@
 """A decoder that several threads use at once finds what it finds for each alone, to the bit."""
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from lazy_models import threads_that_change_often
 from test_on_the_fly_searches import Both, facts, outputs, sentences
 from toys import Toy
 
 from hf_ngpulm import CTCDecoder, LogLinear, NGramLM, StreamingDecoder, TransducerDecoder
 from hf_ngpulm.fusion import fusion
-from hf_ngpulm.lexicon import lazy_search, lazy_states
 
 THREADS, BATCHES = 4, 40
 PHRASES = [None, ["cab"], ["a bad dad"], ["fed", "abba"], ["had a"], ["dad"], ["bad", "cab", "fab"], ["a"]]
@@ -22,13 +21,9 @@ def both(letters):
 
 
 @pytest.fixture(autouse=True)
-def threads_that_change_often(monkeypatch):
-    for module, name in ((lazy_states, "SMALLEST"), (lazy_search, "LEAST_STATES"), (lazy_search, "LEAST_ARCS")):
-        monkeypatch.setattr(module, name, 16)  # room is made again and again
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
+def changing_often(monkeypatch):
+    with threads_that_change_often(monkeypatch):
+        yield
 
 
 def in_threads(run):

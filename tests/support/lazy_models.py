@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sys
+from contextlib import contextmanager
 
 import torch
 from two_level import Spelled
@@ -11,6 +13,7 @@ from hf_ngpulm import NGramLM
 from hf_ngpulm.automaton import LMParts
 from hf_ngpulm.config.config import NGramLMConfig
 from hf_ngpulm.config.word_summary import WordSummary
+from hf_ngpulm.lexicon import lazy_search, lazy_states
 from hf_ngpulm.lexicon.composition import SpelledLM, compose_automaton
 from hf_ngpulm.lexicon.lazy_model import LazyAutomaton
 
@@ -49,3 +52,16 @@ def random_words(tokens, order=3, seed=0, count=400, delimiter=None, vocab_size=
     marked = frozenset(first) if delimiter is None else frozenset()
     spelled = Spelled(list(zip(words, ways)), vocab_size or max(tokens) + 1, marked, delimiter)
     return both_ways(table, spelled, words)
+
+
+@contextmanager
+def threads_that_change_often(monkeypatch):
+    """Threads take turns all the time, and room for states is made again and again."""
+    for module, name in ((lazy_states, "SMALLEST"), (lazy_search, "LEAST_STATES"), (lazy_search, "LEAST_ARCS")):
+        monkeypatch.setattr(module, name, 16)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
