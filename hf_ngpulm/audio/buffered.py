@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..common.arguments import check_number
 from ..pipelines.families import encoded, frame_lengths
-from .encoder import StreamEncoder, extract
+from .encoder import StreamEncoder, extract, extract_batch
 
 _PROBE = 16  # frames
 MOST_SECONDS = 600.0
@@ -62,7 +62,7 @@ class BufferedEncoder(StreamEncoder):
         self.left, self.right = (round(value / seconds) for value in (left_seconds, right_seconds))
         self.chunk_seconds = self.chunk * seconds
         self.latency_seconds = max((self.chunk + self.right) * self.stride, self._enough(self.chunk)) / self.sampling_rate
-        self._has_mask = "attention_mask" in extract(extractor, [np.zeros(needed[1], dtype=np.float32)])
+        self._has_mask = "attention_mask" in extract(extractor, np.zeros(needed[1], dtype=np.float32))
 
     def ready(self, sid: int) -> bool:
         audio, done = self.audio[sid], self.done[sid]
@@ -111,7 +111,7 @@ class BufferedEncoder(StreamEncoder):
         return [found[place] for place in range(len(windows))]
 
     def _frames_of_batch(self, windows: list[np.ndarray]) -> list[Tensor]:
-        inputs = extract(self.extractor, windows)
+        inputs = extract_batch(self.extractor, windows)
         features = inputs[self.model.main_input_name].to(self.model.device, self.model.dtype)
         mask = inputs.get("attention_mask")
         frames, lengths = encoded(self.model, features, None if mask is None else mask.to(self.model.device))
@@ -134,7 +134,7 @@ class BufferedEncoder(StreamEncoder):
     def _count(self, samples: int) -> int:
         """Return frames that the model makes of so many samples."""
         try:
-            inputs = extract(self.extractor, [np.sin(np.arange(samples, dtype=np.float32))])
+            inputs = extract(self.extractor, np.sin(np.arange(samples, dtype=np.float32)))
         except (ValueError, RuntimeError, AssertionError):  # some refuse less than one of their windows
             return 0
         mask = inputs.get("attention_mask")

@@ -16,17 +16,18 @@ def partial_event(recognizer: StreamingRecognizer, sid: int, partial: Partial) -
     return {"type": "partial", "end": round(end, 3), "text": partial.text, "stable": partial.stable_text}
 
 
-def final_event(hypotheses: list[Hypothesis], begin: float) -> dict[str, Any] | None:
+def final_event(hypotheses: list[Hypothesis], begin: float, has_words: bool = True) -> dict[str, Any] | None:
     """Return an utterance that has ended; None for one in which nothing was said.
 
     Args:
         hypotheses: as `StreamingRecognizer.close` and `reset` give them.
         begin: of the utterance, in seconds.
+        has_words: whether it lists its words; that takes longer than the text.
     """
     if not hypotheses or not hypotheses[0].token_ids:
         return None
     words: list[dict[str, Any]] = []
-    for word in hypotheses[0].words:
+    for word in hypotheses[0].words if has_words else ():
         shown: dict[str, Any] = {"text": word.text}
         for name, time in (("start", word.start), ("end", word.end)):
             if time is not None:

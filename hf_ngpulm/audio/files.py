@@ -112,7 +112,7 @@ def decode_audio(
             block = file.read(min(FRAMES_AT_ONCE, wanted - read), dtype="float32", always_2d=True)
             read += len(block)
             is_last = not len(block) or read == wanted
-            piece = checked_samples(resampled(block.mean(axis=1), is_last), name)
+            piece = checked_samples(resampled(_mixed(block), is_last), name)
             samples[done : done + len(piece)] = piece
             done += len(piece)
             if is_last:
@@ -176,10 +176,15 @@ def file_pieces(
             heard += len(samples)
             if in_real_time:
                 time.sleep(max(0.0, begin + heard / rate - time.monotonic()))
-            yield checked_samples(resampled(samples.mean(axis=1)), name)
+            yield checked_samples(resampled(_mixed(samples)), name)
     if not heard:
         raise ValueError(f"{name}: holds no samples")
     yield resampled(np.zeros(0, dtype=np.float32), last=True)
+
+
+def _mixed(samples: np.ndarray) -> np.ndarray:
+    """Return the mean of channels, `[N, C]` -> `[N]`."""
+    return samples[:, 0] if samples.shape[1] == 1 else samples.mean(axis=1)
 
 
 def checked_samples(samples: np.ndarray, name: str) -> np.ndarray:

@@ -92,7 +92,7 @@ class Connection:
         resample = Resampler(hello.sample_rate, recognizer.sampling_rate)
         if hello.settings.get("phrases"):
             hello.settings["phrases"] = await self._context(hello.settings)
-        self.session = Session(hello.settings, self._deliver_from_thread)
+        self.session = Session(hello.settings, self._deliver, self._loop)
         self.engine.enter(self.session)
         while True:
             message = await self._receive(None if self._ended else self.limits.idle_seconds)
@@ -153,12 +153,6 @@ class Connection:
         except asyncio.TimeoutError:
             raise messages.ProtocolError(f"nothing was said for {seconds:g} s") from None
         return message if message.type in (WSMsgType.BINARY, WSMsgType.TEXT) else None
-
-    def _deliver_from_thread(self, event: dict[str, Any]) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._deliver, event)
-        except RuntimeError:  # the server's loop has ended
-            return
 
     def _deliver(self, event: dict[str, Any]) -> None:
         if event["type"] == "room":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import threading
@@ -9,10 +10,11 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
+import torch
 
 from ..audio import StreamingRecognizer
 from ..audio.events import final_event, partial_event
@@ -31,18 +33,26 @@ class Session:
 
     Args:
         settings: for `StreamingRecognizer.open`; phrases as `StreamingRecognizer.context` has made them.
-        deliver: called by the decoding thread with what the stream says: a dictionary with the type `ready`, `context`,
-            `partial`, `final`, `done` or `failed` (with `code` and `reason`; nothing follows these two), or `room` when audio
-            has been decoded.
+        deliver: called with what the stream says: a dictionary with the type `ready`, `context`, `partial`, `final`, `done` or
+            `failed` (with `code` and `reason`; nothing follows these two), or `room` when audio has been decoded.
+        loop: that calls `deliver`.
         endpoints: whether utterances end where the recogniser finds that they do.
+        words: whether what is final has its words, or only its text.
 
     Attributes:
         backlog: samples that wait to be decoded.
         work: seconds of decoding so far; of a step that many share each has its part.
     """
 
-    def __init__(self, settings: dict[str, Any], deliver: Callable[[dict[str, Any]], None], endpoints: bool = True) -> None:
-        self.settings, self.deliver, self.endpoints = settings, deliver, endpoints
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        deliver: Callable[[dict[str, Any]], None],
+        loop: asyncio.AbstractEventLoop,
+        endpoints: bool = True,
+        words: bool = True,
+    ) -> None:
+        self.settings, self.deliver, self.loop, self.endpoints, self.words = settings, deliver, loop, endpoints, words
         self.backlog = 0
         self.work = 0.0
         self._received, self._arrivals = 0, deque[tuple[int, float]]()  # samples in all, and when they had come
@@ -90,6 +100,10 @@ class Engine:
         work_seconds: of decoding that a stream may take.
         defaults: settings that streams are opened with, and contexts made for, where theirs say nothing else.
         watch: is told of each step how many streams it had, how long it took, and the lag of each, in seconds.
+
+    Attributes:
+        threads: that torch may use for a step; to be changed at any time.
+        sound: False when streams couldn't be freed after an error.
     """
 
     def __init__(
@@ -108,9 +122,11 @@ class Engine:
         self.contexts = ContextMaker(lambda **settings: recognizer.context(**{**self.defaults, **settings}))
         self.tick, self.most, self.seconds, self.work_seconds, self.watch = tick, most, seconds, work_seconds, watch
         self.utterance_frames = utterance_seconds / (recognizer.frame_seconds or 0.01)
-        self.sound = True  # False when streams couldn't be freed after an error
+        self.threads = torch.get_num_threads()
+        self.sound = True
         self._sessions: list[Session] = []  # of the connections, under the lock
         self._streams: dict[int, Session] = {}  # open ones, the decoding thread's own
+        self._unsent: list[tuple[Session, dict[str, Any]]] = []  # likewise
         self._changed = threading.Condition()
         self._is_new = self._stopping = False
         self._thread = threading.Thread(target=self._run, name="hf-ngpulm-decoding", daemon=True)
@@ -169,8 +185,11 @@ class Engine:
     # The decoding thread.
 
     def _run(self) -> None:
-        busy = False
+        busy, threads = False, 0
         while True:
+            if threads != self.threads:  # of torch each thread has a number of its own
+                threads = self.threads
+                torch.set_num_threads(threads)
             begin = time.monotonic()
             with self._changed:
                 while not (busy or self._is_new or self._stopping):
@@ -186,6 +205,7 @@ class Engine:
                 busy = False
                 for session in list(self._streams.values()):
                     self._fail(session, 1011, "decoding failed")
+            self._send()
             if not busy:
                 time.sleep(max(0.0, begin + self.tick - time.monotonic()))
         for session in list(self._streams.values()):
@@ -205,6 +225,7 @@ class Engine:
             except Exception:
                 log.exception("a client's stream is closed")
                 self._fail(session, 1011, "the server failed")
+        self._send()
         begin = time.monotonic()
         try:
             partials = self.recognizer.step(self.most, self.seconds)
@@ -228,10 +249,10 @@ class Engine:
             self._streams[session.sid] = session
             recognizer = self.recognizer
             lengths = {"chunk_seconds": recognizer.chunk_seconds, "latency_seconds": recognizer.latency_seconds}
-            session.deliver({"type": "ready", **lengths, "unwritable": _unwritable(session.settings.get("phrases"))})
+            self._say(session, {"type": "ready", **lengths, "unwritable": _unwritable(session.settings.get("phrases"))})
         if context is not None:
             self.recognizer.set_context(session.sid, context[0])
-            session.deliver({"type": "context", "unwritable": _unwritable(context[0])})
+            self._say(session, {"type": "context", "unwritable": _unwritable(context[0])})
         if pieces:
             self.recognizer.push(session.sid, np.concatenate(pieces))
         if ended:
@@ -240,14 +261,14 @@ class Engine:
     def _tell(self, sid: int, partial: Partial, seconds: float) -> float:
         """Tell a stream what it has said; returns its lag."""
         session, recognizer = self._streams[sid], self.recognizer
-        session.deliver(partial_event(recognizer, sid, partial))
+        self._say(session, partial_event(recognizer, sid, partial))
         if (partial.endpoint and session.endpoints) or partial.frames >= self.utterance_frames:
             self._deliver_final(session, recognizer.utterance_begin(sid), recognizer.reset(sid))
         ahead = round((recognizer.latency_seconds - recognizer.chunk_seconds) * recognizer.sampling_rate)
         with self._changed:
             session.backlog = sum(map(len, session.pieces)) + recognizer.encoder.waiting(sid)
             lag = session.lag(max(0, session.backlog - ahead))
-        session.deliver({"type": "room"})
+        self._say(session, {"type": "room"})
         session.work += seconds
         if session.work > self.work_seconds:
             self._fail(session, 1008, f"decoding took more than {self.work_seconds:g} s, as much as a recording may have")
@@ -257,16 +278,29 @@ class Engine:
         begin = self.recognizer.utterance_begin(sid)
         self._forget(session)
         self._deliver_final(session, begin, self.recognizer.close(sid))
-        session.deliver({"type": "done"})
+        self._say(session, {"type": "done"})
 
     def _deliver_final(self, session: Session, begin: float, hypotheses: list[Any]) -> None:
-        final = final_event(hypotheses, begin)
+        final = final_event(hypotheses, begin, session.words)
         if final is not None:
-            session.deliver(final)
+            self._say(session, final)
+
+    def _say(self, session: Session, event: dict[str, Any]) -> None:
+        self._unsent.append((session, event))
+
+    def _send(self) -> None:
+        """Hand on what streams have said, all at once: each call wakes a thread that takes the interpreter from this one."""
+        unsent, self._unsent = self._unsent, []
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Session, dict[str, Any]]]] = {}
+        for session, event in unsent:
+            by_loop.setdefault(session.loop, []).append((session, event))
+        for loop, said in by_loop.items():
+            with suppress(RuntimeError):  # the server's loop has ended
+                loop.call_soon_threadsafe(_deliver, said)
 
     def _fail(self, session: Session, code: int, reason: str) -> None:
         self._free(session)
-        session.deliver({"type": "failed", "code": code, "reason": reason})
+        self._say(session, {"type": "failed", "code": code, "reason": reason})
 
     def _free(self, session: Session) -> None:
         sid = session.sid
@@ -286,6 +320,14 @@ class Engine:
             session.sid = None
             if session in self._sessions:
                 self._sessions.remove(session)
+
+
+def _deliver(said: list[tuple[Session, dict[str, Any]]]) -> None:
+    for session, event in said:
+        try:
+            session.deliver(event)
+        except Exception:
+            log.exception("a client isn't told what its stream says")
 
 
 def _unwritable(context: Any) -> dict[str, str]:

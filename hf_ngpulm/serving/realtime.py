@@ -12,6 +12,7 @@ import binascii
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -203,17 +204,10 @@ class Realtime(Connection):
 
     def _stream(self) -> Session:
         if self.session is None:
-            generation = self._generation
             self._done.clear()
-
-            def deliver(event: Said) -> None:
-                try:
-                    self._loop.call_soon_threadsafe(self._take, generation, event)
-                except RuntimeError:  # the server's loop has ended
-                    return
-
             phrases = {} if self._follows is None else {"phrases": self._follows}
-            self.session = Session({**self._settings, **phrases}, deliver, self._config.turns)
+            deliver = partial(self._take, self._generation)
+            self.session = Session({**self._settings, **phrases}, deliver, self._loop, self._config.turns)
             self.engine.enter(self.session)
         return self.session
 

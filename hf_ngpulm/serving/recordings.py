@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 
 from ..audio import StreamingRecognizer
 from .attention import AttentionRecognizer
@@ -24,8 +26,10 @@ BATCH_SECONDS = 100.0
 CHUNK_SECONDS, CONTEXT_SECONDS = 30.0, 5.0
 WAITING_SECONDS = 60.0  # of audio of a recording that waits to be decoded
 PIECE_SECONDS, PIECES = 10.0, 3  # of audio that are read, and how many at a time
+Lane: TypeAlias = tuple["int | None", int]  # a number of beams, and which of the engines that have it
 LOOK_SECONDS = 1.0  # between looks at whether the client is still there
 MOST_SEARCHES = 4  # numbers of beams for which there are recognisers at the same time
+MOST_LANES = 4  # engines that have the same search, on the CPU
 
 
 class Failure(Exception):
@@ -44,7 +48,9 @@ class Recordings:
     """Transcribes recordings: a stream of an engine for each, which hears so much at once that most are heard as a whole.
 
     A step takes a chunk of each of `BATCH` recordings, so nobody waits for the whole of another's long one. How many beams a
-    search has is an engine's affair: there is one for each number that is asked for, a few at a time.
+    search has is an engine's affair: there is one for each number that is asked for, a few at a time. On the CPU there are
+    several, and those that have something to do share torch's threads: two batches side by side take less time than one after
+    the other with twice the threads, which mostly wait for each other between a model's many small steps.
 
     Args:
         recognizer: whose model and search these are.
@@ -58,9 +64,12 @@ class Recordings:
         watch: Callable[[int, float, list[float]], None] | None = None,
     ) -> None:
         self.recognizer, self.limits, self.watch = recognizer, limits, watch
-        self._engines: dict[int | None, Engine] = {}  # by number of beams, the one used last at the end
-        self._users: dict[int | None, int] = {}
+        self._engines: dict[Lane, Engine] = {}  # the one used last at the end
+        self._users: Counter[Lane] = Counter()
         self._making = threading.Lock()
+        self._threads = torch.get_num_threads()
+        is_shared = isinstance(recognizer, StreamingRecognizer) and recognizer.model.device.type == "cpu"
+        self._lanes = min(MOST_LANES, self._threads) if is_shared else 1
 
     @property
     def sound(self) -> bool:
@@ -78,32 +87,44 @@ class Recordings:
         Raises:
             ValueError: the search doesn't go with that number of beams.
         """
-        self._users[num_beams] = self._users.get(num_beams, 0) + 1
+        lane = num_beams, min(range(self._lanes), key=lambda number: self._users[num_beams, number])
+        self._users[lane] += 1
         try:
-            engine = self._engines.pop(num_beams, None)
+            engine = self._engines.pop(lane, None)
             if engine is None:
-                engine = await asyncio.to_thread(self._engine, num_beams)
+                engine = await asyncio.to_thread(self._engine, lane)
             else:
-                self._engines[num_beams] = engine
+                self._engines[lane] = engine
+            self._share_threads()
             yield engine
         finally:
-            self._users[num_beams] -= 1
-            idle = [beams for beams in list(self._engines) if not self._users[beams]]
-            for beams in idle[: max(0, len(self._engines) - MOST_SEARCHES)]:
-                await asyncio.to_thread(self._engines.pop(beams).stop)
+            self._users[lane] -= 1
+            idle = [lane for lane in list(self._engines) if not self._users[lane]]
+            for lane in idle[: max(0, len(self._engines) - MOST_SEARCHES * self._lanes)]:
+                await asyncio.to_thread(self._engines.pop(lane).stop)
+            self._share_threads()
 
-    def _engine(self, num_beams: int | None) -> Engine:
+    def _share_threads(self) -> None:
+        busy = sum(map(bool, self._users.values()))
+        for engine in list(self._engines.values()):
+            engine.threads = max(1, self._threads // max(1, busy))
+
+    def _engine(self, lane: Lane) -> Engine:
         with self._making:
-            engine = self._engines.pop(num_beams, None)
+            engine = self._engines.pop(lane, None)
             if engine is None:
-                beams = {} if num_beams is None else {"num_beams": num_beams}
+                beams = {} if lane[0] is None else {"num_beams": lane[0]}
                 recognizer = self.recognizer.for_recordings(self.limits.uploads, CHUNK_SECONDS, CONTEXT_SECONDS, **beams)
                 utterance = self.limits.audio_seconds + PIECE_SECONDS  # a recording is one
                 seconds = BATCH_SECONDS if recognizer.model.device.type == "cpu" else None
                 engine = Engine(recognizer, 0.02, utterance, BATCH, seconds, self.limits.work_seconds, watch=self.watch)
                 engine.start()
-            self._engines[num_beams] = engine
+            self._engines[lane] = engine
             return engine
+
+
+def _next(pieces: Iterator[np.ndarray]) -> list[np.ndarray]:
+    return list(islice(pieces, PIECES))
 
 
 class Take:
@@ -112,17 +133,20 @@ class Take:
     Args:
         settings: for `StreamingRecognizer.open`.
         is_gone: whether nobody waits for the transcript any more.
+        words: whether its words are wanted, and not the text alone.
 
     Attributes:
         seconds: of audio so far.
     """
 
-    def __init__(self, engine: Engine, settings: dict[str, Any], limits: Limits, is_gone: Callable[[], bool]) -> None:
+    def __init__(
+        self, engine: Engine, settings: dict[str, Any], limits: Limits, is_gone: Callable[[], bool], words: bool = True
+    ) -> None:
         self.engine, self.limits, self.is_gone = engine, limits, is_gone
         self.seconds = 0.0
-        self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._session = Session(settings, self._deliver, endpoints=False)
+        loop = asyncio.get_running_loop()
+        self._session = Session(settings, self._events.put_nowait, loop, endpoints=False, words=words)
 
     def __enter__(self) -> Take:
         self.engine.enter(self._session)
@@ -131,11 +155,12 @@ class Take:
     def __exit__(self, *_: Any) -> None:
         self.engine.leave(self._session)
 
-    async def events(self, pieces: Iterable[np.ndarray]) -> AsyncIterator[dict[str, Any]]:
-        """Yield what a recording says, partials and at last a final one, while it is read by another thread.
+    async def events(self, pieces: Iterable[np.ndarray], by_thread: bool = True) -> AsyncIterator[dict[str, Any]]:
+        """Yield what a recording says, partials and at last a final one, while it is read.
 
         Args:
             pieces: float32 `[N]` at the recogniser's rate.
+            by_thread: whether another thread reads; a turn of one costs as much as reading a few seconds of plain samples.
 
         Raises:
             Failure: it is too long, or the model can't hear it.
@@ -144,8 +169,8 @@ class Take:
         """
         reading: Iterator[np.ndarray] = iter(pieces)
         is_more = True
-        while is_more:  # each turn of another thread costs as much as reading a short recording
-            read = await asyncio.to_thread(lambda: list(islice(reading, PIECES)))
+        while is_more:
+            read = await asyncio.to_thread(_next, reading) if by_thread else _next(reading)
             is_more = len(read) == PIECES
             for piece in read:
                 self.push(piece)
@@ -187,7 +212,3 @@ class Take:
             if event["type"] == "failed":
                 raise Failure(event["reason"], event["code"])
             return event
-
-    def _deliver(self, event: dict[str, Any]) -> None:
-        with contextlib.suppress(RuntimeError):  # the server's loop has ended
-            self._loop.call_soon_threadsafe(self._events.put_nowait, event)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from .requests import Voices, Wanted, of_attention, wanted
 
 log = logging.getLogger(__name__)
 _PIECE = 256 * 1024  # bytes that are received before they are written
+_PLAIN = 512 * 1024  # bytes of WAV, 16 s of speech, that are read without another thread
 _MOST_TEXT = 64 * 1024  # bytes of a form's texts, besides phrases
 _MOST_FIELDS = 64  # besides keywords
 
@@ -73,12 +75,14 @@ class Transcriptions:
             try:
                 async with self.recordings.engine(asked.num_beams) as engine:
                     await follow(engine, asked.settings, budget)
-                    with Take(engine, asked.settings, self.limits, lambda: is_gone(request)) as take:
+                    words = asked.response_format not in ("json", "text")
+                    with Take(engine, asked.settings, self.limits, lambda: is_gone(request), words) as take:
                         pieces = file_pieces(file, engine.recognizer.sampling_rate, PIECE_SECONDS, name=name)
+                        events = take.events(pieces, by_thread=not _is_plain(file))
                         if asked.stream:
-                            response = await self._streamed(request, take.events(pieces))
+                            response = await self._streamed(request, events)
                         else:
-                            finals = [event async for event in take.events(pieces) if event["type"] == "final"]
+                            finals = [event async for event in events if event["type"] == "final"]
                             response = _response(asked, finals[-1] if finals else None, take.seconds)
             except Failure as failure:
                 blamed = failure.code == 1008
@@ -206,6 +210,13 @@ async def _written(part: BodyPartReader, file: IO[bytes], limits: Limits) -> Non
             file.write(waiting)
             file.seek(0)
             return
+
+
+def _is_plain(file: IO[bytes]) -> bool:
+    """Return whether a file holds little more than samples, so that reading it takes no time."""
+    head, size = file.read(4), file.seek(0, os.SEEK_END)
+    file.seek(0)
+    return head == b"RIFF" and size <= _PLAIN
 
 
 def _too_large(limits: Limits) -> Problem:

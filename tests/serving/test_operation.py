@@ -119,7 +119,7 @@ def test_metrics_and_readiness(demo):
 def test_lag_is_the_time_since_a_chunk_was_there():
     from hf_ngpulm.serving import engine
 
-    session = engine.Session({}, lambda event: None)
+    session = engine.Session({}, lambda event: None, asyncio.new_event_loop())
     now = [0.0]
     clock, engine.time.monotonic = engine.time.monotonic, lambda: now[0]
     try:

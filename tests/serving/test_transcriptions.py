@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("aiohttp")
 import soundfile
@@ -359,21 +360,67 @@ def test_a_server_that_stops_finishes_recordings(demo, offline):
     asyncio.run(talk())
 
 
-def test_few_searches_are_kept(demo):
+@pytest.fixture
+def threads():
+    """Set how many threads torch has."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_few_searches_are_kept(demo, lanes, threads):
+    threads(lanes)
+
     async def talk():
         recordings = Recordings(demo.recognizer(1), Limits(clients=1))
+
+        def kept():
+            return [beams for beams, _ in recordings._engines]
+
         for beams in (None, 2, 3):
             async with recordings.engine(beams) as engine:
                 pass
             async with recordings.engine(beams) as again:
                 assert again is engine
-        assert list(recordings._engines) == [None, 2, 3]
+        assert kept() == [None, 2, 3]
         async with recordings.engine(None):
-            for beams in (4, 5, 6):
+            for beams in range(4, 7 if lanes == 1 else 11):
                 async with recordings.engine(beams):
                     pass
-        assert list(recordings._engines) == [None, 4, 5, 6]
+        assert kept() == [None, 4, 5, 6] if lanes == 1 else [None, *range(4, 11)]
         recordings.stop()
+
+    asyncio.run(talk())
+
+
+def test_recordings_at_the_same_time_share_threads(demo, threads):
+    """One has both threads, two have one each, on engines of their own; a third joins one of these."""
+    threads(2)
+
+    async def talk():
+        recordings = Recordings(demo.recognizer(1), Limits(clients=1))
+        async with recordings.engine(None) as first:
+            assert first.threads == 2
+            async with recordings.engine(None) as second:
+                assert second is not first and [first.threads, second.threads] == [1, 1]
+                async with recordings.engine(None) as third:
+                    assert third in (first, second)
+            assert first.threads == 2
+        async with recordings.engine(None) as again:
+            assert again is first
+        recordings.stop()
+
+    asyncio.run(talk())
+
+
+def test_transcripts_are_the_same_on_several_engines(demo, offline, threads):
+    threads(2)
+
+    async def talk():
+        async with serving(demo.recognizer(1), Limits(clients=1)) as server:
+            found = await asyncio.gather(*(ask(server, wav(clip)) for clip in demo.clips[:8]))
+            assert [answer["text"] for answer in found] == [offline(clip).text for clip in demo.clips[:8]]
 
     asyncio.run(talk())
 
