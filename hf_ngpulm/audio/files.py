@@ -11,6 +11,7 @@ from typing import IO, Any
 import numpy as np
 
 from .containers import HEAD, Unpacked, container_of
+from .waves import Wave
 
 FRAMES_AT_ONCE = 1 << 20  # read, mixed and resampled together: an hour of stereo takes little more than its mono samples
 SLACK = 64  # samples by which a resampler's count may differ from the exact one
@@ -205,8 +206,7 @@ def _opened(source: str | os.PathLike[str] | IO[bytes], name: str) -> Iterator[A
         if os.path.isdir(source):
             raise IsADirectoryError(f"{source}: a folder; name the audio files in it")
     try:
-        form = container_of(_head(source))
-        with soundfile.SoundFile(source) if form is None else Unpacked(source, form, name) as file:
+        with _reader(source, name) as file:
             if not RATES[0] <= file.samplerate <= RATES[1] or file.channels > MOST_CHANNELS:
                 raise ValueError(
                     f"{name}: says it has {file.channels} channels at {file.samplerate} Hz; damaged, or to be converted "
@@ -216,6 +216,17 @@ def _opened(source: str | os.PathLike[str] | IO[bytes], name: str) -> Iterator[A
     except (soundfile.SoundFileError, OSError) as error:
         why = getattr(error, "error_string", error)  # without the source, of which an open file has no name
         raise ValueError(f"{name}: can't be read as audio: {why}") from None
+
+
+def _reader(source: str | os.PathLike[str] | IO[bytes], name: str) -> Any:
+    """Return what reads a source, as `soundfile.SoundFile` does."""
+    import soundfile
+
+    head = _head(source)
+    form = container_of(head)
+    if form is not None:
+        return Unpacked(source, form, name)
+    return (Wave.opened(source) if head.startswith(b"RIFF") else None) or soundfile.SoundFile(source)
 
 
 def _head(source: str | os.PathLike[str] | IO[bytes]) -> bytes:
