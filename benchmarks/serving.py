@@ -127,8 +127,12 @@ async def realtime(session: ClientSession, at: dict[str, str], samples: np.ndarr
 
 
 async def recording(session: ClientSession, at: dict[str, str], samples: np.ndarray, pause: float = 0.0) -> str:
+    return await upload(session, at, wav(samples))
+
+
+async def upload(session: ClientSession, at: dict[str, str], file: bytes) -> str:
     form = FormData()
-    form.add_field("file", io.BytesIO(wav(samples)), filename="clip.wav")
+    form.add_field("file", io.BytesIO(file), filename="clip.wav")
     async with session.post(f"{at['openai']}/audio/transcriptions", data=form) as response:
         assert response.status == 200, await response.text()
         return (await response.json())["text"]
@@ -214,6 +218,7 @@ def recordings(args: argparse.Namespace) -> dict[str, Any]:
     greedy = {"num_beams": 1} if args.model.name == "ctc" else {"strategy": "greedy"}  # as the server searches, by our decoders
     asr, audio = load_pipeline(str(args.model), None, None, **greedy), clips(args.streams, args.joined)
     inputs = [{"raw": samples.astype(np.float32) / 32768, "sampling_rate": RATE} for samples in audio]
+    files = [wav(samples) for samples in audio]
     texts: dict[str, list[str]] = {}
 
     def offline() -> float:
@@ -227,10 +232,10 @@ def recordings(args: argparse.Namespace) -> dict[str, Any]:
             async with ClientSession(timeout=ClientTimeout(None)) as session:
                 session.connector._limit = 0  # type: ignore[union-attr]  # as many connections as there are recordings
 
-                async def again(samples: np.ndarray) -> str:
-                    return [await recording(session, at, samples) for _ in range(args.each)][-1]
+                async def again(file: bytes) -> str:
+                    return [await upload(session, at, file) for _ in range(args.each)][-1]
 
-                texts["server"] = await asyncio.gather(*map(again, audio))
+                texts["server"] = await asyncio.gather(*map(again, files))
 
         def served() -> float:
             begin = time.perf_counter()

@@ -163,9 +163,9 @@ async def _received(request: web.Request, file: IO[bytes], limits: Limits) -> tu
             reader = await request.multipart()
             while (part := await _soon(reader.next(), limits)) is not None:
                 parts -= 1
-                if not isinstance(part, BodyPartReader) or not part.name or parts < 0:
+                field = (part.name or "").partition("[")[0] if isinstance(part, BodyPartReader) else ""
+                if not isinstance(part, BodyPartReader) or not field or parts < 0:
                     raise Problem("the form should have fields with names, as many as there are keywords at most")
-                field = part.name.partition("[")[0]
                 if field == "file":
                     if name:
                         raise Problem("file is given twice; once is enough", "file")
