@@ -26,10 +26,11 @@ BATCH_SECONDS = 100.0
 CHUNK_SECONDS, CONTEXT_SECONDS = 30.0, 5.0
 WAITING_SECONDS = 60.0  # of audio of a recording that waits to be decoded
 PIECE_SECONDS, PIECES = 10.0, 3  # of audio that are read, and how many at a time
-Lane: TypeAlias = tuple["int | None", int]  # a number of beams, and which of the engines that have it
 LOOK_SECONDS = 1.0  # between looks at whether the client is still there
 MOST_SEARCHES = 4  # numbers of beams for which there are recognisers at the same time
 MOST_LANES = 4  # engines that have the same search, on the CPU
+
+Lane: TypeAlias = tuple["int | None", int]  # a number of beams, and which of the engines that have it
 
 
 class Failure(Exception):
