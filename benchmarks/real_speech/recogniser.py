@@ -28,6 +28,7 @@ from hf_ngpulm import NGramLM
 from hf_ngpulm.generation import seq2seq_generate
 
 WAYS = ("none", "prompt", "phrases", "LM", "LM + phrases")
+CONTINUED = ", continued"
 LM_WEIGHTS, PHRASE_WEIGHTS = (0.3, 0.5, 0.7, 1.0, 1.5), (0.25, 0.5, 1.0, 2.0)
 Weights = tuple[float, float]
 
@@ -94,7 +95,7 @@ class Recogniser:
         settings: dict[str, Any] = {"num_beams": num_beams, "max_new_tokens": 120, "max_length": None}
         if "prompt" in parts:
             settings["prompt_ids"] = self.prompt
-        if parts[0].partition(", adapted")[0] in self.texts:
+        if text_of(parts[0]) in self.texts:
             settings |= {"lm": self.lm(parts[0]), "lm_weight": weights[0], "score_eos": self.score_eos}
         if "phrases" in parts:
             settings |= {"phrases": self.phrases, "phrase_weight": weights[1], "processor": self.processor}
@@ -107,6 +108,10 @@ class Recogniser:
 
     def lm(self, name: str) -> NGramLM:
         if name not in self.lms:
+            plain = name.removesuffix(CONTINUED)
+            if plain != name:
+                self.lms[name] = self.lm(plain).continued()
+                return self.lms[name]
             texts, adapted, transcripts = name.partition(", adapted")
             style = {"style_of": self.processor} if adapted else {}
             style |= {"outputs": self.outputs} if transcripts else {}
@@ -127,6 +132,11 @@ class Recogniser:
         return candidates[0] if len(candidates) == 1 else max(candidates, key=quality)
 
 
+def text_of(way: str) -> str:
+    """Return the name of the text that a way's LM is made of."""
+    return way.removesuffix(CONTINUED).partition(", adapted")[0]
+
+
 def interval(right: np.ndarray) -> list[float]:
     """Return the bounds of a share's 95% interval, by drawing recordings."""
     means = np.random.default_rng(0).choice(right, (2000, len(right))).mean(1)
@@ -137,7 +147,9 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="a clone of the data's repository")
     parser.add_argument("--model", default="openai/whisper-tiny.en")
-    parser.add_argument("--ways", nargs="+", default=WAYS, help="of: %(default)s; other LMs of the task by name, also adapted")
+    parser.add_argument(
+        "--ways", nargs="+", default=WAYS, help="of: %(default)s; other LMs of the task by name, also adapted, and continued"
+    )
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--tuning", type=int, default=60, help="recordings that weights are chosen on, not counted")
     parser.add_argument("--weights", type=float, nargs=2, help="of LMs and of phrases, where none shall be chosen")
@@ -167,7 +179,7 @@ def measured(
         measure.save(args.name, {**more, "rows": rows}, args.out)
         return shown(rows)
     for first, *others in (way.split(" + ") for way in args.ways):
-        if first not in (*WAYS[:3], *task.texts) or others not in ([], ["phrases"]):
+        if text_of(first) not in (*WAYS[:3], *task.texts) or others not in ([], ["phrases"]):
             raise SystemExit(f"--ways: {first!r} is none of {[*WAYS[:3], *task.texts]}, or more than ' + phrases' follows it")
     if args.transcripts:
         args.transcripts.write_text("")
@@ -191,7 +203,7 @@ def measured(
             for way in args.ways:
                 if args.weights:
                     parts = way.split(" + ")
-                    used = parts[0].partition(", adapted")[0] in task.texts, "phrases" in parts
+                    used = text_of(parts[0]) in task.texts, "phrases" in parts
                     chosen[way, num_beams] = (args.weights[0] * used[0], args.weights[1] * used[1])
                 elif (way, num_beams) not in chosen:
                     known = chosen.get((way.split(" + ")[0], num_beams), (None,))[0]
