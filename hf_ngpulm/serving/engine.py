@@ -187,9 +187,6 @@ class Engine:
     def _run(self) -> None:
         busy, threads = False, 0
         while True:
-            if threads != self.threads:  # of torch each thread has a number of its own
-                threads = self.threads
-                torch.set_num_threads(threads)
             begin = time.monotonic()
             with self._changed:
                 while not (busy or self._is_new or self._stopping):
@@ -198,6 +195,9 @@ class Engine:
                     break
                 self._is_new = False
                 sessions = [(session, session.taken()) for session in self._sessions]
+            if threads != self.threads:  # of torch each thread has a number of its own
+                threads = self.threads
+                torch.set_num_threads(threads)
             try:
                 busy = self._round(sessions)
             except Exception:

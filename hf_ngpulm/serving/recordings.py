@@ -100,10 +100,18 @@ class Recordings:
             yield engine
         finally:
             self._users[lane] -= 1
-            idle = [lane for lane in list(self._engines) if not self._users[lane]]
-            for lane in idle[: max(0, len(self._engines) - MOST_SEARCHES * self._lanes)]:
-                await asyncio.to_thread(self._engines.pop(lane).stop)
             self._share_threads()
+            dropped = self._dropped()  # at once: who comes while one stops is given none of the others
+            for engine in dropped:
+                await asyncio.to_thread(engine.stop)
+
+    def _dropped(self) -> list[Engine]:
+        """Take out the engines of the numbers of beams that were used least lately, and by nobody now, beyond the most."""
+        lately = dict.fromkeys(beams for beams, _ in reversed(list(self._engines)))
+        used = {beams for (beams, _), users in self._users.items() if users}
+        idle = [beams for beams in lately if beams not in used]
+        kept = used | set(idle[: max(0, MOST_SEARCHES - len(used))])
+        return [self._engines.pop(lane) for lane in list(self._engines) if lane[0] not in kept]
 
     def _share_threads(self) -> None:
         busy = sum(map(bool, self._users.values()))

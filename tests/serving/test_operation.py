@@ -116,10 +116,19 @@ def test_metrics_and_readiness(demo):
     asyncio.run(talk())
 
 
+def test_who_cannot_be_told_keeps_nothing_from_others():
+    from hf_ngpulm.serving import engine
+
+    told = []
+    sessions = [engine.Session({}, deliver, None) for deliver in (None, told.append)]  # the first can't be called
+    engine._deliver([(session, {"type": "room"}) for session in sessions])
+    assert told == [{"type": "room"}]
+
+
 def test_lag_is_the_time_since_a_chunk_was_there():
     from hf_ngpulm.serving import engine
 
-    session = engine.Session({}, lambda event: None, asyncio.new_event_loop())
+    session = engine.Session({}, lambda event: None, None)
     now = [0.0]
     clock, engine.time.monotonic = engine.time.monotonic, lambda: now[0]
     try:

@@ -22,7 +22,7 @@ from serving_clients import serving
 from hf_ngpulm.audio.files import decode_audio
 from hf_ngpulm.serving import Limits, Voices
 from hf_ngpulm.serving.answers import segments
-from hf_ngpulm.serving.recordings import Recordings
+from hf_ngpulm.serving.recordings import Recordings, Take
 
 PATH = "/v1/audio/transcriptions"
 
@@ -385,10 +385,10 @@ def test_few_searches_are_kept(demo, lanes, threads):
                 assert again is engine
         assert kept() == [None, 2, 3]
         async with recordings.engine(None):
-            for beams in range(4, 7 if lanes == 1 else 11):
-                async with recordings.engine(beams):
-                    pass
-        assert kept() == [None, 4, 5, 6] if lanes == 1 else [None, *range(4, 11)]
+            for beams in (4, 5, 6):
+                async with recordings.engine(beams) as one, recordings.engine(beams) as other:
+                    assert (one is other) == (lanes == 1)
+        assert kept() == [None, *(beams for beams in (4, 5, 6) for _ in range(lanes))]
         recordings.stop()
 
     asyncio.run(talk())
@@ -409,6 +409,31 @@ def test_recordings_at_the_same_time_share_threads(demo, threads):
             assert first.threads == 2
         async with recordings.engine(None) as again:
             assert again is first
+        recordings.stop()
+
+    asyncio.run(talk())
+
+
+def test_a_step_has_the_threads_that_there_are_then(demo, threads):
+    """An engine that waited while another one worked has both threads from its first step on."""
+    threads(2)
+
+    async def talk():
+        recordings, had = Recordings(demo.recognizer(1), Limits(clients=1)), []
+        async with recordings.engine(None) as engine:
+            step = engine.recognizer.step
+            engine.recognizer.step = lambda *most: (had.append(torch.get_num_threads()), step(*most))[1]
+
+            async def heard():
+                had.clear()
+                with Take(engine, {}, Limits(), lambda: False) as take:
+                    assert [event async for event in take.events([demo.clips[0]])]
+                return set(had)
+
+            async with recordings.engine(None):
+                assert await heard() == {1}
+            await asyncio.sleep(0.1)  # it waits by then
+            assert await heard() == {2}
         recordings.stop()
 
     asyncio.run(talk())
