@@ -15,6 +15,7 @@ from typing import IO, Any
 from aiohttp import BodyPartReader, hdrs, web
 
 from ..audio.files import file_pieces
+from ..audio.waves import Wave
 from .answers import answer
 from .attention import AttentionRecognizer
 from .connection import timeout
@@ -213,10 +214,10 @@ async def _written(part: BodyPartReader, file: IO[bytes], limits: Limits) -> Non
 
 
 def _is_plain(file: IO[bytes]) -> bool:
-    """Return whether a file holds little more than samples, so that reading it takes no time."""
-    head, size = file.read(4), file.seek(0, os.SEEK_END)
+    """Return whether a file is so plain, and so short, that reading it takes no time; it is at its begin then."""
+    is_plain = file.seek(0, os.SEEK_END) <= _PLAIN and Wave.opened(file) is not None
     file.seek(0)
-    return head == b"RIFF" and size <= _PLAIN
+    return is_plain
 
 
 def _too_large(limits: Limits) -> Problem:

@@ -139,7 +139,7 @@ class _Client:
         resample, form = None, None
         async with recordings.engine(None) as engine:
             await follow(engine, settings, self.budget)
-            with Take(engine, settings, self.limits, self.writer.is_closing) as take:
+            with Take(engine, settings, self.limits, self.writer.is_closing, words=False) as take:
                 while event is not None and event.type != "audio-stop":
                     if event.type == "audio-chunk":
                         rate, channels = _format(event)
