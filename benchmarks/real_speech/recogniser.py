@@ -108,10 +108,8 @@ class Recogniser:
 
     def lm(self, name: str) -> NGramLM:
         if name not in self.lms:
-            plain = name.removesuffix(CONTINUED)
-            if plain != name:
-                self.lms[name] = self.lm(plain).continued()
-                return self.lms[name]
+            if name.endswith(CONTINUED):
+                return self.lms.setdefault(name, self.lm(name.removesuffix(CONTINUED)).continued())
             texts, adapted, transcripts = name.partition(", adapted")
             style = {"style_of": self.processor} if adapted else {}
             style |= {"outputs": self.outputs} if transcripts else {}

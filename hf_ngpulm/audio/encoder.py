@@ -90,11 +90,12 @@ def extract(extractor: Any, samples: np.ndarray) -> Any:
 def extract_batch(extractor: Any, pieces: list[np.ndarray]) -> dict[str, Tensor]:
     """Return what it makes of each of several pieces, the short ones padded, as in a pipeline.
 
-    Given all at once extractors take up to twice the time: the spectra of a batch no longer fit into a core's cache.
+    Extractors take longer for all at once, whose spectra no longer fit into a core's cache.
     """
     made = [extract(extractor, samples) for samples in pieces]
-    padding = {"attention_mask": 0.0}  # all else is features
-    return {
-        name: pad_sequence([each[name][0] for each in made], True, padding.get(name, extractor.padding_value))
-        for name in made[0]
-    }
+
+    def padded(name: str) -> Tensor:
+        value = 0.0 if name == "attention_mask" else extractor.padding_value
+        return pad_sequence([each[name][0] for each in made], batch_first=True, padding_value=value)
+
+    return {name: padded(name) for name in made[0]}

@@ -12,7 +12,7 @@ _HEADER = struct.Struct("<4sI4s 4sIHHIIHH 4sI")
 
 
 class Wave:
-    """Read such a file as `soundfile.SoundFile` does, with the same samples, in a quarter of the time.
+    """Read such a file as `soundfile.SoundFile` does, with the same samples.
 
     Args:
         file: open at its first sample.
