@@ -63,7 +63,7 @@ def rates(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     for scoring in SCORINGS:
         for weight in WEIGHTS:
             decoder = TransducerDecoder(
-                clips.model, clips.processor, lm, weight, strategy="alsd", num_beams=BEAM, blank_scoring=scoring
+                clips.model, clips.processor, lm, weight, strategy="alsd", num_beams=BEAM, blank_scoring=scoring, ilm_weight=0.0
             )
             errors = jiwer.process_words(clips.texts, clips.transcripts(decoder))
             percent = 100 / (errors.hits + errors.substitutions + errors.deletions)

@@ -62,7 +62,9 @@ def searches(name: str, lm: NGramLM) -> dict[str, dict[str, Any]]:
     greedy: dict[str, Any] = {"strategy": "greedy"} if name in TRANSDUCERS else {"num_beams": 1}
     found = {"greedy": greedy, "beam": beam, "greedy + LM": {**greedy, "lm": lm}, "beam + LM": {**beam, "lm": lm}}
     if name in TRANSDUCERS:
-        found |= {f"{search} - ILM": settings for search, settings in found.items() if "LM" in search}
+        of_lm = {search: settings for search, settings in found.items() if "LM" in search}
+        found |= {search: {**settings, "ilm_weight": 0.0} for search, settings in of_lm.items()}
+        found |= {f"{search} - ILM": settings for search, settings in of_lm.items()}
     return found
 
 

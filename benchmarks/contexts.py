@@ -147,7 +147,7 @@ def measured(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
                 decoder = CTCDecoder(processor, **fusion, **settings)
                 call = decoder
             else:
-                decoder = TransducerDecoder(model, processor, **fusion, **settings)
+                decoder = TransducerDecoder(model, processor, **fusion, **settings, ilm_weight=0.0)
                 call = decoder.decode
             medians = measure.by_turns(ways(call, batches, processor, words, args.device), args.repeats)
             name_of_search = search + (" + LM" if fusion else "")

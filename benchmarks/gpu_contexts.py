@@ -135,7 +135,7 @@ def of_transducers(args: argparse.Namespace) -> list[Family]:
         contexts = boosters(clips.processor, sizes.vocab_size, args.batch_size)
         encoder = measure.wall_seconds(lambda clips=clips: clips.encode(args.batch_size))
         for name, options in (("greedy", {}), (f"ALSD {BEAM}", {"strategy": "alsd", "num_beams": BEAM})):
-            decoder = TransducerDecoder(clips.model, clips.processor, lm, LM_WEIGHT, **options)
+            decoder = TransducerDecoder(clips.model, clips.processor, lm, LM_WEIGHT, **options, ilm_weight=0.0)
 
             def decode(given: Any, decoder: Any = decoder, frames: Any = frames, lengths: Any = lengths_of_rows) -> Any:
                 return decoder.decode(frames, lengths, given)

@@ -136,6 +136,7 @@ def main() -> None:
             "LM, continued": {"lm": continued, **weighed},
         }
         if not recogniser.is_ctc:
+            ways |= {name: {**way, "ilm_weight": 0.0} for name, way in ways.items() if "lm" in way}
             for weight in args.ilm_weights:
                 ways[f"LM - {weight:g} ILM"] = {**ways["LM"], "ilm_weight": weight}
                 ways[f"LM, continued - {weight:g} ILM"] = {**ways["LM, continued"], "ilm_weight": weight}

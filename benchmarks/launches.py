@@ -142,11 +142,11 @@ def in_greedy_search(durations: tuple[int, ...] | None, lm: NGramLM | None, conf
     model = parakeet(durations)
     tensors, states, weights, vocab_size = rows_of(lm)
     moves = torch.tensor(durations or (), dtype=torch.int64)
-    rules = Rules(model.blank_id, model.vocab_size, moves, vocab_size, 10, 0.0)
+    rules = Rules(model.blank_id, model.vocab_size, moves, vocab_size, 10, has_ilm=lm is not None)
     frames, lengths = torch.randn(BATCH_SIZE, FRAMES, WIDTH), torch.full((BATCH_SIZE,), FRAMES)
     arguments = (BATCH_SIZE, FRAMES, tensors, states.shape[1], rules, confidence, "gpu", WINDOW)
     search = looping_of(model, frames, *arguments)
-    search.load(frames, lengths, states, weights)
+    search.load(frames, lengths, states, weights, torch.full((BATCH_SIZE,), 0.5))
     with Launches() as launches:
         search.block()
     return launches.total / greedy.STEPS
@@ -157,13 +157,13 @@ def in_beam_search(strategy: str, durations: tuple[int, ...] | None, num_beams: 
     """Return launches a step of ALSD, or a frame of AES."""
     model = parakeet(durations)
     tensors, states, weights, vocab_size = rows_of(lm)
-    settings = BeamSettings(num_beams, strategy)
+    settings = BeamSettings(num_beams, strategy, has_ilm=lm is not None)
     frames, lengths = torch.randn(BATCH_SIZE, FRAMES, WIDTH), torch.full((BATCH_SIZE,), FRAMES)
     kind = beam.search_kind("gpu", frames.device, settings)
     search = kind(
         model, frames, BATCH_SIZE, FRAMES, tensors, states.shape[1], vocab_size, settings, None, "gpu"
     )  # fmt: skip
-    search.load(frames, lengths, states, weights)
+    search.load(frames, lengths, states, weights, torch.full((BATCH_SIZE,), 0.5))
     with Launches() as launches:
         search.block()
     return launches.total / beam.STEPS

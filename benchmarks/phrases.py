@@ -155,7 +155,7 @@ def transducer(model: str, args: argparse.Namespace) -> list[tuple[str, Any, Dec
 
     def of(settings: dict[str, Any]) -> Decode:
         def decode(contexts: Any, weight: float) -> list[str]:
-            decoder = TransducerDecoder(clips.model, clips.processor, **settings, phrase_weight=weight)
+            decoder = TransducerDecoder(clips.model, clips.processor, **settings, phrase_weight=weight, ilm_weight=0.0)
             return in_batches(decoder.decode, clips.batches[args.batch_size], len(clips.texts))(contexts)
 
         return decode

@@ -146,7 +146,7 @@ def transducer_runs(model: str, args: argparse.Namespace) -> list[Run]:
         kinds += [(f"AES++ {beams} + LM", {"strategy": "aes", "num_beams": beams}) for beams in BEAMS]
     runs = []
     for name, settings in kinds:
-        decoder = TransducerDecoder(clips.model, clips.processor, lm=lm, lm_weight=WEIGHT, **settings)
+        decoder = TransducerDecoder(clips.model, clips.processor, lm=lm, lm_weight=WEIGHT, ilm_weight=0.0, **settings)
         runs.append(Run(clips.name, name, decoder, clips.rows, args))
     return runs
 

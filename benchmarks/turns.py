@@ -111,7 +111,8 @@ def graph(size: int, words: bool = False, **settings: Any) -> Call:
 def transducer(model: str, size: int, **settings: Any) -> Call:
     from hf_ngpulm import TransducerDecoder
 
-    decoder = TransducerDecoder(rows_of(model)[0], processor_of(model), lm=lm_of(model), lm_weight=WEIGHT, **settings)
+    fusion = {"lm": lm_of(model), "lm_weight": WEIGHT, "ilm_weight": 0.0}
+    decoder = TransducerDecoder(rows_of(model)[0], processor_of(model), **{**fusion, **settings})
     return all_clips(decoder.decode, model, size)
 
 
@@ -126,7 +127,7 @@ def streams(model: str, count: int, **settings: Any) -> Call:
     if model == "ctc":
         decoder: Any = CTCDecoder(processor_of(model), frame_seconds=0.08, **settings)
     else:
-        decoder = TransducerDecoder(loaded, processor_of(model), **settings)
+        decoder = TransducerDecoder(loaded, processor_of(model), **{"ilm_weight": 0.0, **settings})
     frames = torch.cat(rows)
     stream = StreamingDecoder(decoder, max_streams=count)
     sids = [stream.open() for _ in range(count)]
@@ -200,7 +201,9 @@ def forgotten(model: str, size: int, **settings: Any) -> Call:
     if model == "ctc":
         decode = all_clips(CTCDecoder(processor_of(model), **settings), model, size)
     else:
-        decode = all_clips(TransducerDecoder(rows_of(model)[0], processor_of(model), **settings).decode, model, size)
+        decode = all_clips(
+            TransducerDecoder(rows_of(model)[0], processor_of(model), ilm_weight=0.0, **settings).decode, model, size
+        )
 
     def call() -> Any:
         lm.forget()

@@ -14,11 +14,13 @@ constexpr int64_t HYPOTHESES = 48;  // that go on at once, about
 constexpr int64_t DONE = -1, NO_ROOM = -2;
 
 // Subtract the internal LM's scores after new tokens from what LMs add.
-void subtract_internal_lm(Networks& network, const std::vector<int64_t>& slots, const NgpulmClasses& classes, float weight, float* lines) {
+void subtract_internal_lm(Networks& network, const std::vector<int64_t>& slots, const NgpulmClasses& classes, const float* weights,
+                          const NgpulmBeam& beam) {
   network.ask_internal_lm(int64_t(slots.size()), slots.data(), classes.blank, classes.tokens);
   for (size_t i = 0; i < slots.size(); ++i) {
-    const float* scores = network.internal_lm(int64_t(i));
-    float* line = lines + slots[i] * classes.tokens;
+    const float *scores = network.internal_lm(int64_t(i)), weight = weights[slots[i] / beam.slots_of_row];
+    float* line = beam.lines + slots[i] * classes.tokens;
+    if (weight == 0.f) continue;
     for (int64_t c = 0; c < classes.tokens; ++c)
       if (c != classes.blank) line[c] -= weight * scores[c];
   }
@@ -74,7 +76,7 @@ int64_t search_rows(int64_t first, int64_t last, int64_t held, BeamStep<LM>& ste
     if (!fresh.size()) continue;
     step.write_lines(fresh.hypotheses);
     network.predict(fresh.size(), fresh.sources.data(), fresh.tokens.data(), fresh.targets.data());
-    if (rules.ilm_weight != 0.f) subtract_internal_lm(network, fresh.targets, classes, rules.ilm_weight, beam.lines);
+    if (rules.has_ilm) subtract_internal_lm(network, fresh.targets, classes, rows.ilm_weights, beam);
   }
 }
 
@@ -105,8 +107,8 @@ NGPULM_EXPORT int64_t ngpulm_beam_lines(int64_t first, int64_t last, const int64
 
 // Put what the networks predict before the first token into the first slot of some rows, and what the internal LM says then.
 NGPULM_EXPORT int64_t ngpulm_beam_begin(int64_t first, int64_t last, const int64_t* numbers, const NgpulmClasses* classes,
-                                        const NgpulmBeamSettings* rules, const NgpulmBeam* beam, const NgpulmNetworks* networks,
-                                        const NgpulmSlots* slots) {
+                                        const NgpulmBeamSettings* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,
+                                        const NgpulmNetworks* networks, const NgpulmSlots* slots) {
   return guarded([&]() -> int64_t {
     if (first == last) return DONE;
     Networks network(*networks, *slots, 1, 1);
@@ -114,7 +116,7 @@ NGPULM_EXPORT int64_t ngpulm_beam_begin(int64_t first, int64_t last, const int64
       const int64_t slot = numbers[i] * beam->slots_of_row;
       if (i == first) network.begin(slot, classes->blank);
       else network.copy(numbers[first] * beam->slots_of_row, slot);
-      if (rules->ilm_weight != 0.f) subtract_internal_lm(network, {slot}, *classes, rules->ilm_weight, beam->lines);
+      if (rules->has_ilm) subtract_internal_lm(network, {slot}, *classes, rows->ilm_weights, *beam);
     }
     return DONE;
   });

@@ -7,8 +7,7 @@
 struct NgpulmBeamSettings {
   int64_t vocab_size, num_lms, max_symbols, aes_steps, most_extensions;
   double aes_gamma;
-  float ilm_weight;
-  uint8_t blank_aware, late, log_sum;
+  uint8_t has_ilm, blank_aware, late, log_sum;
 };
 
 // Hypotheses [B, K], automata's states and scores [B, K, M]; an empty place has the score -inf. A hypothesis's prediction, and
@@ -24,12 +23,12 @@ struct NgpulmBeam {
 };
 
 // Of each row its frames, the frame before which steps are taken, the farthest that a step may lead where more frames may come
-// (see `open`), steps that have been taken at this frame (AES), and weights [B, M] with the total of the LMs'.
+// (see `open`), steps that have been taken at this frame (AES), weights [B, M] with the total of the LMs', and those of internal LMs.
 struct NgpulmBeamRows {
   int64_t *lengths, *limits;
   const int64_t* reaches;
   int64_t* phases;
-  const float *weights, *totals;
+  const float *weights, *totals, *ilm_weights;
 };
 
 // Steps that rows have taken, and room for `room`: links, labels, moves and sums [room, B, K], see tracing.py.

@@ -9,12 +9,12 @@
 // See hf_ngpulm/search/transducer_greedy/cpu.py.
 struct NgpulmGreedyRules {
   int64_t vocab_size, max_symbols;
-  float ilm_weight;
+  uint8_t has_ilm;
 };
 
 struct NgpulmGreedyRows {
   const int64_t* ends;
-  const float* weights;
+  const float *weights, *ilm_weights;
   int64_t *times, *symbols;
   int32_t* lm_states;
   double* acoustic_scores;
@@ -82,7 +82,7 @@ class Greedy {
     return {};
   }
 
-  // Choose anew where the model says a token, by its logits and (if that is subtracted) the internal LM's log-probabilities,
+  // Choose anew where the model says a token, by its logits and the internal LM's log-probabilities (null if none is subtracted),
   // and move on; `said` becomes what is chosen.
   void choose(int64_t row, const float* logits, const float* internal, Said& said) {
     const float* weights = rows_.weights + row * rows_.num_automata;
@@ -93,20 +93,21 @@ class Greedy {
     const float score = said.duration_log_prob - said.log_sum;
     // The confidence is that in the model's own choice.
     const float sum = classes_.measure < 0 ? 0.f : sum_for_confidence(classes_, logits, said.log_sum, logits[said.token]);
-    if (said.token < candidates && (listens || rules_.ilm_weight != 0.f)) {
+    const float ilm_weight = internal ? rows_.ilm_weights[row] : 0.f;
+    if (said.token < candidates && (listens || ilm_weight != 0.f)) {
       float* fused = std::copy_n(logits, candidates, fused_.data()) - candidates;
       for (int64_t m = 0; m < rows_.num_automata; ++m)
         if (weights[m] != 0.f) {
           lm_.scores(states[m], chain_, one_.data());
           for (int64_t c = 0; c < candidates; ++c) fused[c] += weights[m] * one_[c];
         }
-      if (rules_.ilm_weight != 0.f)
-        for (int64_t c = 0; c < candidates; ++c) fused[c] -= rules_.ilm_weight * internal[c];
+      if (ilm_weight != 0.f)
+        for (int64_t c = 0; c < candidates; ++c) fused[c] -= ilm_weight * internal[c];
       for (int64_t c = 0; c < candidates; ++c) fused[c] = fused[c] == fused[c] ? fused[c] : NEG_INF;  // impossible classes
       if (classes_.blank < candidates) fused[classes_.blank] = NEG_INF;
       const float highest = highest_of(fused, candidates);
       if (highest > NEG_INF) said.token = first_at_least(fused, candidates, highest);  // or weights are so large that none is
-      if (rules_.ilm_weight != 0.f) rows_.ilm_scores[row] += internal[said.token];
+      if (ilm_weight != 0.f) rows_.ilm_scores[row] += internal[said.token];
     }
     for (int64_t m = 0; m < rows_.num_automata; ++m) {
       const Step step = lm_.step(states[m], int32_t(said.token));
@@ -146,7 +147,7 @@ class Greedy {
 using namespace ngpulm;
 
 // Take rows of `numbers` through a window of frames each, to their first token: `tokens` gets that, or -1. `logits` [numbers, window,
-// C] and `internal` [rows, tokens] (the internal LM's log-probabilities; null if its weight is 0) are those of others' networks.
+// C] and `internal` [rows, tokens] (the internal LM's log-probabilities; null if none is subtracted) are those of others' networks.
 // Returns -1, or the first row whose states don't exist.
 NGPULM_EXPORT int64_t ngpulm_greedy_window(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,
                                            const NgpulmGreedyRules* rules, const NgpulmGreedyRows* rows, const NgpulmGreedySteps* steps,
@@ -216,9 +217,9 @@ NGPULM_EXPORT int64_t ngpulm_greedy_rows(int64_t first, int64_t last, const Ngpu
         emitting.push_back(row);
       }
       const int64_t count = int64_t(emitting.size());
-      if (rules->ilm_weight != 0.f) network.ask_internal_lm(count, emitting.data(), classes->blank, classes->tokens);
+      if (rules->has_ilm) network.ask_internal_lm(count, emitting.data(), classes->blank, classes->tokens);
       for (int64_t i = 0; i < count; ++i) {
-        const float* internal = rules->ilm_weight != 0.f ? network.internal_lm(i) : nullptr;
+        const float* internal = rules->has_ilm ? network.internal_lm(i) : nullptr;
         search.choose(emitting[i], network.logits(said[i].place), internal, said[i]);
         tokens.push_back(said[i].token);
       }

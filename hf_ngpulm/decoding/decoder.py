@@ -98,7 +98,7 @@ class Decoder(WithoutCaches):
 
         Args:
             lm_weight, phrase_weight: as for the decoder.
-            more: `source_weight`; `beta` of CTC outputs; `ilm_weight` of transducers, a number.
+            more: `source_weight`; `beta` of CTC outputs; `ilm_weight` of transducers.
         """
         fusion = self.fusion.with_weights(lm_weight, phrase_weight, more.get("source_weight"))
         return self._with(fusion=fusion, options=self.options.with_weights(more))

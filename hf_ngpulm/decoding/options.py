@@ -255,7 +255,7 @@ class TransducerOptions(FrameOptions):
     strategy: str = "greedy"
     num_beams: int = 1
     max_symbols: int | None = None
-    ilm_weight: float = 0.0
+    ilm_weight: float | Tensor | None = None
     blank_scoring: str = "lm_weighted"
     pruning: str = "late"
     merging: str = "log_sum"
@@ -269,10 +269,6 @@ class TransducerOptions(FrameOptions):
     source_weight: float | Tensor | None = None
 
     family = "transducer"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number(self.ilm_weight, "ilm_weight")  # one for a batch
 
     @classmethod
     def _completed(cls, given: dict[str, Any]) -> dict[str, Any]:
@@ -305,7 +301,6 @@ class TransducerOptions(FrameOptions):
             aes_steps=self.aes_steps,
             aes_beta=self.aes_beta,
             aes_gamma=self.aes_gamma,
-            ilm_weight=self.ilm_weight,
         )
 
 

@@ -352,8 +352,9 @@ class StreamingDecoder:
 
 def _slots(decoder: CTCDecoder | GraphDecoder | TransducerDecoder, models: RowModels, dtype: torch.dtype) -> Slots:
     """Return the searches that a decoder's settings ask for."""
-    if not isinstance(decoder, TransducerDecoder) and isinstance(decoder.options.beta, Tensor):
-        raise ValueError("beta has a number for each row of a batch, which streams aren't; pass one number")
+    name = "ilm_weight" if isinstance(decoder, TransducerDecoder) else "beta"
+    if isinstance(getattr(decoder.options, name), Tensor):
+        raise ValueError(f"{name} has a number for each row of a batch, which streams aren't; pass one number")
     if isinstance(decoder, GraphDecoder):
         return graph.GraphSlots(decoder, models)
     if isinstance(decoder, CTCDecoder):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..common.batches import Outputs, checked_lengths, tensor_of
 from ..errors import InvalidLogitsError
-from ..fusion.fusion import RowModels, settled
+from ..fusion.fusion import RowModels, settled, weights_of
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
 from ..lexicon.lazy_search import LazySearch
@@ -26,6 +26,7 @@ from .hypotheses import Hypothesis
 from .options import TransducerOptions, takes
 from .pauses import Paths, Piece, by_pieces, pieces_of
 
+ILM_SHARE = 0.5  # of the LM's weight: what the internal LM is subtracted with where nothing else is said
 OUTPUTS = "outputs for"  # of which row, when they are broken
 
 
@@ -48,7 +49,8 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         num_return_sequences: hypotheses that are returned for each row; at most `num_beams`.
         max_symbols: tokens that may be emitted at one frame (but see `aes_steps`); the model's own number if left out.
         ilm_weight: weight with which the log-probabilities of the model's internal LM (what the joint network says without an
-            encoder, Meng et al., SLT 2021) are subtracted from those of tokens; 0 by default, half the LM's weight is usual.
+            encoder, Meng et al., SLT 2021) are subtracted from those of tokens: a number, or a tensor `[B]` with one per row.
+            None, the default, for half the LM's weight where there is an LM and no `source_lm`; 0 for none.
         blank_scoring: in beam search, "lm_weighted" (default): the blank's score grows with the LM's weight, which keeps the LM
             from favouring short transcripts; or "none".
         pruning: in beam search, "late" (default): LM scores are added before the best extensions of a hypothesis are chosen;
@@ -63,7 +65,8 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         aes_steps: tokens that "aes" takes at one frame (default 2).
         aes_beta: classes, more than `num_beams`, that "aes" extends a hypothesis by at most (default 1).
         aes_gamma: how much less than its best class a class may score for that (natural log, default 2.3).
-        source_lm, source_weight: as for `hf_ngpulm.CTCDecoder`; an alternative to `ilm_weight`.
+        source_lm, source_weight: as for `hf_ngpulm.CTCDecoder`; an alternative to the internal LM, which is then subtracted
+            only if `ilm_weight` says so.
         pause_seconds: for recordings of several sentences: where nothing is heard for so long, a new sentence begins, for the
             prediction network, for LMs and for phrases (see `hf_ngpulm.decoding.pauses`). None, the default, for nowhere.
 
@@ -102,6 +105,27 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
     def settings(self) -> BeamSettings:
         """Return what the search takes."""
         return self.options.settings(self.model)
+
+    @property
+    def has_ilm(self) -> bool:
+        """Return whether an internal LM is subtracted in any row."""
+        weight = self.options.ilm_weight
+        if weight is None:
+            return bool(self.fusion.lms) and self.fusion.source is None
+        return isinstance(weight, Tensor) or weight != 0
+
+    def ilm_weights(self, models: RowModels) -> Tensor | None:
+        """Return with what weights the internal LM is subtracted in some rows, float32 `[B]`; None if it isn't.
+
+        Raises:
+            ValueError: a tensor of weights for another number of rows.
+        """
+        if not self.has_ilm:
+            return None
+        weight, lm_weights = self.options.ilm_weight, models.lm_weights
+        if weight is None:
+            return (ILM_SHARE * lm_weights).clamp(min=0)
+        return weights_of(weight, "ilm_weight", len(lm_weights), lm_weights.device)
 
     @property
     def _device(self) -> torch.device | None:
@@ -164,6 +188,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             )
         lengths = checked_lengths(lengths, frames.shape[0], frames.shape[1], frames.device)
         models = self.fusion.shared_rows(len(frames), frames.device, phrases)
+        models = models._replace(ilm_weights=self.ilm_weights(models))
         search = self._greedy if self.options.strategy == "greedy" else self._beam
         if self.options.pause_seconds is None or not len(frames):
             return search(frames, lengths, models)
@@ -191,7 +216,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         def search(models: RowModels) -> GreedySteps:
             return greedy(
                 self.model, frames, lengths, models.tensors, models.states, models.weights, models.vocab_size,
-                settings.max_symbols, settings.ilm_weight, options.confidence, options.engine, kept=self._kept,
+                settings.max_symbols, models.ilm_weights, options.confidence, options.engine, kept=self._kept,
                 composing=models.composing,
             )  # fmt: skip
 
@@ -203,7 +228,8 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         found = settled(models, search, replay)
         refuse_broken(found.bad_frames, OUTPUTS, pieces)
         scores = found.acoustic_scores + (models.weights * found.lm_scores.double()).sum(1)
-        scores = scores - settings.ilm_weight * found.ilm_scores
+        if models.ilm_weights is not None:
+            scores = scores - models.ilm_weights * found.ilm_scores
         ended = models.at_end(scores[:, None], found.lm_scores[:, None], found.lm_states[:, None], False, options.engine)
         return Paths(
             found.counts[:, None].cpu(),
@@ -220,7 +246,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         def search(models: RowModels) -> BeamHypotheses:
             return beam_search(
                 self.model, frames, lengths, models.tensors, models.states, models.weights, models.vocab_size,
-                settings, options.engine, self._kept, options.confidence, models.composing,
+                settings, options.engine, self._kept, options.confidence, models.composing, models.ilm_weights,
             )  # fmt: skip
 
         def replay(lazy: LazySearch, found: BeamHypotheses) -> bool:

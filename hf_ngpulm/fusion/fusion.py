@@ -49,6 +49,7 @@ class RowModels(NamedTuple):
         num_lms: how many of the M are language models; they come first, phrases last.
         lazy: of language models that are composed as searches come to them; None if there are none. See `settled`.
         lease: of the phrases.
+        ilm_weights: float32 `[B]`, with what a transducer's internal language model is subtracted; None if it isn't.
     """
 
     tensors: AutomatonTensors
@@ -59,6 +60,7 @@ class RowModels(NamedTuple):
     num_lms: int
     lazy: LazySearch | None = None
     lease: Lease | None = None
+    ilm_weights: Tensor | None = None
 
     @property
     def lm_weights(self) -> Tensor:
@@ -103,7 +105,9 @@ class RowModels(NamedTuple):
 
     def of(self, rows: Tensor | slice) -> RowModels:
         """Return some of the rows."""
-        return self._replace(states=self.states[rows], weights=self.weights[rows], present=self.present[rows])
+        ilm_weights = None if self.ilm_weights is None else self.ilm_weights[rows]
+        of_rows = {name: getattr(self, name)[rows] for name in ("states", "weights", "present")}
+        return self._replace(**of_rows, ilm_weights=ilm_weights)
 
     def final_scores(self, states: Tensor, score_eos: bool, engine: str) -> Tensor:
         """Return what the end of a transcript scores, unweighted: that of `</s>`, and what unfinished phrases give back.
@@ -255,7 +259,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             models = self.per_row
         columns, weights = [], []
         if self.models:
-            lm_weights = _weights(self.weight, "lm_weight", batch_size, device)
+            lm_weights = weights_of(self.weight, "lm_weight", batch_size, device)
             given = self.num_lms - (self.source is not None)
             nothing = [(None, 0.0)] * given  # after the parts of rows that have fewer than others
             every_part = [(*parts_of(row), *nothing)[:given] for row in models]
@@ -269,11 +273,11 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
                 weights.append(
                     -SOURCE_SHARE * lm_weights
                     if subtracted is None
-                    else -_weights(subtracted, "source_weight", batch_size, device)
+                    else -weights_of(subtracted, "source_weight", batch_size, device)
                 )
         if boosters is not None:
             columns.append(boosters)
-            weights.append(_weights(self.phrase_weight, "phrase_weight", batch_size, device))
+            weights.append(weights_of(self.phrase_weight, "phrase_weight", batch_size, device))
         automata = [[column[row] for column in columns] for row in range(batch_size)]
         present = torch.tensor([[model is not None for model in row] for row in automata], dtype=torch.bool, device=device)
         present = present.view(batch_size, len(columns))
@@ -457,10 +461,10 @@ def select_rows(weight: Any, rows: Sequence[int]) -> Any:
     return weight[torch.tensor(rows, dtype=torch.int64, device=weight.device)] if isinstance(weight, Tensor) else weight
 
 
-def _weights(weight: float | Tensor, name: str, batch_size: int, device: torch.device) -> Tensor:
+def weights_of(weight: float | Tensor, name: str, batch_size: int, device: torch.device) -> Tensor:
     """Return one for each row, float32 `[B]`."""
     if not isinstance(weight, Tensor):
-        return torch.full((batch_size,), weight, device=device)
+        return torch.full((batch_size,), weight, dtype=torch.float32, device=device)
     weights = weight.detach().to(device, torch.float32, copy=True)
     if weights.shape != (batch_size,):
         raise ValueError(f"{name} has the shape {tuple(weights.shape)}, the batch has {batch_size} rows")

@@ -124,7 +124,7 @@ class TransducerSlots(Slots):
         if len(new):
             self.begun[new] = True
             rows = torch.from_numpy(new).to(self.waiting.device)
-            self.begin_rows(rows, self.models.states[rows], self.models.weights[rows])
+            self.begin_rows(rows, self.models.of(rows))
 
     def leave(self, consumed: np.ndarray) -> None:
         """Drop the first frames that wait, so many of each slot `[S]`; the others move to the front."""
@@ -151,8 +151,13 @@ class TransducerSlots(Slots):
         """Take note that `waiting` is another tensor now."""
 
     @abstractmethod
-    def begin_rows(self, rows: Tensor, states: Tensor, weights: Tensor) -> None:
-        """Begin utterances in some rows, int64 `[N]`, with automata in states `[N, M]` and weights `[N, M]`."""
+    def begin_rows(self, rows: Tensor, models: RowModels) -> None:
+        """Begin utterances in some rows, int64 `[N]`, with these models."""
+
+    def begun_with(self, models: RowModels) -> tuple[Tensor, Tensor, Tensor]:
+        """Return states of automata, their weights and the internal LM's, as searches begin with them."""
+        ilm_weights = self.decoder.ilm_weights(models)
+        return models.states, models.weights, models.lm_weights * 0 if ilm_weights is None else ilm_weights
 
     @abstractmethod
     def run(self, first_frames: np.ndarray, ended: int | None = None) -> None:
@@ -212,7 +217,7 @@ class GreedySlots(TransducerSlots):
         settings, device, slots = decoder.settings, self.waiting.device, len(self.held)
         durations = torch.tensor(self.model.durations or (), dtype=torch.int64, device=device)
         self.rules = Rules(
-            self.model.blank_id, self.model.vocab_size, durations, models.vocab_size, settings.max_symbols, settings.ilm_weight
+            self.model.blank_id, self.model.vocab_size, durations, models.vocab_size, settings.max_symbols, decoder.has_ilm
         )
         self.bad = np.full(slots, -1, dtype=np.int64)
         self.looping: Looping | None = None
@@ -223,19 +228,19 @@ class GreedySlots(TransducerSlots):
             )  # fmt: skip
             self.rows = self.looping.rows
         else:
-            self.rows = Rows.begin(torch.zeros(slots, dtype=torch.int64, device=CPU), models.states, models.weights)
+            self.rows = Rows.begin(torch.zeros(slots, dtype=torch.int64, device=CPU), *self.begun_with(models))
             self.carried = Carried.room(self.networks, slots)
 
     def moved(self) -> None:
         if self.looping is not None:
             self.looping.read(self.waiting, self.models.tensors)
 
-    def begin_rows(self, rows: Tensor, states: Tensor, weights: Tensor) -> None:
+    def begin_rows(self, rows: Tensor, models: RowModels) -> None:
         self.bad[rows.cpu().numpy()] = -1
         if self.looping is not None:
-            self.looping.begin(rows, states, weights)
+            self.looping.begin(rows, *self.begun_with(models))
             return
-        new = Rows.begin(torch.zeros_like(rows), states, weights)
+        new = Rows.begin(torch.zeros_like(rows), *self.begun_with(models))
         for buffer, value in zip(self.rows[1:], new[1:]):
             buffer[rows] = value
         self.carried.begun[rows] = False
@@ -316,7 +321,7 @@ class GreedySlots(TransducerSlots):
     def scores(self) -> Tensor:
         rows = self.rows
         scores = rows.acoustic_scores + (rows.weights * rows.lm_scores.double()).sum(1)
-        return scores - self.rules.ilm_weight * rows.ilm_scores
+        return scores - rows.ilm_weights * rows.ilm_scores
 
     def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.zeros(len(slots), dtype=np.int64), self.scores().cpu().numpy()[slots]
@@ -334,14 +339,13 @@ class BeamSlots(TransducerSlots):
     """
 
     def __init__(self, decoder: TransducerDecoder, models: RowModels, dtype: torch.dtype) -> None:
-        settings = decoder.settings._replace(num_lms=models.num_lms)
+        settings = decoder.settings._replace(num_lms=models.num_lms, has_ilm=decoder.has_ilm)
         super().__init__(decoder, models, dtype, settings.num_beams)
         slots, num_automata = models.states.shape
         arguments = (models.tensors, num_automata, models.vocab_size, settings, decoder.options.confidence)
         self.beams: beam_cpu.Search | beam_tensors.Search
         if engine_name(self.engine, self.waiting.device) == "cpu":
-            has_lines = bool(num_automata or settings.ilm_weight)
-            self.beams = beam_cpu.Search(self.model, self.waiting, slots, *arguments, has_lines)
+            self.beams = beam_cpu.Search(self.model, self.waiting, slots, *arguments, has_lines=num_automata > 0)
         else:
             kind = beam_tensors.search_kind(self.engine, self.waiting.device, settings)
             self.beams = kind(self.model, self.waiting, slots, 1, *arguments, self.engine)
@@ -351,9 +355,9 @@ class BeamSlots(TransducerSlots):
         if isinstance(self.beams, beam_tensors.Search):
             self.beams.read(self.waiting)
 
-    def begin_rows(self, rows: Tensor, states: Tensor, weights: Tensor) -> None:
+    def begin_rows(self, rows: Tensor, models: RowModels) -> None:
         self.bad[rows.cpu().numpy()] = -1
-        self.beams.begin(rows, states, weights)
+        self.beams.begin(rows, *self.begun_with(models))
 
     def run(self, first_frames: np.ndarray, ended: int | None = None) -> None:
         if not self.held.any():

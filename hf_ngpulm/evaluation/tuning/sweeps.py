@@ -47,6 +47,8 @@ class Sweep(ABC):
     # The grids of a language model and of phrases for which none is given.
     lm_grid: ClassVar[str] = "0:2:0.2"
     phrase_grid: ClassVar[str] = "0:3:0.5"
+    # Weights that a result tells of though they are 0 and weren't tuned: left out they would be others.
+    told: ClassVar[tuple[str, ...]] = ("lm_weight",)
     without_beta: ClassVar[str] = "it is a bonus of beam search for CTC models"
 
     def __init__(self, kept: KeptTensors, batch_size: int, fusion: Any, model: Any) -> None:
@@ -92,7 +94,6 @@ class FrameSweep(Sweep):
     """Of a decoder of frames; a pipeline makes these of audio, or the dataset has them."""
 
     field: ClassVar[str]  # what a dataset has them as
-    of_batch: ClassVar[tuple[str, ...]] = ()  # weights that are the same for all rows of a batch
 
     def __init__(self, kept: KeptTensors, batch_size: int, decoder: Any, pipeline: Any, model: Any) -> None:
         super().__init__(kept, batch_size, decoder.fusion, model)
@@ -156,20 +157,16 @@ class FrameSweep(Sweep):
             if not shapes[number][0]:  # nothing to hear
                 yield from ((number, i, "") for i in range(len(settings)))
         ordered = sorted((number for number in numbers if shapes[number][0]), key=lambda number: shapes[number])
-        together: dict[tuple[float, ...], list[int]] = {}  # settings that can share a batch
-        for i, setting in enumerate(settings):
-            together.setdefault(tuple(setting[name] for name in self.of_batch if name in setting), []).append(i)
-        for group in together.values():
-            rows = [(number, i) for number in ordered for i in group]
-            while rows:
-                width, count = 0, 0
-                while count < min(len(rows), MOST_ROWS):
-                    width = max(width, shapes[rows[count][0]].numel())
-                    if count and (count + 1) * width > MOST_NUMBERS:
-                        break
-                    count += 1
-                batch, rows = rows[:count], rows[count:]
-                yield from ((*row, text) for row, text in zip(batch, self._texts(batch, settings)))
+        rows = [(number, i) for number in ordered for i in range(len(settings))]
+        while rows:
+            width, count = 0, 0
+            while count < min(len(rows), MOST_ROWS):
+                width = max(width, shapes[rows[count][0]].numel())
+                if count and (count + 1) * width > MOST_NUMBERS:
+                    break
+                count += 1
+            batch, rows = rows[:count], rows[count:]
+            yield from ((*row, text) for row, text in zip(batch, self._texts(batch, settings)))
 
     def _texts(self, rows: list[tuple[int, int]], settings: Sequence[Settings]) -> list[str]:
         """Return the transcripts of utterances with settings, given the numbers of both."""
@@ -182,9 +179,7 @@ class FrameSweep(Sweep):
         weights: dict[str, Any] = {}
         for name in settings[0]:
             values = [settings[i][name] for _, i in rows]
-            weights[name] = (
-                values[0] if name in self.of_batch else torch.tensor(values, dtype=torch.float32, device=self.device)
-            )
+            weights[name] = torch.tensor(values, dtype=torch.float32, device=self.device)
         decoder = self.decoder.select([number for number, _ in rows]).with_weights(**weights)
         return [n_best[0].text for n_best in decoder.decode(frames, lengths)]
 
@@ -205,9 +200,9 @@ class CTCSweep(FrameSweep):
 
 
 class TransducerSweep(FrameSweep):
-    """Of a `TransducerDecoder`. The internal LM has one weight for a batch: settings that share it are decoded at once."""
+    """Of a `TransducerDecoder`."""
 
-    of_batch = ("ilm_weight",)
+    told = ("lm_weight", "ilm_weight")
     field = "encoder_hidden_states"
 
     def __init__(self, kept: KeptTensors, batch_size: int, decoder: TransducerDecoder, pipeline: Any = None) -> None:

@@ -61,8 +61,7 @@ def tune_weights(
 
     The model runs once over the recordings. What it says is kept, and decoded with all settings of a grid at once: a batch has
     an utterance once for each setting, with weights of its own. (Decoders with attention generate anew for each setting: of
-    them the encoder's outputs are kept. Settings of transducers with the same `ilm_weight`, one for a batch, are decoded
-    together.)
+    them the encoder's outputs are kept.)
     Results are those of separate runs with each setting.
 
     First comes the coarse grid, of one or two weights in all combinations, of more by sweeping one after the other, twice; then
@@ -160,7 +159,7 @@ def tune_weights(
     fixed = {
         name: float(value)
         for name, value in standing.items()
-        if name in without and name not in grids and (value or name == "lm_weight")
+        if name in without and name not in grids and (value or name in sweep.told)
     }
     if "source_weight" not in grids and sweep.standing.get("source_weight", 0.0) is None and "lm_weight" in chosen.setting:
         fixed["source_weight"] = SOURCE_SHARE * chosen.setting["lm_weight"]  # else nothing tells of the source

@@ -49,7 +49,7 @@ class BeamSettings(NamedTuple):
         aes_steps: the same for AES.
         aes_beta: classes that a hypothesis may be extended by in one step of AES, more than `num_beams`.
         aes_gamma: how much less (natural log) than its best class a class may score to be among them.
-        ilm_weight: weight of the internal LM that is subtracted.
+        has_ilm: whether an internal LM is subtracted in any row.
         num_lms: so many of the automata, the first ones, are language models; the others boost phrases. None: all of them.
     """
 
@@ -62,7 +62,7 @@ class BeamSettings(NamedTuple):
     aes_steps: int = 2
     aes_beta: int = 1
     aes_gamma: float = 2.3
-    ilm_weight: float = 0.0
+    has_ilm: bool = False
     num_lms: int | None = None
 
 
@@ -109,6 +109,7 @@ def beam_search(
     kept: Kept | None = None,
     confidence: str | None = None,
     composing: Struct | None = None,
+    ilm_weights: Tensor | None = None,
 ) -> BeamHypotheses:
     """Decode a batch.
 
@@ -123,11 +124,14 @@ def beam_search(
         kept: where buffers and CUDA graphs are kept for the next batch: pass the same dictionary again.
         confidence: measure, see `hf_ngpulm.search.confidence`.
         composing: for the native core, see `hf_ngpulm.automaton.cpu.Automaton.of`.
+        ilm_weights: float32 `[B]`, what the internal LM's scores are subtracted with; None for no internal LM.
 
     Returns:
         The hypotheses, on the CPU.
     """
-    arguments = (model, frames, lengths, automaton, states, weights, vocab_size, settings, confidence)
+    settings = settings._replace(has_ilm=ilm_weights is not None)
+    internal = weights.new_zeros(len(weights)) if ilm_weights is None else ilm_weights
+    arguments = (model, frames, lengths, automaton, states, weights, internal, vocab_size, settings, confidence)
     if engine_name(engine, frames.device) == "cpu":
         return importlib.import_module(f"{__package__}.cpu").beam_search(*arguments, composing)
     return importlib.import_module(f"{__package__}.tensors").beam_search(*arguments, engine, kept)

@@ -36,7 +36,7 @@ class NgpulmBeamSettings(Struct):
         return cls(
             vocab_size=vocab_size, num_lms=num_lms, max_symbols=settings.max_symbols,
             aes_steps=settings.aes_steps if aes else 0, most_extensions=settings.num_beams + (settings.aes_beta if aes else 0),
-            aes_gamma=settings.aes_gamma, ilm_weight=settings.ilm_weight, blank_aware=settings.blank_aware, late=settings.late,
+            aes_gamma=settings.aes_gamma, has_ilm=settings.has_ilm, blank_aware=settings.blank_aware, late=settings.late,
             log_sum=settings.log_sum,
         )  # fmt: skip
 
@@ -47,7 +47,7 @@ class NgpulmBeam(Struct):
 
 class BeamRows(Struct):
     """Of each row: its frames; the frame before which steps are taken; the farthest that a step may lead (see `Search.run_on`);
-    steps that have been taken at this frame (AES); weights, and the total of the LMs'.
+    steps that have been taken at this frame (AES); weights, the total of the LMs', and the internal LM's.
     """
 
 
@@ -137,17 +137,17 @@ class Search:
         has_lines: bool,
         composing: Struct | None = None,
     ) -> None:
-        """Args: like: frames `[..., D]`; has_lines: whether any weight, the internal LM's too, is or will be other than 0;
+        """Args: like: frames `[..., D]`; has_lines: whether any weight of an automaton is or will be other than 0;
         composing: see `Automaton.of`.
         """
         num_beams, classes = settings.num_beams, model.vocab_size
         self.model, self.settings, self.like, self.confidence = model, settings, like, confidence
         self.batch_size, self.slots = batch_size, SLOTS * batch_size * num_beams
         self.weights = np.zeros((batch_size, num_automata), dtype=np.float32)
-        self.totals = np.zeros(batch_size, dtype=np.float32)
+        self.totals, self.ilm_weights = (np.zeros(batch_size, dtype=np.float32) for _ in range(2))
         # Of each row, see `BeamRows`.
         self.lengths, self.limits, self.reaches, self.phases = (np.zeros(batch_size, dtype=np.int64) for _ in range(4))
-        self.beam = Beam(batch_size, num_beams, num_automata, classes, has_lines)
+        self.beam = Beam(batch_size, num_beams, num_automata, classes, has_lines or settings.has_ilm)
         self.trace = Trace(batch_size, num_beams)
         durations = torch.tensor(model.durations or (), dtype=torch.int64, device=CPU)
         self.classes = Classes.of(classes, model.blank_id, durations, confidence)
@@ -180,7 +180,7 @@ class Search:
         self.rules = NgpulmBeamSettings.of(self.settings, vocab_size, self.num_lms)
         self.rows = BeamRows(
             lengths=self.lengths, limits=self.limits, reaches=self.reaches, phases=self.phases, weights=self.weights,
-            totals=self.totals,
+            totals=self.totals, ilm_weights=self.ilm_weights,
         )  # fmt: skip
         self.native_beam = self.beam.native()
         self.use(automaton, composing)
@@ -189,18 +189,21 @@ class Search:
         """Go on with automata that lie in other tensors, at the same places."""
         self.automaton = Automaton.of(tensors, self.vocab_size, composing)
 
-    def begin(self, rows: Tensor, states: Tensor, weights: Tensor) -> None:
-        """Begin anew in some rows, int64 `[N]`, with automata in states `[N, M]` and their weights `[N, M]`."""
+    def begin(self, rows: Tensor, states: Tensor, weights: Tensor, ilm_weights: Tensor) -> None:
+        """Begin anew in some rows, int64 `[N]`, with automata in states `[N, M]`, their weights `[N, M]` and the internal LM's
+        `[N]`.
+        """
         numbers = rows.numpy()
         self.weights[numbers] = weights.to(torch.float32).numpy()
-        self.totals[numbers] = self.weights[numbers, : self.num_lms].sum(1) - np.float32(self.settings.ilm_weight)
+        self.ilm_weights[numbers] = ilm_weights.to(torch.float32).numpy()
+        self.totals[numbers] = self.weights[numbers, : self.num_lms].sum(1) - self.ilm_weights[numbers]
         self.beam.begin(numbers, states.numpy())
         self._write_lines(numbers)
         if self.networks is not None:
             # Weights may have changed since other utterances began.
             self.laid_out = Networks.of(self.networks)
             of_networks = (self.laid_out, self._of_slots())
-            _begin(0, len(numbers), numbers, self.classes, self.rules, self.native_beam, *of_networks)
+            _begin(0, len(numbers), numbers, self.classes, self.rules, self.rows, self.native_beam, *of_networks)
             return
         prediction, state = self.model.start(len(rows), self.like)
         if self.predictions is None:
@@ -229,13 +232,14 @@ class Search:
         self.predictions.index_copy_(0, slots, predictions)
         for part, new in zip(self.state, state):
             part.index_copy_(0, slots, new)
-        if self.settings.ilm_weight:
+        if self.settings.has_ilm:
             self._subtract_ilm(slots, predictions)
 
     def _subtract_ilm(self, slots: Tensor, predictions: Tensor) -> None:
         scores = self.model.internal_lm(predictions)
         scores[:, self.model.blank_id] = 0.0
-        torch.from_numpy(self.beam.lines).index_add_(0, slots, scores, alpha=-self.settings.ilm_weight)
+        weights = torch.from_numpy(self.ilm_weights)[slots // (SLOTS * self.settings.num_beams), None]
+        torch.from_numpy(self.beam.lines).index_add_(0, slots, torch.where(weights != 0, weights * scores, 0.0), alpha=-1)
 
     def widen(self, tensors: AutomatonTensors, vocab_size: int, num_lms: int, shift: int) -> None:
         """Have one automaton more, which no row has yet; the states of the others are larger by `shift`."""
@@ -265,7 +269,7 @@ class Search:
         self.weights[numbers, -1] = weights.numpy()
         beam.forget(numbers)
         self._write_lines(numbers)
-        if self.settings.ilm_weight:
+        if self.settings.has_ilm:
             assert self.predictions is not None
             slots = beam.slots[numbers] + numbers[:, None] * SLOTS * self.settings.num_beams
             kept = torch.from_numpy(np.unique(slots[beam.scores[numbers] > -np.inf]))
@@ -352,15 +356,16 @@ def beam_search(
     automaton: AutomatonTensors,
     states: Tensor,
     weights: Tensor,
+    ilm_weights: Tensor,
     vocab_size: int,
     settings: BeamSettings,
     confidence: str | None = None,
     composing: Struct | None = None,
 ) -> BeamHypotheses:
-    has_lines = bool((weights != 0).any()) or bool(settings.ilm_weight)
+    has_lines = bool((weights != 0).any())
     search = Search(
         model, frames, len(frames), automaton, states.shape[1], vocab_size, settings, confidence, has_lines, composing
     )  # fmt: skip
-    search.begin(torch.arange(len(frames), device=CPU), states, weights)
+    search.begin(torch.arange(len(frames), device=CPU), states, weights, ilm_weights)
     search.run_on(frames, lengths, torch.zeros_like(lengths))
     return search.found()

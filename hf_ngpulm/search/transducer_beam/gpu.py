@@ -113,19 +113,19 @@ class Search(tensors.Search):
     def extend(self, logits: torch.Tensor, offset: int, most_symbols: int) -> None:
         beam, model, settings = self.beam, self.model, self.settings
         classes, durations = model.vocab_size, self.durations.numel()
-        internal = model.internal_lm(beam.predictions) if settings.ilm_weight else self.no_internal
+        internal = model.internal_lm(beam.predictions) if settings.has_ilm else self.no_internal
         picked = min(self.most_extensions, classes)
         num_lms = self.weights.shape[1] if settings.num_lms is None else settings.num_lms
         _extend_kernel[(len(logits),)](
-            *self.automaton, logits, internal, self.durations, self.weights, self.totals, self.lengths, self.reaches, self.time,
-            beam.scores, beam.times, beam.symbols, beam.sizes, beam.hashes, beam.lm_states, self.line_scores, self.fused,
-            self.normalisers, self.of_model, self.conditions, self.keys, self.gains, self.acoustic_gains, self.labels,
-            self.moves, self.automaton.num_states, settings.num_beams, classes, durations, self.vocab_size, model.blank_id,
-            picked, self.most_extensions, min(most_symbols, MOST_SYMBOLS), num_lms, offset,
-            float(settings.aes_gamma), float(settings.ilm_weight), -math.log(max(self.vocab_size, 1)), *entropy_bounds(classes),
+            *self.automaton, logits, internal, self.durations, self.weights, self.totals, self.ilm_weights, self.lengths,
+            self.reaches, self.time, beam.scores, beam.times, beam.symbols, beam.sizes, beam.hashes, beam.lm_states,
+            self.line_scores, self.fused, self.normalisers, self.of_model, self.conditions, self.keys, self.gains,
+            self.acoustic_gains, self.labels, self.moves, self.automaton.num_states, settings.num_beams, classes, durations,
+            self.vocab_size, model.blank_id, picked, self.most_extensions, min(most_symbols, MOST_SYMBOLS), num_lms, offset,
+            float(settings.aes_gamma), -math.log(max(self.vocab_size, 1)), *entropy_bounds(classes),
             DURATIONS=triton.next_power_of_2(durations) if durations else 0, PICKS=triton.next_power_of_2(picked),
             EXTENSIONS=triton.next_power_of_2(self.most_extensions), LATE=settings.late, BLANK_AWARE=settings.blank_aware,
-            HAS_ILM=bool(settings.ilm_weight), MEASURE=measure_of(self.confidence), **self.sizes, **block_of(classes),
+            HAS_ILM=settings.has_ilm, MEASURE=measure_of(self.confidence), **self.sizes, **block_of(classes),
         )  # fmt: skip
 
     def choose(self, logits: torch.Tensor, number: int, merges_prefixes: bool) -> None:
@@ -204,7 +204,8 @@ def _fuse(
         if NUM_AUTOMATA > 0:
             added = tl.where(tokens < vocab_size, added, unscored * beyond)
         if HAS_ILM:
-            added -= ilm_weight * tl.load(internal + tokens, mask=inside, other=0.0)
+            of_internal = tl.load(internal + tokens, mask=inside, other=0.0)
+            added -= tl.where(ilm_weight != 0.0, ilm_weight * of_internal, 0.0)
         values = tl.where(log_probs > float("-inf"), log_probs + added + others, float("-inf"))
         tl.store(fused + tokens, tl.where(tokens == blank, of_blank, values), mask=inside)
 
@@ -268,10 +269,10 @@ def _pairs(gains, labels, of_durations, most, DURATIONS: tl.constexpr, PICKS: tl
 )  # fmt: skip
 def _extend_kernel(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    logits, internal, durations, weights, totals, lengths, reaches, clock, beam_scores, beam_times, beam_symbols, beam_sizes,
-    beam_hashes, lm_states, line_scores, fused, normalisers, confidences, conditions, keys, gains, acoustic_gains, labels,
-    moves, num_states, num_beams, classes, num_durations, vocab_size, blank, picked, most, most_symbols, num_lms, offset,
-    gamma, ilm_weight, unscored, greatest_entropy, least_entropy,
+    logits, internal, durations, weights, totals, ilm_weights, lengths, reaches, clock, beam_scores, beam_times, beam_symbols,
+    beam_sizes, beam_hashes, lm_states, line_scores, fused, normalisers, confidences, conditions, keys, gains, acoustic_gains,
+    labels, moves, num_states, num_beams, classes, num_durations, vocab_size, blank, picked, most, most_symbols, num_lms,
+    offset, gamma, unscored, greatest_entropy, least_entropy,
     NUM_AUTOMATA: tl.constexpr, DURATIONS: tl.constexpr, PLACES: tl.constexpr, PICKS: tl.constexpr, EXTENSIONS: tl.constexpr,
     AES: tl.constexpr, LATE: tl.constexpr, BLANK_AWARE: tl.constexpr, HAS_ILM: tl.constexpr, MEASURE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -321,7 +322,7 @@ def _extend_kernel(
             line = line_scores + at * NUM_AUTOMATA * vocab_size
             _fuse(
                 x, line, fused + at * classes, internal + at * classes, weights + row * NUM_AUTOMATA, normaliser,
-                tl.load(totals + row), unscored, blank, classes, vocab_size, num_lms, ilm_weight,
+                tl.load(totals + row), unscored, blank, classes, vocab_size, num_lms, tl.load(ilm_weights + row),
                 NUM_AUTOMATA, HAS_ILM, BLANK_AWARE, BLOCK,
             )  # fmt: skip
             tl.debug_barrier()
@@ -599,10 +600,10 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     beam |= {"beam_scores": "*fp64", "gains": "*fp64", "acoustic_gains": "*fp64", "labels": "*i32", "moves": "*i32"}
     beam |= {"lm_states": "*i32", "fused": "*fp32", "normalisers": "*fp32", "confidences": "*fp32", "conditions": "*i32"}
     beam |= dict.fromkeys(("num_states", "num_beams", "classes", "vocab_size", "blank", "most"), "i32")
-    extending = {"internal": "*fp32", "durations": "*i64", "weights": "*fp32", "totals": "*fp32", "clock": "*i64"}
-    extending |= {"line_scores": "*fp32"}
+    extending = {"durations": "*i64", "clock": "*i64"}
+    extending |= dict.fromkeys(("internal", "weights", "totals", "ilm_weights", "line_scores"), "*fp32")
     extending |= dict.fromkeys(("num_durations", "picked", "most_symbols", "num_lms", "offset"), "i32")
-    extending |= dict.fromkeys(("gamma", "ilm_weight", "unscored", "greatest_entropy", "least_entropy"), "fp32")
+    extending |= dict.fromkeys(("gamma", "unscored", "greatest_entropy", "least_entropy"), "fp32")
     choosing = {"beam_acoustic": "*fp64", "lm_scores": "*fp32", "found_confidences": "*fp32"}
     choosing |= dict.fromkeys(("beam_last", "beam_parent_hashes", "bad_frames", "parents", "tokens"), "*i64")
     choosing |= dict.fromkeys(("links", "found_labels", "found_moves"), "*i32") | {"emissions": "*i8", "open_rows": "*i8"}

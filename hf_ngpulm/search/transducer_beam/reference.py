@@ -58,8 +58,9 @@ class Search:
         weights: Tensor,
         vocab_size: int,
         settings: BeamSettings,
+        ilm_weight: float,
     ) -> None:
-        self.model, self.frames, self.settings = model, frames, settings
+        self.model, self.frames, self.settings, self.ilm_weight = model, frames, settings, ilm_weight
         self.automaton, self.weights, self.vocab_size = automaton, weights, vocab_size
         self.first = Path((), 0, 0.0, 0.0, 0, (), states, torch.zeros(len(states)))
         self.predictions: dict[tuple[int, ...], tuple[Tensor, State]] = {(): model.start(1, frames)}
@@ -83,7 +84,7 @@ class Search:
         added = self.added(path, prediction)
         blank_added = torch.zeros(())
         if settings.blank_aware:
-            total = float(self.weights[: settings.num_lms].sum()) - settings.ilm_weight
+            total = float(self.weights[: settings.num_lms].sum()) - self.ilm_weight
             others = logits[: model.vocab_size].clone()
             others[blank] = -torch.inf
             if total:
@@ -123,8 +124,8 @@ class Search:
             full[len(self.weights[: self.settings.num_lms]) :] = 0.0
             full[:, : self.vocab_size] = scores
             added = (self.weights[:, None] * full[:, :classes]).sum(0)
-        if self.settings.ilm_weight:
-            added = added - self.settings.ilm_weight * self.model.internal_lm(prediction)
+        if self.ilm_weight:
+            added = added - self.ilm_weight * self.model.internal_lm(prediction)
         return added
 
     def extended(self, path: Path, extension: Extension, time: int) -> Path:
@@ -230,7 +231,8 @@ def beam_search(
     weights: Tensor,
     vocab_size: int,
     settings: BeamSettings,
+    ilm_weight: float = 0.0,
 ) -> list[Path]:
     """Decode one utterance: `[T, D]` projected frames; states int32 `[M]` and weights `[M]` of the automata."""
-    search = Search(model, frames, automaton, states, weights, vocab_size, settings)
+    search = Search(model, frames, automaton, states, weights, vocab_size, settings, ilm_weight)
     return search.best((alsd if settings.strategy == "alsd" else aes)(search))

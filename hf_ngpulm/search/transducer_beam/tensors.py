@@ -115,7 +115,7 @@ class Search:
         self.reaches = torch.zeros_like(self.lengths)
         self.frames = frames.new_zeros((rows, longest, frames.shape[2]))
         self.weights = torch.zeros((rows, num_automata), device=device)
-        self.totals = torch.zeros(rows, device=device)
+        self.totals, self.ilm_weights = (torch.zeros(rows, device=device) for _ in range(2))
         self.durations = torch.tensor(model.durations or (), dtype=torch.int64, device=device)
         self.places = torch.arange(num_beams, device=device).expand(rows, num_beams)
         self.rows = torch.arange(rows, device=device)[:, None]
@@ -159,24 +159,28 @@ class Search:
             tuple(part.clone() for part in state),
         )  # fmt: skip
 
-    def load(self, frames: Tensor, lengths: Tensor, states: Tensor, weights: Tensor) -> None:
+    def load(self, frames: Tensor, lengths: Tensor, states: Tensor, weights: Tensor, ilm_weights: Tensor) -> None:
         """Take a batch; rows that it doesn't have are empty."""
         size, longest = frames.shape[:2]
         self.frames[:size, :longest] = frames
         self.lengths.zero_()[:size] = lengths
         self.weights.zero_()[:size] = weights
-        self.totals.zero_()[:size] = weights[:, : self.settings.num_lms].sum(1) - self.settings.ilm_weight
+        self.ilm_weights.zero_()[:size] = ilm_weights
+        self.totals.zero_()[:size] = weights[:, : self.settings.num_lms].sum(1) - ilm_weights
         all_states = torch.zeros((self.lengths.numel(), states.shape[1]), dtype=torch.int32, device=self.device)
         all_states[:size] = states
         self.put(self.first(all_states))
         self.forget()
         self.size, self.longest = size, longest
 
-    def begin(self, rows: Tensor, states: Tensor, weights: Tensor) -> None:
-        """Begin anew in some rows, int64 `[N]`, with automata in states `[N, M]` and their weights `[N, M]`."""
+    def begin(self, rows: Tensor, states: Tensor, weights: Tensor, ilm_weights: Tensor) -> None:
+        """Begin anew in some rows, int64 `[N]`, with automata in states `[N, M]`, their weights `[N, M]` and the internal LM's
+        `[N]`.
+        """
         num_beams = self.settings.num_beams
         self.weights[rows] = weights
-        self.totals[rows] = weights[:, : self.settings.num_lms].sum(1) - self.settings.ilm_weight
+        self.ilm_weights[rows] = ilm_weights
+        self.totals[rows] = weights[:, : self.settings.num_lms].sum(1) - ilm_weights
         new = self.first(states)
         for name in set(Beam._fields) - {"predictions", "state"}:
             getattr(self.beam, name)[rows] = getattr(new, name)
@@ -360,8 +364,9 @@ class Search:
             added[..., :scored] = torch.where(weights != 0, weights * scores, 0.0).sum(2)
             # As likely as one of V tokens that are equally likely.
             added[..., scored:] = -math.log(self.vocab_size) * self.weights[:, : self.settings.num_lms].sum(1)[:, None, None]
-        if self.settings.ilm_weight:
-            added -= self.settings.ilm_weight * self.model.internal_lm(beam.predictions).view(added.shape)
+        if self.settings.has_ilm:
+            weights = self.ilm_weights[:, None, None]
+            added -= torch.where(weights != 0, weights * self.model.internal_lm(beam.predictions).view(added.shape), 0.0)
         return added
 
     def step(
@@ -557,6 +562,7 @@ def beam_search(
     automaton: AutomatonTensors,
     states: Tensor,
     weights: Tensor,
+    ilm_weights: Tensor,
     vocab_size: int,
     settings: BeamSettings,
     confidence: str | None = None,
@@ -571,7 +577,7 @@ def beam_search(
     weighed, kind = (*(automaton if states.shape[1] else ()), *model.parameters()), search_kind(engine, frames.device, settings)
     of = (model, frames, rows, longest, automaton, states.shape[1], vocab_size, settings, confidence, engine)
     with recalled(kept, key, weighed, lambda: kind(*of)) as search:
-        search.load(frames, lengths, states, weights)
+        search.load(frames, lengths, states, weights, ilm_weights)
         search.run()
         return search.found()
 

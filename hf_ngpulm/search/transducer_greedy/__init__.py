@@ -36,7 +36,7 @@ def greedy(
     weights: Tensor,
     vocab_size: int,
     max_symbols: int | None,
-    ilm_weight: float = 0.0,
+    ilm_weights: Tensor | None = None,
     confidence: str | None = None,
     engine: str = "auto",
     window: int | None = None,
@@ -53,7 +53,7 @@ def greedy(
         weights: float32 `[B, M]`.
         vocab_size: tokens that the automata score, `0 .. vocab_size - 1`.
         max_symbols: tokens that may be emitted at one frame; None for any number.
-        ilm_weight: what the internal LM's scores are subtracted with.
+        ilm_weights: float32 `[B]`, what the internal LM's scores are subtracted with; None for no internal LM.
         confidence: measure, see `hf_ngpulm.search.confidence`.
         window: frames that are looked at in one go, by default what suits the engine.
         kept: where buffers and CUDA graphs are kept for the next batch: pass the same dictionary again.
@@ -61,20 +61,21 @@ def greedy(
     """
     durations = torch.tensor(model.durations or (), dtype=torch.int64, device=frames.device)
     most_symbols = torch.iinfo(torch.int64).max if max_symbols is None else max_symbols
-    rules = Rules(model.blank_id, model.vocab_size, durations, vocab_size, most_symbols, ilm_weight)
+    rules = Rules(model.blank_id, model.vocab_size, durations, vocab_size, most_symbols, ilm_weights is not None)
+    internal = weights.new_zeros(len(weights)) if ilm_weights is None else ilm_weights
     if engine_name(engine, frames.device) != "cpu":
         size, longest = grown(frames.shape[0], 1), grown(frames.shape[1], 64)
         key = (
-            "greedy", size, longest, states.shape[1], vocab_size, most_symbols, ilm_weight, confidence, engine, window,
+            "greedy", size, longest, states.shape[1], vocab_size, most_symbols, rules.has_ilm, confidence, engine, window,
             frames.shape[2], frames.dtype, frames.device, id(model),
         )  # fmt: skip
         weighed = (*(automaton if states.shape[1] else ()), *model.parameters())
         of = (model, frames, size, longest, automaton, states.shape[1], rules, confidence, engine, window or WINDOW)
         with recalled(kept, key, weighed, lambda: looping_of(*of)) as looping:
-            looping.load(frames, lengths, states, weights)
+            looping.load(frames, lengths, states, weights, internal)
             looping.run()
             return looping.found()
-    rows = Rows.begin(lengths, states, weights)
+    rows = Rows.begin(lengths, states, weights, internal)
     networks = model.networks()
     if networks is not None and networks.serve(frames, model.vocab_size, len(durations)):
         tables = tables_of_steps(networks, frames, automaton, rules, rows, confidence, window, composing=composing)

@@ -150,7 +150,7 @@ def tables_by_turns(
     steps = _Steps(len(frames), frames.shape[1] + window)
     places = torch.arange(window, device=CPU)
     prediction, state = model.start(len(frames), frames)
-    internal = model.internal_lm(prediction).contiguous() if rules.ilm_weight else None
+    internal = model.internal_lm(prediction).contiguous() if rules.has_ilm else None
     while True:
         going = torch.nonzero((rows.times < rows.ends) & (rows.bad_frames < 0))[:, 0]
         if not len(going):
@@ -200,7 +200,7 @@ def _structs(rules: Rules, rows: Rows, confidence: str | None) -> tuple[Classes,
     del of_rows["numbers"]
     return (
         Classes.of(rules.classes, rules.blank, rules.durations, confidence),
-        GreedyRules(vocab_size=rules.vocab_size, max_symbols=rules.max_symbols, ilm_weight=rules.ilm_weight),
+        GreedyRules(vocab_size=rules.vocab_size, max_symbols=rules.max_symbols, has_ilm=rules.has_ilm),
         GreedyRows(**of_rows, num_automata=rows.lm_states.shape[1]),
     )
 

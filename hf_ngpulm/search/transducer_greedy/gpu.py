@@ -52,10 +52,10 @@ class Looping(tensors.Looping):
             *self.automaton, logits, self.internal, rules.durations, *rows[1:], self.scores, self.targets,
             self.tokens, self.moves, self.confidences, self.labels, self.emits.view(torch.int8),
             self.open_rows.view(torch.int8), self.automaton.num_states, number, len(logits), window, rules.classes, durations,
-            rules.vocab_size, rules.blank, min(rules.max_symbols, MOST), float(rules.ilm_weight),
+            rules.vocab_size, rules.blank, min(rules.max_symbols, MOST),
             *entropy_bounds(rules.classes),
             NUM_AUTOMATA=rows.lm_states.shape[1], DURATIONS=triton.next_power_of_2(durations) if durations else 0,
-            HAS_ILM=bool(rules.ilm_weight), MEASURE=measure_of(self.confidence), **block_of(rules.classes),
+            HAS_ILM=rules.has_ilm, MEASURE=measure_of(self.confidence), **block_of(rules.classes),
         )  # fmt: skip
         prediction, state = self.model.predict(self.labels, self.state)
         news = (prediction, *state, self.internal_lm(prediction))
@@ -93,9 +93,9 @@ def _says(x, durations, classes, num_durations, DURATIONS: tl.constexpr, BLOCK: 
 )  # fmt: skip
 def _window_kernel(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    logits, internal, durations, ends, weights, times, symbols, lm_states, acoustic_scores, lm_scores, ilm_scores, bad_frames,
-    scratch_scores, scratch_targets, tokens, moves, confidences, labels, emissions, open_rows,
-    num_states, number, num_rows, window, classes, num_durations, vocab_size, blank, max_symbols, ilm_weight,
+    logits, internal, durations, ends, weights, ilm_weights, times, symbols, lm_states, acoustic_scores, lm_scores, ilm_scores,
+    bad_frames, scratch_scores, scratch_targets, tokens, moves, confidences, labels, emissions, open_rows,
+    num_states, number, num_rows, window, classes, num_durations, vocab_size, blank, max_symbols,
     greatest_entropy, least_entropy,
     NUM_AUTOMATA: tl.constexpr, DURATIONS: tl.constexpr, HAS_ILM: tl.constexpr, MEASURE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -163,6 +163,7 @@ def _window_kernel(
         chosen = token
         if valid & (token < candidates):
             best_fused = float("-inf")
+            ilm_weight = tl.load(ilm_weights + row)
             broken = 0  # scores that aren't numbers: then the model's own choice stays
             for block in range(0, candidates, BLOCK):
                 classes_of_block = block + lanes
@@ -175,7 +176,8 @@ def _window_kernel(
                     added += tl.load(weights + of_row) * lm
                 fused = tl.load(heard + classes_of_block, mask=inside, other=0.0).to(tl.float32) + added
                 if HAS_ILM:
-                    fused -= ilm_weight * tl.load(internal + row * classes + classes_of_block, mask=inside, other=0.0)
+                    of_internal = tl.load(internal + row * classes + classes_of_block, mask=inside, other=0.0)
+                    fused -= tl.where(ilm_weight != 0.0, ilm_weight * of_internal, 0.0)
                     fused = tl.where(fused == fused, fused, float("-inf"))  # classes that are impossible
                 fused = tl.where(inside & (classes_of_block != blank), fused, float("-inf"))
                 broken = tl.maximum(broken, tl.max((fused != fused).to(tl.int32), axis=0))
@@ -185,7 +187,8 @@ def _window_kernel(
             chosen = tl.where(broken > 0, token, chosen)
             if HAS_ILM:
                 so_far = tl.load(ilm_scores + row)
-                tl.store(ilm_scores + row, so_far + tl.load(internal + row * classes + chosen).to(tl.float64))
+                of_token = tl.load(internal + row * classes + chosen).to(tl.float64)
+                tl.store(ilm_scores + row, so_far + tl.where(ilm_weight != 0.0, of_token, 0.0))
         change = tl.load(heard + chosen).to(tl.float32) - tl.load(heard + token).to(tl.float32)
         score += (log_prob + tl.where(chosen == token, 0.0, change)).to(tl.float64)
         for m in tl.static_range(NUM_AUTOMATA):
@@ -220,11 +223,11 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     for token_type, logit_type, num_automata, durations, measure in (
         ("*i16", "*fp32", 1, 0, NO_MEASURE), ("*i32", "*bf16", 2, 8, 3), ("*i16", "*fp16", 0, 8, 0), ("*i16", "*fp32", 1, 0, 1),
     ):  # fmt: skip
-        signature = automaton_signature(token_type) | {"logits": logit_type, "internal": "*fp32", "weights": "*fp32"}
+        signature = automaton_signature(token_type) | {"logits": logit_type, "internal": "*fp32"}
         signature |= dict.fromkeys(integers, "*i64") | dict.fromkeys(sizes, "i32")
         signature |= {"lm_states": "*i32", "lm_scores": "*fp32", "acoustic_scores": "*fp64", "ilm_scores": "*fp64"}
         signature |= {"scratch_scores": "*fp32", "scratch_targets": "*i32", "tokens": "*i32", "moves": "*i32"}
-        signature |= {"confidences": "*fp32", "emissions": "*i8", "open_rows": "*i8"}
-        signature |= dict.fromkeys(("ilm_weight", "greatest_entropy", "least_entropy"), "fp32")
+        signature |= {"emissions": "*i8", "open_rows": "*i8", "greatest_entropy": "fp32", "least_entropy": "fp32"}
+        signature |= dict.fromkeys(("weights", "ilm_weights", "confidences"), "*fp32")
         constants = {"NUM_AUTOMATA": num_automata, "DURATIONS": durations, "HAS_ILM": num_automata > 1, "MEASURE": measure}
         yield _window_kernel, signature, constants | block_of(1024)

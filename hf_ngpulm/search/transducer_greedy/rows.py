@@ -17,7 +17,7 @@ class Rules(NamedTuple):
         durations: int64 `[K]`, frames that each duration class stands for; none for an RNN-T.
         vocab_size: tokens that the automata score, `0 .. vocab_size - 1`.
         max_symbols: tokens that may be emitted at one frame.
-        ilm_weight: what the internal LM's scores are subtracted with.
+        has_ilm: whether an internal LM's scores are subtracted in any row.
     """
 
     blank: int
@@ -25,7 +25,7 @@ class Rules(NamedTuple):
     durations: Tensor
     vocab_size: int
     max_symbols: int
-    ilm_weight: float
+    has_ilm: bool
 
 
 class Rows(NamedTuple):
@@ -35,6 +35,7 @@ class Rows(NamedTuple):
         numbers: int64 `[A]`, places in the batch.
         ends: int64 `[A]`, number of frames.
         weights: float32 `[A, M]`, of the automata.
+        ilm_weights: float32 `[A]`, what the internal LM's scores are subtracted with.
         times, symbols: int64 `[A]`, the frame that is next, and tokens emitted at it already.
         lm_states: int32 `[A, M]`.
         acoustic_scores, lm_scores, ilm_scores: float64 `[A]`, float32 `[A, M]`, float64 `[A]`.
@@ -44,6 +45,7 @@ class Rows(NamedTuple):
     numbers: Tensor
     ends: Tensor
     weights: Tensor
+    ilm_weights: Tensor
     times: Tensor
     symbols: Tensor
     lm_states: Tensor
@@ -53,13 +55,14 @@ class Rows(NamedTuple):
     bad_frames: Tensor
 
     @classmethod
-    def begin(cls, lengths: Tensor, states: Tensor, weights: Tensor) -> Rows:
+    def begin(cls, lengths: Tensor, states: Tensor, weights: Tensor, ilm_weights: Tensor) -> Rows:
         """Return all rows of a batch, before the first frame."""
         numbers = torch.arange(len(lengths), device=lengths.device)
         return cls(
             numbers=numbers,
             ends=lengths.to(torch.int64, copy=True),
             weights=weights.to(torch.float32).contiguous(),
+            ilm_weights=ilm_weights.to(torch.float32).contiguous(),
             times=torch.zeros_like(numbers),
             symbols=torch.zeros_like(numbers),
             lm_states=states.to(torch.int32).clone(memory_format=torch.contiguous_format),

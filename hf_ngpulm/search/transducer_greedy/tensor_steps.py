@@ -66,8 +66,8 @@ def walk(
         )
         # Classes that no LM scores get no score: they are candidates in rows without an LM.
         fused = fused + torch.nn.functional.pad((rows.weights[..., None] * per_lm).sum(1), (0, rules.classes - per_lm.shape[2]))
-    if rules.ilm_weight:
-        fused = fused - rules.ilm_weight * internal
+    if rules.has_ilm:
+        fused = fused - torch.where(rows.ilm_weights[:, None] != 0, rows.ilm_weights[:, None] * internal, 0.0)
         fused = torch.where(fused.isnan(), -torch.inf, fused)  # classes that are impossible
     classes = torch.arange(rules.classes, device=logits.device)
     fused = fused.masked_fill((classes == rules.blank) | (classes >= candidates[:, None]), -torch.inf)
@@ -76,8 +76,9 @@ def walk(
     change = (logits.gather(1, again[:, None]) - logits.gather(1, token[:, None]))[:, 0]
     score = score + torch.where(again == token, 0.0, change)
     token = again
-    if rules.ilm_weight:
-        rows.ilm_scores.add_(torch.where(chooses, internal.gather(1, token[:, None])[:, 0], 0.0))
+    if rules.has_ilm:
+        heeds = chooses & (rows.ilm_weights != 0)
+        rows.ilm_scores.add_(torch.where(heeds, internal.gather(1, token[:, None])[:, 0], 0.0))
     if num_automata and per_lm.shape[2]:
         known = (emits & (token < rules.vocab_size))[:, None]
         picked = token.clamp(max=per_lm.shape[2] - 1)[:, None, None].expand(-1, num_automata, 1)

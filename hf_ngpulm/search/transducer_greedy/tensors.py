@@ -47,7 +47,8 @@ class Looping:
         device = self.device = frames.device
         self.frames = frames.new_zeros((size, longest, frames.shape[2]))
         states = torch.zeros((size, num_automata), dtype=torch.int32, device=device)
-        self.rows = Rows.begin(torch.zeros(size, dtype=torch.int64, device=device), states, states.float())
+        lengths = torch.zeros(size, dtype=torch.int64, device=device)
+        self.rows = Rows.begin(lengths, states, states.float(), lengths.float())
         self.ahead = torch.arange(window, device=device)
         prediction, state = model.start(size, self.frames)
         self.prediction, self.state = prediction.clone(), tuple(part.clone() for part in state)
@@ -68,25 +69,27 @@ class Looping:
         return [*self.rows[1:], self.prediction, *self.state, self.internal]
 
     def internal_lm(self, prediction: Tensor) -> Tensor:
-        if self.rules.ilm_weight:
+        if self.rules.has_ilm:
             return self.model.internal_lm(prediction)
         return prediction.new_zeros((len(prediction), 0), dtype=torch.float32)
 
-    def load(self, frames: Tensor, lengths: Tensor, states: Tensor, weights: Tensor) -> None:
+    def load(self, frames: Tensor, lengths: Tensor, states: Tensor, weights: Tensor, ilm_weights: Tensor) -> None:
         """Take a batch; rows that it doesn't have are empty."""
         self.size, longest = frames.shape[:2]
         self.frames[: self.size, :longest] = frames
         overwrite(
             self.rows,
-            Rows.begin(*(_with_rows(part, len(self.rows.numbers)) for part in (lengths, states, weights))),
+            Rows.begin(*(_with_rows(part, len(self.rows.numbers)) for part in (lengths, states, weights, ilm_weights))),
         )
         prediction, state = self.model.start(len(self.rows.numbers), self.frames)
         overwrite((self.prediction, *self.state, self.internal), (prediction, *state, self.internal_lm(prediction)))
         self.forget()
 
-    def begin(self, rows: Tensor, states: Tensor, weights: Tensor) -> None:
-        """Begin anew in some rows, int64 `[N]`, with automata in states `[N, M]` and their weights `[N, M]`."""
-        new = Rows.begin(torch.zeros_like(rows), states, weights)
+    def begin(self, rows: Tensor, states: Tensor, weights: Tensor, ilm_weights: Tensor) -> None:
+        """Begin anew in some rows, int64 `[N]`, with automata in states `[N, M]`, their weights `[N, M]` and the internal LM's
+        `[N]`.
+        """
+        new = Rows.begin(torch.zeros_like(rows), states, weights, ilm_weights)
         prediction, state = self.model.start(len(rows), self.frames)
         buffers = (*self.rows[1:], self.prediction, *self.state, self.internal)
         for buffer, value in zip(buffers, (*new[1:], prediction, *state, self.internal_lm(prediction))):

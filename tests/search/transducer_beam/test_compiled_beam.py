@@ -10,6 +10,7 @@ from automata import automata, seeds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from letters import Letters
+from row_weights import ilm_weights_of, weight_at
 from toys import ACTIVATIONS, Modules
 from transformers import AutoTokenizer
 
@@ -55,19 +56,19 @@ def problems(draw):
         aes_steps=draw(st.integers(1, 3)),
         aes_beta=draw(st.integers(0, 2)),
         aes_gamma=draw(st.sampled_from([0.5, 2.3, 100.0])),
-        ilm_weight=draw(st.sampled_from([0.0, 0.0, 0.3])),
     )
     of_automata = (automaton.tensors, states, weights, automaton.vocab_size if shape[1] else 0)
-    return (vocab_size, blank_id, durations), arguments, frames, lengths, of_automata, of_search
+    ilm_weights = ilm_weights_of(draw(st.sampled_from([0.0, 0.0, 0.3])), batch_size)
+    return (vocab_size, blank_id, durations), arguments, frames, lengths, of_automata, of_search, ilm_weights
 
 
 @given(problems(), st.sampled_from([None, *MEASURES]))
 @settings(RELAXED, max_examples=40)
 @torch.no_grad()
 def test_equal_to_the_definition_and_to_torch(problem, measure):
-    shape, arguments, frames, lengths, (tensors, states, weights, vocab_size), of_search = problem
+    shape, arguments, frames, lengths, (tensors, states, weights, vocab_size), of_search, ilm_weights = problem
     padded = frames.masked_fill((torch.arange(frames.shape[1]) >= lengths[:, None])[..., None], torch.nan)
-    given = (padded, lengths, tensors, states, weights, vocab_size, of_search, "cpu", None, measure)
+    given = (padded, lengths, tensors, states, weights, vocab_size, of_search, "cpu", None, measure, None, ilm_weights)
     model = InTorch(*shape, **arguments)
     found, in_torch = beam_search(Modules(*shape, **arguments), *given), beam_search(model, *given)
     assert found.bad_frames.tolist() == [-1] * len(frames)
@@ -83,8 +84,9 @@ def test_equal_to_the_definition_and_to_torch(problem, measure):
         torch.testing.assert_close(getattr(found, name)[live], getattr(in_torch, name)[live], rtol=1e-4, atol=1e-3)
     for row in range(min(len(frames), 2)):
         expected = reference.beam_search(
-            model, frames[row, : lengths[row]], tensors, states[row], weights[row], vocab_size, of_search
-        )
+            model, frames[row, : lengths[row]], tensors, states[row], weights[row], vocab_size, of_search,
+            weight_at(ilm_weights, row),
+        )  # fmt: skip
         assert int(live[row].sum()) == len(expected)
         for place, path in enumerate(expected):
             steps = zip(*(getattr(found, name)[row, place, : found.counts[row, place]].tolist() for name in FIELDS))
@@ -140,7 +142,7 @@ def test_predictions_are_kept_for_those_who_come_to_the_same_tokens():
     models = TransducerDecoder(model, Letters("abcde"), lm).fusion.rows(2, frames.device, None)
     of_search = BeamSettings(num_beams=4, num_lms=1)
     search = Search(model, frames, 2, models.tensors, 1, models.vocab_size, of_search, None, True)
-    search.begin(torch.arange(2), models.states, models.weights)
+    search.begin(torch.arange(2), models.states, models.weights, torch.zeros(2))
     lengths = torch.tensor([12, 9])
     search.run_on(frames, lengths, torch.zeros_like(lengths))
     beam = search.beam

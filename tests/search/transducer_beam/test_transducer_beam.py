@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from interpreted import has_triton, needs_interpreter
 from letters import Letters
+from row_weights import ilm_weights_of, weight_at
 from toys import Scripted, Toy, script, toys
 
 from hf_ngpulm import InvalidLogitsError, NGramLM, TransducerDecoder
@@ -47,7 +48,8 @@ def problems(draw, model, longest=9):
     weights = torch.randint(-1, 5, shape, generator=generator) / 4
     vocab_size = automaton.vocab_size if shape[1] else 0
     frames = 1.5 * torch.randn(batch_size, frames, 6, generator=generator)
-    return frames, lengths, automaton.tensors, states, weights, vocab_size
+    ilm_weights = ilm_weights_of(draw(st.sampled_from([0.0, 0.3])), batch_size)
+    return frames, lengths, automaton.tensors, states, weights, vocab_size, ilm_weights
 
 
 @st.composite
@@ -62,7 +64,6 @@ def beam_settings(draw, strategies=("alsd", "aes"), **fixed):
         "aes_steps": st.integers(1, 3),
         "aes_beta": st.integers(0, 2),
         "aes_gamma": st.sampled_from([0.5, 2.3, 100.0]),
-        "ilm_weight": st.sampled_from([0.0, 0.3]),
     }
     return BeamSettings(**{name: draw(option) for name, option in options.items() if name not in fixed}, **fixed)
 
@@ -79,9 +80,9 @@ def found_in(found, row):
     return hypotheses
 
 
-def all_paths(model, frames, automaton, states, weights, vocab_size, options):
+def all_paths(model, frames, automaton, states, weights, vocab_size, options, ilm_weight):
     """Score of every token sequence, and of its best path: by a walk over all paths."""
-    total = float(weights.sum()) - options.ilm_weight
+    total = float(weights.sum()) - ilm_weight
     ended: dict[tuple[int, ...], list[tuple[float, float]]] = {}
 
     def walk(time, tokens, prediction, state, lm_states, score, acoustic):
@@ -116,7 +117,7 @@ def all_paths(model, frames, automaton, states, weights, vocab_size, options):
                     next_states = targets[:, label]
                 elif len(weights):
                     extra -= float(weights.sum()) * math.log(vocab_size)
-                extra -= options.ilm_weight * float(ilm[label])
+                extra -= ilm_weight * float(ilm[label])
                 after = model.predict(torch.tensor([label]), state)
                 walk(time + (duration or 0), (*tokens, label), *after, next_states, score + gain + extra, acoustic + gain)
 
@@ -129,13 +130,14 @@ def all_paths(model, frames, automaton, states, weights, vocab_size, options):
 @settings(RELAXED, max_examples=20)
 def test_a_beam_that_covers_everything_is_brute_force(engine, data):
     model = data.draw(toys((None, (0, 1), (1, 2), (0, 2)), most_classes=3, most_tokens=data.draw(st.sampled_from([1, 2]))))
-    frames, _, automaton, states, weights, vocab_size = data.draw(problems(model, longest=3))
+    frames, _, automaton, states, weights, vocab_size, ilm_weights = data.draw(problems(model, longest=3))
     strategies = ("alsd", "aes") if model.durations is None else ("alsd",)
     options = data.draw(beam_settings(strategies, num_beams=64, max_symbols=10, aes_steps=2, aes_gamma=math.inf))
-    found = beam_search(
-        model, frames, torch.tensor([frames.shape[1]] * len(frames)), automaton, states, weights, vocab_size, options, engine
-    )
-    expected = all_paths(model, frames[0], automaton, states[0], weights[0], vocab_size, options)
+    lengths = torch.tensor([frames.shape[1]] * len(frames))
+    given = (model, frames, lengths, automaton, states, weights, vocab_size, options, engine)
+    found = beam_search(*given, ilm_weights=ilm_weights)
+    ilm_weight = weight_at(ilm_weights, 0)
+    expected = all_paths(model, frames[0], automaton, states[0], weights[0], vocab_size, options, ilm_weight)
     hypotheses = found_in(found, 0)
     assert len(hypotheses) == len(expected)
     for score, acoustic, _, steps in hypotheses:
@@ -176,10 +178,11 @@ def test_kernels_equal_the_core(strategy, durations, late, short_blocks):
     model = Toy(2060, 2059, durations, seed=3, blank_bias=7.0)
     frames, lengths = 1.5 * torch.randn(2, 2, 6, generator=generator), torch.tensor([2, 1])
     states, weights = lm.starts[:1].expand(2, 2).contiguous(), torch.tensor([[0.4, 0.1], [0.0, 0.3]])
-    options = BeamSettings(5, strategy, late=late, log_sum=late, max_symbols=2, ilm_weight=0.1, num_lms=1)
+    options = BeamSettings(5, strategy, late=late, log_sum=late, max_symbols=2, num_lms=1)
     measure = "tsallis" if late else "gibbs"
     arguments = (model, frames, lengths, lm.tensors, states, weights, 2050, options)
-    found, expected = (beam_search(*arguments, engine, confidence=measure) for engine in ("gpu", "cpu"))
+    more = {"confidence": measure, "ilm_weights": torch.tensor([0.1, 0.2])}
+    found, expected = (beam_search(*arguments, engine, **more) for engine in ("gpu", "cpu"))
     alive = expected.scores > -math.inf
     assert torch.equal(found.scores > -math.inf, alive)
     for name in ("scores", "acoustic_scores", "lm_scores", "lm_states", "counts"):
@@ -193,14 +196,16 @@ def test_kernels_equal_the_core(strategy, durations, late, short_blocks):
 
 
 def assert_equal_to_the_definition(model, problem, options, engine):
-    frames, lengths, automaton, states, weights, vocab_size = problem
+    frames, lengths, automaton, states, weights, vocab_size, ilm_weights = problem
     padded = frames.masked_fill((torch.arange(frames.shape[1]) >= lengths[:, None])[..., None], torch.nan)
-    found = beam_search(model, padded, lengths, automaton, states, weights, vocab_size, options, engine)
+    given = (model, padded, lengths, automaton, states, weights, vocab_size, options, engine)
+    found = beam_search(*given, ilm_weights=ilm_weights)
     assert found.bad_frames.tolist() == [-1] * len(frames)
     for row in range(len(frames)):
         expected = reference.beam_search(
-            model, frames[row, : lengths[row]], automaton, states[row], weights[row], vocab_size, options
-        )
+            model, frames[row, : lengths[row]], automaton, states[row], weights[row], vocab_size, options,
+            weight_at(ilm_weights, row),
+        )  # fmt: skip
         hypotheses = found_in(found, row)
         assert len(hypotheses) == len(expected)
         for (score, acoustic, lm_scores, steps), path in zip(hypotheses, expected):
@@ -263,8 +268,8 @@ def early_tdt(model, frames, automaton, states, weights, vocab_size, options):
 @settings(RELAXED, max_examples=30)
 def test_early_pruning_of_a_tdt_takes_tokens_then_pairs(engine, data):
     model = data.draw(toys(((0, 1, 2, 3, 4), (0, 1), (1, 2), (0, 2))))
-    frames, _, automaton, states, weights, vocab_size = data.draw(problems(model))
-    options = data.draw(beam_settings(("alsd",), late=False, ilm_weight=0.0))
+    frames, _, automaton, states, weights, vocab_size, _ = data.draw(problems(model))
+    options = data.draw(beam_settings(("alsd",), late=False))
     lengths = torch.full((len(frames),), frames.shape[1])
     found = beam_search(model, frames, lengths, automaton, states, weights, vocab_size, options, engine)
     for row in range(len(frames)):
@@ -295,7 +300,9 @@ def test_buffers_serve_batches_of_other_sizes(data):
     """What a CUDA graph relies on: a block of steps works on the same tensors each time, and leaves nothing behind."""
     model = data.draw(toys())
     options = data.draw(beam_settings(("alsd", "aes") if model.durations is None else ("alsd",)))
-    _, _, automaton, states, _, vocab_size = data.draw(problems(model))
+    _, _, automaton, states, _, vocab_size, _ = data.draw(problems(model))
+    ilm_weight = data.draw(st.sampled_from([0.0, 0.3]))
+    options = options._replace(has_ilm=ilm_weight > 0)
     num_automata, used = states.shape[1], []
     search = Search(
         model, torch.zeros(1, 1, 6), 8, 16, automaton, num_automata, vocab_size, options, engine="reference",
@@ -310,11 +317,13 @@ def test_buffers_serve_batches_of_other_sizes(data):
         weights = torch.randint(0, 4, (size, num_automata), generator=generator) / 4
         padded = frames.masked_fill((torch.arange(longest) >= lengths[:, None])[..., None], torch.nan)
         tensors = [id(tensor) for tensor in (search.frames, search.trace, *search.beam[:-1], *search.beam.state)]
-        search.load(padded, lengths, states, weights)
+        ilm_weights = torch.full((size,), ilm_weight)
+        search.load(padded, lengths, states, weights, ilm_weights)
         search.run()
         assert tensors == [id(tensor) for tensor in (search.frames, search.trace, *search.beam[:-1], *search.beam.state)]
         found = search.found()
-        expected = beam_search(model, frames, lengths, automaton, states, weights, vocab_size, options, "cpu")
+        given = (model, frames, lengths, automaton, states, weights, vocab_size, options, "cpu")
+        expected = beam_search(*given, ilm_weights=ilm_weights if ilm_weight else None)
         for row in range(size):
             assert [h[3] for h in found_in(found, row)] == [h[3] for h in found_in(expected, row)]
     assert used
@@ -405,7 +414,7 @@ def test_scores_of_hypotheses_add_up_and_rank_them():
     generator = torch.Generator().manual_seed(1)
     frames = 1.5 * torch.randn(2, 20, 6, generator=generator)
     lm = NGramLM.train(torch.randint(0, 8, (60, 6), generator=generator).tolist(), vocab_size=8, order=3)
-    common = {"blank_scoring": "none", "merging": "max", "num_beams": 8, "num_return_sequences": 6}
+    common = {"blank_scoring": "none", "merging": "max", "num_beams": 8, "num_return_sequences": 6, "ilm_weight": 0.0}
     model, letters = Toy(9, 8, seed=3), Letters("abcdefgh")
     for eos in (False, True):
         for normalized in (False, True):

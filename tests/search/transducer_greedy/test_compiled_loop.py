@@ -10,6 +10,7 @@ from automata import automata, seeds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from letters import Letters
+from row_weights import ilm_weights_of, weight_at
 from torch import nn
 from toys import ACTIVATIONS, Modules
 
@@ -58,7 +59,8 @@ def test_equal_to_the_plain_loop_and_to_torch(problem, window, measure):
     shape, arguments, frames, lengths, automaton, states, weights, max_symbols, ilm_weight = problem
     frames = frames.masked_fill((torch.arange(frames.shape[1]) >= lengths[:, None])[..., None], torch.nan)  # padding
     vocab_size = automaton.vocab_size if states.shape[1] else 0
-    given = (frames, lengths, automaton.tensors, states, weights, vocab_size, max_symbols, ilm_weight, measure)
+    ilm_weights = ilm_weights_of(ilm_weight, len(frames))
+    given = (frames, lengths, automaton.tensors, states, weights, vocab_size, max_symbols, ilm_weights, measure)
     found = greedy.greedy(Modules(*shape, **arguments), *given, engine="cpu", window=window)
     in_torch = greedy.greedy(InTorch(*shape, **arguments), *given, engine="cpu", window=window)
     assert found.bad_frames.tolist() == [-1] * len(frames)
@@ -71,7 +73,7 @@ def test_equal_to_the_plain_loop_and_to_torch(problem, window, measure):
     for row in range(min(len(frames), 3)):
         expected = reference.greedy(
             InTorch(*shape, **arguments), frames[row, : lengths[row]], automaton.tensors, states[row], weights[row],
-            vocab_size, max_symbols, ilm_weight,
+            vocab_size, max_symbols, weight_at(ilm_weights, row),
         )  # fmt: skip
         count = int(found.counts[row])
         assert found.tokens[row, :count].tolist() == expected.tokens

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from interpreted import needs_interpreter
 from letters import Letters
+from row_weights import ilm_weights_of, weight_at
 from toys import Scripted, Toy, script, toys
 
 from hf_ngpulm import InvalidLogitsError, NGramLM, TransducerDecoder
@@ -52,15 +53,16 @@ def assert_equal_to_the_plain_loop(problem, window, engine, ilm_weight):
     model, frames, lengths, automaton, states, weights, max_symbols = problem
     frames = frames.masked_fill((torch.arange(frames.shape[1]) >= lengths[:, None])[..., None], torch.nan)  # padding
     vocab_size = automaton.vocab_size if states.shape[1] else 0
+    ilm_weights = ilm_weights_of(ilm_weight, len(frames))
     found = greedy(
-        model, frames, lengths, automaton.tensors, states, weights, vocab_size, max_symbols, ilm_weight, engine=engine,
+        model, frames, lengths, automaton.tensors, states, weights, vocab_size, max_symbols, ilm_weights, engine=engine,
         window=window,
     )  # fmt: skip
     assert found.bad_frames.tolist() == [-1] * len(frames)
     for row in range(len(frames)):
         expected = reference.greedy(
             model, frames[row, : lengths[row]], automaton.tensors, states[row], weights[row], vocab_size, max_symbols,
-            ilm_weight,
+            weight_at(ilm_weights, row),
         )  # fmt: skip
         count = int(found.counts[row])
         assert found.tokens[row, :count].tolist() == expected.tokens
@@ -82,7 +84,8 @@ def test_buffers_serve_batches_of_other_sizes(model, confidence, ilm_weight):
         lengths = torch.randint(0, longest + 1, (size,), generator=generator)
         padded = frames.masked_fill((torch.arange(longest) >= lengths[:, None])[..., None], torch.nan)
         models = no_models(size, frames.device)
-        arguments = (lengths, models.tensors, models.states, models.weights, 0, 3, ilm_weight, confidence)
+        ilm_weights = ilm_weights_of(ilm_weight, size)
+        arguments = (lengths, models.tensors, models.states, models.weights, 0, 3, ilm_weights, confidence)
         found = greedy(model, padded, *arguments, "reference", kept=kept)
         expected = greedy(model, frames, *arguments, "cpu")
         assert torch.equal(found.counts, expected.counts) and torch.equal(found.tokens, expected.tokens)
@@ -107,7 +110,7 @@ def test_kernels_equal_the_core(measure):
         lengths = torch.randint(0, longest + 1, (size,), generator=generator)
         states, weights = lm.starts[:1].expand(size, 2).contiguous(), torch.tensor([0.4, -0.1]).expand(size, 2).contiguous()
         weights[0] = 0.0
-        arguments = (model, frames, lengths, lm.tensors, states, weights, 2050, 3, 0.1, measure)
+        arguments = (model, frames, lengths, lm.tensors, states, weights, 2050, 3, ilm_weights_of(0.1, size), measure)
         found, expected = (greedy(*arguments, engine, kept=kept) for engine in ("gpu", "cpu"))
         for name, ours, theirs in zip(found._fields, found, expected):
             if name in ("tokens", "durations", "confidences") and theirs is not None:
@@ -167,10 +170,13 @@ def test_an_lm_changes_tokens_never_blanks():
     lm = NGramLM.train([[1]] * 20 + [[0, 1]], vocab_size=2, order=2)
     frames = script(2, 0, 2, 0, 2, classes=3, margin=1.0)
     plain = TransducerDecoder(Scripted(3, max_symbols=1), Letters("ab_"))(frames)[0][0]
-    fused = TransducerDecoder(Scripted(3, max_symbols=1), Letters("ab_"), lm, 3.0)(frames)[0][0]
+    fused = TransducerDecoder(Scripted(3, max_symbols=1), Letters("ab_"), lm, 3.0, ilm_weight=0.0)(frames)[0][0]
     assert plain.token_ids == [0, 0] and fused.token_ids == [1, 1] and fused.token_frames == plain.token_frames == [1, 3]
     assert fused.lm_score == pytest.approx(float(lm.score_sequences(torch.tensor([[1, 1]]), eos=False)), abs=1e-4)
     assert fused.score == pytest.approx(fused.acoustic_score + 3.0 * fused.lm_score, abs=1e-4)
+    halved = TransducerDecoder(Scripted(3, max_symbols=1), Letters("ab_"), lm, 3.0)(frames)[0][0]
+    internal = 2 * Scripted(3).internal_lm(torch.zeros(1, 6))[0, 1]
+    assert halved.token_ids == [1, 1] and halved.score == pytest.approx(fused.score - 1.5 * float(internal), abs=1e-4)
     negative = TransducerDecoder(Scripted(3, max_symbols=1), Letters("ab_"), lm, -3.0)(script(1, 1, classes=3, margin=0.5))
     assert negative[0][0].token_ids == [0, 0]
 
@@ -220,7 +226,6 @@ def test_bad_and_odd_input():
         ({"max_symbols": 0}, "max_symbols"),
         ({"lm_weight": math.inf}, "lm_weight"),
         ({"ilm_weight": math.nan}, "ilm_weight"),
-        ({"ilm_weight": torch.ones(3)}, "ilm_weight"),
         ({"confidence": "high"}, "high"),
         ({"frame_seconds": -1.0}, "frame_seconds"),
         ({"engine": "fast"}, "engine"),
@@ -230,6 +235,8 @@ def test_bad_and_odd_input():
     for sizes, message in (((5, 5), "outside the 5"), ((5, 4, ()), "durations"), ((5, 4, (0,)), "durations")):
         with pytest.raises(ValueError, match=message):
             Toy(*sizes)
+    with pytest.raises(ValueError, match=r"ilm_weight has the shape \(2,\), the batch has 3 rows"):
+        TransducerDecoder(Toy(5, 4), Letters("abcd"), ilm_weight=torch.ones(2)).decode(frames)
     with pytest.raises(ValueError, match="isn't a transducer"):
         TransducerDecoder(torch.nn.Linear(1, 1), Letters("ab"))
 
