@@ -256,9 +256,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
 
         found = settled(models, search, replay)
         refuse_broken(found.bad_frames, OUTPUTS, pieces)
-        inside = torch.arange(found.labels.shape[2], device=found.labels.device) < found.counts[..., None]
-        sizes = ((found.labels != self.model.blank_id) & inside).sum(2)
-        places, scores = self.ranked(models, found, sizes)
+        places, scores = self.ranked(models, found, found.sizes)
         counts = found.counts.gather(1, places).masked_fill(scores[..., 0] == -torch.inf, -1)
         counts[:, :1].clamp_(min=0)  # where nothing is possible, no tokens
         each = places[..., None].expand(-1, -1, found.labels.shape[2])
@@ -288,17 +286,19 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         writing, blank = self.writing, self.model.blank_id
         labels, frames, durations = paths.labels.numpy(), paths.frames.numpy(), paths.durations.numpy()
         confidences = labels if paths.confidences is None else paths.confidences.numpy()
-        hypotheses: list[list[Hypothesis]] = []
-        for row, (counts, scores, length) in enumerate(zip(paths.counts.tolist(), paths.scores.tolist(), lengths)):
-            hypotheses.append([])
-            for n, count in enumerate(counts):
-                if count < 0:
-                    continue
-                tokens = np.flatnonzero(labels[row, n, :count] != blank)
-                starts = frames[row, n, tokens]
-                ends = np.minimum(starts + np.maximum(durations[row, n, tokens], 1), length)
-                of_tokens = (labels[row, n, tokens], starts, ends, confidences[row, n, tokens])
-                hypotheses[-1].append(writing.hypothesis(scores[n], *(part.tolist() for part in of_tokens)))
+        counts = paths.counts.numpy()
+        taken = (labels != blank) & (np.arange(labels.shape[2]) < counts[..., None])
+        starts, limits = frames[taken], np.repeat(lengths, taken.sum((1, 2)))
+        ends = np.minimum(starts + np.maximum(durations[taken], 1), limits)
+        of_tokens = [part.tolist() for part in (labels[taken], starts, ends, confidences[taken])]
+        hypotheses: list[list[Hypothesis]] = [[] for _ in lengths]
+        first = 0
+        for row, (sizes, scores) in enumerate(zip(taken.sum(2).tolist(), paths.scores.tolist())):
+            for n, size in enumerate(sizes):
+                if counts[row, n] >= 0:
+                    parts = (part[first : first + size] for part in of_tokens)
+                    hypotheses[row].append(writing.hypothesis(scores[n], *parts))
+                first += size
         return hypotheses
 
 

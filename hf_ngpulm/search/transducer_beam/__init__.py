@@ -74,6 +74,7 @@ class BeamHypotheses(NamedTuple):
         acoustic_scores: float64 `[B, K]`, log-probability of the model alone.
         lm_scores: float32 `[B, K, M]`, each automaton's unweighted score of the tokens.
         lm_states: int32 `[B, K, M]`.
+        sizes: int64 `[B, K]`, number of tokens.
         counts: int64 `[B, K]`, number of steps.
         labels, frames, durations: int64 `[B, K, S]`, of each step: the class, blank or token; the frame; and the frames that
             the search moved on after it. Entries from a hypothesis's number of steps on mean nothing.
@@ -87,6 +88,7 @@ class BeamHypotheses(NamedTuple):
     acoustic_scores: Tensor
     lm_scores: Tensor
     lm_states: Tensor
+    sizes: Tensor
     counts: Tensor
     labels: Tensor
     frames: Tensor

@@ -345,7 +345,9 @@ class Search:
 
     def found(self) -> BeamHypotheses:
         beam = self.beam
-        tensors = [torch.from_numpy(array) for array in (beam.scores, beam.acoustic_scores, beam.lm_scores, beam.lm_states)]
+        tensors = [
+            torch.from_numpy(array) for array in (beam.scores, beam.acoustic_scores, beam.lm_scores, beam.lm_states, beam.sizes)
+        ]
         return hypotheses(tensors, self.steps(), torch.from_numpy(beam.bad_frames))
 
 

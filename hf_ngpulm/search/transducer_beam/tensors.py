@@ -304,7 +304,7 @@ class Search:
 
     def found(self) -> BeamHypotheses:
         beam, size = self.beam, self.size
-        kept = (beam.scores, beam.acoustic_scores, beam.lm_scores, beam.lm_states, beam.bad_frames)
+        kept = (beam.scores, beam.acoustic_scores, beam.lm_scores, beam.lm_states, beam.sizes, beam.bad_frames)
         *tensors, bad_frames = (tensor[:size].to("cpu", copy=True) for tensor in kept)
         return hypotheses(tensors, [array[:, :size] for array in self.steps()], bad_frames)
 

@@ -64,7 +64,7 @@ def hypotheses(tensors: Sequence[Tensor], trace: Sequence[np.ndarray], bad_frame
     """Return the result of a search.
 
     Args:
-        tensors: the fields of `BeamHypotheses` up to `lm_states`.
+        tensors: the fields of `BeamHypotheses` up to `sizes`.
         trace: links, labels, moves (int32) and confidences (float32) `[S, B, K]`.
     """
     steps, *shape = trace[0].shape
