@@ -1,4 +1,6 @@
-"""Share what the searches of transducers have in common as Triton kernels: gathering frames, and what a frame's logits say."""
+"""Share what the searches of transducers have in common as Triton kernels: gathering frames, what a frame's logits say, and the
+internal LM.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..confidence import ALPHA, MEASURES
+from .model import TransducerModel
 
 NO_MEASURE = -1
 GIBBS, TSALLIS, RENYI = (tl.constexpr(MEASURES.index(name)) for name in ("gibbs", "tsallis", "renyi"))
@@ -83,6 +86,29 @@ def best_class(x, classes, without, BLOCK: tl.constexpr):
     return best, highest, shift + tl.log(total)
 
 
+def internal_lm(model: TransducerModel, predictions: Tensor) -> Tensor:
+    """Return `model.internal_lm(predictions)`, `[N, D]` -> float32 `[N, V]`; by one kernel after the joint network, unless
+    the model says it in a way of its own.
+    """
+    if type(model).internal_lm is not TransducerModel.internal_lm:
+        return model.internal_lm(predictions).contiguous()
+    logits, classes = model.join(torch.zeros_like(predictions), predictions).contiguous(), model.vocab_size
+    out = torch.empty((len(logits), classes), dtype=torch.float32, device=logits.device)
+    _internal_kernel[(len(logits),)](logits, out, logits.shape[1], classes, model.blank_id, **block_of(classes))
+    return out
+
+
+@triton.jit(do_not_specialize=["width", "classes", "blank"])
+def _internal_kernel(logits, out, width, classes, blank, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    x = logits + row * width
+    _, _, normaliser = best_class(x, classes, blank, BLOCK)
+    for block in range(0, classes, BLOCK):
+        lanes = block + tl.arange(0, BLOCK)
+        values = tl.load(x + lanes, mask=lanes < classes, other=0.0).to(tl.float32) - normaliser
+        tl.store(out + row * classes + lanes, tl.where(lanes == blank, float("-inf"), values), mask=lanes < classes)
+
+
 @triton.jit
 def is_finite(value):
     return (value > float("-inf")) & (value < float("inf"))
@@ -118,3 +144,5 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     sizes = dict.fromkeys(("places", "window", "longest", "width"), "i32")
     for kind in ("*fp32", "*bf16"):
         yield _gather_kernel, {"frames": kind, "times": "*i64", "out": kind} | sizes, {"TILE": LARGEST_TILE, "num_warps": 1}
+        of_internal = {"logits": kind, "out": "*fp32"} | dict.fromkeys(("width", "classes", "blank"), "i32")
+        yield _internal_kernel, of_internal, block_of(1024)

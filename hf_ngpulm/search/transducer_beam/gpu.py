@@ -27,6 +27,7 @@ from ..networks.gpu import (
     confidence_of,
     entropy_bounds,
     gather_frames,
+    internal_lm,
     is_finite,
     measure_of,
 )
@@ -113,7 +114,7 @@ class Search(tensors.Search):
     def extend(self, logits: torch.Tensor, offset: int, most_symbols: int) -> None:
         beam, model, settings = self.beam, self.model, self.settings
         classes, durations = model.vocab_size, self.durations.numel()
-        internal = model.internal_lm(beam.predictions) if settings.has_ilm else self.no_internal
+        internal = internal_lm(model, beam.predictions) if settings.has_ilm else self.no_internal
         picked = min(self.most_extensions, classes)
         num_lms = self.weights.shape[1] if settings.num_lms is None else settings.num_lms
         _extend_kernel[(len(logits),)](

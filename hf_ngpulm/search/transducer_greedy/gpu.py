@@ -22,6 +22,7 @@ from ..networks.gpu import (
     confidence_of,
     entropy_bounds,
     gather_frames,
+    internal_lm,
     is_finite,
     measure_of,
 )
@@ -58,7 +59,8 @@ class Looping(tensors.Looping):
             HAS_ILM=rules.has_ilm, MEASURE=measure_of(self.confidence), **block_of(rules.classes),
         )  # fmt: skip
         prediction, state = self.model.predict(self.labels, self.state)
-        news = (prediction, *state, self.internal_lm(prediction))
+        internal = internal_lm(self.model, prediction) if rules.has_ilm else self.internal
+        news = (prediction, *state, internal)
         replace_where(self.emits, (self.prediction, *self.state, self.internal), news)
 
     def look(self) -> None:
