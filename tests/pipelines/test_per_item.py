@@ -188,6 +188,15 @@ def test_one_of_two_is_a_list(case):
     assert case.asr(case.copies(), lm=case.lms, batch_size=2) == expected
 
 
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "ctc"])
+def test_weights_of_the_lm_inside(family, tmp_path):
+    case, given = FAMILIES[family](tmp_path), [0.0, 0.5, 0.2, 0.9, 0.4]
+    of_lm = {"lm": case.lms[0], "lm_weight": case.weights[0]}
+    expected = [case.asr(audio.copy(), **of_lm, ilm_weight=weight) for audio, weight in zip(case.audios, given)]
+    assert expected != [case.asr(audio.copy(), **of_lm, ilm_weight=0.0) for audio in case.audios]
+    assert case.asr(case.copies(), **of_lm, ilm_weight=given, batch_size=2) == expected
+
+
 def test_a_single_recording(case, alone):
     assert case.asr(case.audios[1].copy(), lm=[case.lms[1]], lm_weight=[case.weights[1]]) == alone[1]
     assert case.asr([case.audios[1].copy()], lm=[case.lms[1]], lm_weight=[case.weights[1]], batch_size=2) == [alone[1]]
