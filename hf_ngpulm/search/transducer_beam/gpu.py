@@ -618,7 +618,7 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
         picks = triton.next_power_of_2(num_beams + aes)
         both = {"NUM_AUTOMATA": num_automata, "PLACES": places, "AES": aes}
         constants = {"DURATIONS": durations, "PICKS": picks, "EXTENSIONS": picks, "LATE": not durations}
-        constants |= {"BLANK_AWARE": True, "HAS_ILM": bool(durations), "MEASURE": 1 if aes else NO_MEASURE}
+        constants |= {"BLANK_AWARE": True, "HAS_ILM": num_automata > 0, "MEASURE": 1 if aes else NO_MEASURE}
         yield _extend_kernel, signature | extending, both | constants | block_of(1024)
         constants = {"LOG_SUM": num_automata != 2, "MERGES_PREFIXES": aes}
         yield _choose_kernel, signature | choosing, both | constants | _tiles(num_beams, num_beams + aes)

@@ -231,5 +231,5 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
         signature |= {"scratch_scores": "*fp32", "scratch_targets": "*i32", "tokens": "*i32", "moves": "*i32"}
         signature |= {"emissions": "*i8", "open_rows": "*i8", "greatest_entropy": "fp32", "least_entropy": "fp32"}
         signature |= dict.fromkeys(("weights", "ilm_weights", "confidences"), "*fp32")
-        constants = {"NUM_AUTOMATA": num_automata, "DURATIONS": durations, "HAS_ILM": num_automata > 1, "MEASURE": measure}
+        constants = {"NUM_AUTOMATA": num_automata, "DURATIONS": durations, "HAS_ILM": num_automata > 0, "MEASURE": measure}
         yield _window_kernel, signature, constants | block_of(1024)
