@@ -204,7 +204,7 @@ def test_cpu_equals_the_reference(problem):
 
 
 @given(problems(longest=6, most_classes=12, most_rows=2), st.booleans())
-@settings(RELAXED, max_examples=20)
+@settings(RELAXED, max_examples=14)
 def test_gpu_equals_the_reference(problem, in_small_blocks):
     gpu = pytest.importorskip("hf_ngpulm.search.ctc_beam.gpu")
     assume_no_ties(problem)
@@ -225,7 +225,7 @@ def test_cutting_the_frames_in_two_changes_nothing(problem, engine, data):
 
 
 @given(problems(longest=6, most_classes=12, most_rows=2), st.data())
-@settings(RELAXED, max_examples=10)
+@settings(RELAXED, max_examples=7)
 def test_going_on_on_the_gpu(problem, data):
     assume_no_ties(problem)
     cut = data.draw(st.integers(0, problem.logits.shape[1]))

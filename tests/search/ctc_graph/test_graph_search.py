@@ -272,7 +272,7 @@ def test_a_row_does_not_depend_on_its_batch(problem, data):
 
 
 @given(problems(longest=6, most_classes=10, most_rows=2, most_active=6), st.booleans())
-@settings(RELAXED, max_examples=15)
+@settings(RELAXED, max_examples=10)
 def test_gpu_equals_the_reference(problem, in_small_blocks):
     """Without a GPU its kernels run in Triton's interpreter."""
     pytest.importorskip("triton")

@@ -102,7 +102,7 @@ def test_cutting_the_frames_in_two_changes_nothing(problem, data):
 
 
 @given(automata(st.integers(40, 60), most=3), seeds, st.sampled_from(greedy.RULES), st.sampled_from([0.0, 0.3, 3.0]))
-@settings(RELAXED, max_examples=12)
+@settings(RELAXED, max_examples=8)
 def test_a_token_far_from_the_best_wins_if_it_scores_best(automaton, seed, rule, weight):
     """The GPU asks the automata about tokens near the best alone, where no others can win."""
     generator = torch.Generator().manual_seed(seed)
@@ -171,7 +171,7 @@ def test_a_row_does_not_depend_on_its_batch(problem, data):
 
 
 @given(problems(longest=5, most_classes=9), st.data())
-@settings(RELAXED, max_examples=15)
+@settings(RELAXED, max_examples=10)
 def test_a_row_does_not_depend_on_its_batch_on_the_gpu(problem, data):
     check_rows_alone(problem, data.draw(st.integers(0, len(problem[1]) - 1)), "gpu")
 
