@@ -113,7 +113,9 @@ class Decoding(Search):
 class Subtracted:
     """Make up for the language model that a recogniser has learnt itself."""
 
-    ilm_weight: float | None = option("For transducers and decoders: weight of the internal language model, subtracted.")
+    ilm_weight: float | None = option(
+        "For transducers (default: half the LM's) and decoders: weight of the internal language model, subtracted."
+    )
     source_lm: str | None = option("Language model of the text that the model was trained on, to be subtracted.")
     source_weight: float | None = option("Weight of that [default: half of the LM's].")
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from ..common.batches import Outputs, tensor_of
 from ..engines.choice import engine_name
 from ..engines.devices import numbered
-from ..fusion.fusion import RowModels
+from ..fusion.fusion import RowModels, weights_of
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
 from ..search import ctc_greedy as greedy
@@ -247,11 +247,7 @@ def bonuses_of(beta: float | Tensor | None, models: RowModels) -> Tensor:
     if beta is None:
         shared = BETA_SHARE * math.log(max(models.vocab_size, 1)) * lm_weights.clamp(max=MOST_SHARED)
         return shared.maximum(BETA_PER_WEIGHT * lm_weights)
-    if not isinstance(beta, Tensor):
-        return torch.full_like(lm_weights, beta)
-    if beta.shape != lm_weights.shape:
-        raise ValueError(f"beta has the shape {tuple(beta.shape)}, the batch has {len(lm_weights)} rows")
-    return beta.detach().to(lm_weights.device, torch.float32)
+    return weights_of(beta, "beta", len(lm_weights), lm_weights.device)
 
 
 def blank_of(tokenizer: Any, blank_id: int | None) -> int:

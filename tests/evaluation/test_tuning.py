@@ -178,6 +178,9 @@ def test_transducers_as_in_separate_runs(search, clips):
     assert [counted(point) for point in alone.points] == [counted(point) for point in result.points]
     assert alone.tuned == result.tuned
     assert tune_weights(decoder, given, lm_weights=[0.0, 3.0], **FEW).fixed == {"ilm_weight": 0.2}
+    for ilm_weight, fixed in ((0.0, {"ilm_weight": 0.0}), (None, {})):  # 0 would else be read as the default
+        decoder = TransducerDecoder(parts["model"], parts["tokenizer"], lm, 2.0, ilm_weight=ilm_weight, **search)
+        assert tune_weights(decoder, given, lm_weights=[0.0, 3.0], **FEW).fixed == fixed
 
 
 def test_what_is_subtracted(asr, outputs, lm, whisper):

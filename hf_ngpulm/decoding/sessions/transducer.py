@@ -157,7 +157,7 @@ class TransducerSlots(Slots):
     def begun_with(self, models: RowModels) -> tuple[Tensor, Tensor, Tensor]:
         """Return states of automata, their weights and the internal LM's, as searches begin with them."""
         ilm_weights = self.decoder.ilm_weights(models)
-        return models.states, models.weights, models.lm_weights * 0 if ilm_weights is None else ilm_weights
+        return models.states, models.weights, torch.zeros_like(models.lm_weights) if ilm_weights is None else ilm_weights
 
     @abstractmethod
     def run(self, first_frames: np.ndarray, ended: int | None = None) -> None:

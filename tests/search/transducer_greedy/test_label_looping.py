@@ -73,6 +73,25 @@ def assert_equal_to_the_plain_loop(problem, window, engine, ilm_weight):
         assert float(found.ilm_scores[row]) == pytest.approx(expected.ilm_score, abs=scale, rel=1e-4)
 
 
+@needs_interpreter
+@pytest.mark.parametrize("search", [{}, {"num_beams": 2}])
+def test_kernels_take_what_a_model_says_itself_for_its_internal_lm(search):
+    class Opinionated(Toy):
+        def internal_lm(self, predictions):
+            scores = super().internal_lm(predictions)
+            return torch.where(scores.isinf(), scores, -math.log(4))
+
+    frames = 1.5 * torch.randn(2, 6, 6, generator=torch.Generator().manual_seed(3))
+    found = {}
+    for kind in (Toy, Opinionated):
+        for engine in ("gpu", "reference"):
+            decoder = TransducerDecoder(kind(5, 4, seed=1), Letters("abcd"), ilm_weight=0.7, engine=engine, **search)
+            found[kind, engine] = [n_best[0].score for n_best in decoder.decode(frames)]
+    for kind in (Toy, Opinionated):
+        assert found[kind, "gpu"] == pytest.approx(found[kind, "reference"], abs=1e-4)
+    assert found[Toy, "gpu"] != pytest.approx(found[Opinionated, "gpu"], abs=1e-2)
+
+
 @given(toys(), st.sampled_from([None, "max_prob"]), st.sampled_from([0.0, 0.4]))
 @settings(RELAXED, max_examples=25)
 def test_buffers_serve_batches_of_other_sizes(model, confidence, ilm_weight):
