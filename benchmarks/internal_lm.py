@@ -47,34 +47,39 @@ def main() -> None:
         recogniser = Recogniser(folder, audio)
         frames = recogniser.rows(1, of_audio=False)
 
-        def rate(
-            beams: int, of: Recogniser = recogniser, frames: list[torch.Tensor] = frames, **settings: Any
-        ) -> dict[str, float]:
-            batches = [frames[first : first + BATCH] for first in range(0, len(frames), BATCH)]
+        batches = [frames[first : first + BATCH] for first in range(0, len(frames), BATCH)]
+
+        def rates(beams: int, of: Recogniser = recogniser, batches: Any = batches, **settings: Any) -> dict[str, float]:
             heard = [text for batch in batches for text in of.transcripts(batch, beams, graph=False, **settings)]
             found = jiwer.process_words(said, heard)
             return {"wer": found.wer, "deletions": found.deletions / (found.hits + found.substitutions + found.deletions)}
 
         for beams in args.beams:
-            none = rate(beams)
-            rows.append({"model": folder.name, "text": None, "num_beams": beams, "lm_weight": 0.0, "share": 0.0, **none})
+            facts = {"model": folder.name, "text": "no LM", "num_beams": beams, "lm_weight": 0.0, "share": 0.0}
+            rows.append({**facts, **rates(beams)})
         for path in args.texts:
             lm = NGramLM.train(path.read_text().splitlines(), recogniser.processor.tokenizer, order=6)
             for beams in args.beams:
                 for weight in args.lm_weights:
                     for share in args.shares:
-                        found = rate(beams, lm=lm, lm_weight=weight, ilm_weight=share * weight)
+                        found = rates(beams, lm=lm, lm_weight=weight, ilm_weight=share * weight)
                         facts = {"model": folder.name, "text": path.stem, "num_beams": beams, "lm_weight": weight}
                         rows.append({**facts, "share": share, **found})
                         print(json.dumps(rows[-1]), flush=True)
-    table = []
-    for path in args.texts:
-        for weight in args.lm_weights:
-            of_weight = [row for row in rows if row["text"] == path.stem and row["lm_weight"] == weight]
-            by_share = [[row["wer"] for row in of_weight if row["share"] == share] for share in args.shares]
-            table.append([path.stem, weight, *(f"{100 * sum(rates) / len(rates):.1f}" for rates in by_share)])
-    print("word error rates, mean of all models and beams, by share")
+
+    def mean(text: str, weight: float, share: float) -> str:
+        of = [row for row in rows if (row["text"], row["lm_weight"], row["share"]) == (text, weight, share)]
+        return " ".join(f"{100 * sum(row[name] for row in of) / len(of):.2f}" for name in ("wer", "deletions"))
+
+    table = [
+        [path.stem, weight, *(mean(path.stem, weight, share) for share in args.shares)]
+        for path in args.texts
+        for weight in args.lm_weights
+    ]
+    print("word error rates and deletions, mean of all models and beams, by share; without an LM", mean("no LM", 0.0, 0.0))
     print(measure.table(["text", "lm_weight", *map(str, args.shares)], table))
+    alone = [[row["model"], row["num_beams"], f"{100 * row['wer']:.1f}"] for row in rows if row["text"] == "no LM"]
+    print(measure.table(["model", "num_beams", "no LM"], alone))
     print("results in", measure.save(args.name, {"rows": rows}, args.out))
 
 
