@@ -17,6 +17,7 @@ from ..decoding.partials import Partial
 from ..decoding.streaming import StreamingDecoder
 from ..decoding.transducer import TransducerDecoder
 from ..errors import StreamError
+from ..language_model.loading import loaded_models
 from ..pipelines.families import is_ctc, is_transducer
 from .buffered import BufferedEncoder
 from .cache_aware import CacheAwareEncoder
@@ -119,6 +120,8 @@ class StreamingRecognizer:
         self.sampling_rate = self.encoder.sampling_rate
         self.chunk_seconds, self.latency_seconds = self.encoder.chunk_seconds, self.encoder.latency_seconds
         decoder: CTCDecoder | GraphDecoder | TransducerDecoder
+        if "lm" in decoding:
+            decoding["lm"] = loaded_models(decoding["lm"], tokenizer, model.device)
         if is_ctc(model):
             assert isinstance(self.encoder, BufferedEncoder)
             decoding.setdefault("frame_seconds", self.encoder.stride / self.sampling_rate)

@@ -205,11 +205,13 @@ def with_remembered(lm: Any, model: Any, given: Mapping[str, Any], came_with: bo
         identity = None
     found = None if identity is None else tuned_for(entries, identity, given)
     if found is not None:
-        why, of, settings = f"was tuned for {found.model.name}", found.model.fingerprint, found.settings
+        # Weights that were tuned for greedy search hold for that.
+        searched = {"num_beams": 1} if found.greedy and "strategy" not in found.settings else {}
+        why, of, settings = f"was tuned for {found.model.name}", found.model.fingerprint, searched | found.settings
     else:
         if identity is None and entries:
             names = ", ".join(sorted({entry.model.name for entry in entries}))
-            _tell_once(
+            tell_once(
                 names,
                 f"the language model remembers weights for {names}, but which recogniser this decoder is for isn't known, and "
                 "it takes the default: pass model= (the model), or lm_weight=",
@@ -219,11 +221,12 @@ def with_remembered(lm: Any, model: Any, given: Mapping[str, Any], came_with: bo
     fitting = {name: value for name, value in settings.items() if name in given and given[name] is None}
     if fitting:
         shown = ", ".join(f"{name}={value}" for name, value in fitting.items() if name != "phrase_weight")
-        _tell_once((of, shown), f"decoding with {shown}, as the language model's config {why}")
+        tell_once((of, shown), f"decoding with {shown}, as the language model's config {why}")
     return {name: fitting.get(name, value) for name, value in given.items()}
 
 
-def _tell_once(key: Any, message: str) -> None:
+def tell_once(key: Any, message: str) -> None:
+    """Log a warning, unless one with the same key was logged before."""
     if key not in _told:
         _told.add(key)
         logger.warning("%s", message)

@@ -123,7 +123,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
             ValueError: lengths that don't fit the logits.
         """
         logits = tensor_of(logits, "logits")
-        return self.decode_checked(logits, self.check(logits, lengths), phrases)
+        return self.guided(phrases).decode_checked(logits, self.check(logits, lengths), phrases)
 
     def check(self, logits: Tensor, lengths: Outputs | None) -> Tensor:
         """Return lengths of the rows of some logits, int32 `[B]`. Raises what a call raises."""
@@ -193,7 +193,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
             device: where to search.
             phrases: as for a call.
         """
-        return self._stream(self.fusion.rows(batch_size, numbered(device), phrases))
+        return self.guided(phrases)._stream(self.fusion.rows(batch_size, numbered(device), phrases))
 
     def _stream(self, models: RowModels) -> BlockStream:
         return BlockStream((GreedySlots if self.options.num_beams == 1 else BeamSlots)(self, models))

@@ -109,6 +109,8 @@ class Options:
     # What options are called in pipelines and by language models that remember them, and what is always so there.
     known_as: ClassVar[dict[str, str]] = {}
     always: ClassVar[dict[str, str]] = {}
+    # Options that choose a search: where none of them is given, the default search holds.
+    choosing: ClassVar[tuple[str, ...]] = ("num_beams",)
     # Whether what a language model came with holds, where nothing is remembered (see `hf_ngpulm.config.tuned`).
     came_with: ClassVar[bool] = False
 
@@ -130,9 +132,23 @@ class Options:
 
     @classmethod
     def settled(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what is given, with the number of beams that "auto" stands for."""
-        beams = given.get(cls.beam)
-        return {**given, cls.beam: cls.knee()} if isinstance(beams, str) and beams == AUTO else dict(given)
+        """Return what is given, with the number of beams that "auto" stands for: enough for the hypotheses to return."""
+        beams, returned = given.get(cls.beam), given.get("num_return_sequences")
+        if not (isinstance(beams, str) and beams == AUTO):
+            return dict(given)
+        return {**given, cls.beam: max(cls.knee(), returned if isinstance(returned, int) else 1)}
+
+    @classmethod
+    def is_open(cls, given: Mapping[str, Any]) -> bool:
+        """Tell whether nothing given chooses a search: then it is greedy, or a beam search where there is something to follow
+        (`guided`)."""
+        return cls.family is not None and all(given.get(name) is None for name in cls.choosing)
+
+    @classmethod
+    def guided(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is given, and `num_beams="auto"` where it chooses no search: the default with a language model or
+        phrases, which gain most in a beam."""
+        return {**given, cls.beam: AUTO} if cls.is_open(given) else dict(given)
 
     @classmethod
     def knee(cls) -> int:
@@ -192,6 +208,11 @@ class FrameOptions(Options):
     confidence: str | None = "max_prob"
     engine: str = "auto"
 
+    @property
+    def is_greedy(self) -> bool:
+        """Return whether the search keeps one hypothesis."""
+        return False
+
     def __post_init__(self) -> None:
         whole("num_return_sequences", self.num_return_sequences, getattr(self, self.beam), f" ({self.beam})")
 
@@ -212,7 +233,12 @@ class CTCOptions(FrameOptions):
     source_weight: float | Tensor | None = None
 
     family = "ctc"
+    choosing = ("num_beams", "repeats")
     came_with = True
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.num_beams == 1
 
     @classmethod
     def _completed(cls, given: dict[str, Any]) -> dict[str, Any]:
@@ -269,6 +295,11 @@ class TransducerOptions(FrameOptions):
     source_weight: float | Tensor | None = None
 
     family = "transducer"
+    choosing = ("num_beams", "strategy")
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.strategy == "greedy"
 
     @classmethod
     def _completed(cls, given: dict[str, Any]) -> dict[str, Any]:

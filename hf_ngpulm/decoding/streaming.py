@@ -12,13 +12,14 @@ from torch import Tensor
 
 from ..common.arguments import check_number, refuse_idle, whole
 from ..common.batches import Outputs, tensor_of
+from ..config.tuned import tell_once
 from ..engines.devices import numbered
 from ..errors import InvalidLogitsError, StreamError
 from ..fusion.fusion import Fusion, RowModels
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
 from ..phrases import Booster
-from ..phrases.contexts import is_per_row
+from ..phrases.contexts import is_per_row, names_any
 from .ctc import CTCDecoder
 from .graph import GraphDecoder
 from .hypotheses import Hypothesis
@@ -137,6 +138,12 @@ class StreamingDecoder:
         """
         if phrase_weight is not None:
             phrase_weight = check_number(phrase_weight, "phrase_weight")
+        if self.decoder.unguided is not None and phrases is not DECODERS_PHRASES and names_any(phrases):
+            tell_once(
+                "greedy streams with phrases",
+                "streams search as their decoder was made to: greedily, since it had neither a language model nor phrases. "
+                'Phrases gain more in a beam: make it with num_beams="auto"',
+            )
         own, weight = self._lm(lm, lm_weight)
         models = self._fusion.row(own, weight, self.device)
         fused_with = (own, float(np.float32(weight)), phrase_weight)

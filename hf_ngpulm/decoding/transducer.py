@@ -173,7 +173,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             ValueError: lengths that don't fit the frames.
         """
         frames = tensor_of(encoder_hidden_states, "encoder_hidden_states", self._device)
-        paths = self.paths(frames, lengths, phrases)
+        paths = self.guided(phrases).paths(frames, lengths, phrases)
         return self._hypotheses(
             paths, [frames.shape[1]] * len(frames) if lengths is None else torch.as_tensor(lengths).tolist()
         )

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..common.arguments import whole
+from ..language_model.loading import loaded_models
 from ..language_model.model import NGramLM
 from ..pipelines import NGramPipeline
 from ..text.normalisation import normaliser
@@ -103,7 +104,7 @@ def evaluate(
             settings.setdefault("phrases", [])
         model, settings = load_pipeline(os.fspath(model), device, dtype, **settings), {}
     if isinstance(model, NGramPipeline) and settings.get("lm") is not None:
-        settings["lm"] = model._loaded(settings["lm"])  # once, and known by what is in it
+        settings["lm"] = loaded_models(settings["lm"], model.tokenizer, model.device)  # once, and known by what is in it
     entities = [recording.entities for recording in described] if entities_as_phrases else None
     recogniser = Recogniser(model, settings, entities, chunk_seconds)
     about = _about(recogniser, recordings, settings) | {"entities_as_phrases": entities_as_phrases, "batch_size": batch_size}

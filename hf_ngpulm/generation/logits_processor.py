@@ -13,6 +13,7 @@ from transformers import LogitsProcessor
 from ..decoding.options import AttentionOptions, takes
 from ..engines.choice import engine_name
 from ..fusion.fusion import Fusion, RowModels
+from ..language_model.loading import loaded_models
 from ..language_model.log_linear import parts_of
 from ..language_model.model import NGramLM
 from ..phrases.contexts import is_per_row
@@ -102,6 +103,10 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         if phrases is None and options.get("normalise_phrases") is not None:
             given = options["normalise_phrases"]
             raise ValueError(f"normalise_phrases={given!r} is given without phrases; pass phrases= too")
+        device = getattr(model, "device", None)
+        lm = loaded_models(lm, tokenizer, device)
+        if options.get("source_lm") is not None:
+            options["source_lm"] = loaded_models(options["source_lm"], tokenizer, device)
         weights = {"lm_weight": weight, "phrase_weight": phrase_weight}
         found = AttentionOptions.remembered(lm, model, {**weights, **options})
         weight, phrase_weight = found.pop("lm_weight"), found.pop("phrase_weight")

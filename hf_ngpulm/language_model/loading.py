@@ -36,6 +36,22 @@ def load_language_model(
     return NGramLM.from_pretrained(source, local_files_only=with_lm is None, device=device)
 
 
+def loaded_models(lm: Any, tokenizer: Any = None, device: str | torch.device | None = None) -> Any:
+    """Return a language model, or a list of them, of which some may be files, folders or ids; each of these is read once.
+
+    Args:
+        lm: anything that is no file, folder or id comes back as it is.
+        tokenizer, device: for those that are loaded.
+    """
+    sources = lm if isinstance(lm, list | tuple) else [lm]
+    read: dict[Any, NGramLM] = {}
+    for source in sources:
+        if isinstance(source, str | os.PathLike) and source not in read:
+            read[source] = load_language_model(source, tokenizer, device)
+    models = [read[source] if isinstance(source, str | os.PathLike) else source for source in sources]
+    return models if isinstance(lm, list | tuple) else models[0]
+
+
 def configured_lm(generation_config: Any) -> tuple[str | None, float | None]:
     """Return what a model's generation config says of its language model: `ngram_lm`, a Hub id or path, and `ngram_lm_weight`.
 

@@ -215,3 +215,10 @@ def is_per_row(phrases: Any) -> bool:
     if not isinstance(phrases, Sequence) or isinstance(phrases, str):
         return False
     return any(item is None or isinstance(item, Booster | list | Mapping) for item in phrases)
+
+
+def names_any(phrases: Any) -> bool:
+    """Return whether there is any phrase among some phrases, or lists of them."""
+    if is_per_row(phrases):
+        return any(map(names_any, phrases))
+    return phrases is not None and not (isinstance(phrases, Sequence | Mapping) and not phrases)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
@@ -19,8 +18,7 @@ from transformers.pipelines.automatic_speech_recognition import rescale_stride
 from ..config.tuned import SETTINGS, with_remembered
 from ..decoding.hypotheses import Hypothesis
 from ..decoding.options import Options
-from ..language_model.loading import configured_lm, load_language_model
-from ..language_model.model import NGramLM
+from ..language_model.loading import configured_lm, loaded_models
 from .families import encoded, frame_lengths
 from .per_item import RECORDING, Numbered, Recordings, listed_values, numbered, numbers_in
 
@@ -125,7 +123,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             given = {name: value for name, value in given.items() if name not in unset}
             lists = listed_values(settings)
             settings |= lists
-            settings |= {name: self._loaded(settings[name]) for name in ("lm", "source_lm") if name in settings}
+            for name in {"lm", "source_lm"} & settings.keys():
+                settings[name] = loaded_models(settings[name], self.tokenizer, self.device)
             if constructing:
                 self._ngram_settings = settings
             tuned = self.remembered(settings, search)
@@ -152,16 +151,6 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         given = {**dict.fromkeys((*self.settings, "num_beams")), **self._search, **search, **settings}
         found = with_remembered(settings.get("lm"), self.model, given, came_with=self.takes_what_lms_come_with)
         return {name: value for name, value in found.items() if given[name] is None and value is not None}
-
-    def _loaded(self, lm: Any) -> Any:
-        """Return a language model, or a list of them, of which some may be files or ids; each of these is read once."""
-        sources = lm if isinstance(lm, list) else [lm]
-        read: dict[Any, NGramLM] = {}
-        for source in sources:
-            if isinstance(source, str | os.PathLike) and source not in read:
-                read[source] = load_language_model(source, self.tokenizer, self.device)
-        models = [read[source] if isinstance(source, str | os.PathLike) else source for source in sources]
-        return models if isinstance(lm, list) else models[0]
 
     def _ngram_decoder(self, settings: dict[str, Any], given: dict[str, Any]) -> Any:
         """Return the decoder for some settings, of which a call has given some and others are the pipeline's."""

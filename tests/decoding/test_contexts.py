@@ -38,7 +38,7 @@ def make(kind, tokenizer, lm, **extra):
     models = {"lm": lm, "lm_weight": 0.4, "phrase_weight": 3.0, **extra}
     family, search = kind.split()
     if family == "ctc":
-        return CTCDecoder(tokenizer, **models, **({"num_beams": 4} if search == "beam" else {})), 257
+        return CTCDecoder(tokenizer, **models, num_beams=4 if search == "beam" else 1), 257
     toy = Toy(257, BLANK, (0, 1, 2) if family == "tdt" else None, seed=1, blank_bias=3.0)
     return TransducerDecoder(toy, tokenizer, **models, strategy=search, frame_seconds=0.08, ilm_weight=0.0), 6
 

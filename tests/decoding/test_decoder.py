@@ -52,7 +52,7 @@ def random_logits(batch_size=4, frames=40, classes=257, seed=0):
 
 def test_hypothesis_fields(tokenizer, lm):
     logits, lengths = random_logits(), torch.tensor([40, 0, 7, 39])
-    decoder = CTCDecoder(tokenizer, lm, 0.7)
+    decoder = CTCDecoder(tokenizer, lm, 0.7, num_beams=1)
     labels = decoder.label_frames(logits, lengths).labels
     log_probs = torch.log_softmax(logits, -1)
     results = decoder(logits, lengths)
@@ -87,7 +87,8 @@ def test_a_token_in_the_first_frame(tokenizer, lm, with_lm, first):
 
 def test_weight_zero_is_no_lm(tokenizer, lm):
     logits = random_logits()
-    assert [h[0].text for h in CTCDecoder(tokenizer, lm, 0.0)(logits)] == [h[0].text for h in CTCDecoder(tokenizer)(logits)]
+    with_lm = CTCDecoder(tokenizer, lm, 0.0, num_beams=1)
+    assert [h[0].text for h in with_lm(logits)] == [h[0].text for h in CTCDecoder(tokenizer)(logits)]
 
 
 def test_numbers_of_numpy_are_numbers(tokenizer, lm):
@@ -99,9 +100,9 @@ def test_one_model_and_weight_a_row(tokenizer, lm):
     models = [unigrams(256, 40), None, unigrams(256, 90), lm]
     weights = torch.tensor([1.0, 1.0, 0.5, 0.9])
     logits = random_logits()
-    together = CTCDecoder(tokenizer, models, weights)(logits)
+    together = CTCDecoder(tokenizer, models, weights, num_beams=1)(logits)
     for row, model in enumerate(models):
-        alone = CTCDecoder(tokenizer, model, float(weights[row]))(logits[row : row + 1])
+        alone = CTCDecoder(tokenizer, model, float(weights[row]), num_beams=1)(logits[row : row + 1])
         assert together[row][0].token_ids == alone[0][0].token_ids
         assert together[row][0].score == pytest.approx(alone[0][0].score, abs=1e-4)
         assert together[row][0].lm_score == pytest.approx(alone[0][0].lm_score, abs=1e-3)
@@ -214,8 +215,11 @@ def test_wrong_settings(tokenizer, lm):
         CTCDecoder(tokenizer, [lm, lm, lm])(random_logits())
     with pytest.raises(ValueError, match="4 rows"):
         CTCDecoder(tokenizer, lm, torch.ones(3))(random_logits())
-    for wrong, kind in ((["lm.arpa"], "str"), ("lm.arpa", "str"), (3, "int"), ({"lm": lm}, "dict"), ([[lm]], "list")):
+    for wrong, kind in (([b"lm.arpa"], "bytes"), (3, "int"), ({"lm": lm}, "dict"), ([[lm]], "list")):
         with pytest.raises(TypeError, match=f"should be an NGramLM .* got {kind}"):
+            CTCDecoder(tokenizer, wrong)
+    for wrong in ("lm.arpa", ["lm.arpa"]):
+        with pytest.raises(FileNotFoundError, match=r"lm\.arpa: no such file"):
             CTCDecoder(tokenizer, wrong)
 
 

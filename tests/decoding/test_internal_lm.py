@@ -9,7 +9,7 @@ from toys import Modules, Toy
 
 from hf_ngpulm import LogLinear, NGramLM, StreamingDecoder, TransducerDecoder
 
-SEARCHES = [{}, {"num_beams": 3}, {"num_beams": 3, "strategy": "aes"}]
+SEARCHES = [{"strategy": "greedy"}, {"num_beams": 3}, {"num_beams": 3, "strategy": "aes"}]
 LETTERS = Letters("abcdefgh")
 
 

@@ -86,7 +86,7 @@ def test_what_is_a_pause(heard):
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
+        {"num_beams": 1},
         {"strategy": "alsd", "num_beams": 4, "num_return_sequences": 3},
         {"num_beams": 4, "num_return_sequences": 4, "length_normalization": False, "ilm_weight": 0.2, "confidence": None},
     ],

@@ -177,7 +177,7 @@ def test_models_without_an_encoder_whose_states_could_be_zero(name, lm):
         ({"ilm_weight": math.nan}, "ilm_weight should be a finite number"),
         ({"ilm_weight": torch.tensor([0.1, 0.2, 0.3])}, "3"),
         ({"source_weight": 0.2}, "source_weight=0.2 is given without source_lm="),
-        ({"source_lm": "lm"}, "source_lm should be an NGramLM"),
+        ({"source_lm": 3}, "source_lm should be an NGramLM"),
         ({"source_lm": trained(1, vocab_size=29)}, "vocabularies of different sizes"),
     ],
 )

@@ -118,7 +118,9 @@ def ctc():
     processor = AutoProcessor.from_pretrained(bundled("examples/models/ctc"))
     model = transformers.AutoModelForCTC.from_pretrained(bundled("examples/models/ctc"), dtype=torch.float32)
     parts = {"model": model, "tokenizer": processor.tokenizer, "feature_extractor": processor.feature_extractor}
-    return Case(parts, demo_lms(processor.tokenizer), [0.9, 2.5, 0.0, 1.5, 0.3], demo_audios(), {"chunk_length_s": 1.6})
+    return Case(
+        parts, demo_lms(processor.tokenizer), [0.9, 2.5, 0.0, 1.5, 0.3], demo_audios(), {"chunk_length_s": 1.6}, num_beams=1
+    )
 
 
 def transducer(name):
@@ -127,7 +129,7 @@ def transducer(name):
     # Encoders feel the padding of a batch: clips of one length, and chunks that have it, too.
     audios = [audio[7680:33280] for audio in demo_audios()]
     chunk = {"chunk_length_s": 0.8, "stride_length_s": 0.0}
-    return Case(parts, demo_lms(parts["tokenizer"]), [1.0, 0.6, 0.0, 0.3, 0.2], audios, chunk)
+    return Case(parts, demo_lms(parts["tokenizer"]), [1.0, 0.6, 0.0, 0.3, 0.2], audios, chunk, num_beams=1)
 
 
 def seq2seq(tmp_path):
