@@ -95,7 +95,7 @@ class Search:
 
     lm: str | None = option("Language model: folder, Hub id, ARPA or .nemo file.")
     num_beams: Any = option(
-        "Beam of the search; 1, the default, searches greedily; auto is what is worth its time for the kind of model.",
+        "Beam width; 1 is greedy; auto is what pays for the kind of model [default: auto with an LM or phrases, else 1].",
         parser=beams,
         metavar="NUMBER|auto",
     )

@@ -53,7 +53,7 @@ def transcribe(
     phrases = read_phrases(boosting.phrases) or None
     settings = given(decoding, subtracted, pauses, beta=beta, num_return_sequences=n_best, phrases=phrases)
     settings |= given(phrase_weight=boosting.phrase_weight)
-    if timestamps and decoding.lm is None:
+    if timestamps and decoding.lm is None and not phrases:
         settings.setdefault("num_beams", 1)  # the stock pipeline has times for some tokenizers only
     asr = load_recogniser(model, device, **settings)
     rate = asr.feature_extractor.sampling_rate

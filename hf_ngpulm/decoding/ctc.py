@@ -39,15 +39,16 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
 
     Args:
         tokenizer_or_processor: the ASR model's tokenizer, or a processor that has it.
-        lm: a language model for all rows, several as `LogLinear`, or a list with one of these (or None) per row; None decodes
-            without.
+        lm: a language model for all rows, the id of its Hub repo, a folder or a file (see `load_language_model`), several as
+            `LogLinear`, or a list with one of these (or None) per row; None decodes without.
         lm_weight: weight of the LM's log-probabilities, one number or a tensor `[B]` with one per row. By default what the LM
             remembers for `model`, with the rest of what was tuned for it (see `hf_ngpulm.config.tuned`); or else 0.5.
         phrases: phrases that shall be recognised, for all rows: a `PhraseBooster`, or what one is made of; or a list with such
             a context (or None) per row.
         phrase_weight: what their bonuses are multiplied with, one number or a tensor `[B]` (default 1).
-        num_beams: prefixes that the search keeps; 1, the default, searches greedily; "auto" is 4, most of the gain at little
-            cost.
+        num_beams: prefixes that the search keeps; 1 searches greedily; "auto" is 4 (or `num_return_sequences`, if that is
+            more), most of the gain at little cost. The default is "auto" with `lm` or `phrases`, lists of them included, and 1
+            without. A call with phrases counts, too. With `repeats` the default is 1.
         beta: bonus for each token (natural log), against an LM's liking for short transcripts: a number or a tensor `[B]`. In
             beam search with an LM of V tokens the default is 0.85 log(V) times the LM's weight, nearly what chance would cost;
             weights above 0.8 count as 0.8 there, but it is at least 3 times the weight (for V = 256: 3.3 for a weight of 0.7,

@@ -15,7 +15,7 @@ from ..errors import InvalidLogitsError
 from ..fusion.fusion import LM_WEIGHT, Fusion
 from ..language_model.loading import loaded_models
 from ..phrases import Booster
-from ..phrases.contexts import names_any
+from ..phrases.contexts import is_any
 from ..text.vocabulary import tokenizer_of
 from ..text.words import WordSplitter
 from .hypotheses import Hypothesis, Writing
@@ -49,9 +49,9 @@ class Decoder(WithoutCaches):
         lm_weight, phrase_weight = found.pop("lm_weight"), found.pop("phrase_weight", None)
         if "source_lm" in found:
             found["source_lm"] = loaded_models(found["source_lm"], self.tokenizer, getattr(model, "device", None))
-        has_lm = any(each is not None for each in (lm if isinstance(lm, Sequence) else [lm]))
-        self.options = self.kind.of(self.kind.guided(found) if has_lm or names_any(phrases) else found)
-        self.unguided = None if has_lm or names_any(phrases) or not self.kind.is_open(found) else found
+        follows = lm is not None or is_any(phrases)  # lists in any case, so that rows are searched alike in any batch
+        self.options = self.kind.of(self.kind.guided(found) if follows else found)
+        self.unguided = found if self.kind.is_open(found) and not follows else None
         lm_weight, phrase_weight = (
             LM_WEIGHT if lm_weight is None else lm_weight,
             1.0 if phrase_weight is None else phrase_weight,
@@ -110,7 +110,7 @@ class Decoder(WithoutCaches):
 
     def guided(self: AnyDecoder, phrases: Any) -> AnyDecoder:
         """Return the same for who follows some phrases: with a beam, where nothing chose a search."""
-        if self.unguided is None or not names_any(phrases):
+        if self.unguided is None or not is_any(phrases):
             return self
         return self._with(options=self.kind.of(self.kind.guided(self.unguided)), unguided=None)
 

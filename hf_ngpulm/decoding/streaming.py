@@ -19,7 +19,7 @@ from ..fusion.fusion import Fusion, RowModels
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
 from ..phrases import Booster
-from ..phrases.contexts import is_per_row, names_any
+from ..phrases.contexts import is_any, is_per_row
 from .ctc import CTCDecoder
 from .graph import GraphDecoder
 from .hypotheses import Hypothesis
@@ -138,7 +138,7 @@ class StreamingDecoder:
         """
         if phrase_weight is not None:
             phrase_weight = check_number(phrase_weight, "phrase_weight")
-        if self.decoder.unguided is not None and phrases is not DECODERS_PHRASES and names_any(phrases):
+        if self.decoder.unguided is not None and phrases is not DECODERS_PHRASES and is_any(phrases):
             tell_once(
                 "greedy streams with phrases",
                 "streams search as their decoder was made to: greedily, since it had neither a language model nor phrases. "

@@ -44,8 +44,10 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         frame_seconds: how long a frame of the encoder is; by default what model and processor say. Where nothing says it,
             words have no times in seconds.
         strategy: "greedy"; "alsd", beam search by the length of alignments (RNN-T and TDT); or "aes", beam search by frames
-            (RNN-T). By default "greedy" without `num_beams` (or with 1), else "alsd".
-        num_beams: hypotheses that beam search keeps (default 4); "auto" is 3, most of the gain at little cost.
+            (RNN-T). By default "greedy" with `num_beams=1`, or without `num_beams`, `lm` and `phrases`; else "alsd".
+        num_beams: hypotheses that beam search keeps; "auto" is 3 (or `num_return_sequences`, if that is more), most of the gain
+            at little cost. The default is "auto" with `lm` or `phrases`, lists of them included; 4 if `strategy` asks for a
+            beam search; else 1.
         num_return_sequences: hypotheses that are returned for each row; at most `num_beams`.
         max_symbols: tokens that may be emitted at one frame (but see `aes_steps`); the model's own number if left out.
         ilm_weight: weight with which the log-probabilities of the model's internal LM (what the joint network says without an

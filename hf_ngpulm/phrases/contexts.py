@@ -217,8 +217,7 @@ def is_per_row(phrases: Any) -> bool:
     return any(item is None or isinstance(item, Booster | list | Mapping) for item in phrases)
 
 
-def names_any(phrases: Any) -> bool:
-    """Return whether there is any phrase among some phrases, or lists of them."""
-    if is_per_row(phrases):
-        return any(map(names_any, phrases))
+def is_any(phrases: Any) -> bool:
+    """Return whether phrases are given. A list with a context for each row counts as such whatever is in it, so that rows are
+    searched alike in any batch."""
     return phrases is not None and not (isinstance(phrases, Sequence | Mapping) and not phrases)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -12,7 +11,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutomaticSpeechRecognitionPipeline, GenerationConfig
+from transformers import AutomaticSpeechRecognitionPipeline
 from transformers.pipelines.automatic_speech_recognition import rescale_stride
 
 from ..config.tuned import SETTINGS, with_remembered
@@ -20,11 +19,10 @@ from ..decoding.hypotheses import Hypothesis
 from ..decoding.options import Options
 from ..language_model.loading import configured_lm, loaded_models
 from .families import encoded, frame_lengths
+from .keywords import refuse_unknown, with_our_names
 from .per_item import RECORDING, Numbered, Recordings, listed_values, numbered, numbers_in
 
-OF_THE_STOCK_PIPELINE = ("chunk_length_s", "stride_length_s", "return_timestamps", "decoder_kwargs", "generate_kwargs")
 NO_PHRASES: list[str] = []
-_GENERATION = GenerationConfig()
 logger = logging.getLogger(__name__)
 
 
@@ -91,6 +89,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         return False
 
     def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
+        kwargs = with_our_names(kwargs)
         self._held = {name: kwargs.pop(name) for name in self.shared_with_generation if name in kwargs}
         lm, weight = configured_lm(getattr(model, "generation_config", None))
         if lm is not None and "lm" not in kwargs and type(self) is not NGramPipeline:
@@ -104,7 +103,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         super().__init__(model, *args, **kwargs)
 
     def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        kwargs |= self.__dict__.pop("_held", {})
+        kwargs = with_our_names(kwargs) | self.__dict__.pop("_held", {})
         given = {name: kwargs.pop(name) for name in self.settings if name in kwargs}
         unset = {name for name, value in given.items() if value is None and name in SETTINGS}  # as if never given
         search = self._search_given(kwargs)
@@ -115,7 +114,9 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         foreign = sorted(kwargs.keys() & of_others)
         if foreign:
             raise ValueError(f"{', '.join(foreign)}: no settings for {type(self.model).__name__}; leave them out")
-        _refuse_misspelt(kwargs, [*self.settings, *OF_THE_STOCK_PIPELINE])
+        if "custom_generate" not in kwargs:  # which may have settings of its own
+            ours = [name for name in dict.fromkeys((*self.settings, "num_beams")) if name not in ("strategy", "engine")]
+            refuse_unknown(kwargs, ours, self.model)
         preprocess, forward, postprocess = super()._sanitize_parameters(**kwargs)
         constructing = not hasattr(self, "_forward_params")
         if given or (search and self._ngram_settings) or (constructing and self._decodes_always):
@@ -354,14 +355,6 @@ class FramesThemselves:
     def decode(self, frames: Tensor, lengths: Tensor | None) -> list[list[Tensor]]:
         ends = [frames.shape[1]] * len(frames) if lengths is None else lengths.tolist()
         return [[row[:end].clone()] for row, end in zip(frames, ends)]
-
-
-def _refuse_misspelt(given: Iterable[str], known: Sequence[str]) -> None:
-    """Refuse names much like known ones: the stock pipeline keeps any name for generation, and says nothing of idle ones."""
-    for name in given:
-        meant = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-        if meant and meant[0] != name and not hasattr(_GENERATION, name):
-            raise ValueError(f"{name}: there is no such setting; {meant[0]} may be meant")
 
 
 def _same(a: Any, b: Any) -> bool:

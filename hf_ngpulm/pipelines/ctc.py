@@ -22,7 +22,8 @@ class CTCNGramPipeline(NGramPipeline):
     Besides what all families take (see `NGramPipeline`), `pipeline(...)` and calls take:
 
     Args:
-        num_beams: prefixes that the search keeps; 1 (the default) searches greedily, "auto" keeps 4.
+        num_beams: prefixes that the search keeps; 1 searches greedily, "auto" keeps 4. The default is "auto" with `lm` or
+            `phrases`, for all recordings of a call alike; else 1.
         strategy: "graph" searches in the LM's graph in place of prefixes, see `hf_ngpulm.GraphDecoder`: `num_beams` are then
             the hypotheses that it keeps (by default 64), and `phrase_weight` the discount of phrases without one of their own
             (by default 1).

@@ -19,8 +19,8 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     """Speech recognition with an n-gram language model for encoder-decoders: Whisper, Canary, Moonshine and others.
 
     This is the pipeline of Transformers, which generates with an `NGramLogitsProcessor` if there is an `lm`. All else is the
-    stock pipeline's: `num_beams` (5 by default) and other settings of `generate`, long audio, and the times that
-    `return_timestamps` gives with Whisper. `num_beams="auto"` has it generate with 2.
+    stock pipeline's: `num_beams` (5, unless the model's generation config says otherwise) and other settings of `generate`,
+    long audio, and the times that `return_timestamps` gives with Whisper. `num_beams="auto"` has it generate with 2.
 
     Besides what all families take (see `NGramPipeline`), `pipeline(...)` and calls take:
 

@@ -26,8 +26,9 @@ class TransducerNGramPipeline(NGramPipeline):
     Besides what all families take (see `NGramPipeline`), `pipeline(...)` and calls take:
 
     Args:
-        num_beams: hypotheses that the search keeps; 1 (the default) searches greedily, "auto" keeps 3.
-        strategy: "greedy", "alsd" (beam search, the default with `num_beams`) or "aes" (beam search for RNN-T).
+        num_beams: hypotheses that the search keeps; 1 searches greedily, "auto" keeps 3. The default is "auto" with `lm` or
+            `phrases`, for all recordings of a call alike; else 1.
+        strategy: "greedy", "alsd" (beam search, the default with beams) or "aes" (beam search for RNN-T).
         max_symbols, ilm_weight, blank_scoring, pruning, merging, length_normalization: as for `hf_ngpulm.TransducerDecoder`.
         score_eos, aes_steps, aes_beta, aes_gamma, pause_seconds, engine: the same.
 

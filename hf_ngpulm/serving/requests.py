@@ -132,6 +132,8 @@ def wanted(
     listed = form.get("keywords")
     keywords = listed[0] if listed is not None and len(listed) == 1 else listed
     settings = voices.settings({**one, "keywords": keywords}, limits, recognizer)
+    if beams is None and settings.get("phrases") and _is_unguided(recognizer):
+        beams = min(_auto_beams(recognizer), limits.beams)
     language = one.get("language", "")[:40]
     return Wanted(settings, beams, answer, stream, frozenset(granularities or ["segment"]), language)
 
@@ -153,6 +155,11 @@ def of_attention(wanted: Wanted, recognizer: AttentionRecognizer) -> dict[str, A
     if wanted.response_format in ("verbose_json", "srt", "vtt") and recognizer.is_whisper:
         found["times"] = "word" if "word" in wanted.granularities else True
     return found
+
+
+def _is_unguided(recognizer: Any) -> bool:
+    """Return whether a recogniser searches greedily for want of something to follow, not because somebody said so."""
+    return hasattr(recognizer, "decoder") and recognizer.decoder.decoder.unguided is not None
 
 
 def _auto_beams(recognizer: Any) -> int:

@@ -289,14 +289,14 @@ def test_demo(capsys):
     assert run(["demo", "--json", "--model", "ctc"]) == 0
     found = {(line["set"], line["search"]): line for line in lines(capsys)}
     assert len(found) == 7 and all(line["transcripts"] and line["rtfx"] > 0 for line in found.values())
-    harbour = [found["harbour", search]["wer"] for search in ("alone", "LM", "LM, beam")]
+    harbour = [found["harbour", search]["wer"] for search in ("alone", "LM, greedy", "LM")]
     assert 10 < harbour[0] < 40 and harbour[1] < 0.85 * harbour[0] and harbour[2] < 0.7 * harbour[0]
     for name in ("callsigns", "contacts"):
         assert found[name, "phrases"]["entity_wer"] < 0.85 * found[name, "beam"]["entity_wer"]
     assert run(["demo", "--model", "stateless", "--clips", "2"]) == 0
     printed, progress = capsys.readouterr()
     assert "1 of 1: stateless RNN-T" in progress
-    assert "Word error rate" in printed and "[" in printed and printed.count("stateless RNN-T, LM, beam") == 2
+    assert "Word error rate" in printed and "[" in printed and printed.count("stateless RNN-T, LM, greedy") == 2
     assert run(["demo", "--model", "whisper"]) == 2
     assert "there is no such model" in capsys.readouterr().err
 

@@ -98,7 +98,7 @@ def test_in_a_pipeline(saved, recogniser, caplog, monkeypatch):
     assert any("lm_weight=0.5, beta=0.0, num_beams=100" in record.getMessage() for record in caplog.records)
     assert asr(audio)["text"] == expected(**lm.config.defaults)
     assert asr(audio, num_beams=8)["text"] == expected(**(lm.config.defaults | {"num_beams": 8}))
-    assert asr(audio, num_beams=1)["text"] == expected(lm_weight=0.5)
+    assert asr(audio, num_beams=1)["text"] == expected(lm_weight=0.5, num_beams=1)
     assert asr(audio, lm_weight=0.3, num_beams=8)["text"] == expected(lm_weight=0.3, num_beams=8, beta=0.0)
     assert asr(audio, return_timestamps="word")["chunks"]
     assert CTCDecoder(recogniser["tokenizer"], lm, num_beams=8).options.beta == 0.0  # words have a bonus already

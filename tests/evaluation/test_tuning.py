@@ -121,12 +121,13 @@ def test_audio_of_any_kind_and_kept_outputs_give_the_same(asr, clips, outputs, l
 
 def test_greedy_ctc_with_phrases_of_each_recording(asr, clips, outputs, lm):
     phrases = [clip["entities"] or None for clip in clips]
-    decoder = CTCDecoder(asr.tokenizer, lm, 0.5, phrases, 1.0)
+    decoder = CTCDecoder(asr.tokenizer, lm, 0.5, phrases, 1.0, num_beams=1)
     result = tune_weights(
         decoder, outputs, lm_weights=[0.3, 0.9], phrase_weights=[0.0, 2.0], by="entity_wer", model=asr.model, **FEW
     )
     for point in result.points:
-        made = CTCDecoder(asr.tokenizer, lm, point.setting["lm_weight"], phrases, point.setting["phrase_weight"])
+        weights = point.setting["lm_weight"], point.setting["phrase_weight"]
+        made = CTCDecoder(asr.tokenizer, lm, weights[0], phrases, weights[1], num_beams=1)
         texts = [made.select([number])(item["logits"][None])[0][0].text for number, item in enumerate(outputs)]  # one by one
         assert counted(point) == counts(clips, texts)
     assert result.best.entity_wer == min(point.entity_wer for point in result.points)
@@ -159,7 +160,7 @@ def test_graphs_as_in_separate_runs(asr, clips, outputs, lm):
     assert found.items() >= {"beam_threshold": 9.0, "score_eos": False, "num_beams": 64}.items()
 
 
-@pytest.mark.parametrize("search", [{}, {"num_beams": 3}])
+@pytest.mark.parametrize("search", [{"num_beams": 1}, {"num_beams": 3}])
 def test_transducers_as_in_separate_runs(search, clips):
     parts = demo_transducer("ParakeetForTDT")
     lm = NGramLM.from_arpa(DEMO / "lm.arpa.gz", parts["tokenizer"])
@@ -169,8 +170,7 @@ def test_transducers_as_in_separate_runs(search, clips):
     rows = list(asr.frames([clip["audio"].copy() for clip in few]))
     for point in result.points:
         assert counted(point) == counts(few, heard(asr, few, **point.setting))
-    strategy, num_beams = ("alsd", 3) if search else ("greedy", 1)
-    assert result.search == {"strategy": strategy, "num_beams": num_beams}
+    assert result.search == {"strategy": "greedy" if search["num_beams"] == 1 else "alsd", **search}
     assert result.tuned.settings == {**result.best.setting, **result.search}
     decoder = TransducerDecoder(parts["model"], parts["tokenizer"], lm, 2.0, ilm_weight=0.2, **search)
     given = [{"encoder_hidden_states": frames, "text": clip["text"]} for frames, clip in zip(rows, few)]
@@ -330,7 +330,7 @@ def test_results_are_saved_and_drawn(asr, outputs, lm, tmp_path):
 
 
 def test_bad_input(asr, clips, outputs, lm):
-    beam, greedy = CTCDecoder(asr.tokenizer, lm, num_beams=4), CTCDecoder(asr.tokenizer, lm)
+    beam, greedy = (CTCDecoder(asr.tokenizer, lm, num_beams=beams) for beams in (4, 1))
     without_texts = [{"logits": item["logits"]} for item in outputs]
     for decoder, dataset, settings, message in (
         (beam, [], {}, "the dataset is empty"),

@@ -112,7 +112,7 @@ def test_phrases_models_and_beams_of_a_recording(demo, offline):
             assert await text(keywords=["half speed", name], phrase_weight=20) == both
             assert await text(hotwords=json.dumps([[name, 20.0]])) == boosted
             assert await text(lm="other") == offline(samples, lm=demo.other_lm).text
-            assert await text(lm="none") == offline(samples, lm=None, lm_weight=None).text
+            assert await text(lm="none") == offline(samples, lm=None, lm_weight=None, num_beams=4).text
             assert await text(lm_weight=0.1) == offline(samples, lm_weight=0.1).text
             assert await text(num_beams=4) == offline(samples, num_beams=4).text == await text(num_beams="auto")
             for beams in (2, 3, 5, 6, 7):  # more than there may be recognisers for at a time
@@ -123,6 +123,22 @@ def test_phrases_models_and_beams_of_a_recording(demo, offline):
             with pytest.raises(openai.NotFoundError) as missing:
                 await client.audio.transcriptions.create(model="whisper-2", file=("clip.wav", wav(samples)))
             assert missing.value.code == "model_not_found"
+
+    asyncio.run(talk())
+
+
+def test_phrases_have_a_beam_where_the_server_has_no_lm(demo, offline):
+    pytest.importorskip("openai")
+    samples, name = demo.clips[1], "the coal lie house"
+
+    async def talk():
+        recognizer = demo.recognizer(1, lm=None, lm_weight=None)
+        async with serving(recognizer, Limits(clients=1)) as server, client_of(server) as client:
+            for extra, phrases, beams in (({}, None, 1), ({"hotwords": name, "phrase_weight": 20}, [name], 4)):
+                settings = {"lm": None, "lm_weight": None, "phrases": phrases, "phrase_weight": 20.0 if phrases else None}
+                file = ("clip.wav", wav(samples))
+                made = await client.audio.transcriptions.create(model="hf-ngpulm", file=file, extra_body=extra)
+                assert made.text == offline(samples, **settings, num_beams=beams).text
 
     asyncio.run(talk())
 
