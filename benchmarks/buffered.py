@@ -65,6 +65,7 @@ def main() -> None:
     processor = AutoProcessor.from_pretrained(args.model)
     names = ("lm_weight", "ilm_weight", "num_beams")
     settings: dict[str, Any] = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    settings.setdefault("num_beams", 1)
     if args.lm is not None:
         settings["lm"] = load_language_model(args.lm, asr.tokenizer)
     clips = [json.loads(line) for line in args.manifest.read_text(encoding="utf-8").splitlines()]
@@ -84,7 +85,7 @@ def main() -> None:
             begin = time.perf_counter()
             found = said(recognizer, audio)
             took = time.perf_counter() - begin
-            line = {"model": Path(args.model).name, "num_beams": args.num_beams or 1, "joined": joined, "cut": name}
+            line = {"model": Path(args.model).name, "num_beams": settings["num_beams"], "joined": joined, "cut": name}
             print(
                 json.dumps({**line, "wer": round(100 * jiwer.wer(texts, found), 1), "rtfx": round(seconds / took)}), flush=True
             )

@@ -38,7 +38,7 @@ from hf_ngpulm.text.vocabulary import tokenizer_of
 
 BATCH_SIZES = (32, 128)
 BEAM = 6
-SEARCHES: dict[str, dict[str, Any]] = {"greedy": {}, f"beam {BEAM}": {"num_beams": BEAM}}
+SEARCHES: dict[str, dict[str, Any]] = {"greedy": {"num_beams": 1}, f"beam {BEAM}": {"num_beams": BEAM}}
 FRAMES = 125  # of random logits: 10 s of audio at 80 ms a frame
 SIZES = (10, 200, 1000, 10_000)  # phrases of a context
 PER_ROW = 200

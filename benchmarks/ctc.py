@@ -41,13 +41,15 @@ def main() -> None:
         print(f"no LM: {curve['no LM']:.1f}")
         rows_out = []
         for rule in RULES:
-            wers = [100 * jiwer.wer(texts, outputs.decode(CTCDecoder(processor, lm, w, repeats=rule))) for w in WEIGHTS]
+            wers = [
+                100 * jiwer.wer(texts, outputs.decode(CTCDecoder(processor, lm, w, num_beams=1, repeats=rule))) for w in WEIGHTS
+            ]
             curve[rule] = dict(zip(map(str, WEIGHTS), wers, strict=True))
             rows_out.append([rule, *(f"{wer:.1f}" for wer in wers)])
         print(measure.table(["rule \\ lm_weight", *map(str, WEIGHTS)], rows_out))
 
         # Forward pass and decoding by turns, so that a change of the machine's mood hits both.
-        greedy = CTCDecoder(processor, lm, 0.9)
+        greedy = CTCDecoder(processor, lm, 0.9, num_beams=1)
         times: dict[str, list[float]] = {"forward": [], "labels": [], "hypotheses": [], "argmax_hypotheses": []}
         for _ in range(args.repeats):
             sums = dict.fromkeys(times, 0.0)

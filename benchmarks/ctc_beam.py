@@ -99,9 +99,9 @@ def tuned(outputs: speech.Outputs, results: list[dict[str, Any]]) -> dict[str, C
     processor, lm = outputs.processor, outputs.lm
     decoders = {"argmax": CTCDecoder(processor)}
     results.append({"decoder": "argmax", **best_of(outputs, {(0.0, None): outputs.decode(decoders["argmax"])})})
-    found = {(weight, None): outputs.decode(CTCDecoder(processor, lm, weight)) for weight in GREEDY_WEIGHTS}
+    found = {(weight, None): outputs.decode(CTCDecoder(processor, lm, weight, num_beams=1)) for weight in GREEDY_WEIGHTS}
     results.append({"decoder": "greedy", **best_of(outputs, found)})
-    decoders["greedy"] = CTCDecoder(processor, lm, results[-1]["lm_weight"])
+    decoders["greedy"] = CTCDecoder(processor, lm, results[-1]["lm_weight"], num_beams=1)
     for num_beams in BEAMS:
         found = {
             (weight, beta): outputs.decode(CTCDecoder(processor, lm, weight, num_beams=num_beams, beta=beta))

@@ -114,7 +114,7 @@ def of_ctc(args: argparse.Namespace) -> list[Family]:
     encoder = gpu_ctc.timed_encoder("", settings, of_encoder)["seconds"][str(args.batch_size)]
     fused = {"lm": lm, "lm_weight": LM_WEIGHT, "blank_id": sizes.vocab_size}
     decoders: dict[str, Any] = {
-        "CTC greedy": CTCDecoder(tokenizer, **fused),
+        "CTC greedy": CTCDecoder(tokenizer, num_beams=1, **fused),
         f"CTC beam {BEAM}": CTCDecoder(tokenizer, num_beams=BEAM, **fused),
         "CTC graph": GraphDecoder(tokenizer, max_active=BEAM, **fused),
     }
@@ -134,7 +134,7 @@ def of_transducers(args: argparse.Namespace) -> list[Family]:
         ((_, frames, lengths_of_rows),) = clips.batches[args.batch_size]
         contexts = boosters(clips.processor, sizes.vocab_size, args.batch_size)
         encoder = measure.wall_seconds(lambda clips=clips: clips.encode(args.batch_size))
-        for name, options in (("greedy", {}), (f"ALSD {BEAM}", {"strategy": "alsd", "num_beams": BEAM})):
+        for name, options in (("greedy", {"strategy": "greedy"}), (f"ALSD {BEAM}", {"strategy": "alsd", "num_beams": BEAM})):
             decoder = TransducerDecoder(clips.model, clips.processor, lm, LM_WEIGHT, **options, ilm_weight=0.0)
 
             def decode(given: Any, decoder: Any = decoder, frames: Any = frames, lengths: Any = lengths_of_rows) -> Any:

@@ -98,7 +98,7 @@ def timed_searches(lm: NGramLM, batch_size: int, frames: int, beams: list[int]) 
     tokenizer = plain_tokenizer(lm.vocab_size)
     kinds: dict[str, tuple[dict[str, Any], Search]] = {"argmax": ({}, partial(logits.argmax, -1))}
     with_lm = {"lm": lm, "lm_weight": LM_WEIGHT}
-    kinds["greedy + LM"] = with_lm, greedy_search(lm, logits, lengths)
+    kinds["greedy + LM"] = {**with_lm, "num_beams": 1}, greedy_search(lm, logits, lengths)
     for num_beams in beams:
         settings = {**with_lm, "num_beams": num_beams, "beta": BETA}
         name = f"beam {num_beams} + LM"

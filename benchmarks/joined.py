@@ -70,7 +70,7 @@ class Recogniser:
             beams = {"max_active": num_beams} if graph else {"num_beams": num_beams}
             found = (GraphDecoder if graph else CTCDecoder)(self.processor, **beams, **settings)(frames, lengths)
         else:
-            strategy = {"strategy": "alsd", "num_beams": num_beams} if num_beams > 1 else {}
+            strategy = {"strategy": "alsd", "num_beams": num_beams} if num_beams > 1 else {"strategy": "greedy"}
             found = TransducerDecoder(self.model, self.processor, **settings, **strategy).decode(frames, lengths)
         return [n_best[0].text for n_best in found]
 

@@ -184,7 +184,7 @@ def decoded(args: argparse.Namespace, lm: NGramLM, tokenizer: Any, logits: list[
     half = len(logits) // 2
     with torch.inference_mode():
         for num_beams in BEAMS:
-            settings = {} if num_beams == 1 else {"num_beams": num_beams, "beta": args.beta}
+            settings = {"num_beams": num_beams} | ({"beta": args.beta} if num_beams > 1 else {})
             decoder = CTCDecoder(tokenizer, lm, args.lm_weight, confidence=None, **settings)
             decoder(logits[0][None, :5])  # compiled code is loaded
             if lm.is_lazy:

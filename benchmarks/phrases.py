@@ -112,7 +112,7 @@ def decoders(model: str, args: argparse.Namespace) -> list[tuple[str, Any, Decod
 
 
 def searches(lm: Any) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {"greedy": {}, f"beam {BEAM}": {"num_beams": BEAM}}
+    found: dict[str, dict[str, Any]] = {"greedy": {"num_beams": 1}, f"beam {BEAM}": {"num_beams": BEAM}}
     if lm is not None:
         found |= {f"{name} + LM": {**settings, "lm": lm, "lm_weight": LM_WEIGHT} for name, settings in found.items()}
     return found

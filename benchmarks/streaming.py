@@ -140,7 +140,7 @@ def ctc_runs(args: argparse.Namespace) -> list[Run]:
 def transducer_runs(model: str, args: argparse.Namespace) -> list[Run]:
     clips = encoded.load(model, args.manifest, args.device, (), args.clips)
     lm = load_language_model(args.lm, clips.processor.tokenizer, args.device)
-    kinds: list[tuple[str, dict[str, Any]]] = [("greedy + LM", {})]
+    kinds: list[tuple[str, dict[str, Any]]] = [("greedy + LM", {"strategy": "greedy"})]
     kinds += [(f"ALSD++ {beams} + LM", {"strategy": "alsd", "num_beams": beams}) for beams in BEAMS]
     if not hasattr(clips.model.config, "durations"):
         kinds += [(f"AES++ {beams} + LM", {"strategy": "aes", "num_beams": beams}) for beams in BEAMS]

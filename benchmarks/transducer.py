@@ -32,6 +32,7 @@ from hf_ngpulm.language_model.loading import load_language_model
 
 WEIGHTS = (0.5, 0.7, 0.9, 1.1, 1.3)
 ILM_SHARE = 0.5
+GREEDY = {"strategy": "greedy"}
 BEAM = 6
 BEAMS = (1, 2, 4, BEAM, 8, 12)
 BATCH_SIZE = 32
@@ -95,8 +96,8 @@ def candidates(clips: encoded.Clips, args: argparse.Namespace) -> list[Candidate
     lm = load_language_model(args.lm, clips.processor.tokenizer, args.device)
     sizes = tuple(clips.batches)
     of_model = ("alsd",) if hasattr(clips.model.config, "durations") else ("alsd", "aes")
-    found: list[Candidate] = [Stock("stock generate", clips, sizes), Ours("greedy", clips, sizes, lm, {})]
-    found.append(Ours("greedy - internal LM", clips, sizes, lm, {}, ILM_SHARE))
+    found: list[Candidate] = [Stock("stock generate", clips, sizes), Ours("greedy", clips, sizes, lm, GREEDY)]
+    found.append(Ours("greedy - internal LM", clips, sizes, lm, GREEDY, ILM_SHARE))
     for strategy in of_model:
         for num_beams in (BEAM,) if args.quick else BEAMS:
             of_beam = sizes if num_beams == BEAM else (BATCH_SIZE,)

@@ -78,7 +78,7 @@ def main() -> None:
         for kind in ("RNNT", "TDT"):
             clips = random_clips(kind, lengths, sizes, args.layers, args.device, sizes_of)
             beam = {"strategy": "alsd", "num_beams": BEAM}
-            stock, greedy = Stock("stock generate", clips, sizes), Ours("greedy", clips, sizes, lm, {})
+            stock, greedy = Stock("stock generate", clips, sizes), Ours("greedy", clips, sizes, lm, {"strategy": "greedy"})
             alsd = Ours(f"ALSD {BEAM}", clips, sizes, lm, beam)
             chosen += [(stock, None), (greedy, None), (greedy, LM_WEIGHT), (alsd, LM_WEIGHT)]
         for candidate, weight in chosen:

@@ -95,7 +95,7 @@ def all_clips(decode: Callable[[Any, Any], Any], model: str, size: int) -> Call:
 def ctc(size: int, words: bool = False, phrases: int = 0, **settings: Any) -> Call:
     from hf_ngpulm import CTCDecoder
 
-    settings |= {"lm": word_lm() if words else lm_of("ctc"), "lm_weight": WEIGHT}
+    settings = {"num_beams": 1, "lm": word_lm() if words else lm_of("ctc"), "lm_weight": WEIGHT, **settings}
     if phrases:
         settings |= {"phrases": names(phrases), "phrase_weight": 1.0}
     return all_clips(CTCDecoder(processor_of("ctc"), **settings), "ctc", size)
@@ -111,7 +111,7 @@ def graph(size: int, words: bool = False, **settings: Any) -> Call:
 def transducer(model: str, size: int, **settings: Any) -> Call:
     from hf_ngpulm import TransducerDecoder
 
-    fusion = {"lm": lm_of(model), "lm_weight": WEIGHT, "ilm_weight": 0.0}
+    fusion = {"lm": lm_of(model), "lm_weight": WEIGHT, "ilm_weight": 0.0, "num_beams": 1}
     decoder = TransducerDecoder(rows_of(model)[0], processor_of(model), **{**fusion, **settings})
     return all_clips(decoder.decode, model, size)
 
@@ -123,7 +123,7 @@ def streams(model: str, count: int, **settings: Any) -> Call:
     from hf_ngpulm import CTCDecoder, StreamingDecoder, TransducerDecoder
 
     loaded, rows = rows_of(model)
-    settings |= {"lm": lm_of(model), "lm_weight": WEIGHT}
+    settings = {"num_beams": 1, "lm": lm_of(model), "lm_weight": WEIGHT, **settings}
     if model == "ctc":
         decoder: Any = CTCDecoder(processor_of(model), frame_seconds=0.08, **settings)
     else:
@@ -181,7 +181,7 @@ def composed(composition: str) -> Call:
 def on_the_fly(beams: int, warm: bool) -> Call:
     from hf_ngpulm import CTCDecoder
 
-    settings: dict[str, Any] = {} if beams == 1 else {"num_beams": beams}
+    settings: dict[str, Any] = {"num_beams": beams}
 
     def decoding() -> Call:
         word_lm.cache_clear()
@@ -197,7 +197,7 @@ def forgotten(model: str, size: int, **settings: Any) -> Call:
     from hf_ngpulm import CTCDecoder, NGramLM, TransducerDecoder
 
     lm = NGramLM.from_arpa(words_file(), processor_of(model).tokenizer, units="word", composition="on_the_fly")
-    settings |= {"lm": lm, "lm_weight": WEIGHT}
+    settings = {"num_beams": 1, "lm": lm, "lm_weight": WEIGHT, **settings}
     if model == "ctc":
         decode = all_clips(CTCDecoder(processor_of(model), **settings), model, size)
     else:
