@@ -42,7 +42,7 @@ def main() -> None:
         rows_out = []
         for rule in RULES:
             wers = [
-                100 * jiwer.wer(texts, outputs.decode(CTCDecoder(processor, lm, w, num_beams=1, repeats=rule))) for w in WEIGHTS
+                100 * jiwer.wer(texts, outputs.decode(CTCDecoder(processor, lm, w, repeats=rule))) for w in WEIGHTS
             ]
             curve[rule] = dict(zip(map(str, WEIGHTS), wers, strict=True))
             rows_out.append([rule, *(f"{wer:.1f}" for wer in wers)])
