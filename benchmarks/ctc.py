@@ -41,9 +41,7 @@ def main() -> None:
         print(f"no LM: {curve['no LM']:.1f}")
         rows_out = []
         for rule in RULES:
-            wers = [
-                100 * jiwer.wer(texts, outputs.decode(CTCDecoder(processor, lm, w, repeats=rule))) for w in WEIGHTS
-            ]
+            wers = [100 * jiwer.wer(texts, outputs.decode(CTCDecoder(processor, lm, w, repeats=rule))) for w in WEIGHTS]
             curve[rule] = dict(zip(map(str, WEIGHTS), wers, strict=True))
             rows_out.append([rule, *(f"{wer:.1f}" for wer in wers)])
         print(measure.table(["rule \\ lm_weight", *map(str, WEIGHTS)], rows_out))

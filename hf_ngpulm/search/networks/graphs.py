@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -37,11 +38,16 @@ def recalled(kept: Kept | None, key: tuple[Hashable, ...], tensors: Iterable[Ten
     if kept is None:
         yield make()
         return
-    key = (*key, *addresses(tensors))
-    found = kept.pop(key, None)
-    found = make() if found is None else found
+    tensors = list(tensors)
+    gpu = next((tensor.device for tensor in tensors if tensor.device.type == "cuda"), None)
+    # A graph does its work in the precision in which it was recorded.
+    precision = torch.get_autocast_dtype("cuda") if gpu and torch.is_autocast_enabled("cuda") else None
+    key = (*key, *addresses(tensors), precision)
+    found, read = kept.pop(key, None) or (make(), None)
+    if read is not None:
+        torch.cuda.current_stream(gpu).wait_event(read)  # what another thread still reads of its buffers
     yield found
-    kept[key] = found
+    kept[key] = found, torch.cuda.current_stream(gpu).record_event() if gpu else None
     while len(kept) > MOST_KEPT:
         kept.pop(next(iter(kept.copy())), None)
 
@@ -100,16 +106,25 @@ def _warn_once(message: str) -> None:
     logger.warning(message)
 
 
+# To begin a recording synchronises the device, which breaks one that another thread has under way.
+_RECORDING = threading.Lock()
+
+
 def _cuda_graph(device: torch.device, work: Work) -> Work:
-    with current(device):
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # libraries and kernels load at their first use, which can't be recorded
-            work()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may go on with what they do
-            work()
+    enabled, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    # Without a cache: weights that autocast has converted before wouldn't be converted in the graph, and are freed.
+    with _RECORDING, current(device), torch.autocast("cuda", dtype, enabled, cache_enabled=False):
+        callers, side, graph = torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        try:
+            side.wait_stream(callers)
+            with torch.cuda.stream(side):  # libraries and kernels load at their first use, which can't be recorded
+                work()
+            callers.wait_stream(side)
+            # Other threads may go on with what they do.
+            with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
+                work()
+        finally:
+            torch.cuda.set_stream(callers)  # a recording that fails leaves its own
     return graph.replay
 
 
