@@ -27,6 +27,7 @@ import statistics
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,11 @@ def main() -> None:
     transformers.logging.set_verbosity_error()
     models = args.models or ([name for name in NAMES if name != "whisper-none"] if args.device != "cpu" else MOST_ROWS_ON_CPU)
     with torch.inference_mode():
-        results = error_rates(args) if args.canary else [row for name in models for row in step_times(name, args)]
+        results: list[dict[str, Any]] = error_rates(args) if args.canary else []
+        for name in () if args.canary else models:
+            for row in step_times(name, args):
+                results.append(row)
+                measure.save(args.name, {"rows": results}, args.out)
     header = list(results[0])
     print(measure.table(header, [[row[name] for name in header] for row in results]))
     print("results in", measure.save(args.name, {"rows": results}, args.out))
@@ -103,23 +108,24 @@ def ways_of(subject: Subject, lm: NGramLM, names: list[str]) -> dict[str, dict[s
     return ways
 
 
-def step_times(name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
+def step_times(name: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     dtype = getattr(torch, args.dtype or ("float32" if args.device == "cpu" else "float16"))
     subject = subject_of(name, args.device, dtype)
     lm = NGramLM.train(texts(subject.text_tokens), vocab_size=subject.text_tokens, order=ORDER).to(args.device)
     ways = ways_of(subject, lm, args.ways)
     steps = StepClock(subject.model, args.steps)
     most_rows = args.most_rows or (MOST_ROWS_ON_CPU.get(name) if args.device == "cpu" else None) or float("inf")
-    rows: list[dict[str, Any]] = []
+    compiles = True
     for num_beams in args.beams:
         for batch_size in args.batch_sizes:
             if num_beams * batch_size <= most_rows:
-                rows.append(compared(subject, ways, steps, num_beams, batch_size, not rows, args))
-                print(json.dumps({"model": name, **rows[-1]}), flush=True)
+                row = {"model": name, **compared(subject, ways, steps, num_beams, batch_size, compiles, args)}
+                compiles = False
+                print(json.dumps(row), flush=True)
+                yield row
     steps.stop()
     del subject, ways, steps
     gc.collect()
-    return [{"model": name, **row} for row in rows]
 
 
 def compared(

@@ -56,7 +56,9 @@ def main() -> None:
     with torch.inference_mode():
         for make in (of_ctc, of_transducers, of_attention):
             try:
-                found += [timed(family, args) for family in make(args)]
+                for family in make(args):
+                    found.append(timed(family, args))
+                    measure.save(args.name, {"phrases": PHRASES, "contexts": found}, args.out)
             except NativeCoreError as error:
                 print(f"{make.__name__}: left out, it needs the native core: {error}", flush=True)
     if not found:

@@ -67,6 +67,7 @@ def main() -> None:
             lm = lm_queries.build_model(vocab_size, 6, args.ngrams).to(measure.GPU)
             for batch_size in args.batch_sizes:
                 results["searches"] += timed_searches(lm, batch_size, args.frames, args.beams)
+                measure.save(args.name, results, args.out)
     for encoder in results["encoders"]:
         print(f"encoder of {encoder['name']}:", ", ".join(f"B={b} {1e3 * s:.2f} ms" for b, s in encoder["seconds"].items()))
     print(measure.table(*cells(results)))

@@ -165,6 +165,7 @@ def main() -> None:
     orders = args.orders or ((6,) if args.quick else (3, 6, 10))
     cuda = measure.has_gpu() and args.device != "cpu"
     results: dict[str, Any] = {"threads": args.threads, "queries": [], "models": []}
+    name = args.name or "lm_queries_" + ("gpu" if args.device == "cuda" else "all" if cuda else "cpu")
     if cuda:
         results["copy_bytes_per_second"] = measure.copy_bandwidth()
     for vocab_size in args.vocab_sizes:
@@ -187,13 +188,13 @@ def main() -> None:
                 results["queries"] += time_queries(lm, text, batches, seconds)
             if cuda:
                 results["queries"] += time_queries(lm.to(measure.GPU), text, batches, seconds, on_gpu=True)
+            measure.save(name, results, args.out)
             print(f"V={vocab_size} order {order} done", file=sys.stderr)
     for result in results["queries"]:
         if "bytes" in result:
             result["floor_seconds"] = result["bytes"] / results["copy_bytes_per_second"]
             result["goal_seconds"] = max(LEAST_GOAL, BYTES_GOAL * result["floor_seconds"])
     report(results)
-    name = args.name or "lm_queries_" + ("gpu" if args.device == "cuda" else "all" if cuda else "cpu")
     print("\nresults in", measure.save(name, results, args.out))
 
 

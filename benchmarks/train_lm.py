@@ -125,8 +125,11 @@ def main() -> None:
                 row["all_seconds"] = {who: [result.get("seconds") for result in results] for who, results in runs.items()}
                 rows.append(row)
                 print(_line(row, settings.device), flush=True)
-    if settings.save:
-        print("results in", save(settings.save, {"training": rows}, settings.out))
+                if settings.save:
+                    save(settings.save, {"training": rows}, settings.out)
+    failed = [f"{who}: {found['failed']}" for row in rows for who, found in row.items() if "failed" in (found or ())]
+    if failed:
+        sys.exit("\n".join(failed))
 
 
 def _line(row: dict[str, Any], devices: list[str]) -> str:

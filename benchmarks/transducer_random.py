@@ -73,19 +73,19 @@ def main() -> None:
     lengths = random_lengths(max(sizes), sizes_of)
     lm = random_lm(sizes_of).to(args.device)
     rows: list[dict[str, Any]] = []
-    chosen: list[tuple[Candidate, float | None]] = []
     with torch.inference_mode():
         for kind in ("RNNT", "TDT"):
             clips = random_clips(kind, lengths, sizes, args.layers, args.device, sizes_of)
             beam = {"strategy": "alsd", "num_beams": BEAM}
             stock, greedy = Stock("stock generate", clips, sizes), Ours("greedy", clips, sizes, lm, {"strategy": "greedy"})
             alsd = Ours(f"ALSD {BEAM}", clips, sizes, lm, beam)
-            chosen += [(stock, None), (greedy, None), (greedy, LM_WEIGHT), (alsd, LM_WEIGHT)]
-        for candidate, weight in chosen:
-            facts = {"model": candidate.clips.name, "decoder": candidate.name + (" + LM" if weight else "")}
-            rows.append({**facts, "clips": len(candidate.clips.rows), "audio_seconds": candidate.clips.seconds})
-        # The encoders are alike, and so are the lengths of the clips: one is timed.
-        rows = [row | times for row, times in zip(rows, timed(chosen, clips, args.repeats))]
+            chosen: list[tuple[Candidate, float | None]] = [
+                (stock, None), (greedy, None), (greedy, LM_WEIGHT), (alsd, LM_WEIGHT)
+            ]  # fmt: skip
+            for (candidate, weight), times in zip(chosen, timed(chosen, clips, args.repeats)):
+                facts = {"model": candidate.clips.name, "decoder": candidate.name + (" + LM" if weight else "")}
+                rows.append({**facts, "clips": len(candidate.clips.rows), "audio_seconds": candidate.clips.seconds, **times})
+            measure.save(args.name, {"layers": args.layers, "decoders": rows}, args.out)
     header, cells = columns(rows, sizes)
     table = [[row["model"], row["decoder"], *figures] for row, figures in zip(rows, cells)]
     print(measure.table(["model", "decoder", *header], table))

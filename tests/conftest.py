@@ -9,11 +9,15 @@ Property tests try the same examples in every run, so that a change fails its ow
 import os
 
 import torch
-from hypothesis import settings
 
-settings.register_profile("same", derandomize=True)
-settings.register_profile("new", derandomize=False)
-settings.load_profile("same")
+try:
+    from hypothesis import settings
+except ImportError:  # a machine that has no more than `make gpu` needs
+    pass
+else:
+    settings.register_profile("same", derandomize=True)
+    settings.register_profile("new", derandomize=False)
+    settings.load_profile("same")
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")

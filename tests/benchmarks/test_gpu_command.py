@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -62,6 +63,23 @@ def test_a_part_that_fails_is_named_with_its_last_lines(tmp_path, capsys):
     assert "bad: exit status 3" in printed and "before" in printed and "fine" not in printed
     kept = json.loads((tmp_path / "gpu.json").read_text())
     assert [part["status"] for part in kept["parts"]][:2] == ["done", "exit status 3"]
+
+
+def test_limits_make_up_the_time_that_there_is(tmp_path):
+    parts = gpu.parts_of(argparse.Namespace(tiny=False, out=tmp_path), tmp_path)
+    assert sum(part.limit for part in parts) <= gpu.SECONDS
+
+
+def test_parts_find_what_else_is_on_the_path_of_python(tmp_path, monkeypatch, capsys):
+    (tmp_path / "elsewhere.py").write_text("print('found')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert list(gpu.run_part(gpu.Part("elsewhere", ["-c", "import elsewhere, hf_ngpulm"], 60), 60).lines) == ["found"]
+
+
+def test_a_training_that_fails_is_no_success(tmp_path):
+    command = [sys.executable, str(ROOT / "benchmarks" / "train_lm.py"), "--tokens", "50", "--orders", "3", "--repeats", "1"]
+    done = subprocess.run([*command, "--prune", "nonsense"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode and "nonsense" in done.stderr.splitlines()[-1]
 
 
 def test_results_need_no_git(tmp_path, monkeypatch):
