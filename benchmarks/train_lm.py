@@ -127,7 +127,12 @@ def main() -> None:
                 print(_line(row, settings.device), flush=True)
                 if settings.save:
                     save(settings.save, {"training": rows}, settings.out)
-    failed = [f"{who}: {found['failed']}" for row in rows for who, found in row.items() if "failed" in (found or ())]
+    failed = [
+        f"{who}: {found['failed']}"
+        for row in rows
+        for who, found in row.items()
+        if isinstance(found, dict) and "failed" in found
+    ]
     if failed:
         sys.exit("\n".join(failed))
 
