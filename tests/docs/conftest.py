@@ -11,7 +11,7 @@ import pytest
 import transformers
 from huggingface_hub import constants
 
-from hf_ngpulm.audio.files import read_audio
+from hf_ngpulm.sound.files import read_audio
 
 NEEDED = ("ParakeetForTDT", "ParakeetForRNNT", "AutoModelForTDT")
 
