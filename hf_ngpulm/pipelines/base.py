@@ -22,6 +22,7 @@ from ..decoding.options import Options
 from ..language_model.loading import configured_lm, load_language_model
 from ..language_model.model import NGramLM
 from .families import encoded, frame_lengths
+from .inputs import readable
 from .per_item import RECORDING, Numbered, Recordings, listed_values, numbered, numbers_in
 
 OF_THE_STOCK_PIPELINE = ("chunk_length_s", "stride_length_s", "return_timestamps", "decoder_kwargs", "generate_kwargs")
@@ -299,8 +300,9 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         yield from self._pieces(inputs, chunk_length_s, stride_length_s)
 
     def _pieces(self, inputs: Any, *args: Any, **kwargs: Any) -> Iterator[dict[str, Any]]:
-        """Return what the stock pipeline makes of a recording."""
+        """Return what the stock pipeline makes of a recording, also where it couldn't read it."""
         audio, number = (inputs.audio, inputs.number) if isinstance(inputs, Numbered) else (inputs, None)
+        audio = readable(audio, cast(Any, self.feature_extractor).sampling_rate)
         return numbered(AutomaticSpeechRecognitionPipeline.preprocess(self, audio, *args, **kwargs), number)
 
     def _forward(self, model_inputs: dict[str, Any], ngram_decoder: Any = None, **kwargs: Any) -> dict[str, Any]:
