@@ -24,6 +24,7 @@ from ..language_model.model import NGramLM
 from .families import encoded, frame_lengths
 from .inputs import readable
 from .per_item import RECORDING, Numbered, Recordings, listed_values, numbered, numbers_in
+from .precision import in_single_precision
 
 OF_THE_STOCK_PIPELINE = ("chunk_length_s", "stride_length_s", "return_timestamps", "decoder_kwargs", "generate_kwargs")
 NO_PHRASES: list[str] = []
@@ -41,6 +42,10 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     Where there is one `lm` and no `lm_weight`, settings that were tuned for the model with that LM and are kept in the LM's
     config hold: weights, and the search that they are for (see `hf_ngpulm.config.tuned`); for CTC models also those that an LM
     came with (`NGramLM.from_wav2vec2_with_lm`). What is given goes before them; an `lm_weight` before all of them.
+
+    A model that `pipeline` loads itself, whose file is in half precision, is widened to float32 on a CPU where settings of this
+    package are given to `pipeline(...)`: CPUs compute half precision more slowly. `dtype=torch.float16` leaves it, as does
+    making the pipeline of a model object; without such settings the stock pipeline's precision stays, and so do its results.
 
     The following are taken both by `pipeline(...)` and by a call, where they hold for that call only, and by all families:
 
@@ -129,6 +134,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             settings |= {name: self._loaded(settings[name]) for name in ("lm", "source_lm") if name in settings}
             if constructing:
                 self._ngram_settings = settings
+                if self._decodes_always or any(settings.get(name) is not None for name in self.reasons):
+                    in_single_precision(self.model, self.device)
             tuned = self.remembered(settings, search)
             forward |= self._of_generation(tuned)
             decoder = self._ngram_decoder({**tuned, **settings}, given)

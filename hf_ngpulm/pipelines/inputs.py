@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import shutil
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from huggingface_hub.utils import get_session
 from transformers.pipelines.audio_utils import ffmpeg_read
 from transformers.utils import is_torchaudio_available
 
+from ..common.arguments import whole
 from ..sound.files import RATES, decode_audio, resample
 
 
@@ -71,11 +71,10 @@ def _read(source: str | os.PathLike[str] | bytes, rate: int) -> np.ndarray | str
 def _resampled(inputs: dict[str, Any], rate: int) -> dict[str, Any]:
     """Return samples and the strides that go with them at another rate; other things stay."""
     key = "raw" if inputs.get("raw") is not None else "array"
-    samples, given = torch.as_tensor(inputs.get(key)).detach().cpu().numpy(), inputs["sampling_rate"]
+    given = whole("sampling_rate", inputs["sampling_rate"], RATES[1], least=RATES[0])
+    samples = torch.as_tensor(inputs.get(key)).detach().cpu().numpy()
     if samples.ndim == 2 and len(samples) <= 2:  # as the stock pipeline does: more may be samples in place of channels
         samples = samples.mean(axis=0)
-    if not isinstance(given, Real) or not RATES[0] <= given <= RATES[1]:
-        raise ValueError(f"sampling_rate should be {RATES[0]:,} to {RATES[1]:,} Hz, got {given!r}")
     if samples.ndim != 1:
         return {**inputs, "sampling_rate": rate}  # which the stock pipeline refuses, and says why
     try:
