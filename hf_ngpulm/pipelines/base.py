@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
@@ -19,12 +20,13 @@ from transformers.pipelines.automatic_speech_recognition import rescale_stride
 from ..config.tuned import SETTINGS, with_remembered
 from ..decoding.hypotheses import Hypothesis
 from ..decoding.options import Options
-from ..language_model.loading import configured_lm, load_language_model
+from ..language_model.loading import configured_lm, load_language_model, located
 from ..language_model.model import NGramLM
 from .families import encoded, frame_lengths
 from .inputs import readable
 from .per_item import RECORDING, Numbered, Recordings, listed_values, numbered, numbers_in
 from .precision import in_single_precision
+from .saving import save_settings
 
 OF_THE_STOCK_PIPELINE = ("chunk_length_s", "stride_length_s", "return_timestamps", "decoder_kwargs", "generate_kwargs")
 NO_PHRASES: list[str] = []
@@ -100,9 +102,9 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
 
     def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
         self._held = {name: kwargs.pop(name) for name in self.shared_with_generation if name in kwargs}
-        lm, weight = configured_lm(getattr(model, "generation_config", None))
+        lm, weight = configured_lm(getattr(model, "generation_config", None) or getattr(model, "config", None))
         if lm is not None and "lm" not in kwargs and type(self) is not NGramPipeline:
-            kwargs["lm"] = lm
+            kwargs["lm"] = located(lm, model)
             if weight is not None:
                 kwargs.setdefault("lm_weight", weight)
         if kwargs.get("lm") is not None and kwargs.get("decoder") is not None:
@@ -283,6 +285,18 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             preprocess["chunk_length_s"] = chunk_length_s
         for result in self.get_iterator((audio for audio in inputs), 0, batch_size, preprocess, forward, postprocess):
             yield result["frames"]
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """Save the model with what it takes to use it, as the stock pipeline does, and the language model with its weight:
+        `pipeline(task, model=save_directory)` decodes with them again. A warning names settings that can't be saved.
+
+        Raises:
+            ValueError: `push_to_hub` is among the arguments, which would leave the language model behind.
+        """
+        if kwargs.get("push_to_hub") and self._ngram_settings:
+            raise ValueError("push_to_hub= would leave the language model behind: call push_to_hub(repo_id) of the pipeline")
+        super().save_pretrained(save_directory, *args, **kwargs)
+        save_settings(self._ngram_settings or {}, Path(save_directory))
 
     def get_iterator(
         self, inputs: Any, num_workers: int, batch_size: int, preprocess_params: dict[str, Any], *params: dict[str, Any]
