@@ -1,4 +1,4 @@
-"""When the tokens of an encoder-decoder's transcript were said, as its decoder's attention to the audio tells.
+"""Find when the tokens of an encoder-decoder's transcript were said, by what its decoder attends to.
 
 Whisper's method (Radford et al., "Robust speech recognition via large-scale weak supervision", 2022; `timing.py` of
 openai/whisper) for models of which nobody knows the heads that follow the audio: those of the last half of the layers are
@@ -111,7 +111,8 @@ def warped(cost: np.ndarray) -> np.ndarray:
 @contextlib.contextmanager
 def _showing_attention(model: Any) -> Iterator[None]:
     """Have the model's attention computed so that its weights can be seen."""
-    configs = list({id(module.config): module.config for module in model.modules() if hasattr(module, "config")}.values())
+    found = (getattr(module, "config", None) for module in model.modules())
+    configs = list({id(config): config for config in found if hasattr(config, "_attn_implementation")}.values())
     before = [config._attn_implementation for config in configs]
     try:
         for config in configs:

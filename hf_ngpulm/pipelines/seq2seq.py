@@ -111,7 +111,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
 
     @cached_property
     def _step_seconds(self) -> float:
-        """What a step of the encoder's inputs lasts: a sample, or a feature extractor's step."""
+        """Return what a step of the encoder's inputs lasts: a sample, or a feature extractor's step."""
         extract = cast(Any, self.feature_extractor)
         rate, seconds = extract.sampling_rate, (4, 8)
         given = [extract(np.zeros(rate * each, np.float32), sampling_rate=rate, return_tensors="pt") for each in seconds]

@@ -89,6 +89,11 @@ def test_starts_and_the_end(prompt):
     assert token_starts(model, None, None, tokens[:prompt], [], 20, 0.08) == [0]
 
 
+def implementations(model):
+    configs = (getattr(module, "config", None) for module in model.modules())
+    return [config._attn_implementation for config in configs if hasattr(config, "_attn_implementation")]
+
+
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in NOT_BY_THESE])
 def test_families(name):
     family = FAMILIES[name]()
@@ -98,7 +103,7 @@ def test_families(name):
     hook = model.get_encoder().register_forward_hook(lambda *given: kept.append(given[-1]))
     tokens = model.generate(**family.inputs)
     hook.remove()
-    before = [module.config._attn_implementation for module in model.modules() if hasattr(module, "config")]
+    before = implementations(model)
     for row in range(2):
         one = type(kept[0])(**{key: value[row : row + 1] for key, value in kept[0].items() if torch.is_tensor(value)})
         text = [place for place, token in enumerate(tokens[row].tolist()) if token in TEXT and place >= family.prompt_length]
@@ -106,7 +111,7 @@ def test_families(name):
         starts = token_starts(model, one, None, tokens[row], text, frames, 0.02)
         assert len(starts) == len(text) + 1 > 2
         assert starts == sorted(starts) and starts[0] == 0 and starts[-1] < frames
-    assert before == [module.config._attn_implementation for module in model.modules() if hasattr(module, "config")]
+    assert implementations(model) == before
 
 
 def test_a_model_that_shows_none():
