@@ -21,8 +21,8 @@ import torch
 from transformers import AutoProcessor, pipeline
 
 from hf_ngpulm.audio import StreamingRecognizer
-from hf_ngpulm.audio.files import read_audio
 from hf_ngpulm.language_model.loading import load_language_model
+from hf_ngpulm.sound.files import read_audio
 
 # Seconds of a chunk, and heard before and after it.
 CUTS = {"offline": (1.28, 120.0, 120.0), "2.56 + 1.28": (2.56, 4.0, 1.28), "1.28 + 1.28": (1.28, 4.0, 1.28),

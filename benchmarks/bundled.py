@@ -30,8 +30,8 @@ from transformers import pipeline
 from transformers.utils import logging as transformers_logging
 
 from hf_ngpulm import NGramLM
-from hf_ngpulm.audio.files import read_audio
 from hf_ngpulm.evaluation import bootstrap, entity_errors, tune_weights, word_errors
+from hf_ngpulm.sound.files import read_audio
 
 SPEECH, MODELS = measure.ROOT / "examples" / "speech", measure.ROOT / "examples" / "models"
 LM = SPEECH / "harbour" / "lm"

@@ -21,7 +21,7 @@ import torch
 from joined import Recogniser
 
 from hf_ngpulm import NGramLM
-from hf_ngpulm.audio.files import read_audio
+from hf_ngpulm.sound.files import read_audio
 
 BATCH = 16
 

@@ -30,7 +30,7 @@ import torch
 import transformers
 
 from hf_ngpulm import CTCDecoder, GraphDecoder, NGramLM, TransducerDecoder
-from hf_ngpulm.audio.files import read_audio
+from hf_ngpulm.sound.files import read_audio
 
 
 class Recogniser:

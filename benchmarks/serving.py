@@ -41,7 +41,7 @@ from wyoming.client import AsyncClient
 
 sys.path.insert(0, str(measure.ROOT))
 
-from hf_ngpulm.audio.files import read_audio
+from hf_ngpulm.sound.files import read_audio
 
 HARBOUR = measure.ROOT / "examples" / "speech" / "harbour"
 RATE = 16000

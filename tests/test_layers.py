@@ -21,7 +21,7 @@ FLOORS = [
     {"formats"},
     {"lexicon"},
     {"automaton"},
-    {"text", "ngrams", "config"},
+    {"text", "ngrams", "config", "sound"},
     {"common", "engines"},
     {"errors"},
 ]

@@ -21,8 +21,8 @@ import torch
 from transformers import pipeline
 
 import hf_ngpulm
-from hf_ngpulm.audio.files import read_audio
 from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.sound.files import read_audio
 
 BUNDLED = "examples/models/ctc", "examples/speech/harbour"
 SHORTEST, MOST_SECONDS = 0.2, 30  # Whisper hears no more at once

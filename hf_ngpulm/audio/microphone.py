@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .files import Resampler
+from ..sound.files import Resampler
 
 MOST_QUEUED = 600  # pieces of a microphone's audio that wait to be decoded
 

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from ..audio import StreamingRecognizer
 from ..audio.events import final_event, partial_event
-from ..audio.files import file_pieces
 from ..audio.microphone import microphone_pieces
+from ..sound.files import file_pieces
 from .models import load_streaming, read_phrases, warm_up
 from .options import Boosting, Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, argument, given, option
 from .output import print_json

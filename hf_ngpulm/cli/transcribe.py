@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import typer
 
-from ..audio.files import read_audio
 from ..evaluation.recognition import SHORTEST
+from ..sound.files import read_audio
 from .models import load_recogniser, read_phrases
 from .options import (
     MISSING,

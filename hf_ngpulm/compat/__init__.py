@@ -14,9 +14,9 @@ and what is found differs where the search does: here each label counts what it 
 dropped sooner and a narrower beam suffices; there a word counts when it ends. The page "From pyctcdecode" of the
 documentation goes through arguments and differences.
 
-Transformers' pipeline takes such a decoder (`pipeline(..., decoder=...)`); its `Wav2Vec2ProcessorWithLM` asks whether a
-decoder is of pyctcdecode's own class, and takes it after `stand_in`. `NGramLM.from_wav2vec2_with_lm` reads the repos of such
-processors.
+Transformers' pipeline takes such a decoder until its version 6 (`pipeline(..., decoder=...)`; better give it a language model
+as `lm=`). Its `Wav2Vec2ProcessorWithLM` asks whether a decoder is of pyctcdecode's own class, and takes it after `stand_in`.
+`NGramLM.from_wav2vec2_with_lm` reads the repos of such processors.
 """
 
 import importlib

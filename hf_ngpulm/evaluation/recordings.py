@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..audio.files import checked_samples, decode_audio, resample
+from ..sound.files import checked_samples, decode_audio, resample
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..language_model.loading import configured_lm, load_language_model
+from ..language_model.loading import configured_lm, load_language_model, located
 from ..language_model.model import NGramLM
 from ..text.vocabulary import Vocabulary, tokenizer_of
 
@@ -19,7 +19,7 @@ _language_models: dict[tuple[str, str, str | None], NGramLM] = {}
 
 
 def given_lm(
-    lm: GivenLM, weight: float | Tensor | None, generation_config: Any, processor: Any, device: torch.device
+    lm: GivenLM, weight: float | Tensor | None, generation_config: Any, processor: Any, device: torch.device, model: Any
 ) -> tuple[NGramLM | Sequence[NGramLM | None] | None, float | Tensor | None]:
     """Return the language models to decode with, and the weight where one is given.
 
@@ -29,9 +29,11 @@ def given_lm(
         weight: goes before the generation config's.
         processor: the model's, or its tokenizer: what a file's units are depends on it.
         device: of the model, for an LM that is loaded.
+        model: the recogniser.
     """
     if lm is None:
         lm, configured = configured_lm(generation_config)
+        lm = None if lm is None else located(lm, model)
         weight = configured if weight is None else weight
     if isinstance(lm, str | os.PathLike):
         lm = loaded(os.fspath(lm), None if processor is None else tokenizer_of(processor), device)

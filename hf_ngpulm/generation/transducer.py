@@ -64,8 +64,8 @@ def transducer_generate(
         raise ValueError("input_features that come chunk by chunk can't be decoded by this strategy; pass them as one tensor")
     frames = more["encoder_outputs"].pooler_output
     if "source_lm" in options:
-        options["source_lm"], _ = given_lm(options["source_lm"], None, None, processor, frames.device)
-    models, lm_weight = given_lm(lm, lm_weight, generation_config, processor, frames.device)
+        options["source_lm"], _ = given_lm(options["source_lm"], None, None, processor, frames.device, model)
+    models, lm_weight = given_lm(lm, lm_weight, generation_config, processor, frames.device, model)
     decoder = TransducerDecoder(
         TransformersTransducer(model), processor, models, lm_weight, phrases, phrase_weight, confidence=None, **options
     )

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..formats.wav2vec2.repository import is_with_lm
+from .hub import saved_files
 from .model import NGramLM
 
 
@@ -52,15 +53,35 @@ def loaded_models(lm: Any, tokenizer: Any = None, device: str | torch.device | N
     return models if isinstance(lm, list | tuple) else models[0]
 
 
-def configured_lm(generation_config: Any) -> tuple[str | None, float | None]:
+BESIDE = "./"  # begins the name of a folder that lies beside a recogniser's own files
+
+
+def configured_lm(config: Any) -> tuple[str | None, float | None]:
     """Return what a model's generation config says of its language model: `ngram_lm`, a Hub id or path, and `ngram_lm_weight`.
 
     Raises:
         ValueError: they are there, but not a name and a number.
     """
-    name, weight = (getattr(generation_config, key, None) for key in ("ngram_lm", "ngram_lm_weight"))
+    name, weight = (getattr(config, key, None) for key in ("ngram_lm", "ngram_lm_weight"))
     if name is not None and not isinstance(name, str):
         raise ValueError(f"generation_config.ngram_lm should be a Hub id or a path, got {name!r}")
     if weight is not None and (isinstance(weight, bool) or not isinstance(weight, Real)):
         raise ValueError(f"generation_config.ngram_lm_weight should be a number, got {weight!r}")
     return name, None if weight is None else float(weight)
+
+
+def located(name: str, model: Any) -> str:
+    """Return where a language model lies that a recogniser's config names: `./` begins the name of a folder in its own repo,
+    which is had from there, at the recogniser's commit.
+
+    Raises:
+        ValueError: the name leads out of the recogniser's folder.
+        NGramFormatError, FileNotFoundError: there is no language model.
+    """
+    if not name.startswith(BESIDE):
+        return name
+    subfolder = name.removeprefix(BESIDE)
+    if not re.fullmatch(r"[\w-][\w.-]*", subfolder):
+        raise ValueError(f"generation_config.ngram_lm should name a folder beside the model as ./name, got {name!r}")
+    config, _, _ = saved_files(model.name_or_path, subfolder, revision=getattr(model.config, "_commit_hash", None))
+    return str(config.parent)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, cast
 
@@ -17,10 +19,13 @@ from transformers.pipelines.automatic_speech_recognition import rescale_stride
 from ..config.tuned import SETTINGS, with_remembered
 from ..decoding.hypotheses import Hypothesis
 from ..decoding.options import Options
-from ..language_model.loading import configured_lm, loaded_models
+from ..language_model.loading import configured_lm, loaded_models, located
 from .families import encoded, frame_lengths
+from .inputs import readable
 from .keywords import refuse_unknown, with_our_names
 from .per_item import RECORDING, Numbered, Recordings, listed_values, numbered, numbers_in
+from .precision import in_single_precision
+from .saving import save_settings
 
 NO_PHRASES: list[str] = []
 logger = logging.getLogger(__name__)
@@ -36,6 +41,10 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     Where there is one `lm` and no `lm_weight`, settings that were tuned for the model with that LM and are kept in the LM's
     config hold: weights, and the search that they are for (see `hf_ngpulm.config.tuned`); for CTC models also those that an LM
     came with (`NGramLM.from_wav2vec2_with_lm`). What is given goes before them; an `lm_weight` before all of them.
+
+    A model that `pipeline` loads itself, whose file is in half precision, is widened to float32 on a CPU where settings of this
+    package are given to `pipeline(...)`: CPUs compute half precision more slowly. `dtype=torch.float16` leaves it, as does
+    making the pipeline of a model object; without such settings the stock pipeline's precision stays, and so do its results.
 
     The following are taken both by `pipeline(...)` and by a call, where they hold for that call only, and by all families:
 
@@ -91,9 +100,9 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
         kwargs = with_our_names(kwargs)
         self._held = {name: kwargs.pop(name) for name in self.shared_with_generation if name in kwargs}
-        lm, weight = configured_lm(getattr(model, "generation_config", None))
+        lm, weight = configured_lm(getattr(model, "generation_config", None) or getattr(model, "config", None))
         if lm is not None and "lm" not in kwargs and type(self) is not NGramPipeline:
-            kwargs["lm"] = lm
+            kwargs["lm"] = located(lm, model)
             if weight is not None:
                 kwargs.setdefault("lm_weight", weight)
         if kwargs.get("lm") is not None and kwargs.get("decoder") is not None:
@@ -128,6 +137,8 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
                 settings[name] = loaded_models(settings[name], self.tokenizer, self.device)
             if constructing:
                 self._ngram_settings = settings
+                if self._decodes_always or any(settings.get(name) is not None for name in self.reasons):
+                    in_single_precision(self.model, self.device)
             tuned = self.remembered(settings, search)
             forward |= self._of_generation(tuned)
             decoder = self._ngram_decoder({**tuned, **settings}, given)
@@ -224,6 +235,11 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
     def _frame_seconds(self) -> float:
         return self._samples_per_frame / cast(Any, self.feature_extractor).sampling_rate
 
+    @property
+    def _align_to(self) -> float:
+        # The stock pipeline takes a frame for a sample where the config doesn't know better. Its greedy results stay.
+        return self._samples_per_frame if self.type == "ctc_with_lm" else super()._align_to
+
     @cached_property
     def _samples_per_frame(self) -> float:
         # Stock `_align_to` doesn't know every model, and `hop_length` isn't every extractor's step (Granite stacks frames,
@@ -232,7 +248,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         probe = 921_600
         inputs = [self._input_length(samples) for samples in (probe // 16, probe // 8)]
         lengths = frame_lengths(self.model, 16 * (inputs[1] - inputs[0]) * torch.tensor([1, 2]))
-        return self._align_to if lengths is None else probe / int(lengths[1] - lengths[0])
+        return super()._align_to if lengths is None else probe / int(lengths[1] - lengths[0])
 
     def _input_length(self, samples: int) -> int:
         """Return length of what the model is given for so many samples."""
@@ -260,6 +276,18 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
             preprocess["chunk_length_s"] = chunk_length_s
         for result in self.get_iterator((audio for audio in inputs), 0, batch_size, preprocess, forward, postprocess):
             yield result["frames"]
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], *args: Any, **kwargs: Any) -> None:
+        """Save the model with what it takes to use it, as the stock pipeline does, and the language model with its weight:
+        `pipeline(task, model=save_directory)` decodes with them again. A warning names settings that can't be saved.
+
+        Raises:
+            ValueError: `push_to_hub` is among the arguments, which would leave the language model behind.
+        """
+        if kwargs.get("push_to_hub") and self._ngram_settings:
+            raise ValueError("push_to_hub= would leave the language model behind: call push_to_hub(repo_id) of the pipeline")
+        super().save_pretrained(save_directory, *args, **kwargs)
+        save_settings(self._ngram_settings or {}, Path(save_directory))
 
     def get_iterator(
         self, inputs: Any, num_workers: int, batch_size: int, preprocess_params: dict[str, Any], *params: dict[str, Any]
@@ -289,8 +317,9 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         yield from self._pieces(inputs, chunk_length_s, stride_length_s)
 
     def _pieces(self, inputs: Any, *args: Any, **kwargs: Any) -> Iterator[dict[str, Any]]:
-        """Return what the stock pipeline makes of a recording."""
+        """Return what the stock pipeline makes of a recording, also where it couldn't read it."""
         audio, number = (inputs.audio, inputs.number) if isinstance(inputs, Numbered) else (inputs, None)
+        audio = readable(audio, cast(Any, self.feature_extractor).sampling_rate)
         return numbered(AutomaticSpeechRecognitionPipeline.preprocess(self, audio, *args, **kwargs), number)
 
     def _forward(self, model_inputs: dict[str, Any], ngram_decoder: Any = None, **kwargs: Any) -> dict[str, Any]:

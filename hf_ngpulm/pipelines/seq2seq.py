@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from functools import cached_property
+from typing import Any, cast
 
+import numpy as np
 from transformers import AutomaticSpeechRecognitionPipeline
 
 from ..decoding.options import CHECKS, AttentionOptions
 from ..generation import NGramLogitsProcessor
 from ..generation.logits_processor import LM_WEIGHT
+from ..text.words import WordSplitter
 from .base import NGramPipeline, of_recordings
 from .families import is_seq2seq
 from .per_item import numbers_in
+from .word_times import encoder_outputs_of, put_together, timed_words
 
 
 class Seq2SeqNGramPipeline(NGramPipeline):
@@ -21,6 +25,10 @@ class Seq2SeqNGramPipeline(NGramPipeline):
     This is the pipeline of Transformers, which generates with an `NGramLogitsProcessor` if there is an `lm`. All else is the
     stock pipeline's: `num_beams` (5, unless the model's generation config says otherwise) and other settings of `generate`,
     long audio, and the times that `return_timestamps` gives with Whisper. `num_beams="auto"` has it generate with 2.
+
+    `return_timestamps="word"` gives word times with other encoder-decoders, too, read off their cross-attention as Whisper's
+    are (see `hf_ngpulm.generation.alignment`). Long audio cut in chunks (`chunk_length_s`) then has each word once, of the
+    chunk that has its middle; without times the stock pipeline repeats what chunks share.
 
     Besides what all families take (see `NGramPipeline`), `pipeline(...)` and calls take:
 
@@ -41,7 +49,20 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         super().__init__(model, *args, **kwargs)
 
     def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        return super()._sanitize_parameters(**_settled(kwargs))
+        if self.type != "seq2seq" or "return_timestamps" not in kwargs:  # Whisper's are the stock pipeline's
+            return super()._sanitize_parameters(**_settled(kwargs))
+        timestamps, name = kwargs.pop("return_timestamps"), type(self.model).__name__
+        if timestamps and not self.model.config.is_encoder_decoder:
+            raise ValueError(
+                f"return_timestamps={timestamps!r}: {name} has no cross-attention, which word times are read off; CTC models, "
+                "transducers, Whisper, Canary and other encoder-decoders have them"
+            )
+        if timestamps and timestamps != "word":
+            raise ValueError(f"return_timestamps={timestamps!r}: {name} gives times of words; pass 'word'")
+        parameters = super()._sanitize_parameters(**_settled(kwargs))
+        for part in parameters[1:]:
+            part["word_times"] = bool(timestamps)
+        return parameters
 
     def _search_given(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         return _beams_in(kwargs)
@@ -60,7 +81,12 @@ class Seq2SeqNGramPipeline(NGramPipeline):
             yield self._turned(piece)
 
     def _forward(
-        self, model_inputs: dict[str, Any], ngram_decoder: Any = None, tuned_beams: int | None = None, **kwargs: Any
+        self,
+        model_inputs: dict[str, Any],
+        ngram_decoder: Any = None,
+        tuned_beams: int | None = None,
+        word_times: bool = False,
+        **kwargs: Any,
     ) -> dict[str, Any]:
         recordings = numbers_in(self._turned(model_inputs))
         if tuned_beams is not None:
@@ -68,7 +94,29 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         if ngram_decoder is not None:
             processor = of_recordings(ngram_decoder, recordings)
             kwargs["logits_processor"] = [*(kwargs.get("logits_processor") or ()), processor]
-        return AutomaticSpeechRecognitionPipeline._forward(self, model_inputs, **kwargs)
+        if not word_times:
+            return AutomaticSpeechRecognitionPipeline._forward(self, model_inputs, **kwargs)
+        mask, stride = (model_inputs.get(name) for name in ("attention_mask", "stride"))
+        rows, length = model_inputs[self._given_as(model_inputs)].shape[:2]
+        with encoder_outputs_of(self.model) as encoded:
+            out = AutomaticSpeechRecognitionPipeline._forward(self, model_inputs, **kwargs)
+        if len(out["tokens"]) != rows:
+            raise ValueError("return_timestamps: num_return_sequences gives several transcripts of a recording; leave it out")
+        splitter = WordSplitter(self.tokenizer)
+        words = timed_words(self.model, splitter, encoded[-1], mask, length, out["tokens"], self._step_seconds)
+        return {**out, "words": words, "stride": stride}
+
+    def _given_as(self, inputs: Any) -> str:
+        return next(name for name in ("input_features", "input_values") if name in inputs)
+
+    @cached_property
+    def _step_seconds(self) -> float:
+        """Return what a step of the encoder's inputs lasts: a sample, or a feature extractor's step."""
+        extract = cast(Any, self.feature_extractor)
+        rate, seconds = extract.sampling_rate, (4, 8)
+        given = [extract(np.zeros(rate * each, np.float32), sampling_rate=rate, return_tensors="pt") for each in seconds]
+        lengths = [inputs[self._given_as(inputs)].shape[1] for inputs in given]
+        return (seconds[1] - seconds[0]) / (lengths[1] - lengths[0])
 
     def _turned(self, model_inputs: dict[str, Any]) -> dict[str, Any]:
         """Turn Whisper's features the other way round: batches are padded along the second axis, which should be time."""
@@ -76,8 +124,22 @@ class Seq2SeqNGramPipeline(NGramPipeline):
             model_inputs["input_features"] = model_inputs["input_features"].transpose(1, 2).contiguous()
         return model_inputs
 
-    def postprocess(self, model_outputs: Sequence[dict[str, Any]], ngram_decoder: Any = None, **kwargs: Any) -> dict[str, Any]:
-        return AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
+    def postprocess(
+        self, model_outputs: Sequence[dict[str, Any]], ngram_decoder: Any = None, word_times: bool = False, **kwargs: Any
+    ) -> dict[str, Any]:
+        if not word_times:
+            return AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
+        pieces = []
+        for output in model_outputs:
+            words, stride = output.pop("words"), output.pop("stride")
+            batch_of_one = bool(words) and isinstance(words[0], list)  # which isn't taken apart
+            pieces.append((words[0] if batch_of_one else words, stride[0] if isinstance(stride, list) else stride))
+        result = AutomaticSpeechRecognitionPipeline.postprocess(self, model_outputs, **kwargs)
+        found = put_together(pieces, cast(Any, self.feature_extractor).sampling_rate)
+        if len(pieces) > 1:  # the stock pipeline would say twice what chunks share
+            result["text"] = cast(Any, self.tokenizer).decode([token for word in found for token in word.token_ids])
+        result["chunks"] = [{"text": word.text, "timestamp": (word.start, word.end)} for word in found]
+        return result
 
 
 def _settled(kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from ..audio.files import Resampler
+from ..sound.files import Resampler
 from . import messages
 from .engine import Engine, Session
 from .limits import Limits, PhraseBudget

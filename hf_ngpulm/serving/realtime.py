@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from ..audio.files import Resampler
+from ..sound.files import Resampler
 from .connection import Connection
 from .engine import Engine, Session
 from .limits import Limits, PhraseBudget

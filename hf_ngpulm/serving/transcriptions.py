@@ -14,8 +14,8 @@ from typing import IO, Any
 
 from aiohttp import BodyPartReader, hdrs, web
 
-from ..audio.files import file_pieces
-from ..audio.waves import Wave
+from ..sound.files import file_pieces
+from ..sound.waves import Wave
 from .answers import answer
 from .attention import AttentionRecognizer
 from .connection import timeout

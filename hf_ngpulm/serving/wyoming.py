@@ -21,7 +21,7 @@ from wyoming.event import Event, async_write_event
 from wyoming.info import AsrModel, AsrProgram, Attribution, Info
 from wyoming.ping import Pong
 
-from ..audio.files import Resampler
+from ..sound.files import Resampler
 from .connection import timeout
 from .limits import Full, Limits, PhraseBudget, Places
 from .messages import HIGHEST_RATE, LOWEST_RATE

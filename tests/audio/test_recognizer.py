@@ -15,9 +15,9 @@ from transformers import AutoModelForCTC, AutoProcessor
 
 from hf_ngpulm import CTCDecoder, NGramLM, StreamError, TransducerDecoder
 from hf_ngpulm.audio import StreamingRecognizer
-from hf_ngpulm.audio.files import read_audio
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.pipelines.families import encoded
+from hf_ngpulm.sound.files import read_audio
 
 DEMO = bundled("examples/speech/harbour")
 COVERING = {"chunk_seconds": 0.64, "left_seconds": 30, "right_seconds": 30}

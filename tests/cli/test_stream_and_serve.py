@@ -15,10 +15,10 @@ import pytest
 import soundfile
 
 from hf_ngpulm.audio import files
-from hf_ngpulm.audio.files import file_pieces, read_audio
 from hf_ngpulm.cli.app import run
 from hf_ngpulm.cli.models import phrases_and_entities, read_phrases
 from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.sound.files import file_pieces, read_audio
 
 DEMO = bundled("examples/speech/harbour")
 MODEL, CLIP, LM = str(bundled("examples/models/ctc")), str(DEMO / "clips" / "00.flac"), str(DEMO / "lm.arpa.gz")

@@ -9,7 +9,9 @@ import torch
 from transformers import pipeline
 
 from hf_ngpulm import compat
+from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.compat import build_ctcdecoder
+from hf_ngpulm.sound.files import read_audio
 
 TASK = "automatic-speech-recognition"
 
@@ -52,6 +54,23 @@ def test_the_pipeline(recogniser, decoder, audio, logits):
     assert asr(audio, decoder_kwargs=given)["text"] == decoder.decode(logits, **given)
     long = np.concatenate([audio] * 3)
     assert asr(long, chunk_length_s=1.0, stride_length_s=0.1)["text"]
+
+
+@pytest.mark.parametrize("more", [{}, {"chunk_length_s": 1.6, "stride_length_s": 0.4}])
+def test_times_of_models_whose_config_lacks_their_step(more):
+    """As of Parakeet: a frame isn't one sample."""
+    plain = pipeline(TASK, model=str(bundled("examples/models/ctc")), dtype=torch.float32)
+    extractor = copy.copy(plain.feature_extractor)
+    extractor._processor_class = "Wav2Vec2ProcessorWithLM"
+    vocabulary = plain.tokenizer.get_vocab()
+    decoder = build_ctcdecoder(sorted(vocabulary, key=vocabulary.get), tokenizer=plain.tokenizer)
+    asr = pipeline(TASK, model=plain.model, tokenizer=plain.tokenizer, feature_extractor=extractor, decoder=decoder)
+    audio = read_audio(sorted((bundled("examples/speech/harbour") / "clips").iterdir())[0], 16000)
+    chunks = asr(audio.copy(), return_timestamps="word", **more)["chunks"]
+    times = [time for chunk in chunks for time in chunk["timestamp"]]
+    assert times == sorted(times) and 2.5 < times[-1] <= len(audio) / 16000 + 0.08
+    if not more:
+        assert chunks == plain(audio.copy(), num_beams=4, return_timestamps="word")["chunks"]
 
 
 def test_the_processor(recogniser, labels, words_arpa, audio, logits, standing_in, tmp_path):

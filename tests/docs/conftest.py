@@ -11,8 +11,6 @@ import pytest
 import transformers
 from huggingface_hub import constants
 
-from hf_ngpulm.audio.files import read_audio
-
 NEEDED = ("ParakeetForTDT", "ParakeetForRNNT", "AutoModelForTDT")
 
 
@@ -30,10 +28,9 @@ def repos(tmp_path_factory):
 def reader(repos, tmp_path, monkeypatch):
     """A reader's machine: a folder to work in, a cache that has all models, and no network.
 
-    What is pushed to the Hub is put into the cache. Pipelines read audio files without ffmpeg.
+    What is pushed to the Hub is put into the cache.
     """
     import stand_ins
-    from transformers.pipelines import automatic_speech_recognition
 
     cache = tmp_path / "cache"
     cache.mkdir()
@@ -64,12 +61,6 @@ def reader(repos, tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", lambda self, repo_id, **_: SimpleNamespace(repo_id=repo_id))
     monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", upload)
 
-    def decoded(data: bytes, rate: int):
-        file = tmp_path / "recording"
-        file.write_bytes(data)
-        return read_audio(file, rate)
-
-    monkeypatch.setattr(automatic_speech_recognition, "ffmpeg_read", decoded)
     monkeypatch.chdir(work)
     stand_ins.make_files(Path(work), repos)
     return work

@@ -18,12 +18,12 @@ from speech_models import whisper_parts
 from tiny_transducers import demo_transducer
 
 from hf_ngpulm import NGramLM
-from hf_ngpulm.audio.files import read_audio
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.evaluation import Recording, SettingsMismatchError, Utterance, evaluate, read_recordings, read_results
 from hf_ngpulm.evaluation.loading import BATCHES_PER_WINDOW, ahead, batches, steps
 from hf_ngpulm.evaluation.processes import Parts
 from hf_ngpulm.evaluation.recognition import Recogniser, cut_where_quiet
+from hf_ngpulm.sound.files import read_audio
 
 DEMO = bundled("examples/speech/harbour")
 MANIFEST = DEMO / "clips.jsonl"

@@ -184,7 +184,7 @@ def test_channels_rates_and_encodings(tmp_path, rate, channels, ending, subtype)
 def test_long_files_are_read_in_blocks(tmp_path, monkeypatch):
     soundfile.write(tmp_path / "a.wav", tone(44100, 3.0, 2), 44100, subtype="FLOAT")
     whole = load_audio(Recording("a", tmp_path / "a.wav"), 16000)
-    monkeypatch.setattr("hf_ngpulm.audio.files.FRAMES_AT_ONCE", 10_007)
+    monkeypatch.setattr("hf_ngpulm.sound.files.FRAMES_AT_ONCE", 10_007)
     assert np.abs(load_audio(Recording("a", tmp_path / "a.wav"), 16000) - whole).max() < 1e-5
 
 

@@ -11,10 +11,10 @@ import torch
 import transformers
 from transformers import pipeline
 
-from hf_ngpulm.audio.files import read_audio
 from hf_ngpulm.cli.app import run
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.evaluation import evaluate, read_recordings, tune_weights, word_errors
+from hf_ngpulm.sound.files import read_audio
 
 DEMO = bundled("examples/speech/harbour")
 MODEL = str(bundled("examples/models/ctc"))

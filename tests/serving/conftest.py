@@ -10,8 +10,8 @@ from transformers import AutoModelForCTC, AutoProcessor
 
 from hf_ngpulm import CTCDecoder, NGramLM
 from hf_ngpulm.audio import StreamingRecognizer
-from hf_ngpulm.audio.files import read_audio
 from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.sound.files import read_audio
 
 DEMO = bundled("examples/speech/harbour")
 CUT = {"chunk_seconds": 1.28, "left_seconds": 1.28, "right_seconds": 0.32}

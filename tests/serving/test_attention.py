@@ -15,12 +15,12 @@ from test_transcriptions import ask, client_of, wav
 from transformers import pipeline
 
 from hf_ngpulm import NGramLM
-from hf_ngpulm.audio.files import read_audio
 from hf_ngpulm.cli.models import load_recogniser, load_serving, warm_up
 from hf_ngpulm.cli.options import Chunks, Decoding
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.serving import Limits, Voices
 from hf_ngpulm.serving.attention import STREAMED, AttentionRecognizer
+from hf_ngpulm.sound.files import read_audio
 
 TASK = "automatic-speech-recognition"
 LIMITS = Limits(clients=1)

@@ -21,8 +21,8 @@ import soundfile
 import soxr
 from serving_clients import alone, serving
 
-from hf_ngpulm.audio.files import Resampler
 from hf_ngpulm.serving import Limits
+from hf_ngpulm.sound.files import Resampler
 
 ROOT = Path(__file__).parents[2]
 KEY = "correct-horse"

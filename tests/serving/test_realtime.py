@@ -13,9 +13,9 @@ pytest.importorskip("aiohttp")
 import soxr
 from serving_clients import alone, nobody, refused, serving, vanish
 
-from hf_ngpulm.audio.files import Resampler
 from hf_ngpulm.serving import Limits, Voices
 from hf_ngpulm.serving.realtime import alaw, ulaw
+from hf_ngpulm.sound.files import Resampler
 
 DONE = "conversation.item.input_audio_transcription.completed"
 DELTA = "conversation.item.input_audio_transcription.delta"

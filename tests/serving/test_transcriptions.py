@@ -19,10 +19,10 @@ import soundfile
 from aiohttp import FormData
 from serving_clients import serving
 
-from hf_ngpulm.audio.files import decode_audio
 from hf_ngpulm.serving import Limits, Voices
 from hf_ngpulm.serving.answers import segments
 from hf_ngpulm.serving.recordings import Recordings, Take
+from hf_ngpulm.sound.files import decode_audio
 
 PATH = "/v1/audio/transcriptions"
 

@@ -12,8 +12,8 @@ import numpy as np
 import soxr
 from aiohttp import ClientSession, WSMsgType, web
 
-from hf_ngpulm.audio.files import Resampler
 from hf_ngpulm.serving import make_app
+from hf_ngpulm.sound.files import Resampler
 
 HELLO = {"type": "hello", "sample_rate": 16000, "encoding": "float32"}
 

@@ -78,10 +78,10 @@ def seq2seq_generate(
     _check_call(model, generation_config, input_ids, given.get("assistant_model"), streamer, synced_gpus)
     assert generation_config is not None
     processors, criteria = logits_processor or LogitsProcessorList(), stopping_criteria or StoppingCriteriaList()
-    models, lm_weight = given_lm(lm, lm_weight, generation_config, processor, input_ids.device)
+    models, lm_weight = given_lm(lm, lm_weight, generation_config, processor, input_ids.device, model)
     settings = {name: model_kwargs.pop(name) for name in AttentionOptions.names() if name in model_kwargs}
     if "source_lm" in settings:
-        settings["source_lm"], _ = given_lm(settings["source_lm"], None, None, processor, input_ids.device)
+        settings["source_lm"], _ = given_lm(settings["source_lm"], None, None, processor, input_ids.device, model)
     settings |= {"lm_weight": lm_weight, "phrases": phrases, "phrase_weight": phrase_weight}
     rows, beams = len(input_ids), generation_config.num_beams or 1
     language_model = _language_model(model, models, processor, beams, settings)

@@ -14,8 +14,8 @@ pytest.importorskip("av")
 import soxr
 from containers import KINDS, packed, silent_picture, with_box
 
-from hf_ngpulm.audio import containers, files, unpack
-from hf_ngpulm.audio.files import decode_audio, file_pieces, read_audio
+from hf_ngpulm.sound import containers, files, unpack
+from hf_ngpulm.sound.files import decode_audio, file_pieces, read_audio
 
 RATE = 16000
 SPOKEN = np.concatenate([[0.3 * np.sin(2 * np.pi * hertz * np.arange(24000) / 48000)] for hertz in (300, 500, 900)], axis=1)[0]

@@ -11,8 +11,8 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hf_ngpulm.audio.files import decode_audio
-from hf_ngpulm.audio.waves import Wave
+from hf_ngpulm.sound.files import decode_audio
+from hf_ngpulm.sound.waves import Wave
 
 
 def written(samples, rate=16000, subtype="PCM_16", kind="WAV"):

@@ -1,0 +1,90 @@
+"""Recordings that the stock pipeline can't take as they are: it needs ffmpeg for files, torchaudio for other sampling rates."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from huggingface_hub.utils import get_session
+from transformers.pipelines.audio_utils import ffmpeg_read
+from transformers.utils import is_torchaudio_available
+
+from ..common.arguments import whole
+from ..sound.files import RATES, decode_audio, resample
+
+
+def readable(inputs: Any, rate: int) -> Any:
+    """Return a recording as the stock pipeline takes it, samples at the model's rate. What the stock pipeline can read is read
+    as it does, with the same samples; the rest by `hf_ngpulm.sound.files`.
+
+    Args:
+        inputs: as a call of the pipeline takes it; besides, any path, and a dictionary with `bytes` or `path`, as data sets
+            have without decoding.
+        rate: in hertz.
+
+    Raises:
+        ValueError: it can't be read as audio, or holds no samples.
+        ImportError: neither what the stock pipeline needs is installed nor the `audio` extra.
+    """
+    if isinstance(inputs, str | os.PathLike | bytes):
+        return _read(inputs, rate)
+    if isinstance(inputs, dict) and "sampling_rate" not in inputs and (inputs.get("bytes") or inputs.get("path")):
+        rest = {name: value for name, value in inputs.items() if name not in ("bytes", "path")}
+        return {**rest, "array": _read(inputs.get("bytes") or inputs["path"], rate), "sampling_rate": rate}
+    if hasattr(inputs, "get_all_samples"):  # a decoder of torchcodec, as data sets give
+        decoded = inputs.get_all_samples()
+        inputs = {"array": decoded.data, "sampling_rate": decoded.sample_rate}
+    if isinstance(inputs, dict) and inputs.get("sampling_rate", rate) != rate and not is_torchaudio_available():
+        return _resampled(inputs, rate)
+    return inputs
+
+
+def _read(source: str | os.PathLike[str] | bytes, rate: int) -> np.ndarray | str:
+    name = "audio" if isinstance(source, bytes) else os.fspath(source)
+    if isinstance(source, str) and source.startswith(("http://", "https://")):
+        if shutil.which("ffmpeg"):
+            return source
+        response = get_session().get(source)
+        response.raise_for_status()
+        data = response.content
+    else:
+        data = source if isinstance(source, bytes) else Path(source).read_bytes()
+    try:
+        return ffmpeg_read(data, rate)
+    except ValueError:  # there is no ffmpeg, or it can't read this from a pipe
+        try:
+            samples = decode_audio(io.BytesIO(data), rate, name)
+        except ImportError as error:
+            if shutil.which("ffmpeg"):
+                raise ValueError(f"{name}: can't be read as audio by ffmpeg") from None
+            raise _missing(name, "ffmpeg", error) from None
+    if not len(samples):
+        raise ValueError(f"{name}: holds no samples")
+    return samples
+
+
+def _resampled(inputs: dict[str, Any], rate: int) -> dict[str, Any]:
+    """Return samples and the strides that go with them at another rate; other things stay."""
+    key = "raw" if inputs.get("raw") is not None else "array"
+    given = whole("sampling_rate", inputs["sampling_rate"], RATES[1], least=RATES[0])
+    samples = torch.as_tensor(inputs.get(key)).detach().cpu().numpy()
+    if samples.ndim == 2 and len(samples) <= 2:  # as the stock pipeline does: more may be samples in place of channels
+        samples = samples.mean(axis=0)
+    if samples.ndim != 1:
+        return {**inputs, "sampling_rate": rate}  # which the stock pipeline refuses, and says why
+    try:
+        changed = {key: resample(samples, given, rate), "sampling_rate": rate}
+    except ImportError as error:
+        raise _missing(f"audio at {given} Hz", "torchaudio", error) from None
+    if inputs.get("stride") is not None:
+        changed["stride"] = tuple(round(length * rate / given) for length in inputs["stride"])
+    return {**inputs, **changed}
+
+
+def _missing(name: str, program: str, error: ImportError) -> ImportError:
+    return ImportError(f"{name}: to be read takes {program}, or {error.name}: pip install 'hf-ngpulm[audio]'", name=error.name)

@@ -1,0 +1,34 @@
+"""Models that `pipeline` loads as they were saved, in half precision, which CPUs compute slowly."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakSet
+
+import torch
+
+# Models that a pipeline has loaded itself, of which nobody said in which precision; no model object that a user made.
+_as_saved: WeakSet[torch.nn.Module] = WeakSet()
+
+
+def noting_precision(auto_class: Any) -> Any:
+    """Return an auto class that loads as another one does and notes which models were loaded as they were saved."""
+
+    class Noting(auto_class):
+        noted = auto_class
+
+        @classmethod
+        def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+            model = auto_class.from_pretrained(*args, **kwargs)
+            if kwargs.get("dtype", kwargs.get("torch_dtype")) == "auto":
+                _as_saved.add(model)
+            return model
+
+    Noting.__name__, Noting.__qualname__ = auto_class.__name__, auto_class.__qualname__
+    return Noting
+
+
+def in_single_precision(model: Any, device: torch.device) -> None:
+    """Widen half precision to float32 on a CPU, if that is only how the model was saved."""
+    if device.type == "cpu" and model in _as_saved and model.dtype in (torch.float16, torch.bfloat16):
+        model.float()

@@ -1,0 +1,89 @@
+"""Word times of encoder-decoders: tokens aligned with the encoder's frames, and the words of chunks put together."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..generation.alignment import token_starts
+from ..text.words import WordSplitter
+
+
+@dataclass(frozen=True)
+class TimedWord:
+    """A word, its tokens, and when it was said, in seconds."""
+
+    text: str
+    token_ids: list[int]
+    start: float
+    end: float
+
+
+@contextlib.contextmanager
+def encoder_outputs_of(model: Any) -> Iterator[list[Any]]:
+    """Keep what the model's encoder gives meanwhile, so that it needn't run again."""
+    kept: list[Any] = []
+    hook = model.get_encoder().register_forward_hook(lambda *given: kept.append(given[-1]))
+    try:
+        yield kept
+    finally:
+        hook.remove()
+
+
+def timed_words(
+    model: Any, splitter: WordSplitter, encoded: Any, attention_mask: Tensor | None, length: int, tokens: Tensor, seconds: float
+) -> list[list[TimedWord]]:
+    """Return the words of each recording of a batch.
+
+    Args:
+        encoded: what the encoder gives for the batch.
+        attention_mask: of the encoder's inputs, `[B, N]`.
+        length: N, the steps of these (samples, or a feature extractor's).
+        tokens: int64 `[B, L]`, as `generate` gives them.
+        seconds: what a step lasts.
+    """
+    frames = encoded[0].shape[1]
+    # What models say of their encoders' steps isn't always true.
+    stride = max(round(length / frames), 1)
+    lengths = [length] * len(tokens) if attention_mask is None else attention_mask.sum(-1).tolist()
+    beams = len(encoded[0]) // len(tokens)  # `generate` has repeated the rows for them, in place
+    found = []
+    for row, (ids, steps) in enumerate(zip(tokens.tolist(), lengths)):
+        first = beams * row
+        one = type(encoded)(**{name: value[first : first + 1] for name, value in encoded.items() if isinstance(value, Tensor)})
+        mask = None if attention_mask is None else attention_mask[row : row + 1]
+        text = [position for position, token in enumerate(ids) if token not in splitter.special]
+        heard = min(max(-(-steps // stride), 1), frames)
+        read = torch.tensor(ids[: text[-1] + 1] if text else [])
+        starts = token_starts(model, one, mask, read, text, heard, stride * seconds)
+        times = [round(min(start * stride, steps) * seconds, 6) for start in starts]
+        of_text = [ids[position] for position in text]
+        words = splitter.words(of_text)
+        found.append([TimedWord(word, of_text[first:last], times[first], times[last]) for word, first, last in words])
+    return found
+
+
+def put_together(pieces: Iterable[tuple[list[TimedWord], tuple[int, int, int] | None]], rate: int) -> list[TimedWord]:
+    """Return the words of a recording that was cut in chunks: of each those whose middle isn't in what it shares with others.
+
+    Args:
+        pieces: of each chunk its words, and its stride: its samples, and those on its left and right that others have, too;
+            None for a recording that wasn't cut.
+        rate: samples a second.
+    """
+    found, begin, last = [], 0.0, 0.0  # seconds at which the part of a chunk begins that is its own; until the last word
+    for words, stride in pieces:
+        total, left, right = (each / rate for each in stride or (0, 0, 0))
+        for word in words:
+            middle = (word.start + word.end) / 2
+            if (not left or middle >= left) and (not right or middle < total - right):
+                # Chunks may see a word at their seam differently; times don't go back.
+                start, last = (max(last, round(begin + time - left, 6)) for time in (word.start, word.end))
+                found.append(TimedWord(word.text, word.token_ids, start, last))
+        begin += total - left - right
+    return found

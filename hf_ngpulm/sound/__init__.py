@@ -1,0 +1,1 @@
+"""Audio files and their samples, as recognisers want them."""
