@@ -362,8 +362,8 @@ class NGramLM(
     ) -> str | None:
         """Write `config.json`, `model.safetensors` and, unless there is one, a filled-in `README.md` to a folder.
 
-        The files appear whole or not at all. A process that is killed while they take their places, one after the other, may
-        leave a new one beside an old one; such a folder is refused when it is loaded. Arguments as for
+        The new files are there together or not at all: after a kill or a power failure the folder loads as wholly the old model
+        or wholly the new one (see "A save that was cut short" in the file format). Other files in it stay. Arguments as for
         `huggingface_hub.ModelHubMixin.save_pretrained`; the config is the model's own.
 
         Raises:
