@@ -20,7 +20,7 @@ from .ctc import CTCDecoder, blank_of, bonuses_of
 from .decoder import Decoder
 from .hypotheses import Hypothesis
 from .options import GraphOptions, takes
-from .sessions.blocks import BlockStream, check_logits
+from .sessions.blocks import BlockStream, check_utterances, refuse_probabilities
 from .sessions.ctc import unscored
 from .sessions.graph import GraphSlots
 
@@ -100,7 +100,8 @@ class GraphDecoder(Decoder):
             alignment, their `phrase_score` the sum of what phrases add.
         """
         logits = tensor_of(logits, "logits")
-        lengths = check_logits(logits, lengths, self.blank_id)
+        lengths = check_utterances(logits, lengths, self.blank_id)
+        refuse_probabilities(logits, lengths)
         stream = self.stream(logits.shape[0], logits.device, phrases)
         stream.add_checked(logits, lengths)
         return stream.hypotheses()

@@ -111,7 +111,7 @@ def test_one_model_and_weight_a_row(tokenizer, lm):
 
 
 def test_a_negative_weight_turns_the_lm_against_a_token(tokenizer):
-    logits = frames(5, BLANK, 7, margin=1.0)
+    logits = frames(5, BLANK, 7, margin=1.5)
     assert CTCDecoder(tokenizer, unigrams(256, 5), 1.0)(logits)[0][0].token_ids == [5, 5]
     assert 5 not in CTCDecoder(tokenizer, unigrams(256, 5), -1.0)(logits)[0][0].token_ids
 
