@@ -63,7 +63,11 @@ def test_broken_frames_are_no_padding(decoder, value):
 def test_probabilities(decoder, dtype):
     logits = outputs()
     probabilities = logits.double().softmax(-1).to(dtype)
-    for given, lengths in ((probabilities, None), (padded(probabilities, -100.0), None), (padded(probabilities, -1.0), LENGTHS)):
+    for given, lengths in (
+        (probabilities, None),
+        (padded(probabilities, -100.0), None),
+        (padded(probabilities, -1.0), LENGTHS),
+    ):
         with pytest.raises(InvalidLogitsError, match=r"probabilities\.log\(\)"):
             decoder(given, lengths)
     with pytest.raises(InvalidLogitsError, match=r"probabilities\.log\(\)"):

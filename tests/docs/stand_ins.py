@@ -195,6 +195,22 @@ def _recordings() -> dict[str, Any]:
     return {"audio": "audio.flac", "batch_of_audio": ["audio.flac", "call.flac", "talk.flac"]}
 
 
+def _trainer() -> dict[str, Any]:
+    """Recordings with texts, and what makes a batch of them."""
+    processor = transformers.AutoProcessor.from_pretrained(CTC)
+    lines = [json.loads(line) for line in (DEMO / "clips.jsonl").read_text(encoding="utf-8").splitlines()[:5]]
+    spoken = [(soundfile.read(DEMO / line["audio"], dtype="float32")[0], line["text"]) for line in lines]
+
+    def collate(rows: list[tuple[np.ndarray, str]]) -> Any:
+        samples, texts = zip(*rows)
+        batch = processor(list(samples), sampling_rate=RATE, return_tensors="pt", padding=True)
+        labels = [torch.tensor(processor.tokenizer(text)["input_ids"]) for text in texts]
+        batch["labels"] = torch.nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=-100)
+        return batch
+
+    return {"spoken": spoken, "collate": collate}
+
+
 def _chunk() -> dict[str, Any]:
     """Frames of a transducer's encoder, `[T, D]`."""
     return {"chunk": torch.zeros(8, 12)}
@@ -202,4 +218,5 @@ def _chunk() -> dict[str, Any]:
 
 GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
     "recordings": _recordings, "letters": _letters, "parakeet": _ctc, "whisper": _whisper, "chunk": _chunk,
+    "trainer": _trainer,
 }  # fmt: skip
