@@ -131,6 +131,9 @@ def make_files(folder: Path, repos: dict[str, Path]) -> None:
     spoken = [json.loads(line) for line in (DEMO / "clips.jsonl").read_text(encoding="utf-8").splitlines()[:3]]
     recordings = [{"audio": str(DEMO / line["audio"]), "text": line["text"]} for line in spoken]
     (folder / "dev.jsonl").write_text("".join(json.dumps(line) + "\n" for line in recordings))
+    contents = [{"bytes": Path(line["audio"]).read_bytes(), "path": None} for line in recordings]
+    rows = datasets.Dataset.from_dict({"audio": contents, "text": [line["text"] for line in recordings]})
+    rows.cast_column("audio", datasets.Audio()).to_parquet(folder / "dev.parquet")
     shutil.copy(DEMO / "lm.arpa.gz", folder / "lm.arpa.gz")
     shutil.copy(repos[WITH_LM] / "language_model" / "words.arpa", folder)
     _write_nemo(folder / "lm.nemo", 256)
