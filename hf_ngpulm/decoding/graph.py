@@ -78,11 +78,11 @@ class GraphDecoder(Decoder):
         model: Any = None,
         **options: Any,
     ) -> None:
-        if lm is None:
-            raise ValueError("lm=None: there is no graph without a language model; CTCDecoder decodes without one")
         if any(isinstance(each, LogLinear) for each in (lm if isinstance(lm, Sequence) else [lm])):
             raise ValueError("a graph is that of one language model for each row, not of several as LogLinear")
         super().__init__(tokenizer_or_processor, lm, None, model, {"lm_weight": lm_weight, **options})
+        if not self.fusion.models:
+            raise ValueError(f"lm={lm}: there is no graph without a language model; CTCDecoder decodes without one")
         self.blank_id = blank_of(self.tokenizer, self.options.blank_id)
         if self.fusion.is_lazy:
             raise ValueError(

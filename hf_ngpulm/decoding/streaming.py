@@ -221,7 +221,7 @@ class StreamingDecoder:
     def _lm(self, lm: NGramLM | LogLinear | None, lm_weight: float | None) -> tuple[NGramLM | LogLinear | None, float]:
         """Return what a stream is fused with, and its weight."""
         fusion = self._fusion
-        if not fusion.models:
+        if not fusion.lms:
             if lm is not DECODERS_LM and lm is not None:
                 raise ValueError("the decoder has no language model; make it with this one: lm=...")
             refuse_idle({"lm_weight": lm_weight}, "without a language model to act on: the decoder has none")
@@ -229,7 +229,7 @@ class StreamingDecoder:
         if lm is DECODERS_LM:
             if fusion.per_row is not None:
                 raise ValueError(
-                    f"the decoder has {len(fusion.models)} language models in a list; say which one this stream has: "
+                    f"the decoder has {len(fusion.lms)} language models in a list; say which one this stream has: "
                     "open(lm=...), None for none"
                 )
             lm = fusion.of_all

@@ -97,8 +97,6 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         in_place: bool = True,
         **options: Any,
     ) -> None:
-        if lm is None and phrases is None:
-            raise ValueError("there is neither a language model nor phrases: pass lm or phrases=")
         if phrases is None and options.get("normalise_phrases") is not None:
             given = options["normalise_phrases"]
             raise ValueError(f"normalise_phrases={given!r} is given without phrases; pass phrases= too")
@@ -109,6 +107,8 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         weight, phrase_weight = LM_WEIGHT if weight is None else weight, 1.0 if phrase_weight is None else phrase_weight
         sources = self.options.source_lm, self.options.source_weight
         self.fusion = Fusion(lm, weight, phrases, phrase_weight, tokenizer, *sources)
+        if not self.fusion.lms and phrases is None:
+            raise ValueError("there is neither a language model nor phrases: pass lm or phrases=")
         if self.fusion.num_lms > (1 if sources[0] is None else 2):
             raise ValueError("`generate` takes one language model for each recording, not several as LogLinear")
         self._internal = self._internal_of(model, None)

@@ -203,7 +203,6 @@ def test_wrong_settings(tokenizer, lm):
         ({"lm_weight": torch.tensor([1.0, -1e300], dtype=torch.float64)}, "e.300"),
         ({"lm_weight": torch.tensor([[1.0]])}, "lm_weight"),
         ({"lm": []}, "empty"),
-        ({"lm": [None]}, "None"),
         ({"lm": [lm, unigrams(99, 1)]}, "different sizes"),
         ({"blank_id": -1}, "blank_id"),
         ({"engine": "fast"}, "engine"),
