@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
+from ..common.arguments import shown
 from ..common.batches import Outputs
 from ..common.pickling import WithoutCaches
 from ..errors import InvalidLogitsError
@@ -49,6 +50,15 @@ class Decoder(WithoutCaches):
         source = {name: getattr(self.options, name, None) for name in ("source_lm", "source_weight")}
         self.fusion = Fusion(lm, lm_weight, phrases, phrase_weight, self.tokenizer, **source)
         self.splitter = None if self.tokenizer is None else WordSplitter(self.tokenizer)
+
+    def __repr__(self) -> str:
+        phrases = {} if self.given_phrases is None else {"phrases": self.given_phrases}
+        return shown(self, *self._made_for, **{**self.fusion.told, **phrases}, **self.options.told())
+
+    @property
+    def _made_for(self) -> list[str]:
+        """Return what to show of the recogniser."""
+        return []
 
     def decode(self, frames: Outputs, lengths: Outputs | None = None, phrases: Any = None) -> list[list[Hypothesis]]:
         """Decode a batch of what streams are given, too: logits, or an encoder's frames. Arguments as for a call."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..common.arguments import check_number, refuse_idle, whole
+from ..common.arguments import check_number, refuse_idle, shown, whole
 from ..common.batches import Outputs, tensor_of
 from ..engines.devices import numbered
 from ..errors import InvalidLogitsError, StreamError
@@ -106,6 +106,10 @@ class StreamingDecoder:
         self._fused_with: dict[int, tuple[Any, float, float | None]] = {}
         self._free = list(range(self.max_streams - 1, -1, -1))
         self._opened = 0
+
+    def __repr__(self) -> str:
+        limits = {"max_streams": self.max_streams, "endpoint_frames": self.endpoint_frames, "open": len(self)}
+        return shown(self, repr(self.decoder), **limits, device=str(self.device))
 
     def __len__(self) -> int:
         """Return how many streams are open."""

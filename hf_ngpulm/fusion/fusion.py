@@ -225,6 +225,16 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         self._shared: tuple[tuple[Any, ...], Any, RowModels] | None = None
 
     @property
+    def told(self) -> dict[str, Any]:
+        """Return what it is made of, as far as it isn't the usual, by the names of a decoder's arguments."""
+        lm, told = self.of_all if self.per_row is None else self.per_row, {}
+        if lm is not None:
+            told = {"lm": lm, "lm_weight": self.weight}
+        if self.source is not None:
+            told |= {"source_lm": self.source, "source_weight": self.source_weight}
+        return told if self.phrases is None else {**told, "phrases": self.phrases, "phrase_weight": self.phrase_weight}
+
+    @property
     def is_lazy(self) -> bool:
         """Return whether any of the language models is composed as searches come to it."""
         return any(model.is_lazy for model in self.models)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from ..common.arguments import shown
 from ..decoding.options import AttentionOptions, takes
 from ..engines.choice import engine_name
 from ..fusion.fusion import Fusion, RowModels
@@ -122,6 +123,10 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         self._known = self._automata()
         self.roles(num_classes(model) or self._known[0].vocab_size, torch.device("cpu"))
         follow_recordings(model)
+
+    def __repr__(self) -> str:
+        told = {name.removeprefix("lm_"): value for name, value in self.fusion.told.items()}
+        return shown(self, **told, model=type(self._model).__name__, **self.options.told())
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return `[B, L]` tokens so far, `[B, C]` logits or log-probabilities of the next -> the same, fused."""
