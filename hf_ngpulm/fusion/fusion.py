@@ -227,9 +227,8 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
     @property
     def told(self) -> dict[str, Any]:
         """Return what it is made of, as far as it isn't the usual, by the names of a decoder's arguments."""
-        lm, told = self.of_all if self.per_row is None else self.per_row, {}
-        if lm is not None:
-            told = {"lm": lm, "lm_weight": self.weight}
+        lm = self.of_all if self.per_row is None else self.per_row
+        told: dict[str, Any] = {} if lm is None else {"lm": lm, "lm_weight": self.weight}
         if self.source is not None:
             told |= {"source_lm": self.source, "source_weight": self.source_weight}
         return told if self.phrases is None else {**told, "phrases": self.phrases, "phrase_weight": self.phrase_weight}
