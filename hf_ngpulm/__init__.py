@@ -80,7 +80,7 @@ __getattr__ = attributes_of(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)
 
 
 def _registering(kind: str) -> Callable[[], None]:

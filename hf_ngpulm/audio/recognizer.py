@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..common.arguments import shown
 from ..config.tuned import with_remembered
 from ..decoding.ctc import CTCDecoder
 from ..decoding.graph import GraphDecoder, ctc_decoder
@@ -134,6 +135,10 @@ class StreamingRecognizer:
         self._begins: dict[int, int] = {}  # frames of each stream before its utterance
         self._frames: dict[int, int] = {}  # of each stream
         self._problems: dict[int, str] = {}  # of streams that can't go on
+
+    def __repr__(self) -> str:
+        seconds = {"chunk_seconds": self.chunk_seconds, "latency_seconds": self.latency_seconds}
+        return shown(self, type(self.model).__name__, **seconds, decoder=self.decoder)
 
     def __len__(self) -> int:
         """Return how many streams are open."""

@@ -1,4 +1,4 @@
-"""Checks of arguments that several decoders have."""
+"""Checks of arguments that several decoders have, and how they are shown."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 # Far more than any weight is good for, and so little that sums of weighted scores stay finite in single precision.
 LARGEST_WEIGHT = 1e6
+MOST_SHOWN = 4
 
 
 def whole(name: str, value: Any, most: int | None = None, why: str = "", least: int = 1) -> int:
@@ -61,3 +62,17 @@ def check_number(value: float, name: str, most: float = LARGEST_WEIGHT) -> float
         bound = f"; up to {most:,.0f} will do" if math.isfinite(most) else ""
         raise ValueError(f"{name} should be a finite number, got {value!r}{bound}")
     return float(value)
+
+
+def shown(of: Any, *first: str, **settings: Any) -> str:
+    """Return the `repr` of an object by what it is made of, on one line: long lists are cut short."""
+    told = [f"{name}={_shown(value)}" for name, value in settings.items()]
+    return f"{type(of).__name__}({', '.join([*first, *told])})"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Tensor | Mapping | list):
+        values = value.tolist() if isinstance(value, Tensor) else list(value)
+        few = [_shown(each) for each in values[:MOST_SHOWN]]
+        return f"[{', '.join(few + [f'... {len(values)} in all'] * (len(values) > MOST_SHOWN))}]"
+    return repr(value)

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..errors import NGramFormatError
@@ -18,6 +18,10 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 
+# Files that are to take their places together lie in a folder of this name from the moment when all of them are written.
+COMPLETE = ".hf_ngpulm.complete"
+
+
 @contextmanager
 def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield the name of a file in a temporary folder beside `path`; rename it to that when the block ends without an error.
@@ -26,18 +30,97 @@ def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
     it goes when the same file is written again (but on Windows, which has no locks of folders).
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    prefix = f".{path.name[:32]}.tmp-"
-    _remove_left_over(path.parent, prefix)
-    folder, lock = _locked_folder(path.parent, prefix)
-    beside = folder / path.name  # libraries may put files of their own beside this one
-    try:
+    with _temporary_folder(path.parent, f".{path.name[:32]}.tmp-") as folder:
+        beside = folder / path.name  # libraries may put files of their own beside this one
         beside.touch()
         yield beside
-        mask = os.umask(0)
-        os.umask(mask)
-        beside.chmod(0o666 & ~mask)
+        beside.chmod(0o666 & ~_umask())
         os.replace(beside, path)
+
+
+@contextmanager
+def write_together(folder: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary folder; the files in it take their places in `folder` when the block ends without an error.
+
+    All of them or none do, whenever the process is killed or the power fails: first they are on the disk, then one rename
+    makes the temporary folder the one that is `COMPLETE`, whose files count in place of those in `folder` (read them where
+    `standing_at` says), then they are moved out of it. If that was cut short, the next one that writes there does the rest.
+
+    Raises:
+        OSError: the files can't be written, or the first can't take its place; then the old ones are as they were.
+    """
+    folder = Path(folder)
+    complete = folder / COMPLETE
+    with _temporary_folder(folder, ".hf_ngpulm.tmp-") as beside:
+        yield beside
+        beside.chmod(0o777 & ~_umask())
+        files = list(beside.iterdir())
+        for file in files:
+            file.chmod(0o666 & ~_umask())
+            _sync(file)
+        _sync(beside)
+        _take_places(folder)
+        while True:
+            try:
+                os.rename(beside, complete)
+                break
+            except OSError:  # another process has completed its files meanwhile
+                if not complete.is_dir():
+                    raise
+                _take_places(folder)
+        _sync(folder)
+        try:
+            _take_places(folder)
+        except OSError:
+            if len(list(complete.iterdir())) == len(files):
+                os.rename(complete, beside)
+            raise
+
+
+def standing_at(path: Path) -> Path:
+    """Return where to read a file that was written with others (`write_together`) and may not have taken its place yet."""
+    complete = path.parent / COMPLETE / path.name
+    return complete if complete.is_file() else path
+
+
+def _take_places(folder: Path) -> None:
+    """Move the files that are complete, ours or those of a process that was killed, to their places; several may do it."""
+    complete = folder / COMPLETE
+    if not complete.is_dir():
+        return
+    for name in sorted(os.listdir(complete), reverse=True):
+        with suppress(FileNotFoundError):  # another process has moved it
+            os.replace(complete / name, folder / name)
+    _sync(folder)
+    with suppress(OSError):  # it is gone, or there again with another one's files
+        complete.rmdir()
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    is_folder = path.is_dir()
+    with suppress(*[OSError] * is_folder):  # Windows can't do it for folders, nor can all file systems
+        descriptor = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@contextmanager
+def _temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """Yield a new folder that goes when the block ends, and remove those of processes that were killed."""
+    parent.mkdir(parents=True, exist_ok=True)
+    _remove_left_over(parent, prefix)
+    folder, lock = _locked_folder(parent, prefix)
+    try:
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if lock is not None:

@@ -25,7 +25,7 @@ from ..text.words import WordSplitter
 from .decoder import Decoder, refuse_broken
 from .hypotheses import Hypothesis
 from .options import CTCOptions, takes
-from .sessions.blocks import BlockStream, check_logits
+from .sessions.blocks import BlockStream, check_utterances, refuse_probabilities
 from .sessions.ctc import BeamSlots, GreedySlots, confidences_of, label_frames, unscored
 
 # `beta` for an LM weight of 1. By log(V), about what the average token costs in a unigram model: with less, words are left out
@@ -113,22 +113,26 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
 
         Args:
             logits: `[B, T, C]`, the model's outputs (log-probabilities will do): a tensor, an array or lists.
-            lengths: integers `[B]`, frames of each row; all T if left out.
+            lengths: integers `[B]`, frames of each row. If left out, all T but for padding at the end: frames whose classes all
+                have one and the same number, such as the -100 with which the Trainer of Transformers pads predictions.
             phrases: for this batch in place of the decoder's: one context, or a list with one (or None) per row.
 
         Returns:
             For each row up to `num_return_sequences` hypotheses, the best one first.
 
         Raises:
-            InvalidLogitsError: NaN or infinite logits, or a wrong shape.
+            InvalidLogitsError: NaN or infinite logits, probabilities (pass their logarithms), or a wrong shape.
             ValueError: lengths that don't fit the logits.
         """
         logits = tensor_of(logits, "logits")
-        return self.guided(phrases).decode_checked(logits, self.check(logits, lengths), phrases)
+        lengths = self.check(logits, lengths)
+        hypotheses = self.guided(phrases).decode_checked(logits, lengths, phrases)
+        refuse_probabilities(logits, lengths)  # a GPU would have had to wait for it before
+        return hypotheses
 
     def check(self, logits: Tensor, lengths: Outputs | None) -> Tensor:
-        """Return lengths of the rows of some logits, int32 `[B]`. Raises what a call raises."""
-        return check_logits(logits, lengths, self.blank_id)
+        """Return lengths of the rows of some logits, int32 `[B]`. Raises what a call raises, but for probabilities."""
+        return check_utterances(logits, lengths, self.blank_id)
 
     def decode_checked(self, logits: Tensor, lengths: Tensor, phrases: Any = None) -> list[list[Hypothesis]]:
         """Decode what `check` has seen."""
@@ -204,6 +208,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
         call."""
         logits = tensor_of(logits, "logits")
         lengths = self.check(logits, lengths)
+        refuse_probabilities(logits, lengths)
         models = self.fusion.rows(logits.shape[0], logits.device)
         before = torch.full((logits.shape[0], 2), self.blank_id, dtype=torch.int32, device=logits.device)
         return label_frames(self, models, models.states, before, logits.detach(), lengths)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor
 
+from ..common.arguments import shown
 from ..common.batches import Outputs
 from ..common.pickling import WithoutCaches
 from ..config.tuned import tell_once
@@ -66,6 +67,15 @@ class Decoder(WithoutCaches):
                 'words are whole (20.8% errors for 6.3% with num_beams="auto", python benchmarks/defaults.py); '
                 'leave num_beams out, or pass num_beams="auto"',
             )
+
+    def __repr__(self) -> str:
+        phrases = {} if self.given_phrases is None else {"phrases": self.given_phrases}
+        return shown(self, *self._made_for, **{**self.fusion.told, **phrases}, **self.options.told())
+
+    @property
+    def _made_for(self) -> list[str]:
+        """Return what to show of the recogniser."""
+        return []
 
     def decode(self, frames: Outputs, lengths: Outputs | None = None, phrases: Any = None) -> list[list[Hypothesis]]:
         """Decode a batch of what streams are given, too: logits, or an encoder's frames. Arguments as for a call."""

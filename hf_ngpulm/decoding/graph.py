@@ -20,7 +20,7 @@ from .ctc import CTCDecoder, blank_of, bonuses_of
 from .decoder import Decoder
 from .hypotheses import Hypothesis
 from .options import GraphOptions, takes
-from .sessions.blocks import BlockStream, check_logits
+from .sessions.blocks import BlockStream, check_utterances, refuse_probabilities
 from .sessions.ctc import unscored
 from .sessions.graph import GraphSlots
 
@@ -78,11 +78,11 @@ class GraphDecoder(Decoder):
         model: Any = None,
         **options: Any,
     ) -> None:
-        if lm is None:
-            raise ValueError("lm=None: there is no graph without a language model; CTCDecoder decodes without one")
         if any(isinstance(each, LogLinear) for each in (lm if isinstance(lm, Sequence) else [lm])):
             raise ValueError("a graph is that of one language model for each row, not of several as LogLinear")
         super().__init__(tokenizer_or_processor, lm, None, model, {"lm_weight": lm_weight, **options})
+        if not self.fusion.models:
+            raise ValueError(f"lm={lm}: there is no graph without a language model; CTCDecoder decodes without one")
         self.blank_id = blank_of(self.tokenizer, self.options.blank_id)
         if self.fusion.is_lazy:
             raise ValueError(
@@ -100,7 +100,8 @@ class GraphDecoder(Decoder):
             alignment, their `phrase_score` the sum of what phrases add.
         """
         logits = tensor_of(logits, "logits")
-        lengths = check_logits(logits, lengths, self.blank_id)
+        lengths = check_utterances(logits, lengths, self.blank_id)
+        refuse_probabilities(logits, lengths)
         stream = self.stream(logits.shape[0], logits.device, phrases)
         stream.add_checked(logits, lengths)
         return stream.hypotheses()

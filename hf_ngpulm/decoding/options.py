@@ -185,6 +185,12 @@ class Options:
         told = {name: value for name, value in vars(self).items() if name in rules and value != rules[name]}
         return {**self.always, **{self.known_as.get(name, name): value for name, value in told.items()}}
 
+    def told(self) -> dict[str, Any]:
+        """Return the options that aren't as they are without being given, but for a source domain's (see `Fusion.told`)."""
+        rest = [option for option in fields(self) if not option.name.startswith("source_")]
+        found = {option.name: (getattr(self, option.name), option.default) for option in rest}
+        return {name: value for name, (value, usual) in found.items() if isinstance(value, Tensor) or value != usual}
+
     def with_weights(self: AnyOptions, weights: Mapping[str, Any]) -> AnyOptions:
         """Return the same with other weights; None leaves one as it is."""
         unknown = sorted(weights.keys() - (set(WEIGHTS) & set(self.names())))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..common.arguments import check_number, refuse_idle, whole
+from ..common.arguments import check_number, refuse_idle, shown, whole
 from ..common.batches import Outputs, tensor_of
 from ..config.tuned import tell_once
 from ..engines.devices import numbered
@@ -107,6 +107,10 @@ class StreamingDecoder:
         self._fused_with: dict[int, tuple[Any, float, float | None]] = {}
         self._free = list(range(self.max_streams - 1, -1, -1))
         self._opened = 0
+
+    def __repr__(self) -> str:
+        limits = {"max_streams": self.max_streams, "endpoint_frames": self.endpoint_frames, "open": len(self)}
+        return shown(self, repr(self.decoder), **limits, device=str(self.device))
 
     def __len__(self) -> int:
         """Return how many streams are open."""
@@ -228,7 +232,7 @@ class StreamingDecoder:
     def _lm(self, lm: NGramLM | LogLinear | None, lm_weight: float | None) -> tuple[NGramLM | LogLinear | None, float]:
         """Return what a stream is fused with, and its weight."""
         fusion = self._fusion
-        if not fusion.models:
+        if not fusion.lms:
             if lm is not DECODERS_LM and lm is not None:
                 raise ValueError("the decoder has no language model; make it with this one: lm=...")
             refuse_idle({"lm_weight": lm_weight}, "without a language model to act on: the decoder has none")
@@ -236,7 +240,7 @@ class StreamingDecoder:
         if lm is DECODERS_LM:
             if fusion.per_row is not None:
                 raise ValueError(
-                    f"the decoder has {len(fusion.models)} language models in a list; say which one this stream has: "
+                    f"the decoder has {len(fusion.lms)} language models in a list; say which one this stream has: "
                     "open(lm=...), None for none"
                 )
             lm = fusion.of_all

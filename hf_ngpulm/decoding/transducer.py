@@ -104,6 +104,10 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         self._kept: Kept = {}
 
     @property
+    def _made_for(self) -> list[str]:
+        return [type(getattr(self.model, "model", self.model)).__name__]
+
+    @property
     def settings(self) -> BeamSettings:
         """Return what the search takes."""
         return self.options.settings(self.model)

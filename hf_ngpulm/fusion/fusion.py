@@ -175,7 +175,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         source_weight: with what weight, a number or a tensor `[B]`; None: half of `lm_weight`.
 
     Raises:
-        ValueError: models over vocabularies of different sizes, none at all in a list, or a weight that isn't a finite number.
+        ValueError: models over vocabularies of different sizes, an empty list, or a weight that isn't a finite number.
         TokenizerMismatchError: a model or booster that was made for another tokenizer.
     """
 
@@ -194,11 +194,11 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         every = [parts_of(row) for row in ([lm] if self.per_row is None else self.per_row)]
         self.num_lms = max(map(len, every), default=0)  # of the row that has most
         self.models: list[NGramLM] = list({id(model): model for parts in every for model, _ in parts}.values())
-        if not self.models and lm is not None:
-            raise ValueError("lm is an empty list, or one of None only; pass a language model, or lm=None")
+        if self.per_row == []:
+            raise ValueError("lm is an empty list; pass a language model, a list with one (or None) per row, or lm=None")
         if source_lm is None and source_weight is not None:
             raise ValueError(f"source_weight={source_weight!r} is given without source_lm=; pass the model, too")
-        if source_lm is not None and not self.models:
+        if source_lm is not None and lm is None:
             raise ValueError("source_lm is given without a language model to make up for it: pass lm= too")
         self.source, self.source_weight = source_lm, source_weight
         if source_weight is not None:
@@ -223,6 +223,15 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         self._leases: WeakSet[Lease] = WeakSet()
         self._pools: dict[torch.device, AutomatonPool] = {}
         self._shared: tuple[tuple[Any, ...], Any, RowModels] | None = None
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """Return what it is made of, as far as it isn't the usual, by the names of a decoder's arguments."""
+        lm = self.of_all if self.per_row is None else self.per_row
+        told: dict[str, Any] = {} if lm is None else {"lm": lm, "lm_weight": self.weight}
+        if self.source is not None:
+            told |= {"source_lm": self.source, "source_weight": self.source_weight}
+        return told if self.phrases is None else {**told, "phrases": self.phrases, "phrase_weight": self.phrase_weight}
 
     @property
     def is_lazy(self) -> bool:
@@ -250,13 +259,11 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         """
         phrases = self.phrases if phrases is None else phrases
         boosters = None if phrases is None else self.contexts.of_rows(phrases, batch_size)
+        models: list[Any] = [self.of_all] * batch_size if self.per_row is None else self.per_row
+        if len(models) != batch_size:
+            raise ValueError(f"lm lists {len(models)} language models, the batch has {batch_size} rows")
         if not self.models and boosters is None:
             return no_models(batch_size, device)
-        models: list[Any] = [self.of_all] * batch_size
-        if self.per_row is not None:
-            if len(self.per_row) != batch_size:
-                raise ValueError(f"lm lists {len(self.per_row)} language models, the batch has {batch_size} rows")
-            models = self.per_row
         columns, weights = [], []
         if self.models:
             lm_weights = weights_of(self.weight, "lm_weight", batch_size, device)

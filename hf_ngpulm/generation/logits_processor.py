@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
+from ..common.arguments import shown
 from ..decoding.options import AttentionOptions, takes
 from ..engines.choice import engine_name
 from ..fusion.fusion import Fusion, RowModels
@@ -98,8 +99,6 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         in_place: bool = True,
         **options: Any,
     ) -> None:
-        if lm is None and phrases is None:
-            raise ValueError("there is neither a language model nor phrases: pass lm or phrases=")
         if phrases is None and options.get("normalise_phrases") is not None:
             given = options["normalise_phrases"]
             raise ValueError(f"normalise_phrases={given!r} is given without phrases; pass phrases= too")
@@ -114,6 +113,8 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         weight, phrase_weight = LM_WEIGHT if weight is None else weight, 1.0 if phrase_weight is None else phrase_weight
         sources = self.options.source_lm, self.options.source_weight
         self.fusion = Fusion(lm, weight, phrases, phrase_weight, tokenizer, *sources)
+        if not self.fusion.lms and phrases is None:
+            raise ValueError("there is neither a language model nor phrases: pass lm or phrases=")
         if self.fusion.num_lms > (1 if sources[0] is None else 2):
             raise ValueError("`generate` takes one language model for each recording, not several as LogLinear")
         self._internal = self._internal_of(model, None)
@@ -127,6 +128,10 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
         self._known = self._automata()
         self.roles(num_classes(model) or self._known[0].vocab_size, torch.device("cpu"))
         follow_recordings(model)
+
+    def __repr__(self) -> str:
+        told = {name.removeprefix("lm_"): value for name, value in self.fusion.told.items()}
+        return shown(self, **told, model=type(self._model).__name__, **self.options.told())
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return `[B, L]` tokens so far, `[B, C]` logits or log-probabilities of the next -> the same, fused."""

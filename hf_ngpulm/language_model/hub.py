@@ -7,7 +7,6 @@ import json
 import os
 import string
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from safetensors.torch import save_file
 
 from ..automaton import LMParts
 from ..common.bundled import bundled
-from ..common.files import write_beside
+from ..common.files import standing_at, write_together
 from ..errors import NGramFormatError
 from ..formats.safetensors import CONFIG_FILE, DIGEST, WEIGHTS_FILE, config_digest, disk_errors, tensors_of
 
@@ -40,7 +39,7 @@ def saved_files(name: str, subfolder: str | None, **hub: Any) -> tuple[Path, Pat
     where = "/".join(filter(None, (name, subfolder)))
     files = []
     for file in (CONFIG_FILE, WEIGHTS_FILE):
-        path = Path(name, subfolder or "", file)
+        path = standing_at(Path(name, subfolder or "", file))
         if not os.path.isdir(name):
             try:
                 path = Path(hf_hub_download(name, file, subfolder=subfolder, library_name="hf_ngpulm", **hub))
@@ -66,12 +65,12 @@ def save(parts: LMParts, folder: Path, card: str | None) -> None:
     metadata = {"format": "pt", DIGEST: config_digest(json.loads(config))}
     if parts.pieces is not None:
         metadata["pieces"] = json.dumps(parts.pieces)
-    with ExitStack() as files:  # all are written before the first, which is the last one here, takes its place
+    with write_together(folder) as files:
         for name, text in ((CARD_FILE, card), (CONFIG_FILE, config)):
             if text is not None:
-                files.enter_context(write_beside(folder / name)).write_text(text, encoding="utf-8")
+                (files / name).write_text(text, encoding="utf-8")
         with disk_errors(folder / WEIGHTS_FILE):
-            save_file(tensors, files.enter_context(write_beside(folder / WEIGHTS_FILE)), metadata=metadata)
+            save_file(tensors, files / WEIGHTS_FILE, metadata=metadata)
 
 
 def card_metadata(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ..automaton import BackoffAutomaton, LMParts, table_from_automaton
 from ..automaton.continuation import check_share, continued
 from ..automaton.tensors import AutomatonTensors
+from ..common.arguments import shown
 from ..common.progress import Bars
 from ..config.tuned import TunedDecoding, remembered
 from ..engines.choice import check_engine
@@ -362,8 +363,8 @@ class NGramLM(
     ) -> str | None:
         """Write `config.json`, `model.safetensors` and, unless there is one, a filled-in `README.md` to a folder.
 
-        The files appear whole or not at all. A process that is killed while they take their places, one after the other, may
-        leave a new one beside an old one; such a folder is refused when it is loaded. Arguments as for
+        The new files are there together or not at all: after a kill or a power failure the folder loads as wholly the old model
+        or wholly the new one (see "A save that was cut short" in the file format). Other files in it stay. Arguments as for
         `huggingface_hub.ModelHubMixin.save_pretrained`; the config is the model's own.
 
         Raises:
@@ -483,8 +484,9 @@ class NGramLM(
         """Bytes of all tensors together."""
         return self.automaton.nbytes + self.unk_tokens.nbytes
 
-    def extra_repr(self) -> str:
-        return f"order={self.order}, num_ngrams={self.num_ngrams}"
+    def __repr__(self) -> str:  # on one line, as decoders show it
+        counts = {"order": self.order, "num_ngrams": self.num_ngrams, "tokenizer_id": self.config.tokenizer_id}
+        return shown(self, **counts)[:-1] + f", {self.automaton.extra_repr()})"
 
     def check_tokenizer(self, tokenizer: Any) -> None:
         """Refuse a tokenizer (or processor) other than the one this model was made for.

@@ -1,4 +1,4 @@
-"""Files appear whole or not at all."""
+"""Files appear whole or not at all, and together."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_ngpulm.common.files import write_beside
+from hf_ngpulm.common.files import COMPLETE, standing_at, write_beside, write_together
 
 
 def test_writes_a_new_file_and_its_folder(tmp_path):
@@ -114,3 +114,95 @@ def test_what_a_killed_process_leaves_goes_with_the_next_write(tmp_path):
     writing.communicate("go on")
     assert writing.returncode == 0
     assert path.read_bytes() == b"late" and list(tmp_path.iterdir()) == [path]
+
+
+# -- several files
+
+
+def put(folder, text):
+    with write_together(folder) as files:
+        for name in ("a", "b"):
+            (files / name).write_text(text)
+
+
+def standing(folder):
+    return "".join(standing_at(folder / name).read_text() for name in ("a", "b"))
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_files_take_their_places_together(tmp_path, error):
+    folder = tmp_path / "new"
+    put(folder, "1")
+    (folder / "other").write_text("mine")
+    with pytest.raises(error), write_together(folder) as files:
+        (files / "a").write_text("2")
+        raise error
+    assert standing(folder) == "11"
+    put(folder, "3")
+    assert standing(folder) == "33" and names(folder) == ["a", "b", "other"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX permissions")
+def test_permissions_of_several_files(tmp_path):
+    before = os.umask(0o027)
+    try:
+        with write_together(tmp_path) as files:
+            (files / "a").touch()
+            (files / "b").touch(0o600)
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "b")] == [0o640] * 2
+
+
+def test_the_next_one_ends_what_was_cut_short(tmp_path):
+    put(tmp_path, "1")
+    complete = tmp_path / COMPLETE
+    complete.mkdir()
+    (complete / "b").write_text("2")
+    assert standing(tmp_path) == "12"
+    with pytest.raises(ValueError), write_together(tmp_path):
+        raise ValueError
+    assert standing(tmp_path) == "12"
+    with write_together(tmp_path) as files:
+        (files / "c").touch()
+    assert (tmp_path / "b").read_text() == "2" and names(tmp_path) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(("in_use", "found"), [("b", "11"), ("a", "22")])
+def test_a_file_that_can_not_be_replaced(tmp_path, monkeypatch, in_use, found):
+    """Windows replaces no file that is open. If it is the first, all stays as it was; after that the new ones hold."""
+    put(tmp_path, "1")
+    replace = os.replace
+
+    def refusing(source, target):
+        if Path(target) == tmp_path / in_use:
+            raise PermissionError(13, "in use", str(target))
+        replace(source, target)
+
+    with monkeypatch.context() as patched, pytest.raises(PermissionError, match=f"{in_use}'"):
+        patched.setattr(os, "replace", refusing)
+        put(tmp_path, "2")
+    assert standing(tmp_path) == found
+    put(tmp_path, "3")
+    assert standing(tmp_path) == "33" and names(tmp_path) == ["a", "b"]
+
+
+def test_two_that_are_complete_at_once(tmp_path, monkeypatch):
+    """Another process completes its files between the moment when there are none and ours."""
+    rename, other = os.rename, tmp_path / "other"
+    other.mkdir()
+    for name in ("a", "b"):
+        (other / name).write_text("1")
+
+    def beaten(source, target):
+        if other.exists():
+            rename(other, target)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", beaten)
+    put(tmp_path, "2")
+    assert standing(tmp_path) == "22" and names(tmp_path) == ["a", "b"]

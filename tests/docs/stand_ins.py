@@ -131,6 +131,9 @@ def make_files(folder: Path, repos: dict[str, Path]) -> None:
     spoken = [json.loads(line) for line in (DEMO / "clips.jsonl").read_text(encoding="utf-8").splitlines()[:3]]
     recordings = [{"audio": str(DEMO / line["audio"]), "text": line["text"]} for line in spoken]
     (folder / "dev.jsonl").write_text("".join(json.dumps(line) + "\n" for line in recordings))
+    contents = [{"bytes": Path(line["audio"]).read_bytes(), "path": None} for line in recordings]
+    rows = datasets.Dataset.from_dict({"audio": contents, "text": [line["text"] for line in recordings]})
+    rows.cast_column("audio", datasets.Audio()).to_parquet(folder / "dev.parquet")
     shutil.copy(DEMO / "lm.arpa.gz", folder / "lm.arpa.gz")
     shutil.copy(repos[WITH_LM] / "language_model" / "words.arpa", folder)
     _write_nemo(folder / "lm.nemo", 256)
@@ -195,6 +198,22 @@ def _recordings() -> dict[str, Any]:
     return {"audio": "audio.flac", "batch_of_audio": ["audio.flac", "call.flac", "talk.flac"]}
 
 
+def _trainer() -> dict[str, Any]:
+    """Recordings with texts, and what makes a batch of them."""
+    processor = transformers.AutoProcessor.from_pretrained(CTC)
+    lines = [json.loads(line) for line in (DEMO / "clips.jsonl").read_text(encoding="utf-8").splitlines()[:5]]
+    spoken = [(soundfile.read(DEMO / line["audio"], dtype="float32")[0], line["text"]) for line in lines]
+
+    def collate(rows: list[tuple[np.ndarray, str]]) -> Any:
+        samples, texts = zip(*rows)
+        batch = processor(list(samples), sampling_rate=RATE, return_tensors="pt", padding=True)
+        labels = [torch.tensor(processor.tokenizer(text)["input_ids"]) for text in texts]
+        batch["labels"] = torch.nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=-100)
+        return batch
+
+    return {"spoken": spoken, "collate": collate}
+
+
 def _chunk() -> dict[str, Any]:
     """Frames of a transducer's encoder, `[T, D]`."""
     return {"chunk": torch.zeros(8, 12)}
@@ -202,4 +221,5 @@ def _chunk() -> dict[str, Any]:
 
 GIVEN: dict[str, Callable[[], dict[str, Any]]] = {
     "recordings": _recordings, "letters": _letters, "parakeet": _ctc, "whisper": _whisper, "chunk": _chunk,
+    "trainer": _trainer,
 }  # fmt: skip

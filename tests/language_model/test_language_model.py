@@ -24,6 +24,7 @@ from transformers import AutoTokenizer
 from hf_ngpulm import NGramFormatError, NGramLM, TokenizerMismatchError
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.config.config import NGramLMConfig
+from hf_ngpulm.config.tuned import ModelIdentity, TunedDecoding
 from hf_ngpulm.formats.safetensors import TENSORS, tensors_of
 from hf_ngpulm.language_model import hub
 from hf_ngpulm.language_model.loading import load_language_model
@@ -454,47 +455,99 @@ def test_what_may_be_changed_in_a_config_by_hand(folder, small):
     assert (found.config.tokenizer_id, found.config.defaults) == ("org/asr", {"lm_weight": 0.4})
 
 
-KILLED = """
-import os, signal, sys
+SAVING = """
+import os, random, shutil, signal, sys, time
 from hf_ngpulm import NGramLM
 
-lm = NGramLM.from_pretrained(sys.argv[1])
-replace = os.replace
-for folder in range(3):
-    if os.fork() == 0:
-        left = [folder]
+new, old, folders, kills = NGramLM.from_pretrained(sys.argv[1]), *sys.argv[2:4], int(sys.argv[4])
 
-        def killing(*names):
-            if not left[0]:
-                os.kill(os.getpid(), signal.SIGKILL)
-            left[0] -= 1
-            replace(*names)
-
-        os.replace = killing
-        lm.save_pretrained(os.path.join(sys.argv[2], str(folder)))
+def forked(save):
+    process = os.fork()
+    if not process:
+        save()
         os._exit(0)
-    assert os.WTERMSIG(os.wait()[1]) == signal.SIGKILL
+    return process
+
+def copied(number):
+    return shutil.copytree(old, os.path.join(folders, str(number)))
 """
+NAMES = ["README.md", "config.json", "model.safetensors", "notes.txt"]
+AFTER_EACH_OPERATION = (
+    SAVING
+    + """
+left = -1
+
+def killing(event, arguments):
+    global left
+    if left >= 0 and (event == "open" or event.startswith("os.")):  # before it happens
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(killing)
+
+def save():
+    global left
+    left = operations
+    new.save_pretrained(folder)
+
+operations, killed = 0, True
+while killed:
+    folder = copied(operations)
+    killed = os.WIFSIGNALED(os.waitpid(forked(save), 0)[1])
+    operations += 1
+"""
+)
+AT_RANDOM = (
+    SAVING
+    + """
+took = []
+for number in range(kills + 20):
+    folder = copied(number)
+    began = time.perf_counter()
+    process = forked(lambda: new.save_pretrained(folder))
+    if number >= 20:  # these told how long it takes
+        time.sleep(random.uniform(0, 1.2) * sorted(took)[10])
+        os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    took.append(time.perf_counter() - began)
+"""
+)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes that can't be forked")
-def test_a_kill_while_saving_mixes_no_two_models(small, tmp_path):
-    (tmp_path / "other.arpa").write_text(SMALL.replace("-1.5\t<unk>", "-1.25\t<unk>"))
+@pytest.mark.parametrize(
+    ("script", "kills"),
+    [
+        pytest.param(AFTER_EACH_OPERATION, 20, id="after each operation on files"),
+        pytest.param(AT_RANDOM, 500, id="at random", marks=pytest.mark.slow),
+    ],
+)
+def test_a_kill_while_saving_leaves_one_of_two_models(script, kills, small, tmp_path):
+    (tmp_path / "other.arpa").write_text(SMALL.replace("-0.5\t0", "-0.6\t0"))  # its config.json would do for both
     other = NGramLM.from_arpa(tmp_path / "other.arpa", vocab_size=5)
-    other.save_pretrained(tmp_path / "other")
-    for folder in "012":  # how many of the three files have taken their place when the process is killed
-        small.save_pretrained(tmp_path / folder)
-        (tmp_path / folder / "README.md").unlink()
-    subprocess.run([sys.executable, "-c", KILLED, tmp_path / "other", tmp_path], cwd=ROOT, check=True, timeout=600)
-    assert_same(NGramLM.from_pretrained(tmp_path / "0"), small)
-    with pytest.raises(NGramFormatError, match="weren't saved together"):
-        NGramLM.from_pretrained(tmp_path / "1")
-    assert_same(NGramLM.from_pretrained(tmp_path / "2"), other)
-    for folder in "012":
-        assert any(".tmp-" in path.name for path in (tmp_path / folder).iterdir())
-        other.save_pretrained(tmp_path / folder)
-        assert_same(NGramLM.from_pretrained(tmp_path / folder), other)
-        assert sorted(path.name for path in (tmp_path / folder).iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    small = copy.deepcopy(small)
+    small.remember(TunedDecoding(ModelIdentity("org/asr", "parakeet_ctc", "ab"), {"lm_weight": 0.5}))
+    for lm, name in ((small, "old"), (other, "new")):
+        lm.save_pretrained(tmp_path / name)
+    (tmp_path / "old" / "README.md").unlink()
+    (tmp_path / "old" / "notes.txt").write_text("mine")
+    command = [sys.executable, "-c", script, tmp_path / "new", tmp_path / "old", tmp_path / "folders", str(kills)]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=600)
+    found = []
+    for folder in (tmp_path / "folders").iterdir():
+        loaded = NGramLM.from_pretrained(folder)
+        assert_same(loaded, small if loaded.config.decoding else other)
+        is_cut_short = sorted(path.name for path in folder.iterdir()) not in (NAMES[1:], NAMES)
+        found.append((bool(loaded.config.decoding), is_cut_short))
+        for lm in (small, other):
+            lm.save_pretrained(folder)
+            assert_same(NGramLM.from_pretrained(folder), lm)
+        assert sorted(path.name for path in folder.iterdir()) == NAMES
+        assert (folder / "notes.txt").read_text() == "mine"
+    assert len(found) > kills
+    assert {(True, False), (True, True), (False, False)} <= set(found)
+    assert (False, True) in found or script is AT_RANDOM
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])

@@ -63,11 +63,12 @@ class BlockStream:
             lengths: integers `[B]`, frames of each row; all T if left out.
 
         Raises:
-            InvalidLogitsError: NaN or infinite logits, or a wrong shape. The stream stays as it was.
+            InvalidLogitsError: NaN or infinite logits, probabilities, or a wrong shape. The stream stays as it was.
             ValueError: lengths that don't fit the logits.
         """
         logits = tensor_of(logits, "logits")
         lengths = check_logits(logits, lengths, self.decoder.blank_id)
+        refuse_probabilities(logits, lengths)
         if logits.shape[0] != self.batch_size:
             raise ValueError(f"the logits have {logits.shape[0]} rows, the stream was opened for {self.batch_size}")
         if self.slots.classes not in (None, logits.shape[2]):
@@ -125,3 +126,34 @@ def check_logits(logits: Tensor, lengths: Outputs | None, blank_id: int) -> Tens
     if blank_id >= classes:
         raise InvalidLogitsError(f"the blank has the id {blank_id}, but the logits have only {classes} classes")
     return checked_lengths(lengths, batch_size, frames, logits.device).to(torch.int32)
+
+
+def check_utterances(logits: Tensor, lengths: Outputs | None, blank_id: int) -> Tensor:
+    """Return the lengths of whole utterances, int32 `[B]`. Where none are given, padding at the end doesn't count: frames whose
+    classes all have one and the same number, as no model's outputs have. Raises what `check_logits` raises."""
+    checked = check_logits(logits, lengths, blank_id)
+    if lengths is not None or not logits.shape[1]:
+        return checked
+    # Two classes of the last frames tell of most batches that they have no padding. A GPU looks at all: the host needn't wait.
+    if logits.device.type == "cpu" and not bool((logits[:, -1, 0] == logits[:, -1, -1]).any()):
+        return checked
+    first = logits[..., :1]
+    is_padding = (logits == first).all(-1) & first[..., 0].isfinite()
+    ends = torch.arange(1, logits.shape[1] + 1, dtype=torch.int32, device=logits.device)
+    return ends.masked_fill(is_padding, 0).amax(1)
+
+
+def refuse_probabilities(logits: Tensor, lengths: Tensor) -> None:
+    """Refuse what `softmax` made of a model's outputs.
+
+    Raises:
+        InvalidLogitsError: in all frames they are at least 0 and sum to 1.
+    """
+    if not logits.numel() or bool(logits[:, 0].amin(1).lt(0).all()):  # as in nearly all batches
+        return
+    rows = [frames[:length] for frames, length in zip(logits, lengths.tolist()) if length]
+    sums = [frames.sum(-1, dtype=torch.float32) for frames in rows]  # of half precision maybe
+    if rows and all(bool(frames.min() >= 0) and bool(((of - 1).abs() < 1e-2).all()) for frames, of in zip(rows, sums)):
+        raise InvalidLogitsError(
+            "these are probabilities, for all frames sum to 1; pass the logits, or the logarithms: probabilities.log()"
+        )

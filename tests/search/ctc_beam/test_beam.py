@@ -336,7 +336,7 @@ def test_bad_and_odd_input(tokenizer, lm, engine):
     one_token = NGramLM.train([[0, 0], [0]], vocab_size=1, order=2)
     ((*found,),) = CTCDecoder(
         Letters("a_", 1, one_token), one_token, num_beams=100, num_return_sequences=100, beam_threshold=math.inf, engine=engine
-    )(torch.zeros(1, 5, 2))
+    )(torch.zeros(1, 5, 2), [5])
     assert sorted(len(h.token_ids) for h in found) == [0, 1, 2, 3]
     huge = CTCDecoder(tokenizer, lm, 1e6, num_beams=4, beta=0.0, engine=engine)(logits)
     assert all(math.isfinite(n_best[0].acoustic_score) for n_best in huge)
