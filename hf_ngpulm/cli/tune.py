@@ -33,7 +33,8 @@ class Grids:
         f"Weights of the phrases: {GRID} [default: tuned].", "--phrase-weights", "--phrase-weight"
     )
     ilm_weights: str | None = options.option(
-        f"For transducers and decoders: weights of the internal LM, subtracted: {GRID} [default: it isn't].",
+        f"For transducers and decoders: weights of the internal LM, subtracted: {GRID} [default: tuned for decoders, half of the "
+        "LM's for transducers].",
         "--ilm-weights",
         "--ilm-weight",
     )
@@ -75,7 +76,8 @@ def tune(
 
     hf-ngpulm tune nvidia/parakeet-ctc-0.6b dev.jsonl --lm my-lm --num-beams 8 --save --plot wer.png
 
-    The weights of the LM and of phrases are tuned whatever else is; a single value, as in --lm-weight 0.5, stays.
+    The weights of the LM, of phrases and of a decoder's internal LM are tuned whatever else is; a single value, as in
+    --lm-weight 0.5, stays.
 
     Wherever this model decodes with this LM, and no weight is given, what was saved holds from then on. The exit status is 3 if
     some audio could not be read; weights are found, and saved, all the same.

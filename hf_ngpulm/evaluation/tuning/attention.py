@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ...generation.internal import InternalLM
 from ...pipelines import Seq2SeqNGramPipeline
 from ..recognition import LONGEST, cut_where_quiet
 from .dataset import KeptTensors, Utterance
@@ -29,13 +30,16 @@ class AttentionSweep(Sweep):
     """
 
     lm_grid = "0:1:0.1"
+    ilm_grid = "0:0.5:0.25"
 
     def __init__(self, kept: KeptTensors, batch_size: int, pipeline: Seq2SeqNGramPipeline) -> None:
         self.pipeline: Any = pipeline
         self.processor = pipeline._forward_params["ngram_decoder"]
         super().__init__(kept, batch_size, self.processor.fusion, pipeline.model)
-        if getattr(pipeline.model.config, "is_encoder_decoder", False) and self.fusion.models:
-            self.standing["ilm_weight"] = self.processor.options.ilm_weight
+        with suppress(ValueError):  # nothing in the model that could be subtracted
+            InternalLM(pipeline.model)
+            if self.fusion.models:
+                self.standing["ilm_weight"] = self.processor.options.ilm_weight
         self.encoder = _RememberingEncoder(pipeline.model, kept)
         settings, usual = pipeline._ngram_settings or {}, {"unscored": "kept", "score_eos": None, "prompt_context": False}
         self.num_beams = self._num_beams()
