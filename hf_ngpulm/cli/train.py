@@ -76,6 +76,9 @@ def train(
     fallback: bool = option(
         "Go on where a text gives no discounts.", "--discount-fallback/--no-discount-fallback", default=True
     ),
+    allow_unknown: bool = option(
+        "Go on where more than 30% of the text's tokens are unknown to the tokenizer.", "--allow-unknown", default=False
+    ),
     as_json: JsonOption = False,
 ) -> None:
     """Train a language model: modified Kneser-Ney, as KenLM's lmplz.
@@ -111,6 +114,7 @@ def train(
         accelerator=accelerator,
         bars=bars,
         unit=unit,
+        allow_unknown=allow_unknown,
         **given(words),
     )
     if not leads:

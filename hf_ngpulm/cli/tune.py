@@ -33,8 +33,8 @@ class Grids:
         f"Weights of the phrases: {GRID} [default: tuned].", "--phrase-weights", "--phrase-weight"
     )
     ilm_weights: str | None = options.option(
-        f"For transducers and decoders: weights of the internal LM, subtracted: {GRID} [default: tuned for decoders, half of the "
-        "LM's for transducers].",
+        f"For transducers and decoders: weights of the internal LM, subtracted: {GRID} [default: tuned for decoders, half "
+        "of the LM's for transducers].",
         "--ilm-weights",
         "--ilm-weight",
     )
