@@ -13,6 +13,7 @@ import typer
 from ..common.progress import Bars
 from ..evaluation import WorkerLostError, evaluating, read_recordings
 from ..evaluation.processes import launched_alone, rank_and_size
+from ..evaluation.recognition import without_lm
 from ..evaluation.results import EDITS, Compared, Evaluation, read_results
 from . import options
 from .models import load_recogniser, normalisation_of, phrases_and_entities
@@ -20,7 +21,6 @@ from .output import print_json, print_line, print_table, tell
 
 UNREADABLE = 3  # exit status if some audio couldn't be read
 LOST = 1  # if another process died
-WITHOUT = ("lm", "phrases", "beta", "ilm_weight", "source_lm", "source_weight")  # what the baseline goes without
 ALONE = (
     "accelerate has started one process only; for several on CPUs, or on one GPU, give accelerate launch --multi_gpu, too, and "
     "leave out --cpu (or start them by MPI: mpirun -np 2 hf-ngpulm evaluate ...)"
@@ -41,7 +41,9 @@ def evaluate(
     chunk_length: float = options.option("Seconds from which recordings are cut into chunks.", default=40.0, min=1),
     normalise: options.NormaliseOption = "none",
     output: str | None = options.option("File for results: a line of JSON a recording.", "--output", "-o"),
-    baseline: bool = options.option("Evaluate without LM and phrases, too, and compare.", "--baseline", default=False),
+    baseline: bool = options.option(
+        "Evaluate without LM and phrases, too, with the same search, and compare.", "--baseline", default=False
+    ),
     compare: str | None = options.option("Results (--output) of another run on the same data, to compare with."),
     confidence: float = options.option("Level of confidence intervals.", default=0.95),
     resume: bool = options.option(
@@ -94,9 +96,9 @@ def evaluate(
 
     try:
         found = run("evaluation", output, from_entities, {})
-        without = None
+        without, less = None, {}
         if baseline:
-            less = {name: None for name in WITHOUT if name in ("lm", "phrases") or name in settings}
+            less = without_lm(asr)
             without = run("baseline", _baseline_path(output), False, less)
     except WorkerLostError as error:
         tell(f"error: {error}")
@@ -113,6 +115,8 @@ def evaluate(
             print_json({"run": "evaluation", "compared_with": other, **compared.summary()})
     else:
         _show(runs, comparisons, confidence, f"{os.path.basename(model.rstrip('/'))} on {recordings.source}")
+        if search := ", ".join(f"{name} {value}" for name, value in less.items() if value is not None):
+            print_line(f"Without LM: the same search, {search}.")
     for warning in found.warnings:
         tell(warning)
     end_if_unreadable(len(found.unreadable), len(found.utterances))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...generation.internal import InternalLM
 from ...pipelines import Seq2SeqNGramPipeline
-from ..recognition import LONGEST, cut_where_quiet
+from ..recognition import LONGEST, beams_of, cut_where_quiet
 from .dataset import KeptTensors, Utterance
 from .sweeps import Settings, Sweep
 
@@ -42,7 +42,7 @@ class AttentionSweep(Sweep):
                 self.standing["ilm_weight"] = self.processor.options.ilm_weight
         self.encoder = _RememberingEncoder(pipeline.model, kept)
         settings, usual = pipeline._ngram_settings or {}, {"unscored": "kept", "score_eos": None, "prompt_context": False}
-        self.num_beams = self._num_beams()
+        self.num_beams = beams_of(pipeline)
         self.search = {"num_beams": self.num_beams}
         self.search |= {name: settings[name] for name, value in usual.items() if settings.get(name, value) != value}
         self._pieces: list[list[dict[str, Any]]] = []  # of each recording
@@ -109,17 +109,6 @@ class AttentionSweep(Sweep):
         with self.encoder.in_place():
             outputs = self.pipeline.forward(inputs, **params)
         return [_of_row(outputs, row, len(rows)) for row in range(len(rows))]
-
-    def _num_beams(self) -> int:
-        pipeline, given = self.pipeline, dict(self.pipeline._forward_params)
-        given.pop("ngram_decoder")
-        if (tuned := given.pop("tuned_beams", None)) is not None:
-            return tuned
-        if hasattr(pipeline, "_prepare_generate_kwargs"):
-            found = pipeline._prepare_generate_kwargs(given)
-            found = getattr(found.get("generation_config"), "num_beams", None) or found.get("num_beams")
-            return found or pipeline.model.generation_config.num_beams or 1
-        return given.get("num_beams") or pipeline.generation_config.num_beams or 1  # before version 5
 
 
 class _Held(NamedTuple):
