@@ -208,6 +208,11 @@ def _seconds(row: Row, name: str) -> float | None:
 # Folders of audio
 
 
+def audio_files(folder: Path) -> list[Path]:
+    """Return the audio files in a folder and those within it, by their endings, in the order of their names."""
+    return list(filter(_is_audio, _files_in(folder)))
+
+
 def _files_in(folder: Path) -> list[Path]:
     """Return all files in a folder and those within it but for hidden ones, in the order of their names."""
     found = []

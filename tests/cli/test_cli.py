@@ -281,11 +281,11 @@ def test_a_broken_file_in_the_middle_is_skipped_and_counted(capsys, tmp_path):
 def test_what_cannot_be_audio_or_is_hardly_any(capsys, tmp_path):
     """Of audio that is too short for a frame nothing is recognised; what is beside it in the batch is as ever."""
     soundfile.write(tmp_path / "short.wav", soundfile.read(CLIPS[0])[0][:100], 16000)
-    audio = [CLIPS[0], str(tmp_path / "short.wav"), str(tmp_path)]
+    audio = [CLIPS[0], str(tmp_path / "short.wav"), str(tmp_path / "none.wav")]
     assert run(["transcribe", *audio, "-m", MODEL, "--device", "cpu", "--lm", ARPA, "--num-beams", "2"]) == 1
     printed = capsys.readouterr()
     assert [line.partition(": ")[0] for line in printed.out.splitlines()] == audio[:2]
-    assert "course" in printed.out and f"{tmp_path}: a folder; name the audio files in it; skipped" in printed.err
+    assert "course" in printed.out and "none.wav: no such audio file; skipped" in printed.err
 
 
 @pytest.mark.slow
