@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 
-from ..formats.arpa import write_arpa
-from ..formats.kenlm import read_binary
-from ..language_model.pruning import prune_table
 from .models import is_word_binary, load
 from .options import LMArgument, MaxNGramsOption, TokenizerOption, UnitsOption, VocabSizeOption, Words, argument, given, option
 
@@ -59,6 +56,10 @@ def convert(
 
 def _convert_words(source: str, target: str, kind: str, out_units: str | None, max_ngrams: int | None) -> None:
     """Write the n-grams of a KenLM binary with its own words."""
+    from ..formats.arpa import write_arpa
+    from ..formats.kenlm import read_binary
+    from ..language_model.pruning import prune_table
+
     if kind != "arpa":
         raise ValueError(
             f"{source}: a KenLM binary of words becomes an ARPA file (give a target that ends in .arpa); for a model of token "

@@ -5,19 +5,17 @@ from __future__ import annotations
 import math
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 import typer
 
 from ..common.progress import Bars
-from ..evaluation import WorkerLostError, evaluating, read_recordings
-from ..evaluation.processes import launched_alone, rank_and_size
-from ..evaluation.recognition import without_lm
-from ..evaluation.results import EDITS, Compared, Evaluation, read_results
 from . import options
 from .models import load_recogniser, normalisation_of, phrases_and_entities
 from .output import print_json, print_line, print_table, tell
+
+if TYPE_CHECKING:
+    from ..evaluation import Compared, Evaluation
 
 UNREADABLE = 3  # exit status if some audio couldn't be read
 LOST = 1  # if another process died
@@ -62,6 +60,12 @@ def evaluate(
     the recordings, on CPUs too (not with --cpu); as they do under `mpirun -np N`. A run that was killed goes on where it was
     when the same command is given again. The exit status is 3 if some audio could not be read, 1 if another process died.
     """
+    import torch
+
+    from ..evaluation import WorkerLostError, evaluating, read_recordings, read_results
+    from ..evaluation.processes import launched_alone, rank_and_size
+    from ..evaluation.recognition import without_lm
+
     if not 0 < confidence < 1:
         raise ValueError(f"--confidence should lie between 0 and 1, as in 0.95, got {confidence}")
     normalisation = normalisation_of(normalise)
@@ -164,6 +168,8 @@ def _show(runs: dict[str, Evaluation], comparisons: dict[str, Compared], level: 
 
 
 def _facts(found: Evaluation, level: float) -> dict[str, str]:
+    from ..evaluation.results import EDITS
+
     told = found.summary(level)
 
     def rate(name: str) -> str:

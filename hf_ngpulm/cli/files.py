@@ -8,9 +8,6 @@ from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
 
-from ..evaluation.recording_sources import EXTENSIONS, audio_files
-from ..formats.safetensors import CONFIG_FILE, WEIGHTS_FILE
-
 KINDS = ("txt", "srt", "vtt", "json")  # of transcripts
 
 
@@ -24,6 +21,8 @@ def found_audio(given: Iterable[str]) -> dict[str, str]:
         ValueError: a folder without audio.
         FileNotFoundError: a pattern of nothing. (That a file isn't there is seen when it is read.)
     """
+    from ..evaluation.recording_sources import EXTENSIONS, audio_files
+
     found: dict[str, str] = {}
     for text in given:
         if os.path.isdir(text):
@@ -81,6 +80,8 @@ def refuse_existing(paths: Sequence[str | os.PathLike[str]], overwrite: bool) ->
     Raises:
         FileExistsError: one is, and nobody said that it may be overwritten.
     """
+    from ..formats.safetensors import CONFIG_FILE, WEIGHTS_FILE
+
     if overwrite:
         return
     for path in map(Path, paths):

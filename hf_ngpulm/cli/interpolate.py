@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from ..language_model.interpolation import fitted_weights
-from ..language_model.model import NGramLM
 from ..text import read_texts
 from .models import load, load_tokenizer
 from .options import MISSING, JsonOption, MaxNGramsOption, TokenizerOption, argument, option
@@ -24,6 +22,9 @@ def interpolate(
 
     hf-ngpulm interpolate general-lm domain-lm --valid transcripts.txt --tokenizer nvidia/parakeet-ctc-0.6b -o mixed-lm
     """
+    from ..language_model.interpolation import fitted_weights
+    from ..language_model.model import NGramLM
+
     if (weights is None) == (not valid):
         raise ValueError("name either --weights, or --valid with text to fit them to")
     if valid and tokenizer is None:

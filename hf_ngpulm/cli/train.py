@@ -9,19 +9,17 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..common.progress import Bars
-from ..evaluation.processes import launched_alone
-from ..formats.arpa import write_arpa
-from ..language_model.model import NGramLM
-from ..language_model.training import Training
-from ..language_model.training import train as train_on
-from ..ngrams.kneser_ney import DISCOUNT_FALLBACK
 from ..text import read_ids, read_texts, total_bytes
 from .models import check_folder, load_tokenizer
 from .options import MISSING, JsonOption, MaxNGramsOption, TokenizerOption, Words, argument, given, option
 from .output import print_json, print_line, print_table, tell
+
+if TYPE_CHECKING:
+    from ..language_model.model import NGramLM
+    from ..language_model.training import Training
 
 
 @dataclass(frozen=True)
@@ -87,6 +85,11 @@ def train(
 
     Under `accelerate launch` the processes share the text.
     """
+    from ..formats.arpa import write_arpa
+    from ..language_model.model import NGramLM
+    from ..language_model.training import train as train_on
+    from ..ngrams.kneser_ney import DISCOUNT_FALLBACK
+
     if (tokenizer is None) == (vocab_size is None):
         raise ValueError("name either --tokenizer (the ASR model's; the input is text) or --vocab-size (it is token ids)")
     # A request to end leaves no temporary files behind.
@@ -151,6 +154,8 @@ def _thresholds(text: str) -> tuple[int, ...]:
 
 def _accelerator() -> Any:
     """Return the accelerator, if this is one of several processes."""
+    from ..evaluation.processes import launched_alone
+
     if launched_alone():
         tell(
             "accelerate has started one process only; for several on CPUs start them by torchrun --nproc_per_node 2 -m "

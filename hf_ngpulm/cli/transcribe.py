@@ -9,12 +9,7 @@ from typing import Any
 import numpy as np
 import typer
 
-from ..audio.files import read_audio
-from ..audio.subtitles import segments, subtitles
-from ..common.arguments import one_of, refuse_idle
 from ..common.files import write_beside
-from ..evaluation.recognition import SHORTEST
-from ..pipelines.families import is_seq2seq
 from .files import KINDS, found_audio, refuse_existing, transcript_files
 from .models import load_recogniser, read_phrases
 from .options import (
@@ -65,6 +60,11 @@ def transcribe(
     hf-ngpulm transcribe call.flac --model nvidia/parakeet-tdt-0.6b-v3 --phrases names.txt --phrases "Anna Kowalska"
     hf-ngpulm transcribe talk.flac --model nvidia/parakeet-tdt-0.6b-v3 --output talk.srt
     """
+    from ..audio.files import read_audio
+    from ..common.arguments import one_of, refuse_idle
+    from ..evaluation.recognition import SHORTEST
+    from ..pipelines.families import is_seq2seq
+
     if timestamps not in (None, "word", "char"):
         raise ValueError(f"--timestamps must be word or char, got {timestamps!r}")
     if output is None:
@@ -141,6 +141,8 @@ def transcribe(
 
 def _subtitles(kind: str, result: dict[str, Any], seconds: float, of_words: bool) -> str:
     """Return a transcript with times, of words or of segments, as subtitles; of the last a model may not know the end."""
+    from ..audio.subtitles import segments, subtitles
+
     spans = []
     for chunk in result["chunks"]:
         begin, end = chunk["timestamp"]

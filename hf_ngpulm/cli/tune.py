@@ -6,14 +6,15 @@ import importlib
 import os
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..evaluation import TuningPoint, TuningResult, read_recordings, tune_weights
-from ..evaluation.results import EDITS
 from . import options
 from .evaluate import end_if_unreadable
 from .models import load, load_recogniser, normalisation_of, phrases_and_entities
 from .output import percent, print_json, print_line, print_table, tell
+
+if TYPE_CHECKING:
+    from ..evaluation import TuningPoint, TuningResult
 
 MOST_SHOWN = 24
 GRID = "from:to:step, or numbers with commas"
@@ -82,6 +83,8 @@ def tune(
     Wherever this model decodes with this LM, and no weight is given, what was saved holds from then on. The exit status is 3 if
     some audio could not be read; weights are found, and saved, all the same.
     """
+    from ..evaluation import read_recordings, tune_weights
+
     if search.lm is None and not phrases:
         raise ValueError("name what to weigh: --lm, or --phrases, or both")
     if (keep.save or keep.save_to) and search.lm is None:
@@ -129,6 +132,8 @@ def tune(
 
 
 def _show(result: TuningResult, folder: str | None) -> None:
+    from ..evaluation.results import EDITS
+
     best, baseline, by = result.best, result.baseline, result.by
     fewest = sorted(result.points, key=lambda point: point.counts[by].errors)[:MOST_SHOWN]
     shown = [point for point in result.points if point in fewest]
