@@ -114,8 +114,7 @@ def run(arguments: Sequence[str]) -> int:
         return 1
     except ModuleNotFoundError as error:
         extras = (
-            "accelerate", "aiohttp", "datasets", "jiwer", "matplotlib", "prometheus_client", "pyarrow", "sounddevice",
-            "soundfile", "soxr", "wyoming",
+            "aiohttp", "prometheus_client", "sounddevice", "soundfile", "soxr", "wyoming",
         )  # fmt: skip
         if error.name not in extras:
             raise

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rich.text import Text
 
 from ..common.bundled import bundled, is_bundled
+from ..common.extras import needed
 from ..text import normaliser
 from .models import load_recogniser
 from .options import JsonOption, option
@@ -214,7 +215,8 @@ def _gain(found: Found, of_set: str, model: str) -> str:
 def _marked(reference: str, hypothesis: str, before: str) -> Text:
     """Return the hypothesis with its errors marked: [wrong], and (missing) words of the reference; what is right and wasn't
     before is green."""
-    import jiwer
+    with needed("eval", "error rates"):
+        import jiwer
 
     if not hypothesis.strip():
         return Text(f"({reference})", style="yellow")
@@ -234,7 +236,8 @@ def _marked(reference: str, hypothesis: str, before: str) -> Text:
 
 def _right(reference: str, hypothesis: str) -> set[int]:
     """Return the places of those words of the reference that a hypothesis has."""
-    import jiwer
+    with needed("eval", "error rates"):
+        import jiwer
 
     if not hypothesis.strip():
         return set()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..common.extras import needed
 from ..common.progress import Bars
 from ..text import read_ids, read_texts, total_bytes
 from .models import check_folder, load_tokenizer
@@ -163,7 +164,8 @@ def _accelerator() -> Any:
         )
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return None
-    from accelerate import Accelerator
+    with needed("eval", "several processes"):
+        from accelerate import Accelerator
 
     return Accelerator()
 

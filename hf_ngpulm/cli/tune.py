@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..common.extras import needed
 from . import options
 from .evaluate import end_if_unreadable
 from .models import load, load_recogniser, normalisation_of, phrases_and_entities
@@ -96,7 +97,8 @@ def tune(
     if keep.plot:
         if not keep.plot.lower().endswith((".png", ".pdf", ".svg")):  # not after an hour
             raise ValueError(f"--plot writes .png, .pdf or .svg, by the file's ending; got {keep.plot!r}")
-        importlib.import_module("matplotlib")
+        with needed("plots", "plots"):
+            importlib.import_module("matplotlib")
     recordings: Any = read_recordings(data, **vars(fields))
     settings = options.given(search, source_lm=source_lm)
     if search.lm is not None:
