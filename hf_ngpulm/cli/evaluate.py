@@ -12,7 +12,7 @@ import typer
 from ..common.progress import Bars
 from . import options
 from .models import load_recogniser, normalisation_of, phrases_and_entities
-from .output import print_json, print_line, print_table, tell
+from .output import interruptible, print_json, print_line, print_table, tell
 
 if TYPE_CHECKING:
     from ..evaluation import Compared, Evaluation
@@ -98,12 +98,13 @@ def evaluate(
                 normalise=normalisation, output=path, report=tell, progress=lambda done: bar.update(done - bar.n), **changes,
             )  # fmt: skip
 
+    without, less = None, {}
     try:
-        found = run("evaluation", output, from_entities, {})
-        without, less = None, {}
-        if baseline:
-            less = without_lm(asr)
-            without = run("baseline", _baseline_path(output), False, less)
+        with interruptible(lambda: _kept(output)):
+            found = run("evaluation", output, from_entities, {})
+            if baseline:
+                less = without_lm(asr)
+                without = run("baseline", _baseline_path(output), False, less)
     except WorkerLostError as error:
         tell(f"error: {error}")
         raise typer.Exit(LOST) from None
@@ -131,6 +132,13 @@ def end_if_unreadable(unreadable: int, recordings: int) -> None:
     if unreadable:
         tell(f"{unreadable} of {recordings} recordings could not be read")
         raise typer.Exit(UNREADABLE)
+
+
+def _kept(output: str | None) -> str:
+    """Return what is kept of a run that is interrupted."""
+    if output is None:
+        return "nothing is kept; with --output results.jsonl it is, and a run goes on where it was"
+    return f"what was found is kept beside {output}: run the same command again to go on"
 
 
 def _baseline_path(output: str | None) -> str | None:

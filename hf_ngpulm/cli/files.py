@@ -88,4 +88,4 @@ def refuse_existing(paths: Sequence[str | os.PathLike[str]], overwrite: bool) ->
         inside = [path / name for name in (CONFIG_FILE, WEIGHTS_FILE)] if path.is_dir() else [path]
         there = next((file for file in inside if file.exists()), None)
         if there is not None:
-            raise FileExistsError(f"{there} is there already; name another --output, or add --overwrite")
+            raise FileExistsError(f"{there} is there already; write somewhere else, or add --overwrite")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from ..text import read_texts
+from .files import refuse_existing
 from .models import load, load_tokenizer
-from .options import MISSING, JsonOption, MaxNGramsOption, TokenizerOption, argument, option
-from .output import print_json
+from .options import MISSING, JsonOption, MaxNGramsOption, OverwriteOption, TokenizerOption, argument, option
+from .output import interruptible, print_json
 
 
+@interruptible(lambda: "nothing is saved")
 def interpolate(
     *,
     lms: list[str] = argument("Two or more language models: saved folders, Hub repo ids, .nemo files."),
@@ -16,6 +18,7 @@ def interpolate(
     valid: list[str] | None = option("Or text to fit the weights to, with --tokenizer; may be repeated."),
     tokenizer: TokenizerOption = None,
     max_ngrams: MaxNGramsOption = None,
+    overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Mix language models into one.
@@ -29,6 +32,7 @@ def interpolate(
         raise ValueError("name either --weights, or --valid with text to fit them to")
     if valid and tokenizer is None:
         raise ValueError("--valid needs --tokenizer: the folder or Hub id of the ASR model")
+    refuse_existing([output], overwrite)
     models = [load(name, tokenizer) for name in lms]
     texts = read_texts(valid or [])
     used = fitted_weights(models, texts, load_tokenizer(tokenizer)) if weights is None else _numbers(weights)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..language_model.model import NGramLM
 
 NORMALISATIONS = {"none": None, "basic": "whisper", "english": "whisper-en"}
-_LIKE_A_FILE = re.compile(r"\.(txt|tsv|csv|jsonl?|lst|list)$", re.IGNORECASE)
+LISTS = ("txt", "tsv", "csv", "json", "jsonl", "lst", "list")  # endings of files with a phrase a line
 
 
 def load_tokenizer(name: str | None) -> Any:
@@ -170,8 +170,19 @@ def read_phrases(given: Sequence[str] | None) -> list[str]:
             if not found:
                 raise ValueError(f"{text}: holds no phrases (one a line)")
             phrases += found
-        elif _LIKE_A_FILE.search(text):
-            raise FileNotFoundError(f"--phrases {text}: no such file")
+        elif _is_like_a_file(text):
+            folder, name = os.path.split(text)
+            near = difflib.get_close_matches(name, os.listdir(folder or "."), n=1) if os.path.isdir(folder or ".") else []
+            meant = "".join(f"; {os.path.join(folder, one)} is there" for one in near)
+            raise FileNotFoundError(f"--phrases {text}: no such file{meant}")
         else:
             phrases.append(text)
     return phrases
+
+
+def _is_like_a_file(phrase: str) -> bool:
+    """Return whether nobody says this: it ends like a list, or almost ("names.txtt", and not "node.js"), or begins
+    with a folder that is there."""
+    folder, name = os.path.split(phrase)
+    ending = os.path.splitext(name)[1][1:].lower()
+    return bool(difflib.get_close_matches(ending, LISTS, n=1, cutoff=0.85)) or os.path.isdir(folder)

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from ..common.extras import needed
 from ..common.progress import Bars
 from ..text import read_ids, read_texts, total_bytes
+from .files import refuse_existing
 from .models import check_folder, load_tokenizer
-from .options import MISSING, JsonOption, MaxNGramsOption, TokenizerOption, Words, argument, given, option
-from .output import print_json, print_line, print_table, tell
+from .options import MISSING, JsonOption, MaxNGramsOption, OverwriteOption, TokenizerOption, Words, argument, given, option
+from .output import interruptible, print_json, print_line, print_table, tell
 
 if TYPE_CHECKING:
     from ..language_model.model import NGramLM
@@ -51,6 +52,7 @@ class Writing:
     )
 
 
+@interruptible(lambda: "nothing is saved")
 def train(
     *,
     inputs: list[str] = argument(
@@ -78,6 +80,7 @@ def train(
     allow_unknown: bool = option(
         "Go on where more than 30% of the text's tokens are unknown to the tokenizer.", "--allow-unknown", default=False
     ),
+    overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train a language model: modified Kneser-Ney, as KenLM's lmplz.
@@ -93,6 +96,7 @@ def train(
 
     if (tokenizer is None) == (vocab_size is None):
         raise ValueError("name either --tokenizer (the ASR model's; the input is text) or --vocab-size (it is token ids)")
+    refuse_existing([output, *([arpa] if arpa else [])], overwrite)
     # A request to end leaves no temporary files behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     begin = time.perf_counter()

@@ -26,7 +26,7 @@ from .options import (
     given,
     option,
 )
-from .output import print_json, tell
+from .output import interruptible, print_json, tell
 
 
 def transcribe(
@@ -86,7 +86,7 @@ def transcribe(
     asr = load_recogniser(model, device, **settings)
     rate = asr.feature_extractor.sampling_rate
     read: list[tuple[str, float]] = []  # and how many seconds they last
-    failed = 0
+    failed = written = 0
 
     def recordings() -> Iterator[dict[str, Any]]:
         nonlocal failed
@@ -117,23 +117,25 @@ def transcribe(
         what = f"{kind} files need" if subtitled else "--timestamps asks for"
         raise ValueError(f"{what} times, and {type(asr.model).__name__} gives none: {error}") from error
 
-    def written(path: str, result: dict[str, Any], seconds: float) -> str:
+    def content(path: str, result: dict[str, Any], seconds: float) -> str:
         if kind == "json":
             return json.dumps({"audio": path, **result}, ensure_ascii=False) + "\n"
         of_words = options.get("return_timestamps") == "word"
         return _shown(result) if kind == "txt" else _subtitles(str(kind), result, seconds, of_words)
 
-    for done, result in enumerate(results):
-        path, seconds = read[done]
-        if path in files:
-            with write_beside(files[path]) as beside:
-                beside.write_text(written(path, result, seconds), encoding="utf-8")
-        if as_json:
-            print_json({"audio": path, **result})
-        elif path in files:
-            print(files[path], flush=True)
-        else:
-            print("" if len(found) == 1 else f"{path}: ", _shown(result), sep="", end="", flush=True)
+    with interruptible(lambda: f"{written} of {len(files)} transcripts are written" if files else ""):
+        for done, result in enumerate(results):
+            path, seconds = read[done]
+            if path in files:
+                with write_beside(files[path]) as beside:
+                    beside.write_text(content(path, result, seconds), encoding="utf-8")
+                written += 1
+            if as_json:
+                print_json({"audio": path, **result})
+            elif path in files:
+                print(files[path], flush=True)
+            else:
+                print("" if len(found) == 1 else f"{path}: ", _shown(result), sep="", end="", flush=True)
     if failed:
         tell(f"{failed} of {len(found)} files could not be read")
         raise typer.Exit(1)

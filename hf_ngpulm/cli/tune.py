@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ..common.extras import needed
 from . import options
 from .evaluate import end_if_unreadable
+from .files import refuse_existing
 from .models import load, load_recogniser, normalisation_of, phrases_and_entities
-from .output import percent, print_json, print_line, print_table, tell
+from .output import interruptible, percent, print_json, print_line, print_table, tell
 
 if TYPE_CHECKING:
     from ..evaluation import TuningPoint, TuningResult
@@ -51,10 +52,12 @@ class Keep:
 
     save: bool = options.option("Write the best setting to the LM's folder, to decode by.", "--save", default=False)
     save_to: str | None = options.option("Or save the LM with it to another folder.")
+    overwrite: options.OverwriteOption = False
     output: str | None = options.option("JSON file to write all settings and results to.", "--output", "-o")
     plot: str | None = options.option("Image (.png, .pdf, .svg) of error rates against weights.")
 
 
+@interruptible(lambda: "nothing is saved")
 def tune(
     *,
     model: options.ModelArgument,
@@ -94,6 +97,7 @@ def tune(
         raise ValueError(
             f"--save writes to the LM's folder, but {search.lm} isn't one; name a folder to save it to: --save-to FOLDER"
         )
+    refuse_existing([keep.save_to] if keep.save_to else [], keep.overwrite)
     if keep.plot:
         if not keep.plot.lower().endswith((".png", ".pdf", ".svg")):  # not after an hour
             raise ValueError(f"--plot writes .png, .pdf or .svg, by the file's ending; got {keep.plot!r}")

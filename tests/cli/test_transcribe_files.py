@@ -65,7 +65,7 @@ def test_what_is_written_where(calls, tmp_path):
     (tmp_path / "calls" / "config.json").write_text("{}")
     for there in ("calls", "calls/notes.txt"):
         refuse_existing([there], True)
-        with pytest.raises(FileExistsError, match="is there already; name another --output, or add --overwrite"):
+        with pytest.raises(FileExistsError, match="is there already; write somewhere else, or add --overwrite"):
             refuse_existing([there], False)
 
 

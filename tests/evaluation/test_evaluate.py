@@ -20,6 +20,7 @@ from tiny_transducers import demo_transducer
 from hf_ngpulm import NGramLM
 from hf_ngpulm.audio.files import read_audio
 from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.config.tuned import ModelIdentity, TunedDecoding
 from hf_ngpulm.evaluation import Recording, SettingsMismatchError, Utterance, evaluate, read_recordings, read_results
 from hf_ngpulm.evaluation.loading import BATCHES_PER_WINDOW, ahead, batches, steps
 from hf_ngpulm.evaluation.processes import Parts
@@ -348,4 +349,15 @@ def test_the_same_search_without_a_language_model(family, given, search, asr, cl
     lm = NGramLM.train(["play the next song"] * 9, tokenizer=parts["tokenizer"], order=2, allow_unknown=True)
     made = transformers.pipeline(TASK, **parts, lm=lm, phrases=["song"], **given)
     assert without_lm(made) == {"lm": None, "phrases": None, **search}
-    evaluate(made, clips[:1], **without_lm(made))  # it is taken
+    told = evaluate(made, clips[:1], **without_lm(made)).settings  # it is taken
+    assert str(told["num_beams"]) == str(search["num_beams"])
+
+
+def test_settings_tell_the_number_of_beams_once(clips, tmp_path):
+    """Also of those that the language model remembers for `generate`."""
+    parts = whisper_parts(tmp_path / "tokenizer.json")
+    lm = NGramLM.train(["play the next song"] * 9, tokenizer=parts["tokenizer"], order=2)
+    lm.remember(TunedDecoding(ModelIdentity.of(parts["model"]), {"lm_weight": 0.5, "num_beams": 2}))
+    made = transformers.pipeline(TASK, **parts, max_new_tokens=5, lm=lm)
+    settings = evaluate(made, clips[:1]).settings
+    assert {name: value for name, value in settings.items() if "beams" in name} == {"num_beams": 2}
