@@ -65,6 +65,14 @@ class Commands(TyperGroup):
                 parameter.help = parameter.help.replace("[", r"\[")  # type: ignore[attr-defined]
         return found
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; Ctrl-C is a line, with what the command says of it (see `interruptible`)."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            print("hf-ngpulm: interrupted" + (f"; {stop}" if str(stop) else ""), file=sys.stderr)
+            raise typer.Exit(130) from None
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help of all, from `COMMANDS` alone."""
         self._listing = True
@@ -114,8 +122,7 @@ def run(arguments: Sequence[str]) -> int:
         return 1
     except ModuleNotFoundError as error:
         extras = (
-            "accelerate", "aiohttp", "datasets", "jiwer", "matplotlib", "prometheus_client", "pyarrow", "sounddevice",
-            "soundfile", "soxr", "wyoming",
+            "aiohttp", "prometheus_client", "sounddevice", "soundfile", "soxr", "wyoming",
         )  # fmt: skip
         if error.name not in extras:
             raise

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import re
 
-from ..formats.arpa import write_arpa
-from ..formats.kenlm import read_binary
-from ..language_model.pruning import prune_table
+from .files import refuse_existing
 from .models import is_word_binary, load
-from .options import LMArgument, MaxNGramsOption, TokenizerOption, UnitsOption, VocabSizeOption, Words, argument, given, option
+from .options import (
+    LMArgument,
+    MaxNGramsOption,
+    OverwriteOption,
+    TokenizerOption,
+    UnitsOption,
+    VocabSizeOption,
+    Words,
+    argument,
+    given,
+    option,
+)
+from .output import interruptible
 
 ARPA_NAME = re.compile(r"\.arpa(\.gz|\.bz2|\.xz)?$")
 
 
+@interruptible(lambda: "nothing is saved")
 def convert(
     *,
     source: LMArgument,
@@ -26,6 +37,7 @@ def convert(
     max_ngrams: MaxNGramsOption = None,
     composition: str | None = option("For words: static, on_the_fly (for large models), or auto, by the number of n-grams."),
     continued: float | None = option("For words, in sentences: share of their ends after which another begins, such as 0.5."),
+    overwrite: OverwriteOption = False,
 ) -> None:
     """Convert a language model: ARPA, NeMo, KenLM binary, or saved -> saved or ARPA.
 
@@ -41,6 +53,7 @@ def convert(
         raise ValueError(f"{target}: NeMo archives can be read, not written; write an ARPA file with --out-units nemo")
     if out_units is not None and kind != "arpa":
         raise ValueError(f"--out-units {out_units} is for ARPA files, but {target} will be a folder; add --to arpa")
+    refuse_existing([target], overwrite)
     options = given(words, composition=composition, continued=continued)
     if is_word_binary(source, tokenizer, vocab_size, units):
         if options:
@@ -59,6 +72,10 @@ def convert(
 
 def _convert_words(source: str, target: str, kind: str, out_units: str | None, max_ngrams: int | None) -> None:
     """Write the n-grams of a KenLM binary with its own words."""
+    from ..formats.arpa import write_arpa
+    from ..formats.kenlm import read_binary
+    from ..language_model.pruning import prune_table
+
     if kind != "arpa":
         raise ValueError(
             f"{source}: a KenLM binary of words becomes an ARPA file (give a target that ends in .arpa); for a model of token "

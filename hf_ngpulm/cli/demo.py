@@ -7,18 +7,20 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import jiwer
 from rich.text import Text
 
 from ..common.bundled import bundled, is_bundled
-from ..evaluation import Evaluation, evaluate, read_recordings
-from ..language_model.model import NGramLM
+from ..common.extras import needed
 from ..text import normaliser
 from .models import load_recogniser
 from .options import JsonOption, option
 from .output import percent, print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    from ..evaluation import Evaluation
+    from ..language_model.model import NGramLM
 
 MODELS = {
     "ctc": "CTC", "rnnt": "RNN-T", "tdt": "TDT", "hat": "HAT", "stateless": "stateless RNN-T", "canary": "attention (Canary)"
@@ -36,7 +38,7 @@ NEXT = {  # commands to try, and what for
     "hf-ngpulm transcribe my.flac -m nvidia/parakeet-ctc-0.6b --lm my-lm": "and your recordings with it",
 }
 AFTER_ORDERS = {"hf-ngpulm tune nvidia/parakeet-ctc-0.6b my-recordings.jsonl --lm my-lm --save": "the best weight, kept in it"}
-Found = dict[tuple[str, str, str], Evaluation]  # of a set of clips, a model and a search
+Found: TypeAlias = "dict[tuple[str, str, str], Evaluation]"  # of a set of clips, a model and a search
 
 
 def demo(
@@ -53,6 +55,8 @@ def demo(
 
     hf-ngpulm demo --model openai/whisper-tiny.en
     """
+    from ..language_model.model import NGramLM
+
     present = [name for name in MODELS if is_bundled(f"examples/models/{name}")]
     chosen = list(dict.fromkeys(model or present))
     for_people = [name for name in chosen if name not in MODELS]
@@ -86,6 +90,8 @@ def demo(
 
 def _of_bundled(name: str, lm: NGramLM) -> Found:
     """Evaluate a bundled model on the clips that its kind of voice speaks."""
+    from ..evaluation import evaluate, read_recordings
+
     speech = bundled("examples/speech")
     sets = {name: read_recordings(speech / name / "clips.jsonl") for name in (HARBOUR, *PHRASE_SETS)}
     asr = load_recogniser(str(bundled("examples/models") / name), "cpu")
@@ -109,6 +115,9 @@ def _of_bundled(name: str, lm: NGramLM) -> Found:
 
 def _of_orders(name: str) -> Found:
     """Evaluate any recogniser on orders by people, with a language model of other orders in the style in which it writes."""
+    from ..evaluation import evaluate, read_recordings
+    from ..language_model.model import NGramLM
+
     folder = bundled("examples/speech") / ORDERS
     orders = read_recordings(folder / "clips.jsonl")
     asr = load_recogniser(name, None)
@@ -206,6 +215,9 @@ def _gain(found: Found, of_set: str, model: str) -> str:
 def _marked(reference: str, hypothesis: str, before: str) -> Text:
     """Return the hypothesis with its errors marked: [wrong], and (missing) words of the reference; what is right and wasn't
     before is green."""
+    with needed("eval", "error rates"):
+        import jiwer
+
     if not hypothesis.strip():
         return Text(f"({reference})", style="yellow")
     said, heard, words = reference.split(), hypothesis.split(), []
@@ -224,6 +236,9 @@ def _marked(reference: str, hypothesis: str, before: str) -> Text:
 
 def _right(reference: str, hypothesis: str) -> set[int]:
     """Return the places of those words of the reference that a hypothesis has."""
+    with needed("eval", "error rates"):
+        import jiwer
+
     if not hypothesis.strip():
         return set()
     chunks = jiwer.process_words(reference, hypothesis).alignments[0]

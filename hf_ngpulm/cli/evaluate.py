@@ -5,22 +5,20 @@ from __future__ import annotations
 import math
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 import typer
 
 from ..common.progress import Bars
-from ..evaluation import WorkerLostError, evaluating, read_recordings
-from ..evaluation.processes import launched_alone, rank_and_size
-from ..evaluation.results import EDITS, Compared, Evaluation, read_results
 from . import options
 from .models import load_recogniser, normalisation_of, phrases_and_entities
-from .output import print_json, print_line, print_table, tell
+from .output import interruptible, print_json, print_line, print_table, tell
+
+if TYPE_CHECKING:
+    from ..evaluation import Compared, Evaluation
 
 UNREADABLE = 3  # exit status if some audio couldn't be read
 LOST = 1  # if another process died
-WITHOUT = ("lm", "phrases", "beta", "ilm_weight", "source_lm", "source_weight")  # what the baseline goes without
 ALONE = (
     "accelerate has started one process only; for several on CPUs, or on one GPU, give accelerate launch --multi_gpu, too, and "
     "leave out --cpu (or start them by MPI: mpirun -np 2 hf-ngpulm evaluate ...)"
@@ -41,7 +39,9 @@ def evaluate(
     chunk_length: float = options.option("Seconds from which recordings are cut into chunks.", default=40.0, min=1),
     normalise: options.NormaliseOption = "none",
     output: str | None = options.option("File for results: a line of JSON a recording.", "--output", "-o"),
-    baseline: bool = options.option("Evaluate without LM and phrases, too, and compare.", "--baseline", default=False),
+    baseline: bool = options.option(
+        "Evaluate without LM and phrases, too, with the same search, and compare.", "--baseline", default=False
+    ),
     compare: str | None = options.option("Results (--output) of another run on the same data, to compare with."),
     confidence: float = options.option("Level of confidence intervals.", default=0.95),
     resume: bool = options.option(
@@ -60,6 +60,12 @@ def evaluate(
     the recordings, on CPUs too (not with --cpu); as they do under `mpirun -np N`. A run that was killed goes on where it was
     when the same command is given again. The exit status is 3 if some audio could not be read, 1 if another process died.
     """
+    import torch
+
+    from ..evaluation import WorkerLostError, evaluating, read_recordings, read_results
+    from ..evaluation.processes import launched_alone, rank_and_size
+    from ..evaluation.recognition import without_lm
+
     if not 0 < confidence < 1:
         raise ValueError(f"--confidence should lie between 0 and 1, as in 0.95, got {confidence}")
     normalisation = normalisation_of(normalise)
@@ -92,12 +98,13 @@ def evaluate(
                 normalise=normalisation, output=path, report=tell, progress=lambda done: bar.update(done - bar.n), **changes,
             )  # fmt: skip
 
+    without, less = None, {}
     try:
-        found = run("evaluation", output, from_entities, {})
-        without = None
-        if baseline:
-            less = {name: None for name in WITHOUT if name in ("lm", "phrases") or name in settings}
-            without = run("baseline", _baseline_path(output), False, less)
+        with interruptible(lambda: _kept(output)):
+            found = run("evaluation", output, from_entities, {})
+            if baseline:
+                less = without_lm(asr)
+                without = run("baseline", _baseline_path(output), False, less)
     except WorkerLostError as error:
         tell(f"error: {error}")
         raise typer.Exit(LOST) from None
@@ -113,6 +120,8 @@ def evaluate(
             print_json({"run": "evaluation", "compared_with": other, **compared.summary()})
     else:
         _show(runs, comparisons, confidence, f"{os.path.basename(model.rstrip('/'))} on {recordings.source}")
+        if search := ", ".join(f"{name} {value}" for name, value in less.items() if value is not None):
+            print_line(f"Without LM: the same search, {search}.")
     for warning in found.warnings:
         tell(warning)
     end_if_unreadable(len(found.unreadable), len(found.utterances))
@@ -123,6 +132,13 @@ def end_if_unreadable(unreadable: int, recordings: int) -> None:
     if unreadable:
         tell(f"{unreadable} of {recordings} recordings could not be read")
         raise typer.Exit(UNREADABLE)
+
+
+def _kept(output: str | None) -> str:
+    """Return what is kept of a run that is interrupted."""
+    if output is None:
+        return "nothing is kept; with --output results.jsonl it is, and a run goes on where it was"
+    return f"what was found is kept beside {output}: run the same command again to go on"
 
 
 def _baseline_path(output: str | None) -> str | None:
@@ -160,6 +176,8 @@ def _show(runs: dict[str, Evaluation], comparisons: dict[str, Compared], level: 
 
 
 def _facts(found: Evaluation, level: float) -> dict[str, str]:
+    from ..evaluation.results import EDITS
+
     told = found.summary(level)
 
     def rate(name: str) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ..language_model.interpolation import fitted_weights
-from ..language_model.model import NGramLM
 from ..text import read_texts
+from .files import refuse_existing
 from .models import load, load_tokenizer
-from .options import MISSING, JsonOption, MaxNGramsOption, TokenizerOption, argument, option
-from .output import print_json
+from .options import MISSING, JsonOption, MaxNGramsOption, OverwriteOption, TokenizerOption, argument, option
+from .output import interruptible, print_json
 
 
+@interruptible(lambda: "nothing is saved")
 def interpolate(
     *,
     lms: list[str] = argument("Two or more language models: saved folders, Hub repo ids, .nemo files."),
@@ -18,16 +18,21 @@ def interpolate(
     valid: list[str] | None = option("Or text to fit the weights to, with --tokenizer; may be repeated."),
     tokenizer: TokenizerOption = None,
     max_ngrams: MaxNGramsOption = None,
+    overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Mix language models into one.
 
     hf-ngpulm interpolate general-lm domain-lm --valid transcripts.txt --tokenizer nvidia/parakeet-ctc-0.6b -o mixed-lm
     """
+    from ..language_model.interpolation import fitted_weights
+    from ..language_model.model import NGramLM
+
     if (weights is None) == (not valid):
         raise ValueError("name either --weights, or --valid with text to fit them to")
     if valid and tokenizer is None:
         raise ValueError("--valid needs --tokenizer: the folder or Hub id of the ASR model")
+    refuse_existing([output], overwrite)
     models = [load(name, tokenizer) for name in lms]
     texts = read_texts(valid or [])
     used = fitted_weights(models, texts, load_tokenizer(tokenizer)) if weights is None else _numbers(weights)

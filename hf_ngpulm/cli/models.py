@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import transformers
 
-from ..audio import StreamingRecognizer
-from ..evaluation.evaluating import load_pipeline
-from ..formats.kenlm import is_kenlm_binary
-from ..language_model.loading import load_language_model
-from ..language_model.model import NGramLM
-from ..pipelines.families import is_seq2seq
 from .options import FROM_ENTITIES, Chunks, Decoding, given
 
+if TYPE_CHECKING:
+    from ..audio import StreamingRecognizer
+    from ..language_model.model import NGramLM
+
 NORMALISATIONS = {"none": None, "basic": "whisper", "english": "whisper-en"}
-_LIKE_A_FILE = re.compile(r"\.(txt|tsv|csv|jsonl?|lst|list)$", re.IGNORECASE)
+LISTS = ("txt", "tsv", "csv", "json", "jsonl", "lst", "list")  # endings of files with a phrase a line
 
 
 def load_tokenizer(name: str | None) -> Any:
@@ -27,6 +24,8 @@ def load_tokenizer(name: str | None) -> Any:
     if name is None:
         return None
     check_folder(name)
+    import transformers
+
     try:
         return transformers.AutoTokenizer.from_pretrained(name)
     except OSError as error:  # whose words don't always name it
@@ -42,6 +41,8 @@ def check_folder(model: str) -> None:
 
 def is_word_binary(source: str, tokenizer: str | None, vocab_size: int | None, units: str) -> bool:
     """Tell whether a KenLM binary was given, to be taken with the words that it is over and not as a model of token ids."""
+    from ..formats.kenlm import is_kenlm_binary
+
     if not is_kenlm_binary(source) or tokenizer is not None or vocab_size is not None:
         return False
     if units != "auto":
@@ -53,6 +54,9 @@ def load(
     source: str, tokenizer: str | None = None, vocab_size: int | None = None, units: str = "auto", **of_words: Any
 ) -> NGramLM:
     """Load whatever a command was given."""
+    from ..language_model.loading import load_language_model
+    from ..language_model.model import NGramLM
+
     if os.path.isfile(source) and not source.endswith(".nemo"):
         if is_word_binary(source, tokenizer, vocab_size, units):
             raise ValueError(
@@ -77,6 +81,10 @@ def normalisation_of(name: str | None) -> str | None:
 
 def load_recogniser(model: str, device: str | None, dtype: Any = None, **settings: Any) -> Any:
     """Load a speech recognition pipeline, without the progress bar of its weights; on a GPU if there is one."""
+    import transformers
+
+    from ..evaluation.evaluating import load_pipeline
+
     check_folder(model)
     transformers.utils.logging.disable_progress_bar()
     return load_pipeline(model, device, dtype, **settings)
@@ -97,6 +105,8 @@ def load_serving(
     model: str, device: str | None, decoding: Decoding, chunks: Chunks, max_streams: int, more_lms: Sequence[str]
 ) -> StreamingRecognizer | Any:
     """Load the same for a server, or what stands for it where a model has a decoder with attention."""
+    from ..language_model.loading import load_language_model
+    from ..pipelines.families import is_seq2seq
     from ..serving.attention import AttentionRecognizer  # of the extra `serve`, which other commands do without
 
     asr = load_recogniser(model, device)
@@ -114,6 +124,11 @@ def load_serving(
 def _streaming(
     asr: Any, model: str, decoding: Decoding, chunks: Chunks, max_streams: int, more_lms: Sequence[str]
 ) -> StreamingRecognizer:
+    import transformers
+
+    from ..audio import StreamingRecognizer
+    from ..language_model.loading import load_language_model
+
     settings = given(decoding, chunks) | {"endpoint_seconds": chunks.endpoint_seconds or None}
     if "lm" in settings:
         lms = [load_language_model(source, asr.tokenizer, asr.device) for source in (settings["lm"], *more_lms)]
@@ -155,8 +170,19 @@ def read_phrases(given: Sequence[str] | None) -> list[str]:
             if not found:
                 raise ValueError(f"{text}: holds no phrases (one a line)")
             phrases += found
-        elif _LIKE_A_FILE.search(text):
-            raise FileNotFoundError(f"--phrases {text}: no such file")
+        elif _is_like_a_file(text):
+            folder, name = os.path.split(text)
+            near = difflib.get_close_matches(name, os.listdir(folder or "."), n=1) if os.path.isdir(folder or ".") else []
+            meant = "".join(f"; {os.path.join(folder, one)} is there" for one in near)
+            raise FileNotFoundError(f"--phrases {text}: no such file{meant}")
         else:
             phrases.append(text)
     return phrases
+
+
+def _is_like_a_file(phrase: str) -> bool:
+    """Return whether nobody says this: it ends like a list, or almost ("names.txtt", and not "node.js"), or begins
+    with a folder that is there."""
+    folder, name = os.path.split(phrase)
+    ending = os.path.splitext(name)[1][1:].lower()
+    return bool(difflib.get_close_matches(ending, LISTS, n=1, cutoff=0.85)) or os.path.isdir(folder)

@@ -61,6 +61,7 @@ VocabSizeOption = Annotated[int | None, Option(help="Number of token ids, where 
 UnitsOption = Annotated[
     str, Option("--units", "--unit", help="How an ARPA file writes tokens: auto, piece, id, nemo, char, or word (whole words).")
 ]
+OverwriteOption = Annotated[bool, Option("--overwrite", help="Write over what is there already.")]
 MaxNGramsOption = Annotated[
     int | None, Option("--max-ngrams", help="Prune the result by relative entropy to at most so many n-grams.")
 ]

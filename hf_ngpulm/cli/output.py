@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -14,6 +15,19 @@ from rich.table import Table
 def tell(message: str) -> None:
     """Print a line on standard error."""
     print(f"hf-ngpulm: {message}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def interruptible(kept: Callable[[], str]) -> Iterator[None]:
+    """Have Ctrl-C within the block say what is kept of the work that is lost.
+
+    Raises:
+        KeyboardInterrupt: with that message.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(kept()) from None
 
 
 def print_json(value: Any) -> None:

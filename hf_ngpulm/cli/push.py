@@ -11,8 +11,6 @@ from typing import Any
 from huggingface_hub import CommitOperationAdd, HfApi, ModelCard
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError, RevisionNotFoundError
 
-from ..formats.safetensors import CONFIG_FILE, WEIGHTS_FILE
-from ..language_model.hub import CARD_FILE, is_as_written
 from .models import load
 from .options import LMArgument, TokenizerOption, UnitsOption, VocabSizeOption, argument, given, option
 from .output import tell
@@ -43,6 +41,9 @@ def push(
     languages and the licence that aren't given stay as the repo's card has them. Log in before, with hf auth login, or set
     HF_TOKEN.
     """
+    from ..formats.safetensors import CONFIG_FILE, WEIGHTS_FILE
+    from ..language_model.hub import CARD_FILE, is_as_written
+
     model = load(lm, tokenizer, vocab_size, units)
     told = {"asr_model": asr_model, "datasets": dataset, "language": language, "license": license}
     path = Path(lm, CARD_FILE)
@@ -88,6 +89,8 @@ def _refuse(told: dict[str, Any], card: str) -> None:
 
 def _card_of(api: HfApi, repo_id: str, branch: str | None) -> ModelCard | None:
     """Return the card that a repo has."""
+    from ..language_model.hub import CARD_FILE
+
     try:
         path = api.hf_hub_download(repo_id, CARD_FILE, revision=branch)
     except LocalEntryNotFoundError:  # it may have one, but can't be asked

@@ -7,7 +7,7 @@ import sys
 
 from ..text.sources import read_texts
 from .models import load, load_tokenizer
-from .options import JsonOption, LMArgument, TokenizerOption, UnitsOption, argument
+from .options import JsonOption, LMArgument, TokenizerOption, UnitsOption, argument, option
 from .output import print_json
 
 
@@ -19,6 +19,7 @@ def score(
     ),
     tokenizer: TokenizerOption = None,
     units: UnitsOption = "auto",
+    summary: bool = option("Print the perplexity of all only, not each sentence.", "--summary", default=False),
     as_json: JsonOption = False,
 ) -> None:
     """Score sentences (natural log, </s> included), and print the perplexity of all.
@@ -32,8 +33,8 @@ def score(
     texts = list(read_texts(files)) if files else [line.strip() for line in sys.stdin]
     if not any(texts):
         raise ValueError("there is nothing to score: the input has no text")
-    scored = model.score_texts(texts, encoder)
-    for text, (log_prob, token_ids) in zip(texts, scored, strict=True):
+    scored = [] if summary else zip(texts, model.score_texts(texts, encoder), strict=True)
+    for text, (log_prob, token_ids) in scored:
         if as_json:
             log10 = log_prob / math.log(10)
             print_json({"text": text, "log_prob": log_prob, "log10_prob": log10, "tokens": len(token_ids)})

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from ..audio import StreamingRecognizer
-from ..audio.events import final_event, partial_event
-from ..audio.microphone import microphone_pieces
-from ..sound.files import file_pieces
 from .models import load_streaming, read_phrases, warm_up
 from .options import Boosting, Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, argument, given, option
 from .output import print_json
+
+if TYPE_CHECKING:
+    from ..audio import StreamingRecognizer
 
 
 def stream(
@@ -40,6 +39,9 @@ def stream(
 
     hf-ngpulm stream nvidia/parakeet-tdt-0.6b-v3 talk.flac --lm org/my-lm --phrases names.txt
     """
+    from ..audio.microphone import microphone_pieces
+    from ..sound.files import file_pieces
+
     if (audio is None) != microphone:
         raise ValueError("give an audio file, or --microphone" if audio is None else "an audio file and --microphone: give one")
     if (microphone and no_wait) or (input_device is not None and not microphone):
@@ -74,6 +76,8 @@ def _until_interrupted(pieces: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
 
 def _events(recognizer: StreamingRecognizer, pieces: Iterable[np.ndarray], context: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield what a stream says, as it says it."""
+    from ..audio.events import final_event, partial_event
+
     sid = recognizer.open(**context)
 
     def decoded() -> Iterator[dict[str, Any] | None]:

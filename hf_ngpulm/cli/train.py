@@ -9,19 +9,19 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..common.extras import needed
 from ..common.progress import Bars
-from ..evaluation.processes import launched_alone
-from ..formats.arpa import write_arpa
-from ..language_model.model import NGramLM
-from ..language_model.training import Training
-from ..language_model.training import train as train_on
-from ..ngrams.kneser_ney import DISCOUNT_FALLBACK
 from ..text import read_ids, read_texts, total_bytes
+from .files import refuse_existing
 from .models import check_folder, load_tokenizer
-from .options import MISSING, JsonOption, MaxNGramsOption, TokenizerOption, Words, argument, given, option
-from .output import print_json, print_line, print_table, tell
+from .options import MISSING, JsonOption, MaxNGramsOption, OverwriteOption, TokenizerOption, Words, argument, given, option
+from .output import interruptible, print_json, print_line, print_table, tell
+
+if TYPE_CHECKING:
+    from ..language_model.model import NGramLM
+    from ..language_model.training import Training
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class Writing:
     )
 
 
+@interruptible(lambda: "nothing is saved")
 def train(
     *,
     inputs: list[str] = argument(
@@ -76,6 +77,10 @@ def train(
     fallback: bool = option(
         "Go on where a text gives no discounts.", "--discount-fallback/--no-discount-fallback", default=True
     ),
+    allow_unknown: bool = option(
+        "Go on where more than 30% of the text's tokens are unknown to the tokenizer.", "--allow-unknown", default=False
+    ),
+    overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train a language model: modified Kneser-Ney, as KenLM's lmplz.
@@ -84,8 +89,14 @@ def train(
 
     Under `accelerate launch` the processes share the text.
     """
+    from ..formats.arpa import write_arpa
+    from ..language_model.model import NGramLM
+    from ..language_model.training import train as train_on
+    from ..ngrams.kneser_ney import DISCOUNT_FALLBACK
+
     if (tokenizer is None) == (vocab_size is None):
         raise ValueError("name either --tokenizer (the ASR model's; the input is text) or --vocab-size (it is token ids)")
+    refuse_existing([output, *([arpa] if arpa else [])], overwrite)
     # A request to end leaves no temporary files behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     begin = time.perf_counter()
@@ -111,6 +122,7 @@ def train(
         accelerator=accelerator,
         bars=bars,
         unit=unit,
+        allow_unknown=allow_unknown,
         **given(words),
     )
     if not leads:
@@ -147,6 +159,8 @@ def _thresholds(text: str) -> tuple[int, ...]:
 
 def _accelerator() -> Any:
     """Return the accelerator, if this is one of several processes."""
+    from ..evaluation.processes import launched_alone
+
     if launched_alone():
         tell(
             "accelerate has started one process only; for several on CPUs start them by torchrun --nproc_per_node 2 -m "
@@ -154,7 +168,8 @@ def _accelerator() -> Any:
         )
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return None
-    from accelerate import Accelerator
+    with needed("eval", "several processes"):
+        from accelerate import Accelerator
 
     return Accelerator()
 

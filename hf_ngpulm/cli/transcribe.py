@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import typer
 
-from ..evaluation.recognition import SHORTEST
-from ..sound.files import read_audio
+from ..common.files import write_beside
+from .files import KINDS, found_audio, refuse_existing, transcript_files
 from .models import load_recogniser, read_phrases
 from .options import (
     MISSING,
@@ -18,18 +19,21 @@ from .options import (
     Decoding,
     DeviceOption,
     JsonOption,
+    OverwriteOption,
     Pauses,
     Subtracted,
     argument,
     given,
     option,
 )
-from .output import print_json, tell
+from .output import interruptible, print_json, tell
 
 
 def transcribe(
     *,
-    audio: list[str] = argument("Audio files (WAV, FLAC, Ogg, MP3 ...; with PyAV also WebM and MP4)."),
+    audio: list[str] = argument(
+        "Audio files (WAV, FLAC, Ogg, MP3 ...; with PyAV also WebM and MP4), folders of them, or patterns: 'calls/**/*.wav'."
+    ),
     model: str = option("Folder or Hub id of the ASR model.", "--model", "-m", default=MISSING),
     decoding: Decoding,
     subtracted: Subtracted,
@@ -40,6 +44,13 @@ def transcribe(
     batch_size: int = option("Files decoded together.", default=8, min=1),
     chunk_length: float = option("Cut long audio into chunks of so many seconds; 0: don't.", default=0.0, min=0),
     timestamps: str | None = option("word or char (single tokens)."),
+    output: str | None = option(
+        "File to write to, as its ending says: .txt, .srt, .vtt or .json; or, for several recordings, a folder.",
+        "--output",
+        "-o",
+    ),
+    kind: str | None = option("What to write, where no ending tells: txt, srt, vtt or json [default: txt].", "--format"),
+    overwrite: OverwriteOption = False,
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -47,47 +58,105 @@ def transcribe(
 
     hf-ngpulm transcribe *.flac --model nvidia/parakeet-ctc-0.6b --lm org/my-lm --lm-weight 1.0 --num-beams 8
     hf-ngpulm transcribe call.flac --model nvidia/parakeet-tdt-0.6b-v3 --phrases names.txt --phrases "Anna Kowalska"
+    hf-ngpulm transcribe talk.flac --model nvidia/parakeet-tdt-0.6b-v3 --output talk.srt
     """
+    from ..common.arguments import one_of, refuse_idle
+    from ..evaluation.recognition import SHORTEST
+    from ..pipelines.families import is_seq2seq
+    from ..sound.files import read_audio
+
     if timestamps not in (None, "word", "char"):
         raise ValueError(f"--timestamps must be word or char, got {timestamps!r}")
+    if output is None:
+        refuse_idle({"--format": kind, "--overwrite": overwrite or None}, "says of files how they are written; add --output")
+    if kind is not None:
+        one_of("--format", kind, KINDS)
+    found = found_audio(audio)
+    files: dict[str, Any] = {}
+    if output is not None:
+        kind, paths = transcript_files(output, kind, found)
+        refuse_existing(paths, overwrite)
+        files = dict(zip(found, paths))
+    subtitled = kind in ("srt", "vtt")
+    if subtitled:
+        refuse_idle({"--timestamps": timestamps, "--n-best": n_best}, f"has no place in {kind} files; leave it out")
     phrases = read_phrases(boosting.phrases) or None
     settings = given(decoding, subtracted, pauses, beta=beta, num_return_sequences=n_best, phrases=phrases)
     settings |= given(phrase_weight=boosting.phrase_weight)
-    if timestamps and decoding.lm is None and not phrases:
-        settings.setdefault("num_beams", 1)  # the stock pipeline has times for some tokenizers only
     asr = load_recogniser(model, device, **settings)
     rate = asr.feature_extractor.sampling_rate
-    read: list[str] = []
-    failed = 0
+    read: list[tuple[str, float]] = []  # and how many seconds they last
+    failed = written = 0
 
     def recordings() -> Iterator[dict[str, Any]]:
         nonlocal failed
-        for path in audio:
+        for path in found:
             try:
                 samples = read_audio(path, rate)
             except (ValueError, OSError) as error:
                 failed += 1
                 tell(f"{' '.join(str(error).split())}; skipped")
                 continue
-            read.append(path)
+            read.append((path, len(samples) / rate))
             samples = np.pad(samples, (0, max(0, round(SHORTEST * rate) - len(samples))))
             yield {"raw": samples, "sampling_rate": rate}
 
     options: dict[str, Any] = {"batch_size": batch_size}
     if chunk_length:
         options["chunk_length_s"] = chunk_length
-    if timestamps:
-        options["return_timestamps"] = timestamps
-    for done, result in enumerate(asr(recordings(), **options)):
-        if as_json:
-            print_json({"audio": read[done], **result})
-        else:
-            print(result["text"] if len(audio) == 1 else f"{read[done]}: {result['text']}", flush=True)
-            for hypothesis in result.get("hypotheses", []):
-                print(f"  {hypothesis['score']:9.2f}  {hypothesis['text']}")
-            for chunk in result.get("chunks", []):
-                begin, end = chunk["timestamp"]
-                print(f"  {begin:7.2f} {end:7.2f}  {chunk['text']}")
+    if timestamps or subtitled:
+        # Whisper knows itself where segments are; others are cut by the times of words.
+        options["return_timestamps"] = True if subtitled and asr.type == "seq2seq_whisper" else timestamps or "word"
+        if not is_seq2seq(asr.model) and asr._forward_params.get("ngram_decoder") is None:
+            options["num_beams"] = 1  # the stock pipeline has times for some tokenizers only
+    try:
+        results = asr(recordings(), **options)
+    except ValueError as error:
+        if "return_timestamps" not in options:
+            raise
+        what = f"{kind} files need" if subtitled else "--timestamps asks for"
+        raise ValueError(f"{what} times, and {type(asr.model).__name__} gives none: {error}") from error
+
+    def content(path: str, result: dict[str, Any], seconds: float) -> str:
+        if kind == "json":
+            return json.dumps({"audio": path, **result}, ensure_ascii=False) + "\n"
+        of_words = options.get("return_timestamps") == "word"
+        return _shown(result) if kind == "txt" else _subtitles(str(kind), result, seconds, of_words)
+
+    with interruptible(lambda: f"{written} of {len(files)} transcripts are written" if files else ""):
+        for done, result in enumerate(results):
+            path, seconds = read[done]
+            if path in files:
+                with write_beside(files[path]) as beside:
+                    beside.write_text(content(path, result, seconds), encoding="utf-8")
+                written += 1
+            if as_json:
+                print_json({"audio": path, **result})
+            elif path in files:
+                print(files[path], flush=True)
+            else:
+                print("" if len(found) == 1 else f"{path}: ", _shown(result), sep="", end="", flush=True)
     if failed:
-        tell(f"{failed} of {len(audio)} files could not be read")
+        tell(f"{failed} of {len(found)} files could not be read")
         raise typer.Exit(1)
+
+
+def _subtitles(kind: str, result: dict[str, Any], seconds: float, of_words: bool) -> str:
+    """Return a transcript with times, of words or of segments, as subtitles; of the last a model may not know the end."""
+    from ..audio.subtitles import segments, subtitles
+
+    spans = []
+    for chunk in result["chunks"]:
+        begin, end = chunk["timestamp"]
+        spans.append({"text": chunk["text"].strip(), "start": begin, "end": seconds if end is None else end})
+    return subtitles(segments(result["text"], spans) if of_words else spans, kind)
+
+
+def _shown(result: dict[str, Any]) -> str:
+    """Return lines: the text, and below it hypotheses and times, if they were asked for."""
+    lines = [result["text"]]
+    lines += [f"  {hypothesis['score']:9.2f}  {hypothesis['text']}" for hypothesis in result.get("hypotheses", [])]
+    for chunk in result.get("chunks", []):
+        begin, end = ("-" if time is None else f"{time:.2f}" for time in chunk["timestamp"])  # where a model doesn't say
+        lines.append(f"  {begin:>7} {end:>7}  {chunk['text']}")
+    return "\n".join(lines) + "\n"

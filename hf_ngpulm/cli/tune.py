@@ -6,14 +6,17 @@ import importlib
 import os
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..evaluation import TuningPoint, TuningResult, read_recordings, tune_weights
-from ..evaluation.results import EDITS
+from ..common.extras import needed
 from . import options
 from .evaluate import end_if_unreadable
+from .files import refuse_existing
 from .models import load, load_recogniser, normalisation_of, phrases_and_entities
-from .output import percent, print_json, print_line, print_table, tell
+from .output import interruptible, percent, print_json, print_line, print_table, tell
+
+if TYPE_CHECKING:
+    from ..evaluation import TuningPoint, TuningResult
 
 MOST_SHOWN = 24
 GRID = "from:to:step, or numbers with commas"
@@ -33,7 +36,8 @@ class Grids:
         f"Weights of the phrases: {GRID} [default: tuned].", "--phrase-weights", "--phrase-weight"
     )
     ilm_weights: str | None = options.option(
-        f"For transducers and decoders: weights of the internal LM, subtracted: {GRID} [default: it isn't].",
+        f"For transducers and decoders: weights of the internal LM, subtracted: {GRID} [default: tuned for decoders, half "
+        "of the LM's for transducers].",
         "--ilm-weights",
         "--ilm-weight",
     )
@@ -48,10 +52,12 @@ class Keep:
 
     save: bool = options.option("Write the best setting to the LM's folder, to decode by.", "--save", default=False)
     save_to: str | None = options.option("Or save the LM with it to another folder.")
+    overwrite: options.OverwriteOption = False
     output: str | None = options.option("JSON file to write all settings and results to.", "--output", "-o")
     plot: str | None = options.option("Image (.png, .pdf, .svg) of error rates against weights.")
 
 
+@interruptible(lambda: "nothing is saved")
 def tune(
     *,
     model: options.ModelArgument,
@@ -75,11 +81,14 @@ def tune(
 
     hf-ngpulm tune nvidia/parakeet-ctc-0.6b dev.jsonl --lm my-lm --num-beams 8 --save --plot wer.png
 
-    The weights of the LM and of phrases are tuned whatever else is; a single value, as in --lm-weight 0.5, stays.
+    The weights of the LM, of phrases and of a decoder's internal LM are tuned whatever else is; a single value, as in
+    --lm-weight 0.5, stays.
 
     Wherever this model decodes with this LM, and no weight is given, what was saved holds from then on. The exit status is 3 if
     some audio could not be read; weights are found, and saved, all the same.
     """
+    from ..evaluation import read_recordings, tune_weights
+
     if search.lm is None and not phrases:
         raise ValueError("name what to weigh: --lm, or --phrases, or both")
     if (keep.save or keep.save_to) and search.lm is None:
@@ -88,10 +97,12 @@ def tune(
         raise ValueError(
             f"--save writes to the LM's folder, but {search.lm} isn't one; name a folder to save it to: --save-to FOLDER"
         )
+    refuse_existing([keep.save_to] if keep.save_to else [], keep.overwrite)
     if keep.plot:
         if not keep.plot.lower().endswith((".png", ".pdf", ".svg")):  # not after an hour
             raise ValueError(f"--plot writes .png, .pdf or .svg, by the file's ending; got {keep.plot!r}")
-        importlib.import_module("matplotlib")
+        with needed("plots", "plots"):
+            importlib.import_module("matplotlib")
     recordings: Any = read_recordings(data, **vars(fields))
     settings = options.given(search, source_lm=source_lm)
     if search.lm is not None:
@@ -127,6 +138,8 @@ def tune(
 
 
 def _show(result: TuningResult, folder: str | None) -> None:
+    from ..evaluation.results import EDITS
+
     best, baseline, by = result.best, result.baseline, result.by
     fewest = sorted(result.points, key=lambda point: point.counts[by].errors)[:MOST_SHOWN]
     shown = [point for point in result.points if point in fewest]

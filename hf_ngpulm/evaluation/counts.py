@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
+from ..common.extras import needed
 from ..text.normalisation import Normaliser, normaliser
 
 Normalisation = str | Normaliser | Iterable[str | Normaliser] | None
@@ -75,7 +76,8 @@ def word_errors(references: Iterable[str], hypotheses: Iterable[str], normalise:
     Raises:
         ValueError: lists of different length, or something in them that isn't text; an unknown name in `normalise`.
     """
-    import jiwer
+    with needed("eval", "error rates"):
+        import jiwer
 
     return _counted(pairs(references, hypotheses, normalise), str.split, jiwer.process_words)
 
@@ -85,7 +87,8 @@ def character_errors(references: Iterable[str], hypotheses: Iterable[str], norma
 
     Characters are Unicode code points; blanks between words count, several in a row as one. See `word_errors`.
     """
-    import jiwer
+    with needed("eval", "error rates"):
+        import jiwer
 
     return _counted(pairs(references, hypotheses, normalise), list, jiwer.process_characters)
 

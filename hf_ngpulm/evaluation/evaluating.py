@@ -291,7 +291,7 @@ def _about(recogniser: Recogniser, recordings: Recordings, settings: dict[str, A
         "device": pipeline.device.type,
     }
     for name, value in {**recogniser.forward_settings, **effective}.items():
-        if value is None:
+        if value is None or name == "tuned_beams":  # the number of beams, once more
             continue
         if isinstance(value, NGramLM):
             value = f"order {value.order} {_digest_of(value.named_buffers())}"

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import datasets
-import evaluate
-
+from ..common.extras import needed
 from .counts import ErrorCounts, Normalisation, character_errors, word_errors
 from .entities import entity_errors, per_utterance
+
+with needed("eval", "metrics of `evaluate`"):
+    import datasets
+    import evaluate
 
 _TEXTS = {"predictions": datasets.Value("string"), "references": datasets.Value("string")}
 _INPUTS = """

@@ -19,12 +19,14 @@ import torch
 from torch import Tensor
 from transformers.pipelines.base import pad_collate_fn
 
+from ..decoding.graph import GraphDecoder
 from ..pipelines import CTCNGramPipeline, Seq2SeqNGramPipeline, TransducerNGramPipeline
 
 SHORTEST = 0.1  # seconds; shorter audio, of which some models make no frame, is padded with silence to this
 QUIET, HOP = 0.1, 0.01  # seconds: of the window in which it should be quiet where audio is cut, and steps in which it is sought
 LONGEST = 40.0  # seconds that models hear at once; longer recordings are cut
 LONGEST_PROMPT = 8  # tokens that come before a transcript, which limits count or don't
+SUBTRACTED = ("beta", "ilm_weight", "source_lm", "source_weight")  # what makes up for a language model, or goes with it
 MEASURED = {
     CTCNGramPipeline: "search over the model's outputs, with texts",
     TransducerNGramPipeline: "prediction and joint networks with the search, and texts",
@@ -244,6 +246,35 @@ class Recogniser:
             before.remove()
             after.remove()
             self.decoder_seconds += self._now() - begin - of_encoder
+
+
+def without_lm(pipeline: Any) -> dict[str, Any]:
+    """Return the settings with which a pipeline that has a language model, or phrases, searches as it does, but without them.
+
+    A graph is made of its language model: there the weights are 0.
+    """
+    decoder, given = pipeline._forward_params["ngram_decoder"], pipeline._ngram_settings
+    if isinstance(decoder, GraphDecoder):
+        return {"lm_weight": 0.0, "beta": 0.0, **({} if given.get("phrases") is None else {"phrase_weight": 0.0})}
+    if isinstance(pipeline, Seq2SeqNGramPipeline):
+        search = {"num_beams": beams_of(pipeline)}
+    else:
+        search = {name: value for name, value in decoder.options.search().items() if name not in pipeline.of_an_lm}
+    return {"lm": None, "phrases": None, **{name: None for name in SUBTRACTED if name in given}, **search}
+
+
+def beams_of(pipeline: Seq2SeqNGramPipeline) -> int:
+    """Return the number of beams with which a pipeline generates."""
+    asr: Any = pipeline
+    given = dict(asr._forward_params)
+    given.pop("ngram_decoder", None)
+    if (tuned := given.pop("tuned_beams", None)) is not None:
+        return tuned
+    if hasattr(asr, "_prepare_generate_kwargs"):
+        found = asr._prepare_generate_kwargs(given)
+        found = getattr(found.get("generation_config"), "num_beams", None) or found.get("num_beams")
+        return found or asr.model.generation_config.num_beams or 1
+    return given.get("num_beams") or asr.generation_config.num_beams or 1  # before version 5
 
 
 def cut_where_quiet(audio: np.ndarray, seconds: float, sampling_rate: int) -> Iterator[np.ndarray]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..common.arguments import whole
+from ..common.extras import needed
 from ..text.sources import FIELDS, choose_field, numbered_lines
 from .recordings import Recording, Recordings, listed, unique
 
@@ -208,6 +209,11 @@ def _seconds(row: Row, name: str) -> float | None:
 # Folders of audio
 
 
+def audio_files(folder: Path) -> list[Path]:
+    """Return the audio files in a folder and those within it, by their endings, in the order of their names."""
+    return list(filter(_is_audio, _files_in(folder)))
+
+
 def _files_in(folder: Path) -> list[Path]:
     """Return all files in a folder and those within it but for hidden ones, in the order of their names."""
     found = []
@@ -246,7 +252,8 @@ def _recordings_beside(folder: Path, files: list[Path], fields: Fields) -> Itera
 
 def _dataset(name: str, fields: Fields, split: str | None, config: str | None, limit: int | None) -> Recordings:
     """Return a dataset on the Hub, saved in a folder, or in Parquet files."""
-    import datasets
+    with needed("eval", "datasets"):
+        import datasets
 
     try:
         rows = _rows_of_dataset(name, split, config)
@@ -284,7 +291,8 @@ def _dataset(name: str, fields: Fields, split: str | None, config: str | None, l
 
 
 def _rows_of_dataset(name: str, split: str | None, config: str | None) -> Any:
-    import datasets
+    with needed("eval", "datasets"):
+        import datasets
 
     path = Path(name)
     if not path.exists():

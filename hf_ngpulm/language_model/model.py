@@ -197,7 +197,8 @@ class NGramLM(
                 and the others of `hf_ngpulm.lexicon.compose`.
 
         Raises:
-            ValueError: no text, token ids outside the vocabulary, bad thresholds; says what would be right.
+            ValueError: no text, or most of it unknown to the tokenizer; token ids outside the vocabulary, bad thresholds; says
+                what would be right.
         """
         return cls._of(train(texts, tokenizer, vocab_size, Bars(progress), device=device, **options).parts, device)
 

@@ -27,6 +27,7 @@ from ..ngrams.kneser_ney import DISCOUNT_FALLBACK, estimate, thresholds_of
 from ..ngrams.table import NGramTable
 from ..text import begins_with_blank, encode_texts, mismatches, normaliser, with_blank
 from ..text.adaptation import Adapter, habits_of
+from ..text.unwritable import refuse_unwritable, told
 from ..text.vocabulary import Vocabulary, tokenizer_of
 from .perplexity import Perplexity, perplexity_of, scored_texts, without_word_bonus
 from .pruning import prune_table
@@ -35,7 +36,6 @@ logger = logging.getLogger(__name__)
 
 SENTENCES_PER_BATCH = 4096
 STYLE_SAMPLE = 10_000  # sentences whose style is compared with the recogniser's
-SHOWN = 12  # unknown characters that a warning names
 DEFAULT_ORDERS = {"token": 6, "word": 3}
 Sentences = Iterator[tuple[np.ndarray, np.ndarray]]
 
@@ -73,6 +73,8 @@ class TrainingOptions:
         memory: what counting may take, in bytes or as "4G"; sorted n-grams that don't fit go to disk for the while.
         folder: where they go; the system's folder for temporary files by default.
         workers: processes that encode texts, for tokenizers that aren't parallel by themselves; all cores by default.
+        allow_unknown: train also where more than 30% of the text's tokens are unknown to the tokenizer, which is an error
+            otherwise. (Of words those that can't be spelled are left out, and an error if it is all.)
         accelerator: an `accelerate.Accelerator`, if several processes count together. Each must be given all texts, takes its
             share of them, and gets the whole model.
         of_words: for words, what else `hf_ngpulm.lexicon.compose` takes.
@@ -97,6 +99,7 @@ class TrainingOptions:
     memory: int | str = DEFAULT_MEMORY
     folder: str | Path | None = None
     workers: int | None = None
+    allow_unknown: bool = False
     accelerator: Any = None
     of_words: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -157,6 +160,9 @@ def train(
             counter.add(token_ids, lengths, first)
         with bars.stage("merging"):
             counts = counter.finish(how.accelerator)
+    if sentences.unknown is not None and not how.allow_unknown:
+        known = counts.num_tokens, counter.num_unknown, sentences.unknown, sentences.sample
+        refuse_unwritable(*known, tokenizer, vocabulary.size, how.normalise)
     if sentences.unknown is not None and not counts.num_tokens:
         raise ValueError("there is no text to count n-grams in: no sentence was given that has a token")
     warnings = sentences.warnings()
@@ -317,11 +323,9 @@ class _Sentences:
             return []
         found = mismatches(self.sample, self.tokenizer if self.options.outputs is None else self.options.outputs)
         if self.unknown:
-            most = ", ".join(f"{piece!r} ({count:,} times)" for piece, count in self.unknown.most_common(SHOWN))
-            more = f" and {len(self.unknown) - SHOWN} more" if len(self.unknown) > SHOWN else ""
             found.append(
-                f"the tokenizer can't write {self.unknown.total():,} places of the text: {most}{more}; n-grams with these are "
-                "left out"
+                f"the tokenizer can't write {self.unknown.total():,} places of the text: {told(self.unknown)}; n-grams with "
+                "these are left out"
             )
         return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
-PAUSE_SECONDS, LONGEST_SECONDS, LONGEST_CHARACTERS = 0.8, 7.0, 84  # where a segment, and with it a subtitle, ends
+from ..audio.subtitles import segments, subtitles
 
 Answer = dict[str, Any]
 
@@ -28,7 +28,7 @@ def answer(kind: str, final: Answer | None, seconds: float, granularities: froze
         return text + "\n"
     found = [] if final is None else final.get("segments") or segments(text, final["words"])
     if kind != "verbose_json":
-        return _subtitles(found, kind)
+        return subtitles(found, kind)
     shown: Answer = {"task": "transcribe", "language": language or "unknown", "duration": round(seconds, 3), "text": text}
     if "segment" in granularities:
         shown["segments"] = [_verbose(number, segment) for number, segment in enumerate(found)]
@@ -38,51 +38,9 @@ def answer(kind: str, final: Answer | None, seconds: float, granularities: froze
     return {**shown, "usage": usage}
 
 
-def segments(text: str, words: list[Answer]) -> list[Answer]:
-    """Return parts of a text with their times, ended at pauses or where they become too long for a subtitle."""
-    found: list[Answer] = []
-    begin = at = 0
-    for word in words:
-        place = text.find(word["text"], at)
-        if place < 0:  # words that are written otherwise in the text
-            place = at
-        start, end = word.get("start", 0.0), word.get("end", 0.0)
-        last = found[-1] if found else None
-        if last is None or (
-            start - last["end"] >= PAUSE_SECONDS
-            or end - last["start"] > LONGEST_SECONDS
-            or place + len(word["text"]) - begin > LONGEST_CHARACTERS
-        ):
-            if last is not None:
-                last["text"] = text[begin:place].strip()
-                begin = place
-            found.append({"start": start, "end": end})
-        found[-1]["end"] = end
-        at = place + len(word["text"])
-    if found:
-        found[-1]["text"] = text[begin:].strip()
-    return found
-
-
 def _verbose(number: int, segment: Answer) -> Answer:
     text = segment["text"].encode()
     # Whisper's own measures, without which some clients don't read a segment; those that this search doesn't have are constant.
     ratio = len(text) / len(zlib.compress(text))
     constant = {"seek": 0, "tokens": [], "temperature": 0.0, "avg_logprob": 0.0, "no_speech_prob": 0.0}
     return {"id": number, **segment, **constant, "compression_ratio": round(ratio, 3)}
-
-
-def _subtitles(found: list[Answer], kind: str) -> str:
-    comma = "," if kind == "srt" else "."
-    blocks = [] if kind == "srt" else ["WEBVTT\n"]
-    for number, segment in enumerate(found, 1):
-        head = f"{number}\n" if kind == "srt" else ""
-        times = f"{_clock(segment['start'], comma)} --> {_clock(segment['end'], comma)}"
-        blocks.append(f"{head}{times}\n{segment['text']}\n")
-    return "\n".join(blocks)
-
-
-def _clock(seconds: float, comma: str) -> str:
-    minutes, milliseconds = divmod(round(1000 * seconds), 60_000)
-    whole, rest = divmod(milliseconds, 1000)
-    return f"{minutes // 60:02}:{minutes % 60:02}:{whole:02}{comma}{rest:03}"

@@ -20,6 +20,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from ..common.extras import needed
+
 # Where manifests and datasets keep the transcript, the likeliest first.
 FIELDS = ("text", "sentence", "transcription", "transcript", "normalized_text", "raw_transcription")
 ROWS_PER_BATCH = 8192
@@ -214,13 +216,9 @@ def choose_field(names: list[str], field: str | None, where: str) -> str:
 
 
 def _parquet(name: str, field: str | None, progress: Progress | None) -> Iterator[str]:
-    try:
+    with needed("eval", f"{name}: Parquet files"):
         import pyarrow as pa
         import pyarrow.parquet as pq
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"{name}: Parquet files need pyarrow: pip install 'hf-ngpulm[eval]'", name=error.name
-        ) from None
     try:
         file = pq.ParquetFile(name)
         column = choose_field(file.schema_arrow.names, field, name)
@@ -254,7 +252,8 @@ def _dataset(name: str, field: str | None, split: str) -> Iterator[str]:
     local = os.path.isdir(name)
     if not local and (not _DATASET_ID.fullmatch(name) or re.search(r"\.(txt|json|jsonl|csv|tsv|parquet|gz|xz|bz2)$", name)):
         raise FileNotFoundError(f"{name}: no such file (and no id of a dataset on the Hub, which looks like org/name)")
-    import datasets
+    with needed("eval", "datasets"):
+        import datasets
 
     if local:
         try:

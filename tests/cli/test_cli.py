@@ -16,6 +16,7 @@ import typer
 from hf_ngpulm import NGramLM
 from hf_ngpulm.cli.app import app, run
 from hf_ngpulm.cli.demo import AFTER_ORDERS, NEXT, _marked
+from hf_ngpulm.cli.models import read_phrases
 from hf_ngpulm.common.bundled import bundled
 
 DEMO = bundled("examples/speech/harbour")
@@ -63,10 +64,21 @@ ngram 2=3
 """
 
 
+def test_train_writes_nothing_of_text_that_the_tokenizer_cannot_write(tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("SET A COURSE\nCALL THE COAST GUARD\n")
+    arguments = ["train", str(tmp_path / "text.txt"), "--tokenizer", MODEL, "--output", str(tmp_path / "lm"), "--order", "2"]
+    assert run(arguments) == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith(": --normalise lower") and not (tmp_path / "lm").exists()
+    assert run([*arguments, "--normalise", "lower", "--json"]) == 0 and lines(capsys)[0]["num_unknown"] == 0
+    assert run([*arguments, "--output", str(tmp_path / "all the same"), "--allow-unknown", "--json"]) == 0
+    assert lines(capsys)[0]["num_unknown"] == 7
+
+
 def test_convert_words_in_sentences_that_follow_one_another(tmp_path, capsys):
     arpa, tokenizer = tmp_path / "words.arpa", bundled_tokenizer()
     arpa.write_text(WORDS)
-    command = ["convert", str(arpa), str(tmp_path / "lm"), "--tokenizer", MODEL, "--unit", "word", "--continued"]
+    command = ["convert", str(arpa), str(tmp_path / "lm"), "--tokenizer", MODEL, "--unit", "word"]
+    command += ["--overwrite", "--continued"]
     assert run([*command, "0.4"]) == 0
     found = NGramLM.from_pretrained(tmp_path / "lm")
     expected, single = (NGramLM.from_arpa(arpa, tokenizer, units="word", **of) for of in ({"continued": 0.4}, {}))
@@ -83,6 +95,67 @@ def bundled_tokenizer():
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(MODEL)
+
+
+def test_models_that_are_there_are_not_overwritten(saved, tmp_path, capsys):
+    """One rule for all commands that write models; what else a folder holds is no model."""
+    (tmp_path / "text.txt").write_text("set a course\n")
+    (tmp_path / "lm").mkdir()
+    (tmp_path / "lm" / "notes.txt").write_text("")
+    folder, arpa, tokenizer = str(tmp_path / "lm"), str(tmp_path / "lm.arpa"), ["--tokenizer", MODEL]
+    train = ["train", str(tmp_path / "text.txt"), *tokenizer, "--order", "2", "--output", folder]
+    assert run(train) == 0 and run(["convert", saved, arpa]) == 0
+    clips = ["tune", MODEL, str(DEMO / "clips.jsonl"), "--lm", saved, "--limit", "1", "--lm-weight", "1", "--device", "cpu"]
+    for command, there in (
+        (train, "config.json"),
+        ([*train[:-1], str(tmp_path / "new"), "--arpa", arpa], "lm.arpa"),
+        (["convert", saved, folder], "config.json"),
+        (["convert", saved, arpa], "lm.arpa"),
+        (["interpolate", saved, saved, "--weights", "0.5 0.5", "--output", folder], "config.json"),
+        ([*clips, "--save-to", folder], "config.json"),
+    ):
+        capsys.readouterr()
+        before = {path: path.read_bytes() for path in (tmp_path / "lm.arpa", *(tmp_path / "lm").iterdir())}
+        assert run(command) == 2, command
+        assert f"{there} is there already; write somewhere else, or add --overwrite" in capsys.readouterr().err
+        assert all(path.read_bytes() == content for path, content in before.items())
+        assert run([*command, "--overwrite"]) == 0, command
+
+
+def test_an_interrupted_command_says_what_is_kept(saved, tmp_path, capsys, monkeypatch):
+    from hf_ngpulm.evaluation import evaluating
+    from hf_ngpulm.language_model import training
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    (tmp_path / "text.txt").write_text("set a course\n")
+    for module, name in ((training, "train"), (evaluating, "evaluate")):
+        monkeypatch.setattr(module, name, interrupted)
+    evaluate = ["evaluate", MODEL, str(DEMO / "clips.jsonl"), "--device", "cpu"]
+    capsys.readouterr()
+    for command, message in (
+        (["train", str(tmp_path / "text.txt"), "--tokenizer", MODEL, "-o", str(tmp_path / "lm")], "; nothing is saved"),
+        ([*evaluate, "-o", "found.jsonl"], "; what was found is kept beside found.jsonl: run the same command again to go on"),
+        (evaluate, "; nothing is kept; with --output results.jsonl it is, and a run goes on where it was"),
+    ):
+        assert run(command) == 130 and capsys.readouterr().err == f"hf-ngpulm: interrupted{message}\n"
+
+
+def test_phrases_and_names_of_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lists").mkdir()
+    for name in ("names.txt", "lists/ships.tsv"):
+        (tmp_path / name).write_text("Anna Kowalska\n\nBob\n")
+    said = ["node.js", "St. Gallen", "asp.net", "AC/DC", "24/7", "apple.tv", "U.S.", "v1.2", "names", "yahoo.com", "e.g. text"]
+    assert read_phrases([*said, "names.txt", "lists/ships.tsv"]) == [*said, *["Anna Kowalska", "Bob"] * 2]
+    for wrong, meant in (
+        ("names.txtt", "; names.txt is there"), ("name.text", "; names.txt is there"), ("nothing.csv", ""),
+        ("lists/ships.tv", "; lists/ships.tsv is there"), ("lists/else", ""),
+    ):  # fmt: skip
+        with pytest.raises(FileNotFoundError) as error:
+            read_phrases([wrong])
+        assert str(error.value) == f"--phrases {wrong}: no such file{meant}"
 
 
 def test_info(saved, capsys):
@@ -108,6 +181,8 @@ def test_score_reads_files_and_standard_input(saved, capsys, tmp_path, monkeypat
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
     assert run(["score", saved, "--tokenizer", MODEL]) == 0
     assert "2 sentences" in capsys.readouterr().out
+    assert run(["score", saved, str(tmp_path / "text"), "--tokenizer", MODEL, "--summary", "--json"]) == 0
+    assert lines(capsys) == [total]
     (tmp_path / "blank").write_text("\n" + text)
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n" + text))
     for files in ([str(tmp_path / "blank")], []):
@@ -135,7 +210,7 @@ def test_train(tmp_path, capsys):
     again = NGramLM.from_arpa(arpa, tokenizer=bundled_tokenizer())
     for ours, theirs, written in zip(lm.buffers(), wanted.buffers(), again.buffers()):
         assert torch.equal(ours, theirs) and torch.equal(written, theirs)
-    assert run(["train", *inputs, "-o", out, *options]) == 0
+    assert run(["train", *inputs, "-o", out, *options, "--overwrite"]) == 0
     shown = capsys.readouterr().out
     assert "validation perplexity" in shown and "D3+" in shown and "600 sentences" in shown
     assert run(["info", out]) == 0
@@ -146,7 +221,7 @@ def test_train_in_the_style_of_a_recogniser(tmp_path, capsys):
     text, transcripts, out = tmp_path / "text.txt", tmp_path / "transcripts.txt", str(tmp_path / "lm")
     text.write_text("TURN [to] port\nset a course\n" * 10)
     transcripts.write_text("set a course\nno.\n")
-    command = ["train", str(text), "--tokenizer", MODEL, "-o", out, "-n", "2", "--style-of"]
+    command = ["train", str(text), "--tokenizer", MODEL, "-o", out, "--overwrite", "-n", "2", "--style-of"]
     for style in ([MODEL], [MODEL, "--outputs", str(transcripts)], [str(transcripts)]):
         assert run([*command, *style, "--json"]) == 0
         (line, *_) = json.loads(capsys.readouterr().out)["adapted"]
@@ -187,7 +262,23 @@ def test_interpolate_and_prune(tmp_path, capsys):
     models, out = [str(tmp_path / "a"), str(tmp_path / "b")], str(tmp_path / "c")
     assert run(["interpolate", *models, "-o", out, "--weights", "0.25,0.75", "--max-ngrams", "900"]) == 0
     assert "900 n-grams; 0.250" in capsys.readouterr().out
-    assert run(["interpolate", *models, "-o", out, "--valid", str(tmp_path / "valid.txt"), "--tokenizer", MODEL, "--json"]) == 0
+    assert (
+        run(
+            [
+                "interpolate",
+                *models,
+                "-o",
+                out,
+                "--overwrite",
+                "--valid",
+                str(tmp_path / "valid.txt"),
+                "--tokenizer",
+                MODEL,
+                "--json",
+            ]
+        )
+        == 0
+    )
     (facts,) = lines(capsys)
     assert sum(facts["weights"].values()) == pytest.approx(1)
     assert run(["convert", out, str(tmp_path / "d"), "--max-ngrams", "700"]) == 0
@@ -271,11 +362,11 @@ def test_a_broken_file_in_the_middle_is_skipped_and_counted(capsys, tmp_path):
 def test_what_cannot_be_audio_or_is_hardly_any(capsys, tmp_path):
     """Of audio that is too short for a frame nothing is recognised; what is beside it in the batch is as ever."""
     soundfile.write(tmp_path / "short.wav", soundfile.read(CLIPS[0])[0][:100], 16000)
-    audio = [CLIPS[0], str(tmp_path / "short.wav"), str(tmp_path)]
+    audio = [CLIPS[0], str(tmp_path / "short.wav"), str(tmp_path / "none.wav")]
     assert run(["transcribe", *audio, "-m", MODEL, "--device", "cpu", "--lm", ARPA, "--num-beams", "2"]) == 1
     printed = capsys.readouterr()
     assert [line.partition(": ")[0] for line in printed.out.splitlines()] == audio[:2]
-    assert "course" in printed.out and f"{tmp_path}: a folder; name the audio files in it; skipped" in printed.err
+    assert "course" in printed.out and "none.wav: no such audio file; skipped" in printed.err
 
 
 @pytest.mark.slow

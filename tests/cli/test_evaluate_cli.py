@@ -42,11 +42,45 @@ def test_with_baseline_and_comparison(tmp_path, capsys):
     assert "lm_weight is 0.9 there and 0.8 here" in capsys.readouterr().err
 
 
-def test_the_baseline_subtracts_nothing(tmp_path, capsys):
-    few = [json.loads(line) for line in (DEMO / "clips.jsonl").read_text().splitlines()][:4]
-    rows = [{"audio": str(DEMO / clip["audio"]), "text": clip["text"]} for clip in few]
+def few_clips(tmp_path, count):
+    clips = [json.loads(line) for line in (DEMO / "clips.jsonl").read_text().splitlines()][:count]
+    rows = [{"audio": str(DEMO / clip["audio"]), "text": clip["text"]} for clip in clips]
     (tmp_path / "few.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    command = ["evaluate", MODEL, str(tmp_path / "few.jsonl"), "--device", "cpu", "--lm", ARPA, "--baseline", "--json"]
+    return str(tmp_path / "few.jsonl")
+
+
+def test_the_baseline_searches_as_the_run_with_the_lm_does(tmp_path, capsys):
+    """With as many beams, also where nobody but the LM says how many; as does what `tune` compares with."""
+    data, saved = few_clips(tmp_path, 12), str(tmp_path / "lm")
+    assert run(["convert", ARPA, saved, "--tokenizer", MODEL]) == 0
+    capsys.readouterr()
+    tune = ["tune", MODEL, data, "--lm", saved, "--lm-weight", "1.0", "--num-beams", "3", "--device", "cpu", "--save", "--json"]
+    assert run(tune) == 0
+    tuned = lines(capsys)[-1]
+    command, found = ["evaluate", MODEL, data, "--device", "cpu", "--json"], str(tmp_path / "found.jsonl")
+    capsys.readouterr()
+    assert run([*command, "--lm", saved, "--baseline", "--output", found]) == 0
+    baseline = lines(capsys)[1]
+    assert baseline["wer"] == pytest.approx(100 * tuned["baseline"]["wer"])
+    assert json.loads((tmp_path / "found.baseline.summary.json").read_text())["settings"]["num_beams"] == 3
+    assert run([*command, "--num-beams", "3"]) == 0
+    names = ("wer", "cer", "substitutions", "deletions", "insertions")
+    (alone,) = lines(capsys)
+    assert [alone[name] for name in names] == [baseline[name] for name in names]
+    assert run([*command[:-1], "--lm", saved, "--baseline", "--output", found]) == 0
+    assert "the same search, num_beams 3" in capsys.readouterr().out
+
+
+def test_the_baseline_of_a_graph_is_that_graph_without_weights(tmp_path, capsys):
+    command = ["evaluate", MODEL, few_clips(tmp_path, 3), "--device", "cpu", "--lm", ARPA, "--strategy", "graph", "--json"]
+    assert run([*command, "--lm-weight", "1.0", "--baseline"]) == 0
+    _, baseline, _ = lines(capsys)
+    assert run([*command, "--lm-weight", "0", "--beta", "0"]) == 0
+    assert lines(capsys)[0]["wer"] == baseline["wer"]
+
+
+def test_the_baseline_subtracts_nothing(tmp_path, capsys):
+    command = ["evaluate", MODEL, few_clips(tmp_path, 4), "--device", "cpu", "--lm", ARPA, "--baseline", "--json"]
     assert run([*command, "--source-lm", ARPA, "--source-weight", "0.1"]) == 0
     with_lm, without, _ = lines(capsys)
     assert run(command) == 0

@@ -10,7 +10,9 @@ import io
 import re
 import runpy
 import shlex
+import shutil
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,7 @@ def name_of(page: Path) -> str:
 @pytest.mark.parametrize("page", [page for page in PAGES if BLOCKS[page]], ids=name_of)
 def test_blocks_run(page, reader, capsys):
     names: dict = {}
+    written: set[str] = set()
     for block in BLOCKS[page]:
         if block.given is not None:
             names |= given(block)
@@ -55,6 +58,7 @@ def test_blocks_run(page, reader, capsys):
                 run_python(block, names)
             else:
                 for command in commands_of(block):
+                    clear_targets(command, written)
                     run_command(command)
         except Exception as error:
             output = capsys.readouterr()
@@ -72,6 +76,19 @@ def run_python(block: Block, names: dict) -> None:
     code = block.code if torch.cuda.is_available() else block.code.replace('"cuda"', '"cpu"')
     # The file's name and line in a traceback are those of the page.
     exec(compile("\n" * (block.line - 1) + code, str(block.page), "exec"), names)
+
+
+def clear_targets(command: str, written: set[str]) -> None:
+    """Remove what a command writes, unless a command of the page has written it: other pages have, or Python blocks, which say
+    the same in another way. Nothing is overwritten unless the page says so."""
+    words = shlex.split(command)
+    targets = {after for word, after in pairwise(words) if word in ("-o", "--output", "--arpa")}
+    targets |= set(words[3:4] if words[1] == "convert" else ())
+    for path in map(Path, targets - written):
+        if path.is_dir():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
+    written |= targets
 
 
 def run_command(command: str) -> None:

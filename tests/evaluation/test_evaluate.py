@@ -19,10 +19,11 @@ from tiny_transducers import demo_transducer
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.config.tuned import ModelIdentity, TunedDecoding
 from hf_ngpulm.evaluation import Recording, SettingsMismatchError, Utterance, evaluate, read_recordings, read_results
 from hf_ngpulm.evaluation.loading import BATCHES_PER_WINDOW, ahead, batches, steps
 from hf_ngpulm.evaluation.processes import Parts
-from hf_ngpulm.evaluation.recognition import Recogniser, cut_where_quiet
+from hf_ngpulm.evaluation.recognition import Recogniser, cut_where_quiet, without_lm
 from hf_ngpulm.sound.files import read_audio
 
 DEMO = bundled("examples/speech/harbour")
@@ -324,3 +325,39 @@ def test_loading_runs_ahead_but_not_far(asr, clips):
     broken = SimpleNamespace(sampling_rate=16000, is_long=lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         list(ahead(steps(clips, [[0]], broken, 1)))
+
+
+@pytest.mark.parametrize(
+    ("family", "given", "search"),
+    [
+        ("ctc", {}, {"num_beams": 1}),
+        ("ctc", {"num_beams": 4, "beta": 1.0, "blank_threshold": 0.9}, {"num_beams": 4, "blank_threshold": 0.9, "beta": None}),
+        ("ParakeetForTDT", {"num_beams": 3, "blank_scoring": "none"}, {"strategy": "alsd", "num_beams": 3}),
+        ("whisper", {}, {"num_beams": 5}),
+        ("whisper", {"num_beams": 2, "ilm_weight": 0.1}, {"num_beams": 2, "ilm_weight": None}),
+    ],
+)
+def test_the_same_search_without_a_language_model(family, given, search, asr, clips, tmp_path):
+    if family == "ctc":
+        parts = {name: getattr(asr, name) for name in ("model", "tokenizer", "feature_extractor")}
+    elif family == "whisper":
+        parts = {**whisper_parts(tmp_path / "tokenizer.json"), "max_new_tokens": 5}
+    elif not hasattr(transformers, family):
+        pytest.skip(f"this version of Transformers has no {family}")
+    else:
+        parts = demo_transducer(family)
+    lm = NGramLM.train(["play the next song"] * 9, tokenizer=parts["tokenizer"], order=2, allow_unknown=True)
+    made = transformers.pipeline(TASK, **parts, lm=lm, phrases=["song"], **given)
+    assert without_lm(made) == {"lm": None, "phrases": None, **search}
+    told = evaluate(made, clips[:1], **without_lm(made)).settings  # it is taken
+    assert str(told["num_beams"]) == str(search["num_beams"])
+
+
+def test_settings_tell_the_number_of_beams_once(clips, tmp_path):
+    """Also of those that the language model remembers for `generate`."""
+    parts = whisper_parts(tmp_path / "tokenizer.json")
+    lm = NGramLM.train(["play the next song"] * 9, tokenizer=parts["tokenizer"], order=2)
+    lm.remember(TunedDecoding(ModelIdentity.of(parts["model"]), {"lm_weight": 0.5, "num_beams": 2}))
+    made = transformers.pipeline(TASK, **parts, max_new_tokens=5, lm=lm)
+    settings = evaluate(made, clips[:1]).settings
+    assert {name: value for name, value in settings.items() if "beams" in name} == {"num_beams": 2}

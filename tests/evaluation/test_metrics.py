@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hf_ngpulm import evaluation
 from hf_ngpulm.evaluation import character_errors, entity_errors, word_errors
 
 ROOT = Path(__file__).parents[2]
@@ -127,3 +128,17 @@ def test_the_example_in_the_docs():
         else:
             exec(source, names)
     assert shown == 5
+
+
+def test_without_the_extra_it_is_named(monkeypatch):
+    monkeypatch.delattr(evaluation, "WER", raising=False)
+    monkeypatch.delitem(sys.modules, "hf_ngpulm.evaluation.metrics", raising=False)
+    for missing, use, what in (
+        ("evaluate", lambda: evaluation.WER, "metrics of `evaluate` need evaluate"),
+        ("jiwer", lambda: evaluation.word_errors(["a"], ["a"]), "error rates need jiwer"),
+        ("datasets", lambda: evaluation.read_recordings("org/data"), "datasets need datasets"),
+    ):
+        with monkeypatch.context() as without:
+            without.setitem(sys.modules, missing, None)
+            with pytest.raises(ImportError, match=rf"^{what}: pip install 'hf-ngpulm\[eval\]'$"):
+                use()

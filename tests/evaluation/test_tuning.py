@@ -261,6 +261,24 @@ def test_attention_decoders_as_in_separate_runs(settings, whisper):
     assert "forward" not in vars(encoder)
 
 
+def test_the_internal_lm_of_attention_decoders_is_tuned_without_being_asked_for(whisper):
+    """With a strong LM beside it, it is what costs most errors; nobody has to know that it is there."""
+    lm = NGramLM.train(["play the next song"] * 9, tokenizer=whisper["tokenizer"], order=2)
+    noise = np.random.default_rng(0).standard_normal(9000).astype(np.float32) / 9
+    asr = pipeline(TASK, **whisper, max_new_tokens=9, lm=lm, lm_weight=0.5)
+
+    def tried(**grids):
+        result = tune_weights(asr, [{"audio": noise, "text": "play the next song"}], **grids, **FEW)
+        return result, [(point.setting["lm_weight"], point.setting.get("ilm_weight")) for point in result.points]
+
+    result, settings = tried()
+    assert {0.0, 0.25, 0.5} <= {weight for _, weight in settings} and len(settings) <= 2 * (11 + 3)  # not in all combinations
+    assert "ilm_weight" in result.tuned.settings and result.baseline.setting["ilm_weight"] == 0.0
+    assert tried(lm_weights=[0.3, 0.6], ilm_weights=0.0)[1] == [(0.3, 0.0), (0.6, 0.0)]
+    both = {"lm_weights": [0.3, 0.6], "ilm_weights": [0.0, 0.4]}  # somebody wants to see these
+    assert tried(**both)[1] == [(0.3, 0.0), (0.3, 0.4), (0.6, 0.0), (0.6, 0.4)]
+
+
 def test_coarse_to_fine_and_held_out(asr, outputs, lm):
     decoder = CTCDecoder(asr.tokenizer, lm, 0.5, num_beams=4)
     result = tune_weights(decoder, outputs, lm_weights="0:2:1", held_out=0.5)

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import torch
 from speech_models import whisper_parts
+from tokenizers import Tokenizer, models
 from torch import nn
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from hf_ngpulm import NGramFormatError, NGramLM
 from hf_ngpulm.common.bundled import bundled
@@ -153,8 +154,36 @@ def test_what_the_tokenizer_cannot_write(tokenizer, caplog):
     assert training.warnings and training.unknown == {"9": 2}
 
 
+@pytest.mark.parametrize(
+    ("change", "given", "named", "remedy"),
+    [
+        (str.upper, None, "'SET' (2 times)", "pass normalise='lower', which leaves 0% unknown: --normalise lower"),
+        (str.upper, "nfc", "'SET'", "unknown: --normalise nfc,lower"),
+        (str.upper, [str.strip], "'SET'", "beside yours pass normalise='lower', which leaves 0% unknown: --normalise lower"),
+        (lambda text: "".join(chr(ord(c) + 0xFEE0) if c.isalpha() else c for c in text), None, "'ｓｅｔ'", "--normalise nfkc"),
+        (lambda text: text.replace(" ", "!! ? "), None, "'!!'", "--normalise no-punctuation"),
+        (lambda text: "".join("Ж" if c.isalpha() else c for c in text), None, "'ЖЖЖ'", "text of its language?"),
+    ],
+)  # fmt: skip
+def test_text_most_of_which_the_tokenizer_cannot_write_is_refused(change, given, named, remedy, tokenizer):
+    """Most of the n-grams would be left out; that is no language model, and what mends it is said."""
+    texts = [change(text) for text in ("set an alarm", "set a course for the harbour")]
+    with pytest.raises(ValueError, match=r"of the text's .* tokens are unknown") as error:
+        NGramLM.train(texts, tokenizer=tokenizer, order=2, normalise=given)
+    assert named in str(error.value) and "allow_unknown=True" in str(error.value) and str(error.value).endswith(remedy)
+    assert NGramLM.train(texts, tokenizer=tokenizer, order=2, normalise=given, allow_unknown=True).config.training.num_unknown
+
+
+def test_characters_that_a_tokenizer_drops_are_unknown_too():
+    dropping = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE({"a": 0, "b": 1}, [])))
+    assert NGramLM.train(["ab ab"], tokenizer=dropping, order=1).config.training.num_tokens
+    for text in ("ab AB", "AB"):
+        with pytest.raises(ValueError, match=r"are unknown .*--normalise lower$"):
+            NGramLM.train([text], tokenizer=dropping, order=1)
+
+
 def test_text_unlike_the_recognisers(tokenizer, caplog):
-    NGramLM.train(["SET AN ALARM"], tokenizer=tokenizer, order=2)
+    NGramLM.train(["SET AN ALARM"], tokenizer=tokenizer, order=2, allow_unknown=True)
     assert "normalise the text with 'lower'" in caplog.text
     caplog.clear()
     NGramLM.train(TEXTS[:20], tokenizer=tokenizer, order=2, outputs=["Set an alarm.", "Play Jazz!"])
@@ -200,7 +229,7 @@ def test_texts_without_a_token(tokenizer):
 
 
 def test_only_unknown_pieces(tokenizer):
-    lm = NGramLM.train(["9", "99 9"], tokenizer=tokenizer, order=3)
+    lm = NGramLM.train(["9", "99 9"], tokenizer=tokenizer, order=3, allow_unknown=True)
     assert lm.num_ngrams[0] >= 2
     assert lm.perplexity(["set"], tokenizer).per_token > 1
 

@@ -20,7 +20,6 @@ from aiohttp import FormData
 from serving_clients import serving
 
 from hf_ngpulm.serving import Limits, Voices
-from hf_ngpulm.serving.answers import segments
 from hf_ngpulm.serving.recordings import Recordings, Take
 from hf_ngpulm.sound.files import decode_audio
 
@@ -486,20 +485,3 @@ def test_curl(demo, offline, tmp_path):
             assert done.stdout == offline(demo.clips[0]).text + "\n"
 
     asyncio.run(talk())
-
-
-def test_segments_end_at_pauses_and_before_they_are_too_long():
-    def words(*times):
-        return [{"text": text, "start": start, "end": end} for text, start, end in times]
-
-    assert segments("", []) == []
-    assert segments("a, b. C", words(("a,", 0, 1), ("b.", 1, 2), ("C", 3, 4))) == [
-        {"start": 0, "end": 2, "text": "a, b."}, {"start": 3, "end": 4, "text": "C"},
-    ]  # fmt: skip
-    long = words(*((f"word{n}", n / 2, n / 2 + 0.4) for n in range(100)))
-    text = " ".join(word["text"] for word in long)
-    found = segments(text, long)
-    assert " ".join(segment["text"] for segment in found) == text
-    assert all(segment["end"] - segment["start"] <= 7 and len(segment["text"]) <= 84 for segment in found)
-    joined = words(("今日", 0, 1), ("は", 1, 2), ("晴れ", 4, 5))
-    assert [segment["text"] for segment in segments("今日は晴れ", joined)] == ["今日は", "晴れ"]

@@ -74,7 +74,7 @@ def test_a_json_array(tmp_path):
 def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
     (tmp_path / "a.parquet").touch()
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ModuleNotFoundError, match=r"a\.parquet: Parquet files need pyarrow: pip install 'hf-ngpulm\[eval\]'"):
+    with pytest.raises(ImportError, match=r"a\.parquet: Parquet files need pyarrow: pip install 'hf-ngpulm\[eval\]'"):
         list(read_texts([tmp_path / "a.parquet"]))
 
 

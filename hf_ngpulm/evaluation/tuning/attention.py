@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from ...generation.internal import InternalLM
 from ...pipelines import Seq2SeqNGramPipeline
-from ..recognition import LONGEST, cut_where_quiet
+from ..recognition import LONGEST, beams_of, cut_where_quiet
 from .dataset import KeptTensors, Utterance
 from .sweeps import Settings, Sweep
 
@@ -29,16 +30,19 @@ class AttentionSweep(Sweep):
     """
 
     lm_grid = "0:1:0.1"
+    ilm_grid = "0:0.5:0.25"
 
     def __init__(self, kept: KeptTensors, batch_size: int, pipeline: Seq2SeqNGramPipeline) -> None:
         self.pipeline: Any = pipeline
         self.processor = pipeline._forward_params["ngram_decoder"]
         super().__init__(kept, batch_size, self.processor.fusion, pipeline.model)
-        if getattr(pipeline.model.config, "is_encoder_decoder", False) and self.fusion.models:
-            self.standing["ilm_weight"] = self.processor.options.ilm_weight
+        with suppress(ValueError):  # nothing in the model that could be subtracted
+            InternalLM(pipeline.model)
+            if self.fusion.models:
+                self.standing["ilm_weight"] = self.processor.options.ilm_weight
         self.encoder = _RememberingEncoder(pipeline.model, kept)
         settings, usual = pipeline._ngram_settings or {}, {"unscored": "kept", "score_eos": None, "prompt_context": False}
-        self.num_beams = self._num_beams()
+        self.num_beams = beams_of(pipeline)
         self.search = {"num_beams": self.num_beams}
         self.search |= {name: settings[name] for name, value in usual.items() if settings.get(name, value) != value}
         self._pieces: list[list[dict[str, Any]]] = []  # of each recording
@@ -105,17 +109,6 @@ class AttentionSweep(Sweep):
         with self.encoder.in_place():
             outputs = self.pipeline.forward(inputs, **params)
         return [_of_row(outputs, row, len(rows)) for row in range(len(rows))]
-
-    def _num_beams(self) -> int:
-        pipeline, given = self.pipeline, dict(self.pipeline._forward_params)
-        given.pop("ngram_decoder")
-        if (tuned := given.pop("tuned_beams", None)) is not None:
-            return tuned
-        if hasattr(pipeline, "_prepare_generate_kwargs"):
-            found = pipeline._prepare_generate_kwargs(given)
-            found = getattr(found.get("generation_config"), "num_beams", None) or found.get("num_beams")
-            return found or pipeline.model.generation_config.num_beams or 1
-        return given.get("num_beams") or pipeline.generation_config.num_beams or 1  # before version 5
 
 
 class _Held(NamedTuple):

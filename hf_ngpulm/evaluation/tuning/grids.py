@@ -74,15 +74,21 @@ class GridSearch:
         start: where one weight after another is swept, what the others have at first.
         refine: how often the distance between values is halved around the best.
         extend: whether to go on beyond the edge of a grid that the best lies at.
+        joint: whether few weights are tried in all combinations; otherwise they, too, are swept one after another.
     """
 
     def __init__(
-        self, grids: Mapping[str, tuple[float, ...]], start: Mapping[str, Any], refine: int = 2, extend: bool = True
+        self,
+        grids: Mapping[str, tuple[float, ...]],
+        start: Mapping[str, Any],
+        refine: int = 2,
+        extend: bool = True,
+        joint: bool = True,
     ) -> None:
         self.names = tuple(grids)
         self.grids = tuple(grids.values())
         self.swept = [axis for axis, values in enumerate(self.grids) if len(values) > 1]
-        self.joint = len(self.swept) <= JOINT
+        self.joint = joint and len(self.swept) <= JOINT
         self.refine, self.extend = refine, extend
         # Of each grid the value closest to where the decoder stands, or else the one in the middle.
         self.start = tuple(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+from ...common.extras import needed
 from ...common.files import write_beside
 from ...config.tuned import ModelIdentity, TunedDecoding
 from ..counts import Normalisation, character_errors, word_errors
@@ -160,10 +161,11 @@ class Scorer:
 def _draw(result: TuningResult, path: str | os.PathLike[str]) -> None:
     """Draw a panel for each rate, against the first weight that was varied, with a line for each value of a second one; of
     further weights the best values."""
-    import matplotlib
+    with needed("plots", "plots"):
+        import matplotlib
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
 
     best = result.best.setting
     varied = [name for name in best if len({point.setting[name] for point in result.points}) > 1] or list(best)

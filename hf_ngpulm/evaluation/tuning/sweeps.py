@@ -44,9 +44,11 @@ class Sweep(ABC):
         search: settings of the search (not weights) that the weights are tuned for, as `hf_ngpulm.config.tuned` has them.
     """
 
-    # The grids of a language model and of phrases for which none is given.
+    # The grids of a language model, of phrases, and of an internal LM for which none is given. (What transducers subtract by
+    # rule, half of the LM's weight, is as good as what is tuned.)
     lm_grid: ClassVar[str] = "0:2:0.2"
     phrase_grid: ClassVar[str] = "0:3:0.5"
+    ilm_grid: ClassVar[str | None] = None
     # Weights that a result tells of though they are 0 and weren't tuned: left out they would be others.
     told: ClassVar[tuple[str, ...]] = ("lm_weight",)
     without_beta: ClassVar[str] = "it is a bonus of beam search for CTC models"
@@ -75,6 +77,8 @@ class Sweep(ABC):
         """Return grids of what is tuned without being asked for: of all weights but those that are listed for utterances."""
         there = {"lm_weight": bool(self.fusion.models), "phrase_weight": self.phrases is not None}
         grids = {"lm_weight": self.lm_grid, "phrase_weight": self.phrase_grid}
+        if self.ilm_grid is not None:
+            there["ilm_weight"], grids["ilm_weight"] = "ilm_weight" in self.standing, self.ilm_grid
         return {name: grids[name] for name in grids if there[name] and not isinstance(self.standing[name], Tensor)}
 
     def check(self, names: Iterable[str]) -> None:

@@ -64,7 +64,8 @@ def tune_weights(
     them the encoder's outputs are kept.)
     Results are those of separate runs with each setting.
 
-    First comes the coarse grid, of one or two weights in all combinations, of more by sweeping one after the other, twice; then
+    First comes the coarse grid, of one or two weights in all combinations, of more (and where the internal LM of a decoder with
+    attention is tuned without being asked for) by sweeping one after the other, twice; then
     values beyond its edge if the best lies there; then values between the best and those next to it, `refine` times. Errors are
     compared as counts; of settings with equally many the one with the lowest weights is chosen.
 
@@ -80,8 +81,9 @@ def tune_weights(
             which does so itself).
         lm_weights, betas, phrase_weights, ilm_weights, source_weights: the coarse grids: numbers, or a text such as "0:2:0.2"
             (from, to, step). A single number is not tuned: that weight stays so. Where there is a language model its weight is
-            tuned without being asked for, over a grid that suits the family, as is that of phrases; but for weights that the
-            decoder lists, one for each utterance. The others stay what the decoder has unless they are given.
+            tuned without being asked for, over a grid that suits the family, as is that of phrases and, of decoders with
+            attention, that of the internal LM; but for weights that the decoder lists, one for each utterance. The others stay
+            what the decoder has unless they are given.
         by: "wer", "cer" or "entity_wer".
         normalise: what is done to transcripts before they are compared, as in `word_errors`.
         refine: how often the steps are halved around the best.
@@ -124,7 +126,10 @@ def tune_weights(
         model = sweep.model if model is None else model
         identity = None if model is None else ModelIdentity.of(model)
         standing = {name: value for name, value in sweep.standing.items() if isinstance(value, float | int)}
-        search = GridSearch(grids, standing, refine, extend)
+        # An internal LM that nobody asked for is begun with in the middle of its grid: without it, the best LM weight is lower.
+        unasked = {"ilm_weight"} & usual.keys() - given.keys()
+        start = {name: value for name, value in standing.items() if name not in unasked}
+        search = GridSearch(grids, start, refine, extend, joint=not unasked)
         most = search.most_settings + 1
         if progress:
             tqdm.write(f"at most {most} settings of {', '.join(search.names)} will be tried", file=sys.stderr)

@@ -1,0 +1,91 @@
+"""Say which files a command reads, and where it writes: folders, patterns, and no file that somebody wants to keep."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from pathlib import Path
+
+KINDS = ("txt", "srt", "vtt", "json")  # of transcripts
+
+
+def found_audio(given: Iterable[str]) -> dict[str, str]:
+    """Return audio files, by their paths, and what each is called within the folder, or the pattern, that it comes from.
+
+    Args:
+        given: files, folders (with all within), and patterns such as `calls/**/*.wav`.
+
+    Raises:
+        ValueError: a folder without audio.
+        FileNotFoundError: a pattern of nothing. (That a file isn't there is seen when it is read.)
+    """
+    from ..evaluation.recording_sources import EXTENSIONS, audio_files
+
+    found: dict[str, str] = {}
+    for text in given:
+        if os.path.isdir(text):
+            files, root = audio_files(Path(text)), Path(text)
+            if not files:
+                raise ValueError(f"{text}: a folder without audio files ({', '.join(EXTENSIONS)}); name the files in it")
+        elif glob.has_magic(text) and not os.path.exists(text):
+            root = Path(*takewhile(lambda part: not glob.has_magic(part), Path(text).parts))
+            matching = sorted(Path(path) for path in glob.glob(text, recursive=True) if os.path.isfile(path))
+            files = [path for path in matching if path.suffix.lower() in EXTENSIONS or text.endswith(path.suffix)]
+            if not files:
+                raise FileNotFoundError(f"{text}: there are no audio files of such a name")
+        else:
+            found[text] = os.path.basename(text)
+            continue
+        found |= {str(path): path.relative_to(root).as_posix() for path in files}
+    return found
+
+
+def transcript_files(output: str, kind: str | None, audio: dict[str, str]) -> tuple[str, list[Path]]:
+    """Return the kind of files that transcripts are written to, and the file of each recording.
+
+    Args:
+        output: a file, by its ending, or a folder.
+        kind: one of `KINDS`, where the ending doesn't tell.
+        audio: as `found_audio` gives it.
+
+    Raises:
+        ValueError: an ending of no kind, one file for several recordings, or one for two of them.
+    """
+    ending = Path(output).suffix[1:].lower()
+    is_folder = os.path.isdir(output) or output.endswith(("/", os.sep)) or not ending
+    if not is_folder and len(audio) == 1:
+        if kind is None and ending not in KINDS:
+            raise ValueError(f"--output {output}: should end in {', '.join(KINDS)}, or say with --format what it shall be")
+        return kind or ending, [Path(output)]
+    if not is_folder and ending in KINDS:
+        raise ValueError(
+            f"--output {output} is one file, but there are {len(audio)} recordings; name a folder: --output FOLDER --format "
+            f"{ending}"
+        )
+    kind = kind or "txt"
+    files: dict[Path, str] = {}
+    for path, name in audio.items():
+        file = Path(output, name).with_suffix(f".{kind}")
+        if file in files:
+            raise ValueError(f"{file}: would be written for both {files[file]} and {path}; transcribe one of them by itself")
+        files[file] = path
+    return kind, list(files)
+
+
+def refuse_existing(paths: Sequence[str | os.PathLike[str]], overwrite: bool) -> None:
+    """Refuse to write files, or folders of models, that are there already.
+
+    Raises:
+        FileExistsError: one is, and nobody said that it may be overwritten.
+    """
+    from ..formats.safetensors import CONFIG_FILE, WEIGHTS_FILE
+
+    if overwrite:
+        return
+    for path in map(Path, paths):
+        inside = [path / name for name in (CONFIG_FILE, WEIGHTS_FILE)] if path.is_dir() else [path]
+        there = next((file for file in inside if file.exists()), None)
+        if there is not None:
+            raise FileExistsError(f"{there} is there already; write somewhere else, or add --overwrite")

@@ -1,0 +1,71 @@
+"""Is most of a text unknown to a tokenizer? A language model of it is of no use; which normalisation mends it?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from .encoding import encode_texts
+from .normalisation import normaliser
+
+MOST_UNKNOWN = 0.3  # share of unknown tokens above which a text is refused
+SHOWN = 12  # unknown pieces that are named
+MENDING = ("lower", "upper", "nfc", "nfkc", "no-punctuation", "lower,no-punctuation", "upper,no-punctuation", "nfkc,lower")
+HARDLY = 0.01  # what a simpler normalisation may leave unknown more than another
+SAMPLE = 1000  # texts that normalisations are tried on
+
+
+def told(pieces: Counter[str]) -> str:
+    """Return the commonest pieces that a tokenizer can't write, as a sentence names them."""
+    most = ", ".join(f"{piece!r} ({count:,} times)" for piece, count in pieces.most_common(SHOWN))
+    return most + (f" and {len(pieces) - SHOWN} more" if len(pieces) > SHOWN else "")
+
+
+def refuse_unwritable(
+    tokens: int, unknown: int, pieces: Counter[str], sample: Sequence[str], tokenizer: Any, vocab_size: int, given: Any
+) -> None:
+    """Refuse a text most of which a tokenizer can't write.
+
+    Args:
+        tokens, unknown: of the text, those that are unknown among the first.
+        pieces: what the tokenizer can't write, and how often, as `encode_texts` counts it.
+        sample: some of the texts, as they were encoded.
+        given: how they were normalised.
+
+    Raises:
+        ValueError: more than 30% of the tokens are unknown; ends with the normalisation that mends it, if there is one.
+    """
+    share = _share(tokens, unknown, pieces)
+    if share <= MOST_UNKNOWN:
+        return
+    message = (
+        f"{share:.0%} of the text's {tokens:,} tokens are unknown to the tokenizer, and a language model of the rest is of no "
+        f"use: {told(pieces)}. To train it all the same pass allow_unknown=True (--allow-unknown); "
+    )
+    name, left = _mending(sample[:SAMPLE], tokenizer, vocab_size)
+    if left > MOST_UNKNOWN:
+        raise ValueError(
+            f"{message}no normalisation mends it: is this the tokenizer of the ASR model, and text of its language?"
+        )
+    name = f"{given},{name}" if isinstance(given, str) else name
+    also = " beside yours" if given is not None and not isinstance(given, str) else ""
+    raise ValueError(f"{message}to mend it{also} pass normalise={name!r}, which leaves {left:.0%} unknown: --normalise {name}")
+
+
+def _mending(texts: Sequence[str], tokenizer: Any, vocab_size: int) -> tuple[str, float]:
+    """Return the simplest normalisation that leaves hardly more unknown than any, and the share that it leaves."""
+    shares = {}
+    for name in MENDING:
+        pieces: Counter[str] = Counter()
+        encoded = list(encode_texts(map(normaliser(name), texts), tokenizer, vocab_size, unknown=pieces, workers=1))
+        tokens, unknown = (sum(counts) for counts in zip((0, 0), *((ids.size, (ids < 0).sum()) for ids, _ in encoded)))
+        shares[name] = _share(tokens, int(unknown), pieces)
+    least = min(shares.values())
+    return next((name, share) for name, share in shares.items() if share <= least + HARDLY)
+
+
+def _share(tokens: int, unknown: int, pieces: Counter[str]) -> float:
+    """Return the share of a text that is unknown. Where a tokenizer drops characters they count as tokens of their own."""
+    dropped = max(pieces.total() - unknown, 0)
+    return (unknown + dropped) / max(tokens + dropped, 1)
