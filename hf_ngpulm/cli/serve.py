@@ -55,6 +55,9 @@ class Most:
     )
     max_uploads: int = option("Recordings at the same time.", default=Limits.uploads, min=1)
     max_upload: int = option("Bytes of a recording.", default=Limits.upload_bytes, min=1024)
+    max_spool: int = option(
+        "Bytes of all recordings under way together; they lie in temporary files.", default=Limits.spool_bytes, min=1024
+    )
     max_audio: float = option("Seconds of a recording.", default=Limits.audio_seconds, min=1)
     max_beams: int = option("The largest num_beams that clients may ask for.", default=Limits.beams, min=1)
     max_phrases: int = option("Phrases of a client.", default=Limits.phrases, min=1)
@@ -67,7 +70,7 @@ class Most:
         return Limits(
             clients=self.max_clients, clients_per_address=self.max_per_address, message_bytes=self.max_message,
             phrases=self.max_phrases, phrase_bytes=self.max_phrase_bytes, idle_seconds=self.idle, uploads=self.max_uploads,
-            upload_bytes=self.max_upload, audio_seconds=self.max_audio, beams=self.max_beams,
+            upload_bytes=self.max_upload, spool_bytes=self.max_spool, audio_seconds=self.max_audio, beams=self.max_beams,
         )  # fmt: skip
 
 

@@ -138,13 +138,21 @@ class Engine:
         self.contexts.start()
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the threads, and close all streams."""
+    def stop(self, seconds: float | None = None) -> bool:
+        """End the threads, and close all streams.
+
+        Args:
+            seconds: that a step may go on; None for as long as it takes.
+
+        Returns:
+            Whether they have ended; a thread within a step that takes longer ends with it, or with the process.
+        """
         with self._changed:
             self._stopping = True
             self._changed.notify()
-        self._thread.join()
+        self._thread.join(seconds)
         self.contexts.stop()
+        return not self._thread.is_alive()
 
     # What connections say; any thread may.
 

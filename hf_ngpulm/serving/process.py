@@ -24,7 +24,8 @@ from aiohttp.http import HttpProcessingError
 from .access import Network, networks, peer_address
 from .limits import Limits
 
-KEEP_ALIVE, _LOOK = 15.0, 0.02  # seconds
+# Seconds: `_ANSWER` is how long answers may take that are on their way when all work has ended; aiohttp waits for it twice.
+KEEP_ALIVE, _LOOK, _ANSWER = 15.0, 0.02, 0.5
 REQUESTED: web.AppKey[Any] = web.AppKey("REQUESTED", WeakSet)  # connections with a request
 
 
@@ -48,7 +49,7 @@ async def listen(
     logger = logging.getLogger(f"{__name__}.http")
     logger.addFilter(_is_ours)
     runner = web.AppRunner(
-        app, access_log=None, shutdown_timeout=limits.shutdown_seconds, keepalive_timeout=KEEP_ALIVE, logger=logger
+        app, access_log=None, shutdown_timeout=_ANSWER, keepalive_timeout=KEEP_ALIVE, logger=logger, auto_decompress=False
     )
     await runner.setup()
     assert runner.server is not None

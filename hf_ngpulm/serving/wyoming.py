@@ -22,7 +22,7 @@ from wyoming.info import AsrModel, AsrProgram, Attribution, Info
 from wyoming.ping import Pong
 
 from ..audio.files import Resampler
-from .connection import timeout
+from .connection import SHUTTING_DOWN, timeout
 from .limits import Full, Limits, PhraseBudget, Places
 from .messages import HIGHEST_RATE, LOWEST_RATE
 from .problems import Problem
@@ -97,6 +97,9 @@ class Wyoming:
                 await _send(writer, Error(str(error)).event(), self.limits)
         except (asyncio.TimeoutError, asyncio.IncompleteReadError, ConnectionError):  # it is silent, or gone
             pass
+        except asyncio.CancelledError:  # by `stop`
+            with contextlib.suppress(OSError, asyncio.TimeoutError):
+                await _send(writer, Error(SHUTTING_DOWN).event(), self.limits)
         except Exception:
             log.exception("a client of Wyoming is closed")
         finally:
@@ -139,7 +142,7 @@ class _Client:
         resample, form = None, None
         async with recordings.engine(None) as engine:
             await follow(engine, settings, self.budget)
-            with Take(engine, settings, self.limits, self.writer.is_closing, words=False) as take:
+            with Take(engine, settings, self.limits, self._check, words=False) as take:
                 while event is not None and event.type != "audio-stop":
                     if event.type == "audio-chunk":
                         rate, channels = _format(event)
@@ -156,6 +159,10 @@ class _Client:
                 rest = [] if resample is None else [resample(np.zeros(0, dtype=np.float32), last=True)]
                 finals = [said["text"] async for said in take.events(rest) if said["type"] == "final"]
         return Transcript(text=" ".join(finals)).event()
+
+    def _check(self) -> None:
+        if self.writer.is_closing():
+            raise ConnectionResetError("the client is gone")
 
     async def _read(self, seconds: float) -> Event | None:
         """Return the next event; None at the end of the connection.
