@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,8 +110,8 @@ def _phrase(item: Any, limits: Limits) -> str | tuple[str, float]:
 
 
 def weight(name: str, value: Any, least: float, most: float = MOST_WEIGHT) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or not least <= value <= most:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not least <= value <= most:  # so NaN isn't taken, either; whole numbers may be larger than any float
         raise ProtocolError(f"{name} should be a number from {least:g} to {most:g}")
     return float(value)
 

@@ -63,6 +63,8 @@ class Voices:
         if given.get("lm_weight") is not None:
             found |= _number("lm_weight", given["lm_weight"], 0.0)
         name = given.get("lm")
+        if name is not None and not isinstance(name, str):
+            raise Problem(f"lm should be a text, the name of a language model, got {str(name)[:100]}", "lm")
         if name is not None and name != NO_LM and name not in self.lms:
             known = ", ".join(map(repr, [*self.lms, NO_LM]))
             raise Problem(f"there is no language model {str(name)[:100]!r}; this server has {known}", "lm")

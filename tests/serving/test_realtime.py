@@ -285,6 +285,39 @@ def test_mistakes_are_told_and_the_session_goes_on(demo, sent, said):
     asyncio.run(talk())
 
 
+ODD = [[], {}, [[]], {"a": []}, "x", "\ud800", -1, 10**400, 1.5, True, None]
+
+
+def test_fields_of_any_type_are_told_or_taken(demo):
+    """Each field, at each depth, with values of each type: an answer to each, and the session goes on."""
+    texts = ("model", "prompt", "hotwords", "keywords", "lm", "lm_weight", "phrase_weight", "language", "delay")
+    sessions = [
+        *(update(transcription={name: value}) for name in texts for value in ODD),
+        *(update(format={name: value, "type": "audio/pcm", **{name: value}}) for name in ("type", "rate") for value in ODD),
+        *(update(turn_detection={name: value}) for name in ("type", "threshold") for value in ODD),
+        *(update(**{name: value}) for name in ("transcription", "format", "turn_detection") for value in ODD),
+        *({"type": "session.update", "session": {"type": "transcription", "audio": value}} for value in ODD),
+        *({"type": "session.update", "session": value} for value in ODD),
+        *({"type": "session.update", "session": {"type": value}} for value in ODD),
+        *({"type": "transcription_session.update", "session": {name: value}} for value in ODD
+          for name in ("input_audio_format", "input_audio_transcription", "turn_detection", "include")),
+        *({"type": "input_audio_buffer.append", "audio": value, "event_id": value} for value in ODD),
+        *({"type": value} for value in ODD),
+    ]  # fmt: skip
+
+    async def talk():
+        limits = Limits(clients=1, phrase_seconds=1e-3)
+        async with serving(demo.recognizer(1), limits) as server:
+            ws, _ = await connected(server)
+            for sent in sessions:
+                await ws.send_json(sent)
+                answer = await ws.receive_json(timeout=10)
+                assert answer["type"] in ("error", "session.updated", "transcription_session.updated"), (sent, answer)
+            await ws.close()
+
+    asyncio.run(talk())
+
+
 def test_limits_hold(demo):
     async def talk():
         limits = Limits(clients=2, hello_seconds=0.4, idle_seconds=0.6, send_seconds=1.0, message_bytes=20_000)
