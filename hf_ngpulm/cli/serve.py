@@ -13,9 +13,11 @@ import typer
 
 from ..serving import Limits, Voices, make_app
 from ..serving.access import local_hosts
+from ..serving.app import WYOMING
 from ..serving.attention import AttentionRecognizer
 from ..serving.logs import log_json
 from ..serving.process import certificate, listen, run_workers
+from ..serving.wyoming import host_and_port
 from .models import load_serving, warm_up
 from .options import Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, option
 from .output import print_json, tell
@@ -104,6 +106,8 @@ def serve(
     if named and (decoding.lm is None or "default" in named or len(named) < len(also_lm or ())):
         raise ValueError("--also-lm is for names of their own, besides the language model of --lm, whose name is default")
     certificate(address.tls_cert, address.tls_key)  # before the model is loaded
+    if address.wyoming is not None:
+        host_and_port(address.wyoming, address.workers > 1)
     options: dict[str, Any] = {
         "model": model, "decoding": decoding, "chunks": chunks, "lms": named, "names": served_name or [_name_of(model)],
         "limits": most.limits(), "host": address.host, "wyoming": address.wyoming,
@@ -139,15 +143,25 @@ def work(
         secure = "s" if tls[0] else ""
         page, stream, api = f"http{secure}://{at}/", f"ws{secure}://{at}/stream", f"http{secure}://{at}/v1"
         live = {} if isinstance(recognizer, AttentionRecognizer) else {"page": page, "stream": stream}
+        plain = app[WYOMING]
+        also = {} if plain is None else {"wyoming": plain.at}
         if as_json:
-            print_json({**live, "openai": api, **({"wyoming": wyoming} if wyoming else {})})
+            print_json({**live, "openai": api, **also})
         else:
-            shown = f"{page} (OpenAI: {api}, websocket: {stream})" if live else f"{api} (OpenAI; recordings only)"
-            print(f"{shown}; Ctrl-C to stop", file=sys.stderr, flush=True)
+            more = [f"OpenAI: {api}", f"websocket: {stream}"] if live else ["recordings only"]
+            shown = ", ".join([*more, *(f"Wyoming: {at}" for at in also.values())])
+            print(f"{page if live else api} ({shown}); Ctrl-C to stop", file=sys.stderr, flush=True)
         if not keys and local_hosts(host) is None:
             tell(f"whoever reaches {host} may use it: there is no key (--api-key-file, or {KEY})")
 
-    asyncio.run(_serve(app, host, port, limits, told, certificate(*tls), shared, proxies))
+    def stopping() -> None:
+        if not (number or as_json or json_logs):
+            tell(f"stopping; what was said is finished, for up to {limits.shutdown_seconds:g} s")
+
+    is_busy = asyncio.run(_serve(app, host, port, limits, told, certificate(*tls), shared, proxies, stopping))
+    if is_busy:
+        sys.stdout.flush()
+        os._exit(0)
 
 
 _serve = listen

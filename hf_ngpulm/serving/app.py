@@ -46,6 +46,7 @@ from .wyoming import Wyoming
 
 log = logging.getLogger(__name__)
 PAGE = Path(__file__).parent / "page"
+WYOMING: web.AppKey[Wyoming | None] = web.AppKey("WYOMING")
 _PAGES = {
     "/": ("index.html", "text/html"),
     "/page.js": ("page.js", "text/javascript"),
@@ -172,7 +173,7 @@ class _Server:
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self.answered], client_max_size=self.limits.upload_bytes)
-        app[REQUESTED] = self.requested
+        app[REQUESTED], app[WYOMING] = self.requested, self.wyoming
         transcriptions = self.transcriptions
         app.router.add_post("/v1/audio/transcriptions", transcriptions.transcribe)
         for path, handler in {
@@ -299,6 +300,7 @@ class _Server:
     async def end(self, _: web.Application) -> None:
         """Finish what was said, all side by side, within `Limits.shutdown_seconds`; what isn't finished then is told so."""
         self.stopping = True
+        log.info("stopping")
         seconds = self.limits.shutdown_seconds
         wyoming = [] if self.wyoming is None else [self.wyoming.stop(seconds)]
         await asyncio.gather(self._end_live(seconds), self.transcriptions.close(seconds), *wyoming)

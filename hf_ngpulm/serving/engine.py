@@ -25,6 +25,7 @@ from .contexts import ContextMaker
 
 log = logging.getLogger(__name__)
 KEPT_CONTEXTS = 128  # clients' phrases that are kept when nobody has them any more; a list of 500 takes half a megabyte
+DECODING = "hf-ngpulm-decoding"  # the thread
 _CLOSE = 0.01  # seconds between arrivals that count as one
 
 
@@ -129,7 +130,7 @@ class Engine:
         self._unsent: list[tuple[Session, dict[str, Any]]] = []  # likewise
         self._changed = threading.Condition()
         self._is_new = self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="hf-ngpulm-decoding", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=DECODING, daemon=True)
 
     def start(self) -> None:
         self.recognizer.keep_contexts(KEPT_CONTEXTS)

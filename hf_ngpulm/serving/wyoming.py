@@ -43,6 +43,9 @@ class Wyoming:
         places: of recordings; a client has one as long as it is connected.
         address: tells whom a connection from somewhere counts for.
 
+    Attributes:
+        at: where it listens, once it does; also where `uri` leaves the port to the system (0).
+
     Raises:
         ValueError: another kind of address.
     """
@@ -57,15 +60,9 @@ class Wyoming:
         address: Callable[[str], str | None],
         reuse_port: bool = False,
     ) -> None:
-        try:
-            parts = urlsplit(uri)
-            self.host, self.port = parts.hostname, parts.port
-        except ValueError:
-            parts = None
-        if parts is None or parts.scheme != "tcp" or self.host is None or self.port is None:
-            raise ValueError(f"wyoming should be tcp://HOST:PORT, such as tcp://0.0.0.0:10300, got {uri!r}")
+        self.host, self.port = host_and_port(uri, reuse_port)
         self.recordings, self.limits, self.places, self.voices, self.address = recordings, limits, places, voices, address
-        self.reuse_port = reuse_port
+        self.reuse_port, self.at = reuse_port, ""
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -73,6 +70,8 @@ class Wyoming:
         self._server = await asyncio.start_server(
             self._connected, self.host, self.port, limit=_LINE, reuse_port=self.reuse_port or None
         )
+        host, port = self._server.sockets[0].getsockname()[:2]
+        self.at = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
     async def stop(self, seconds: float) -> None:
         """Take no more clients; those that are there have so many seconds."""
@@ -105,6 +104,27 @@ class Wyoming:
         finally:
             self._tasks.discard(task)
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
+
+
+def host_and_port(uri: str, is_shared: bool = False) -> tuple[str, int]:
+    """Return what `tcp://HOST:PORT` names.
+
+    Args:
+        is_shared: whether several processes listen there.
+
+    Raises:
+        ValueError: another kind of address, or none that several processes would have in common.
+    """
+    try:
+        parts = urlsplit(uri)
+        kind, host, port = parts.scheme, parts.hostname, parts.port
+    except ValueError:
+        kind, host, port = "", None, None
+    if kind != "tcp" or host is None or port is None:
+        raise ValueError(f"wyoming should be tcp://HOST:PORT, such as tcp://0.0.0.0:10300, got {uri!r}")
+    if is_shared and not port:
+        raise ValueError(f"wyoming: several processes can't share a port that the system chooses; name one, got {uri!r}")
+    return host, port
 
 
 class _Client:
