@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -51,6 +52,11 @@ async def ask(server, audio, status=200, **fields):
         body = await response.read()
         assert response.status == status, body
         return json.loads(body) if response.content_type == "application/json" else body.decode()
+
+
+async def busy(server):
+    async with server.session.get(f"{server.at}/health") as response:
+        return (await response.json())["recordings"]
 
 
 def test_the_official_client_is_given_the_offline_transcript(demo, offline):
@@ -187,6 +193,45 @@ def test_what_browsers_and_phones_record(demo, offline, kind):
     asyncio.run(talk())
 
 
+# Waits for ever where a file says so, and decodes others.
+STUCK = """
+import os, runpy, sys, time
+if b"stuck" in os.read(0, 100):
+    time.sleep(600)
+runpy.run_path({!r}, run_name="__main__")
+"""
+
+
+def test_containers_that_give_nothing_keep_nobody_waiting(demo, offline, monkeypatch, tmp_path):
+    """More than there are threads; when those who sent them are gone, so are their processes and places."""
+    pytest.importorskip("av")
+    import containers as packing
+    import soxr
+
+    from hf_ngpulm.audio import containers
+
+    (tmp_path / "unpack.py").write_text(STUCK.format(str(containers.UNPACK)))
+    monkeypatch.setattr(containers, "UNPACK", tmp_path / "unpack.py")
+    monkeypatch.setattr(containers, "PATIENCE", 600.0)
+    samples = demo.clips[0]
+    honest = packing.packed(soxr.resample(samples, 16000, 48000), kind="webm")
+
+    async def talk():
+        async with serving(demo.recognizer(1), Limits(clients=1, uploads=64)) as server:
+            stuck = [asyncio.create_task(ask(server, honest[:12] + b"stuck")) for _ in range(os.cpu_count() + 8)]
+            while (await busy(server)) < len(stuck):
+                await asyncio.sleep(0.05)
+            for _ in range(3):
+                assert (await ask(server, wav(samples, kind="FLAC")))["text"] == offline(samples).text
+            for task in stuck:
+                task.cancel()
+            while await busy(server):
+                await asyncio.sleep(0.05)
+            assert len((await ask(server, honest))["text"].split()) > 5
+
+    asyncio.run(asyncio.wait_for(talk(), 120))
+
+
 @pytest.mark.parametrize(
     "fields, status, param, said",
     [
@@ -294,10 +339,6 @@ def test_who_is_slow_or_gone_loses_the_place(demo):
         b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=a\r\n"
         b'Content-Length: 100000\r\n\r\n--a\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n'
     )
-
-    async def busy(server):
-        async with server.session.get(f"{server.at}/health") as response:
-            return (await response.json())["recordings"]
 
     async def talk():
         limits = Limits(clients=1, uploads=2, send_seconds=0.5, upload_seconds=1.5)
