@@ -16,6 +16,10 @@ from .limits import Limits
 from .messages import MOST_WEIGHT, ProtocolError, context, weight
 from .problems import Problem
 
+OPENAI_MODELS = (
+    "whisper-1", "gpt-transcribe", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-4o-mini-transcribe-2025-12-15",
+    "gpt-live-transcribe", "gpt-realtime-whisper",
+)  # fmt: skip
 FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
 GRANULARITIES = ("segment", "word")
 NO_LM = "none"
@@ -34,17 +38,20 @@ class Voices:
         models: names of the model; the first is its own.
         lms: language models by the names that clients know them by; the first is used where none is asked for.
         languages: of the model, as clients of Wyoming are told.
+        aliases: names that clients may say, too, and that no list shows; by default those of OpenAI's models, which are what
+            programs made for OpenAI ask for.
     """
 
     models: Sequence[str] = ("hf-ngpulm",)
     lms: Mapping[str, Any] = field(default_factory=dict)
     languages: Sequence[str] = ("en",)
+    aliases: Sequence[str] = OPENAI_MODELS
 
     def check_model(self, name: Any) -> None:
-        if name is not None and name not in self.models:
+        if name is not None and name not in (*self.models, *self.aliases):
             raise Problem(
-                f"the model {str(name)[:100]!r} doesn't exist; this server has {self.models[0]!r}",
-                "model", 404, "model_not_found",
+                f"the model {str(name)[:100]!r} doesn't exist; this server has {self.models[0]!r} (serve --served-name gives "
+                "it other names)", "model", 404, "model_not_found",
             )  # fmt: skip
 
     def settings(

@@ -16,10 +16,10 @@ from aiohttp import web
 from ..audio.containers import HEAD, container_of
 from ..audio.files import file_pieces
 from ..audio.waves import Wave
-from .answers import answer
+from .answers import answer, warnings, whole_words
 from .attention import AttentionRecognizer
 from .connection import SHUTTING_DOWN, timeout
-from .engine import Engine
+from .engine import Engine, unwritable
 from .forms import Form, Forms, is_gone
 from .limits import Full, Limits, PhraseBudget, Places
 from .problems import Problem, problem_of
@@ -101,14 +101,15 @@ class Transcriptions:
                 try:
                     async with self.recordings.engine(asked.num_beams) as engine:
                         await follow(engine, asked.settings, budget)
+                        warned = warnings(unwritable(asked.settings.get("phrases")))
                         words = asked.response_format not in ("json", "text")
                         with Take(engine, asked.settings, self.limits, lambda: self._check(request), words) as take:
                             events = take.events(*self._read(form, engine.recognizer.sampling_rate, request))
                             if asked.stream:
-                                response = await self._streamed(request, events)
+                                response = await self._streamed(request, events, warned)
                             else:
                                 finals = [event async for event in events if event["type"] == "final"]
-                                response = _response(asked, finals[-1] if finals else None, take.seconds)
+                                response = _response(asked, finals[-1] if finals else None, take.seconds, warned)
                 except Failure as failure:
                     blamed = failure.code == 1008
                     raise Problem(str(failure), "file" if blamed else None, 400 if blamed else 500) from None
@@ -130,7 +131,7 @@ class Transcriptions:
         pieces = file_pieces(file, rate, PIECE_SECONDS, name=form.name, give_up=lambda: self._is_cut or is_gone(request))
         return pieces, None if plain else self._unpacking if packed else nullcontext()
 
-    async def _streamed(self, request: web.Request, events: Any) -> web.StreamResponse:
+    async def _streamed(self, request: web.Request, events: Any, warned: dict[str, Any]) -> web.StreamResponse:
         """Send what can no longer change as it is heard, as server-sent events."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
 
@@ -145,13 +146,13 @@ class Transcriptions:
         self._streaming.add(task)
         try:
             async for event in events:
-                known = event["stable"] if event["type"] == "partial" else event["text"] if event["type"] == "final" else text
+                known = whole_words(event["stable"]) if event["type"] == "partial" else event.get("text", text)
                 if known.startswith(text) and known != text:
                     await send({"type": "transcript.text.delta", "delta": known[len(text) :]})
                     text = known
                 if event["type"] == "final":
                     text = known
-            await send({"type": "transcript.text.done", "text": text})
+            await send({"type": "transcript.text.done", "text": text, **warned})
         except (asyncio.TimeoutError, ConnectionError):  # it doesn't read
             if request.transport is not None:
                 request.transport.abort()
@@ -192,8 +193,8 @@ def _head(file: IO[bytes]) -> bytes:
     return file.read(HEAD)
 
 
-def _response(asked: Wanted, final: dict[str, Any] | None, seconds: float) -> web.Response:
-    found = answer(asked.response_format, final, seconds, asked.granularities, asked.language)
+def _response(asked: Wanted, final: dict[str, Any] | None, seconds: float, warned: dict[str, Any]) -> web.Response:
+    found = answer(asked.response_format, final, seconds, asked.granularities, asked.language, warned)
     if isinstance(found, str):
         kinds = {"vtt": "text/vtt", "srt": "application/x-subrip"}
         return web.Response(text=found, content_type=kinds.get(asked.response_format, "text/plain"), charset="utf-8")

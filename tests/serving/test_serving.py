@@ -389,3 +389,12 @@ def test_many_clients_of_which_some_misbehave(demo):
 @pytest.mark.slow
 def test_many_clients_for_a_minute(demo):
     load(demo, 64, 60.0, 1.0)
+
+
+def test_a_recogniser_with_streams_is_refused(demo):
+    from hf_ngpulm.serving import make_app
+
+    recognizer = demo.recognizer(2)
+    recognizer.open()
+    with pytest.raises(ValueError, match="has 1 streams open, and should be the server's alone"):
+        make_app(recognizer, Limits(clients=1))

@@ -22,7 +22,7 @@ from serving_clients import serving
 
 from hf_ngpulm.audio.files import decode_audio
 from hf_ngpulm.serving import Limits, Voices
-from hf_ngpulm.serving.answers import segments
+from hf_ngpulm.serving.answers import segments, whole_words
 from hf_ngpulm.serving.recordings import Recordings, Take
 
 PATH = "/v1/audio/transcriptions"
@@ -129,6 +129,64 @@ def test_phrases_models_and_beams_of_a_recording(demo, offline):
             with pytest.raises(openai.NotFoundError) as missing:
                 await client.audio.transcriptions.create(model="whisper-2", file=("clip.wav", wav(samples)))
             assert missing.value.code == "model_not_found"
+
+    asyncio.run(talk())
+
+
+def whole(deltas, text):
+    """Whether a text is made of deltas that end where its words do."""
+    ends = np.cumsum([len(delta) for delta in deltas])
+    return "".join(deltas) == text and all(end == len(text) or text[end] == " " for end in ends)
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [("", ""), ("har", ""), ("the har", "the"), ("the harbour, ", "the harbour,"), ("a  b", "a"), ("今日は", "今日は"),
+     ("今日\ufffd", "今日"), ("今日 ab", "今日"), ("สวัส", "สวัส"), ("안녕 하", "안녕"), (" ", "")],
+)  # fmt: skip
+def test_whole_words(text, words):
+    assert whole_words(text) == words
+
+
+def test_deltas_are_whole_words(demo):
+    """Of a recording that is heard in several parts, at whose ends words are cut."""
+
+    async def talk():
+        async with serving(demo.recognizer(1), Limits(clients=1)) as server:
+            for begin in range(3):
+                long = np.concatenate([*demo.clips, *demo.clips])[begin * 4000 :]
+                said = await ask(server, wav(long), stream="true")
+                events = [json.loads(line[6:]) for line in said.split("\n\n") if line]
+                deltas = [event["delta"] for event in events[:-1]]
+                assert len(deltas) > 2 and whole(deltas, events[-1]["text"]), deltas
+
+    asyncio.run(talk())
+
+
+def test_phrases_that_cannot_be_written_are_told(demo):
+    async def talk():
+        async with serving(demo.recognizer(1), Limits(clients=1)) as server:
+            audio, phrases = wav(demo.clips[0]), {"keywords": ["harbour", "日本"]}
+            for more in ({}, {"response_format": "verbose_json"}):
+                assert (await ask(server, audio, **phrases, **more))["warnings"] == [
+                    "'日本' isn't listened for: the model can't write '日本'"
+                ]
+                assert "warnings" not in await ask(server, audio, keywords=["harbour"], **more)
+            streamed = await ask(server, audio, **phrases, stream="true")
+            assert "isn't listened for" in streamed.split("\n\n")[-2]
+
+    asyncio.run(talk())
+
+
+def test_names_of_openai_are_known(demo):
+    async def talk():
+        async with serving(demo.recognizer(1), Limits(clients=1)) as server, client_of(server) as client:
+            for name in ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe"):
+                assert (await ask(server, wav(demo.clips[0][:8000]), model=name))["text"] is not None
+                assert (await client.models.retrieve(name)).id == name
+            assert [model.id async for model in client.models.list()] == ["hf-ngpulm"]
+            error = (await ask(server, wav(demo.clips[0]), 404, model="mine"))["error"]
+            assert "'hf-ngpulm'" in error["message"] and "--served-name" in error["message"]
 
     asyncio.run(talk())
 
