@@ -17,7 +17,7 @@ Answer = dict[str, Any]
 
 
 def answer(
-    kind: str, final: Answer | None, seconds: float, granularities: frozenset[str], language: str, warned: Answer
+    kind: str, final: Answer | None, seconds: float, granularities: frozenset[str], language: str, warned: Answer, task: str
 ) -> Answer | str:
     """Return what a client is answered, a text or what JSON is made of.
 
@@ -26,7 +26,7 @@ def answer(
         final: as `final_event` gives it; None if nothing was said.
         seconds: of audio.
         granularities: "segment" and "word", for verbose_json.
-        language: as the client named it.
+        language: as the client named it; a translation's is English.
         warned: as `warnings` gives it, for JSON.
     """
     text = "" if final is None else final["text"]
@@ -38,7 +38,8 @@ def answer(
     found = [] if final is None else final.get("segments") or segments(text, final["words"])
     if kind != "verbose_json":
         return _subtitles(found, kind)
-    shown: Answer = {"task": "transcribe", "language": language or "unknown", "duration": round(seconds, 3), "text": text}
+    heard_in = "english" if task == "translate" else language or "unknown"
+    shown: Answer = {"task": task, "language": heard_in, "duration": round(seconds, 3), "text": text}
     if "segment" in granularities:
         shown["segments"] = [_verbose(number, segment) for number, segment in enumerate(found)]
     if "word" in granularities:

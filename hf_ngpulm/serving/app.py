@@ -176,6 +176,7 @@ class _Server:
         app[REQUESTED], app[WYOMING] = self.requested, self.wyoming
         transcriptions = self.transcriptions
         app.router.add_post("/v1/audio/transcriptions", transcriptions.transcribe)
+        app.router.add_post("/v1/audio/translations", transcriptions.translate)
         for path, handler in {
             "/stream": self.stream, "/v1/realtime": self.realtime, "/v1/models": transcriptions.models,
             "/v1/models/{name:.+}": transcriptions.model, "/health": self.health, "/ready": self.ready,

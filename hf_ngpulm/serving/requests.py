@@ -21,6 +21,7 @@ OPENAI_MODELS = (
     "gpt-live-transcribe", "gpt-realtime-whisper",
 )  # fmt: skip
 FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
+TRANSCRIBE, TRANSLATE = "transcribe", "translate"
 GRANULARITIES = ("segment", "word")
 NO_LM = "none"
 # Without a meaning for models that know one way to hear; clients send them all the same.
@@ -98,10 +99,25 @@ class Wanted:
     stream: bool
     granularities: frozenset[str]
     language: str
+    task: str
+
+
+def check_translates(recognizer: StreamingRecognizer | AttentionRecognizer) -> None:
+    """Refuse to translate with a model that doesn't."""
+    if not (isinstance(recognizer, AttentionRecognizer) and recognizer.translates):
+        name = type(recognizer.model).__name__
+        raise Problem(
+            f"the model ({name}) doesn't translate: it writes what is said as it is said; multilingual Whisper and Canary "
+            "translate. /v1/audio/transcriptions transcribes", status=404, code="unsupported_task",
+        )  # fmt: skip
 
 
 def wanted(
-    form: Mapping[str, list[str]], voices: Voices, limits: Limits, recognizer: StreamingRecognizer | AttentionRecognizer
+    form: Mapping[str, list[str]],
+    voices: Voices,
+    limits: Limits,
+    recognizer: StreamingRecognizer | AttentionRecognizer,
+    task: str = TRANSCRIBE,
 ) -> Wanted:
     """Read the fields of a form, each with all of its values.
 
@@ -142,11 +158,11 @@ def wanted(
     keywords = listed[0] if listed is not None and len(listed) == 1 else listed
     settings = voices.settings({**one, "keywords": keywords}, limits, recognizer)
     language = one.get("language", "")[:40]
-    return Wanted(settings, beams, answer, stream, frozenset(granularities or ["segment"]), language)
+    return Wanted(settings, beams, answer, stream, frozenset(granularities or ["segment"]), language, task)
 
 
 def of_attention(wanted: Wanted, recognizer: AttentionRecognizer) -> dict[str, Any]:
-    """Return settings for what only models with attention can be asked for: a language, and times.
+    """Return settings for what only models with attention can be asked for: a language, a translation, and times.
 
     Raises:
         Problem: it can't be.
@@ -157,6 +173,10 @@ def of_attention(wanted: Wanted, recognizer: AttentionRecognizer) -> dict[str, A
             known = ", ".join(recognizer.languages)[:400]
             raise Problem(f"language should be one of {known}, got {wanted.language!r}", "language")
         found["language"] = wanted.language
+    if wanted.task == TRANSLATE:
+        if not (recognizer.is_whisper or wanted.language):
+            raise Problem("this model has to be told the language that is spoken to translate it; give language", "language")
+        found["task"] = TRANSLATE
     if "word" in wanted.granularities and not recognizer.has_words:
         raise Problem("this model knows no times of words; ask for those of segments", "timestamp_granularities")
     if wanted.response_format in ("verbose_json", "srt", "vtt") and recognizer.is_whisper:

@@ -1,4 +1,4 @@
-"""OpenAI's `POST /v1/audio/transcriptions`: a recording as a file of a form, its transcript as the answer."""
+"""OpenAI's `POST /v1/audio/transcriptions` and `translations`: a recording as a file of a form, its text as the answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from typing import IO, Any
 
@@ -24,7 +24,7 @@ from .forms import Form, Forms, is_gone
 from .limits import Full, Limits, PhraseBudget, Places
 from .problems import Problem, problem_of
 from .recordings import LOOK_SECONDS, PIECE_SECONDS, Failure, Recordings, Take
-from .requests import Voices, Wanted, of_attention, wanted
+from .requests import TRANSCRIBE, TRANSLATE, Voices, Wanted, check_translates, of_attention, wanted
 
 log = logging.getLogger(__name__)
 _PLAIN = 512 * 1024  # bytes of WAV, 16 s of speech, that are read without another thread
@@ -76,9 +76,18 @@ class Transcriptions:
         return web.json_response(_model(request.match_info["name"]))
 
     async def transcribe(self, request: web.Request) -> web.StreamResponse:
+        return await self._within(self._transcribed(request, TRANSCRIBE))
+
+    async def translate(self, request: web.Request) -> web.StreamResponse:
+        check_translates(self.recordings.recognizer)
+        return await self._within(self._transcribed(request, TRANSLATE))
+
+    async def _within(self, work: Coroutine[Any, Any, web.StreamResponse]) -> web.StreamResponse:
+        """Await what `close` may cut off."""
         if self.closed:
+            work.close()
             raise Full(SHUTTING_DOWN)
-        task = asyncio.ensure_future(self._transcribed(request))
+        task = asyncio.ensure_future(work)
         self._tasks.add(task)
         try:
             return await task
@@ -89,13 +98,13 @@ class Transcriptions:
         finally:
             self._tasks.discard(task)
 
-    async def _transcribed(self, request: web.Request) -> web.StreamResponse:
+    async def _transcribed(self, request: web.Request, task: str) -> web.StreamResponse:
         begin = time.monotonic()
         response: web.StreamResponse
         with self.places.taken(self.address(request)) as budget:
             async with self.forms.received(request) as form:
                 recognizer = self.recordings.recognizer
-                asked = wanted(form.texts, self.voices, self.limits, recognizer)
+                asked = wanted(form.texts, self.voices, self.limits, recognizer, task)
                 if isinstance(recognizer, AttentionRecognizer):
                     asked.settings.update(of_attention(asked, recognizer))
                 try:
@@ -194,7 +203,7 @@ def _head(file: IO[bytes]) -> bytes:
 
 
 def _response(asked: Wanted, final: dict[str, Any] | None, seconds: float, warned: dict[str, Any]) -> web.Response:
-    found = answer(asked.response_format, final, seconds, asked.granularities, asked.language, warned)
+    found = answer(asked.response_format, final, seconds, asked.granularities, asked.language, warned, asked.task)
     if isinstance(found, str):
         kinds = {"vtt": "text/vtt", "srt": "application/x-subrip"}
         return web.Response(text=found, content_type=kinds.get(asked.response_format, "text/plain"), charset="utf-8")

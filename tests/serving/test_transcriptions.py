@@ -41,14 +41,14 @@ async def client_of(server, **settings):
         yield client
 
 
-async def ask(server, audio, status=200, **fields):
+async def ask(server, audio, status=200, path=PATH, **fields):
     form = FormData()
     if audio is not None:
         form.add_field("file", audio, filename="clip.wav")
     for name, value in fields.items():
         for each in value if isinstance(value, list) else [value]:
             form.add_field(name, each, content_type="text/plain")  # as part of a multipart body
-    async with server.session.post(server.at + PATH, data=form) as response:
+    async with server.session.post(server.at + path, data=form) as response:
         body = await response.read()
         assert response.status == status, body
         return json.loads(body) if response.content_type == "application/json" else body.decode()
