@@ -142,15 +142,16 @@ def work(
             return
         secure = "s" if tls[0] else ""
         page, stream, api = f"http{secure}://{at}/", f"ws{secure}://{at}/stream", f"http{secure}://{at}/v1"
-        live = {} if isinstance(recognizer, AttentionRecognizer) else {"page": page, "stream": stream}
+        live = {} if isinstance(recognizer, AttentionRecognizer) else {"stream": stream}
         plain = app[WYOMING]
         also = {} if plain is None else {"wyoming": plain.at}
         if as_json:
-            print_json({**live, "openai": api, **also})
+            print_json({"page": page, **live, "openai": api, **also})
         else:
-            more = [f"OpenAI: {api}", f"websocket: {stream}"] if live else ["recordings only"]
-            shown = ", ".join([*more, *(f"Wyoming: {at}" for at in also.values())])
-            print(f"{page if live else api} ({shown}); Ctrl-C to stop", file=sys.stderr, flush=True)
+            names = {"openai": "OpenAI", "stream": "websocket", "wyoming": "Wyoming"}
+            shown = [f"{names[kind]}: {at}" for kind, at in {"openai": api, **live, **also}.items()]
+            shown += [] if live else ["recordings only"]
+            print(f"{page} ({', '.join(shown)}); Ctrl-C to stop", file=sys.stderr, flush=True)
         if not keys and local_hosts(host) is None:
             tell(f"whoever reaches {host} may use it: there is no key (--api-key-file, or {KEY})")
 

@@ -36,13 +36,14 @@ from .connection import SHUTTING_DOWN, Connection, close
 from .engine import Engine
 from .limits import Full, Limits, Places
 from .metrics import CONTENT_TYPE, Metrics
+from .openapi import description
 from .problems import Problem, problem_of
 from .process import REQUESTED
 from .realtime import Realtime
 from .recordings import Recordings
 from .requests import Voices
 from .transcriptions import Transcriptions
-from .wyoming import Wyoming
+from .wyoming import Wyoming, package_version
 
 log = logging.getLogger(__name__)
 PAGE = Path(__file__).parent / "page"
@@ -51,6 +52,8 @@ _PAGES = {
     "/": ("index.html", "text/html"),
     "/page.js": ("page.js", "text/javascript"),
     "/worklet.js": ("worklet.js", "text/javascript"),
+    "/docs": ("docs.html", "text/html"),
+    "/docs.js": ("docs.js", "text/javascript"),
 }
 _OPEN = {*_PAGES, "/health", "/ready"}  # without a key
 _HEADERS = {
@@ -180,7 +183,7 @@ class _Server:
         for path, handler in {
             "/stream": self.stream, "/v1/realtime": self.realtime, "/v1/models": transcriptions.models,
             "/v1/models/{name:.+}": transcriptions.model, "/health": self.health, "/ready": self.ready,
-            "/metrics": self.show_metrics, **dict.fromkeys(_PAGES, self.page),
+            "/metrics": self.show_metrics, "/openapi.json": self.openapi, **dict.fromkeys(_PAGES, self.page),
         }.items():  # fmt: skip
             app.router.add_get(path, handler)
         app.on_startup.append(self.start)
@@ -196,10 +199,18 @@ class _Server:
             raise web.HTTPBadRequest(text=STREAMED + "\n")
 
     async def stream(self, request: web.Request) -> web.WebSocketResponse:
+        """Talk to a websocket: the server's own protocol, for live audio.
+
+        A client says hello as JSON, sends audio as binary messages, and is told what it has said so far.
+        """
         self.check_live()
-        return await self.talk(request, Connection)
+        return await self.talk(request, partial(Connection, voices=self.voices))
 
     async def realtime(self, request: web.Request) -> web.WebSocketResponse:
+        """Talk to a websocket: OpenAI's realtime transcription, for live audio.
+
+        With the query `intent=transcription`. Browsers name a key as the subprotocol `openai-insecure-api-key.KEY`.
+        """
         self.check_live()
         if request.query.get("intent", "transcription") != "transcription":
             raise Problem("intent should be transcription: this server has nothing else to say", "intent")
@@ -234,20 +245,30 @@ class _Server:
         return ws
 
     async def page(self, request: web.Request) -> web.Response:
-        self.check_live()
         name, kind = _PAGES[request.path]
         return web.Response(text=(PAGE / name).read_text(encoding="utf-8"), content_type=kind, headers=_HEADERS)
 
+    async def openapi(self, request: web.Request) -> web.Response:
+        """Describe all this as OpenAPI has it."""
+        left_out: list[Any] = [self.page] if self.live else [self.page, self.stream, self.realtime]
+        if not getattr(self.recordings.recognizer, "translates", False):
+            left_out.append(self.transcriptions.translate)
+        routes = [route for route in request.app.router.routes() if route.handler not in left_out]
+        return web.json_response(description(routes, self.voices, self.limits, self.keys.are_needed, package_version()))
+
     async def health(self, _: web.Request) -> web.Response:
+        """Tell whether the server works, and how many clients it has."""
         sound = self.engine.sound and self.recordings.sound
         facts = {"status": "ok" if sound else "broken", "clients": len(self.places), "max_clients": self.limits.clients}
         return web.json_response({**facts, "recordings": len(self.uploads)}, status=200 if sound else 503)
 
     async def ready(self, _: web.Request) -> web.Response:
+        """Tell whether more clients may come."""
         is_ready = self.engine.sound and self.recordings.sound and not self.stopping
         return web.json_response({"ready": is_ready}, status=200 if is_ready else 503)
 
     async def show_metrics(self, _: web.Request) -> web.Response:
+        """Tell Prometheus all counts."""
         self.metrics.clients.labels("live").set(len(self.places))
         self.metrics.clients.labels("recording").set(len(self.uploads))
         return web.Response(body=self.metrics.shown(), content_type=CONTENT_TYPE, charset="utf-8")

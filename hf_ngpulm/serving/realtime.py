@@ -92,8 +92,8 @@ class Realtime(Connection):
         voices: Voices,
         beta: bool = False,
     ) -> None:
-        super().__init__(ws, engine, limits, transport, budget)
-        self.voices, self.beta = voices, beta
+        super().__init__(ws, engine, limits, transport, budget, voices)
+        self.beta = beta
         decoder = engine.recognizer.decoder
         frames = decoder.endpoint_frames
         self._silence = None if frames is None else round(1000 * frames * (engine.recognizer.frame_seconds or 0.0))

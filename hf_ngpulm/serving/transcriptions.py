@@ -69,16 +69,20 @@ class Transcriptions:
             await asyncio.wait(self._tasks, timeout=2 * LOOK_SECONDS)
 
     async def models(self, _: web.Request) -> web.Response:
+        """List the names of the model."""
         return web.json_response({"object": "list", "data": [_model(name) for name in self.voices.models]})
 
     async def model(self, request: web.Request) -> web.Response:
+        """Tell of the model by a name."""
         self.voices.check_model(request.match_info["name"])
         return web.json_response(_model(request.match_info["name"]))
 
     async def transcribe(self, request: web.Request) -> web.StreamResponse:
+        """Transcribe a recording."""
         return await self._within(self._transcribed(request, TRANSCRIBE))
 
     async def translate(self, request: web.Request) -> web.StreamResponse:
+        """Translate a recording into English."""
         check_translates(self.recordings.recognizer)
         return await self._within(self._transcribed(request, TRANSLATE))
 

@@ -215,7 +215,7 @@ class _Client:
         about: dict[str, Any] = {
             "attribution": Attribution("hf-ngpulm", "https://pypi.org/project/hf-ngpulm/"),
             "installed": True,
-            "version": _version(),
+            "version": package_version(),
         }
         models = [
             AsrModel(name=name, description=name, languages=list(self.server.voices.languages), **about)
@@ -260,7 +260,7 @@ def _format(chunk: Event) -> tuple[int, int]:
     return rate, channels
 
 
-def _version() -> str:
+def package_version() -> str:
     try:
         return version("hf-ngpulm")
     except Exception:
