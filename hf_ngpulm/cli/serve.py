@@ -84,7 +84,9 @@ def serve(
     also_lm: list[str] | None = option(
         "Another language model, as NAME=LM, that clients may choose by its name (--lm is 'default'); several times."
     ),
-    served_name: list[str] | None = option("What clients call the model, in place of its folder or id; several times."),
+    served_name: list[str] | None = option(
+        "What clients call the model, in place of its folder or id, besides OpenAI's names (whisper-1 ...); several times."
+    ),
     address: Address,
     most: Most,
     tick: float = option("Seconds that clients' chunks wait to be decoded together.", default=0.08, min=0.001, max=10),
@@ -93,7 +95,7 @@ def serve(
     as_json: JsonOption = False,
 ) -> None:
     """Serve OpenAI's transcriptions (/v1/audio/transcriptions) and realtime transcription (/v1/realtime), a websocket of its
-    own (/stream), a page with a microphone (/), /health, /ready and /metrics.
+    own (/stream), a page for microphones and files (/), /docs, /health, /ready and /metrics.
 
     All clients are decoded as one batch, each with its own phrases. Models with attention (Whisper) take recordings only.
 

@@ -85,12 +85,12 @@ def make_app(
 ) -> web.Application:
     """Return an aiohttp application that recognises the speech of many clients as one batch.
 
-    `/v1/audio/transcriptions` and `/v1/models` are OpenAI's: a recording as a file of a form, its transcript as the answer; and
-    `/v1/realtime`, for live audio.
+    `/v1/audio/transcriptions`, `/v1/audio/translations` and `/v1/models` are OpenAI's: a recording as a file of a form, its
+    text as the answer; and `/v1/realtime`, for live audio.
 
     `/stream` is a websocket. A client says hello, as JSON: `{"type": "hello", "sample_rate": 48000, "encoding": "int16",
-    "phrases": ["Anna Smith", ["Bob", 2.0]]}`; `encoding` may be `"float32"`, and `phrases`, `phrase_weight` and `lm_weight`
-    (for a server with a language model) may be left out. It is told `{"type": "ready", "unwritable"}` (phrases that the model
+    "phrases": ["Anna Smith", ["Bob", 2.0]]}`; `encoding` may be `"float32"`, and `phrases`, `phrase_weight`, `lm` (the name
+    of a language model) and `lm_weight` may be left out. It is told `{"type": "ready", "unwritable"}` (phrases that the model
     can't write, and what in them), sends audio as binary messages (PCM, one channel, little-endian) and, at any time,
     `{"type": "set_context", "phrases": [...]}`, which counts from the next chunk on and is answered `{"type": "context",
     "unwritable"}`; audio that comes after it waits for it. It is sent `{"type": "partial", "text", "stable", "end"}` as it
@@ -98,8 +98,8 @@ def make_app(
     "done"}`. A client that breaks the rules is closed with a reason (1008, 1009), one for which there is no place is told to
     come later (1013).
 
-    `/` is a page with a microphone, `/health` tells how many clients there are, `/ready` whether more may come, `/metrics` all
-    that Prometheus wants to know.
+    `/` is a page with a microphone and files, `/docs` one that shows `/openapi.json`, `/health` tells how many clients there
+    are, `/ready` whether more may come, `/metrics` all that Prometheus wants to know.
 
     What clients send never becomes a path or a command. `hf_ngpulm.serving.process.listen` serves it with a guard against
     connections that ask for nothing; elsewhere a reverse proxy is needed for that.
@@ -116,7 +116,7 @@ def make_app(
         proxies: addresses, or networks (`10.0.0.0/8`), of reverse proxies, whose `X-Forwarded-For` tells the address that
             counts for `limits.clients_per_address`; those on this machine needn't be named. All clients of a proxy that isn't
             named count as its own; those of one on this machine that doesn't say whom it speaks for don't count.
-        keys: of which all requests but those for the page, `/health` and `/ready` have to name one; none: nobody has to.
+        keys: of which all requests but those for pages, `/health` and `/ready` have to name one; none: nobody has to.
         voices: what the model is called, and the language models that clients may choose; by default all of the recogniser's,
             by numbers from 1 on.
         wyoming: address (`tcp://HOST:PORT`) at which Wyoming is spoken, too. It knows no keys.
