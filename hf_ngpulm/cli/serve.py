@@ -13,9 +13,11 @@ import typer
 
 from ..serving import Limits, Voices, make_app
 from ..serving.access import local_hosts
+from ..serving.app import WYOMING
 from ..serving.attention import AttentionRecognizer
 from ..serving.logs import log_json
 from ..serving.process import certificate, listen, run_workers
+from ..serving.wyoming import host_and_port
 from .models import load_serving, warm_up
 from .options import Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, option
 from .output import print_json, tell
@@ -55,6 +57,9 @@ class Most:
     )
     max_uploads: int = option("Recordings at the same time.", default=Limits.uploads, min=1)
     max_upload: int = option("Bytes of a recording.", default=Limits.upload_bytes, min=1024)
+    max_spool: int = option(
+        "Bytes of all recordings under way together; they lie in temporary files.", default=Limits.spool_bytes, min=1024
+    )
     max_audio: float = option("Seconds of a recording.", default=Limits.audio_seconds, min=1)
     max_beams: int = option("The largest num_beams that clients may ask for.", default=Limits.beams, min=1)
     max_phrases: int = option("Phrases of a client.", default=Limits.phrases, min=1)
@@ -67,7 +72,7 @@ class Most:
         return Limits(
             clients=self.max_clients, clients_per_address=self.max_per_address, message_bytes=self.max_message,
             phrases=self.max_phrases, phrase_bytes=self.max_phrase_bytes, idle_seconds=self.idle, uploads=self.max_uploads,
-            upload_bytes=self.max_upload, audio_seconds=self.max_audio, beams=self.max_beams,
+            upload_bytes=self.max_upload, spool_bytes=self.max_spool, audio_seconds=self.max_audio, beams=self.max_beams,
         )  # fmt: skip
 
 
@@ -79,7 +84,9 @@ def serve(
     also_lm: list[str] | None = option(
         "Another language model, as NAME=LM, that clients may choose by its name (--lm is 'default'); several times."
     ),
-    served_name: list[str] | None = option("What clients call the model, in place of its folder or id; several times."),
+    served_name: list[str] | None = option(
+        "What clients call the model, in place of its folder or id, besides OpenAI's names (whisper-1 ...); several times."
+    ),
     address: Address,
     most: Most,
     tick: float = option("Seconds that clients' chunks wait to be decoded together.", default=0.08, min=0.001, max=10),
@@ -88,7 +95,7 @@ def serve(
     as_json: JsonOption = False,
 ) -> None:
     """Serve OpenAI's transcriptions (/v1/audio/transcriptions) and realtime transcription (/v1/realtime), a websocket of its
-    own (/stream), a page with a microphone (/), /health, /ready and /metrics.
+    own (/stream), a page for microphones and files (/), /docs, /health, /ready and /metrics.
 
     All clients are decoded as one batch, each with its own phrases. Models with attention (Whisper) take recordings only.
 
@@ -101,6 +108,8 @@ def serve(
     if named and (decoding.lm is None or "default" in named or len(named) < len(also_lm or ())):
         raise ValueError("--also-lm is for names of their own, besides the language model of --lm, whose name is default")
     certificate(address.tls_cert, address.tls_key)  # before the model is loaded
+    if address.wyoming is not None:
+        host_and_port(address.wyoming, address.workers > 1)
     options: dict[str, Any] = {
         "model": model, "decoding": decoding, "chunks": chunks, "lms": named, "names": served_name or [_name_of(model)],
         "limits": most.limits(), "host": address.host, "wyoming": address.wyoming,
@@ -135,16 +144,27 @@ def work(
             return
         secure = "s" if tls[0] else ""
         page, stream, api = f"http{secure}://{at}/", f"ws{secure}://{at}/stream", f"http{secure}://{at}/v1"
-        live = {} if isinstance(recognizer, AttentionRecognizer) else {"page": page, "stream": stream}
+        live = {} if isinstance(recognizer, AttentionRecognizer) else {"stream": stream}
+        plain = app[WYOMING]
+        also = {} if plain is None else {"wyoming": plain.at}
         if as_json:
-            print_json({**live, "openai": api, **({"wyoming": wyoming} if wyoming else {})})
+            print_json({"page": page, **live, "openai": api, **also})
         else:
-            shown = f"{page} (OpenAI: {api}, websocket: {stream})" if live else f"{api} (OpenAI; recordings only)"
-            print(f"{shown}; Ctrl-C to stop", file=sys.stderr, flush=True)
+            names = {"openai": "OpenAI", "stream": "websocket", "wyoming": "Wyoming"}
+            shown = [f"{names[kind]}: {at}" for kind, at in {"openai": api, **live, **also}.items()]
+            shown += [] if live else ["recordings only"]
+            print(f"{page} ({', '.join(shown)}); Ctrl-C to stop", file=sys.stderr, flush=True)
         if not keys and local_hosts(host) is None:
             tell(f"whoever reaches {host} may use it: there is no key (--api-key-file, or {KEY})")
 
-    asyncio.run(_serve(app, host, port, limits, told, certificate(*tls), shared, proxies))
+    def stopping() -> None:
+        if not (number or as_json or json_logs):
+            tell(f"stopping; what was said is finished, for up to {limits.shutdown_seconds:g} s")
+
+    is_busy = asyncio.run(_serve(app, host, port, limits, told, certificate(*tls), shared, proxies, stopping))
+    if is_busy:
+        sys.stdout.flush()
+        os._exit(0)
 
 
 _serve = listen

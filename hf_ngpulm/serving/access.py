@@ -97,6 +97,7 @@ class Keys:
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
         self._hashes = [_hash(key) for key in keys]
+        self.are_needed = bool(self._hashes)
 
     def check(self, request: web.Request) -> None:
         """Refuse a request without a key: `Authorization: Bearer KEY`, or, as browsers can't say that to a websocket, a

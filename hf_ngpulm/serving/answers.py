@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import zlib
+from collections.abc import Mapping
 from typing import Any
 
 from ..audio.subtitles import segments, subtitles
 
+# The last word, but for scripts without spaces: kana and Chinese characters, Thai, Lao, Burmese and Khmer.
+_NO_SPACES = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_UNFINISHED = re.compile(rf"\s*[^\s{_NO_SPACES}]*\Z")
+
 Answer = dict[str, Any]
 
 
-def answer(kind: str, final: Answer | None, seconds: float, granularities: frozenset[str], language: str) -> Answer | str:
+def answer(
+    kind: str, final: Answer | None, seconds: float, granularities: frozenset[str], language: str, warned: Answer, task: str
+) -> Answer | str:
     """Return what a client is answered, a text or what JSON is made of.
 
     Args:
@@ -18,24 +26,41 @@ def answer(kind: str, final: Answer | None, seconds: float, granularities: froze
         final: as `final_event` gives it; None if nothing was said.
         seconds: of audio.
         granularities: "segment" and "word", for verbose_json.
-        language: as the client named it.
+        language: as the client named it; a translation's is English.
+        warned: as `warnings` gives it, for JSON.
     """
     text = "" if final is None else final["text"]
     usage = {"type": "duration", "seconds": round(seconds, 3)}
     if kind == "json":
-        return {"text": text, "usage": usage}
+        return {"text": text, "usage": usage, **warned}
     if kind == "text":
         return text + "\n"
     found = [] if final is None else final.get("segments") or segments(text, final["words"])
     if kind != "verbose_json":
         return subtitles(found, kind)
-    shown: Answer = {"task": "transcribe", "language": language or "unknown", "duration": round(seconds, 3), "text": text}
+    heard_in = "english" if task == "translate" else language or "unknown"
+    shown: Answer = {"task": task, "language": heard_in, "duration": round(seconds, 3), "text": text}
     if "segment" in granularities:
         shown["segments"] = [_verbose(number, segment) for number, segment in enumerate(found)]
     if "word" in granularities:
         words = [] if final is None else final["words"]
         shown["words"] = [{"word": word["text"], "start": word.get("start"), "end": word.get("end")} for word in words]
-    return {**shown, "usage": usage}
+    return {**shown, "usage": usage, **warned}
+
+
+def warnings(unwritable: Mapping[str, str]) -> Answer:
+    """Return what a client is warned of, for its answer; nothing where there is nothing.
+
+    Args:
+        unwritable: phrases that the tokenizer can't write, and what in them.
+    """
+    found = [f"{phrase!r} isn't listened for: the model can't write {what!r}" for phrase, what in unwritable.items()]
+    return {"warnings": found} if found else {}
+
+
+def whole_words(text: str) -> str:
+    """Return as much of a text that goes on as ends with a word; of scripts without spaces with a character."""
+    return _UNFINISHED.sub("", text)
 
 
 def _verbose(number: int, segment: Answer) -> Answer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from dataclasses import dataclass, field
 from itertools import count
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 PIECE_SECONDS = 30.0  # that are heard at a time, at most; Whisper has its own window
 SEARCHED = 1 / 3  # of a piece at its end, in which the quietest place is looked for
 QUIET_SECONDS, SHORTEST = 0.1, 0.1
+TRANSLATED = "en"  # into which language
+_CODE = re.compile(r"<\|[a-z]{2}\|>")
 STREAMED = "this model hears whole recordings (/v1/audio/transcriptions); for live audio serve a CTC model or a transducer"
 
 
@@ -93,7 +96,11 @@ class AttentionRecognizer:
         self.chunk_seconds = self.latency_seconds = float(extractor.chunk_length) if self.is_whisper else PIECE_SECONDS
         self.has_words = self.is_whisper and getattr(config, "alignment_heads", None) is not None
         codes = getattr(config, "lang_to_id", None) or {} if getattr(config, "is_multilingual", False) else {}
+        is_canary = self.model.config.model_type == "canary" and self._prompt("en", "en") is not None
+        codes = codes or [token for token in self.tokenizer.get_vocab() if is_canary and _CODE.fullmatch(token)]
         self.languages = sorted(code.strip("<|>") for code in codes)
+        # Of Canary the prompt says which language is spoken, and in which the text is to be; Whisper finds the former itself.
+        self.translates = is_canary or "translate" in (getattr(config, "task_to_id", None) or {} if codes else {})
         self.frame_seconds, self.encoder = 0.01, self
         self._recordings: dict[int, _Recording] = {}
         self._numbers = count()
@@ -183,10 +190,36 @@ class AttentionRecognizer:
         whole = max(1, int(seconds // self.chunk_seconds)) if seconds else most
         return alike[: min(most, whole)]
 
-    def _key(self, sid: int) -> tuple[Any, Any]:
+    def _key(self, sid: int) -> tuple[Any, Any, Any]:
         """Return what recordings of a batch have in common."""
         settings = self._recordings[sid].settings
-        return settings.get("language"), settings.get("times")
+        return settings.get("language"), settings.get("task"), settings.get("times")
+
+    def _prompt(self, source: str, target: str) -> list[int] | None:
+        """Return Canary's prompt, of the second version: with punctuation, without times; None if the tokenizer has no such."""
+        names = (
+            "startofcontext",
+            "startoftranscript",
+            "emo:undefined",
+            source,
+            target,
+            "pnc",
+            "noitn",
+            "notimestamp",
+            "nodiarize",
+        )
+        known = self.tokenizer.get_vocab()
+        found = [known.get(f"<|{name}|>") for name in names]
+        return None if None in found else [token for token in found if token is not None]
+
+    def _told(self, language: str | None, task: str | None, count: int) -> dict[str, Any]:
+        """Return what `generate` is told of a language and a task, for so many recordings."""
+        if self.is_whisper:
+            return {name: value for name, value in (("language", language), ("task", task)) if value is not None}
+        if language is None:
+            return {}
+        prompt = self._prompt(language, TRANSLATED if task else language)
+        return {"decoder_input_ids": torch.tensor([prompt] * count, device=self.model.device)}
 
     def _lm(self, settings: dict[str, Any]) -> Any:
         return settings.get("lm", self.language_models[0] if self.language_models else None)
@@ -201,7 +234,7 @@ class AttentionRecognizer:
     def _transcribed(self, pieces: dict[int, np.ndarray]) -> dict[int, dict[str, Any]]:
         if not pieces:
             return {}
-        language, times = self._key(next(iter(pieces)))
+        language, task, times = self._key(next(iter(pieces)))
         each = [self._recordings[sid].settings for sid in pieces]
         lms = [self._lm(given) for given in each]
         options: dict[str, Any] = {name: value for name, value in self.settings.items() if name == "num_beams"}
@@ -211,8 +244,9 @@ class AttentionRecognizer:
         phrases = [list(given["phrases"]) if given.get("phrases") else None for given in each]
         if any(phrases):
             options |= {"phrases": phrases, "phrase_weight": [given.get("phrase_weight", 1.0) for given in each]}
-        if language is not None:
-            options["generate_kwargs"] = {"language": language}
+        told = self._told(language, task, len(pieces))
+        if told:
+            options["generate_kwargs"] = told
         if times is not None:
             options["return_timestamps"] = times
         least = round(SHORTEST * self.sampling_rate)

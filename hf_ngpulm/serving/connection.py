@@ -15,6 +15,8 @@ from ..sound.files import Resampler
 from . import messages
 from .engine import Engine, Session
 from .limits import Limits, PhraseBudget
+from .problems import Problem
+from .requests import Voices
 
 if sys.version_info >= (3, 11):
     from asyncio import timeout
@@ -40,7 +42,9 @@ class Connection:
         limits: Limits,
         transport: asyncio.Transport | None,
         budget: PhraseBudget | None = None,
+        voices: Voices | None = None,
     ) -> None:
+        self.voices = voices or Voices()
         self.ws, self.engine, self.limits, self.transport = ws, engine, limits, transport
         self.session: Session | None = None
         self._loop = asyncio.get_running_loop()
@@ -88,6 +92,8 @@ class Connection:
 
     async def _read(self) -> tuple[int, str]:
         hello = messages.hello(messages.parse(await self._text(self.limits.hello_seconds)), self.limits)
+        if hello.lm is not None:
+            hello.settings.update(self._of_lm(hello))
         recognizer = self.engine.recognizer
         resample = Resampler(hello.sample_rate, recognizer.sampling_rate)
         if hello.settings.get("phrases"):
@@ -118,6 +124,14 @@ class Connection:
                 self.engine.end(self.session)
             else:
                 raise messages.ProtocolError(f"unknown type: {said['type'][:40]}")
+
+    def _of_lm(self, hello: messages.Hello) -> dict[str, Any]:
+        """Return settings for the language model that a client names."""
+        given = {name: hello.settings[name] for name in ("lm_weight",) if name in hello.settings}
+        try:
+            return self.voices.settings({"lm": hello.lm, **given}, self.limits, self.engine.recognizer)
+        except Problem as problem:
+            raise messages.ProtocolError(problem.message) from None
 
     async def _push(self, session: Session, samples: np.ndarray) -> None:
         """Hand audio on, and wait until the client has no more waiting to be decoded than it may."""

@@ -25,6 +25,7 @@ from .contexts import ContextMaker
 
 log = logging.getLogger(__name__)
 KEPT_CONTEXTS = 128  # clients' phrases that are kept when nobody has them any more; a list of 500 takes half a megabyte
+DECODING = "hf-ngpulm-decoding"  # the thread
 _CLOSE = 0.01  # seconds between arrivals that count as one
 
 
@@ -129,7 +130,7 @@ class Engine:
         self._unsent: list[tuple[Session, dict[str, Any]]] = []  # likewise
         self._changed = threading.Condition()
         self._is_new = self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="hf-ngpulm-decoding", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=DECODING, daemon=True)
 
     def start(self) -> None:
         self.recognizer.keep_contexts(KEPT_CONTEXTS)
@@ -138,13 +139,21 @@ class Engine:
         self.contexts.start()
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the threads, and close all streams."""
+    def stop(self, seconds: float | None = None) -> bool:
+        """End the threads, and close all streams.
+
+        Args:
+            seconds: that a step may go on; None for as long as it takes.
+
+        Returns:
+            Whether they have ended; a thread within a step that takes longer ends with it, or with the process.
+        """
         with self._changed:
             self._stopping = True
             self._changed.notify()
-        self._thread.join()
+        self._thread.join(seconds)
         self.contexts.stop()
+        return not self._thread.is_alive()
 
     # What connections say; any thread may.
 
@@ -249,10 +258,10 @@ class Engine:
             self._streams[session.sid] = session
             recognizer = self.recognizer
             lengths = {"chunk_seconds": recognizer.chunk_seconds, "latency_seconds": recognizer.latency_seconds}
-            self._say(session, {"type": "ready", **lengths, "unwritable": _unwritable(session.settings.get("phrases"))})
+            self._say(session, {"type": "ready", **lengths, "unwritable": unwritable(session.settings.get("phrases"))})
         if context is not None:
             self.recognizer.set_context(session.sid, context[0])
-            self._say(session, {"type": "context", "unwritable": _unwritable(context[0])})
+            self._say(session, {"type": "context", "unwritable": unwritable(context[0])})
         if pieces:
             self.recognizer.push(session.sid, np.concatenate(pieces))
         if ended:
@@ -330,6 +339,6 @@ def _deliver(said: list[tuple[Session, dict[str, Any]]]) -> None:
             log.exception("a client isn't told what its stream says")
 
 
-def _unwritable(context: Any) -> dict[str, str]:
+def unwritable(context: Any) -> dict[str, str]:
     """Return phrases that the tokenizer can't write, and what in them."""
     return {} if context is None else context.left_out

@@ -37,6 +37,7 @@ class Limits:
         uploads: recordings that are received and transcribed at the same time, `clients_per_address` of them from an address;
             others are told to come later (503, 429). Those that come by Wyoming count among them.
         upload_bytes: of a recording.
+        spool_bytes: of all recordings under way together; one for which they leave no room is told to come later (503).
         upload_memory: bytes of a recording that are kept in memory; larger ones lie in a temporary file.
         upload_seconds: in which a recording has to arrive; without a byte for `send_seconds` it is given up sooner.
         audio_seconds: how long a recording may last.
@@ -63,6 +64,7 @@ class Limits:
     shutdown_seconds: float = 5.0
     uploads: int = 64
     upload_bytes: int = 512 * 1024 * 1024
+    spool_bytes: int = 4 * 1024 * 1024 * 1024
     upload_memory: int = 1024 * 1024
     upload_seconds: float = 300.0
     audio_seconds: float = 4 * 3600.0
@@ -75,6 +77,11 @@ class Limits:
             value = getattr(self, field.name)
             if not 0 < value < math.inf or (field.type == "int" and int(value) != value):
                 raise ValueError(f"{field.name} should be a {'whole ' * (field.type == 'int')}number above 0, got {value!r}")
+        if self.spool_bytes < self.upload_bytes:
+            raise ValueError(
+                f"spool_bytes (--max-spool), {self.spool_bytes:,}, should leave room for a recording of upload_bytes "
+                f"(--max-upload), {self.upload_bytes:,}"
+            )
 
 
 class Full(Exception):

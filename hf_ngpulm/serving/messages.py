@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,11 +21,12 @@ class ProtocolError(ValueError):
 
 @dataclass(frozen=True)
 class Hello:
-    """A client's first message: its audio, and settings for `StreamingRecognizer.open`."""
+    """A client's first message: its audio, settings for `StreamingRecognizer.open`, and the name of a language model."""
 
     sample_rate: int
     encoding: np.dtype
     settings: dict[str, Any]
+    lm: Any = None
 
 
 def parse(text: str) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def parse(text: str) -> dict[str, Any]:
 def hello(message: dict[str, Any], limits: Limits) -> Hello:
     if message["type"] != "hello":
         raise ProtocolError("the first message should be of the type hello")
-    _only(message, {"type", "sample_rate", "encoding", "phrases", "phrase_weight", "lm_weight"})
+    _only(message, {"type", "sample_rate", "encoding", "phrases", "phrase_weight", "lm", "lm_weight"})
     rate, encoding = message.get("sample_rate"), message.get("encoding", "int16")
     if isinstance(rate, bool) or not isinstance(rate, int) or not LOWEST_RATE <= rate <= HIGHEST_RATE:
         raise ProtocolError(f"sample_rate should be a whole number from {LOWEST_RATE} to {HIGHEST_RATE}")
@@ -52,7 +52,7 @@ def hello(message: dict[str, Any], limits: Limits) -> Hello:
     settings = context(message, limits)
     if "lm_weight" in message:
         settings["lm_weight"] = weight("lm_weight", message["lm_weight"], 0.0)
-    return Hello(rate, ENCODINGS[encoding], settings)
+    return Hello(rate, ENCODINGS[encoding], settings, message.get("lm"))
 
 
 def set_context(message: dict[str, Any], limits: Limits) -> dict[str, Any]:
@@ -111,8 +111,8 @@ def _phrase(item: Any, limits: Limits) -> str | tuple[str, float]:
 
 
 def weight(name: str, value: Any, least: float, most: float = MOST_WEIGHT) -> float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or not least <= value <= most:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not least <= value <= most:  # so NaN isn't taken, either; whole numbers may be larger than any float
         raise ProtocolError(f"{name} should be a number from {least:g} to {most:g}")
     return float(value)
 

@@ -11,6 +11,7 @@ import socket
 import ssl
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Collection
 from contextlib import closing
 from ipaddress import ip_address
@@ -22,9 +23,11 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
 from .access import Network, networks, peer_address
+from .engine import DECODING
 from .limits import Limits
 
-KEEP_ALIVE, _LOOK = 15.0, 0.02  # seconds
+# Seconds: `_ANSWER` is how long answers may take that are on their way when all work has ended; aiohttp waits for it twice.
+KEEP_ALIVE, _LOOK, _ANSWER = 15.0, 0.02, 0.5
 REQUESTED: web.AppKey[Any] = web.AppKey("REQUESTED", WeakSet)  # connections with a request
 
 
@@ -37,18 +40,23 @@ async def listen(
     tls: ssl.SSLContext | None = None,
     reuse_port: bool = False,
     proxies: Collection[str] = (),
-) -> None:
+    stopping: Callable[[], None] = lambda: None,
+) -> bool:
     """Serve until the process is told to stop (SIGTERM, SIGINT); what was said by then is finished.
 
     Args:
         tell: is told the address, `host:port`, once it is listened on.
         reuse_port: whether other processes listen there, too.
         proxies: see `make_app`; as many connections as they like may come from them.
+        stopping: is called when the process is told to stop.
+
+    Returns:
+        Whether a thread still decodes: a process that ends in the usual way takes torch apart around it, and may crash.
     """
     logger = logging.getLogger(f"{__name__}.http")
     logger.addFilter(_is_ours)
     runner = web.AppRunner(
-        app, access_log=None, shutdown_timeout=limits.shutdown_seconds, keepalive_timeout=KEEP_ALIVE, logger=logger
+        app, access_log=None, shutdown_timeout=_ANSWER, keepalive_timeout=KEEP_ALIVE, logger=logger, auto_decompress=False
     )
     await runner.setup()
     assert runner.server is not None
@@ -66,10 +74,12 @@ async def listen(
             address, bound = server.sockets[0].getsockname()[:2]
             tell(f"[{address}]:{bound}" if ":" in address else f"{address}:{bound}")
             await told.wait()
+            stopping()
         finally:
             server.close()
     finally:
         await runner.cleanup()
+    return any(thread.name == DECODING for thread in threading.enumerate())
 
 
 def _is_ours(record: logging.LogRecord) -> bool:

@@ -19,8 +19,9 @@ import numpy as np
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from ..sound.files import Resampler
+from .answers import warnings, whole_words
 from .connection import Connection
-from .engine import Engine, Session
+from .engine import Engine, Session, unwritable
 from .limits import Limits, PhraseBudget
 from .messages import HIGHEST_RATE, LOWEST_RATE, ProtocolError, parse
 from .messages import samples as pcm_samples
@@ -91,8 +92,8 @@ class Realtime(Connection):
         voices: Voices,
         beta: bool = False,
     ) -> None:
-        super().__init__(ws, engine, limits, transport, budget)
-        self.voices, self.beta = voices, beta
+        super().__init__(ws, engine, limits, transport, budget, voices)
+        self.beta = beta
         decoder = engine.recognizer.decoder
         frames = decoder.endpoint_frames
         self._silence = None if frames is None else round(1000 * frames * (engine.recognizer.frame_seconds or 0.0))
@@ -174,7 +175,7 @@ class Realtime(Connection):
             if transcription is not None:
                 self.engine.set_context(self.session, follows)
         self._config, self._settings, self._follows = config, settings, follows
-        self._say(self._session_event("updated", beta))
+        self._say({**self._session_event("updated", beta), **warnings(unwritable(follows))})
 
     async def _append(self, audio: Any) -> None:
         if not isinstance(audio, str):
@@ -283,7 +284,7 @@ class Realtime(Connection):
             yield {"type": "input_audio_buffer.speech_started", "audio_start_ms": start, "item_id": self._item}
         self._starts = self._starts or bool(partial["text"])
         self._until = max(self._until, partial["end"])
-        yield from self._delta(partial["stable"])
+        yield from self._delta(whole_words(partial["stable"]))
 
     def _delta(self, text: str) -> Iterable[Said]:
         if text.startswith(self._sent) and text != self._sent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from itertools import islice
@@ -26,7 +27,7 @@ BATCH_SECONDS = 100.0
 CHUNK_SECONDS, CONTEXT_SECONDS = 30.0, 5.0
 WAITING_SECONDS = 60.0  # of audio of a recording that waits to be decoded
 PIECE_SECONDS, PIECES = 10.0, 3  # of audio that are read, and how many at a time
-LOOK_SECONDS = 1.0  # between looks at whether the client is still there
+LOOK_SECONDS = 0.5  # between looks at whether the client is still there
 MOST_SEARCHES = 4  # numbers of beams for which there are recognisers at the same time
 MOST_LANES = 4  # engines that have the same search, on the CPU
 
@@ -77,9 +78,13 @@ class Recordings:
         """Return whether all engines are."""
         return all(engine.sound for engine in list(self._engines.values()))
 
-    def stop(self) -> None:
-        for engine in self._engines.values():
-            engine.stop()
+    def stop(self, seconds: float | None = None) -> bool:
+        """Stop all engines; see `Engine.stop`."""
+        engines = list(self._engines.values())
+        for engine in engines:
+            engine.stop(0.0)  # all are told before one is waited for
+        until = time.monotonic() + (seconds or 0.0)
+        return all([engine.stop(seconds and max(0.0, until - time.monotonic())) for engine in engines])
 
     @contextlib.asynccontextmanager
     async def engine(self, num_beams: int | None) -> AsyncIterator[Engine]:
@@ -132,6 +137,16 @@ class Recordings:
             return engine
 
 
+async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
+    """Call something in another thread; who is cancelled waits for it, so that no file is taken from under it."""
+    future = asyncio.ensure_future(asyncio.to_thread(function, *args))
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait({future})
+        raise
+
+
 def _next(pieces: Iterator[np.ndarray]) -> list[np.ndarray]:
     return list(islice(pieces, PIECES))
 
@@ -141,7 +156,7 @@ class Take:
 
     Args:
         settings: for `StreamingRecognizer.open`.
-        is_gone: whether nobody waits for the transcript any more.
+        check: called now and then; raises where the recording is to be given up.
         words: whether its words are wanted, and not the text alone.
 
     Attributes:
@@ -149,9 +164,9 @@ class Take:
     """
 
     def __init__(
-        self, engine: Engine, settings: dict[str, Any], limits: Limits, is_gone: Callable[[], bool], words: bool = True
+        self, engine: Engine, settings: dict[str, Any], limits: Limits, check: Callable[[], Any], words: bool = True
     ) -> None:
-        self.engine, self.limits, self.is_gone = engine, limits, is_gone
+        self.engine, self.limits, self.check = engine, limits, check
         self.seconds = 0.0
         self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         loop = asyncio.get_running_loop()
@@ -164,22 +179,30 @@ class Take:
     def __exit__(self, *_: Any) -> None:
         self.engine.leave(self._session)
 
-    async def events(self, pieces: Iterable[np.ndarray], by_thread: bool = True) -> AsyncIterator[dict[str, Any]]:
+    async def events(
+        self, pieces: Iterable[np.ndarray], turns: contextlib.AbstractAsyncContextManager[Any] | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
         """Yield what a recording says, partials and at last a final one, while it is read.
 
         Args:
             pieces: float32 `[N]` at the recogniser's rate.
-            by_thread: whether another thread reads; a turn of one costs as much as reading a few seconds of plain samples.
+            turns: another thread reads, each time within it; None for what is read at once: a turn of a thread costs as much
+                as reading a few seconds of plain samples.
 
         Raises:
             Failure: it is too long, or the model can't hear it.
             ValueError: from `pieces`.
-            ConnectionResetError: nobody waits for it any more.
+            Exception: from `check`.
         """
         reading: Iterator[np.ndarray] = iter(pieces)
         is_more = True
         while is_more:
-            read = await asyncio.to_thread(_next, reading) if by_thread else _next(reading)
+            self.check()
+            if turns is None:
+                read = _next(reading)
+            else:
+                async with turns:
+                    read = await _in_thread(_next, reading)
             is_more = len(read) == PIECES
             for piece in read:
                 self.push(piece)
@@ -211,12 +234,11 @@ class Take:
 
     async def _event(self) -> dict[str, Any]:
         while True:
+            self.check()
             try:
                 async with timeout(LOOK_SECONDS):
                     event = await self._events.get()
             except asyncio.TimeoutError:
-                if self.is_gone():
-                    raise ConnectionResetError("the client is gone") from None
                 continue
             if event["type"] == "failed":
                 raise Failure(event["reason"], event["code"])

@@ -16,13 +16,44 @@ from .limits import Limits
 from .messages import MOST_WEIGHT, ProtocolError, context, weight
 from .problems import Problem
 
+OPENAI_MODELS = (
+    "whisper-1", "gpt-transcribe", "gpt-4o-transcribe", "gpt-4o-mini-transcribe", "gpt-4o-mini-transcribe-2025-12-15",
+    "gpt-live-transcribe", "gpt-realtime-whisper",
+)  # fmt: skip
 FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
+TRANSCRIBE, TRANSLATE = "transcribe", "translate"
 GRANULARITIES = ("segment", "word")
 NO_LM = "none"
-# Without a meaning for models that know one way to hear; clients send them all the same.
-IGNORED = ("language", "languages", "temperature", "chunking_strategy")
 OF_SEARCH = ("prompt", "hotwords", "keywords", "lm", "lm_weight", "phrase_weight")
-FIELDS = {"file", "model", "response_format", "stream", "timestamp_granularities", "num_beams", *OF_SEARCH, *IGNORED}
+# The fields of a form as JSON Schema has them, by which they are checked and of which clients are told (`openapi`).
+_PHRASES = "Phrases to listen for, with commas, semicolons or ends of lines between them, or as a JSON list, also with weights."
+_IGNORED = "Ignored: the model finds the same each time."
+FIELDS: dict[str, dict[str, Any]] = {
+    "file": {
+        "type": "string", "format": "binary", "description": "The recording: WAV, FLAC, Ogg, MP3, WebM, MP4 (M4A) ...",
+    },
+    "model": {"type": "string", "description": "A name of the model; may be left out."},
+    "response_format": {"type": "string", "enum": list(FORMATS), "default": "json", "description": "What is answered."},
+    "timestamp_granularities": {
+        "type": "array", "items": {"type": "string", "enum": list(GRANULARITIES)}, "default": ["segment"],
+        "description": "With verbose_json: of what there are times.",
+    },
+    "stream": {
+        "type": "boolean", "default": False,
+        "description": "With json and text: server-sent events, transcript.text.delta as words become final.",
+    },
+    "prompt": {"type": "string", "description": _PHRASES},
+    "hotwords": {"type": "string", "description": "The same."},
+    "keywords": {"type": "array", "items": {"type": "string"}, "description": "The same, one phrase each."},
+    "phrase_weight": {"type": "number", "minimum": -MOST_WEIGHT, "maximum": MOST_WEIGHT, "description": "Of these phrases."},
+    "lm": {"type": "string", "description": "A language model by its name; none for none."},
+    "lm_weight": {"type": "number", "minimum": 0.0, "maximum": MOST_WEIGHT, "description": "Of the language model."},
+    "num_beams": {"type": ["integer", "string"], "description": "Beams of the search."},
+    "language": {"type": "string", "description": "That is spoken: a code, such as de; ignored by models that know one."},
+    "languages": {"type": "array", "items": {"type": "string"}, "description": _IGNORED},
+    "temperature": {"type": "number", "minimum": 0.0, "maximum": 1.0, "description": _IGNORED},
+    "chunking_strategy": {"description": _IGNORED},
+}  # fmt: skip
 _LISTS = ("prompt", "hotwords", "keywords")
 
 
@@ -34,17 +65,20 @@ class Voices:
         models: names of the model; the first is its own.
         lms: language models by the names that clients know them by; the first is used where none is asked for.
         languages: of the model, as clients of Wyoming are told.
+        aliases: names that clients may say, too, and that no list shows; by default those of OpenAI's models, which are what
+            programs made for OpenAI ask for.
     """
 
     models: Sequence[str] = ("hf-ngpulm",)
     lms: Mapping[str, Any] = field(default_factory=dict)
     languages: Sequence[str] = ("en",)
+    aliases: Sequence[str] = OPENAI_MODELS
 
     def check_model(self, name: Any) -> None:
-        if name is not None and name not in self.models:
+        if name is not None and name not in (*self.models, *self.aliases):
             raise Problem(
-                f"the model {str(name)[:100]!r} doesn't exist; this server has {self.models[0]!r}",
-                "model", 404, "model_not_found",
+                f"the model {str(name)[:100]!r} doesn't exist; this server has {self.models[0]!r} (serve --served-name gives "
+                "it other names)", "model", 404, "model_not_found",
             )  # fmt: skip
 
     def settings(
@@ -59,10 +93,12 @@ class Voices:
         blamed = next((name for name in _LISTS if given.get(name)), "keywords")
         found = _checked(blamed, lambda: context({"phrases": listed}, limits))
         if given.get("phrase_weight") is not None:
-            found |= _number("phrase_weight", given["phrase_weight"], -MOST_WEIGHT)
+            found |= _number("phrase_weight", given["phrase_weight"])
         if given.get("lm_weight") is not None:
-            found |= _number("lm_weight", given["lm_weight"], 0.0)
+            found |= _number("lm_weight", given["lm_weight"])
         name = given.get("lm")
+        if name is not None and not isinstance(name, str):
+            raise Problem(f"lm should be a text, the name of a language model, got {str(name)[:100]}", "lm")
         if name is not None and name != NO_LM and name not in self.lms:
             known = ", ".join(map(repr, [*self.lms, NO_LM]))
             raise Problem(f"there is no language model {str(name)[:100]!r}; this server has {known}", "lm")
@@ -89,40 +125,55 @@ class Wanted:
     stream: bool
     granularities: frozenset[str]
     language: str
+    task: str
+
+
+def check_translates(recognizer: StreamingRecognizer | AttentionRecognizer) -> None:
+    """Refuse to translate with a model that doesn't."""
+    if not (isinstance(recognizer, AttentionRecognizer) and recognizer.translates):
+        name = type(recognizer.model).__name__
+        raise Problem(
+            f"the model ({name}) doesn't translate: it writes what is said as it is said; multilingual Whisper and Canary "
+            "translate. /v1/audio/transcriptions transcribes", status=404, code="unsupported_task",
+        )  # fmt: skip
 
 
 def wanted(
-    form: Mapping[str, list[str]], voices: Voices, limits: Limits, recognizer: StreamingRecognizer | AttentionRecognizer
+    form: Mapping[str, list[str]],
+    voices: Voices,
+    limits: Limits,
+    recognizer: StreamingRecognizer | AttentionRecognizer,
+    task: str = TRANSCRIBE,
 ) -> Wanted:
     """Read the fields of a form, each with all of its values.
 
     Raises:
         Problem: unknown fields, or values that are wrong.
     """
-    unknown = sorted(form.keys() - FIELDS)
+    unknown = sorted(form.keys() - FIELDS.keys())
     if unknown:
         why = "log-probabilities aren't given" if unknown[0] == "include" else "there is no such field"
         raise Problem(f"{unknown[0][:40]}: {why}; leave it out", unknown[0][:40])
-    several = {"keywords", "timestamp_granularities", "languages", "chunking_strategy"}
+    several = {name for name, schema in FIELDS.items() if schema.get("type", "array") == "array"}
     for name in form.keys() - several:
         if len(form[name]) > 1:
             raise Problem(f"{name} is given {len(form[name])} times; once is enough", name)
+    for name, values in form.items():
+        known = FIELDS[name].get("items", FIELDS[name]).get("enum")
+        for value in values:
+            if known is not None and value not in known:
+                raise Problem(f"{name} should be one of {', '.join(known)}, got {value[:40]!r}", name)
     one = {name: values[0] for name, values in form.items() if name not in several}
     voices.check_model(one.get("model"))
     answer = one.get("response_format", "json")
-    if answer not in FORMATS:
-        raise Problem(f"response_format should be one of {', '.join(FORMATS)}, got {answer[:40]!r}", "response_format")
     stream = _switch("stream", one.get("stream", "false"))
     if stream and answer not in ("json", "text"):
         raise Problem(f"stream is for the formats json and text, not for {answer}", "stream")
     granularities = form.get("timestamp_granularities", [])
-    for value in granularities:
-        if value not in GRANULARITIES:
-            raise Problem(f"timestamp_granularities should be segment or word, got {value[:40]!r}", "timestamp_granularities")
     if granularities and answer != "verbose_json":
         raise Problem("timestamp_granularities need response_format verbose_json", "timestamp_granularities")
     if "temperature" in one:
-        _number("temperature", one["temperature"], 0.0, 1.0)
+        _number("temperature", one["temperature"])
     beams = None
     if "num_beams" in one:
         asked = str(_auto_beams(recognizer)) if one["num_beams"] == "auto" else one["num_beams"]
@@ -135,11 +186,11 @@ def wanted(
     if beams is None and settings.get("phrases") and _is_unguided(recognizer):
         beams = min(_auto_beams(recognizer), limits.beams)
     language = one.get("language", "")[:40]
-    return Wanted(settings, beams, answer, stream, frozenset(granularities or ["segment"]), language)
+    return Wanted(settings, beams, answer, stream, frozenset(granularities or ["segment"]), language, task)
 
 
 def of_attention(wanted: Wanted, recognizer: AttentionRecognizer) -> dict[str, Any]:
-    """Return settings for what only models with attention can be asked for: a language, and times.
+    """Return settings for what only models with attention can be asked for: a language, a translation, and times.
 
     Raises:
         Problem: it can't be.
@@ -150,6 +201,10 @@ def of_attention(wanted: Wanted, recognizer: AttentionRecognizer) -> dict[str, A
             known = ", ".join(recognizer.languages)[:400]
             raise Problem(f"language should be one of {known}, got {wanted.language!r}", "language")
         found["language"] = wanted.language
+    if wanted.task == TRANSLATE:
+        if not (recognizer.is_whisper or wanted.language):
+            raise Problem("this model has to be told the language that is spoken to translate it; give language", "language")
+        found["task"] = TRANSLATE
     if "word" in wanted.granularities and not recognizer.has_words:
         raise Problem("this model knows no times of words; ask for those of segments", "timestamp_granularities")
     if wanted.response_format in ("verbose_json", "srt", "vtt") and recognizer.is_whisper:
@@ -187,14 +242,15 @@ def _phrases(given: Any, name: str) -> list[Any]:
     return [part for part in parts if part]
 
 
-def _number(name: str, value: Any, least: float, most: float | None = None) -> dict[str, float]:
+def _number(name: str, value: Any) -> dict[str, float]:
+    """Return a field that is a number, within its bounds."""
     if isinstance(value, str):
         try:
             value = float(value)
         except ValueError:
             raise Problem(f"{name} should be a number, got {value[:40]!r}", name) from None
-    bounds = {} if most is None else {"most": most}
-    return {name: _checked(name, lambda: weight(name, value, least, **bounds))}
+    schema = FIELDS[name]
+    return {name: _checked(name, lambda: weight(name, value, schema["minimum"], schema["maximum"]))}
 
 
 def _switch(name: str, value: str) -> bool:

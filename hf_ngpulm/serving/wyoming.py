@@ -22,7 +22,7 @@ from wyoming.info import AsrModel, AsrProgram, Attribution, Info
 from wyoming.ping import Pong
 
 from ..sound.files import Resampler
-from .connection import timeout
+from .connection import SHUTTING_DOWN, timeout
 from .limits import Full, Limits, PhraseBudget, Places
 from .messages import HIGHEST_RATE, LOWEST_RATE
 from .problems import Problem
@@ -43,6 +43,9 @@ class Wyoming:
         places: of recordings; a client has one as long as it is connected.
         address: tells whom a connection from somewhere counts for.
 
+    Attributes:
+        at: where it listens, once it does; also where `uri` leaves the port to the system (0).
+
     Raises:
         ValueError: another kind of address.
     """
@@ -57,15 +60,9 @@ class Wyoming:
         address: Callable[[str], str | None],
         reuse_port: bool = False,
     ) -> None:
-        try:
-            parts = urlsplit(uri)
-            self.host, self.port = parts.hostname, parts.port
-        except ValueError:
-            parts = None
-        if parts is None or parts.scheme != "tcp" or self.host is None or self.port is None:
-            raise ValueError(f"wyoming should be tcp://HOST:PORT, such as tcp://0.0.0.0:10300, got {uri!r}")
+        self.host, self.port = host_and_port(uri, reuse_port)
         self.recordings, self.limits, self.places, self.voices, self.address = recordings, limits, places, voices, address
-        self.reuse_port = reuse_port
+        self.reuse_port, self.at = reuse_port, ""
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -73,6 +70,8 @@ class Wyoming:
         self._server = await asyncio.start_server(
             self._connected, self.host, self.port, limit=_LINE, reuse_port=self.reuse_port or None
         )
+        host, port = self._server.sockets[0].getsockname()[:2]
+        self.at = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
     async def stop(self, seconds: float) -> None:
         """Take no more clients; those that are there have so many seconds."""
@@ -97,11 +96,35 @@ class Wyoming:
                 await _send(writer, Error(str(error)).event(), self.limits)
         except (asyncio.TimeoutError, asyncio.IncompleteReadError, ConnectionError):  # it is silent, or gone
             pass
+        except asyncio.CancelledError:  # by `stop`
+            with contextlib.suppress(OSError, asyncio.TimeoutError):
+                await _send(writer, Error(SHUTTING_DOWN).event(), self.limits)
         except Exception:
             log.exception("a client of Wyoming is closed")
         finally:
             self._tasks.discard(task)
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
+
+
+def host_and_port(uri: str, is_shared: bool = False) -> tuple[str, int]:
+    """Return what `tcp://HOST:PORT` names.
+
+    Args:
+        is_shared: whether several processes listen there.
+
+    Raises:
+        ValueError: another kind of address, or none that several processes would have in common.
+    """
+    try:
+        parts = urlsplit(uri)
+        kind, host, port = parts.scheme, parts.hostname, parts.port
+    except ValueError:
+        kind, host, port = "", None, None
+    if kind != "tcp" or host is None or port is None:
+        raise ValueError(f"wyoming should be tcp://HOST:PORT, such as tcp://0.0.0.0:10300, got {uri!r}")
+    if is_shared and not port:
+        raise ValueError(f"wyoming: several processes can't share a port that the system chooses; name one, got {uri!r}")
+    return host, port
 
 
 class _Client:
@@ -139,7 +162,7 @@ class _Client:
         resample, form = None, None
         async with recordings.engine(None) as engine:
             await follow(engine, settings, self.budget)
-            with Take(engine, settings, self.limits, self.writer.is_closing, words=False) as take:
+            with Take(engine, settings, self.limits, self._check, words=False) as take:
                 while event is not None and event.type != "audio-stop":
                     if event.type == "audio-chunk":
                         rate, channels = _format(event)
@@ -156,6 +179,10 @@ class _Client:
                 rest = [] if resample is None else [resample(np.zeros(0, dtype=np.float32), last=True)]
                 finals = [said["text"] async for said in take.events(rest) if said["type"] == "final"]
         return Transcript(text=" ".join(finals)).event()
+
+    def _check(self) -> None:
+        if self.writer.is_closing():
+            raise ConnectionResetError("the client is gone")
 
     async def _read(self, seconds: float) -> Event | None:
         """Return the next event; None at the end of the connection.
@@ -188,7 +215,7 @@ class _Client:
         about: dict[str, Any] = {
             "attribution": Attribution("hf-ngpulm", "https://pypi.org/project/hf-ngpulm/"),
             "installed": True,
-            "version": _version(),
+            "version": package_version(),
         }
         models = [
             AsrModel(name=name, description=name, languages=list(self.server.voices.languages), **about)
@@ -233,7 +260,7 @@ def _format(chunk: Event) -> tuple[int, int]:
     return rate, channels
 
 
-def _version() -> str:
+def package_version() -> str:
     try:
         return version("hf-ngpulm")
     except Exception:

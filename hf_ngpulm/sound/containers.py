@@ -9,12 +9,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 UNPACK = Path(__file__).with_name("unpack.py")
+PATIENCE, LOOK_SECONDS = 15.0, 0.2
 HEAD = 12  # bytes that tell what a file is
 
 
@@ -32,22 +37,27 @@ class Unpacked:
         source: a path, or a file open for reading bytes.
         form: as `container_of` tells.
         name: what errors call it.
+        give_up: asked while samples are waited for: whether nobody wants them any more.
 
     Raises:
-        ValueError: also from `read`: there is no PyAV, no audio, or the file is damaged.
+        ValueError: also from `read`: there is no PyAV, no audio, the file is damaged, or what it holds comes more slowly than
+            it would be spoken, with `PATIENCE` seconds to spare.
     """
 
     channels, frames = 1, None
 
-    def __init__(self, source: str | os.PathLike[str] | IO[bytes], form: str, name: str) -> None:
+    def __init__(
+        self, source: str | os.PathLike[str] | IO[bytes], form: str, name: str, give_up: Callable[[], bool] = lambda: False
+    ) -> None:
         if importlib.util.find_spec("av") is None:
             raise ValueError(f"{name}: WebM and MP4 are read by PyAV; pip install av")
-        self.name = name
+        self.name, self.give_up, self._patience = name, give_up, PATIENCE
         with _on_disk(source) as file:
             command = [sys.executable, "-I", str(UNPACK), form]
             self._process = subprocess.Popen(command, stdin=file, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         try:
-            head = self._out.readline(100)
+            with self._watched():
+                head = self._out.readline(100)
             if not head:
                 self._check()
                 raise ValueError(f"{name}: holds no samples")
@@ -64,7 +74,9 @@ class Unpacked:
 
     def read(self, frames: int, dtype: str = "float32", always_2d: bool = True) -> np.ndarray:
         """Return the next samples, float32 `[frames, 1]`; fewer only at the end."""
-        data = self._out.read(4 * frames)
+        with self._watched():
+            data = self._out.read(4 * frames)
+        self._patience = min(PATIENCE, self._patience + len(data) / 4 / self.samplerate)
         if len(data) < 4 * frames:
             self._check()
         return np.frombuffer(data, dtype="<f4").reshape(-1, 1)
@@ -80,6 +92,25 @@ class Unpacked:
     def _out(self) -> IO[bytes]:
         assert self._process.stdout is not None
         return self._process.stdout
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Stop the process if it takes too long to give what is waited for, or nobody waits any more."""
+        begin, done = time.monotonic(), threading.Event()
+
+        def watch() -> None:
+            while not done.wait(LOOK_SECONDS):
+                if time.monotonic() - begin > self._patience or self.give_up():
+                    self._process.kill()
+
+        watching = threading.Thread(target=watch, name="hf-ngpulm-unpacking", daemon=True)
+        watching.start()
+        try:
+            yield
+        finally:
+            done.set()
+            watching.join()
+            self._patience -= time.monotonic() - begin
 
     def _check(self) -> None:
         """Find how the process has ended, whose output has."""

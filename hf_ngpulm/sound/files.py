@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import IO, Any
 
 import numpy as np
@@ -151,6 +151,7 @@ def file_pieces(
     seconds: float = 0.1,
     in_real_time: bool = False,
     name: str | None = None,
+    give_up: Callable[[], bool] = lambda: False,
 ) -> Iterator[np.ndarray]:
     """Read a file in pieces, its channels mixed; it may be longer than the memory.
 
@@ -160,6 +161,7 @@ def file_pieces(
         seconds: the length of a piece, at most `FRAMES_AT_ONCE` samples of the file.
         in_real_time: whether a piece comes no sooner than a microphone would have heard it.
         name: what errors call the file; its path if left out.
+        give_up: asked, by another thread, while a process decodes WebM or MP4: whether nobody wants the rest any more.
 
     Yields:
         Float32 `[N]`.
@@ -170,7 +172,7 @@ def file_pieces(
     """
     name = name or str(path)
     begin, heard = time.monotonic(), 0
-    with _opened(path, name) as file:
+    with _opened(path, name, give_up) as file:
         rate, resampled = file.samplerate, Resampler(file.samplerate, sampling_rate)
         size = min(max(1, round(rate * seconds)), max(1, FRAMES_AT_ONCE // file.channels))
         while len(samples := file.read(size, dtype="float32", always_2d=True)):
@@ -196,7 +198,9 @@ def checked_samples(samples: np.ndarray, name: str) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def _opened(source: str | os.PathLike[str] | IO[bytes], name: str) -> Iterator[Any]:
+def _opened(
+    source: str | os.PathLike[str] | IO[bytes], name: str, give_up: Callable[[], bool] = lambda: False
+) -> Iterator[Any]:
     """Open what is called by a name in errors."""
     import soundfile
 
@@ -206,7 +210,7 @@ def _opened(source: str | os.PathLike[str] | IO[bytes], name: str) -> Iterator[A
         if os.path.isdir(source):
             raise IsADirectoryError(f"{source}: a folder; name the audio files in it")
     try:
-        with _reader(source, name) as file:
+        with _reader(source, name, give_up) as file:
             if not RATES[0] <= file.samplerate <= RATES[1] or file.channels > MOST_CHANNELS:
                 raise ValueError(
                     f"{name}: says it has {file.channels} channels at {file.samplerate} Hz; damaged, or to be converted "
@@ -218,14 +222,14 @@ def _opened(source: str | os.PathLike[str] | IO[bytes], name: str) -> Iterator[A
         raise ValueError(f"{name}: can't be read as audio: {why}") from None
 
 
-def _reader(source: str | os.PathLike[str] | IO[bytes], name: str) -> Any:
+def _reader(source: str | os.PathLike[str] | IO[bytes], name: str, give_up: Callable[[], bool]) -> Any:
     """Return what reads a source, as `soundfile.SoundFile` does."""
     import soundfile
 
     head = _head(source)
     form = container_of(head)
     if form is not None:
-        return Unpacked(source, form, name)
+        return Unpacked(source, form, name, give_up)
     return (Wave.opened(source) if head.startswith(b"RIFF") else None) or soundfile.SoundFile(source)
 
 

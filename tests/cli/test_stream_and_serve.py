@@ -150,7 +150,12 @@ def test_serve_checks_what_it_is_called(arguments, asked, status, monkeypatch):
     """Also where other pages may connect: one that has its name lead to this machine (DNS rebinding) mustn't."""
     test_utils = pytest.importorskip("aiohttp.test_utils")
     decoder = SimpleNamespace(max_streams=64)
-    recognizer = SimpleNamespace(decoder=decoder, latency_seconds=2.0, chunk_seconds=1.0, frame_seconds=0.08, context=None)
+
+    class Recognizer(SimpleNamespace):
+        def __len__(self):
+            return 0
+
+    recognizer = Recognizer(decoder=decoder, latency_seconds=2.0, chunk_seconds=1.0, frame_seconds=0.08, context=None)
     recognizer.keep_contexts = lambda most: None
     statuses = []
 

@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 pytest.importorskip("aiohttp")
 from serving_clients import serving
 from speech_models import whisper_parts
-from test_transcriptions import ask, client_of, wav
+from test_transcriptions import PATH, ask, client_of, wav
 from transformers import pipeline
 
 from hf_ngpulm import NGramLM
@@ -115,7 +116,7 @@ def test_longer_recordings_are_cut_where_it_is_quiet(whisper):
 def test_what_it_has_not_is_told(whisper):
     async def talk():
         async with serving(AttentionRecognizer(whisper.asr), LIMITS) as server:
-            for path in ("/stream", "/v1/realtime", "/"):
+            for path in ("/stream", "/v1/realtime"):
                 async with server.session.get(server.at + path) as response:
                     assert response.status == 400 and STREAMED in await response.text()
             error = (await ask(server, wav(whisper.clips[0]), 400, language="xx"))["error"]
@@ -128,6 +129,83 @@ def test_what_it_has_not_is_told(whisper):
     asyncio.run(talk())
     with pytest.raises(ValueError, match="lm_weight without a language model"):
         AttentionRecognizer(whisper.asr, lm_weight=1.0)
+
+
+TRANSLATIONS = "/v1/audio/translations"
+
+
+def test_whisper_translates(whisper):
+    """As `generate` does that is told the task; what is asked for beside it is transcribed."""
+    both = []
+
+    async def talk():
+        async with serving(AttentionRecognizer(whisper.asr), LIMITS) as server, client_of(server) as client:
+            for samples in whisper.clips:
+                file = ("clip.wav", wav(samples))
+                wanted = offline(whisper.asr, samples, generate_kwargs={"task": "translate"})["text"].strip()
+                made, plain = await asyncio.gather(
+                    client.audio.translations.create(model="whisper-1", file=file),
+                    client.audio.transcriptions.create(model="whisper-1", file=file),
+                )
+                assert made.text == wanted and plain.text == offline(whisper.asr, samples)["text"].strip()
+                both.append((made.text, plain.text))
+            german = await ask(server, wav(samples), path=TRANSLATIONS, language="de", response_format="verbose_json")
+            told = {"task": "translate", "language": "de"}
+            wanted = offline(whisper.asr, samples, generate_kwargs=told, return_timestamps=True)
+            assert german["text"] == wanted["text"].strip()
+            assert (german["task"], german["language"]) == ("translate", "english")
+
+    asyncio.run(talk())
+    assert any(made != plain for made, plain in both)
+
+
+def test_canary_translates_what_it_is_told_the_language_of():
+    """By its prompt. The bundled one's tokenizer has no languages; here it gets some."""
+    asr = load_recogniser(str(bundled("examples/models/canary")), "cpu")
+    names = ("startofcontext", "emo:undefined", "de", "en", "pnc", "noitn", "notimestamp", "nodiarize")
+    asr.tokenizer.add_special_tokens({"additional_special_tokens": [f"<|{name}|>" for name in names]})
+    asr.model.resize_token_embeddings(len(asr.tokenizer), mean_resizing=False)
+    embeddings, generator = asr.model.get_input_embeddings().weight, torch.Generator().manual_seed(2)
+    with torch.no_grad():  # so large that a language makes a difference
+        new = torch.randn(len(names), embeddings.shape[1], generator=generator)
+        embeddings[-len(names) :] = 3 * embeddings[: -len(names)].std() * new
+    clip = read_audio(bundled("examples/speech/harbour") / "clips" / "00.flac", 16000)
+
+    def prompted(source, target):
+        prompt = f"<|startofcontext|><|startoftranscript|><|emo:undefined|><|{source}|><|{target}|>"
+        ids = asr.tokenizer(prompt + "<|pnc|><|noitn|><|notimestamp|><|nodiarize|>", add_special_tokens=False).input_ids
+        assert len(ids) == 9
+        return asr(clip, generate_kwargs={"decoder_input_ids": torch.tensor([ids])})["text"].strip()
+
+    assert prompted("de", "en") != prompted("de", "de")
+
+    async def talk():
+        async with serving(AttentionRecognizer(asr), LIMITS) as server:
+            for path, target in ((TRANSLATIONS, "en"), (PATH, "de")):
+                found = await asyncio.gather(*(ask(server, wav(clip), path=path, language="de") for _ in range(2)))
+                assert [each["text"] for each in found] == [prompted("de", target)] * 2
+            error = (await ask(server, wav(clip), 400, path=TRANSLATIONS))["error"]
+            assert error["param"] == "language" and "give language" in error["message"]
+            assert (await ask(server, wav(clip)))["text"] == asr(clip)["text"].strip()
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize("kind", ["ctc", "canary", "whisper"])
+def test_models_that_do_not_translate_say_so(demo, whisper, kind, monkeypatch):
+    monkeypatch.setattr(whisper.asr.model.generation_config, "is_multilingual", False)
+    recognizer = {
+        "ctc": lambda: demo.recognizer(1),
+        "canary": lambda: AttentionRecognizer(load_recogniser(str(bundled("examples/models/canary")), "cpu")),
+        "whisper": lambda: AttentionRecognizer(whisper.asr),
+    }[kind]()
+
+    async def talk():
+        async with serving(recognizer, LIMITS) as server:
+            error = (await ask(server, wav(whisper.clips[0]), 404, path=TRANSLATIONS))["error"]
+            assert "doesn't translate" in error["message"] and "/v1/audio/transcriptions" in error["message"]
+
+    asyncio.run(talk())
 
 
 def test_one_that_fails_fails_alone(whisper):

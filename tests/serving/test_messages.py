@@ -72,6 +72,10 @@ def test_text_that_is_no_message(text):
         ({"phrases": ["anna"], "phrase_weight": None}, "phrase_weight"),
         ({"lm_weight": -1}, "lm_weight should be a number from 0"),
         ({"lm_weight": True}, "lm_weight"),
+        ({"lm_weight": 10**400}, "lm_weight should be a number from 0"),
+        ({"sample_rate": 10**400}, "sample_rate"),
+        ({"encoding": {}}, "encoding"),
+        ({"phrases": [["anna", -(10**400)]]}, "weight should be a number"),
         ({"path": "/etc/passwd"}, "unknown in hello: path"),
     ],
 )

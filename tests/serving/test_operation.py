@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -12,6 +14,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 pytest.importorskip("aiohttp")
@@ -205,6 +208,56 @@ def test_an_address_has_so_many_connections(demo, monkeypatch):
     asyncio.run(talk())
 
 
+def slow(recognizer, seconds):
+    """Have each step of recordings take so long."""
+    made = recognizer.for_recordings
+
+    def for_recordings(*args, **settings):
+        found = made(*args, **settings)
+        step = found.step
+        found.step = lambda *most: (time.sleep(seconds), step(*most))[1]
+        return found
+
+    recognizer.for_recordings = for_recordings
+    return recognizer
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+@pytest.mark.parametrize("step_seconds", [0.3, 60.0])
+def test_recordings_that_are_cut_off_are_told(demo, step_seconds):
+    """One that is decoded, one that is streamed, and one that has not arrived; also amid a step that doesn't end."""
+
+    async def talk():
+        limits = Limits(clients=1, shutdown_seconds=0.4)
+        task, at = await listening(make_app(slow(demo.recognizer(1), step_seconds), limits), limits)
+        long, path = wav(np.tile(demo.clips[0], 300)), f"http://{at}/v1/audio/transcriptions"
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(at.rsplit(":", 1)[1]))
+        writer.write(b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000\r\n"
+                     b"Content-Type: multipart/form-data; boundary=a\r\n\r\n--a\r\n")  # fmt: skip
+
+        async def post(**fields):
+            async with ClientSession() as session, session.post(path, data={"file": io.BytesIO(long), **fields}) as response:
+                return response.status, response.headers.get("Retry-After"), await response.text()
+
+        asked = [asyncio.create_task(post()), asyncio.create_task(post(stream="true"))]
+        async with ClientSession() as session:
+            while True:
+                async with session.get(f"http://{at}/health") as response:
+                    if (await response.json())["recordings"] == 3:
+                        break
+        await asyncio.sleep(1.0)  # their steps have begun
+        await stopped(task)
+        status, later, said = await asked[0]
+        assert (status, later) == (503, "1") and "shutting down" in json.loads(said)["error"]["message"]
+        status, _, said = await asked[1]
+        assert "shutting down" in said and (status == 503 or said.startswith("data: "))
+        assert b" 503 " in await reader.readline()
+        assert b"Retry-After: 1" in await reader.read()
+        writer.close()
+
+    asyncio.run(talk())
+
+
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tls")
@@ -250,6 +303,7 @@ def test_encryption(demo, certificate):
         (["--lm", "a.arpa", "--also-lm", "none=y.arpa"], "other than none"),
         (["--lm", "a.arpa", "--also-lm", "default=y.arpa"], "names of their own"),
         (["--wyoming", "tcp://localhost"], "tcp://HOST:PORT"),
+        (["--wyoming", "tcp://localhost:0", "--workers", "2"], "can't share a port that the system chooses"),
     ],
 )
 def test_mistakes_are_one_line(arguments, message, capsys):
@@ -258,8 +312,8 @@ def test_mistakes_are_one_line(arguments, message, capsys):
     assert message in printed.err and printed.err.count("\n") == 1
 
 
-def started(*arguments, **environment):
-    command = [sys.executable, "-m", "hf_ngpulm.cli", "serve", MODEL, "--port", "0", "--json", "--max-clients", "2", *arguments]
+def started(*arguments, json=("--json",), **environment):
+    command = [sys.executable, "-m", "hf_ngpulm.cli", "serve", MODEL, "--port", "0", *json, "--max-clients", "2", *arguments]
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -274,11 +328,9 @@ def test_the_command_with_a_key_a_wyoming_address_and_logs(demo, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("secret-one\n")
     lm = str(bundled("examples/speech/harbour") / "lm.arpa.gz")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        wyoming = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     server = started(
-        "--api-key-file", str(keys), "--wyoming", wyoming, "--json-logs", "--served-name", "whisper-1", "--lm", lm, "--also-lm",
-        f"same={lm}", HF_NGPULM_API_KEY="secret-two",
+        "--api-key-file", str(keys), "--wyoming", "tcp://127.0.0.1:0", "--json-logs", "--served-name", "whisper-1", "--lm", lm,
+        "--also-lm", f"same={lm}", HF_NGPULM_API_KEY="secret-two",
     )  # fmt: skip
 
     async def talk(at):
@@ -298,7 +350,10 @@ def test_the_command_with_a_key_a_wyoming_address_and_logs(demo, tmp_path):
 
     try:
         told = json.loads(server.stdout.readline())
-        assert told["wyoming"] == wyoming
+        host, _, port = told["wyoming"].removeprefix("tcp://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=10) as wyoming:  # that is where it is
+            wyoming.sendall(b'{"type": "describe"}\n')
+            assert b'"info"' in wyoming.recv(1000)
         asyncio.run(talk(told["openai"]))
         server.send_signal(signal.SIGTERM)
         _, errors = server.communicate(timeout=30)
@@ -308,6 +363,72 @@ def test_the_command_with_a_key_a_wyoming_address_and_logs(demo, tmp_path):
         assert [line["status"] for line in answered] == [200] * 5 + [401]
         assert {"time", "level", "logger", "path", "seconds"} <= answered[0].keys()
         assert "secret" not in errors and all(text not in errors for text in ("harbour master",))
+    finally:
+        server.kill()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_the_command_says_where_it_is_and_that_it_stops():
+    """In a line each, as a terminal has it; and with Ctrl-C before the model is loaded nothing but that."""
+    server = started("--wyoming", "tcp://127.0.0.1:0", json=())
+    try:
+        told = server.stderr.readline()
+        assert re.fullmatch(
+            r"http://127.0.0.1:\d+/ \(OpenAI: http\S+/v1, websocket: ws\S+, Wyoming: tcp://127.0.0.1:[1-9]\d*\); Ctrl-C to "
+            r"stop\n",
+            told,
+        )
+        server.send_signal(signal.SIGINT)
+        out, errors = server.communicate(timeout=30)
+        assert (server.returncode, out, errors) == (0, "", "hf-ngpulm: stopping; what was said is finished, for up to 5 s\n")
+    finally:
+        server.kill()
+
+
+# Steps of recordings take long, within one operation; in all processes that Python starts.
+LONG_STEPS = """
+import torch
+from hf_ngpulm.audio import StreamingRecognizer
+own = StreamingRecognizer.for_recordings
+def for_recordings(*args, **settings):
+    made = own(*args, **settings)
+    step = made.step
+    def slow(*most):
+        if made.ready():
+            large = torch.ones(9000, 9000)
+            large @ large @ large @ large
+        return step(*most)
+    made.step = slow
+    return made
+StreamingRecognizer.for_recordings = for_recordings
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="needs SO_REUSEPORT")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_server_with_work_stops_within_ten_seconds(demo, tmp_path, workers, number):
+    """Amid a step that takes long, too, here half a minute: recordings are told 503 by then, and no process crashes."""
+    (tmp_path / "sitecustomize.py").write_text(LONG_STEPS)
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    server = started("--workers", str(workers), PYTHONPATH=path)
+
+    async def ask(at):
+        async with ClientSession() as session, session.post(at, data={"file": io.BytesIO(wav(demo.clips[0]))}) as response:
+            return response.status, response.headers.get("Retry-After")
+
+    async def talk(at):
+        asked = [asyncio.create_task(ask(f"{at}/audio/transcriptions")) for _ in range(8)]
+        await asyncio.sleep(4)  # they are there
+        server.send_signal(number)
+        assert set(await asyncio.gather(*asked)) == {(503, "1")}
+
+    try:
+        asyncio.run(talk(json.loads(server.stdout.readline())["openai"]))
+        server.wait(timeout=10)  # of which this needs 3; recordings have had their 5 s
+        errors = server.stderr.read()
+        assert server.returncode == 0 and errors.count("\n") == errors.count("a step of decoding takes long"), errors
     finally:
         server.kill()
 

@@ -21,7 +21,10 @@ import soundfile
 import soxr
 from serving_clients import alone, serving
 
-from hf_ngpulm.serving import Limits
+from hf_ngpulm.cli.models import load_recogniser
+from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.serving import Limits, Voices
+from hf_ngpulm.serving.attention import AttentionRecognizer
 from hf_ngpulm.sound.files import Resampler
 
 ROOT = Path(__file__).parents[2]
@@ -131,3 +134,100 @@ def test_the_page_of_the_server(demo, tmp_path):
     shown = f"[{lines}, new AudioContext().sampleRate]"
     (text, rate), sent = spoken_to(demo, tmp_path, f"/#key={KEY}", {"phrases": NAME}, shown=shown, key=KEY)
     assert text and text == alone(demo.recognizer(1), heard(sent, rate), {"phrases": [NAME]})
+
+
+LINES = "[...document.querySelectorAll('#text p:not(#current)')].map(each => each.innerText)"
+
+
+def in_thread(recognizer, path, talk, **settings):
+    """Serve, and have a browser on a page of the server do something in a thread."""
+
+    async def served():
+        async with serving(recognizer, Limits(clients=1), keys=[KEY], **settings) as server:
+
+            def browse():
+                with chromium.Chromium() as browser:
+                    browser.open(f"{server.at}{path}#key={KEY}")
+                    talk(browser)
+
+            await asyncio.to_thread(browse)
+
+    asyncio.run(served())
+
+
+def choose(browser, path):
+    """Give the page a file as a person would."""
+    root = browser.call("DOM.getDocument")["root"]["nodeId"]
+    node = browser.call("DOM.querySelector", nodeId=root, selector="#file")["nodeId"]
+    browser.call("DOM.setFileInputFiles", nodeId=node, files=[str(path)])
+
+
+def test_files_and_language_models_on_the_page(demo, offline, tmp_path):
+    """Each with the LM that is chosen; copied, cleared, and told what is wrong."""
+    path, broken = tmp_path / "clip.flac", tmp_path / "broken.wav"
+    soundfile.write(path, demo.clips[1], 16_000)
+    samples, _ = soundfile.read(path, dtype="float32")
+    broken.write_bytes(b"RIFF")
+    texts = [offline(samples).text, offline(samples, lm=demo.other_lm).text, offline(samples, lm=None, lm_weight=None).text]
+
+    def talk(browser):
+        browser.wait("document.getElementById('lm').options.length == 3")
+        assert browser.evaluate("[...document.getElementById('lm').options].map(each => each.value)") == [
+            "harbour",
+            "other",
+            "none",
+        ]
+        assert not browser.evaluate("document.getElementById('microphone').hidden")
+        browser.evaluate("document.getElementById('phrases').value = '日本'")
+        for number, name in enumerate(("harbour", "other", "none"), 1):
+            browser.evaluate(f"document.getElementById('lm').value = '{name}'")
+            choose(browser, path)
+            browser.wait(f"{LINES}.length == {number} && !document.getElementById('choose').disabled")
+        assert browser.evaluate(LINES) == texts
+        assert "日本" in browser.evaluate("document.getElementById('unwritable').innerText")
+        # A page without a window has no clipboard: first one that stands for it, then none.
+        for clipboard, state, copied in (
+            ("async (text) => { globalThis.copied = text }", "copied", "copied"),
+            ("async () => { throw new Error() }", "selected: copy it with Ctrl-C", "getSelection().toString()"),
+        ):
+            browser.evaluate(f"navigator.clipboard.writeText = {clipboard}")
+            browser.evaluate("document.getElementById('copy').click()")
+            browser.wait(f"document.getElementById('state').innerText == '{state}'")
+            assert browser.evaluate(copied).split() == " ".join(texts).split()
+        browser.evaluate("document.getElementById('clear').click()")
+        assert browser.evaluate(LINES) == [] and browser.evaluate("document.getElementById('current') != null")
+        choose(browser, broken)
+        browser.wait("document.getElementById('state').innerText.startsWith('broken.wav: broken.wav: ')")
+
+    voices = Voices(lms={"harbour": demo.lm, "other": demo.other_lm})
+    in_thread(demo.recognizer(1, lm=[demo.lm, demo.other_lm]), "/", talk, voices=voices)
+
+
+def test_the_page_of_fields(demo):
+    def talk(browser):
+        browser.wait("document.querySelectorAll('section').length > 5")
+        text = browser.evaluate("document.body.innerText")
+        for shown in (
+            "POST /v1/audio/transcriptions",
+            "GET /v1/realtime",
+            "timestamp_granularities[]",
+            "from 0 to 100",
+            "(required)",
+        ):
+            assert shown in text
+        assert browser.evaluate("document.getElementById('state').innerText") == ""
+
+    in_thread(demo.recognizer(1), "/docs", talk)
+
+
+def test_the_page_of_a_model_that_hears_recordings(demo):
+    model = load_recogniser(str(bundled("examples/models/canary")), "cpu")
+
+    def talk(browser):
+        browser.wait("document.getElementById('microphone').hidden")
+        choose(browser, bundled("examples/speech/harbour") / "clips" / "00.flac")
+        browser.wait(f"{LINES}.length == 1")
+        assert len(browser.evaluate(LINES)[0].split()) > 5
+        assert browser.evaluate("document.getElementById('models').hidden")
+
+    in_thread(AttentionRecognizer(model), "/", talk)

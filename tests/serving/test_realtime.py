@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("aiohttp")
 import soxr
 from serving_clients import alone, nobody, refused, serving, vanish
+from test_transcriptions import whole
 
 from hf_ngpulm.serving import Limits, Voices
 from hf_ngpulm.serving.realtime import alaw, ulaw
@@ -94,7 +95,7 @@ def test_the_official_client(demo):
                     events.append(await connection.recv())
                 text = alone(demo.recognizer(1), heard(data), {})
                 assert events[-1].transcript == text and len(text.split()) > 5
-                assert "".join(event.delta for event in events if event.type == DELTA) == text
+                assert whole([event.delta for event in events if event.type == DELTA], text)
                 (committed,) = [event for event in events if event.type == "input_audio_buffer.committed"]
                 assert (committed.item_id, committed.previous_item_id) == (events[-1].item_id, previous)
                 assert [e.type for e in events if e.type.startswith("conversation.item.") and "input" not in e.type] == [
@@ -173,6 +174,7 @@ def test_keywords_at_any_time_and_formats(demo, beta):
                 await ws.send_json(update(format={"type": "audio/pcmu"}, transcription=words, turn_detection=None))
                 kind = "session.updated"
             (updated,) = await until(ws, kind)
+            assert updated["warnings"] == ["'日本' isn't listened for: the model can't write '日本'"]
             assert "audio/pcmu" in json.dumps(updated) or "g711_ulaw" in json.dumps(updated)
             codes = encoded_ulaw(soxr.resample(demo.clips[1], 16000, 8000))
             resample = Resampler(8000, 16000)
@@ -280,6 +282,39 @@ def test_mistakes_are_told_and_the_session_goes_on(demo, sent, said):
             for message in [*appended(pcm24(demo.clips[0])), {"type": "input_audio_buffer.commit"}]:
                 await ws.send_json(message)
             assert len((await until(ws, DONE))[-1]["transcript"].split()) > 5
+            await ws.close()
+
+    asyncio.run(talk())
+
+
+ODD = [[], {}, [[]], {"a": []}, "x", "\ud800", -1, 10**400, 1.5, True, None]
+
+
+def test_fields_of_any_type_are_told_or_taken(demo):
+    """Each field, at each depth, with values of each type: an answer to each, and the session goes on."""
+    texts = ("model", "prompt", "hotwords", "keywords", "lm", "lm_weight", "phrase_weight", "language", "delay")
+    sessions = [
+        *(update(transcription={name: value}) for name in texts for value in ODD),
+        *(update(format={name: value, "type": "audio/pcm", **{name: value}}) for name in ("type", "rate") for value in ODD),
+        *(update(turn_detection={name: value}) for name in ("type", "threshold") for value in ODD),
+        *(update(**{name: value}) for name in ("transcription", "format", "turn_detection") for value in ODD),
+        *({"type": "session.update", "session": {"type": "transcription", "audio": value}} for value in ODD),
+        *({"type": "session.update", "session": value} for value in ODD),
+        *({"type": "session.update", "session": {"type": value}} for value in ODD),
+        *({"type": "transcription_session.update", "session": {name: value}} for value in ODD
+          for name in ("input_audio_format", "input_audio_transcription", "turn_detection", "include")),
+        *({"type": "input_audio_buffer.append", "audio": value, "event_id": value} for value in ODD),
+        *({"type": value} for value in ODD),
+    ]  # fmt: skip
+
+    async def talk():
+        limits = Limits(clients=1, phrase_seconds=1e-3)
+        async with serving(demo.recognizer(1), limits) as server:
+            ws, _ = await connected(server)
+            for sent in sessions:
+                await ws.send_json(sent)
+                answer = await ws.receive_json(timeout=10)
+                assert answer["type"] in ("error", "session.updated", "transcription_session.updated"), (sent, answer)
             await ws.close()
 
     asyncio.run(talk())

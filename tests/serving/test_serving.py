@@ -18,7 +18,7 @@ pytest.importorskip("aiohttp")
 from aiohttp import WSMsgType
 from serving_clients import HELLO, alone, encoded, nobody, refused, serving, speak, transcript, vanish
 
-from hf_ngpulm.serving import Limits
+from hf_ngpulm.serving import Limits, Voices
 from hf_ngpulm.serving.access import local_hosts
 from hf_ngpulm.serving.connection import Connection
 
@@ -389,3 +389,31 @@ def test_many_clients_of_which_some_misbehave(demo):
 @pytest.mark.slow
 def test_many_clients_for_a_minute(demo):
     load(demo, 64, 60.0, 1.0)
+
+
+def test_a_recogniser_with_streams_is_refused(demo):
+    from hf_ngpulm.serving import make_app
+
+    recognizer = demo.recognizer(2)
+    recognizer.open()
+    with pytest.raises(ValueError, match="has 1 streams open, and should be the server's alone"):
+        make_app(recognizer, Limits(clients=1))
+
+
+def test_the_language_model_that_hello_names(demo):
+    async def talk():
+        voices, lms = Voices(lms={"harbour": demo.lm, "other": demo.other_lm}), [demo.lm, demo.other_lm]
+        async with serving(demo.recognizer(3, lm=lms), Limits(clients=3), voices=voices) as server:
+            data, heard = encoded(demo.clips[1], 16000, "int16")
+            for name, wanted in (("harbour", {"lm": demo.lm}), ("other", {"lm": demo.other_lm}), ("none", {"lm": None})):
+                said = await speak(server, data, 16000, "int16", {"lm": name})
+                assert transcript(said) == alone(demo.recognizer(1, lm=lms), heard, wanted)
+            weighed = await speak(server, data, 16000, "int16", {"lm": "harbour", "lm_weight": 0.1})
+            assert transcript(weighed) == alone(demo.recognizer(1, lm=lms), heard, {"lm": demo.lm, "lm_weight": 0.1})
+            for wrong in ("nobody", ["harbour"], 3):
+                async with server.session.ws_connect(f"{server.at}/stream") as ws:
+                    await ws.send_json({**HELLO, "lm": wrong})
+                    code, reason = await refused(ws)
+                    assert code == 1008 and ("no language model" in reason or "lm should be a text" in reason)
+
+    asyncio.run(talk())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from aiohttp import FormData
 from serving_clients import serving
 
 from hf_ngpulm.serving import Limits, Voices
+from hf_ngpulm.serving.answers import whole_words
 from hf_ngpulm.serving.recordings import Recordings, Take
 from hf_ngpulm.sound.files import decode_audio
 
@@ -39,17 +41,22 @@ async def client_of(server, **settings):
         yield client
 
 
-async def ask(server, audio, status=200, **fields):
+async def ask(server, audio, status=200, path=PATH, **fields):
     form = FormData()
     if audio is not None:
         form.add_field("file", audio, filename="clip.wav")
     for name, value in fields.items():
         for each in value if isinstance(value, list) else [value]:
             form.add_field(name, each, content_type="text/plain")  # as part of a multipart body
-    async with server.session.post(server.at + PATH, data=form) as response:
+    async with server.session.post(server.at + path, data=form) as response:
         body = await response.read()
         assert response.status == status, body
         return json.loads(body) if response.content_type == "application/json" else body.decode()
+
+
+async def busy(server):
+    async with server.session.get(f"{server.at}/health") as response:
+        return (await response.json())["recordings"]
 
 
 def test_the_official_client_is_given_the_offline_transcript(demo, offline):
@@ -142,6 +149,64 @@ def test_phrases_have_a_beam_where_the_server_has_no_lm(demo, offline):
     asyncio.run(talk())
 
 
+def whole(deltas, text):
+    """Whether a text is made of deltas that end where its words do."""
+    ends = np.cumsum([len(delta) for delta in deltas])
+    return "".join(deltas) == text and all(end == len(text) or text[end] == " " for end in ends)
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [("", ""), ("har", ""), ("the har", "the"), ("the harbour, ", "the harbour,"), ("a  b", "a"), ("今日は", "今日は"),
+     ("今日\ufffd", "今日"), ("今日 ab", "今日"), ("สวัส", "สวัส"), ("안녕 하", "안녕"), (" ", "")],
+)  # fmt: skip
+def test_whole_words(text, words):
+    assert whole_words(text) == words
+
+
+def test_deltas_are_whole_words(demo):
+    """Of a recording that is heard in several parts, at whose ends words are cut."""
+
+    async def talk():
+        async with serving(demo.recognizer(1), Limits(clients=1)) as server:
+            for begin in range(3):
+                long = np.concatenate([*demo.clips, *demo.clips])[begin * 4000 :]
+                said = await ask(server, wav(long), stream="true")
+                events = [json.loads(line[6:]) for line in said.split("\n\n") if line]
+                deltas = [event["delta"] for event in events[:-1]]
+                assert len(deltas) > 2 and whole(deltas, events[-1]["text"]), deltas
+
+    asyncio.run(talk())
+
+
+def test_phrases_that_cannot_be_written_are_told(demo):
+    async def talk():
+        async with serving(demo.recognizer(1), Limits(clients=1)) as server:
+            audio, phrases = wav(demo.clips[0]), {"keywords": ["harbour", "日本"]}
+            for more in ({}, {"response_format": "verbose_json"}):
+                assert (await ask(server, audio, **phrases, **more))["warnings"] == [
+                    "'日本' isn't listened for: the model can't write '日本'"
+                ]
+                assert "warnings" not in await ask(server, audio, keywords=["harbour"], **more)
+            streamed = await ask(server, audio, **phrases, stream="true")
+            assert "isn't listened for" in streamed.split("\n\n")[-2]
+
+    asyncio.run(talk())
+
+
+def test_names_of_openai_are_known(demo):
+    async def talk():
+        async with serving(demo.recognizer(1), Limits(clients=1)) as server, client_of(server) as client:
+            for name in ("whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe"):
+                assert (await ask(server, wav(demo.clips[0][:8000]), model=name))["text"] is not None
+                assert (await client.models.retrieve(name)).id == name
+            assert [model.id async for model in client.models.list()] == ["hf-ngpulm"]
+            error = (await ask(server, wav(demo.clips[0]), 404, model="mine"))["error"]
+            assert "'hf-ngpulm'" in error["message"] and "--served-name" in error["message"]
+
+    asyncio.run(talk())
+
+
 def test_many_at_once_share_batches_and_each_has_its_own_text(demo, offline):
     batches = []
 
@@ -200,6 +265,45 @@ def test_what_browsers_and_phones_record(demo, offline, kind):
             assert "longer than 1 s" in (await ask(server, data, 400))["error"]["message"]
 
     asyncio.run(talk())
+
+
+# Waits for ever where a file says so, and decodes others.
+STUCK = """
+import os, runpy, sys, time
+if b"stuck" in os.read(0, 100):
+    time.sleep(600)
+runpy.run_path({!r}, run_name="__main__")
+"""
+
+
+def test_containers_that_give_nothing_keep_nobody_waiting(demo, offline, monkeypatch, tmp_path):
+    """More than there are threads; when those who sent them are gone, so are their processes and places."""
+    pytest.importorskip("av")
+    import containers as packing
+    import soxr
+
+    from hf_ngpulm.audio import containers
+
+    (tmp_path / "unpack.py").write_text(STUCK.format(str(containers.UNPACK)))
+    monkeypatch.setattr(containers, "UNPACK", tmp_path / "unpack.py")
+    monkeypatch.setattr(containers, "PATIENCE", 600.0)
+    samples = demo.clips[0]
+    honest = packing.packed(soxr.resample(samples, 16000, 48000), kind="webm")
+
+    async def talk():
+        async with serving(demo.recognizer(1), Limits(clients=1, uploads=64)) as server:
+            stuck = [asyncio.create_task(ask(server, honest[:12] + b"stuck")) for _ in range(os.cpu_count() + 8)]
+            while (await busy(server)) < len(stuck):
+                await asyncio.sleep(0.05)
+            for _ in range(3):
+                assert (await ask(server, wav(samples, kind="FLAC")))["text"] == offline(samples).text
+            for task in stuck:
+                task.cancel()
+            while await busy(server):
+                await asyncio.sleep(0.05)
+            assert len((await ask(server, honest))["text"].split()) > 5
+
+    asyncio.run(asyncio.wait_for(talk(), 120))
 
 
 @pytest.mark.parametrize(
@@ -309,10 +413,6 @@ def test_who_is_slow_or_gone_loses_the_place(demo):
         b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=a\r\n"
         b'Content-Length: 100000\r\n\r\n--a\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\n'
     )
-
-    async def busy(server):
-        async with server.session.get(f"{server.at}/health") as response:
-            return (await response.json())["recordings"]
 
     async def talk():
         limits = Limits(clients=1, uploads=2, send_seconds=0.5, upload_seconds=1.5)

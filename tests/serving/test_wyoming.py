@@ -103,6 +103,10 @@ def test_what_is_no_wyoming_is_told_and_closed(demo, event, message):
     "asked, message",
     [
         ({"name": "gpt"}, "doesn't exist"),
+        ({"name": ["hf-ngpulm"]}, "doesn't exist"),
+        ({"name": {}}, "doesn't exist"),
+        ({"transcript_names": [["x", 10**400]]}, "weight should be a number"),
+        ({"transcript_names": [{}]}, "a phrase should be"),
         ({"transcript_names": ["x" * 101]}, "at most 100"),
         ({"transcript_terms": "word"}, "lists of texts"),
     ],

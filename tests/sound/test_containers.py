@@ -128,6 +128,33 @@ def test_a_process_that_takes_too_much_is_stopped(monkeypatch, tmp_path, name, m
     assert "clip: can't be read as audio" in error_of(packed(SPOKEN))
 
 
+SILENT = "import time; time.sleep(600)"
+DRIPPING = """
+import sys, time
+sys.stdout.buffer.write(b"16000\\n" + bytes(4 * 8000))
+sys.stdout.flush()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("script", [SILENT, DRIPPING], ids=["silent", "dripping"])
+def test_who_gives_samples_too_slowly_is_given_up(monkeypatch, tmp_path, script):
+    """Before the first, and amid others: it waits for something without taking time of the processor."""
+    (tmp_path / "unpack.py").write_text(script)
+    monkeypatch.setattr(containers, "UNPACK", tmp_path / "unpack.py")
+    monkeypatch.setattr(containers, "PATIENCE", 1.0)
+    assert "takes too much time or memory" in error_of(packed(SPOKEN))
+
+
+def test_nobody_waits_for_what_nobody_wants(monkeypatch, tmp_path):
+    (tmp_path / "unpack.py").write_text(SILENT)
+    monkeypatch.setattr(containers, "UNPACK", tmp_path / "unpack.py")
+    monkeypatch.setattr(containers, "PATIENCE", 600.0)
+    pieces = file_pieces(io.BytesIO(packed(SPOKEN)), RATE, name="clip", give_up=lambda: True)
+    with pytest.raises(ValueError, match="clip: can't be read as audio"):
+        next(pieces)
+
+
 def test_without_pyav_it_is_named(monkeypatch):
     monkeypatch.setattr(containers.importlib.util, "find_spec", lambda name: None)
     assert "pip install av" in error_of(packed(SPOKEN))

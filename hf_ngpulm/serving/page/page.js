@@ -3,6 +3,8 @@ let session = null; // what is running: the socket, the audio and the microphone
 // A server that wants a key is opened as /#key=KEY, which browsers don't send; websockets name it as a subprotocol.
 const key = new URLSearchParams(location.hash.slice(1)).get("key");
 const protocols = key ? ["hf-ngpulm", `openai-insecure-api-key.${key}`] : [];
+const headers = key ? { Authorization: `Bearer ${key}` } : {};
+const RECORDINGS = "/v1/audio/transcriptions";
 
 function phrases() {
   return $("phrases").value.split("\n").map((line) => line.trim()).filter(Boolean);
@@ -25,6 +27,29 @@ function keep(text) {
   show({ text: "", stable: "" });
 }
 
+// What the server has: live audio, and language models.
+async function ask() {
+  const response = await fetch("openapi.json", { headers });
+  if (!response.ok) throw new Error(response.status === 401 ? "a key is needed: open /#key=KEY" : `the server says ${response.status}`);
+  const { paths } = await response.json();
+  $("microphone").hidden = !("/stream" in paths);
+  const { lm } = paths[RECORDINGS].post.requestBody.content["multipart/form-data"].schema.properties;
+  $("models").hidden = !lm;
+  $("lm").replaceChildren(...(lm?.enum ?? []).map((name) => new Option(name, name)));
+}
+
+async function transcribe(file) {
+  const form = new FormData();
+  form.append("file", file);
+  form.append("hotwords", JSON.stringify(phrases()));
+  if ($("lm").value) form.append("lm", $("lm").value);
+  const response = await fetch(RECORDINGS, { method: "POST", headers, body: form });
+  const { text, warnings, error } = await response.json();
+  if (error) throw new Error(error.message);
+  $("unwritable").textContent = (warnings ?? []).join("; ");
+  keep(text);
+}
+
 // Phrases that the recogniser can't write are told, not dropped in silence.
 function tellUnwritable(unwritable) {
   const named = Object.entries(unwritable).map(([phrase, what]) => `${phrase} (${what})`);
@@ -43,7 +68,7 @@ async function start() {
   Object.assign(session, { pieces, socket });
   socket.onopen = () => {
     const rate = Math.round(audio.sampleRate);
-    socket.send(JSON.stringify({ type: "hello", sample_rate: rate, encoding: "int16", phrases: phrases() }));
+    socket.send(JSON.stringify({ type: "hello", sample_rate: rate, encoding: "int16", phrases: phrases(), lm: $("lm").value || undefined }));
     source.connect(pieces);
     $("microphone").disabled = false;
     tell("listening");
@@ -89,6 +114,41 @@ $("microphone").onclick = async () => {
     tell(`no microphone: ${error.message}`);
   }
 };
+
+$("choose").onclick = () => $("file").click();
+
+$("file").onchange = async () => {
+  const [file] = $("file").files;
+  if (!file) return;
+  $("choose").disabled = true; // one at a time
+  tell(`transcribing ${file.name}`);
+  try {
+    await transcribe(file);
+    tell("");
+  } catch (error) {
+    tell(`${file.name}: ${error.message}`);
+  }
+  $("choose").disabled = false;
+  $("file").value = ""; // the same one may be chosen again
+};
+
+$("copy").onclick = async () => {
+  const lines = [...$("text").querySelectorAll("p")].map((line) => line.textContent).filter(Boolean);
+  try {
+    await navigator.clipboard.writeText(lines.join("\n"));
+    tell("copied");
+  } catch { // browsers let pages of this machine and of https:// addresses do it only
+    getSelection().selectAllChildren($("text"));
+    tell("selected: copy it with Ctrl-C");
+  }
+};
+
+$("clear").onclick = () => {
+  $("text").replaceChildren($("current"));
+  tell("");
+};
+
+ask().catch((error) => tell(error.message));
 
 $("phrases").onchange = () => {
   if (session?.socket.readyState === WebSocket.OPEN) {

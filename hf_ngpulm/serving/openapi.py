@@ -1,0 +1,85 @@
+"""Describe what the server takes as OpenAPI has it: its routes, and the fields that requests are checked against."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection
+from typing import Any
+
+from aiohttp import hdrs, web
+
+from .limits import Limits
+from .requests import FIELDS, FORMATS, NO_LM, Voices
+
+_NUMBER, _TEXT = {"type": "number"}, {"type": "string"}
+_WORD = {"type": "object", "properties": {"word": _TEXT, "start": _NUMBER, "end": _NUMBER}}
+_SEGMENT = {"type": "object", "properties": {"id": {"type": "integer"}, "text": _TEXT, "start": _NUMBER, "end": _NUMBER}}
+_USAGE = {"type": "object", "properties": {"type": {"const": "duration"}, "seconds": _NUMBER}}
+_WARNINGS = {"type": "array", "items": _TEXT, "description": "Such as phrases that the model can't write; left out if none."}
+_TRANSCRIPT = {"type": "object", "required": ["text"], "properties": {
+    "text": _TEXT, "usage": _USAGE, "warnings": _WARNINGS, "task": _TEXT, "language": _TEXT, "duration": _NUMBER,
+    "segments": {"type": "array", "items": _SEGMENT}, "words": {"type": "array", "items": _WORD},
+}}  # fmt: skip
+_ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type": "object", "properties": {
+    "message": _TEXT, "type": _TEXT, "param": {"type": ["string", "null"]}, "code": {"type": ["string", "null"]},
+}}}}  # fmt: skip
+_ERRORS = {
+    "400": "what is asked for is wrong", "404": "there is no such model", "413": "too large", "415": "compressed",
+    "429": "too many recordings of an address; come later", "503": "the server is full, or shutting down; come later",
+}  # fmt: skip
+
+
+def description(
+    routes: Collection[web.AbstractRoute], voices: Voices, limits: Limits, needs_key: bool, version: str
+) -> dict[str, Any]:
+    """Return an OpenAPI document.
+
+    Args:
+        routes: that clients may use; what handlers' docstrings say is told.
+        needs_key: whether requests have to name a key.
+    """
+    paths: dict[str, Any] = {}
+    for route in routes:
+        if route.resource is not None and route.method in (hdrs.METH_GET, hdrs.METH_POST):
+            operation = _operation(route, voices, limits)
+            paths.setdefault(route.resource.canonical, {})[route.method.lower()] = operation
+    found: dict[str, Any] = {
+        "openapi": "3.1.0", "info": {"title": "hf-ngpulm", "version": version}, "paths": paths,
+        "components": {"schemas": {"Transcript": _TRANSCRIPT, "Error": _ERROR}},
+    }  # fmt: skip
+    if needs_key:
+        found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        found["security"] = [{"key": []}]
+    return found
+
+
+def form(voices: Voices, limits: Limits) -> dict[str, Any]:
+    """Return the schema of a form with a recording; lists have the names that OpenAI's clients give them."""
+    fields = {name: dict(schema) for name, schema in FIELDS.items()}
+    fields["model"]["examples"] = list(voices.models)
+    fields["num_beams"]["anyOf"] = [{"type": "integer", "minimum": 1, "maximum": limits.beams}, {"const": "auto"}]
+    if voices.lms:
+        fields["lm"] |= {"enum": [*voices.lms, NO_LM], "default": next(iter(voices.lms))}
+    else:
+        del fields["lm"], fields["lm_weight"]
+    named = {name + "[]" * (schema.get("type") == "array"): schema for name, schema in fields.items()}
+    return {"type": "object", "required": ["file"], "properties": named, "additionalProperties": False}
+
+
+def _operation(route: web.AbstractRoute, voices: Voices, limits: Limits) -> dict[str, Any]:
+    summary, _, more = (inspect.getdoc(route.handler) or "").partition("\n")
+    found: dict[str, Any] = {"summary": summary, "responses": {"200": {"description": "done"}}}
+    if more.strip():
+        found["description"] = more.strip()
+    info = route.resource.get_info() if route.resource is not None else {}
+    if "formatter" in info:
+        found["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": _TEXT}]
+    if route.method == hdrs.METH_POST:
+        found["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": form(voices, limits)}}}
+        kinds: dict[str, Any] = {"application/json": {"schema": {"$ref": "#/components/schemas/Transcript"}}}
+        kinds |= {kind: {"schema": _TEXT} for kind in ("text/plain", "text/event-stream", "application/x-subrip", "text/vtt")}
+        wrong = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+        said = f"as response_format ({', '.join(FORMATS)}) and stream say"
+        found["responses"] = {"200": {"description": said, "content": kinds}}
+        found["responses"] |= {code: {"description": what, "content": wrong} for code, what in _ERRORS.items()}
+    return found
