@@ -282,7 +282,7 @@ def test_containers_that_give_nothing_keep_nobody_waiting(demo, offline, monkeyp
     import containers as packing
     import soxr
 
-    from hf_ngpulm.audio import containers
+    from hf_ngpulm.sound import containers
 
     (tmp_path / "unpack.py").write_text(STUCK.format(str(containers.UNPACK)))
     monkeypatch.setattr(containers, "UNPACK", tmp_path / "unpack.py")
