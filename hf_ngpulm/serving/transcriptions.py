@@ -55,7 +55,8 @@ class Transcriptions:
         self.closed = self._is_cut = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._streaming: set[asyncio.Task[Any]] = set()
-        self._unpacking = asyncio.Semaphore(os.cpu_count() or 1)  # fewer than there are threads: others aren't kept from them
+        # Fewer than asyncio has threads (32 at most, four more than cores): others aren't kept from them.
+        self._unpacking = asyncio.Semaphore(min(28, os.cpu_count() or 1))
 
     async def close(self, seconds: float) -> None:
         """Take no more recordings, and have those that are there done within some seconds; what isn't by then is told so."""

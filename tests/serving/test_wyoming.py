@@ -162,6 +162,19 @@ def test_limits_hold(demo):
     asyncio.run(talk())
 
 
+def test_who_is_cut_off_is_told(demo):
+    async def talk():
+        limits = Limits(clients=1, shutdown_seconds=0.3)
+        async with wyoming(demo.recognizer(1), limits) as (uri, server), AsyncClient.from_uri(uri) as client:
+            await client.write_event(AudioChunk(16000, 2, 1, bytes(32000)).event())
+            await asyncio.sleep(0.2)
+            await server.runner.cleanup()
+            answer = await asyncio.wait_for(client.read_event(), 5)
+            assert Error.is_type(answer.type) and "shutting down" in answer.data["text"]
+
+    asyncio.run(talk())
+
+
 def test_addresses_that_are_none(demo):
     from hf_ngpulm.serving import make_app
 
