@@ -115,7 +115,7 @@ class AttentionSweep(Sweep):
             found = pipeline._prepare_generate_kwargs(given)
             found = getattr(found.get("generation_config"), "num_beams", None) or found.get("num_beams")
             return found or pipeline.model.generation_config.num_beams or 1
-        return given.get("num_beams") or pipeline.generation_config.num_beams or 1  # before version 5
+        return given.get("num_beams") or pipeline.generation_config.num_beams or 1  # before version 5.20
 
 
 class _Held(NamedTuple):
