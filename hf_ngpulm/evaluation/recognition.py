@@ -274,7 +274,7 @@ def beams_of(pipeline: Seq2SeqNGramPipeline) -> int:
         found = asr._prepare_generate_kwargs(given)
         found = getattr(found.get("generation_config"), "num_beams", None) or found.get("num_beams")
         return found or asr.model.generation_config.num_beams or 1
-    return given.get("num_beams") or asr.generation_config.num_beams or 1  # before version 5
+    return given.get("num_beams") or asr.generation_config.num_beams or 1  # before version 5.20
 
 
 def cut_where_quiet(audio: np.ndarray, seconds: float, sampling_rate: int) -> Iterator[np.ndarray]:

@@ -41,12 +41,7 @@ def register_models() -> None:
     """Enter the models, also with the auto class by which the speech recognition pipeline finds them."""
     for config, model in zip(_configurations(), _classes("transducers", "HatForASR", "StatelessTransducerForASR")):
         transformers.AutoModel.register(config, model, exist_ok=True)
-        auto_class().register(config, model, exist_ok=True)
-
-
-def auto_class() -> Any:
-    """Return the auto class of RNN-T models, which the oldest supported Transformers lacks."""
-    return getattr(transformers, "AutoModelForRNNT", transformers.AutoModelForCTC)
+        transformers.AutoModelForRNNT.register(config, model, exist_ok=True)
 
 
 def _configurations() -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from transformers import AutoModelForRNNT
 from transformers.pipelines import PIPELINE_REGISTRY
 
 from ..models import registration as models
@@ -16,6 +17,6 @@ def register() -> None:
     models.register()
     stock = PIPELINE_REGISTRY.supported_tasks[TASK]
     # The stock task loads TDT models, but no RNN-T by its auto class.
-    classes = tuple(dict.fromkeys(getattr(kind, "noted", kind) for kind in (*stock["pt"], models.auto_class())))
+    classes = tuple(dict.fromkeys(getattr(kind, "noted", kind) for kind in (*stock["pt"], AutoModelForRNNT)))
     # `register_pipeline` does the same but warns that the task is there already, which is just what is meant.
     PIPELINE_REGISTRY.supported_tasks[TASK] = {**stock, "pt": tuple(map(noting_precision, classes)), "impl": NGramPipeline}

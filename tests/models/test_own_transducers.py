@@ -105,8 +105,7 @@ def test_saved_it_comes_back_by_the_auto_classes(model, inputs, tmp_path):
     assert type(again) is type(model)
     labels = torch.tensor([[5], [9], [1]])
     assert again(**inputs, labels=labels).loss == model(**inputs, labels=labels).loss
-    if hasattr(transformers, "AutoModelForRNNT"):
-        assert type(transformers.AutoModelForRNNT.from_pretrained(tmp_path)) is type(model)
+    assert type(transformers.AutoModelForRNNT.from_pretrained(tmp_path)) is type(model)
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_beams": 3}, {"return_timestamps": "word"}])
