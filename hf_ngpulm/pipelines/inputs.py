@@ -76,7 +76,7 @@ def _resampled(inputs: dict[str, Any], rate: int) -> dict[str, Any]:
     if samples.ndim == 2 and len(samples) <= 2:  # as the stock pipeline does: more may be samples in place of channels
         samples = samples.mean(axis=0)
     if samples.ndim != 1:
-        return {**inputs, "sampling_rate": rate}  # which the stock pipeline refuses, and says why
+        raise ValueError(f"{key} should be samples [N], or [channels, N] with 1 or 2 channels, got {list(samples.shape)}")
     try:
         changed = {key: resample(samples, given, rate), "sampling_rate": rate}
     except ImportError as error:

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from transformers import pipeline
+from transformers import AutomaticSpeechRecognitionPipeline, pipeline
 
 from hf_ngpulm import compat
 from hf_ngpulm.common.bundled import bundled
@@ -59,6 +59,8 @@ def test_the_pipeline(recogniser, decoder, audio, logits):
 @pytest.mark.parametrize("more", [{}, {"chunk_length_s": 1.6, "stride_length_s": 0.4}])
 def test_times_of_models_whose_config_lacks_their_step(more):
     """As of Parakeet: a frame isn't one sample."""
+    if not hasattr(AutomaticSpeechRecognitionPipeline, "_align_to"):
+        pytest.skip("this Transformers refuses models whose config lacks it")
     plain = pipeline(TASK, model=str(bundled("examples/models/ctc")), dtype=torch.float32)
     extractor = copy.copy(plain.feature_extractor)
     extractor._processor_class = "Wav2Vec2ProcessorWithLM"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import transformers
 from transformers import AutomaticSpeechRecognitionPipeline, AutoModelForCTC, pipeline
 
 from hf_ngpulm import NGramLM, register
@@ -23,7 +24,8 @@ def test_with_settings_of_ours(lm):
     for settings in ({"lm": lm}, {"phrases": ["harbour"]}, {"num_beams": 4}, {"lm": lm, "dtype": "auto"}):
         assert pipeline(TASK, model=CTC, **settings).dtype == torch.float32
     register()  # again does no harm
-    assert pipeline(TASK, model=str(bundled("examples/models/canary")), phrases=["harbour"]).dtype == torch.float32
+    if hasattr(transformers, "CanaryForConditionalGeneration"):
+        assert pipeline(TASK, model=str(bundled("examples/models/canary")), phrases=["harbour"]).dtype == torch.float32
     assert pipeline(TASK, model=str(bundled("examples/models/hat"))).dtype == torch.float32  # there is no stock pipeline of it
     assert pipeline(TASK, model=CTC, lm=lm)(np.zeros(16000, dtype=np.float32)).keys() == {"text"}
 

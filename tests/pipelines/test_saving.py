@@ -7,6 +7,7 @@ import logging
 
 import pytest
 import torch
+import transformers
 from transformers import (
     AutoModelForCTC,
     AutoModelForSpeechSeq2Seq,
@@ -26,6 +27,7 @@ from hf_ngpulm.sound.files import read_audio
 
 TASK = "automatic-speech-recognition"
 DEMO = bundled("examples/speech/harbour")
+NEWER = {"rnnt": "ParakeetForRNNT", "canary": "CanaryForConditionalGeneration"}
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +41,14 @@ def lm():
 
 
 def made(name, **settings):
+    if name in NEWER and not hasattr(transformers, NEWER[name]):
+        pytest.skip(f"Transformers without {NEWER[name]}")
     return pipeline(TASK, model=str(bundled(f"examples/models/{name}")), **settings)
 
 
-def named(folder, file="generation_config.json"):
-    config = json.loads((folder / file).read_text())
+def named(folder):
+    files = [folder / name for name in ("generation_config.json", "config.json")]  # models that don't generate have no former
+    config = json.loads(next(file for file in files if file.exists()).read_text())
     return {key: value for key, value in config.items() if key.startswith("ngram_lm")}
 
 
@@ -56,15 +61,14 @@ def test_it_comes_back(name, lm, audio, tmp_path, caplog):
     again = pipeline(TASK, model=str(saved))
     found = again(audio.copy())
     assert found == asr(audio.copy()) == again(audio.copy(), lm=lm) != made(name)(audio.copy())
-    file = "config.json" if name == "hat" else "generation_config.json"  # a transducer of ours has no `generate`
-    assert named(saved, file) == {"ngram_lm": "./ngram_lm", "ngram_lm_weight": 0.9}
+    assert named(saved) == {"ngram_lm": "./ngram_lm", "ngram_lm_weight": 0.9}
 
     # Saved anew with another one, or with none.
     unweighted = pipeline(TASK, model=str(saved), lm=lm)
     unweighted.save_pretrained(saved)
-    assert named(saved, file) == {"ngram_lm": "./ngram_lm"}
+    assert named(saved) == {"ngram_lm": "./ngram_lm"}
     pipeline(TASK, model=str(saved), lm=None).save_pretrained(tmp_path / "without")
-    assert named(tmp_path / "without", file) == {}
+    assert named(tmp_path / "without") == {}
     assert pipeline(TASK, model=str(tmp_path / "without"))._ngram_settings is None or name == "hat"
 
 
@@ -109,7 +113,9 @@ def test_what_is_not_saved_is_named(lm, tmp_path, caplog):
 
 def test_a_name_of_another_repo_stays(lm, tmp_path):
     model = AutoModelForCTC.from_pretrained(bundled("examples/models/ctc"))
-    model.generation_config.ngram_lm = "org/my-lm"
+    (model.generation_config or model.config).ngram_lm = "org/my-lm"
+    if model.generation_config is not None:  # as in a repo that has one of its own
+        model.generation_config._from_model_config = False
     processor = AutoProcessor.from_pretrained(bundled("examples/models/ctc"))
     parts = {"tokenizer": processor.tokenizer, "feature_extractor": processor.feature_extractor}
     pipeline(TASK, model=model, **parts, lm=None).save_pretrained(tmp_path)

@@ -15,6 +15,9 @@ from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.pipelines.word_times import TimedWord, put_together
 from hf_ngpulm.sound.files import read_audio
 
+if "canary" not in FAMILIES:
+    pytest.skip("Transformers without Canary", allow_module_level=True)
+
 TASK = "automatic-speech-recognition"
 DEMO = bundled("examples/speech/harbour")
 RATE = 16000
