@@ -13,6 +13,7 @@ from .common.lazy import attributes_of
 
 if TYPE_CHECKING:
     from .audio import StreamingRecognizer
+    from .common.bundled import demo_lm, demo_model, demo_recording
     from .decoding.ctc import CTCDecoder
     from .decoding.graph import GraphDecoder
     from .decoding.hypotheses import Hypothesis
@@ -48,6 +49,9 @@ __all__ = [
     "TransducerDecoder",
     "TransducerModel",
     "TransducerNGramPipeline",
+    "demo_lm",
+    "demo_model",
+    "demo_recording",
     "register",
 ]
 
@@ -72,6 +76,9 @@ _MODULES = {
     "TransducerDecoder": "decoding.transducer",
     "TransducerModel": "search.networks.model",
     "TransducerNGramPipeline": "pipelines",
+    "demo_lm": "common.bundled",
+    "demo_model": "common.bundled",
+    "demo_recording": "common.bundled",
     "register": "pipelines",
 }
 

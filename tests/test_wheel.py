@@ -61,6 +61,8 @@ def test_a_wheel_has_some_of_what_is_bundled(build, tmp_path, monkeypatch):
     monkeypatch.setattr(bundled, "_ROOTS", (tmp_path,))
     assert bundled.is_bundled("examples/models/ctc") and bundled.bundled("examples/models/ctc").is_dir()
     assert not bundled.is_bundled("examples/models/tdt")
+    assert all(Path(path()).is_relative_to(tmp_path) for path in (bundled.demo_model, bundled.demo_lm))
+    assert len(bundled.demo_recording())
     with pytest.raises(
         FileNotFoundError, match=r"tdt doesn't come with wheels .* have canary and ctc.*a clone of the repository"
     ):

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _PACKAGE = Path(__file__).parents[1]
 _ROOTS = (_PACKAGE / "_bundled", _PACKAGE.parent)
@@ -29,3 +33,29 @@ def bundled(name: str) -> Path:
             " its source: run this in a clone of the repository"
         )
     raise FileNotFoundError(f"{name} isn't part of this installation of hf_ngpulm; install it again from its wheel or source")
+
+
+def demo_model() -> str:
+    """Return folder of a small CTC recogniser, in place of a Hub id; it understands one synthesiser, and no people."""
+    return str(bundled("examples/models/ctc"))
+
+
+def demo_lm() -> str:
+    """Return folder of a 6-gram model for `demo_model()`, in place of a Hub id: orders on the bridge of a launch."""
+    return str(bundled("examples/speech/harbour/lm"))
+
+
+def demo_recording() -> np.ndarray:
+    """Read an order on the bridge of a launch, three seconds long, that `demo_model()` gets right with `demo_lm()` only.
+
+    Returns:
+        Samples at 16 kHz, float32 `[N]`.
+
+    Raises:
+        ModuleNotFoundError: soundfile isn't installed.
+    """
+    try:
+        import soundfile
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("reading audio needs soundfile: pip install 'hf-ngpulm[audio]'", name=error.name) from error
+    return soundfile.read(bundled("examples/speech/harbour/clips/01.flac"), dtype="float32")[0]

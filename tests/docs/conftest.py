@@ -11,7 +11,23 @@ import pytest
 import transformers
 from huggingface_hub import constants
 
+ROOT = Path(__file__).parents[2]
 NEEDED = ("ParakeetForTDT", "ParakeetForRNNT", "AutoModelForTDT")
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The folder of the site, built without a warning."""
+    pytest.importorskip("mkdocstrings_handlers.python")
+    pytest.importorskip("material")
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+
+    folder = tmp_path_factory.mktemp("site")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        build(load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(folder)))
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ import pytest
 import torch
 import typer
 from documents import Block, blocks_of, commands_of
+from huggingface_hub import constants
 
 from hf_ngpulm.cli.app import app, run
 
@@ -64,6 +65,16 @@ def test_blocks_run(page, reader, capsys):
             output = capsys.readouterr()
             where = f"{name_of(block.page)}, the block from line {block.line}"
             raise AssertionError(f"{error!r} in {where}:\n{block.code}\n{output.out}{output.err}") from error
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs/index.md"], ids=name_of)
+def test_the_first_lines_print_what_the_page_shows(page, capsys, monkeypatch):
+    """With nothing but what is bundled."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    code, shown = BLOCKS[page][:2]
+    assert (code.language, code.not_run, code.given, shown.language) == ("python", None, None, "text")
+    run_python(code, {})
+    assert capsys.readouterr().out.strip() == shown.code
 
 
 def given(block: Block) -> dict:

@@ -130,19 +130,12 @@ def test_links_lead_somewhere(page):
 
 
 @pytest.mark.slow
-def test_the_site_is_built_without_a_warning(tmp_path, monkeypatch):
-    pytest.importorskip("mkdocstrings_handlers.python")
-    pytest.importorskip("material")
-    from mkdocs.commands.build import build
-    from mkdocs.config import load_config
-
-    monkeypatch.chdir(ROOT)
-    build(load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(tmp_path)))
-    inventory = (tmp_path / "objects.inv").read_bytes()
+def test_the_site_is_built_without_a_warning(site):
+    inventory = (site / "objects.inv").read_bytes()
     known = {line.split()[0] for line in zlib.decompress(inventory.split(b"\n", 4)[4]).decode().splitlines()}
     assert not {name for name in directives() if name not in known}
     assert "hf_ngpulm.NGramLM.train" in known and "hf_ngpulm.CTCDecoder.__call__" in known
     for name in public_names():  # by one of its names
         value = resolved(name)
         assert any(entry.rpartition(".")[2] == name.rpartition(".")[2] for entry in known), (name, value)
-    assert "hf-ngpulm train" in (tmp_path / "cli" / "index.html").read_text(encoding="utf-8")
+    assert "hf-ngpulm train" in (site / "cli" / "index.html").read_text(encoding="utf-8")
