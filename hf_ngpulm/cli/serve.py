@@ -11,13 +11,7 @@ from typing import Any
 
 import typer
 
-from ..serving import Limits, Voices, make_app
-from ..serving.access import local_hosts
-from ..serving.app import WYOMING
-from ..serving.attention import AttentionRecognizer
-from ..serving.logs import log_json
-from ..serving.process import certificate, listen, run_workers
-from ..serving.wyoming import host_and_port
+from ..serving.limits import Limits
 from .models import load_serving, warm_up
 from .options import Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, option
 from .output import print_json, tell
@@ -104,6 +98,9 @@ def serve(
 
     hf-ngpulm serve nvidia/parakeet-tdt-0.6b-v3 --lm org/my-lm --port 8765
     """
+    from ..serving.process import certificate, run_workers
+    from ..serving.wyoming import host_and_port
+
     named = dict(_named(text) for text in also_lm or ())
     if named and (decoding.lm is None or "default" in named or len(named) < len(also_lm or ())):
         raise ValueError("--also-lm is for names of their own, besides the language model of --lm, whose name is default")
@@ -127,7 +124,14 @@ def work(
     port: int, wyoming: str | None, keys: list[str], tls: tuple[str | None, str | None], origins: list[str],
     proxies: list[str], tick: float, json_logs: bool, device: str | None, as_json: bool, shared: bool, number: int = 0,
 ) -> None:  # fmt: skip
-    """Be a server, one of several if `shared`; the first tells its address."""
+    """Run a server, one of several if `shared`; the first prints its address."""
+    from ..serving import Voices, make_app
+    from ..serving.access import local_hosts
+    from ..serving.app import WYOMING
+    from ..serving.attention import AttentionRecognizer
+    from ..serving.logs import log_json
+    from ..serving.process import certificate, listen
+
     if json_logs:
         log_json()
     recognizer = load_serving(model, device, decoding, chunks, limits.clients, list(lms.values()))
@@ -161,13 +165,10 @@ def work(
         if not (number or as_json or json_logs):
             tell(f"stopping; what was said is finished, for up to {limits.shutdown_seconds:g} s")
 
-    is_busy = asyncio.run(_serve(app, host, port, limits, told, certificate(*tls), shared, proxies, stopping))
+    is_busy = asyncio.run(listen(app, host, port, limits, told, certificate(*tls), shared, proxies, stopping))
     if is_busy:
         sys.stdout.flush()
         os._exit(0)
-
-
-_serve = listen
 
 
 def _keys(given: list[str] | None, file: str | None) -> list[str]:

@@ -37,7 +37,7 @@ def lm():
 def test_ctc(processor, lm):
     assert repr(lm) == LM
     assert repr(CTCDecoder(processor)) == "CTCDecoder()"
-    assert repr(CTCDecoder(processor, lm, 0.7)) == f"CTCDecoder(lm={LM}, lm_weight=0.7)"
+    assert repr(CTCDecoder(processor, lm, 0.7)) == f"CTCDecoder(lm={LM}, lm_weight=0.7, num_beams=4)"
     booster = PhraseBooster(["gull island"], processor)
     assert repr(booster).startswith("PhraseBooster(phrases=1, vocab_size=")
     decoder = CTCDecoder(
@@ -77,7 +77,7 @@ def test_recognizer(processor, lm):
     recognizer.open()
     assert repr(recognizer) == (
         "StreamingRecognizer(ParakeetForCTC, chunk_seconds=1.28, latency_seconds=2.56, decoder=StreamingDecoder(CTCDecoder("
-        f"lm={LM}, lm_weight=0.5, frame_seconds=0.08), max_streams=2, endpoint_frames=None, open=1, device='cpu'))"
+        f"lm={LM}, lm_weight=0.5, frame_seconds=0.08, num_beams=4), max_streams=2, endpoint_frames=None, open=1, device='cpu'))"
     )
 
 

@@ -330,7 +330,7 @@ def test_loading_runs_ahead_but_not_far(asr, clips):
 @pytest.mark.parametrize(
     ("family", "given", "search"),
     [
-        ("ctc", {}, {"num_beams": 1}),
+        ("ctc", {}, {"num_beams": 4}),
         ("ctc", {"num_beams": 4, "beta": 1.0, "blank_threshold": 0.9}, {"num_beams": 4, "blank_threshold": 0.9, "beta": None}),
         ("ParakeetForTDT", {"num_beams": 3, "blank_scoring": "none"}, {"strategy": "alsd", "num_beams": 3}),
         ("whisper", {}, {"num_beams": 5}),
