@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from hf_ngpulm.audio import files
 from hf_ngpulm.cli.app import run
 from hf_ngpulm.cli.models import phrases_and_entities, read_phrases
 from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.sound import files
 from hf_ngpulm.sound.files import file_pieces, read_audio
 
 DEMO = bundled("examples/speech/harbour")

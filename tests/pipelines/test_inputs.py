@@ -91,9 +91,7 @@ def test_other_rates_and_channels(bare, asr, of_stereo, stereo):
             assert asr({key: given, "sampling_rate": rate}) == of_stereo
     assert asr(str(stereo)) == of_stereo
     assert asr({"array": both.T, "sampling_rate": rate, "path": "a.wav", "speaker": 7}) == {**of_stereo, "speaker": [7]}
-    with pytest.raises(
-        ValueError, match=r"raw should be samples \[N\], or .* with 1 or 2 channels, got \[\d+, 2\]"
-    ):
+    with pytest.raises(ValueError, match=r"raw should be samples \[N\], or .* with 1 or 2 channels, got \[\d+, 2\]"):
         asr({"raw": both, "sampling_rate": rate})
     for wrong in (0, -1, float("nan"), 10**9, "44100"):
         with pytest.raises(ValueError, match="sampling_rate should be a whole number from 1000 to 1000000, got"):
