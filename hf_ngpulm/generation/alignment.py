@@ -112,7 +112,7 @@ def warped(cost: np.ndarray) -> np.ndarray:
 def _showing_attention(model: Any) -> Iterator[None]:
     """Have the model's attention computed so that its weights can be seen."""
     found = (getattr(module, "config", None) for module in model.modules())
-    configs = list({id(config): config for config in found if hasattr(config, "_attn_implementation")}.values())
+    configs: list[Any] = list({id(config): config for config in found if hasattr(config, "_attn_implementation")}.values())
     before = [config._attn_implementation for config in configs]
     try:
         for config in configs:
