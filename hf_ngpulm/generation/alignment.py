@@ -111,7 +111,7 @@ def warped(cost: np.ndarray) -> np.ndarray:
 @contextlib.contextmanager
 def _showing_attention(model: Any) -> Iterator[None]:
     """Have the model's attention computed so that its weights can be seen."""
-    found: Iterator[Any] = (getattr(module, "config", None) for module in model.modules())
+    found = (getattr(module, "config", None) for module in model.modules())
     configs: list[Any] = list({id(config): config for config in found if hasattr(config, "_attn_implementation")}.values())
     before = [config._attn_implementation for config in configs]
     try:
