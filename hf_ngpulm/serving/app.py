@@ -139,7 +139,7 @@ def make_app(
 
 
 class _Server:
-    """What handlers of requests have in common; see `make_app`."""
+    """Hold what handlers of requests have in common; see `make_app`."""
 
     origins: Collection[str]
     hosts: Collection[str] | None
