@@ -336,7 +336,7 @@ def lines_of(
     turn = tl.where(leading, tl.cumsum(leading.to(tl.int32), axis=0) - 1, -2)
     own = tl.sum(tl.where(turn[:, None] == free[None, :], every[None, :], 0), axis=1)
     lines = tl.where(missing, take(own, first, places), lines)
-    count = tl.max(turn, axis=0) + 1
+    count = tl.sum(leading.to(tl.int32), axis=0)
     tl.debug_barrier()  # everybody has read the lines before they are rewritten
     for begin in range(0, count, ROWS):
         rows = begin + tl.arange(0, ROWS)
