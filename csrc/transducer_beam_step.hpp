@@ -154,7 +154,7 @@ class BeamStep {
     const float highest = std::max(highest_of(logits, blank), highest_of(logits + after, behind)), of_blank = logits[blank];
     made.highest = std::max(highest, of_blank);
     if (highest > NEG_INF)
-      made.other_sum = highest + std::log(double(sum_of_exp(logits, blank, highest) + sum_of_exp(logits + after, behind, highest)));
+      made.other_sum = highest + std::log(sum_of_exp(logits, blank, highest) + sum_of_exp(logits + after, behind, highest));
     else if (std::any_of(logits, logits + classes_.tokens, [](float logit) { return logit != logit; }))
       made.other_sum = std::numeric_limits<double>::quiet_NaN();
     const bool is_number = made.other_sum < -NEG_INF_DOUBLE && of_blank < -NEG_INF;
@@ -184,7 +184,7 @@ class BeamStep {
   int64_t step_at(int64_t number, int64_t k) const { return (number * steps_.batch + row_) * beam_.num_beams + k; }
 
   float confidence_sum(const Said& said) const {
-    return classes_.measure < 0 ? 0.f : sum_for_confidence(classes_, said.logits, float(said.log_sum), said.highest);
+    return classes_.measure < 0 ? 0.f : sum_for_confidence(classes_, said.logits, said.log_sum, said.highest);
   }
 
   // Have hypotheses that are another one and a token be reached from there too, at this frame.
