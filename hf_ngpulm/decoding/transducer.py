@@ -182,10 +182,11 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
     def paths(self, frames: Tensor, lengths: Outputs | None = None, phrases: Any = None) -> Paths:
         """Return the best paths of a batch, blanks included. Arguments and errors as for `decode`."""
         if frames.dim() != 3 or not frames.dtype.is_floating_point:
-            raise InvalidLogitsError(
-                "encoder_hidden_states should be floating point of the shape [B, T, D], got "
-                f"{frames.dtype} {tuple(frames.shape)}"
-            )
+            problem = f"encoder_hidden_states should be floating point of the shape [B, T, D], got {frames.dtype} "
+            problem += f"{tuple(frames.shape)}"
+            if frames.dim() == 2:
+                problem += "; of one utterance add a batch dimension: encoder_hidden_states[None]"
+            raise InvalidLogitsError(problem)
         lengths = checked_lengths(lengths, frames.shape[0], frames.shape[1], frames.device)
         models = self.fusion.shared_rows(len(frames), frames.device, phrases)
         models = models._replace(ilm_weights=self.ilm_weights(models))
