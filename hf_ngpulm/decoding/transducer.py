@@ -279,7 +279,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         options = self.options
         ended = models.at_end(found.scores, found.lm_scores, found.lm_states, options.score_eos, options.engine)
         ranks = ended[0] / (sizes + 1) if options.length_normalization else ended[0]
-        places = ranks.topk(options.num_return_sequences, dim=1).indices
+        places = ranks.argsort(dim=1, descending=True, stable=True)[:, : options.num_return_sequences]
         return places, torch.stack([part.gather(1, places) for part in (ended[0], found.acoustic_scores, *ended[1:])], 2)
 
     def _hypotheses(self, paths: Paths, lengths: list[int]) -> list[list[Hypothesis]]:
