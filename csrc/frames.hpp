@@ -18,12 +18,12 @@ constexpr int32_t INSIDE = -1, BLANK = -2;
 
 struct Frame {
   const float* logits;  // [C]
-  float normaliser;     // log of the sum of their exponentials
+  double normaliser;    // log of the sum of their exponentials
   float highest;        // of all but the blank
 
   // Nothing can be told of a frame with NaN or infinity, or in which nothing is possible.
   bool is_broken() const { return !std::isfinite(normaliser); }
-  float log_prob(int32_t label) const { return logits[label] - normaliser; }
+  double log_prob(int32_t label) const { return logits[label] - normaliser; }
 };
 
 inline Frame frame_of(const NgpulmFrames& frames, int64_t row, int64_t number) {
@@ -33,7 +33,7 @@ inline Frame frame_of(const NgpulmFrames& frames, int64_t row, int64_t number) {
       std::max(highest_of(x, frames.blank), highest_of(x + after_blank, frames.classes - after_blank));
   const float top = std::max(highest, x[frames.blank]);
   if (!std::isfinite(top)) return {x, top, highest};
-  return {x, top + std::log(sum_of_exp(x, frames.classes, top)), highest};
+  return {x, double(top) + std::log(sum_of_exp(x, frames.classes, top)), highest};
 }
 
 }  // namespace ngpulm

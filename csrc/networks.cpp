@@ -85,7 +85,7 @@ void Networks::activate(float* out) const {
 void Networks::join(int64_t lines, int64_t blank) {
   multiply(layers_.head, joined_.data(), networks_.width, lines, logits_.data(), layers_.head.outputs);
   if (networks_.separate_blank)  // so that a softmax over all classes gives the blank its sigmoid
-    for (int64_t line = 0; line < lines; ++line) logits(line)[blank] += normaliser_of(logits(line), blank).log_sum;
+    for (int64_t line = 0; line < lines; ++line) logits(line)[blank] += float(normaliser_of(logits(line), blank).log_sum);
 }
 
 void Networks::ask_internal_lm(int64_t count, const int64_t* slots, int64_t blank, int64_t classes) {
@@ -97,7 +97,7 @@ void Networks::ask_internal_lm(int64_t count, const int64_t* slots, int64_t blan
   for (int64_t i = 0; i < count; ++i) {
     float* scores = internal_.data() + i * head.outputs;
     scores[blank] = NEG_INF;
-    const float log_sum = normaliser_of(scores, classes).log_sum;
+    const auto log_sum = float(normaliser_of(scores, classes).log_sum);
     for (int64_t c = 0; c < classes; ++c) scores[c] -= log_sum;
   }
 }

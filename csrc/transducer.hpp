@@ -15,13 +15,15 @@ struct NgpulmClasses {
 namespace ngpulm {
 
 // What `confidence_of_sums` asks for at a frame; `best` is the logit of the class whose probability is meant.
-inline float sum_for_confidence(const NgpulmClasses& classes, const float* logits, float log_sum, float best) {
-  const auto log_prob = [=](float logit) { return at_least(logit - log_sum, -1e4f); };
+inline float sum_for_confidence(const NgpulmClasses& classes, const float* logits, double log_sum, float best) {
+  const auto total = float(log_sum);
+  const auto log_prob = [=](float logit) { return at_least(logit - total, -1e4f); };
+  const auto exp = [](float x) { return exp_as_part(at_least(x, -87.3f)); };
   const float alpha = classes.alpha;
-  if (classes.measure == 0) return exp_of(best - log_sum);
+  if (classes.measure == 0) return exp(best - total);
   if (classes.measure == 1)
-    return sum_of(logits, classes.tokens, NEG_INF, [=](float logit) { return exp_of(log_prob(logit)) * log_prob(logit); });
-  return sum_of(logits, classes.tokens, NEG_INF, [=](float logit) { return exp_of(alpha * log_prob(logit)); });
+    return float(sum_of(logits, classes.tokens, NEG_INF, [=](float logit) { return exp(log_prob(logit)) * log_prob(logit); }));
+  return float(sum_of(logits, classes.tokens, NEG_INF, [=](float logit) { return exp(alpha * log_prob(logit)); }));
 }
 
 }  // namespace ngpulm

@@ -154,7 +154,7 @@ class BeamStep {
     const float highest = std::max(highest_of(logits, blank), highest_of(logits + after, behind)), of_blank = logits[blank];
     made.highest = std::max(highest, of_blank);
     if (highest > NEG_INF)
-      made.other_sum = highest + std::log(double(sum_of_exp(logits, blank, highest) + sum_of_exp(logits + after, behind, highest)));
+      made.other_sum = highest + std::log(sum_of_exp(logits, blank, highest) + sum_of_exp(logits + after, behind, highest));
     else if (std::any_of(logits, logits + classes_.tokens, [](float logit) { return logit != logit; }))
       made.other_sum = std::numeric_limits<double>::quiet_NaN();
     const bool is_number = made.other_sum < -NEG_INF_DOUBLE && of_blank < -NEG_INF;
@@ -184,7 +184,7 @@ class BeamStep {
   int64_t step_at(int64_t number, int64_t k) const { return (number * steps_.batch + row_) * beam_.num_beams + k; }
 
   float confidence_sum(const Said& said) const {
-    return classes_.measure < 0 ? 0.f : sum_for_confidence(classes_, said.logits, float(said.log_sum), said.highest);
+    return classes_.measure < 0 ? 0.f : sum_for_confidence(classes_, said.logits, said.log_sum, said.highest);
   }
 
   // Have hypotheses that are another one and a token be reached from there too, at this frame.
@@ -243,12 +243,20 @@ class BeamStep {
     const double common = this->common(said), blank_log_prob = said.logits[blank] - said.log_sum;
     const double of_blank = total_ != 0.0 && blank_log_prob > NEG_INF_DOUBLE ? blank_log_prob + total_ * blank_log_prob : blank_log_prob;
     ranked_.begin(most_extensions_);
+    bool waits = blank_log_prob > NEG_INF_DOUBLE;  // whether the blank has yet to come: of those that rank alike the first come first
+    const auto rank_blank = [&] {
+      if (waits) ranked_.insert(rules_.late ? of_blank : blank_log_prob, paired(blank, 0));
+      waits = false;
+    };
     if (may_emit) {
       highest_.fuse(said.logits, rules_.late ? line : nullptr, classes_.tokens, blank);
       const double offset = rules_.late ? common : -said.log_sum;
-      highest_.each(most_extensions_, [&](int64_t label, float score) { ranked_.insert(score + offset, paired(label, 0)); });
+      highest_.each(most_extensions_, [&](int64_t label, float score) {
+        if (label > blank) rank_blank();
+        ranked_.insert(score + offset, paired(label, 0));
+      });
     }
-    if (blank_log_prob > NEG_INF_DOUBLE) ranked_.insert(rules_.late ? of_blank : blank_log_prob, paired(blank, 0));
+    rank_blank();
     if (classes_.num_durations) pair_with_durations(said, line, common, of_blank);
     for (int64_t i = 0; i < ranked_.size(); ++i) {
       if (rules_.aes_steps && ranked_.rank(i) <= ranked_.rank(0) - rules_.aes_gamma) break;
@@ -324,7 +332,10 @@ class BeamStep {
   void renew(NewTokens& fresh) {
     const int64_t num_beams = beam_.num_beams, automata = beam_.num_automata;
     chosen_.begin(num_beams);
-    for (size_t i = 0; i < groups_.size(); ++i) chosen_.insert(groups_[i].score, int64_t(i));
+    group_of_.assign(num_candidates_, -1);  // by the best candidate
+    for (size_t i = 0; i < groups_.size(); ++i) group_of_[groups_[i].best] = int32_t(i);
+    for (const int32_t group : group_of_)
+      if (group >= 0) chosen_.insert(groups_[group].score, group);
     std::copy_n(beam_.lm_states + row_ * num_beams * automata, num_beams * automata, old_states_.data());
     std::copy_n(beam_.lm_scores + row_ * num_beams * automata, num_beams * automata, old_scores_.data());
     std::fill(occupied_.begin(), occupied_.end(), false);
@@ -408,7 +419,7 @@ class BeamStep {
   std::vector<Candidate> candidates_;
   int32_t num_candidates_ = 0;
   std::vector<Group> groups_;
-  std::vector<int32_t> buckets_;
+  std::vector<int32_t> buckets_, group_of_;
 };
 
 }  // namespace ngpulm

@@ -40,7 +40,7 @@ constexpr int64_t ROWS = 32;  // that are searched together
 struct Said {
   int64_t place = -1;  // in the window of frames; -1 if all are
   int64_t token = -1, move = 0;
-  float log_sum = 0.f, duration_log_prob = 0.f;
+  double log_sum = 0.0, duration_log_prob = 0.0;
 };
 
 template <class LM>
@@ -61,7 +61,7 @@ class Greedy {
       const float* line = logits + place * stride;
       const Normaliser said = normaliser_of(line, tokens);
       int64_t move = said.best == blank;
-      float duration_log_prob = 0.f;
+      double duration_log_prob = 0.0;
       if (classes_.num_durations) {
         const Normaliser duration = normaliser_of(line + tokens, classes_.num_durations);
         move = classes_.durations[duration.best];
@@ -90,7 +90,7 @@ class Greedy {
     float* lm_scores = rows_.lm_scores + row * rows_.num_automata;
     const bool listens = std::any_of(weights, weights + rows_.num_automata, [](float weight) { return weight != 0.f; });
     const int64_t candidates = listens ? std::min(rules_.vocab_size, classes_.tokens) : classes_.tokens;
-    const float score = said.duration_log_prob - said.log_sum;
+    const double score = said.duration_log_prob - said.log_sum;
     // The confidence is that in the model's own choice.
     const float sum = classes_.measure < 0 ? 0.f : sum_for_confidence(classes_, logits, said.log_sum, logits[said.token]);
     const float ilm_weight = internal ? rows_.ilm_weights[row] : 0.f;

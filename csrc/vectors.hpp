@@ -84,68 +84,85 @@ inline float gate_tanh(float number) {
 // The sigmoid of x is half of 1 + tanh(x / 2).
 inline float gate_sigmoid(float x) { return multiply_add(0.5f, gate_tanh(0.5f * x), 0.5f); }
 
-// The sum of `term(number)`; `nothing` is a number whose term is (next to) 0.
+// The sum of `term(number)`; `nothing` is a number whose term is (next to) 0. Two terms each are rounded to single precision. Their
+// sums are split at 2^-12: above, thousands add up without rounding; below, what rounding takes is next to nothing.
 template <class Term>
-inline float sum_of(const float* numbers, int64_t size, float nothing, Term&& term) {
-  float sums[LANES] = {};
+inline double sum_of(const float* numbers, int64_t size, float nothing, Term&& term) {
+  float above[LANES] = {}, below[LANES] = {};
+  const auto add = [&](const float* pairs) {
+    for (int lane = 0; lane < LANES; ++lane) {
+      const float both = term(pairs[lane]) + term(pairs[LANES + lane]), upper = (both + 3072.f) - 3072.f;
+      above[lane] += upper;
+      below[lane] += both - upper;
+    }
+  };
   int64_t at = 0;
-  for (; at + LANES <= size; at += LANES)
-    for (int lane = 0; lane < LANES; ++lane) sums[lane] += term(numbers[at + lane]);
+  for (; at + 2 * LANES <= size; at += 2 * LANES) add(numbers + at);
   if (at < size) {
-    float rest[LANES];
-    for (int lane = 0; lane < LANES; ++lane) rest[lane] = at + lane < size ? numbers[at + lane] : nothing;
-    for (int lane = 0; lane < LANES; ++lane) sums[lane] += term(rest[lane]);
+    float rest[2 * LANES];
+    for (int lane = 0; lane < 2 * LANES; ++lane) rest[lane] = at + lane < size ? numbers[at + lane] : nothing;
+    add(rest);
   }
+  double sums[LANES];
+  for (int lane = 0; lane < LANES; ++lane) sums[lane] = double(above[lane]) + double(below[lane]);
   for (int half = LANES / 2; half; half /= 2)
     for (int lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
   return sums[0];
 }
 
-// exp of a number between -87.3 and 0 as a summand beside exp(0): within 2e-7 near 0, and where it is small 6e-8 of the sum. Less
-// work than `exp_within` takes: a product rounded once, a polynomial for powers of 2 of least largest error.
+// exp of a number between -87.3 and 0 as a summand beside exp(0), which is 1: within 1e-7 of the sum. Less work than `exp_within`
+// takes: a product rounded once, a polynomial for powers of 2 of least largest error. No operations are fused, which would give
+// other bits than processors that can't.
 inline float exp_as_part(float x) {
-  const float shifted = multiply_add(x, 1.4426950408889634f, 12582912.f);
-  const float rest = multiply_add(x, 1.4426950408889634f, 12582912.f - shifted);
-  float value = multiply_add(1.32764725e-3f, rest, 9.67554189e-3f);
-  value = multiply_add(value, rest, 5.55071309e-2f);
-  value = multiply_add(value, rest, 2.40221202e-1f);
-  value = multiply_add(value, rest, 6.93146944e-1f);
-  value = multiply_add(value, rest, 1.00000012f);
-  return bits_as<float>(bits_as<uint32_t>(value) + (bits_as<uint32_t>(shifted) << 23));
+  const float power = x * 1.4426950408889634f;
+  const float shifted = power + (12582912.f + 127.f);  // rounds to a whole number, in the lowest bits, as exponents are written
+  const float rest = power - (shifted - (12582912.f + 127.f));
+  float value = 0.001326470053754747f * rest + 0.009671534411609173f;
+  value = value * rest + 0.05550733953714371f;
+  value = value * rest + 0.24022242426872253f;
+  value = value * rest + 0.6931470036506653f;
+  value = value * rest + 1.f;
+  return value * bits_as<float>(bits_as<uint32_t>(shifted) << 23);
 }
 
 // The sum of the exponentials of numbers, their `highest` subtracted from each.
-inline float sum_of_exp(const float* numbers, int64_t size, float highest) {
+inline double sum_of_exp(const float* numbers, int64_t size, float highest) {
   return sum_of(numbers, size, NEG_INF, [=](float x) { return exp_as_part(at_least(x - highest, -87.3f)); });
 }
 
-// log(1 + exp(x)) of a number between -25 and 0, as 2 artanh(e / (2 + e)).
-inline float log_of_one_and(float x) {
-  const float e = exp_of(x), s = e / (e + 2.f), square = s * s;
-  float sum = multiply_add(square, 1.f / 15, 1.f / 13);
-  sum = multiply_add(sum, square, 1.f / 11);
-  sum = multiply_add(sum, square, 1.f / 9);
-  sum = multiply_add(sum, square, 1.f / 7);
-  sum = multiply_add(sum, square, 1.f / 5);
-  sum = multiply_add(sum, square, 1.f / 3);
-  sum = multiply_add(sum, square, 1.f);
-  return 2.f * s * sum;
+// log(1 + exp(x)) within 1e-8, of a number between -25 and 0, as 2 artanh(e / (2 + e)); both by polynomials of least largest error.
+inline double log_of_one_and(double x) {
+  const double shifted = x * 1.4426950408889634 + 6755399441055744.0;  // rounds to a whole number, in the lowest bits
+  const double rest = x - (shifted - 6755399441055744.0) * 0.6931471805599453;
+  double value = 1.3843606801874314e-3 * rest + 8.374195708991488e-3;
+  value = value * rest + 4.1668004728882935e-2;
+  value = value * rest + 1.6666430799321585e-1;
+  value = value * rest + 4.9999994191619107e-1;
+  value = value * rest + 1.000000032258839;
+  value = value * rest + 1.0;
+  const double e = value * bits_as<double>((bits_as<uint64_t>(shifted) << 52) + (uint64_t(1023) << 52));
+  const double s = e / (e + 2.0), square = s * s;
+  double sum = 1.421498930163433e-1 * square + 1.3953192374911427e-1;
+  sum = sum * square + 2.0014152559713874e-1;
+  sum = sum * square + 3.3333135567771244e-1;
+  sum = sum * square + 1.0;
+  return 2.0 * s * sum;
 }
 
 // log(exp(a) + exp(b)). A summand less likely than the other by more than e^-25 is lost in single precision.
 inline double add_logs(double a, double b) {
   const double high = a > b ? a : b, low = a > b ? b : a, difference = low - high;
-  return difference > -25.0 ? high + log_of_one_and(float(difference)) : high;  // or both are -inf
+  return difference > -25.0 ? high + log_of_one_and(difference) : high;  // or both are -inf
 }
 
 // The same of pairs of numbers, without branches: compilers make vector instructions of it.
 inline void add_all_logs(const double* a, const double* b, int64_t size, double* sums) {
   for (int64_t i = 0; i < size; ++i) {
     const double high = a[i] > b[i] ? a[i] : b[i], low = a[i] > b[i] ? b[i] : a[i];
-    const auto difference = float(low - high);  // NaN where both are -inf
-    const bool counts = difference > -25.f;
-    const float more = log_of_one_and(counts ? difference : -25.f);
-    sums[i] = counts ? high + double(more) : high;
+    const double difference = low - high;  // NaN where both are -inf
+    const bool counts = difference > -25.0;
+    const double more = log_of_one_and(counts ? difference : -25.0);
+    sums[i] = counts ? high + more : high;
   }
 }
 
@@ -229,13 +246,13 @@ inline int64_t first_at_least(const float* numbers, int64_t size, float least) {
 // above -inf.
 struct Normaliser {
   int64_t best;
-  float log_sum;
+  double log_sum;
 };
 
 inline Normaliser normaliser_of(const float* numbers, int64_t size) {
   const float highest = highest_of(numbers, size);
-  if (!(std::fabs(highest) < std::numeric_limits<float>::infinity())) return {0, std::numeric_limits<float>::quiet_NaN()};
-  return {first_at_least(numbers, size, highest), highest + std::log(sum_of_exp(numbers, size, highest))};
+  if (!(std::fabs(highest) < std::numeric_limits<float>::infinity())) return {0, std::numeric_limits<double>::quiet_NaN()};
+  return {first_at_least(numbers, size, highest), double(highest) + std::log(sum_of_exp(numbers, size, highest))};
 }
 
 }  // namespace ngpulm

@@ -188,10 +188,11 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
     def paths(self, frames: Tensor, lengths: Outputs | None = None, phrases: Any = None) -> Paths:
         """Return the best paths of a batch, blanks included. Arguments and errors as for `decode`."""
         if frames.dim() != 3 or not frames.dtype.is_floating_point:
-            raise InvalidLogitsError(
-                "encoder_hidden_states should be floating point of the shape [B, T, D], got "
-                f"{frames.dtype} {tuple(frames.shape)}"
-            )
+            problem = f"encoder_hidden_states should be floating point of the shape [B, T, D], got {frames.dtype} "
+            problem += f"{tuple(frames.shape)}"
+            if frames.dim() == 2:
+                problem += "; of one utterance add a batch dimension: encoder_hidden_states[None]"
+            raise InvalidLogitsError(problem)
         lengths = checked_lengths(lengths, frames.shape[0], frames.shape[1], frames.device)
         models = self.fusion.shared_rows(len(frames), frames.device, phrases)
         models = models._replace(ilm_weights=self.ilm_weights(models))
@@ -284,7 +285,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         options = self.options
         ended = models.at_end(found.scores, found.lm_scores, found.lm_states, options.score_eos, options.engine)
         ranks = ended[0] / (sizes + 1) if options.length_normalization else ended[0]
-        places = ranks.topk(options.num_return_sequences, dim=1).indices
+        places = ranks.argsort(dim=1, descending=True, stable=True)[:, : options.num_return_sequences]
         return places, torch.stack([part.gather(1, places) for part in (ended[0], found.acoustic_scores, *ended[1:])], 2)
 
     def _hypotheses(self, paths: Paths, lengths: list[int]) -> list[list[Hypothesis]]:

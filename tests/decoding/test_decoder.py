@@ -178,7 +178,7 @@ def test_broken_logits(tokenizer, lm, with_lm):
         decoder(logits)
     assert len(decoder(logits, torch.tensor([40, 40, 11, 40]))) == 4
     for wrong, message in (
-        (torch.zeros(3, 257), r"\(3, 257\)"),
+        (torch.zeros(3, 257), r"\(3, 257\); of one utterance add a batch dimension: logits\[None\]"),
         (torch.zeros(1, 3, 257, dtype=torch.int64), "int64"),
         (torch.zeros(1, 3, 256), "256"),
     ):

@@ -126,3 +126,13 @@ def toys(draw, durations=(None, None, (0, 1, 2, 3, 4), (0, 1), (1, 2), (0, 2), (
     blank_id = draw(st.sampled_from([0, vocab_size // 2, vocab_size - 1]))
     bias = draw(st.sampled_from([-1.0, 1.0, 3.0]))
     return Toy(vocab_size, blank_id, draw(st.sampled_from(durations)), draw(seeds), bias, **settings)
+
+
+def noises(shape, generator):
+    """What whole numbers from -8 to 8 are moved by at each frame, `[..., 17]`: what is the same stays so, nothing else does."""
+    return 2e-3 * (torch.rand((*shape, 17), generator=generator) - 0.5)
+
+
+def moved(whole_numbers, noise):
+    """Move whole numbers `[..., C]` by noise `[..., 17]`."""
+    return whole_numbers + noise.gather(-1, (whole_numbers.clamp(-8, 8) + 8).long())

@@ -119,9 +119,10 @@ def check_logits(logits: Tensor, lengths: Outputs | None, blank_id: int) -> Tens
         ValueError: lengths that don't fit the logits.
     """
     if logits.dim() != 3 or not logits.dtype.is_floating_point:
-        raise InvalidLogitsError(
-            f"logits should be floating point of the shape [B, T, C], got {logits.dtype} {tuple(logits.shape)}"
-        )
+        problem = f"logits should be floating point of the shape [B, T, C], got {logits.dtype} {tuple(logits.shape)}"
+        if logits.dim() == 2:
+            problem += "; of one utterance add a batch dimension: logits[None]"
+        raise InvalidLogitsError(problem)
     batch_size, frames, classes = logits.shape
     if blank_id >= classes:
         raise InvalidLogitsError(f"the blank has the id {blank_id}, but the logits have only {classes} classes")

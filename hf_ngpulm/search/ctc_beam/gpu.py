@@ -27,7 +27,7 @@ from torch import Tensor
 from ...automaton.gpu import automaton_signature
 from ...automaton.tensors import AutomatonTensors
 from ...engines.devices import current
-from . import BLANK, INSIDE, BeamFrames, BeamState, reference
+from . import BLANK, INSIDE, BeamFrames, BeamState, cpu
 
 MOST_ROWS = tl.constexpr(16)  # lines that are filled at a time
 NOTHING = tl.constexpr((0x807FFFFF - 2**32) << 32)  # key of the score -inf at index 0
@@ -61,8 +61,8 @@ def ctc_beam(
     num_beams, num_automata = state.lm_states.shape[1:]
     device = logits.device
     if num_beams > MOST_BEAMS:
-        return reference.ctc_beam(
-            automaton, state, logits, lengths, weights, bonuses, unscored, blank, vocab_size, threshold, skip,
+        return on_the_cpu(
+            cpu.ctc_beam, automaton, state, logits, lengths, weights, bonuses, unscored, blank, vocab_size, threshold, skip,
             text_hashes,
         )  # fmt: skip
     state = BeamState(*(tensor.clone(memory_format=torch.contiguous_format) for tensor in state))
@@ -83,6 +83,15 @@ def ctc_beam(
                 NUM_AUTOMATA=num_automata, JOINS=text_hashes is not None, **tiles,
             )  # fmt: skip
     return state, BeamFrames(links, labels, bad_frames)
+
+
+def on_the_cpu(search: Any, automaton: AutomatonTensors, state: Any, logits: Tensor, *rest: Any) -> tuple[Any, BeamFrames]:
+    """Call a search of the native core, for more hypotheses than the kernel's registers hold."""
+    given = (value.cpu() if isinstance(value, Tensor) else value for value in (logits, *rest))
+    automaton = AutomatonTensors(*(tensor.cpu() for tensor in automaton))
+    found = search(automaton, type(state)(*(part.cpu() for part in state)), *given)
+    new_state, frames = (type(parts)(*(part.to(logits.device) for part in parts)) for parts in found)
+    return new_state, frames
 
 
 def tiling(num_beams: int, classes: int) -> dict[str, int]:
@@ -336,7 +345,7 @@ def lines_of(
     turn = tl.where(leading, tl.cumsum(leading.to(tl.int32), axis=0) - 1, -2)
     own = tl.sum(tl.where(turn[:, None] == free[None, :], every[None, :], 0), axis=1)
     lines = tl.where(missing, take(own, first, places), lines)
-    count = tl.max(turn, axis=0) + 1
+    count = tl.sum(leading.to(tl.int32), axis=0)
     tl.debug_barrier()  # everybody has read the lines before they are rewritten
     for begin in range(0, count, ROWS):
         rows = begin + tl.arange(0, ROWS)
@@ -604,6 +613,7 @@ def _search_kernel(
         else:
             tl.store(bad_frames + row, frame)
             length = 0
+    tl.debug_barrier()  # everybody has read what is overwritten: a row may have no frames in between
     tl.store(offsets + row, offset)
     tl.store(blank_scores + places, by_blanks, mask=inside)
     tl.store(token_scores + places, by_tokens, mask=inside)

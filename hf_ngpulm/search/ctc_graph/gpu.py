@@ -30,6 +30,7 @@ from ..ctc_beam.gpu import (
     best_extensions,
     key_of,
     lines_of,
+    on_the_cpu,
     peaks_of,
     room_for_lines,
     score_of,
@@ -55,7 +56,9 @@ def graph_search(
     batch_size, frames, classes = logits.shape
     max_active, num_automata = state.lm_states.shape[1:]
     if max_active > MOST_BEAMS:
-        return _on_the_cpu(automaton, state, logits, lengths, weights, bonuses, blank, vocab_size, threshold, skip)
+        return on_the_cpu(
+            cpu.graph_search, automaton, state, logits, lengths, weights, bonuses, blank, vocab_size, threshold, skip
+        )
     state = GraphState(*(part.clone(memory_format=torch.contiguous_format) for part in state))
     links = torch.arange(max_active, dtype=torch.int32, device=logits.device).repeat(batch_size, frames, 1)
     labels = torch.full_like(links, BLANK)
@@ -73,26 +76,6 @@ def graph_search(
                 NUM_AUTOMATA=num_automata, **tiles,
             )  # fmt: skip
     return state, GraphFrames(links, labels, bad_frames)
-
-
-def _on_the_cpu(
-    automaton: AutomatonTensors,
-    state: GraphState,
-    logits: Tensor,
-    lengths: Tensor,
-    weights: Tensor,
-    bonuses: Tensor,
-    blank: int,
-    vocab_size: int,
-    threshold: float,
-    skip: float,
-) -> tuple[GraphState, GraphFrames]:
-    """Search with more hypotheses than the kernel's registers hold."""
-    device = logits.device
-    automaton, state = AutomatonTensors(*(t.cpu() for t in automaton)), GraphState(*(part.cpu() for part in state))
-    logits, lengths, weights, bonuses = (tensor.cpu() for tensor in (logits, lengths, weights, bonuses))
-    state, found = cpu.graph_search(automaton, state, logits, lengths, weights, bonuses, blank, vocab_size, threshold, skip)
-    return GraphState(*(part.to(device) for part in state)), GraphFrames(*(part.to(device) for part in found))
 
 
 @triton.jit
@@ -306,6 +289,7 @@ def _pass_kernel(
         else:
             tl.store(bad_frames + row, frame)
             length = 0
+    tl.debug_barrier()  # everybody has read what is overwritten: a row may have no frames in between
     tl.store(scores + places, score, mask=inside)
     tl.store(last_tokens + places, last, mask=inside)
 

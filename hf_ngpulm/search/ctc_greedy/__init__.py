@@ -12,7 +12,8 @@ label before it (a repeat, which the LM isn't asked about), if that label stands
 - "run": when the frame's own best class is that of the frame before: a re-chosen label swallows its acoustic run.
 - "stay": when that scores better: the label competes at every frame by its acoustic score alone, less `stay_cost`.
 
-In the first two rules a new label differs from the one just before it, since CTC would merge the two.
+In the first two rules a new label differs from the one just before it, since CTC would merge the two. Wherever several classes
+score the same the first one, by its id, is the best.
 """
 
 from __future__ import annotations

@@ -280,6 +280,7 @@ def _label_kernel(
             else:
                 tl.store(bad_frames + row, frame)
                 length = 0
+    tl.debug_barrier()  # everybody has read what is overwritten: a row may have no frames in between
     tl.store(acoustic_scores + row, acoustic_score)
     tl.store(last + 2 * row, before)
     tl.store(last + 2 * row + 1, best_before)

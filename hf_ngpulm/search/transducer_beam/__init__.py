@@ -6,6 +6,10 @@ step at a time, blank or token, so that all have taken equally many. In AES (aft
 Inference via Adaptive Expansion Search", IEEE SPL 2020) all are at the same frame, where each takes up to `aes_steps` tokens.
 Ways that lead to the same tokens at the same frame are one hypothesis.
 
+The order of what scores the same is part of the definition, too: a hypothesis's classes by their ids, the durations of a class
+as the model has them, and hypotheses by the places that their best ways come from (those of a beam are in order, the best
+first), then by the order of what extends them there.
+
 For a step of a hypothesis with the LM's weights w and their sum W the scores are, with blank-aware scoring,
 
     log p(token) + W * log(1 - p(blank)) + sum of w * LM(token)    and    (1 + W) * log p(blank)

@@ -94,8 +94,9 @@ class Search:
         exhausted = settings.strategy == "alsd" and path.symbols >= settings.max_symbols
         labels = [label for label in range(model.vocab_size) if label == blank or not exhausted]
         by_fused = settings.late
+        labels.sort(key=lambda label: -float(log_probs[label]) - (float(added[label]) if by_fused else 0.0))
         if model.durations is not None and not settings.late:
-            labels = sorted(labels, key=lambda label: -float(log_probs[label]))[: settings.num_beams]
+            del labels[settings.num_beams :]
             by_fused = True  # among these, and their durations
         found = []
         for label in labels:
@@ -160,8 +161,17 @@ class Search:
         )
         return best._replace(score=score, acoustic_score=acoustic_score)
 
-    def best(self, paths: list[Path]) -> list[Path]:
-        return sorted(paths, key=lambda path: -path.score)[: self.settings.num_beams]
+    def best(self, ways: list[Path]) -> list[Path]:
+        """Return the best hypotheses that some ways lead to, best first; of the same score those whose best ways come first."""
+        groups: dict[tuple[tuple[int, ...], int], list[Path]] = {}
+        for way in ways:
+            groups.setdefault((way.tokens, way.time), []).append(way)
+        merged = [self.merged(groups[way.tokens, way.time]) for way in ways if self._leads(way, groups)]
+        return sorted(merged, key=lambda path: -path.score)[: self.settings.num_beams]
+
+    @staticmethod
+    def _leads(way: Path, groups: dict[tuple[tuple[int, ...], int], list[Path]]) -> bool:
+        return way is max(groups[way.tokens, way.time], key=lambda other: other.score)
 
 
 def alsd(search: Search) -> list[Path]:
@@ -169,15 +179,14 @@ def alsd(search: Search) -> list[Path]:
     beam = [search.first]
     end = len(search.frames)
     while any(path.time < end for path in beam):
-        ways: dict[tuple[tuple[int, ...], int], list[Path]] = {}
+        ways: list[Path] = []
         for path in beam:
             if path.time >= end:
-                ways.setdefault((path.tokens, path.time), []).append(path)
+                ways.append(path)
                 continue
             for extension in search.extensions(path, path.time)[: search.settings.num_beams]:
-                way = search.extended(path, extension, path.time)
-                ways.setdefault((way.tokens, way.time), []).append(way)
-        beam = search.best([search.merged(group) for group in ways.values()])
+                ways.append(search.extended(path, extension, path.time))
+        beam = search.best(ways)
     return beam
 
 
@@ -196,30 +205,25 @@ def aes(search: Search) -> list[Path]:
                     if extension.label == path.tokens[-1]:
                         path = search.merged([path, search.extended(parent, extension, time)])
             by_tokens[path.tokens] = path
-        closed: list[Path] = []  # they have had their blank
-        opened = list(by_tokens.values())
-        for _ in range(settings.aes_steps):
-            known = {path.tokens for path in closed + opened}
-            candidates = list(closed)
-            expanded: list[Path] = []
-            for path in opened:
-                extensions = search.extensions(path, time)[: settings.num_beams + settings.aes_beta]
-                for extension in extensions:
-                    if extension.rank <= extensions[0].rank - settings.aes_gamma:
-                        continue
-                    way = search.extended(path, extension, time)
-                    if extension.label == blank:
-                        candidates.append(way)
-                    elif way.tokens not in known:
-                        expanded.append(way)
-            kept = {id(path) for path in search.best(candidates + expanded)}
-            closed = [path for path in candidates if id(path) in kept]
-            opened = [path for path in expanded if id(path) in kept]
-            if not opened:
+        beam = [by_tokens[path.tokens] for path in beam]
+        for taken in range(settings.aes_steps + 1):
+            known = {path.tokens for path in beam}
+            ways: list[Path] = []
+            for path in beam:
+                if path.time > time:  # it has had its blank
+                    ways.append(path)
+                    continue
+                extensions = search.extensions(path, time)
+                if taken == settings.aes_steps:
+                    extensions = [extension for extension in extensions if extension.label == blank]
+                for extension in extensions[: settings.num_beams + settings.aes_beta]:
+                    if extension.rank > extensions[0].rank - settings.aes_gamma:
+                        way = search.extended(path, extension, time)
+                        if extension.label == blank or way.tokens not in known:
+                            ways.append(way)
+            beam = search.best(ways)
+            if all(path.time > time for path in beam):
                 break
-        for path in opened:
-            closed += [search.extended(path, e, time) for e in search.extensions(path, time) if e.label == blank]
-        beam = closed
     return beam
 
 

@@ -383,11 +383,11 @@ class Search:
         # The best extensions of each hypothesis.
         aes = settings.strategy == "aes"
         classes, durations, most = model.vocab_size, self.durations.numel(), self.most_extensions
-        ranks = (said.fused if settings.late else said.log_probs).double()
+        ranks = said.fused if settings.late else said.log_probs
         if most_symbols is not None:
             is_token = torch.arange(classes, device=ranks.device) != model.blank_id
             ranks = ranks.masked_fill((beam.symbols >= most_symbols)[..., None] & is_token, -torch.inf)
-        ranks, labels = ranks.topk(min(most, classes), -1)
+        ranks, labels = _highest(ranks, min(most, classes))
         gains, acoustic_gains = said.fused.gather(2, labels).double(), said.log_probs.gather(2, labels).double()
         is_blank = labels == model.blank_id
         moves = is_blank.to(torch.int64)
@@ -396,7 +396,8 @@ class Search:
             if not settings.late:  # the classes are chosen; LMs have a say in which of their durations are
                 ranks = torch.where(possible, gains, -torch.inf)
             of_duration = said.duration_log_probs[:, :, None].double()
-            ranks, chosen = (ranks[..., None] + of_duration).flatten(2).topk(most, -1)
+            ranks, chosen = (ranks[..., None] + of_duration).flatten(2).sort(dim=-1, descending=True, stable=True)
+            ranks, chosen = ranks[..., :most], chosen[..., :most]
             which, moves = chosen // durations, self.durations[chosen % durations]
             labels, possible, is_blank = (values.gather(2, which) for values in (labels, possible, is_blank))
             of_duration = said.duration_log_probs.gather(2, chosen % durations).double()
@@ -413,7 +414,7 @@ class Search:
 
         # Candidates: those, and the hypotheses that stand still.
         def candidates(of_extensions: Tensor, of_still: Tensor) -> Tensor:
-            return torch.cat([of_extensions.flatten(1), of_still], 1)
+            return torch.cat([of_extensions, of_still[..., None]], 2).flatten(1)
 
         extensions = labels.shape[2]
         scores = torch.where(possible & said.is_open[..., None], beam.scores[..., None] + gains, -torch.inf)
@@ -430,7 +431,9 @@ class Search:
         if room > 0:
             best = torch.nn.functional.pad(best, (0, room))
             scores, acoustic = (torch.nn.functional.pad(values, (0, room), value=-torch.inf) for values in (scores, acoustic))
-        scores, chosen = scores.topk(num_beams, 1)
+        in_order = best.argsort(1)
+        scores, chosen = scores.gather(1, in_order).sort(dim=1, descending=True, stable=True)
+        scores, chosen = scores[:, :num_beams], in_order.gather(1, chosen[:, :num_beams])
         best = best.gather(1, chosen)
         parents, labels, moves, times, hashes, sizes = (
             values.gather(1, best) for values in (parents, labels, moves, times, hashes, sizes)
@@ -580,6 +583,14 @@ def beam_search(
         search.load(frames, lengths, states, weights, ilm_weights)
         search.run()
         return search.found()
+
+
+def _highest(values: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Return the highest single-precision numbers in double precision, and their places; of equal ones the first come first."""
+    bits = torch.where(values == 0.0, 0.0, values).view(torch.int32).to(torch.int64)  # -0 is 0
+    keys = ((bits ^ ((bits >> 31) & 0x7FFFFFFF)) << 32) - torch.arange(values.shape[-1], device=values.device)
+    places = keys.topk(most, -1).indices
+    return values.gather(-1, places).double(), places
 
 
 def _extend_hash(hashes: Tensor, tokens: Tensor) -> Tensor:

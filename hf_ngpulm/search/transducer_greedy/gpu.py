@@ -190,6 +190,7 @@ def _window_kernel(
             if HAS_ILM:
                 so_far = tl.load(ilm_scores + row)
                 of_token = tl.load(internal + row * classes + chosen).to(tl.float64)
+                tl.debug_barrier()  # everybody has read it
                 tl.store(ilm_scores + row, so_far + tl.where(ilm_weight != 0.0, of_token, 0.0))
         change = tl.load(heard + chosen).to(tl.float32) - tl.load(heard + token).to(tl.float32)
         score += (log_prob + tl.where(chosen == token, 0.0, change)).to(tl.float64)

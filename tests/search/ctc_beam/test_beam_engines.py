@@ -360,9 +360,12 @@ def test_frames_at_which_nothing_is_possible_are_passed_over(engine):
 
 
 def test_beams_that_are_too_large_for_the_kernel(monkeypatch):
-    monkeypatch.setattr(pytest.importorskip("hf_ngpulm.search.ctc_beam.gpu"), "MOST_BEAMS", 4)
+    gpu = pytest.importorskip("hf_ngpulm.search.ctc_beam.gpu")
+    monkeypatch.setattr(gpu, "MOST_BEAMS", 4)
     problem = some_problem(5, frames=3)
     assert_same(search(problem, "gpu"), search(problem, "reference"))
+    monkeypatch.setattr(gpu.cpu, "ctc_beam", lambda *given: (problem.state, beam.BeamFrames.still(3, 3, 5)))
+    assert torch.equal(search(problem, "gpu")[0].hashes, problem.state.hashes)  # it is the core that is asked
 
 
 @pytest.mark.parametrize("engine", ["reference", "cpu", "gpu"])

@@ -7,6 +7,7 @@ import torch
 from automata import automata, build_automaton, seeds
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from toys import moved, noises
 
 from hf_ngpulm.search import ctc_greedy as greedy
 
@@ -162,6 +163,37 @@ def check_rows_alone(problem, row, engine):
     assert single.bad_frames[0] == whole.bad_frames[row]
     assert single.lm_scores[0].tolist() == whole.lm_scores[row].tolist()
     torch.testing.assert_close(single.acoustic_scores[0], whole.acoustic_scores[row], rtol=1e-5, atol=1e-5)
+
+
+@st.composite
+def tied_problems(draw, longest=12):
+    """Whole numbers as logits, an LM that gives many tokens the same score, and noise that leaves the same what is the same."""
+    classes = draw(st.integers(2, 7))
+    generator = torch.Generator().manual_seed(draw(seeds))
+    size = draw(st.integers(1, 3)), draw(st.integers(1, longest))
+    logits = torch.randint(-1, 2, (*size, classes), generator=generator).float()
+    arcs = [{token: (-1.37, token % 2) for token in range(classes)}, {0: (-0.61, 0)}]
+    automaton = build_automaton(classes, arcs, [0, 0], [0.0, -0.83])
+    lengths = torch.randint(0, size[1] + 1, size[:1], dtype=torch.int32, generator=generator)
+    states, weights, stay_costs = (
+        torch.zeros((size[0], 1), dtype=torch.int32),
+        torch.full((size[0], 1), 0.71),
+        torch.ones(size[0]),
+    )
+    blank = draw(st.sampled_from([0, classes // 2, classes - 1]))
+    rest = lengths, states, weights, stay_costs, blank, draw(st.sampled_from(greedy.RULES))
+    return automaton, logits, noises(size, generator), rest
+
+
+@pytest.mark.parametrize("engine", ["cpu", "gpu"])
+@given(st.data())
+@settings(RELAXED, max_examples=40)
+def test_the_first_of_those_that_score_the_same_is_chosen(engine, data):
+    automaton, logits, moves, rest = data.draw(tied_problems(12 if engine == "cpu" else 4))
+    logits, other = (moved(logits, sign * moves) for sign in (1, -1))
+    expected = call(automaton, logits, *rest, "reference").labels
+    assume(torch.equal(expected, call(automaton, other, *rest, "reference").labels))  # no tie of rounding alone
+    assert call(automaton, logits, *rest, engine).labels.tolist() == expected.tolist()
 
 
 @given(problems(), st.data())

@@ -6,13 +6,13 @@ import math
 
 import pytest
 import torch
-from automata import automata, seeds
+from automata import automata, build_automaton, seeds
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from interpreted import has_triton, needs_interpreter
 from letters import Letters
 from row_weights import ilm_weights_of, weight_at
-from toys import Scripted, Toy, script, toys
+from toys import Scripted, Toy, moved, noises, script, toys
 
 from hf_ngpulm import InvalidLogitsError, NGramLM, TransducerDecoder
 from hf_ngpulm.automaton import reference as queries
@@ -166,6 +166,59 @@ def test_kernels_equal_the_definition(strategy, short_blocks, data):
     model = data.draw(toys() if strategy == "alsd" else toys((None,)))
     options = data.draw(beam_settings((strategy,), num_beams=data.draw(st.sampled_from([1, 2, 3]))))
     assert_equal_to_the_definition(model, data.draw(problems(model, longest=3)), options, "gpu")
+
+
+@st.composite
+def tied_problems(draw, longest=6):
+    """A model that says few different numbers at a frame, and an LM with the same score for several tokens."""
+    vocab_size = draw(st.integers(2, 6))
+    durations = draw(st.sampled_from([None, None, (0, 1, 2), (1, 2)]))
+    model = Scripted(vocab_size, durations)
+    model.blank_id = draw(st.sampled_from([0, vocab_size // 2, vocab_size - 1]))
+    generator = torch.Generator().manual_seed(draw(seeds))
+    size = draw(st.integers(1, 3)), draw(st.integers(1, longest))
+    logits = torch.randint(-1, 2, (*size, vocab_size + len(durations or ())), generator=generator).float()
+    lengths = torch.randint(1, size[1] + 1, size[:1], generator=generator)
+    arcs = [{token: (-1.37, token % 2) for token in range(vocab_size)}, {0: (-0.61, 0)}]
+    automaton = build_automaton(vocab_size, arcs, [0, 0], [0.0, -0.83])
+    shape = (size[0], draw(st.integers(0, 1)))
+    states = torch.zeros(shape, dtype=torch.int32)
+    weights = torch.full(shape, 0.71)
+    moves = noises(size, generator), noises(size, generator)
+    # One token a frame: tokens that change places would sum up to the same but for rounding.
+    options = draw(beam_settings(("alsd", "aes") if durations is None else ("alsd",), max_symbols=1, aes_steps=1))
+    return model, logits, moves, lengths, automaton.tensors, states, weights, vocab_size if shape[1] else 0, options
+
+
+def paths_of(model, logits, lengths, automaton, states, weights, vocab_size, options):
+    return [
+        [path.steps for path in reference.beam_search(model, row[:length], automaton, *of_row, vocab_size, options)]
+        for row, length, *of_row in zip(logits, lengths.tolist(), states, weights)
+    ]
+
+
+def assert_ties_are_those_of_the_definition(problem, engine):
+    model, logits, moves, *rest = problem
+    parts = logits[..., : model.vocab_size], logits[..., model.vocab_size :]
+    logits, other = (torch.cat([moved(part, sign * m) for part, m in zip(parts, moves)], -1) for sign in (1, -1))
+    expected = paths_of(model, logits, *rest)
+    assume(expected == paths_of(model, other, *rest))  # what only rounding tells apart is no tie
+    found = beam_search(model, logits, *rest, engine)
+    assert [[tuple(steps) for *_, steps in found_in(found, row)] for row in range(len(logits))] == expected
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(tied_problems())
+@settings(RELAXED, max_examples=60)
+def test_ties(engine, problem):
+    assert_ties_are_those_of_the_definition(problem, engine)
+
+
+@needs_interpreter
+@given(tied_problems(longest=3))
+@settings(RELAXED, max_examples=8)
+def test_ties_in_kernels(short_blocks, problem):
+    assert_ties_are_those_of_the_definition(problem, "gpu")
 
 
 @needs_interpreter

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from interpreted import needs_interpreter
 from letters import Letters
 from row_weights import ilm_weights_of, weight_at
-from toys import Scripted, Toy, script, toys
+from toys import Scripted, Toy, moved, noises, script, toys
 
 from hf_ngpulm import InvalidLogitsError, NGramLM, TransducerDecoder
 from hf_ngpulm.fusion.fusion import no_models
@@ -71,6 +71,36 @@ def assert_equal_to_the_plain_loop(problem, window, engine, ilm_weight):
         assert float(found.acoustic_scores[row]) == pytest.approx(expected.acoustic_score, abs=scale, rel=1e-4)
         torch.testing.assert_close(found.lm_scores[row], expected.lm_scores, rtol=1e-4, atol=1e-3)
         assert float(found.ilm_scores[row]) == pytest.approx(expected.ilm_score, abs=scale, rel=1e-4)
+
+
+@pytest.mark.parametrize("engine", ["reference", "cpu", pytest.param("gpu", marks=needs_interpreter)])
+@given(st.data())
+@settings(RELAXED, max_examples=25)
+def test_the_first_of_those_that_score_the_same_is_chosen(engine, data):
+    """Classes, whether an LM scores them the same or not, and durations."""
+    vocab_size, durations = data.draw(st.integers(2, 6)), data.draw(st.sampled_from([None, (0, 1, 2), (2, 1)]))
+    model = Scripted(vocab_size, durations)
+    model.blank_id = data.draw(st.sampled_from([0, vocab_size // 2, vocab_size - 1]))
+    generator = torch.Generator().manual_seed(data.draw(seeds))
+    size = 2, data.draw(st.integers(1, 5))
+    parts = [torch.randint(-1, 2, (*size, width), generator=generator).float() for width in (vocab_size, len(durations or ()))]
+    moves = [noises(size, generator) for _ in parts]
+    arcs = [{token: (-1.37, token % 2) for token in range(vocab_size)}, {0: (-0.61, 0)}]
+    automaton = build_automaton(vocab_size, arcs, [0, 0], [0.0, -0.83])
+    states, weights = torch.zeros((2, 1), dtype=torch.int32), torch.tensor([[0.71], [0.0]])
+
+    def plain(sign):
+        frames = torch.cat([moved(part, sign * noise) for part, noise in zip(parts, moves)], -1)
+        of_rows = zip(frames, states, weights)
+        paths = [reference.greedy(model, row, automaton.tensors, *of_row, vocab_size, 2) for row, *of_row in of_rows]
+        return frames, [(path.tokens, path.durations) for path in paths]
+
+    frames, expected = plain(1)
+    assume(plain(-1)[1] == expected)  # no tie of rounding alone
+    lengths = torch.tensor([size[1]] * 2)
+    found = greedy(model, frames, lengths, automaton.tensors, states, weights, vocab_size, 2, engine=engine)
+    steps = zip(found.counts.tolist(), found.tokens.tolist(), found.durations.tolist())
+    assert [(tokens[:count], moved_on[:count]) for count, tokens, moved_on in steps] == expected
 
 
 @needs_interpreter
@@ -235,7 +265,7 @@ def test_bad_and_odd_input():
         decoder.decode(broken)
     assert len(decoder.decode(broken, torch.tensor([9, 4, 9]))) == 3
     for wrong, error, message in (
-        ((frames[0],), InvalidLogitsError, r"\[B, T, D\]"),
+        ((frames[0],), InvalidLogitsError, r"\[B, T, D\].* add a batch dimension"),
         ((frames, torch.tensor([9, 9])), ValueError, "3 integers"),
         ((frames, torch.tensor([9, 10, 1])), ValueError, r"0\.\.9"),
     ):
