@@ -219,14 +219,15 @@ def test_an_lm_changes_tokens_never_blanks():
     lm = NGramLM.train([[1]] * 20 + [[0, 1]], vocab_size=2, order=2)
     frames = script(2, 0, 2, 0, 2, classes=3, margin=1.0)
     plain = TransducerDecoder(Scripted(3, max_symbols=1), Letters("ab_"))(frames)[0][0]
-    fused = TransducerDecoder(Scripted(3, max_symbols=1), Letters("ab_"), lm, 3.0, ilm_weight=0.0)(frames)[0][0]
+    fused = TransducerDecoder(Scripted(3, max_symbols=1), Letters("ab_"), lm, 3.0, ilm_weight=0.0, num_beams=1)(frames)[0][0]
     assert plain.token_ids == [0, 0] and fused.token_ids == [1, 1] and fused.token_frames == plain.token_frames == [1, 3]
     assert fused.lm_score == pytest.approx(float(lm.score_sequences(torch.tensor([[1, 1]]), eos=False)), abs=1e-4)
     assert fused.score == pytest.approx(fused.acoustic_score + 3.0 * fused.lm_score, abs=1e-4)
-    halved = TransducerDecoder(Scripted(3, max_symbols=1), Letters("ab_"), lm, 3.0)(frames)[0][0]
+    halved = TransducerDecoder(Scripted(3, max_symbols=1), Letters("ab_"), lm, 3.0, num_beams=1)(frames)[0][0]
     internal = 2 * Scripted(3).internal_lm(torch.zeros(1, 6))[0, 1]
     assert halved.token_ids == [1, 1] and halved.score == pytest.approx(fused.score - 1.5 * float(internal), abs=1e-4)
-    negative = TransducerDecoder(Scripted(3, max_symbols=1), Letters("ab_"), lm, -3.0)(script(1, 1, classes=3, margin=0.5))
+    against = TransducerDecoder(Scripted(3, max_symbols=1), Letters("ab_"), lm, -3.0, num_beams=1)
+    negative = against(script(1, 1, classes=3, margin=0.5))
     assert negative[0][0].token_ids == [0, 0]
 
 
@@ -236,9 +237,10 @@ def test_one_model_and_weight_a_row():
     lms = [NGramLM.train([[i, i + 1, i]] * 5, vocab_size=8, order=2) for i in range(2)]
     models, weights = [lms[0], None, lms[1], lms[0]], torch.tensor([0.5, 1.0, 2.0, 0.0])
     tokenizer = Letters("abcdefgh")
-    together = TransducerDecoder(model, tokenizer, models, weights).decode(frames)
+    together = TransducerDecoder(model, tokenizer, models, weights, num_beams=1).decode(frames)
     for row, lm in enumerate(models):
-        ((alone,),) = TransducerDecoder(model, tokenizer, lm, float(weights[row])).decode(frames[row : row + 1])
+        own = TransducerDecoder(model, tokenizer, lm, float(weights[row]), num_beams=1)
+        ((alone,),) = own.decode(frames[row : row + 1])
         assert together[row][0].token_ids == alone.token_ids and together[row][0].token_frames == alone.token_frames
         assert together[row][0].score == pytest.approx(alone.score, abs=1e-3)
     assert together[1][0].lm_score == 0.0
