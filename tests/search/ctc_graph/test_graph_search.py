@@ -274,7 +274,6 @@ def test_a_row_does_not_depend_on_its_batch(problem, data):
 @given(problems(longest=6, most_classes=10, most_rows=2, most_active=6), st.booleans())
 @settings(RELAXED, max_examples=10)
 def test_gpu_equals_the_reference(problem, in_small_blocks):
-    """Without a GPU its kernels run in Triton's interpreter."""
     pytest.importorskip("triton")
     from hf_ngpulm.search.ctc_beam import gpu as tiles
 
@@ -306,9 +305,7 @@ def test_more_hypotheses_than_the_kernel_holds(monkeypatch):
 
 def test_frames_launch_nothing_on_the_gpu():
     """However many there are: what runs is counted as operators of torch and Triton kernels."""
-    interpreter = pytest.importorskip("triton.runtime.interpreter")
-    if DEVICE["gpu"] == "cuda":
-        pytest.skip("kernels are counted in Triton's interpreter")
+    JITFunction = pytest.importorskip("triton.runtime.jit").JITFunction
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Operators(TorchDispatchMode):
@@ -326,16 +323,16 @@ def test_frames_launch_nothing_on_the_gpu():
     for frames in (2, 9):
         p = some_problem(8, frames)
         operators = Operators()
-        launch = interpreter.GridExecutor.__call__
+        launch = JITFunction.run
 
-        def counted(executor, *args, operators=operators, launch=launch, **kwargs):
-            operators.names.append(executor.fn.__name__)
+        def counted(kernel, *args, operators=operators, launch=launch, **kwargs):
+            operators.names.append(kernel.__name__)
             operators.in_kernel = True
-            launch(executor, *args, **kwargs)
+            launch(kernel, *args, **kwargs)
             operators.in_kernel = False
 
         with pytest.MonkeyPatch.context() as patch, operators:
-            patch.setattr(interpreter.GridExecutor, "__call__", counted)
+            patch.setattr(JITFunction, "run", counted)
             graph.graph_search(
                 p.automaton.tensors, p.state, p.logits, p.lengths, p.weights, p.bonuses, p.blank, 5, engine="gpu"
             )

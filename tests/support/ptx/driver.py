@@ -282,7 +282,7 @@ def _poisoned(make: Any) -> Any:
     @functools.wraps(make)
     def made(*args: Any, **kwargs: Any) -> Any:
         tensor = make(*args, **kwargs)
-        if type(tensor) is Tensor and tensor.device.type == "cpu" and tensor.layout == torch.strided:
+        if not torch.compiler.is_compiling() and type(tensor) is Tensor and tensor.device.type == "cpu" and tensor.layout == torch.strided:
             tensor.untyped_storage().fill_(POISON)
         return tensor
 
