@@ -78,11 +78,13 @@ class Code:
     def _read(self, body: str) -> None:
         labels: dict[str, int] = {}
         branches: list[tuple[Instruction, str]] = []
-        source, unfinished = "", ""
+        source, unfinished, is_inline = "", "", False
         for line in body.splitlines():
+            if "inline asm" in line:
+                is_inline = "begin inline asm" in line
             line = line.partition("//")[0].strip()
             if line.startswith(".loc"):
-                source = line
+                source = source if is_inline else line  # LLVM counts the lines of such code as if they were the kernel's
             elif line.endswith(":"):
                 labels[line[:-1]] = len(self.instructions)
             elif line.startswith(".reg"):
