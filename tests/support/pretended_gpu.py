@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -191,6 +192,19 @@ class Pretence:
         _kernels.clear()
 
 
+class _AtOnce:
+    """Stands where a pool of threads does: the pretence is this thread's alone."""
+
+    def __init__(self, *given: Any) -> None: ...
+
+    def submit(self, work: Callable[..., Any], *args: Any) -> Future:
+        done: Future = Future()
+        done.set_result(work(*args))
+        return done
+
+    def shutdown(self, **given: Any) -> None: ...
+
+
 @contextlib.contextmanager
 def pretended_gpu() -> Iterator[Pretence]:
     launch: Callable[..., Any] = JITFunction.run
@@ -210,7 +224,8 @@ def pretended_gpu() -> Iterator[Pretence]:
         patch.setattr(torch.cuda, "is_available", lambda: True)
         properties = type("Properties", (), {"multi_processor_count": 2})
         patch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-        patch.setattr("hf_ngpulm.search.networks.graphs._cuda_graph", lambda device, work: work)
+        patch.setattr("hf_ngpulm.search.networks.graphs._cuda_graph", lambda device, work: lambda: work())
+        patch.setattr("hf_ngpulm.ngrams.counting.ThreadPoolExecutor", _AtOnce)
         Pretence().forget()
         with _Device():
             yield Pretence()

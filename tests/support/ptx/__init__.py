@@ -16,7 +16,7 @@ same memory. What it mustn't do raises `PTXError`, with the lines of the kernel:
 What it can't show: CONTRIBUTING.md, "Kernels without a GPU".
 """
 
-from .driver import Settings, install, launches, running, settings
+from .driver import Settings, install, running, settings
 from .program import PTXError
 
-__all__ = ["PTXError", "Settings", "install", "launches", "running", "settings"]
+__all__ = ["PTXError", "Settings", "install", "running", "settings"]

@@ -70,6 +70,16 @@ template <class T> T bits_between(T a, u32 first, u32 count) {  // bfe; sign-ext
   return T(T(std::make_unsigned_t<T>(a) << left) >> (left + first));
 }
 
+u32 permuted(u32 a, u32 b, u32 selector) {  // prmt: four of eight bytes, or their signs
+  const u64 bytes = u64(b) << 32 | a;
+  u32 result = 0;
+  for (int i = 0; i < 4; ++i) {
+    const u32 which = selector >> 4 * i & 15, byte = u32(bytes >> 8 * (which & 7)) & 255;
+    result |= (which & 8 ? (byte & 128 ? 255 : 0) : byte) << 8 * i;
+  }
+  return result;
+}
+
 template <int MODE> void shuffle(Machine& m, Warp& w, const Instruction& in, uint32_t lanes) {
   u32 from[LANES];
   std::memcpy(from, w.of<u32>(in.registers[1]), sizeof from);
@@ -204,6 +214,7 @@ const Operation OPERATIONS[] = {
     BINARY("div.u32", u32, b == 0 ? ~0u : a / b), BINARY("rem.u32", u32, b == 0 ? a : a % b),
     TERNARY("bfe.u32", u32, u32, u32, u32, bits_between<u32>(a, b, c)),
     TERNARY("bfe.s32", s32, s32, u32, u32, bits_between<s32>(a, b, c)),
+    TERNARY("prmt.b32", u32, u32, u32, u32, permuted(a, b, c)),
     BITS("b16", u16), BITS("b32", u32), BITS("b64", u64),
     UNARY("mov.u16", u16, u16, a), UNARY("mov.u32", u32, u32, a), UNARY("mov.u64", u64, u64, a),
     MIXED("shr.u16", u16, u16, u32, b < 16 ? a >> b : 0), MIXED("shr.u32", u32, u32, u32, b < 32 ? a >> b : 0),

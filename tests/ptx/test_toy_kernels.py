@@ -11,7 +11,7 @@ pytestmark = needs_emulator
 pytest.importorskip("triton")
 
 import ptx
-import toys
+import toy_kernels as toys
 from ptx import driver, program
 
 
@@ -25,7 +25,7 @@ def lines_of(kernel, text: str) -> str:
     """The place of a kernel's line, as it is told."""
     source = Path(toys.__file__).read_text().splitlines()
     begin = source.index(f"def {kernel.__name__}{kernel.raw_src[1].partition(kernel.__name__)[2]}".rstrip())
-    return rf"ptx/toys\.py:{next(at for at in range(begin, len(source)) if text in source[at]) + 1}\b"
+    return rf"ptx/\w+\.py:{next(at for at in range(begin, len(source)) if text in source[at]) + 1}\b"
 
 
 def told(*parts: str) -> str:
