@@ -3,7 +3,7 @@
     python tests/ptx/barriers.py [WORD ...]     only barriers whose place has one of the words, such as "ctc_beam"
 
 Each `tl.debug_barrier()` is taken out alone, and the problems of `problems.py` that run its kernel are asked. One whose loss
-isn't noticed says so in its comment, "not seen": then it isn't needed, or no problem needs it.
+isn't noticed isn't needed, or needs a problem of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NEEDED_BY = {
     "search.attention_step.gpu": ["attention"],
     "search.attention_step.loops.gpu": ["loops"],
     "search.ctc_greedy.gpu": ["greedy_ctc"],
-    "search.ctc_beam.gpu": ["beam_ctc", "graph_ctc"],
+    "search.ctc_beam.gpu": ["beam_ctc", "beam_ctc_alone", "graph_ctc"],
     "search.ctc_graph.gpu": ["graph_ctc"],
     "search.networks.gpu": ["transducer"],
     "search.transducer_greedy.gpu": ["transducer"],

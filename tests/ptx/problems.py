@@ -44,10 +44,11 @@ def states_and_weights(automaton: BackoffAutomaton, rows: int = ROWS) -> tuple[t
 
 
 def logits(dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Few classes are likely, so that prefixes meet again; in the last row one is NaN."""
+    """Few classes are likely, so that prefixes meet again; in the first row very few, in the last one a logit is NaN."""
     found = 2 * torch.randn(ROWS, FRAMES, CLASSES, generator=random())
     found[..., 4:60] += 3.0
     found[..., BLANK] += 5 * torch.rand(ROWS, FRAMES, generator=random())
+    found[0] *= 4
     found[3, FRAMES - 2, 9] = torch.nan
     return found.to(dtype)
 
@@ -179,6 +180,7 @@ PROBLEMS = {
     "queries": queries,
     "greedy_ctc": greedy_ctc,
     "beam_ctc": beam_ctc,
+    "beam_ctc_alone": lambda: beam_ctc(with_texts=False),
     "graph_ctc": graph_ctc,
     "transducer": transducer,
     "alsd": lambda: transducer_beam("alsd", (0, 1, 2), 9),

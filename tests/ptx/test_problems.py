@@ -16,6 +16,7 @@ KERNELS = {
     "queries": {"_rows_kernel", "_step_kernel", "_walk_kernel", "_states_after_kernel"},
     "greedy_ctc": {"_best_kernel", "_label_kernel"},
     "beam_ctc": {"_peaks_kernel", "_search_kernel"},
+    "beam_ctc_alone": {"_peaks_kernel", "_search_kernel"},
     "graph_ctc": {"_peaks_kernel", "_pass_kernel"},
     "transducer": {"_window_kernel", "_internal_kernel", "_gather_kernel"},
     "alsd": {"_extend_kernel", "_choose_kernel", "_internal_kernel", "_gather_kernel"},

@@ -56,6 +56,12 @@ def test_places_that_others_write_need_a_barrier():
         toys.reverse[(1,)](torch.zeros(512), scratch.zero_(), out, BLOCK=512, BARRIER=False)
 
 
+def test_barriers_of_triton_itself_order_nothing_but_its_own_memory():
+    x, out = torch.randn(512), torch.empty(512)
+    with pytest.raises(ptx.PTXError, match=told("a race: read after a write", "scratch")):
+        toys.rotate_through_a_sum[(1,)](x, torch.zeros(512), out, BLOCK=512)
+
+
 def test_places_that_others_have_read_need_a_barrier():
     x, out = torch.zeros(1, dtype=torch.int32), torch.empty(128, dtype=torch.int32)
     toys.count_up[(1,)](x, out, BARRIER=True)

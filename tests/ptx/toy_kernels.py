@@ -30,6 +30,16 @@ def reverse(x, scratch, out, BLOCK: tl.constexpr, BARRIER: tl.constexpr):
 
 
 @triton.jit
+def rotate_through_a_sum(x, scratch, out, BLOCK: tl.constexpr):
+    """The sum has a barrier of Triton's between the store and the load."""
+    lanes = tl.arange(0, BLOCK)
+    values = tl.load(x + lanes)
+    tl.store(scratch + lanes, values)
+    total = tl.sum(values, axis=0)
+    tl.store(out + lanes, total + tl.load(scratch + BLOCK - 1 - lanes))
+
+
+@triton.jit
 def count_up(x, out, BARRIER: tl.constexpr):
     """One thread writes what all have read."""
     value = tl.load(x)

@@ -139,9 +139,19 @@ def beside_phrases(draw, automaton: BackoffAutomaton, batch_size: int, generator
     return packed, torch.tensor(states, dtype=torch.int32)[:, None]
 
 
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+KINDS = st.tuples(st.one_of(st.integers(1, 9), st.just(40)), st.sampled_from(DTYPES), st.booleans())
+# Kernels are compiled for each, which takes seconds.
+FEW_KINDS = st.sampled_from([(3, DTYPES[0], True), (5, DTYPES[1], False)])
+
+
 @st.composite
-def problems(draw, longest=8, most_classes=20, most_rows=4, most_active=9):
-    """A batch of logits for a graph, alone or beside an automaton of phrases."""
+def problems(draw, longest=8, most_classes=20, most_rows=4, kinds=KINDS):
+    """A batch of logits for a graph, alone or beside an automaton of phrases.
+
+    Args:
+        kinds: most hypotheses, type of the logits, whether there are phrases.
+    """
     sizes = st.integers(1, most_classes)
     automaton = draw(st.one_of(automata(sizes, most=3), language_models(sizes)))
     for values in (automaton.arc_weights, automaton.backoff_weights):
@@ -167,17 +177,18 @@ def problems(draw, longest=8, most_classes=20, most_rows=4, most_active=9):
         logits[0, draw(st.integers(frames // 2, frames - 1)), slice(None) if bad < 0 else classes // 2] = bad
     if draw(st.booleans()):  # whatever is in the padding
         logits = logits.masked_fill((torch.arange(frames) >= lengths[:, None])[..., None], torch.nan)
-    logits = logits.to(draw(st.sampled_from([torch.float32, torch.float16, torch.bfloat16])))
+    max_active, dtype, has_phrases = draw(kinds)
+    logits = logits.to(dtype)
     if draw(st.booleans()):
         logits = logits.transpose(0, 1).contiguous().transpose(0, 1)
     states = torch.randint(0, automaton.num_states, (batch_size, 1), dtype=torch.int32, generator=generator)
     weights = uniform(-0.5, 1.5, batch_size, 1)
-    if draw(st.booleans()):
+    if has_phrases:
         automaton, columns = draw(beside_phrases(automaton, batch_size, generator))
         states, weights = torch.cat([states, columns], 1), torch.cat([weights, uniform(-0.3, 1.5, batch_size, 1)], 1)
     return Problem(
         automaton,
-        graph.initial_state(draw(st.one_of(st.integers(1, most_active), st.just(40))), states),
+        graph.initial_state(max_active, states),
         logits,
         lengths,
         weights=weights,
@@ -271,9 +282,20 @@ def test_a_row_does_not_depend_on_its_batch(problem, data):
     assert alone == {key: (labels[:cut], scores) for key, (labels, scores) in whole.items()}
 
 
-@given(problems(longest=6, most_classes=10, most_rows=2, most_active=6), st.booleans())
-@settings(RELAXED, max_examples=10)
-def test_gpu_equals_the_reference(problem, in_small_blocks):
+@given(problems(longest=6, most_classes=10, most_rows=2, kinds=FEW_KINDS))
+@settings(RELAXED, max_examples=15)
+def test_gpu_equals_the_reference(problem):
+    check_on_gpu(problem, in_small_blocks=problem.state.scores.shape[1] == 3)
+
+
+@pytest.mark.slow
+@given(problems(longest=6, most_classes=10, most_rows=2), st.booleans())
+@settings(RELAXED, max_examples=25)
+def test_gpu_equals_the_reference_in_all_kinds(problem, in_small_blocks):
+    check_on_gpu(problem, in_small_blocks)
+
+
+def check_on_gpu(problem, in_small_blocks):
     pytest.importorskip("triton")
     from hf_ngpulm.search.ctc_beam import gpu as tiles
 
@@ -342,7 +364,7 @@ def test_frames_launch_nothing_on_the_gpu():
     assert sum(not name.startswith("aten.empty") for name in found[0]) < 20, found[0]
 
 
-@given(problems(longest=5, most_classes=8, most_rows=2, most_active=5), st.data())
+@given(problems(longest=5, most_classes=8, most_rows=2, kinds=FEW_KINDS), st.data())
 @settings(RELAXED, max_examples=4)
 def test_going_on_on_the_gpu(problem, data):
     assume_no_ties(problem)

@@ -271,7 +271,8 @@ def install(capability: int = 80) -> None:
             kernel._run = Launcher(kernel.src, kernel.metadata, kernel.asm["ptx"])
 
     triton.knobs.runtime.interpret = False
-    triton.knobs.cache.dir = str(CACHE / "compiled")  # its own: there is no machine code in it
+    # Its own: there is no machine code in it. It has the paths of sources.
+    triton.knobs.cache.dir = str(CACHE / f"compiled-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}")
     driver.set_active(_Driver(capability))
     CUDABackend.make_cubin = lambda backend, *rest: b"none"  # nobody runs it, and assembling takes as long as all the rest
     CompiledKernel._init_handles = handles

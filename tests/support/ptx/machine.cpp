@@ -97,7 +97,7 @@ template <bool STORE, bool SHARED_MEMORY> void access(Machine& m, Warp& warp, co
   }
   for (uint32_t left = lanes; left; left &= left - 1) {
     const int l = __builtin_ctz(left);
-    const Access me = m.access(warp, in, l);
+    const Access me = m.access(warp, in, l, SHARED_MEMORY);
     Place place;
     if (!find(m, me, address[l], size, STORE, SHARED_MEMORY, place)) {
       for (int64_t i = 0; !STORE && i < in.count; ++i) put(warp, in.registers[i], in.data_width, l, ~uint64_t(0));
@@ -188,13 +188,13 @@ void Machine::tell(Kind kind, const Access& first, const Access& second, int64_t
 
 void Machine::begin(Program& program, uint32_t number) {
   const int64_t *grid = launch.grid, shared = (launch.shared >> launch.shared_granule) + 1;
-  program.number = number, program.epoch = 0, program.live = launch.threads, program.waiting = 0;
+  program.number = number, program.epochs[0] = program.epochs[1] = 0, program.live = launch.threads, program.waiting = 0;
   program.x = number % grid[0], program.y = number / grid[0] % grid[1], program.z = number / grid[0] / grid[1];
   program.shared.assign(launch.shared + 1, POISON);
   program.cells.assign(shared, Cell());
   program.warps.resize(launch.threads / LANES);
   for (Warp& warp : program.warps) {
-    warp.number = &warp - program.warps.data(), warp.alive = ALL, warp.epoch = 0;
+    warp.number = &warp - program.warps.data(), warp.alive = ALL, warp.epochs[0] = warp.epochs[1] = 0;
     warp.parts.assign(1, Part{ALL, 0, RUNS});
     const bool is_new = warp.registers.empty();  // else constants are there
     warp.registers.resize(launch.num_registers * LANES);
@@ -257,8 +257,8 @@ void Machine::run_part(Warp& warp, size_t number, int64_t budget) {
         for (size_t i = warp.parts.size(); i-- > 0;)
           if (i != number && warp.parts[i].at == part.at && warp.parts[i].state == AT_SYNC)
             warp.parts.erase(warp.parts.begin() + i), number -= i < number;
-        if (operation.role == WARP_BARRIER) warp.epoch += here == warp.alive;
-        else operation.run(*this, warp, in, here);
+        if (operation.role != WARP_BARRIER) operation.run(*this, warp, in, here);
+        else if (here == warp.alive) ++warp.epochs[1], warp.epochs[0] += in.is_asked;
         warp.parts[number] = {here, part.at + 1, RUNS};
     }
     if (converges && warp.parts.size() > 1) return;
@@ -313,11 +313,12 @@ bool Machine::pass_barrier(Program& of) {
       other.at = uint16_t(first->at);
       if (first->at != part.at) tell(MIXED_BARRIERS, other, there, -1, 0);
     }
+  ++of.epochs[1], of.epochs[0] += launch.code[first->at].is_asked;
   for (Warp& warp : of.warps) {
     for (Part& part : warp.parts) part.state = RUNS, ++part.at;
     merge(warp);
   }
-  of.waiting = 0, ++of.epoch;
+  of.waiting = 0;
   return true;
 }
 

@@ -27,6 +27,7 @@ struct Instruction {
   int64_t operation, guard, negated, target;  // guard: a predicate's register, or -1; target: an instruction, of a branch
   int64_t base, offset;                       // an address: the register, or -1, and what is added
   int64_t width, count, data_width, is_signed;  // bytes of an access, how many, and of the registers that they are in
+  int64_t is_asked;                           // of a barrier: the kernel asks for it, so that it orders global memory
   int64_t registers[6];                       // the result first; -1: nobody wants it
 };
 struct Tensor { uint8_t* bytes; int64_t size, granule; };  // granule: the binary logarithm of what is told apart
@@ -57,7 +58,8 @@ struct Part {  // threads of a warp that are at the same place
 };
 struct Warp {
   int64_t number = 0;
-  uint32_t alive = ALL, epoch = 0;  // epoch: how often bar.warp.sync has ordered its lanes
+  uint32_t alive = ALL;
+  uint32_t epochs[2] = {};  // how often bar.warp.sync has ordered its lanes' accesses to global and to shared memory
   std::vector<Part> parts;
   std::vector<uint64_t> registers;  // LANES words each, of which the first bytes are used
   // The lanes of a register, or (of a predicate) a word of bits.
@@ -75,7 +77,7 @@ struct Access {
 struct Cell { Access write, read, other, foreign; };
 
 struct Program {
-  uint32_t number = 0, epoch = 0;
+  uint32_t number = 0, epochs[2] = {};  // epochs: how often bar.sync has ordered global and shared memory
   int64_t x = 0, y = 0, z = 0, live = 0, waiting = 0;
   std::vector<Warp> warps;
   std::vector<uint8_t> shared;
@@ -98,8 +100,9 @@ struct Machine {
   uint32_t draw() { random ^= random << 13, random ^= random >> 7, random ^= random << 17; return uint32_t(random >> 16); }
   int64_t place(const Instruction& in) const { return &in - launch.code; }
   void tell(Kind kind, const Access& first, const Access& second, int64_t tensor, int64_t offset);
-  Access access(const Warp& warp, const Instruction& in, int lane) const {
-    return {program->number + 1, program->epoch, warp.epoch, uint16_t(warp.number * LANES + lane), uint16_t(place(in))};
+  Access access(const Warp& warp, const Instruction& in, int lane, bool shared = false) const {
+    const uint16_t thread = uint16_t(warp.number * LANES + lane);
+    return {program->number + 1, program->epochs[shared], warp.epochs[shared], thread, uint16_t(place(in))};
   }
 
  private:

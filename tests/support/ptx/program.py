@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import linecache
 import re
 import struct
 from functools import cached_property
@@ -29,7 +30,7 @@ class PTXError(RuntimeError):
 class Instruction(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("operation", "guard", "negated", "target", "base", "offset")),
-        *((name, ctypes.c_int64) for name in ("width", "count", "data_width", "is_signed")),
+        *((name, ctypes.c_int64) for name in ("width", "count", "data_width", "is_signed", "is_asked")),
         ("registers", ctypes.c_int64 * 6),
     )
 
@@ -73,6 +74,9 @@ class Code:
         if len(self.instructions) >= MOST_INSTRUCTIONS:
             raise PTXError(f"{len(self.instructions)} instructions")
         self.code = (Instruction * len(self.instructions))(*self.instructions)
+        for at, instruction in enumerate(self.code):
+            if self.statements[at].startswith("bar."):
+                instruction.is_asked = "debug_barrier" in self._line(at)
         self.filled = (Constant * len(self.constants))(*((at, *key) for key, at in self.constants.items()))
 
     def _read(self, body: str) -> None:
@@ -201,8 +205,13 @@ class Code:
         return (-1, self.symbols[name] + offset) if name in self.symbols else (self.registers[name][0], offset)
 
     @cached_property
-    def _files(self) -> dict[str, str]:
+    def _paths(self) -> dict[str, str]:
         return dict(re.findall(r'\.file\s+(\d+) "([^"]*)"', self.text))
+
+    def _line(self, at: int) -> str:
+        """Return the line of Python that an instruction comes from."""
+        found = LINE.match(self.sources[at])
+        return linecache.getline(self._paths[found[1]], int(found[2])) if found else ""
 
     def source(self, at: int) -> str:
         """Return where in Python an instruction comes from, with what called that: `gpu.py:339 < gpu.py:487`."""
@@ -210,7 +219,7 @@ class Code:
         while (found := LINE.match(line)) and line not in seen:
             seen.add(line)
             file, number, _, *caller = found.groups()
-            places.append(f"{'/'.join(self._files[file].split('/')[-2:])}:{number}")
+            places.append(f"{'/'.join(self._paths[file].split('/')[-2:])}:{number}")
             if caller[0] is None:
                 break
             begin = re.compile(r"\.loc\s+{} {} {}(?:,|$)".format(*caller))
