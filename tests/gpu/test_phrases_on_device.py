@@ -14,7 +14,7 @@ from hf_ngpulm.common.bundled import bundled
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
 BLANK = 256
-STEP = sized(7, 2)
+LENGTH, STEP = sized((24, 7), (3, 2))
 CONTEXTS = [["call anna", "new york"], None, [("what", 3.0), "the day"], {"weather": 2.0, "alarm": -1.0}, ["a", "the", "to"]]
 
 
@@ -28,7 +28,7 @@ def lm(tokenizer):
     return NGramLM.from_arpa(bundled("examples/speech/harbour/lm.arpa.gz"), tokenizer, units="id")
 
 
-def frames_of(size, length=sized(24, 3)):
+def frames_of(size, length=LENGTH):
     generator = torch.Generator().manual_seed(0)
     frames = 2 * torch.randn(len(CONTEXTS), length, size, generator=generator)
     if size == 257:

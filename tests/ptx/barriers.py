@@ -44,8 +44,9 @@ class Barrier(NamedTuple):
 
 def functions() -> list[tuple[str, Any]]:
     """All functions of Triton in the package, with their modules."""
-    import hf_ngpulm
     from triton.runtime.jit import JITFunction
+
+    import hf_ngpulm
 
     found = []
     for module in pkgutil.walk_packages(hf_ngpulm.__path__, "hf_ngpulm."):
@@ -97,7 +98,7 @@ def noticed(barrier: Barrier) -> str | None:
             try:
                 PROBLEMS[name]()
             except ptx.PTXError as error:
-                return f"{name}: {str(error).splitlines()[1].partition(', ')[0]}: {str(error).splitlines()[1].rpartition(': ')[2]}"
+                return f"{name}: {str(error).splitlines()[1]}"
             except AssertionError as error:
                 return f"{name}: other results: {str(error).splitlines()[0]}"
     return None

@@ -1,7 +1,7 @@
 """A problem for every kernel of the project, with at least four warps where a kernel may have them.
 
-Each is a function that asks the GPU's engine and the reference (or the core, which is held to it), and compares. Rows are ragged,
-one is empty, one has broken logits; several automata of a row, phrases and texts come in.
+Each is a function that asks the GPU's engine and the reference (or the core, which is held to it), and compares. Rows are
+ragged, one is empty, one has broken logits; rows follow several automata, and texts come in.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def language_model(vocab_size: int) -> BackoffAutomaton:
     """Two models, of which one is trained on few tokens: its contexts are often met again."""
     drawn = torch.rand(2, 150, 7, generator=random())
     texts = ((vocab_size * drawn[0] ** 3).long(), (min(vocab_size, 40) * drawn[1]).long())
-    return packed_automaton([NGramLM.train(text.tolist(), vocab_size=vocab_size, order=order) for text, order in zip(texts, (4, 2))])
+    models = [NGramLM.train(text.tolist(), vocab_size=vocab_size, order=order) for text, order in zip(texts, (4, 2))]
+    return packed_automaton(models)
 
 
 def states_and_weights(automaton: BackoffAutomaton, rows: int = ROWS) -> tuple[torch.Tensor, torch.Tensor]:
@@ -120,7 +121,7 @@ def transducer(durations: tuple[int, ...] | None = (0, 1, 2)) -> None:
     arguments = (model, frames, LENGTHS.long(), automaton.tensors, states, weights, 2050, 3, ilm_weights, "max_prob")
     found, expected = (transducer_greedy.greedy(*arguments, engine) for engine in ("gpu", "reference"))
     assert torch.equal(found.counts, expected.counts) and expected.counts.sum() > 3
-    close((found.acoustic_scores, found.lm_scores, found.ilm_scores), (expected.acoustic_scores, expected.lm_scores, expected.ilm_scores))
+    close(*([each.acoustic_scores, each.lm_scores, each.ilm_scores] for each in (found, expected)))
 
 
 def transducer_beam(strategy: str, durations: tuple[int, ...] | None, num_beams: int = 5) -> None:
@@ -156,7 +157,8 @@ def attention(vocab_size: int = 3001) -> None:
         for engine in ("gpu", "reference"):
             whole, carried = scores.clone(), scores.clone()
             fused.fuse(whole, ids, rows, roles, shared, engine)
-            states = fused.follow(fused.read(ids[:, :-1].contiguous(), rows, roles), ids[:, -1].contiguous(), rows, roles, engine)
+            states = fused.read(ids[:, :-1].contiguous(), rows, roles, engine)
+            states = fused.follow(states, ids[:, -1].contiguous(), rows, roles, engine)
             fused.fuse_at(carried, states, rows, roles, shared, engine, keeps_sums=True)
             answers.append((whole, carried))
         close(*answers)

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 from automata import automata, build_automaton, seeds
+from emulated import needs_emulator
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from emulated import needs_emulator
 from letters import Letters
 from row_weights import ilm_weights_of, weight_at
 from toys import Scripted, Toy, script, toys

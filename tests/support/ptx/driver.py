@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .program import Code, PTXError
+from .program import Code, PTXError, int64s
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -36,24 +36,23 @@ MOST_FINDINGS = 40
 
 
 class _Tensor(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_int64) for name in ("bytes", "size", "granule"))
+    _fields_ = int64s("bytes", "size", "granule")
 
 
 class _Finding(ctypes.Structure):
-    _fields_ = tuple(
-        (name, ctypes.c_int64)
-        for name in "kind count first_at second_at first_program first_thread program thread tensor offset".split()
+    _fields_ = (
+        *int64s("kind", "count", "first_at", "second_at", "first_program", "first_thread", "program", "thread"),
+        *int64s("tensor", "offset"),
     )
 
 
 class _Launch(ctypes.Structure):
     _fields_ = (
-        ("code", ctypes.c_void_p), ("num_instructions", ctypes.c_int64), ("constants", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("num_constants", "num_registers", "threads", "shared", "shared_granule")),
+        ("code", ctypes.c_void_p), *int64s("num_instructions"), ("constants", ctypes.c_void_p),
+        *int64s("num_constants", "num_registers", "threads", "shared", "shared_granule"),
         ("parameters", ctypes.c_char_p), ("grid", ctypes.c_int64 * 3), ("tensors", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("num_tensors", "seed", "resident", "limit")),
-        ("findings", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("room", "num_findings", "instructions")),
+        *int64s("num_tensors", "seed", "resident", "limit"),
+        ("findings", ctypes.c_void_p), *int64s("room", "num_findings", "instructions"),
     )  # fmt: skip
 
 
@@ -147,7 +146,7 @@ class _Memory:
         )
 
     def address(self, name: str, tensor: Tensor) -> int:
-        """Return what a kernel takes for a tensor's address: each range lies far from all others, so that none is hit for it."""
+        """Return what a kernel takes for a tensor's address. Ranges lie far from each other: none is hit for another."""
         slot = self.slots[name]
         begin = self.ranges[slot][0]
         return ((slot + 1) << 40) + (1 << 39) + begin % 256 + tensor.data_ptr() - begin
@@ -193,7 +192,7 @@ class Launcher:
 
     def _packed(self, given: list[tuple[str, str, Any]], memory: _Memory) -> bytes:
         packed = bytearray(sum(size + 8 for size, _ in self.code.parameters))
-        for (name, kind, value), (size, place) in zip(given, self.code.parameters):
+        for (name, kind, value), (_, place) in zip(given, self.code.parameters):
             if isinstance(value, Tensor):
                 data = struct.pack("<Q", memory.address(name, value))
             elif kind.startswith("*"):
@@ -284,7 +283,7 @@ def _poisoned(make: Any) -> Any:
     @functools.wraps(make)
     def made(*args: Any, **kwargs: Any) -> Any:
         tensor = make(*args, **kwargs)
-        if not torch.compiler.is_compiling() and type(tensor) is Tensor and tensor.device.type == "cpu" and tensor.layout == torch.strided:
+        if not torch.compiler.is_compiling() and type(tensor) is Tensor and (tensor.is_cpu and tensor.layout == torch.strided):
             storage = tensor.untyped_storage()
             ctypes.memset(storage.data_ptr(), POISON, storage.nbytes())  # unseen by those who count operators
         return tensor

@@ -1,8 +1,8 @@
 // Runs kernels of PTX: memory and what is remembered of it, and in what order warps take turns.
 //
-// A warp's threads may part at branches. With the seed 0 they go on together as soon as they are at the same place, and warps take
-// turns; with others the order is random (of programs, of warps, of parts of a warp), and parts meet at synchronising instructions
-// only, as a GPU is free to do.
+// A warp's threads may part at branches. With the seed 0 they go on together as soon as they are at the same place, and warps
+// take turns; with others the order is random (of programs, of warps, of parts of a warp), and parts meet at synchronising
+// instructions only, as a GPU is free to do.
 #include "machine.hpp"
 
 #include <algorithm>
@@ -16,7 +16,8 @@ namespace ptx {
 namespace {
 
 uint64_t get(Warp& warp, int64_t index, int64_t width, int lane) {
-  return width == 2 ? warp.of<uint16_t>(index)[lane] : width == 4 ? warp.of<uint32_t>(index)[lane] : warp.of<uint64_t>(index)[lane];
+  if (width == 2) return warp.of<uint16_t>(index)[lane];
+  return width == 4 ? warp.of<uint32_t>(index)[lane] : warp.of<uint64_t>(index)[lane];
 }
 
 void put(Warp& warp, int64_t index, int64_t width, int lane, uint64_t value) {
@@ -152,8 +153,8 @@ void load_parameter(Machine& m, Warp& warp, const Instruction& in, uint32_t lane
     if (lanes >> l & 1) put(warp, in.registers[0], in.data_width, l, value);
 }
 
-// A matrix of 8x8 numbers of 16 bits, or `count` of them: lane `8 * i + r` has the address of row r of matrix i, and lane l holds
-// numbers 2 * (l % 4) and the next one of row l / 4. As an access of 4 bytes by each lane.
+// A matrix of 8x8 numbers of 16 bits, or `count` of them: lane `8 * i + r` has the address of row r of matrix i, and lane l
+// holds numbers 2 * (l % 4) and the next one of row l / 4. As an access of 4 bytes by each lane.
 template <bool STORE> void matrix(Machine& m, Warp& warp, const Instruction& in, uint32_t lanes) {
   uint32_t rows[LANES];
   for (int l = 0; l < LANES; ++l) rows[l] = (in.base >= 0 ? warp.of<uint32_t>(in.base)[l] : 0) + uint32_t(in.offset);
@@ -161,7 +162,8 @@ template <bool STORE> void matrix(Machine& m, Warp& warp, const Instruction& in,
     uint32_t* const addresses = warp.of<uint32_t>(in.registers[5]);  // a register for this alone
     for (int l = 0; l < LANES; ++l) addresses[l] = rows[8 * i + l / 4] + 4 * (l % 4);
     Instruction one = in;
-    one.base = in.registers[5], one.offset = 0, one.width = 4, one.count = 1, one.data_width = 4, one.is_signed = 0, one.registers[0] = in.registers[i];
+    one.base = in.registers[5], one.offset = 0, one.width = one.data_width = 4, one.count = 1, one.is_signed = 0;
+    one.registers[0] = in.registers[i];
     access<STORE, true>(m, warp, one, lanes);
   }
 }
@@ -170,7 +172,8 @@ void store_matrix(Machine& m, Warp& w, const Instruction& in, uint32_t lanes) { 
 
 // ---- order
 
-Machine::Machine(Launch& launch) : launch(launch), random(0x9E3779B97F4A7C15u * uint64_t(launch.seed + 1)), converges(!launch.seed) {
+Machine::Machine(Launch& launch)
+    : launch(launch), random(0x9E3779B97F4A7C15u * uint64_t(launch.seed + 1)), converges(!launch.seed) {
   for (int64_t i = 0; i < launch.num_tensors; ++i)  // of untouched pages nothing is made
     cells.push_back(static_cast<Cell*>(std::calloc((launch.tensors[i].size >> launch.tensors[i].granule) + 1, sizeof(Cell))));
 }
@@ -182,8 +185,8 @@ Machine::~Machine() {
 void Machine::tell(Kind kind, const Access& first, const Access& second, int64_t tensor, int64_t offset) {
   Finding& finding = found[{kind, first.at, second.at, tensor}];
   if (!finding.count++)
-    finding = {kind, 1, first.at, second.at, int64_t(first.program) - 1, first.thread, int64_t(second.program) - 1, second.thread,
-               tensor, offset};
+    finding = {kind, 1, first.at, second.at, int64_t(first.program) - 1, first.thread, int64_t(second.program) - 1,
+               second.thread, tensor, offset};
 }
 
 void Machine::begin(Program& program, uint32_t number) {
@@ -269,7 +272,10 @@ void merge(Warp& warp) {
   std::vector<Part>& parts = warp.parts;
   for (size_t a = 0; a < parts.size(); ++a)
     for (size_t b = parts.size() - 1; b > a; --b)
-      if (parts[a].at == parts[b].at && parts[a].state == parts[b].state) parts[a].lanes |= parts[b].lanes, parts.erase(parts.begin() + b);
+      if (parts[a].at == parts[b].at && parts[a].state == parts[b].state) {
+        parts[a].lanes |= parts[b].lanes;
+        parts.erase(parts.begin() + b);
+      }
 }
 
 // One turn of a program; false, if nothing could run.
@@ -354,8 +360,8 @@ extern "C" {
 // A line for each instruction: its name and its operands.
 const char* ptx_operations() {
   static std::string text;
-  if (text.empty())
-    for (int64_t i = 0; i < ptx::NUM_OPERATIONS; ++i) text += std::string(ptx::OPERATIONS[i].name) + " " + ptx::OPERATIONS[i].operands + "\n";
+  for (int64_t i = text.empty() ? 0 : ptx::NUM_OPERATIONS; i < ptx::NUM_OPERATIONS; ++i)
+    text += std::string(ptx::OPERATIONS[i].name) + " " + ptx::OPERATIONS[i].operands + "\n";
   return text.c_str();
 }
 

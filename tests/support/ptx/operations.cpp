@@ -88,7 +88,7 @@ template <int MODE> void shuffle(Machine& m, Warp& w, const Instruction& in, uin
     if (!(lanes >> l & 1)) continue;
     const int b = by[l] & 31, bound = clamp[l] & 31, segment = clamp[l] >> 8 & 31;
     const int first = l & segment, last = first | (bound & ~segment);
-    int other = MODE == 'u' ? l - b : MODE == 'd' ? l + b : MODE == 'b' ? l ^ b : first | (b & ~segment);
+    int other = MODE == 'u' ? l - b : MODE == 'b' ? l ^ b : first | (b & ~segment);
     if (MODE == 'u' ? other < last : other > last) other = l;
     if (!(lanes >> other & 1)) m.tell(ABSENT_LANE, m.access(w, in, other), m.access(w, in, l), -1, 0);
     w.of<u32>(in.registers[0])[l] = from[other];
@@ -191,7 +191,6 @@ const Operation OPERATIONS[] = {
     {"ldmatrix", "", load_matrix, SYNC},
     {"stmatrix", "", store_matrix, SYNC},
     {"shfl.sync.up.b32", "44444", shuffle<'u'>, SYNC},
-    {"shfl.sync.down.b32", "44444", shuffle<'d'>, SYNC},
     {"shfl.sync.bfly.b32", "44444", shuffle<'b'>, SYNC},
     {"shfl.sync.idx.b32", "44444", shuffle<'i'>, SYNC},
     REDUCTION("redux.sync.add.s32", u32, a + b),
@@ -199,19 +198,12 @@ const Operation OPERATIONS[] = {
     REDUCTION("redux.sync.max.s32", s32, std::max(a, b)),
     REDUCTION("redux.sync.min.u32", u32, std::min(a, b)),
     REDUCTION("redux.sync.max.u32", u32, std::max(a, b)),
-    REDUCTION("redux.sync.and.b32", u32, a& b),
-    REDUCTION("redux.sync.or.b32", u32, a | b),
-    REDUCTION("redux.sync.xor.b32", u32, a ^ b),
     INTEGERS("s32", s32, u32), INTEGERS("s64", s64, u64),
     BINARY("min.u32", u32, std::min(a, b)), BINARY("max.u32", u32, std::max(a, b)),
-    BINARY("min.u64", u64, std::min(a, b)), BINARY("max.u64", u64, std::max(a, b)),
-    BINARY("min.s16", s16, std::min(a, b)), BINARY("max.s16", s16, std::max(a, b)),
     MIXED("mul.wide.s32", s64, s32, s32, s64(a) * b), MIXED("mul.wide.u32", u64, u32, u32, u64(a) * b),
     TERNARY("mad.wide.s32", s64, s32, s32, s64, u64(s64(a) * b) + u64(c)),
     TERNARY("mad.wide.u32", u64, u32, u32, u64, u64(a) * b + c),
-    BINARY("mul.hi.s32", s32, (s64(a) * b) >> 32), BINARY("mul.hi.u32", u32, (u64(a) * b) >> 32),
-    BINARY("div.s32", s32, b == 0 ? -1 : s64(a) / b), BINARY("rem.s32", s32, b == 0 ? a : s64(a) % b),
-    BINARY("div.u32", u32, b == 0 ? ~0u : a / b), BINARY("rem.u32", u32, b == 0 ? a : a % b),
+    BINARY("div.s32", s32, b == 0 ? -1 : s64(a) / b),
     TERNARY("bfe.u32", u32, u32, u32, u32, bits_between<u32>(a, b, c)),
     TERNARY("bfe.s32", s32, s32, u32, u32, bits_between<s32>(a, b, c)),
     TERNARY("prmt.b32", u32, u32, u32, u32, permuted(a, b, c)),
@@ -224,22 +216,20 @@ const Operation OPERATIONS[] = {
     CHOICE("selp.f32", "444p", u32), CHOICE("selp.f64", "888p", u64),
     PREDICATE("mov.pred", "pp", a), PREDICATE("not.pred", "pp", ~a), PREDICATE("and.pred", "ppp", a & b),
     PREDICATE("or.pred", "ppp", a | b), PREDICATE("xor.pred", "ppp", a ^ b),
-    ORDERS("s16", s16), ORDERS("s32", s32), ORDERS("s64", s64), ORDERS("u16", u16), ORDERS("u32", u32), ORDERS("u64", u64),
+    ORDERS("s16", s16), ORDERS("s32", s32), ORDERS("s64", s64), ORDERS("u32", u32), ORDERS("u64", u64),
     TEST("setp.ge.f16", u16, of_half(a) >= of_half(b)),
     FLOATS("f32", f32), FLOATS("f64", f64), ARITHMETIC("f32", f32), ARITHMETIC("f64", f64),
     // Approximations are those of the C++ library, and flush nothing to 0 unless they say so.
     BINARY("div.approx.f32", f32, a / b), BINARY("div.full.f32", f32, a / b),
-    UNARY("ex2.approx.f32", f32, f32, std::exp2(a)), UNARY("ex2.approx.ftz.f32", f32, f32, flushed(std::exp2(flushed(a)))),
-    UNARY("lg2.approx.f32", f32, f32, std::log2(a)), UNARY("lg2.approx.ftz.f32", f32, f32, std::log2(flushed(a))),
+    UNARY("ex2.approx.f32", f32, f32, std::exp2(a)),
     TERNARY("fma.rn.ftz.f32", f32, f32, f32, f32, flushed(std::fma(flushed(a), flushed(b), flushed(c)))),
     UNARY("cvt.u32.u64", u32, u64, a), UNARY("cvt.u64.u32", u64, u32, a), UNARY("cvt.s64.s32", s64, s32, a),
     UNARY("cvt.s64.s32", s64, u64, s32(a)), UNARY("cvt.u64.u32", u64, u64, u32(a)), UNARY("cvt.s32.s16", s32, u32, s16(a)),
-    UNARY("popc.b32", u32, u32, __builtin_popcount(a)), UNARY("cvt.u16.u32", u16, u32, a), UNARY("cvt.u32.u16", u32, u16, a), UNARY("cvt.u64.u16", u64, u16, a),
+    UNARY("popc.b32", u32, u32, __builtin_popcount(a)), UNARY("cvt.u16.u32", u16, u32, a), UNARY("cvt.u32.u16", u32, u16, a),
     UNARY("cvt.s32.s16", s32, s16, a), UNARY("cvt.s64.s16", s64, s16, a),
-    UNARY("cvt.s16.s8", s16, s16, int8_t(a)), UNARY("cvt.s32.s8", s32, u16, int8_t(a)), UNARY("cvt.s64.s8", s64, u16, int8_t(a)),
     UNARY("cvt.f32.f16", f32, u16, of_half(a)), UNARY("cvt.f32.bf16", f32, u16, of_bfloat(a)),
     UNARY("cvt.f64.f32", f64, f32, a), UNARY("cvt.rn.f32.f64", f32, f64, a),
-    UNARY("cvt.rn.f32.s32", f32, s32, a), UNARY("cvt.rn.f32.u32", f32, u32, a), UNARY("cvt.rn.f64.s32", f64, s32, a),
+    UNARY("cvt.rn.f32.s32", f32, s32, a),
     PARTS("pack.b32", "422", (pack<u32, u16>)), PARTS("pack.b64", "844", (pack<u64, u32>)),
     PARTS("unpack.b32", "224", (unpack<u32, u16>)), PARTS("unpack.b64", "448", (unpack<u64, u32>)),
 };

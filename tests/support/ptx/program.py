@@ -27,16 +27,20 @@ class PTXError(RuntimeError):
     """A kernel did what it mustn't, or it has an instruction that isn't known here."""
 
 
+def int64s(*names: str) -> tuple[tuple[str, type], ...]:
+    return tuple((name, ctypes.c_int64) for name in names)
+
+
 class Instruction(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("operation", "guard", "negated", "target", "base", "offset")),
-        *((name, ctypes.c_int64) for name in ("width", "count", "data_width", "is_signed", "is_asked")),
+        *int64s("operation", "guard", "negated", "target", "base", "offset"),
+        *int64s("width", "count", "data_width", "is_signed", "is_asked"),
         ("registers", ctypes.c_int64 * 6),
     )
 
 
 class Constant(ctypes.Structure):
-    _fields_ = tuple((name, ctypes.c_int64) for name in ("index", "width", "value"))
+    _fields_ = int64s("index", "width", "value")
 
 
 class Code:
@@ -153,24 +157,22 @@ class Code:
             if name.startswith("mov.b") and any("{" in operand for operand in operands):
                 name = ("unpack" if "{" in operands[0] else "pack") + name[3:]
                 operands = [part.strip() for operand in operands for part in operand.strip("{} ").split(",")]
-            for operation, widths in self.operations.get(name, []):
-                sizes = [4 if width == "p" else int(width) for width in widths]
-                if len(sizes) == len(operands) and all(map(self._fits, operands, sizes)):
-                    break
-            else:
-                raise PTXError(f"no instruction that is known here: {statement}")
-            made.operation = operation
+            made.operation, sizes = self._known(name, operands, statement)
             for number, (operand, size) in enumerate(zip(operands, sizes)):
                 made.registers[number] = self._operand(operand, size, statement)
             if ".sync." in name:  # which lanes take part comes last
                 made.registers[4] = made.registers[len(sizes) - 1]
-            self.instructions.append(made)
-            return
-        made.operation = self.operations[name][0][0]
+        made.operation = made.operation or self.operations[name][0][0]
         self.instructions.append(made)
 
-    def _fits(self, operand: str, size: int) -> bool:
-        return self.registers.get(operand, (0, size))[1] == size
+    def _known(self, name: str, operands: list[str], statement: str) -> tuple[int, list[int]]:
+        """Return the number of an operation, and its operands' sizes: some take registers of several."""
+        for operation, widths in self.operations.get(name, []):
+            sizes = [4 if width == "p" else int(width) for width in widths]
+            has = [self.registers.get(operand, (0, size))[1] for operand, size in zip(operands, sizes)]
+            if len(operands) == len(sizes) and has == sizes:
+                return operation, sizes
+        raise PTXError(f"no instruction that is known here: {statement}")
 
     def _operand(self, text: str, width: int, statement: str) -> int:
         text = text.strip()
