@@ -7,6 +7,10 @@ Property tests try the same examples in every run, so that a change fails its ow
 `make test-all` looks for new ones (`--hypothesis-profile=new`).
 """
 
+import os
+
+os.environ.pop("TRITON_INTERPRET", None)
+
 from emulated import IS_EMULATED
 from hypothesis import settings
 

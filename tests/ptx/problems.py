@@ -50,6 +50,7 @@ def logits(dtype: torch.dtype = torch.float32) -> torch.Tensor:
     found[..., 4:60] += 3.0
     found[..., BLANK] += 5 * torch.rand(ROWS, FRAMES, generator=random())
     found[0] *= 4
+    found[2, :2, 11] = -torch.inf
     found[3, FRAMES - 2, 9] = torch.nan
     return found.to(dtype)
 
@@ -72,6 +73,8 @@ def queries(vocab_size: int = 3001) -> None:
         found = [part[:9] for part in found]
         answers.append([*found, *automaton.score_tokens(tokens, lengths), automaton.states_after(tokens, lengths)])
     close(*answers)
+    automaton.engine = "gpu"
+    assert automaton.scores(states[:0]).shape == (0, vocab_size)
 
 
 def greedy_ctc(dtype: torch.dtype = torch.float32) -> None:

@@ -25,6 +25,20 @@ KERNELS = {
 }
 
 
+@pytest.mark.parametrize("vocab_size", [1, 1000, 152_000])
+@pytest.mark.parametrize("problem", [problems.queries, problems.attention])
+def test_odd_vocabularies(problem, vocab_size):
+    problem(vocab_size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("name", problems.PROBLEMS)
+def test_more_orders_on_several_kinds_of_gpus(name, capability):
+    with ptx.running(schedules=(0, 1, 2, 3, 4), capability=capability):
+        problems.PROBLEMS[name]()
+
+
 @pytest.mark.parametrize("name", problems.PROBLEMS)
 def test_kernels_equal_the_reference(name):
     with ptx.running() as ran:

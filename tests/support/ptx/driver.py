@@ -64,11 +64,13 @@ class Settings:
         schedules: seeds of the orders in which warps take turns; a launch runs once with each, from the same memory.
         limit: instructions of warps, beyond which a loop is thought endless.
         resident: programs that run at the same time.
+        capability: the kind of GPU that kernels are compiled for.
     """
 
     schedules: tuple[int, ...] = (0, 1)
     limit: int = 200_000_000
     resident: int = 3
+    capability: int = 80
 
 
 @dataclass
@@ -235,27 +237,24 @@ class Launcher:
 
 
 class _Driver:
-    """What Triton asks a driver for."""
-
-    def __init__(self, capability: int) -> None:
-        from triton.backends.compiler import GPUTarget
-
-        self.target = GPUTarget("cuda", capability, 32)
+    """What Triton asks a driver for. Each kind of GPU is a device of its own."""
 
     def get_current_device(self) -> int:
-        return 0
+        return settings.capability
 
     def get_current_stream(self, device: int) -> int:
         return 0
 
     def get_current_target(self) -> Any:
-        return self.target
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", settings.capability, 32)
 
     def is_active(self) -> bool:
         return True
 
 
-def install(capability: int = 80) -> None:
+def install() -> None:
     """From now on kernels run here. Those that were decorated before, for Triton's interpreter, don't.
 
     Tensors that `torch.empty` and its like make are filled with a byte of which a kernel is told when it loads it.
@@ -272,7 +271,7 @@ def install(capability: int = 80) -> None:
     triton.knobs.runtime.interpret = False
     # Its own: there is no machine code in it. It has the paths of sources.
     triton.knobs.cache.dir = str(CACHE / f"compiled-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}")
-    driver.set_active(_Driver(capability))
+    driver.set_active(_Driver())
     CUDABackend.make_cubin = lambda backend, *rest: b"none"  # nobody runs it, and assembling takes as long as all the rest
     CompiledKernel._init_handles = handles
     for owner, name in ((torch, "empty"), (torch, "empty_like"), (Tensor, "new_empty")):
