@@ -11,10 +11,6 @@ in blocks of several steps.
 
 from __future__ import annotations
 
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"
-
 import argparse
 import sys
 from collections import Counter
@@ -26,7 +22,7 @@ import measure
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from triton.runtime import interpreter
+from triton.runtime.jit import JITFunction
 
 sys.path.insert(0, str(measure.ROOT))
 
@@ -63,12 +59,12 @@ class Launches(TorchDispatchMode):
         return sum(self.names.values())
 
     def __enter__(self) -> Launches:
-        self._launch = interpreter.GridExecutor.__call__
-        interpreter.GridExecutor.__call__ = lambda executor, *args, **kwargs: self.names.update([executor.fn.__name__])
+        self._launch = JITFunction.run
+        JITFunction.run = lambda kernel, *args, **kwargs: self.names.update([kernel.__name__])
         return super().__enter__()
 
     def __exit__(self, *raised: Any) -> None:
-        interpreter.GridExecutor.__call__ = self._launch
+        JITFunction.run = self._launch
         super().__exit__(*raised)
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,17 +1,17 @@
 """What holds for all tests; helpers that several share are in `support`.
 
-Without a GPU the Triton kernels run in Triton's interpreter, which has to be chosen before they are imported; none may read or
-write anything but its tensors.
+Without a GPU the Triton kernels are compiled as for one, and run by `support/ptx`; that has to be chosen before they are
+imported.
 
 Property tests try the same examples in every run, so that a change fails its own tests and nobody else's;
 `make test-all` looks for new ones (`--hypothesis-profile=new`).
 """
 
 import os
-from collections.abc import Iterator
 
-import pytest
-import torch
+os.environ.pop("TRITON_INTERPRET", None)
+
+from emulated import IS_EMULATED
 
 try:
     from hypothesis import settings
@@ -22,17 +22,7 @@ else:
     settings.register_profile("new", derandomize=False)
     settings.load_profile("same")
 
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
+if IS_EMULATED:
+    import ptx
 
-
-@pytest.fixture(scope="session", autouse=True)
-def kernels_keep_to_their_tensors() -> Iterator[None]:
-    from interpreted import has_triton  # after the interpreter was chosen
-
-    if os.environ.get("TRITON_INTERPRET") != "1" or not has_triton():
-        yield
-        return
-    import bounds
-
-    yield from bounds.watch()
+    ptx.install()

@@ -6,14 +6,13 @@ What is found is what the CPU finds. (Times, types of numbers and capturing of g
 from __future__ import annotations
 
 import copy
-import os
 
 import pytest
 import torch
+from emulated import IS_EMULATED
 
-pytest.importorskip("triton")
-if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("for where there is no GPU, in Triton's interpreter", allow_module_level=True)
+if not IS_EMULATED:
+    pytest.skip("no Triton, or a GPU", allow_module_level=True)
 
 from pretended_gpu import MixedDevicesError, OnGPU, pretended_gpu
 from toys import Toy

@@ -1,6 +1,4 @@
-"""The Triton engine, on a GPU or else in Triton's interpreter; and all Triton kernels compiled ahead of time."""
-
-import os
+"""The Triton engine, on a GPU or else in `support/ptx`; and all Triton kernels compiled ahead of time."""
 
 import pytest
 import torch
@@ -22,10 +20,6 @@ from hypothesis import strategies as st
 pytest.importorskip("triton")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("neither a GPU nor TRITON_INTERPRET=1", allow_module_level=True)
-
-# The interpreter takes milliseconds for what a GPU does in nanoseconds.
 FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 

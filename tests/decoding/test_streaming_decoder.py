@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from interpreted import needs_interpreter
+from emulated import needs_emulator
 from letters import Letters
 from toys import Modules, Scripted, Toy, script
 from transformers import AutoProcessor
@@ -266,12 +266,9 @@ def test_texts_are_those_of_all_tokens():
     assert isinstance(transcript.hypothesis(3, nothing, 9, (0.0, 0.0, 0.0, 0.0)), Hypothesis)
 
 
+@needs_emulator
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_kernels_of_the_gpu(num_beams):
-    """In Triton's interpreter where there is no GPU."""
-    pytest.importorskip("triton")
-    if torch.cuda.is_available():
-        pytest.skip("the interpreter is for machines without a GPU")
     lm = NGramLM.train(torch.randint(0, 8, (60, 6), generator=torch.Generator().manual_seed(0)).tolist(), vocab_size=8, order=3)
     letters = Letters("abc|defg", blank=8, lm=lm)
     decoder = CTCDecoder(letters, lm=lm, num_beams=num_beams, engine="gpu")
@@ -291,7 +288,7 @@ def test_kernels_of_the_gpu(num_beams):
         assert ours.score == pytest.approx(theirs.score, abs=1e-3)
 
 
-@needs_interpreter
+@needs_emulator
 @pytest.mark.parametrize("strategy", ["greedy", "alsd", "aes"])
 def test_kernels_of_transducers(strategy):
     """What torch's operations find, with phrases that come in between."""

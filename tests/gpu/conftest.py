@@ -1,10 +1,21 @@
-"""These tests need a CUDA device, or HF_NGPULM_GPU_STAND_IN=1 (see `on_gpu`); where there is neither they aren't collected."""
+"""These tests are for a CUDA device. Without one they run on a GPU that is pretended: smaller, and less of them."""
 
 import pytest
 import torch
-from on_gpu import STANDS_IN
+from emulated import IS_EMULATED
 
-collect_ignore_glob = [] if STANDS_IN or torch.cuda.is_available() else ["test_*.py"]
+collect_ignore_glob = [] if IS_EMULATED or torch.cuda.is_available() else ["test_*.py"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def device():
+    if torch.cuda.is_available():
+        yield
+        return
+    from pretended_gpu import pretended_gpu
+
+    with pretended_gpu():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -136,9 +136,10 @@ def test_a_processor_never_waits_for_the_device(lm, dtype):
         assert found.dtype == dtype and not found.isnan().any()
 
 
-@pytest.mark.parametrize("num_beams", sized([1, 3], [1]))
+@needs_cuda  # what `generate` does no pretended GPU can
+@pytest.mark.parametrize("num_beams", [1, 3])
 @pytest.mark.parametrize("way", ["processor", "strategy"])
-@pytest.mark.parametrize("name", sized(sorted(FAMILIES), ["whisper"]))
+@pytest.mark.parametrize("name", sorted(FAMILIES))
 def test_models_say_what_they_say_on_a_cpu(name, way, num_beams):
     family = FAMILIES[name]()
     tokens = torch.randint(4, 28, (60, 6), generator=torch.Generator().manual_seed(0)).tolist()
@@ -148,7 +149,7 @@ def test_models_say_what_they_say_on_a_cpu(name, way, num_beams):
         model = copy.deepcopy(family.model).to(device)
         inputs = {key: value.to(device) if isinstance(value, torch.Tensor) else value for key, value in family.inputs.items()}
         device_lm = copy.deepcopy(lm).to(device)
-        extra = {"num_beams": num_beams, "max_new_tokens": sized(9, 3)}
+        extra = {"num_beams": num_beams, "max_new_tokens": 9}
         settings = family.settings or {}
         if way == "processor":
             extra["logits_processor"] = [NGramLogitsProcessor(device_lm, 0.4, model=model, **settings)]

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import pytest
 import torch
-from on_gpu import needs_cuda
+from on_gpu import sized
 from transformers import AutoTokenizer
 
 from hf_ngpulm import GraphDecoder, NGramLM
 from hf_ngpulm.common.bundled import bundled
 
-pytestmark = [pytest.mark.gpu, needs_cuda]
+pytestmark = pytest.mark.gpu
+LENGTH, CUT = sized((24, 10), (6, 3))
 CONTEXTS = [["call anna", "new york"], None, [("what", 3.0), "the day"], ["a", "the", "to"]]
 
 
-@pytest.mark.parametrize("max_active", [1, 16, 300])
+@pytest.mark.parametrize("max_active", sized([1, 16, 300], [3]))
 def test_graphs(max_active):
     tokenizer = AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
     lm = NGramLM.from_arpa(bundled("examples/speech/harbour/lm.arpa.gz"), tokenizer, units="id")
     generator = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(4, 24, 257, generator=generator)
-    logits[..., 256] += 4 * torch.rand(4, 24, generator=generator)
+    logits = 2 * torch.randn(4, LENGTH, 257, generator=generator)
+    logits[..., 256] += 4 * torch.rand(4, LENGTH, generator=generator)
     found = []
     for device in ("cpu", "cuda"):
         decoder = GraphDecoder(tokenizer, lm.to(device), 0.6, max_active=max_active, beta=2.0)
         stream = decoder.stream(4, device, CONTEXTS)
-        stream.add(logits[:, :10].to(device))
+        stream.add(logits[:, :CUT].to(device))
         for row in range(4):
             stream.set_context(row, CONTEXTS[row - 1])
-        stream.add(logits[:, 10:].to(device), torch.tensor([14, 0, 5, 13]))
+        stream.add(logits[:, CUT:].to(device), torch.tensor([LENGTH - CUT, 0, 2, LENGTH - CUT - 1]))
         found.append(stream.hypotheses())
     for (mine,), (other,) in zip(*found):
         assert mine.token_ids == other.token_ids and mine.token_frames == other.token_frames

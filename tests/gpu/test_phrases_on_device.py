@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from on_gpu import needs_cuda
+from on_gpu import sized
 from toys import Toy
 from transformers import AutoTokenizer
 
 from hf_ngpulm import CTCDecoder, NGramLM, NGramLogitsProcessor, StreamingDecoder, TransducerDecoder
 from hf_ngpulm.common.bundled import bundled
 
-pytestmark = [pytest.mark.gpu, needs_cuda]
+pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
 BLANK = 256
+LENGTH, STEP = sized((24, 7), (3, 2))
 CONTEXTS = [["call anna", "new york"], None, [("what", 3.0), "the day"], {"weather": 2.0, "alarm": -1.0}, ["a", "the", "to"]]
 
 
@@ -27,7 +28,7 @@ def lm(tokenizer):
     return NGramLM.from_arpa(bundled("examples/speech/harbour/lm.arpa.gz"), tokenizer, units="id")
 
 
-def frames_of(size, length=24):
+def frames_of(size, length=LENGTH):
     generator = torch.Generator().manual_seed(0)
     frames = 2 * torch.randn(len(CONTEXTS), length, size, generator=generator)
     if size == 257:
@@ -61,8 +62,8 @@ def test_contexts_of_rows_and_streams(tokenizer, lm):
             close(found, expected[row])
         streams = StreamingDecoder(there, max_streams=len(CONTEXTS), device=DEVICE)
         sids = [streams.open(phrases=context) for context in CONTEXTS]
-        for first in range(0, frames.shape[1], 7):
-            streams.step({sid: frames[row, first : first + 7].to(DEVICE) for row, sid in enumerate(sids)})
+        for first in range(0, frames.shape[1], STEP):
+            streams.step({sid: frames[row, first : first + STEP].to(DEVICE) for row, sid in enumerate(sids)})
         for row, sid in enumerate(sids):
             close(streams.close(sid), expected[row])
 

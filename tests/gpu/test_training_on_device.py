@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from on_gpu import needs_cuda
+from on_gpu import sized
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.ngrams.counting import NGramCounter
 from hf_ngpulm.ngrams.kneser_ney import estimate
 
-pytestmark = [pytest.mark.gpu, needs_cuda]
+pytestmark = pytest.mark.gpu
 
 
 def sentences(vocab_size: int, num_tokens: int) -> tuple[np.ndarray, np.ndarray]:
@@ -26,7 +26,7 @@ def sentences(vocab_size: int, num_tokens: int) -> tuple[np.ndarray, np.ndarray]
 @pytest.mark.parametrize(("vocab_size", "order"), [(1, 3), (256, 6), (1024, 10), (151_936, 4)])
 @pytest.mark.parametrize("memory", ["4G", "2M"])
 def test_counts_and_estimates_equal_the_cpu(vocab_size, order, memory):
-    tokens, lengths = sentences(vocab_size, 200_000)
+    tokens, lengths = sentences(vocab_size, sized(200_000, 2000))
     counts = {}
     for device in ("cpu", "cuda"):
         with NGramCounter(vocab_size, order, device, int(memory[:-1]) << (30 if memory[-1] == "G" else 20)) as counter:
@@ -51,7 +51,7 @@ def test_a_model_trained_there_is_that_of_the_cpu():
     texts = [(50 * rng.random(rng.integers(1, 20)) ** 2).astype(int).tolist() for _ in range(3000)]
     settings = {"vocab_size": 50, "order": 5, "max_ngrams": 5000}
     ours, expected = NGramLM.train(texts, **settings, device="cuda"), NGramLM.train(texts, **settings, device="cpu")
-    assert ours.arc_tokens.device.type == "cuda"
+    assert ours.tensors.arc_tokens.device.type == "cuda"
     assert ours.num_ngrams == expected.num_ngrams
     sample = torch.randint(0, 50, (100, 12))
     torch.testing.assert_close(ours.score_sequences(sample).cpu(), expected.score_sequences(sample), rtol=1e-4, atol=1e-3)

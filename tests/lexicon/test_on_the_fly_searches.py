@@ -65,7 +65,6 @@ def test_ctc(both, settings):
 
 @pytest.mark.parametrize("settings", [{}, {"num_beams": 3}])
 def test_ctc_on_the_gpu_engine(letters, settings):
-    """On a GPU, or in Triton's interpreter, which takes long."""
     pytest.importorskip("triton")
     both = Both(letters, 2, count=60)
     device = "cuda" if torch.cuda.is_available() else "cpu"

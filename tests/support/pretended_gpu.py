@@ -1,7 +1,7 @@
 """A GPU that is pretended: tensors that say they are on `cuda:0` while a CPU does the work.
 
 As on a real one, what is on it and what is on the CPU can't be mixed, and looking at a value waits for the device: both are
-noticed here. Triton's kernels run in its interpreter; graphs and streams are none.
+noticed here. `ptx` runs Triton's kernels; graphs and streams are none.
 
     with pretended_gpu() as gpu:
         scores = lm.to("cuda").scores(states)
@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_map
-from triton.runtime import interpreter
+from triton.runtime.jit import JITFunction
 
 GPU = torch.device("cuda:0")
 VIEWS = ("T", "mT", "H", "mH", "data", "real")  # attributes that are tensors
@@ -191,26 +192,40 @@ class Pretence:
         _kernels.clear()
 
 
+class _AtOnce:
+    """Stands where a pool of threads does: the pretence is this thread's alone."""
+
+    def __init__(self, *given: Any) -> None: ...
+
+    def submit(self, work: Callable[..., Any], *args: Any) -> Future:
+        done: Future = Future()
+        done.set_result(work(*args))
+        return done
+
+    def shutdown(self, **given: Any) -> None: ...
+
+
 @contextlib.contextmanager
 def pretended_gpu() -> Iterator[Pretence]:
-    launch: Callable[..., Any] = interpreter.GridExecutor.__call__
+    launch: Callable[..., Any] = JITFunction.run
 
-    def launched(executor: Any, *args: Any, **kwargs: Any) -> Any:
+    def launched(kernel: Any, *args: Any, **kwargs: Any) -> Any:
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.numel()]
         if any(isinstance(tensor, OnGPU) for tensor in tensors):
             strays = [tuple(tensor.shape) for tensor in tensors if not isinstance(tensor, OnGPU)]
             if strays:
-                raise MixedDevicesError(f"{executor.fn.__name__} was given tensors on the CPU: {strays}")
-        _kernels.append(executor.fn.__name__)
-        return launch(executor, *map(_inner, args), **{name: _inner(value) for name, value in kwargs.items()})
+                raise MixedDevicesError(f"{kernel.__name__} was given tensors on the CPU: {strays}")
+        _kernels.append(kernel.__name__)
+        return launch(kernel, *map(_inner, args), **{name: _inner(value) for name, value in kwargs.items()})
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interpreter.GridExecutor, "__call__", launched)
+        patch.setattr(JITFunction, "run", launched)
         patch.setattr(torch.cuda, "current_device", lambda: 0)
         patch.setattr(torch.cuda, "is_available", lambda: True)
         properties = type("Properties", (), {"multi_processor_count": 2})
         patch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-        patch.setattr("hf_ngpulm.search.networks.graphs._cuda_graph", lambda device, work: work)
+        patch.setattr("hf_ngpulm.search.networks.graphs._cuda_graph", lambda device, work: lambda: work())
+        patch.setattr("hf_ngpulm.ngrams.counting.ThreadPoolExecutor", _AtOnce)
         Pretence().forget()
         with _Device():
             yield Pretence()

@@ -240,7 +240,6 @@ def _label_kernel(
             if (own_normaliser > float("-inf")) & (own_normaliser < float("inf")):
                 chosen = -1
                 if stale:
-                    tl.debug_barrier()  # everybody has read the scratch before it is rewritten
                     own_logit = tl.load(x + own.to(tl.int64) * class_stride).to(tl.float32)
                     chosen = _choose_near(
                         arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,

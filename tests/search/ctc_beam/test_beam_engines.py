@@ -134,9 +134,19 @@ def assume_no_ties(problem: Problem) -> None:
         assume(all(abs(a - b) <= 1e-3 + 1e-4 * abs(a) for mine, theirs in pairs for a, b in zip(mine, theirs)))
 
 
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+KINDS = st.tuples(st.integers(0, 2), st.one_of(st.integers(1, 9), st.none()), st.sampled_from(DTYPES), st.booleans())
+# Kernels are compiled for each, which takes seconds.
+FEW_KINDS = st.sampled_from([(1, 3, DTYPES[0], True), (2, 9, DTYPES[1], False), (0, 2, DTYPES[2], False)])
+
+
 @st.composite
-def problems(draw, longest=10, most_classes=30, most_rows=4):
-    """A batch of logits for an automaton, or for rows that have one or two of several, or none."""
+def problems(draw, longest=10, most_classes=30, most_rows=4, kinds=KINDS):
+    """A batch of logits for an automaton, or for rows that have one or two of several, or none.
+
+    Args:
+        kinds: numbers of automata and of beams (None: twice as many as classes), type of the logits, whether there are texts.
+    """
     sizes = st.integers(1, most_classes)
     automaton = draw(st.one_of(automata(sizes, most=3), language_models(sizes)))
     for values in (automaton.arc_weights, automaton.backoff_weights):
@@ -150,7 +160,7 @@ def problems(draw, longest=10, most_classes=30, most_rows=4):
     batch_size, frames = draw(st.integers(1, most_rows)), draw(st.integers(1, longest))
     classes = draw(st.one_of(st.just(automaton.vocab_size + 1), st.integers(2, most_classes)))
     blank = draw(st.sampled_from([0, classes // 2, classes - 1]))
-    num_automata = draw(st.integers(0, 2))
+    num_automata, num_beams, dtype, has_texts = draw(kinds)
     logits = 3 * torch.randn(batch_size, frames, classes, generator=generator)
     blank_more = draw(st.sampled_from([-3.0, 1.0, 4.0, 8.0]))
     logits[..., blank] += blank_more * (uniform(0, 1, batch_size, frames) < 0.7)
@@ -165,7 +175,7 @@ def problems(draw, longest=10, most_classes=30, most_rows=4):
     if draw(st.booleans()):  # whatever is in the padding
         padding = torch.arange(frames) >= lengths[:, None]
         logits = logits.masked_fill(padding[..., None], torch.nan)
-    logits = logits.to(draw(st.sampled_from([torch.float32, torch.float16, torch.bfloat16])))
+    logits = logits.to(dtype)
     layout = draw(st.sampled_from(["plain", "time first", "sliced", "classes first"]))
     if layout == "time first":
         logits = logits.transpose(0, 1).contiguous().transpose(0, 1)
@@ -177,7 +187,7 @@ def problems(draw, longest=10, most_classes=30, most_rows=4):
     states = torch.randint(0, automaton.num_states, shape, dtype=torch.int32, generator=generator)
     return Problem(
         automaton,
-        beam.initial_state(draw(st.one_of(st.integers(1, 9), st.just(2 * classes))), states),
+        beam.initial_state(num_beams or 2 * classes, states),
         logits,
         lengths,
         weights=uniform(-0.5, 1.5, *shape),
@@ -186,7 +196,7 @@ def problems(draw, longest=10, most_classes=30, most_rows=4):
         blank=blank,
         threshold=draw(st.sampled_from([math.inf, math.inf, 8.0, 2.0, 0.1])),
         skip=draw(st.sampled_from([math.inf, math.inf, 0.9, 0.5])),
-        text_hashes=hashes_of_pieces(pieces(draw, classes)) if draw(st.booleans()) else None,
+        text_hashes=hashes_of_pieces(pieces(draw, classes)) if has_texts else None,
     )
 
 
@@ -203,9 +213,20 @@ def test_cpu_equals_the_reference(problem):
     assert_same(search(problem, "cpu"), search(problem, "reference"))
 
 
+@given(problems(longest=6, most_classes=12, most_rows=2, kinds=FEW_KINDS))
+@settings(RELAXED, max_examples=20)
+def test_gpu_equals_the_reference(problem):
+    check_on_gpu(problem, in_small_blocks=problem.state.sizes.shape[1] == 3)
+
+
+@pytest.mark.slow
 @given(problems(longest=6, most_classes=12, most_rows=2), st.booleans())
-@settings(RELAXED, max_examples=14)
-def test_gpu_equals_the_reference(problem, in_small_blocks):
+@settings(RELAXED, max_examples=40)
+def test_gpu_equals_the_reference_in_all_kinds(problem, in_small_blocks):
+    check_on_gpu(problem, in_small_blocks)
+
+
+def check_on_gpu(problem, in_small_blocks):
     gpu = pytest.importorskip("hf_ngpulm.search.ctc_beam.gpu")
     assume_no_ties(problem)
     with pytest.MonkeyPatch.context() as patch:
@@ -224,7 +245,7 @@ def test_cutting_the_frames_in_two_changes_nothing(problem, engine, data):
     assert_same(search_in_two(problem, cut, (engine, engine)), search(problem, "reference"))
 
 
-@given(problems(longest=6, most_classes=12, most_rows=2), st.data())
+@given(problems(longest=6, most_classes=12, most_rows=2, kinds=FEW_KINDS), st.data())
 @settings(RELAXED, max_examples=7)
 def test_going_on_on_the_gpu(problem, data):
     assume_no_ties(problem)
@@ -233,7 +254,7 @@ def test_going_on_on_the_gpu(problem, data):
     assert_same(search_in_two(problem, cut, engines), search(problem, "reference"))
 
 
-@given(problems(longest=5, most_classes=9), st.data())
+@given(problems(longest=5, most_classes=9, kinds=FEW_KINDS), st.data())
 @settings(RELAXED, max_examples=15)
 def test_a_row_does_not_depend_on_its_batch(problem, data):
     row = data.draw(st.integers(0, len(problem.lengths) - 1))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 from automata import build_automaton
+from emulated import needs_emulator
 
-if os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("kernels run on a GPU here", allow_module_level=True)
 triton = pytest.importorskip("triton")
 tl = triton.language
 
 from hf_ngpulm.search.ctc_beam.gpu import lines_of  # noqa: E402
+
+pytestmark = needs_emulator
 
 
 @triton.jit

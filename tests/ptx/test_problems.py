@@ -1,0 +1,47 @@
+"""Every kernel of the project, with several warps, in several orders: equal to the reference, and without a fault."""
+
+import pytest
+from emulated import IS_EMULATED
+
+if not IS_EMULATED:
+    pytest.skip("no Triton, or a GPU", allow_module_level=True)
+
+import problems
+import ptx
+
+# These are launched with one warp, always.
+NARROW = {"_step_kernel", "_walk_kernel", "_states_after_kernel", "_gather_kernel", "_read_kernel", "_follow_kernel"}
+KERNELS = {
+    "queries": {"_rows_kernel", "_step_kernel", "_walk_kernel", "_states_after_kernel"},
+    "greedy_ctc": {"_best_kernel", "_label_kernel"},
+    "beam_ctc": {"_peaks_kernel", "_search_kernel"},
+    "beam_ctc_alone": {"_peaks_kernel", "_search_kernel"},
+    "graph_ctc": {"_peaks_kernel", "_pass_kernel"},
+    "transducer": {"_window_kernel", "_internal_kernel", "_gather_kernel"},
+    "alsd": {"_extend_kernel", "_choose_kernel", "_internal_kernel", "_gather_kernel"},
+    "aes": {"_extend_kernel", "_choose_kernel", "_internal_kernel"},
+    "attention": {"_add_kernel", "_share_kernel", "_read_kernel", "_follow_kernel"},
+    "loops": {"_end_loops_kernel"},
+}
+
+
+@pytest.mark.parametrize("vocab_size", [1, 1000, 152_000])
+@pytest.mark.parametrize("problem", [problems.queries, problems.attention])
+def test_odd_vocabularies(problem, vocab_size):
+    problem(vocab_size)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("name", problems.PROBLEMS)
+def test_more_orders_on_several_kinds_of_gpus(name, capability):
+    with ptx.running(schedules=(0, 1, 2, 3, 4), capability=capability):
+        problems.PROBLEMS[name]()
+
+
+@pytest.mark.parametrize("name", problems.PROBLEMS)
+def test_kernels_equal_the_reference(name):
+    with ptx.running() as ran:
+        problems.PROBLEMS[name]()
+    assert {each.name for each in ran} >= KERNELS[name]
+    assert {each.name for each in ran if each.warps >= 4} >= KERNELS[name] - NARROW

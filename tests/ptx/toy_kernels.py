@@ -1,0 +1,73 @@
+"""Toy kernels: some right, some wrong in a way that only shows once they are compiled."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add(x, y, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < n) + tl.load(y + at, mask=at < n), mask=at < n)
+
+
+@triton.jit
+def total(x, out, n, BLOCK: tl.constexpr):
+    lanes = tl.arange(0, BLOCK)
+    found = tl.zeros((BLOCK,), tl.float32)
+    for begin in range(0, n, BLOCK):
+        found += tl.load(x + begin + lanes, mask=begin + lanes < n, other=0.0)
+    tl.store(out, tl.sum(found, axis=0))
+
+
+@triton.jit
+def reverse(x, scratch, out, BLOCK: tl.constexpr, BARRIER: tl.constexpr):
+    """Threads read what others have written."""
+    lanes = tl.arange(0, BLOCK)
+    tl.store(scratch + lanes, tl.load(x + lanes))
+    if BARRIER:
+        tl.debug_barrier()
+    tl.store(out + lanes, tl.load(scratch + BLOCK - 1 - lanes))
+
+
+@triton.jit
+def rotate_through_a_sum(x, scratch, out, BLOCK: tl.constexpr):
+    """The sum has a barrier of Triton's between the store and the load."""
+    lanes = tl.arange(0, BLOCK)
+    values = tl.load(x + lanes)
+    tl.store(scratch + lanes, values)
+    total = tl.sum(values, axis=0)
+    tl.store(out + lanes, total + tl.load(scratch + BLOCK - 1 - lanes))
+
+
+@triton.jit
+def count_up(x, out, BARRIER: tl.constexpr):
+    """One thread writes what all have read."""
+    value = tl.load(x)
+    if BARRIER:
+        tl.debug_barrier()
+    tl.store(x, value + 1)
+    tl.store(out + tl.arange(0, 128), value)
+
+
+@triton.jit
+def overlap(out, STEP: tl.constexpr):
+    """With a small step two programs write to the same place."""
+    tl.store(out + tl.program_id(0) * STEP + tl.arange(0, 128), tl.program_id(0))
+
+
+@triton.jit
+def gather(x, places, out):
+    lanes = tl.arange(0, 32)
+    tl.store(out + lanes, tl.load(x + tl.load(places + lanes)))
+
+
+@triton.jit
+def wait_for(flag, out):
+    while tl.load(flag, volatile=True) == 0:
+        tl.store(out, 1)
+
+
+@triton.jit
+def sort(x, out, BLOCK: tl.constexpr):
+    lanes = tl.arange(0, BLOCK)
+    tl.store(out + lanes, tl.sort(tl.load(x + lanes)))
