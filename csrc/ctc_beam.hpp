@@ -47,6 +47,10 @@ struct Prefixes : NgpulmBeams {
     fused += at, lm_scores += at * num_automata, lm_states += at * num_automata, texts += at;
   }
 
+  // Whether of two prefixes that score the same the first comes first.
+  bool is_before(int64_t a, int64_t b) const {
+    return last_tokens[a] != last_tokens[b] ? last_tokens[a] < last_tokens[b] : parent_hashes[a] < parent_hashes[b];
+  }
   bool has(int64_t place) const { return std::max(blank_scores[place], token_scores[place]) > NEG_INF; }
 };
 
@@ -152,10 +156,15 @@ class TextMerger {
         slot = (slot + 1) & last_slot;
       slots[kind * num_beams + k] = int32_t(slot);
       is_shared |= other >= 0;
-      if (other < 0 || totals[k] + p.fused[k] > totals[other] + p.fused[other]) table[slot] = k;
+      if (other < 0 || is_better(p, totals, k, other)) table[slot] = k;
       key = (key ^ uint64_t(int64_t(p.last_tokens[k]))) * 6364136223846793005u;
     }
     return is_shared;
+  }
+
+  static bool is_better(const Prefixes& p, const double* totals, int32_t a, int32_t b) {
+    const double of_a = totals[a] + p.fused[a], of_b = totals[b] + p.fused[b];
+    return of_a != of_b ? of_a > of_b : p.is_before(a, b);
   }
 
   static void move(float* scores, int32_t from, int32_t to) {

@@ -56,7 +56,9 @@ void rank(const Automaton<Token>& lm, const NgpulmBeamModels& models, int64_t ro
     found.push_back(scores_at_end(lm, models, row, p, k));
     if (found[k].total > NEG_INF_DOUBLE) order.push_back(k);
   }
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return found[a].total > found[b].total; });
+  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return found[a].total != found[b].total ? found[a].total > found[b].total : p.is_before(a, b);
+  });
   order.resize(std::min<size_t>(order.size(), ranked.count));
   const int64_t at = row * ranked.count;
   std::fill_n(ranked.places + at, ranked.count, 0);

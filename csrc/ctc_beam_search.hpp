@@ -66,7 +66,6 @@ class PrefixSearch {
     double score;
     int32_t place, token;  // a token below 0: the prefix stays as it is
   };
-  static constexpr auto is_better = [](const Candidate& a, const Candidate& b) { return a.score > b.score; };
 
   const Automaton<Token>& lm;
   const NgpulmFrames& frames;
@@ -187,20 +186,33 @@ class PrefixSearch {
     return true;
   }
 
-  // What scores no higher than `worst` has no place in the beam.
+  // Those that stay come before new ones that score the same.
+  bool is_better(const Candidate& a, const Candidate& b) const {
+    if (a.score != b.score) return a.score > b.score;
+    const bool is_new = a.token >= 0;
+    if (is_new != (b.token >= 0)) return !is_new;
+    if (!is_new) return p.is_before(a.place, b.place);
+    return a.token != b.token ? a.token < b.token : p.hashes[a.place] < p.hashes[b.place];
+  }
+  auto in_order() const {
+    return [this](const Candidate& a, const Candidate& b) { return is_better(a, b); };
+  }
+
+  // What scores less than `worst` has no place in the beam.
   void set_worst() {
     worst = std::max(worst, best - rules.threshold);
     if (int64_t(heap.size()) == num_beams) worst = std::max(worst, heap[0].score);
   }
 
-  void make_heap() { std::make_heap(heap.begin(), heap.end(), is_better); }
+  void make_heap() { std::make_heap(heap.begin(), heap.end(), in_order()); }
 
   void offer(const Candidate& candidate) {
     if (int64_t(heap.size()) == num_beams) {
-      std::pop_heap(heap.begin(), heap.end(), is_better);
+      if (!is_better(candidate, heap[0])) return;
+      std::pop_heap(heap.begin(), heap.end(), in_order());
       num_new -= heap.back().token >= 0;
       heap.back() = candidate;
-      std::push_heap(heap.begin(), heap.end(), is_better);
+      std::push_heap(heap.begin(), heap.end(), in_order());
     } else {
       heap.push_back(candidate);
       if (int64_t(heap.size()) == num_beams) make_heap();
@@ -212,7 +224,7 @@ class PrefixSearch {
 
   void extend() {
     if (int64_t(heap.size()) == num_beams) make_heap();
-    worst = NEG_INF_DOUBLE;
+    worst = std::numeric_limits<double>::lowest();
     set_worst();
     const double highest = double(x.highest) - x.normaliser;
     double most = NEG_INF_DOUBLE;
@@ -222,13 +234,13 @@ class PrefixSearch {
       reach[k] = totals[k] + p.fused[k];
       most = std::max(most, reach[k] + highest_added[k]);
     }
-    if (!(most + highest > worst)) return;
+    if (!(most + highest + ROUNDING >= worst)) return;
     const float* logits = x.logits;
     const auto bound = float(worst - most + x.normaliser - ROUNDING);
     const int64_t num_likely = list_where_above([=](int64_t token) { return logits[token]; }, bound, frames.classes, likely.data());
     const bool are_few = num_likely * 4 < frames.classes;  // then they are gone through one by one for each prefix
     for (const int32_t k : alive) {
-      if (!(reach[k] + highest_added[k] + highest > worst)) continue;
+      if (!(reach[k] + highest_added[k] + highest + ROUNDING >= worst)) continue;
       const float* added = cache.added(cache.line_of(p.lm_states + k * num_automata));
       if (are_few) {
         extend_by(k, added, likely.data(), num_likely);
@@ -245,10 +257,10 @@ class PrefixSearch {
     for (int64_t n = 0; n < count; ++n) {
       const int32_t token = tokens[n];
       double score = base + x.logits[token] + added[token];
-      if (!(score > worst)) continue;
+      if (!(score >= worst)) continue;
       if (token == p.last_tokens[k]) {
         score = double(p.blank_scores[k]) + p.fused[k] - x.normaliser + x.logits[token] + added[token];
-        if (!(score > worst)) continue;
+        if (!(score >= worst)) continue;
       }
       int32_t child = first_child[k];
       while (child >= 0 && p.last_tokens[child] != token) child = next_child[child];
@@ -294,7 +306,8 @@ class PrefixSearch {
     for (int64_t k = 0; k < used; ++k) {
       p.blank_scores[k] -= top;
       p.token_scores[k] -= top;
-      totals[k] -= top;
+      // Where there is no other part this one is all, in every bit: a blank and the token once more may score the same.
+      totals[k] = p.blank_scores[k] > NEG_INF ? totals[k] - top : double(p.token_scores[k]);
     }
     *p.offsets += top;
   }

@@ -33,6 +33,12 @@ struct Hypothesis {
   int32_t state, phrase, last;
 };
 
+// Whether it comes first of those that score the same.
+bool is_before(const Hypothesis& a, const Hypothesis& b) {
+  if (a.last != b.last) return a.last < b.last;
+  return a.state != b.state ? a.state < b.state : a.phrase < b.phrase;
+}
+
 struct Candidate {
   double score;
   int32_t state, phrase, last;
@@ -43,7 +49,7 @@ struct Candidate {
 // Candidates by search state, the best one of each.
 class Candidates {
  public:
-  explicit Candidates(int64_t max_active) : max_active(max_active), most(4 * max_active) {
+  Candidates(int64_t max_active, const std::vector<Hypothesis>& active) : max_active(max_active), most(4 * max_active), active(active) {
     size_t size = 16;
     while (size < size_t(4 * most)) size *= 2;
     slots.resize(size);
@@ -69,7 +75,7 @@ class Candidates {
       return true;
     }
     Candidate& other = all[slot.number];
-    if (candidate.score <= other.score) return false;
+    if (!is_better(candidate, other)) return false;
     other = candidate;
     return true;
   }
@@ -84,15 +90,10 @@ class Candidates {
 
   // Keep those that score at least so much, as many as may be kept.
   void drop_below(double lowest) {
-    int64_t ties = max_active;
-    for (const Candidate& candidate : all) ties -= candidate.score > lowest;
-    const auto goes = [&](const Candidate& candidate) {
-      return candidate.score < lowest || (candidate.score == lowest && --ties < 0);
-    };
-    size_t kept = 0;
-    for (size_t i = 0; i < all.size(); ++i)
-      if (!goes(all[i])) all[kept++] = all[i];
-    all.resize(kept);
+    all.erase(std::remove_if(all.begin(), all.end(), [=](const Candidate& c) { return c.score < lowest; }), all.end());
+    if (int64_t(all.size()) <= max_active) return;  // else several score the lowest
+    std::nth_element(all.begin(), all.begin() + max_active, all.end(), [this](const Candidate& a, const Candidate& b) { return is_better(a, b); });
+    all.resize(max_active);
   }
 
   // Find again those that are left.
@@ -108,10 +109,16 @@ class Candidates {
   };
 
   const int64_t max_active, most;
+  const std::vector<Hypothesis>& active;  // that they come from
   int64_t stamp = 0;
   std::vector<Slot> slots;
   std::vector<Candidate> all;
   std::vector<double> scores;
+
+  bool is_better(const Candidate& a, const Candidate& b) const {
+    if (a.score != b.score) return a.score > b.score;
+    return a.token != b.token ? a.token < b.token : is_before(active[a.place], active[b.place]);
+  }
 
   // Where a search state is, or would be.
   Slot& slot_of(const Candidate& c) {
@@ -189,7 +196,7 @@ class GraphSearch {
       : lm(lm), frames(frames), rules(rules), all(state), has_phrases(state.num_automata > 1),
         candidates(int32_t(std::min<int64_t>(lm.vocab_size, frames.classes))),
         has_unscored(frames.classes - candidates > (frames.blank >= candidates ? 1 : 0)), least_skipped(std::log(rules.skip)),
-        cache(lm, 1, frames.classes, frames.blank, state.max_active), phrases(lm, frames.classes), met(state.max_active),
+        cache(lm, 1, frames.classes, frames.blank, state.max_active), phrases(lm, frames.classes), met(state.max_active, active),
         marks(frames.classes), listed(frames.classes) {}
 
   // Search a row, from its state to its new one. `links` and `labels` [T, K] say that nothing has happened. The first frame that
@@ -228,7 +235,7 @@ class GraphSearch {
   std::vector<Hypothesis> active, next;
   size_t leader = 0;  // the best one
   Frame x{};
-  double best = 0.0, worst = 0.0;  // what scores no higher than `worst` isn't kept
+  double best = 0.0, worst = 0.0;  // what scores less than `worst` isn't kept
   const float* sums = nullptr;     // logits, lifted if phrases are followed
   float highest_sum = 0.f;
   std::vector<int64_t> marks;  // by token, of the last hypothesis whose phrase has an arc for it
@@ -288,7 +295,7 @@ class GraphSearch {
 
   // New tokens, of the best hypothesis first.
   void extend_all() {
-    worst = std::max(met.are_enough() ? met.lowest_kept() : NEG_INF_DOUBLE, best - rules.threshold);
+    worst = std::max(met.are_enough() ? met.lowest_kept() : std::numeric_limits<double>::lowest(), best - rules.threshold);
     sums = x.logits;
     highest_sum = x.highest;
     for (size_t turn = 0; turn < active.size(); ++turn) extend(int32_t(turn == 0 ? leader : turn > leader ? turn : turn - 1));
@@ -302,7 +309,7 @@ class GraphSearch {
     const float most_added = cache.highest_of_line(line);
     if (has_phrases) {
       const float share = phrase_weight * phrases.most_earned(h.phrase);
-      if (phrase_weight >= 0.f && !(base + x.highest + most_added + share > worst)) return;
+      if (phrase_weight >= 0.f && !(base + x.highest + most_added + share + ROUNDING >= worst)) return;
       if (sums == x.logits) {
         highest_sum = phrases.lift(x.logits, phrase_weight, frames.blank);
         sums = phrases.lifted.data();
@@ -311,7 +318,7 @@ class GraphSearch {
     const float back = has_phrases && h.phrase != phrases.root ? follow_phrases(k, base, added) : 0.f;
     float lower = phrase_weight * back;
     if (has_unscored) lower = std::max(lower, 0.f);  // other classes give nothing back
-    if (!(base + highest_sum + most_added + lower > worst)) return;
+    if (!(base + highest_sum + most_added + lower + ROUNDING >= worst)) return;
     const float* lifted = sums;
     const auto count = list_where_above([=](int64_t token) { return lifted[token] + added[token]; },
                                         float(worst - base - lower - ROUNDING), frames.classes, listed.data());
@@ -344,7 +351,7 @@ class GraphSearch {
     const Hypothesis& h = active[k];
     const float extra = added + phrase_weight * earned;
     const double score = base + x.logits[token] + extra;
-    if (!(score > worst) || token == h.last) return;
+    if (!(score >= worst) || token == h.last) return;
     const Step step = token < candidates ? lm.step(h.state, token) : Step{0.f, h.state};
     if (!met.offer({score, step.state, phrase, token, k, token, extra, step.score, earned})) return;
     best = std::max(best, score);

@@ -33,7 +33,7 @@ inline Frame frame_of(const NgpulmFrames& frames, int64_t row, int64_t number) {
       std::max(highest_of(x, frames.blank), highest_of(x + after_blank, frames.classes - after_blank));
   const float top = std::max(highest, x[frames.blank]);
   if (!std::isfinite(top)) return {x, top, highest};
-  return {x, double(top) + std::log(sum_of_exp(x, frames.classes, top)), highest};
+  return {x, log_sum_of_exp(sum_of_exp(x, frames.classes, top), top), highest};
 }
 
 }  // namespace ngpulm

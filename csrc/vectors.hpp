@@ -130,6 +130,10 @@ inline double sum_of_exp(const float* numbers, int64_t size, float highest) {
   return sum_of(numbers, size, NEG_INF, [=](float x) { return exp_as_part(at_least(x - highest, -87.3f)); });
 }
 
+// The log of such a sum, rounded to 2^-30: so sums of it and of numbers in single precision are exact in double precision, and
+// alignments that add up the same in another order score the same.
+inline double log_sum_of_exp(double sum, float highest) { return (double(highest) + std::log(sum) + 6291456.0) - 6291456.0; }
+
 // log(1 + exp(x)) within 1e-8, of a number between -25 and 0, as 2 artanh(e / (2 + e)); both by polynomials of least largest error.
 inline double log_of_one_and(double x) {
   const double shifted = x * 1.4426950408889634 + 6755399441055744.0;  // rounds to a whole number, in the lowest bits
@@ -252,7 +256,7 @@ struct Normaliser {
 inline Normaliser normaliser_of(const float* numbers, int64_t size) {
   const float highest = highest_of(numbers, size);
   if (!(std::fabs(highest) < std::numeric_limits<float>::infinity())) return {0, std::numeric_limits<double>::quiet_NaN()};
-  return {first_at_least(numbers, size, highest), double(highest) + std::log(sum_of_exp(numbers, size, highest))};
+  return {first_at_least(numbers, size, highest), log_sum_of_exp(sum_of_exp(numbers, size, highest), highest)};
 }
 
 }  // namespace ngpulm

@@ -128,9 +128,16 @@ def toys(draw, durations=(None, None, (0, 1, 2, 3, 4), (0, 1), (1, 2), (0, 2), (
     return Toy(vocab_size, blank_id, draw(st.sampled_from(durations)), draw(seeds), bias, **settings)
 
 
+SHARES = (1.0, -1.0, 0.7, -0.4)  # of noise
+
+
 def noises(shape, generator):
-    """What whole numbers from -8 to 8 are moved by at each frame, `[..., 17]`: what is the same stays so, nothing else does."""
-    return 2e-3 * (torch.rand((*shape, 17), generator=generator) - 0.5)
+    """What whole numbers from -8 to 8 are moved by at each frame, `[..., 17]`: what is the same stays so, nothing else does.
+
+    Beside little noise for each there is more for all of a frame, which only rounding notices.
+    """
+    of_each, of_all = (torch.rand((*shape, size), generator=generator) - 0.5 for size in (17, 1))
+    return 2e-3 * of_each + of_all
 
 
 def moved(whole_numbers, noise):

@@ -246,7 +246,8 @@ class BeamSlots(FramesSlots[beam.BeamState]):
 
     def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         scores = prefix_scores(self._ended(self.state))[1].cpu().numpy()[slots]
-        places = scores.argmax(1)
+        last_tokens, parent_hashes = (part.cpu().numpy()[slots] for part in (self.state.last_tokens, self.state.parent_hashes))
+        places = np.lexsort((parent_hashes, last_tokens, -scores))[:, 0]  # of those that score the same the first
         return places, scores[np.arange(len(slots)), places]
 
     def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:

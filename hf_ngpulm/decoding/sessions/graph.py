@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...fusion.fusion import RowModels
-from ...search.ctc_graph import GraphFrames, GraphState, graph_search, initial_state
+from ...search.ctc_graph import GraphFrames, GraphState, graph_search, in_order, initial_state
 from .ctc import FramesSlots
 from .session import Found
 
@@ -52,8 +52,11 @@ class GraphSlots(FramesSlots[GraphState]):
         return (self.state.scores > -torch.inf).cpu().numpy()
 
     def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        scores = self.state.scores.cpu().numpy()[slots]
-        places = scores.argmax(1)
+        names = ("lm_states", "last_tokens", "scores")
+        lm_states, last_tokens, scores = (getattr(self.state, name).cpu().numpy()[slots] for name in names)
+        # Of those that score the same the first, see `in_order`.
+        states = (lm_states[..., m] for m in reversed(range(lm_states.shape[2])))
+        places = np.lexsort((*states, last_tokens, -scores))[:, 0]
         return places, scores[np.arange(len(slots)), places]
 
     def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
@@ -61,7 +64,10 @@ class GraphSlots(FramesSlots[GraphState]):
         given = (state.scores, state.lm_scores, state.lm_states)
         scores, lm_scores, phrase_scores = models.at_end(*given, score_eos, self.decoder.options.engine)
         # The same tokens may have come to several search states: after a blank, and with the last of them going on.
-        scores, places = scores.topk(min(2 * most, scores.shape[1]) if most > 1 else 1, dim=1)
+        order = in_order(state)
+        scores, places = scores.gather(1, order).sort(dim=1, descending=True, stable=True)
+        count = min(2 * most, scores.shape[1]) if most > 1 else 1
+        scores, places = scores[:, :count], order.gather(1, places[:, :count])
         parts = (state.scores - state.fused, lm_scores, phrase_scores)
         columns = torch.stack([scores, *(part.gather(1, places) for part in parts)], 2).tolist()
         listed = [[Found(*both) for both in zip(*row)] for row in zip(places.tolist(), columns)]

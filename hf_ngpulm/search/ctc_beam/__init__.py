@@ -16,6 +16,9 @@ all of them, since what follows a blank doesn't depend on how the text was cut; 
 end in the same one. The others keep what is left, which is soon too little for the beam, if there is any. What LMs add is that
 of the prefix that is worth most. Equality of texts is that of a 64-bit hash of their characters.
 
+The order of prefixes that score the same is part of the definition, too: first those that the beam has had before, then those
+whose last token has the lower id, then those with the lower hash of what lies before it.
+
 The search is described by tensors that it takes and returns, so that it can go on where it stopped: cutting the frames
 into blocks changes nothing. Acoustic scores are kept relative to an offset per row, which single precision can't drown in.
 """

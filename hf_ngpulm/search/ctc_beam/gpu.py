@@ -32,6 +32,7 @@ from . import BLANK, INSIDE, BeamFrames, BeamState, cpu
 MOST_ROWS = tl.constexpr(16)  # lines that are filled at a time
 NOTHING = tl.constexpr((0x807FFFFF - 2**32) << 32)  # key of the score -inf at index 0
 HIGHEST_KEY = tl.constexpr(2**63 - 1)
+STAYING = tl.constexpr(1 << 30)  # indices of extensions are below, those of hypotheses that stay above
 MOST_GROUPS = 32  # as many as threads in a warp: the best of them is found without waiting for other warps
 LABEL_BLANK, LABEL_INSIDE = tl.constexpr(BLANK), tl.constexpr(INSIDE)
 FEWEST_PLACES = 4
@@ -196,15 +197,35 @@ def key_of(scores, indices):
 
 
 @triton.jit
+def extension_index(tokens, order, PLACES: tl.constexpr):
+    """Return indices for keys of extensions, higher for lower tokens, then for places that come first in an order."""
+    return STAYING - 1 - (tokens * PLACES + order)
+
+
+@triton.jit
+def extension_of(keys, PLACES: tl.constexpr):
+    """Return tokens of extensions, and where in that order the places are that they come from."""
+    code = STAYING - 1 - keys.to(tl.int32)
+    return code // PLACES, code % PLACES
+
+
+@triton.jit
+def count_before(first, second, alive):
+    """Return how many come before each: have a lower first number, or the same and a lower second one."""
+    before = (first[None, :] < first[:, None]) | ((first[None, :] == first[:, None]) & (second[None, :] < second[:, None]))
+    return tl.sum((before & alive[None, :]).to(tl.int32), axis=1)
+
+
+@triton.jit
 def score_of(key):
     ordered = (key >> 32).to(tl.int32)
     return (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _find_parents(hashes, parent_hashes, sizes, last, alive, num_beams, places):
-    """Return place of each prefix without its last token, -1 if the beam has lost it; and whether both end in the same
-    token."""
+def _find_parents(hashes, parent_hashes, sizes, last, alive, num_beams, places, PLACES: tl.constexpr):
+    """Return place of each prefix without its last token, -1 if the beam has lost it; whether both end in the same token; how
+    many have a lower hash; and the index of the prefix for its key, if it stays."""
     inside = places < num_beams
     own = tl.load(hashes + places, mask=inside, other=0)
     own_size = tl.load(sizes + places, mask=inside, other=0)
@@ -212,25 +233,36 @@ def _find_parents(hashes, parent_hashes, sizes, last, alive, num_beams, places):
     alike = (of_parent[:, None] == own[None, :]) & (own_size[:, None] == own_size[None, :] + 1)
     alike = alike & alive[:, None] & alive[None, :]  # [child, parent]
     parents = tl.max(tl.where(alike, places[None, :], -1), axis=1)
-    return parents, (take(last, parents, places) == last) & (parents >= 0)
+    by_hash = count_before(own, places, alive)
+    staying = STAYING + tl.where(alive, PLACES - 1 - count_before(last, of_parent, alive), places - PLACES)
+    return parents, (take(last, parents, places) == last) & (parents >= 0), by_hash, staying
 
 
 @triton.jit
-def _join_texts(texts, last, added, by_blanks, by_tokens, places, PLACES: tl.constexpr):
+def _join_texts(texts, last, of_parent, added, by_blanks, by_tokens, places, PLACES: tl.constexpr):
     """Give the scores of each text to its best prefix, see `hf_ngpulm.search.ctc_beam`; and tell whether one is left without
     any.
     """
     totals = _add(by_blanks, by_tokens)
     alive = totals > float("-inf")
-    keys = key_of(totals + added, PLACES - 1 - places)
+    order = count_before(last, of_parent, alive)
+    keys = key_of(totals + added, PLACES - 1 - order)
     same = (texts[:, None] == texts[None, :]) & alive[:, None] & alive[None, :]
     of_text = PLACES - 1 - tl.max(tl.where(same, keys[None, :], NOTHING), axis=1).to(tl.int32)
+    of_text = place_in_order(of_text, order, alive, places)
     same = same & (last[:, None] == last[None, :])
     of_token = PLACES - 1 - tl.max(tl.where(same, keys[None, :], NOTHING), axis=1).to(tl.int32)
+    of_token = place_in_order(of_token, order, alive, places)
     new_blanks = _gathered(by_blanks, of_text, alive, places)
     new_tokens = _gathered(by_tokens, of_token, alive, places)
     died = alive & (new_blanks == float("-inf")) & (new_tokens == float("-inf"))
     return new_blanks, new_tokens, tl.max(died.to(tl.int32), axis=0) > 0
+
+
+@triton.jit
+def place_in_order(numbers, order, alive, places):
+    """Return the places that come at some numbers in an order; 0 where none does."""
+    return tl.sum(tl.where((numbers[:, None] == order[None, :]) & alive[None, :], places[None, :], 0), axis=1)
 
 
 @triton.jit
@@ -371,17 +403,16 @@ def lines_of(
 @triton.jit
 def best_extensions(
     x, class_stride, classes, normaliser, slack, block_peaks, num_blocks, blank,
-    by_same, by_other, last, reach, highest_reach, worst, limits,
+    by_same, by_other, last, order, reach, highest_reach, worst, limits,
     line_scores, line_starts, weights, candidates, bonuses, bonus, without_lm,
     NUM_AUTOMATA: tl.constexpr, BONUS_PER_CLASS: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     """Return keys of the best extensions of each group (some of the tokens of a place) below its limit, or `NOTHING`.
 
-    Their indices are those of blocks of tokens, then of places, then within the block. A token is worth the score of its place
+    Their indices are those of `extension_index`, `order` that of the places. A token is worth the score of its place
     (`by_same` after itself, else `by_other`) plus its log-probability, what LMs give and its bonus.
     """
     columns = tl.arange(0, BLOCK)
-    places = tl.arange(0, PLACES)
     below = tl.broadcast_to(limits[:, None], (GROUPS, PLACES * BLOCK // GROUPS))
     below = tl.reshape(below, (PLACES, BLOCK))
     keys = tl.full((PLACES, BLOCK), NOTHING, tl.int64)
@@ -403,7 +434,7 @@ def best_extensions(
                 extra += tl.where(tokens < candidates, bonus, bonus + without_lm)[None, :]
             scores = tl.where(last[:, None] == tokens[None, :], by_same[:, None], by_other[:, None])
             scores = scores + log_probs[None, :] + extra
-            found = key_of(scores, (block * PLACES * BLOCK + (places * BLOCK)[:, None] + columns[None, :]))
+            found = key_of(scores, extension_index(tokens[None, :], order[:, None], PLACES))
             keys = tl.where(wanted & (found < below), tl.maximum(keys, found), keys)
     return tl.max(tl.reshape(keys, (GROUPS, PLACES * BLOCK // GROUPS)), axis=1)
 
@@ -451,7 +482,9 @@ def _search_kernel(
     last = tl.load(last_tokens + places, mask=inside, other=-1)
     added = tl.load(fused + places, mask=inside, other=0.0)
     totals = _add(by_blanks, by_tokens)
-    parents, like_parent = _find_parents(hashes, parent_hashes, sizes, last, totals > float("-inf"), num_beams, places)
+    parents, like_parent, by_hash, staying_index = _find_parents(
+        hashes, parent_hashes, sizes, last, totals > float("-inf"), num_beams, places, PLACES
+    )
     lines = places * 0 - 1  # where the LM scores of its state are, -1 if they aren't known
     next_line = 0
     # What a token can add at most.
@@ -481,14 +514,14 @@ def _search_kernel(
             staying = tl.where(alive, _add(_add(from_blank, from_token), from_parent) + added, float("-inf"))
 
             # The best so far: a prefix that stays keeps its place, the lowest score leaves its place to a better extension.
-            keys = tl.where(inside, key_of(staying, places), HIGHEST_KEY)
+            keys = tl.where(inside, key_of(staying, staying_index), HIGHEST_KEY)
             lowest = tl.min(keys, axis=0)
             best = tl.max(staying, axis=0)
             worst = tl.maximum(score_of(lowest), best - threshold)
             from_places = places
             tokens_added = places * 0 - 1
 
-            # Their extensions. What scores no higher than `worst` has no place in the beam.
+            # Their extensions. What scores less than `worst` has no place in the beam.
             if possible:
                 if NUM_AUTOMATA > 0:
                     unknown = tl.max((alive & (lines < 0)).to(tl.int32), axis=0) > 0
@@ -511,21 +544,20 @@ def _search_kernel(
                 while frame_peak + slack + highest_reach > worst:
                     offered = best_extensions(
                         x, class_stride, classes, normaliser, slack, block_peaks + at_frame * num_blocks, num_blocks, blank,
-                        by_blanks + added, totals + added, last, reach, highest_reach, worst, limits,
+                        by_blanks + added, totals + added, last, by_hash, reach, highest_reach, worst, limits,
                         line_scores, line_starts, weights, candidates, bonuses, bonus, without_lm,
                         NUM_AUTOMATA, False, PLACES, BLOCK, GROUPS,
                     )  # fmt: skip
                     limits = tl.full((GROUPS,), NOTHING, tl.int64)
                     highest = tl.max(offered, axis=0)
                     score = score_of(highest)
-                    while score > worst:
-                        index = highest.to(tl.int32)
-                        place = (index // BLOCK) % PLACES
-                        token = index // (PLACES * BLOCK) * BLOCK + index % BLOCK
+                    while (highest > lowest) & (score >= worst) & (score > float("-inf")):
+                        token, number = extension_of(highest, PLACES)
+                        place = tl.sum(tl.where(alive & (by_hash == number), places, 0), axis=0)
                         # An extension that the beam has has been merged with it.
                         present = tl.max(((parents == place) & (last == token)).to(tl.int32), axis=0) > 0
                         replaced = keys == tl.where(present, -1, lowest)
-                        keys = tl.where(replaced, (highest & ~0xFFFFFFFF) | places, keys)
+                        keys = tl.where(replaced, highest, keys)
                         from_places = tl.where(replaced, place, from_places)
                         tokens_added = tl.where(replaced, token, tokens_added)
                         lowest = tl.min(keys, axis=0)
@@ -595,8 +627,9 @@ def _search_kernel(
                 if JOINS:
                     tl.debug_barrier()
                     own_texts = tl.load(texts + places, mask=inside, other=0)
+                    of_parent = tl.load(parent_hashes + places, mask=inside, other=0)
                     new_by_blanks, new_by_tokens, died = _join_texts(
-                        own_texts, last, added, new_by_blanks, new_by_tokens, places, PLACES
+                        own_texts, last, of_parent, added, new_by_blanks, new_by_tokens, places, PLACES
                     )
                     changes = changes | died
                 top = tl.max(tl.maximum(new_by_blanks, new_by_tokens), axis=0)
@@ -606,8 +639,8 @@ def _search_kernel(
                 totals = _add(by_blanks, by_tokens)
                 if changes:
                     tl.debug_barrier()
-                    parents, like_parent = _find_parents(
-                        hashes, parent_hashes, sizes, last, totals > float("-inf"), num_beams, places
+                    parents, like_parent, by_hash, staying_index = _find_parents(
+                        hashes, parent_hashes, sizes, last, totals > float("-inf"), num_beams, places, PLACES
                     )
             frame += 1
         else:

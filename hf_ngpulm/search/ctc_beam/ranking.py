@@ -11,7 +11,7 @@ from torch import Tensor
 from ...engines.choice import engine_name
 from ...fusion.fusion import RowModels
 from . import BeamState, cpu
-from .reference import join_texts
+from .reference import in_order, join_texts
 
 
 class Ranked(NamedTuple):
@@ -43,7 +43,9 @@ def rank(models: RowModels, state: BeamState, count: int, score_eos: bool, engin
         return Ranked(*cpu.rank(models.composed(), state, count, score_eos))
     acoustic, scores = prefix_scores(state)
     scores, of_lms, of_phrases = models.at_end(scores, state.lm_scores, state.lm_states, score_eos, engine)
-    scores, places = scores.topk(count, dim=1)
+    order = in_order(state.last_tokens, state.parent_hashes)
+    scores, places = scores.gather(1, order).sort(dim=1, descending=True, stable=True)
+    scores, places = scores[:, :count], order.gather(1, places[:, :count])
     parts = [scores, *(values.gather(1, places) for values in (acoustic, of_lms, of_phrases))]
     sizes = state.sizes.gather(1, places).masked_fill(scores == -torch.inf, 0)
     return Ranked(places.cpu().numpy(), sizes.cpu().numpy(), torch.stack(parts, 2).cpu().numpy())
@@ -53,7 +55,7 @@ def with_joined_texts(state: BeamState) -> BeamState:
     """Return the state at the end of an utterance, in which only the best prefix of each text is left."""
     totals = torch.logaddexp(state.blank_scores, state.token_scores)
     nothing = torch.full_like(totals, -torch.inf)
-    totals, _ = join_texts(state.texts, state.last_tokens, state.fused, totals, nothing)
+    totals, _ = join_texts(state.texts, state.last_tokens, state.parent_hashes, state.fused, totals, nothing)
     return state._replace(blank_scores=totals, token_scores=nothing)
 
 

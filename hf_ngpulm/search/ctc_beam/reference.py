@@ -16,6 +16,12 @@ def extend_hash(hashes: Tensor, tokens: Tensor) -> Tensor:
     return mixed ^ (mixed >> 29)
 
 
+def in_order(last_tokens: Tensor, parent_hashes: Tensor) -> Tensor:
+    """Return the places of prefixes `[B, K]` in the order that those have which score the same."""
+    order = parent_hashes.argsort(dim=1, stable=True)
+    return order.gather(1, last_tokens.gather(1, order).argsort(dim=1, stable=True))
+
+
 def ctc_beam(
     automaton: AutomatonTensors,
     state: BeamState,
@@ -100,12 +106,16 @@ def _one_frame(
     present = (same[:, :, None] & is_parent[..., None]).any(1)  # [B, parent, token]: this extension is in the beam
     extending = torch.where(present | skipped[..., None], -torch.inf, extended + state.fused[..., None] + added)
 
-    scores, chosen = torch.cat([staying, extending.flatten(1)], dim=1).topk(num_beams, dim=1)
+    # The best of them; of the same score those that stay, then by token, then by what lies before it.
+    stay_order, by_hash = in_order(state.last_tokens, state.parent_hashes), state.hashes.argsort(dim=1, stable=True)
+    extending = extending.gather(1, by_hash[..., None].expand_as(extending)).transpose(1, 2)
+    ways = torch.cat([staying.gather(1, stay_order), extending.flatten(1)], dim=1)
+    scores, chosen = (part[:, :num_beams] for part in ways.sort(dim=1, descending=True, stable=True))
     scores = torch.where(scores < scores[:, :1] - threshold, -torch.inf, scores)
     kept = scores > -torch.inf
     is_new = chosen >= num_beams
-    place = torch.where(is_new, (chosen - num_beams) // classes, chosen)
-    token = torch.where(is_new, (chosen - num_beams) % classes, 0)
+    place = torch.where(is_new, by_hash.gather(1, chosen % num_beams), stay_order.gather(1, chosen % num_beams))
+    token = torch.where(is_new, chosen // num_beams - 1, 0)
 
     def of_place(values: Tensor) -> Tensor:
         return values.gather(1, place)
@@ -116,10 +126,11 @@ def _one_frame(
     new_token = torch.where(kept, torch.where(is_new, came, stayed), -torch.inf)
     last_tokens = torch.where(is_new, token, of_place(state.last_tokens)).to(torch.int32)
     fused = of_place(state.fused) + torch.where(is_new, added.flatten(1).gather(1, place * classes + token), 0.0)
-    texts = of_place(state.texts)
+    texts, hashes = of_place(state.texts), of_place(state.hashes)
+    parent_hashes = torch.where(is_new, hashes, of_place(state.parent_hashes))
     if text_hashes is not None:
         texts = torch.where(is_new, texts * text_hashes[0][token] + text_hashes[1][token], texts)
-        new_blank, new_token = join_texts(texts, last_tokens, fused, new_blank, new_token)
+        new_blank, new_token = join_texts(texts, last_tokens, parent_hashes, fused, new_blank, new_token)
     tops = torch.maximum(new_blank, new_token).amax(1)
     tops = torch.where(torch.isfinite(tops), tops, 0.0)
 
@@ -132,14 +143,13 @@ def _one_frame(
     if num_automata and per_lm.shape[-1]:
         lm_scores = lm_scores + torch.where(scored, per_lm.flatten(1).gather(1, at).view(lm_scores.shape), 0.0)
         lm_states = torch.where(scored, targets.flatten(1).gather(1, at).view(lm_states.shape), lm_states)
-    hashes = of_place(state.hashes)
     new_state = BeamState(
         offsets=state.offsets + tops,
         blank_scores=new_blank - tops[:, None],
         token_scores=new_token - tops[:, None],
         last_tokens=last_tokens,
         hashes=torch.where(is_new, extend_hash(hashes, token), hashes),
-        parent_hashes=torch.where(is_new, hashes, of_place(state.parent_hashes)),
+        parent_hashes=parent_hashes,
         sizes=of_place(state.sizes) + is_new.to(torch.int32),
         fused=fused,
         lm_scores=lm_scores,
@@ -156,23 +166,27 @@ def _one_frame(
 
 
 def join_texts(
-    texts: Tensor, last_tokens: Tensor, fused: Tensor, blank_scores: Tensor, token_scores: Tensor
+    texts: Tensor, last_tokens: Tensor, parent_hashes: Tensor, fused: Tensor, blank_scores: Tensor, token_scores: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Give what ends in a blank to the best prefix of each text, and what ends in a token to the best one that ends in it, too.
 
     Args:
-        texts, last_tokens, fused, blank_scores, token_scores: `[B, K]`, see `BeamState`.
+        texts, last_tokens, parent_hashes, fused, blank_scores, token_scores: `[B, K]`, see `BeamState`.
 
     Returns:
         New `blank_scores` and `token_scores`.
     """
     totals = torch.logaddexp(blank_scores, token_scores)
     alive = totals > -torch.inf
+    order = in_order(last_tokens, parent_hashes)
+    in_turn = order[:, None, :].expand(-1, order.shape[1], -1)
     same_text = (texts[:, :, None] == texts[:, None, :]) & alive[:, :, None] & alive[:, None, :]
     same_token = same_text & (last_tokens[:, :, None] == last_tokens[:, None, :])
 
     def joined(values: Tensor, same: Tensor) -> Tensor:
-        best = torch.where(same, (totals + fused)[:, None, :], -torch.inf).argmax(2)  # [B, K]
+        best = order.gather(
+            1, torch.where(same, (totals + fused)[:, None, :], -torch.inf).gather(2, in_turn).argmax(2)
+        )  # [B, K]
         is_best = (best[:, None, :] == torch.arange(best.shape[1], device=best.device)[:, None]) & alive[:, None, :]
         return torch.where(is_best, values[:, None, :], -torch.inf).logsumexp(2)  # [B, to, from]
 

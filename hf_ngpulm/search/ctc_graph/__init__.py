@@ -13,7 +13,9 @@ token has one arc in each state). A token adds its bonus and the weighted scores
 search state the best one stays (Viterbi): nothing that follows could tell them apart. That is what sets this search apart from
 `hf_ngpulm.search.ctc_beam`, where different token sequences never meet and alignments of the same one are summed.
 
-Then hypotheses that score `threshold` less than the best one are dropped, and all but the best `K`.
+Then hypotheses that score `threshold` less than the best one are dropped, and all but the best `K`. The order of what scores
+the same is part of the definition, too: first the ways by a blank, then those by the last token once more, then those by other
+tokens, by their ids; and of each kind first what comes from a blank or else from the lower token, then from the lower states.
 
 The search is described by tensors that it takes and returns: cutting the frames into blocks changes nothing.
 """
@@ -29,7 +31,7 @@ from ...automaton.ops import load_engine
 from ...automaton.tensors import AutomatonTensors
 from ..ctc_beam import BeamFrames as GraphFrames
 
-__all__ = ["GraphFrames", "GraphState", "graph_search", "initial_state"]
+__all__ = ["GraphFrames", "GraphState", "graph_search", "in_order", "initial_state"]
 
 
 class GraphState(NamedTuple):
@@ -68,6 +70,17 @@ def initial_state(max_active: int, lm_states: Tensor) -> GraphState:
         fused=zeros,
         lm_scores=torch.zeros_like(states, dtype=torch.float64),
     )
+
+
+def in_order(state: GraphState) -> Tensor:
+    """Return the places of hypotheses `[B, K]` in the order of what scores the same where utterances end: by label, then by
+    states.
+    """
+    keys = (*reversed(state.lm_states.unbind(2)), state.last_tokens)
+    order = torch.arange(keys[0].shape[1], device=keys[0].device).expand(keys[0].shape)
+    for key in keys:
+        order = order.gather(1, key.gather(1, order).argsort(dim=1, stable=True))
+    return order
 
 
 def graph_search(

@@ -26,12 +26,16 @@ from ..ctc_beam.gpu import (
     LABEL_INSIDE,
     MOST_BEAMS,
     NOTHING,
+    STAYING,
     TILE,
     best_extensions,
+    count_before,
+    extension_of,
     key_of,
     lines_of,
     on_the_cpu,
     peaks_of,
+    place_in_order,
     room_for_lines,
     score_of,
     search_signature,
@@ -88,12 +92,11 @@ def _search_states(states, places, inside, NUM_AUTOMATA: tl.constexpr):
 
 
 @triton.jit
-def _targets_of(keys, line_targets, lines, pairs, places, candidates, NUM_AUTOMATA: tl.constexpr, BLOCK: tl.constexpr):
+def _targets_of(keys, line_targets, lines, pairs, order, alive, places, candidates, NUM_AUTOMATA: tl.constexpr):
     """Return the automata's states that extensions lead to, by their keys."""
     PLACES: tl.constexpr = places.shape[0]
-    index = keys.to(tl.int32)
-    place = (index // BLOCK) % PLACES
-    token = index // (PLACES * BLOCK) * BLOCK + index % BLOCK
+    token, number = extension_of(keys, PLACES)
+    place = place_in_order(number, order, alive, places)
     scored = (keys > NOTHING) & (token < candidates)
     at = take(lines, place, places) * (NUM_AUTOMATA * candidates) + token
     targets = tl.load(line_targets + at, mask=scored, other=0).to(tl.int64)
@@ -116,23 +119,25 @@ def _bonus_peaks(bonuses, classes, candidates, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _without_tokens(by_blank, by_token, pairs, places, inside, max_active):
-    """Give places to the best hypotheses that get no new token.
+def _without_tokens(by_blank, by_token, pairs, order, places, inside, max_active):
+    """Give places to the best hypotheses that get no new token; `order` is that of hypotheses with the same worth.
 
     Returns the place that each comes from, whether its last token goes on, and its worth.
     """
+    earlier = order[None, :] < order[:, None]
     # Of those with the same states after a blank the best one stays.
     alike = (pairs[:, None] == pairs[None, :]) & (by_blank > float("-inf"))[None, :]
     better = by_blank[None, :] > by_blank[:, None]
-    first = (by_blank[None, :] == by_blank[:, None]) & (places[None, :] < places[:, None])
+    first = (by_blank[None, :] == by_blank[:, None]) & earlier
     beaten = tl.max((alike & (better | first)).to(tl.int32), axis=1) > 0
     by_blank = tl.where(beaten, float("-inf"), by_blank)
     # How many are better than each.
-    better = (by_blank[None, :] > by_blank[:, None]).to(tl.int32) + (by_token[None, :] > by_blank[:, None]).to(tl.int32)
+    better = (by_blank[None, :] > by_blank[:, None]) | ((by_blank[None, :] == by_blank[:, None]) & earlier)
+    better = better.to(tl.int32) + (by_token[None, :] > by_blank[:, None]).to(tl.int32)
     blank_stays = (by_blank > float("-inf")) & (tl.sum(better, axis=1) < max_active)
-    better = (by_blank[None, :] >= by_token[:, None]).to(tl.int32) + (by_token[None, :] > by_token[:, None]).to(tl.int32)
+    better = (by_token[None, :] > by_token[:, None]) | ((by_token[None, :] == by_token[:, None]) & earlier)
+    better = better.to(tl.int32) + (by_blank[None, :] >= by_token[:, None]).to(tl.int32)
     token_stays = (by_token > float("-inf")) & (tl.sum(better, axis=1) < max_active)
-    # Of equal ones there may be more than there is room for: places are given out in their order.
     free = inside & (blank_stays == 0)
     turn = tl.where(token_stays, tl.cumsum(token_stays.to(tl.int32), axis=0) - 1, -1)
     number = tl.where(free, tl.cumsum(free.to(tl.int32), axis=0) - 1, -2)
@@ -198,13 +203,16 @@ def _pass_kernel(
             blank_log_prob -= normaliser
             possible = tl.exp(blank_log_prob) <= skip  # anything but a blank
             last_log_probs -= tl.where(possible, normaliser, float("inf"))
+            order = tl.where(alive, count_before(last, pairs, alive), -1)
             from_places, goes_on, new_worth = _without_tokens(
-                worth + blank_log_prob, worth + last_log_probs, pairs, places, inside, max_active
+                worth + blank_log_prob, worth + last_log_probs, pairs, order, places, inside, max_active
             )
+            staying = STAYING + PLACES - 1 - take(order, from_places, places) + tl.where(goes_on, 0, PLACES)
+            staying = tl.where(new_worth > float("-inf"), staying, STAYING - PLACES + places)  # the first place is taken first
             new_last = tl.where(goes_on, take(last, from_places, places), -1)
             new_pairs = take(pairs, from_places, places)
             is_new = places < 0
-            keys = tl.where(inside, key_of(new_worth, places), HIGHEST_KEY)
+            keys = tl.where(inside, key_of(new_worth, staying), HIGHEST_KEY)
             lowest = tl.min(keys, axis=0)
             best = tl.max(new_worth, axis=0)
             worst = tl.maximum(score_of(lowest), best - threshold)
@@ -225,27 +233,26 @@ def _pass_kernel(
                 while frame_peak + slack + highest_reach > worst:
                     offered = best_extensions(
                         x, class_stride, classes, normaliser, slack, block_peaks + at_frame * num_blocks, num_blocks, blank,
-                        never, worth, last, reach, highest_reach, worst, limits,
+                        never, worth, last, order, reach, highest_reach, worst, limits,
                         line_scores, lines * (NUM_AUTOMATA * candidates), weights, candidates, bonuses, 0.0, 0.0,
                         NUM_AUTOMATA, True, PLACES, BLOCK, GROUPS,
                     )  # fmt: skip
-                    targets = _targets_of(offered, line_targets, lines, pairs, places, candidates, NUM_AUTOMATA, BLOCK)
+                    targets = _targets_of(offered, line_targets, lines, pairs, order, alive, places, candidates, NUM_AUTOMATA)
                     limits = tl.full((GROUPS,), NOTHING, tl.int64)
                     highest = tl.max(offered, axis=0)
                     offered_worth = score_of(highest)
-                    while offered_worth > worst:
-                        index = highest.to(tl.int32)
-                        token = index // (PLACES * BLOCK) * BLOCK + index % BLOCK
+                    while (highest > lowest) & (offered_worth >= worst) & (offered_worth > float("-inf")):
+                        token, number = extension_of(highest, PLACES)
                         taken = offered == highest
                         pair = tl.sum(tl.where(taken, targets, 0), axis=0)
                         meets = (new_pairs == pair) & (new_last == token) & (new_worth > float("-inf"))
                         is_met = tl.max(meets.to(tl.int32), axis=0) > 0
-                        replaced = tl.where(is_met, meets & (new_worth < offered_worth), keys == lowest)
-                        keys = tl.where(replaced, (highest & ~0xFFFFFFFF) | places, keys)
+                        replaced = tl.where(is_met, meets & (keys < highest), keys == lowest)
+                        keys = tl.where(replaced, highest, keys)
                         new_worth = tl.where(replaced, offered_worth, new_worth)
                         new_pairs = tl.where(replaced, pair, new_pairs)
                         new_last = tl.where(replaced, token, new_last)
-                        from_places = tl.where(replaced, (index // BLOCK) % PLACES, from_places)
+                        from_places = tl.where(replaced, tl.sum(tl.where(order == number, places, 0), axis=0), from_places)
                         is_new = is_new | replaced
                         lowest = tl.min(keys, axis=0)
                         best = tl.maximum(best, offered_worth)

@@ -47,15 +47,16 @@ def graph_search(
 
             def offer(states: list[int], label: int, candidate: Any, met: dict[Any, Any] = met) -> None:
                 key = (*states, label)
-                if candidate[0] > -math.inf and (key not in met or candidate[0] > met[key][0]):
+                if candidate[0] > -math.inf and (key not in met or _rank(candidate) < _rank(met[key])):
                     met[key] = candidate
 
-            for k, (score, last, states, fused, lm_scores) in enumerate(places):
-                offer(states, -1, (score + x[blank], fused, lm_scores, k, BLANK))
+            in_order = sorted(enumerate(places), key=lambda numbered: numbered[1][1:3])  # by last token and states
+            for order, (k, (score, last, states, fused, lm_scores)) in enumerate(in_order):
+                offer(states, -1, (score + x[blank], fused, lm_scores, k, BLANK, order))
                 if math.exp(x[blank]) > skip:
                     continue
                 if last >= 0:
-                    offer(states, last, (score + x[last], fused, lm_scores, k, INSIDE))
+                    offer(states, last, (score + x[last], fused, lm_scores, k, INSIDE, order))
                 for token, log_prob in enumerate(x):
                     if token in (blank, last):
                         continue
@@ -65,18 +66,23 @@ def graph_search(
                     extra = added[token] + sum(w * lm for w, lm in zip(row_weights, read))
                     sums = [before + lm for before, lm in zip(lm_scores, read)]
                     parts = (score + log_prob + extra, fused + extra, sums)
-                    offer(targets, token, (*parts, k, token))
+                    offer(targets, token, (*parts, k, token, order))
             if not met:
                 continue  # nothing is possible: weights so large that the sums overflow
-            kept = sorted(met.items(), key=lambda item: -item[1][0])[:max_active]
+            kept = sorted(met.items(), key=lambda item: _rank(item[1]))[:max_active]
             kept = [item for item in kept if item[1][0] >= kept[0][1][0] - threshold]
             places = [(c[0], last, states, *c[1:3]) for (*states, last), c in kept]
             for k, (_, candidate) in enumerate(kept):
-                links[row, frame, k], labels[row, frame, k] = candidate[3:]
+                links[row, frame, k], labels[row, frame, k] = candidate[3:5]
         for values, part in zip(zip(*places), state):
             part[row, : len(places)] = torch.tensor(values, dtype=part.dtype)
         state.scores[row, len(places) :] = -torch.inf
     return GraphState(*(part.to(device) for part in state)), GraphFrames(*(part.to(device) for part in happened))
+
+
+def _rank(candidate: Any) -> Any:
+    score, *_, label, order = candidate
+    return -score, label, order
 
 
 class _Graph:

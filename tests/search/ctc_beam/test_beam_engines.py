@@ -12,6 +12,7 @@ from automata import automata, build_automaton, language_models, seeds
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from toys import SHARES, moved, noises
 
 from hf_ngpulm.automaton import BackoffAutomaton
 from hf_ngpulm.search import ctc_beam as beam
@@ -124,10 +125,11 @@ def assume_no_ties(problem: Problem) -> None:
     Also not a score, as it does where a way to a prefix that is kept anyhow is dropped or not.
     """
     noise = 2e-5 * torch.randn(problem.logits.shape, generator=torch.Generator().manual_seed(0))
-    results = [
-        prefixes(*search(replace(problem, logits=problem.logits.float() + sign * noise), "reference")) for sign in (1, -1)
-    ]
-    for some, others in zip(*results, strict=True):
+    assume_alike([search(replace(problem, logits=problem.logits.float() + sign * noise), "reference") for sign in (1, -1)])
+
+
+def assume_alike(results: list[tuple[beam.BeamState, beam.BeamFrames]]) -> None:
+    for some, others in zip(*(prefixes(*result) for result in results), strict=True):
         assume(some.keys() == others.keys())
         assume(all(prefix.labels == others[key].labels for key, prefix in some.items()))
         pairs = [(prefix.scores, others[key].scores) for key, prefix in some.items()]
@@ -235,6 +237,41 @@ def check_on_gpu(problem, in_small_blocks):
             patch.setattr(gpu, "SMALLEST_BLOCK", 2)
         found = search(problem, "gpu")
     assert_same(found, search(problem, "reference"))
+
+
+@st.composite
+def tied_problems(draw, longest=8):
+    """Whole numbers as logits, an LM that gives many tokens the same score, and noise that leaves the same what is the same."""
+    classes = draw(st.integers(2, 6))
+    generator = torch.Generator().manual_seed(draw(seeds))
+    size = draw(st.integers(1, 2)), draw(st.integers(1, longest))
+    num_automata = draw(st.integers(0, 1))
+    arcs = [{token: (-1.37, token % 2) for token in range(classes)}, {0: (-0.61, 0)}]
+    problem = Problem(
+        build_automaton(classes, arcs, [0, 0], [0.0, -0.83]),
+        beam.initial_state(draw(st.integers(1, 6)), torch.zeros((size[0], num_automata), dtype=torch.int32)),
+        torch.randint(-1, 2, (*size, classes), generator=generator).float(),
+        torch.full(size[:1], size[1], dtype=torch.int32),
+        weights=torch.full((size[0], num_automata), 0.71),
+        bonuses=torch.full(size[:1], 0.43),
+        unscored=torch.zeros(size[0]),
+        blank=draw(st.sampled_from([0, classes // 2, classes - 1])),
+        threshold=draw(st.sampled_from([math.inf, math.inf, 2.03])),
+        text_hashes=hashes_of_pieces(pieces(draw, classes)) if draw(st.booleans()) else None,
+    )
+    return problem, noises(size, generator)
+
+
+@pytest.mark.parametrize("engine", ["cpu", "gpu"])
+@given(st.data())
+@settings(RELAXED, max_examples=100)
+def test_ties_are_those_of_the_reference(engine, data):
+    problem, moves = data.draw(tied_problems(8 if engine == "cpu" else 4))
+    several = [replace(problem, logits=moved(problem.logits, share * moves)) for share in SHARES]
+    found = [search(each, "reference") for each in several]
+    for other in found[1:]:
+        assume_alike([found[0], other])  # no tie of rounding alone
+    assert_same(search(several[0], engine), found[0])
 
 
 @given(problems(), st.sampled_from(["reference", "cpu"]), st.data())

@@ -13,6 +13,7 @@ from automata import as_dictionaries, automata, build_automaton, language_models
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from toys import SHARES, moved, noises
 
 from hf_ngpulm.automaton import BackoffAutomaton
 from hf_ngpulm.phrases.automaton import Spellings, phrase_automaton
@@ -248,6 +249,40 @@ def test_all_alignments_are_tried(problem):
 def test_cpu_equals_the_reference(problem):
     assume_no_ties(problem)
     assert_same(search(problem, "cpu"), search(problem, "reference"))
+
+
+@st.composite
+def tied_problems(draw, longest=7):
+    """Whole numbers as logits, an LM that gives many tokens the same score, and noise that leaves the same what is the same."""
+    classes = draw(st.integers(2, 6))
+    generator = torch.Generator().manual_seed(draw(seeds))
+    size = draw(st.integers(1, 2)), draw(st.integers(1, longest))
+    arcs = [{token: (-1.37, token % 3) for token in range(classes)}, {0: (-0.61, 0)}, {1: (-0.61, 2)}]
+    problem = Problem(
+        build_automaton(classes, arcs, [0, 0, 0], [0.0, -0.83, -0.83]),
+        graph.initial_state(draw(st.integers(1, 6)), torch.zeros((size[0], 1), dtype=torch.int32)),
+        torch.randint(-1, 2, (*size, classes), generator=generator).float(),
+        torch.full(size[:1], size[1], dtype=torch.int32),
+        weights=torch.full((size[0], 1), 0.71),
+        bonuses=torch.full((size[0], classes), 0.43),
+        blank=draw(st.sampled_from([0, classes // 2, classes - 1])),
+        threshold=draw(st.sampled_from([math.inf, math.inf, 2.03])),
+    )
+    return problem, noises(size, generator), 0.1 * torch.rand(size, generator=generator)
+
+
+@pytest.mark.parametrize("engine", ["cpu", "gpu"])
+@given(st.data())
+@settings(RELAXED, max_examples=60)
+def test_ties_are_those_of_the_reference(engine, data):
+    problem, moves, of_blank = data.draw(tied_problems(7 if engine == "cpu" else 4))
+    several = [replace(problem, logits=moved(problem.logits, share * moves)) for share in SHARES]
+    for each in several:  # else tokens could begin a frame later for the same score, but for rounding
+        each.logits[..., problem.blank] += of_blank
+    found = [search(each, "reference") for each in several]
+    labels = [[{key: labels for key, (labels, _) in row.items()} for row in hypotheses(*each)] for each in found]
+    assume(all(other == labels[0] for other in labels))  # no tie of rounding alone
+    assert_same(search(several[0], engine), found[0])
 
 
 @given(problems(), st.data())

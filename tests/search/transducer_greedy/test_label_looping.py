@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from letters import Letters
 from row_weights import ilm_weights_of, weight_at
-from toys import Scripted, Toy, moved, noises, script, toys
+from toys import SHARES, Scripted, Toy, moved, noises, script, toys
 
 from hf_ngpulm import InvalidLogitsError, NGramLM, TransducerDecoder
 from hf_ngpulm.fusion.fusion import no_models
@@ -89,14 +89,14 @@ def test_the_first_of_those_that_score_the_same_is_chosen(engine, data):
     automaton = build_automaton(vocab_size, arcs, [0, 0], [0.0, -0.83])
     states, weights = torch.zeros((2, 1), dtype=torch.int32), torch.tensor([[0.71], [0.0]])
 
-    def plain(sign):
-        frames = torch.cat([moved(part, sign * noise) for part, noise in zip(parts, moves)], -1)
+    def plain(share):
+        frames = torch.cat([moved(part, share * noise) for part, noise in zip(parts, moves)], -1)
         of_rows = zip(frames, states, weights)
         paths = [reference.greedy(model, row, automaton.tensors, *of_row, vocab_size, 2) for row, *of_row in of_rows]
         return frames, [(path.tokens, path.durations) for path in paths]
 
-    frames, expected = plain(1)
-    assume(plain(-1)[1] == expected)  # no tie of rounding alone
+    (frames, expected), *others = (plain(share) for share in SHARES)
+    assume(all(other == expected for _, other in others))  # no tie of rounding alone
     lengths = torch.tensor([size[1]] * 2)
     found = greedy(model, frames, lengths, automaton.tensors, states, weights, vocab_size, 2, engine=engine)
     steps = zip(found.counts.tolist(), found.tokens.tolist(), found.durations.tolist())
