@@ -11,14 +11,14 @@ import os
 
 os.environ.pop("TRITON_INTERPRET", None)
 
-from emulated import IS_EMULATED
 from hypothesis import settings
+from interpreted import IS_INTERPRETED
 
 settings.register_profile("same", derandomize=True)
 settings.register_profile("new", derandomize=False)
 settings.load_profile("same")
 
-if IS_EMULATED:
+if IS_INTERPRETED:
     import ptx
 
     ptx.install()
