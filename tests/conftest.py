@@ -11,7 +11,7 @@ import os
 
 os.environ.pop("TRITON_INTERPRET", None)
 
-from emulated import IS_EMULATED
+from interpreted import IS_INTERPRETED
 
 try:
     from hypothesis import settings
@@ -22,7 +22,7 @@ else:
     settings.register_profile("new", derandomize=False)
     settings.load_profile("same")
 
-if IS_EMULATED:
+if IS_INTERPRETED:
     import ptx
 
     ptx.install()

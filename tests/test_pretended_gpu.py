@@ -9,9 +9,9 @@ import copy
 
 import pytest
 import torch
-from emulated import IS_EMULATED
+from interpreted import IS_INTERPRETED
 
-if not IS_EMULATED:
+if not IS_INTERPRETED:
     pytest.skip("no Triton, or a GPU", allow_module_level=True)
 
 from pretended_gpu import MixedDevicesError, OnGPU, pretended_gpu

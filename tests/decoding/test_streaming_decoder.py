@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from emulated import needs_emulator
+from interpreted import needs_interpreter
 from letters import Letters
 from toys import Modules, Scripted, Toy, script
 from transformers import AutoProcessor
@@ -266,7 +266,7 @@ def test_texts_are_those_of_all_tokens():
     assert isinstance(transcript.hypothesis(3, nothing, 9, (0.0, 0.0, 0.0, 0.0)), Hypothesis)
 
 
-@needs_emulator
+@needs_interpreter
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_kernels_of_the_gpu(num_beams):
     lm = NGramLM.train(torch.randint(0, 8, (60, 6), generator=torch.Generator().manual_seed(0)).tolist(), vocab_size=8, order=3)
@@ -288,7 +288,7 @@ def test_kernels_of_the_gpu(num_beams):
         assert ours.score == pytest.approx(theirs.score, abs=1e-3)
 
 
-@needs_emulator
+@needs_interpreter
 @pytest.mark.parametrize("strategy", ["greedy", "alsd", "aes"])
 def test_kernels_of_transducers(strategy):
     """What torch's operations find, with phrases that come in between."""

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from emulated import IS_EMULATED
+from interpreted import IS_INTERPRETED
 
-collect_ignore_glob = [] if IS_EMULATED or torch.cuda.is_available() else ["test_*.py"]
+collect_ignore_glob = [] if IS_INTERPRETED or torch.cuda.is_available() else ["test_*.py"]
 
 
 @pytest.fixture(autouse=True, scope="module")

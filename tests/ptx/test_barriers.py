@@ -1,9 +1,9 @@
 """No barrier of the project's kernels can be taken out unnoticed."""
 
 import pytest
-from emulated import IS_EMULATED
+from interpreted import IS_INTERPRETED
 
-if not IS_EMULATED:
+if not IS_INTERPRETED:
     pytest.skip("no Triton, or a GPU", allow_module_level=True)
 
 import barriers

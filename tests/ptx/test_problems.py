@@ -1,9 +1,9 @@
 """Every kernel of the project, with several warps, in several orders: equal to the reference, and without a fault."""
 
 import pytest
-from emulated import IS_EMULATED
+from interpreted import IS_INTERPRETED
 
-if not IS_EMULATED:
+if not IS_INTERPRETED:
     pytest.skip("no Triton, or a GPU", allow_module_level=True)
 
 import problems

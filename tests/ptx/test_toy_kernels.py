@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from emulated import IS_EMULATED
+from interpreted import IS_INTERPRETED
 
-if not IS_EMULATED:
+if not IS_INTERPRETED:
     pytest.skip("no Triton, or a GPU", allow_module_level=True)
 
 import ptx

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from automata import build_automaton
-from emulated import needs_emulator
+from interpreted import needs_interpreter
 
 triton = pytest.importorskip("triton")
 tl = triton.language
 
 from hf_ngpulm.search.ctc_beam.gpu import lines_of  # noqa: E402
 
-pytestmark = needs_emulator
+pytestmark = needs_interpreter
 
 
 @triton.jit

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 from automata import automata, build_automaton, seeds
-from emulated import has_triton, needs_emulator
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from interpreted import has_triton, needs_interpreter
 from letters import Letters
 from row_weights import ilm_weights_of, weight_at
 from toys import SHARES, Scripted, Toy, moved, noises, script, toys
@@ -24,7 +24,7 @@ from hf_ngpulm.search.transducer_beam.tensors import Search
 
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 ENGINES = ["reference", "cpu"]
-EVERY = [*ENGINES, pytest.param("gpu", marks=needs_emulator)]
+EVERY = [*ENGINES, pytest.param("gpu", marks=needs_interpreter)]
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_batches_equal_the_definition(engine, data):
     assert_equal_to_the_definition(model, data.draw(problems(model)), options, engine)
 
 
-@needs_emulator
+@needs_interpreter
 @pytest.mark.parametrize("strategy", ["alsd", "aes"])
 @given(st.data())
 @settings(RELAXED, max_examples=8)
@@ -214,14 +214,14 @@ def test_ties(engine, problem):
     assert_ties_are_those_of_the_definition(problem, engine)
 
 
-@needs_emulator
+@needs_interpreter
 @given(tied_problems(longest=3))
 @settings(RELAXED, max_examples=8)
 def test_ties_in_kernels(short_blocks, problem):
     assert_ties_are_those_of_the_definition(problem, "gpu")
 
 
-@needs_emulator
+@needs_interpreter
 @pytest.mark.parametrize("late", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("strategy", "durations"), [("alsd", None), ("alsd", (0, 1, 2, 3, 4)), ("aes", None)])
 def test_kernels_equal_the_core(strategy, durations, late, short_blocks):

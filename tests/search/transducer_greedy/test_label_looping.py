@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 from automata import automata, build_automaton, seeds
-from emulated import needs_emulator
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from interpreted import needs_interpreter
 from letters import Letters
 from row_weights import ilm_weights_of, weight_at
 from toys import SHARES, Scripted, Toy, moved, noises, script, toys
@@ -42,7 +42,7 @@ def test_batches_equal_the_plain_loop(problem, window, engine, ilm_weight):
     assert_equal_to_the_plain_loop(problem, window, engine, ilm_weight)
 
 
-@needs_emulator
+@needs_interpreter
 @given(problems(), st.sampled_from([1, 2, 4, 7]), st.sampled_from([0.0, 0.5, -0.25]))
 @settings(RELAXED, max_examples=8)
 def test_kernels_equal_the_plain_loop(problem, window, ilm_weight):
@@ -73,7 +73,7 @@ def assert_equal_to_the_plain_loop(problem, window, engine, ilm_weight):
         assert float(found.ilm_scores[row]) == pytest.approx(expected.ilm_score, abs=scale, rel=1e-4)
 
 
-@pytest.mark.parametrize("engine", ["reference", "cpu", pytest.param("gpu", marks=needs_emulator)])
+@pytest.mark.parametrize("engine", ["reference", "cpu", pytest.param("gpu", marks=needs_interpreter)])
 @given(st.data())
 @settings(RELAXED, max_examples=25)
 def test_the_first_of_those_that_score_the_same_is_chosen(engine, data):
@@ -103,7 +103,7 @@ def test_the_first_of_those_that_score_the_same_is_chosen(engine, data):
     assert [(tokens[:count], moved_on[:count]) for count, tokens, moved_on in steps] == expected
 
 
-@needs_emulator
+@needs_interpreter
 @pytest.mark.parametrize("search", [{}, {"num_beams": 2}])
 def test_kernels_take_what_a_model_says_itself_for_its_internal_lm(search):
     class Opinionated(Toy):
@@ -145,7 +145,7 @@ def test_buffers_serve_batches_of_other_sizes(model, confidence, ilm_weight):
     assert len(kept) == 1
 
 
-@needs_emulator
+@needs_interpreter
 @pytest.mark.parametrize("measure", [None, *(pytest.param(measure, marks=pytest.mark.slow) for measure in MEASURES)])
 def test_kernels_equal_the_core(measure):
     """In batches of several sizes, with two automata a row, more classes than a program looks at in one go, and half precision
@@ -169,7 +169,7 @@ def test_kernels_equal_the_core(measure):
     assert len(kept) == 2
 
 
-@needs_emulator
+@needs_interpreter
 def test_kernels_name_broken_frames_and_take_half_precision():
     decoder = TransducerDecoder(Toy(5, 4, seed=1), Letters("abcd"), engine="gpu")
     frames = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(4))

@@ -141,8 +141,8 @@ template <class T, class H> void unpack(Warp& w, const Instruction& in, uint32_t
       UNARY("abs." SUFFIX, T, T, std::fabs(a)), UNARY("neg." SUFFIX, T, T, -a),                                      \
       TERNARY("fma.rn." SUFFIX, T, T, T, T, std::fma(a, b, c)), BINARY("div.rn." SUFFIX, T, a / b)
 #define INTEGERS(SUFFIX, S, U)                                                                            \
-  BINARY("add." SUFFIX, U, a + b), BINARY("sub." SUFFIX, U, a - b), BINARY("mul.lo." SUFFIX, U, a * b),   \
-      TERNARY("mad.lo." SUFFIX, U, U, U, U, a * b + c), UNARY("neg." SUFFIX, U, U, U(0) - a),             \
+  BINARY("add." SUFFIX, U, a + b), BINARY("sub." SUFFIX, U, a - b), BINARY("mul.lo." SUFFIX, U, u64(a) * b),   \
+      TERNARY("mad.lo." SUFFIX, U, U, U, U, u64(a) * b + c), UNARY("neg." SUFFIX, U, U, U(0) - a),             \
       BINARY("min." SUFFIX, S, std::min(a, b)), BINARY("max." SUFFIX, S, std::max(a, b))
 #define BITS(SUFFIX, T)                                                                                            \
   BINARY("and." SUFFIX, T, a & b), BINARY("or." SUFFIX, T, a | b), BINARY("xor." SUFFIX, T, a ^ b),                \
@@ -198,7 +198,7 @@ const Operation OPERATIONS[] = {
     REDUCTION("redux.sync.max.s32", s32, std::max(a, b)),
     REDUCTION("redux.sync.min.u32", u32, std::min(a, b)),
     REDUCTION("redux.sync.max.u32", u32, std::max(a, b)),
-    INTEGERS("s32", s32, u32), INTEGERS("s64", s64, u64),
+    INTEGERS("s16", s16, u16), INTEGERS("s32", s32, u32), INTEGERS("s64", s64, u64),
     BINARY("min.u32", u32, std::min(a, b)), BINARY("max.u32", u32, std::max(a, b)),
     MIXED("mul.wide.s32", s64, s32, s32, s64(a) * b), MIXED("mul.wide.u32", u64, u32, u32, u64(a) * b),
     TERNARY("mad.wide.s32", s64, s32, s32, s64, u64(s64(a) * b) + u64(c)),

@@ -1,4 +1,4 @@
-"""For tests of Triton kernels on CPU tensors, which `ptx` runs. On a GPU they are tested in tests/gpu."""
+"""For tests of Triton kernels on CPU tensors, where `ptx` interprets what they are compiled to. On a GPU: tests/gpu."""
 
 import pytest
 import torch
@@ -13,5 +13,5 @@ def has_triton() -> bool:
     return True
 
 
-IS_EMULATED = has_triton() and not torch.cuda.is_available()
-needs_emulator = pytest.mark.skipif(not IS_EMULATED, reason="no Triton, or a GPU")
+IS_INTERPRETED = has_triton() and not torch.cuda.is_available()
+needs_interpreter = pytest.mark.skipif(not IS_INTERPRETED, reason="no Triton, or a GPU")
