@@ -83,22 +83,39 @@ class Following {
   int64_t place(int64_t k, int64_t step) const { return places_[k][step]; }
 
  private:
-  // Have each hypothesis begin as that at another place did.
+  // Have each hypothesis begin as that at another place did. Tails may be long, where an early token stays open: they are copied
+  // column by column, and aside only if what they were is written over.
   void copy_tails(int64_t row) {
+    const int64_t first = row * tails_.num_beams;
+    old_sizes_.assign(tails_.sizes + first, tails_.sizes + first + tails_.num_beams);
     bool moved = false;
-    for (int64_t k = 0; k < tails_.num_beams; ++k) moved |= origins_[k] >= 0 && origins_[k] != k;
-    if (!moved) return;
-    old_.resize(tails_.num_beams);
     for (int64_t k = 0; k < tails_.num_beams; ++k) {
-      Tail tail(tails_, row, k);
-      old_[k].clear();
-      for (int64_t i = 0; i < tail.size(); ++i) old_[k].push_back(tail.get(i));
+      if (!moves(k)) continue;
+      tails_.sizes[first + k] = old_sizes_[origins_[k]];
+      moved = true;
     }
+    if (!moved) return;
+    copy_column(tails_.ids + first * tails_.room), copy_column(tails_.starts + first * tails_.room);
+    copy_column(tails_.ends + first * tails_.room), copy_column(tails_.before + first * tails_.room);
+    copy_column(tails_.after + first * tails_.room);
+  }
+
+  bool moves(int64_t k) const { return origins_[k] >= 0 && origins_[k] != k; }
+
+  template <class T>
+  void copy_column(T* column) {
+    aside_.clear();
+    for (int64_t k = 0; k < tails_.num_beams; ++k)
+      if (moves(k) && moves(origins_[k])) {
+        const char* from = reinterpret_cast<const char*>(column + origins_[k] * tails_.room);
+        aside_.insert(aside_.end(), from, from + old_sizes_[origins_[k]] * sizeof(T));
+      }
+    const char* next = aside_.data();
     for (int64_t k = 0; k < tails_.num_beams; ++k) {
-      if (origins_[k] < 0 || origins_[k] == k) continue;
-      Tail tail(tails_, row, k);
-      tail.size() = 0;
-      for (const Token& token : old_[origins_[k]]) tail.append(token);
+      if (!moves(k)) continue;
+      const size_t bytes = old_sizes_[origins_[k]] * sizeof(T);
+      if (bytes) std::memcpy(column + k * tails_.room, moves(origins_[k]) ? next : reinterpret_cast<const char*>(column + origins_[k] * tails_.room), bytes);
+      if (moves(origins_[k])) next += bytes;
     }
   }
 
@@ -106,7 +123,8 @@ class Following {
   const NgpulmLinks& l_;
   std::vector<int64_t> origins_;
   std::vector<std::vector<int64_t>> places_;
-  std::vector<std::vector<Token>> old_;
+  std::vector<int64_t> old_sizes_;
+  std::vector<char> aside_;
 };
 
 }  // namespace

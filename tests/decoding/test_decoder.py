@@ -7,6 +7,8 @@ import json
 import numpy as np
 import pytest
 import torch
+from interpreted import needs_interpreter
+from letters import Letters
 from transformers import AutoTokenizer, Wav2Vec2CTCTokenizer
 
 from hf_ngpulm import CTCDecoder, InvalidLogitsError, NGramLM, TokenizerMismatchError
@@ -184,6 +186,15 @@ def test_broken_logits(tokenizer, lm, with_lm):
     ):
         with pytest.raises(InvalidLogitsError, match=message):
             decoder(wrong)
+
+
+@pytest.mark.parametrize("engine", ["reference", "cpu", pytest.param("gpu", marks=needs_interpreter)])
+def test_what_scores_the_same_is_ranked_alike_by_every_engine(engine):
+    decoder = CTCDecoder(Letters("abcdef", blank=6), num_beams=4, num_return_sequences=4, engine=engine)
+    n_best = decoder(torch.zeros(1, 1, 7))[0]
+    assert [hypothesis.text for hypothesis in n_best] == ["", "a", "b", "c"]
+    logits = torch.tensor([[[0.0, 0.0, 0.0, 0.0, -9.0, -9.0, -9.0], [-9.0] * 6 + [9.0]]])
+    assert [hypothesis.text for hypothesis in decoder(logits)[0]] == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 
+import numpy as np
 import pytest
 import torch
 from interpreted import needs_interpreter
@@ -11,7 +13,7 @@ from letters import Letters
 from toys import Modules, Scripted, Toy, script
 from transformers import AutoProcessor
 
-from hf_ngpulm import CTCDecoder, Hypothesis, NGramLM, StreamError, StreamingDecoder, TransducerDecoder
+from hf_ngpulm import CTCDecoder, GraphDecoder, Hypothesis, NGramLM, StreamError, StreamingDecoder, TransducerDecoder
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.decoding.hypotheses import Writing
 from hf_ngpulm.decoding.partials import Spoken, Transcript
@@ -241,6 +243,39 @@ def test_what_a_stream_holds_does_not_grow(name):
     assert min(partial.stable for partial in partials.values()) > 300
     if hasattr(slots, "waiting"):
         assert slots.waiting.shape[1] <= 64 and slots.held.max() < 30
+
+
+def bytes_held(value, seen):
+    """Of all tensors and arrays that something holds, but for what utterances consist of, which has to grow."""
+    if id(value) in seen or isinstance(value, Transcript | torch.nn.Module):
+        return 0
+    seen[id(value)] = value
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return value.nbytes
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple | set | deque) else ()
+    return sum(bytes_held(part, seen) for part in (*parts, *getattr(value, "__dict__", {}).values()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*DECODERS, "graph"])
+def test_what_all_parts_of_a_stream_hold_does_not_grow(name):
+    if name == "graph":
+        decoder = GraphDecoder(LETTERS, NGramLM.train([[0, 1, 2, 4], [1, 0, 4]], vocab_size=9, order=2), 0.5)
+    else:
+        decoder = DECODERS[name]()
+    stream = StreamingDecoder(decoder, 1)
+    sid = stream.open()
+    generator = torch.Generator().manual_seed(0)
+    held = []
+    for number in range(400):
+        frames = 3 * frames_for(name, 25, number)
+        if name in ("ctc greedy", "ctc beam", "graph"):  # so that hypotheses soon agree
+            frames = 9 * torch.nn.functional.one_hot(torch.randint(9, (25,), generator=generator), 9).float()
+        partial = stream.step({sid: frames})[sid]
+        if number in (39, 399):
+            held.append((bytes_held(stream, {}), len(partial.token_ids)))
+    (early, few), (late, many) = held
+    assert many > 8 * few and late <= 2 * early  # room is doubled where hypotheses differ for longer than before
 
 
 def test_texts_are_those_of_all_tokens():
