@@ -8,7 +8,8 @@ of all parts. Each part has a time limit, at which it is killed with all process
 within nine minutes; what fails or runs out of time is named at the end with its last lines, and the command fails. The figures
 are held to their goals; that one is missed doesn't fail it.
 
-`--tiny` has a CPU stand in for the GPU, in Triton's interpreter and with tiny sizes: to see that all of it runs.
+`--tiny` has a CPU stand in for the GPU, in Triton's interpreter (tests in `tests/support/ptx`) and with tiny sizes: to see
+that all of it runs.
 """
 
 from __future__ import annotations
