@@ -9,7 +9,8 @@ within nine minutes; what fails or runs out of time is named at the end with its
 are held to their goals; that one is missed doesn't fail it. Parts write their results as they get them: what a part that was
 killed had measured by then is there.
 
-`--tiny` has a CPU stand in for the GPU, in Triton's interpreter and with tiny sizes: to see that all of it runs.
+`--tiny` has a CPU stand in for the GPU, in Triton's interpreter (tests in `tests/support/ptx`) and with tiny sizes: to see
+that all of it runs.
 """
 
 from __future__ import annotations

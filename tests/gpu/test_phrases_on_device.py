@@ -14,6 +14,7 @@ from hf_ngpulm.common.bundled import bundled
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
 BLANK = 256
+STRATEGIES = sized([(None, ("greedy", "alsd", "aes")), ((0, 1, 2), ("greedy", "alsd"))], [((0, 1, 2), ("greedy",))])
 LENGTH, STEP = sized((24, 7), (3, 2))
 CONTEXTS = [["call anna", "new york"], None, [("what", 3.0), "the day"], {"weather": 2.0, "alarm": -1.0}, ["a", "the", "to"]]
 
@@ -47,7 +48,7 @@ def decoders(device, tokenizer, lm):
     settings = {"lm": lm, "lm_weight": 0.4, "phrase_weight": 2.0}
     yield CTCDecoder(tokenizer, **settings), 257
     yield CTCDecoder(tokenizer, **settings, num_beams=4), 257
-    for durations, strategies in ((None, ("greedy", "alsd", "aes")), ((0, 1, 2), ("greedy", "alsd"))):
+    for durations, strategies in STRATEGIES:
         for strategy in strategies:
             model = Toy(257, BLANK, durations, seed=1, blank_bias=3.0).to(device)
             yield TransducerDecoder(model, tokenizer, **settings, strategy=strategy, frame_seconds=0.08), 6

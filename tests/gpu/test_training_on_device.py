@@ -48,7 +48,7 @@ def test_counts_and_estimates_equal_the_cpu(vocab_size, order, memory):
 
 def test_a_model_trained_there_is_that_of_the_cpu():
     rng = np.random.default_rng(1)
-    texts = [(50 * rng.random(rng.integers(1, 20)) ** 2).astype(int).tolist() for _ in range(3000)]
+    texts = [(50 * rng.random(rng.integers(1, 20)) ** 2).astype(int).tolist() for _ in range(sized(3000, 300))]
     settings = {"vocab_size": 50, "order": 5, "max_ngrams": 5000}
     ours, expected = NGramLM.train(texts, **settings, device="cuda"), NGramLM.train(texts, **settings, device="cpu")
     assert ours.tensors.arc_tokens.device.type == "cuda"

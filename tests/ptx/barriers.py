@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import pkgutil
 import sys
 from collections.abc import Iterator
@@ -35,7 +36,6 @@ class Barrier(NamedTuple):
     module: str  # without "hf_ngpulm."
     line: int
     function: Any
-    text: str  # of the line
 
     @property
     def place(self) -> str:
@@ -59,9 +59,9 @@ def functions() -> list[tuple[str, Any]]:
 
 def barriers() -> list[Barrier]:
     return [
-        Barrier(module, function.starting_line_number + number, function, line.strip())
+        Barrier(module, number, function)
         for module, function in functions()
-        for number, line in enumerate(function.raw_src)
+        for number, line in enumerate(*inspect.getsourcelines(function.fn))
         if BARRIER in line
     ]
 
@@ -69,9 +69,8 @@ def barriers() -> list[Barrier]:
 @contextlib.contextmanager
 def without(barrier: Barrier) -> Iterator[None]:
     function, before = barrier.function, barrier.function.src
-    skipped = len(function.raw_src) - len(before.splitlines())  # decorators
-    lines = before.splitlines(keepends=True)
-    at = barrier.line - function.starting_line_number - skipped
+    lines, begin = before.splitlines(keepends=True), inspect.getsourcelines(barrier.function.fn)
+    at = barrier.line - begin[1] - (len(begin[0]) - len(lines))  # without decorators
     assert BARRIER in lines[at], lines[at]
     lines[at] = lines[at].replace(BARRIER, "pass")
     try:

@@ -223,6 +223,8 @@ def pretended_gpu() -> Iterator[Pretence]:
         patch.setattr(torch.cuda, "current_device", lambda: 0)
         patch.setattr(torch.cuda, "is_available", lambda: True)
         properties = type("Properties", (), {"multi_processor_count": 2})
+        stream = type("Stream", (), {"wait_event": lambda self, event: None, "record_event": lambda self: None})()
+        patch.setattr(torch.cuda, "current_stream", lambda device=None: stream)
         patch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
         patch.setattr("hf_ngpulm.search.networks.graphs._cuda_graph", lambda device, work: lambda: work())
         patch.setattr("hf_ngpulm.ngrams.counting.ThreadPoolExecutor", _AtOnce)

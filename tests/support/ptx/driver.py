@@ -264,9 +264,11 @@ def install() -> None:
     from triton.compiler.compiler import CompiledKernel
     from triton.runtime import driver
 
+    run = "_run" if isinstance(vars(CompiledKernel).get("run"), property) else "run"  # before Triton 3.5
+
     def handles(kernel: Any) -> None:
-        if kernel._run is None:
-            kernel._run = Launcher(kernel.src, kernel.metadata, kernel.asm["ptx"])
+        if vars(kernel).get(run) is None:
+            setattr(kernel, run, Launcher(kernel.src, kernel.metadata, kernel.asm["ptx"]))
 
     triton.knobs.runtime.interpret = False
     # Its own: there is no machine code in it. It has the paths of sources.

@@ -143,7 +143,8 @@ template <class T, class H> void unpack(Warp& w, const Instruction& in, uint32_t
 #define INTEGERS(SUFFIX, S, U)                                                                            \
   BINARY("add." SUFFIX, U, a + b), BINARY("sub." SUFFIX, U, a - b), BINARY("mul.lo." SUFFIX, U, u64(a) * b),   \
       TERNARY("mad.lo." SUFFIX, U, U, U, U, u64(a) * b + c), UNARY("neg." SUFFIX, U, U, U(0) - a),             \
-      BINARY("min." SUFFIX, S, std::min(a, b)), BINARY("max." SUFFIX, S, std::max(a, b))
+      BINARY("min." SUFFIX, S, std::min(a, b)), BINARY("max." SUFFIX, S, std::max(a, b)),                 \
+      TEST("setp.eq." SUFFIX, U, a == b), TEST("setp.ne." SUFFIX, U, a != b)
 #define BITS(SUFFIX, T)                                                                                            \
   BINARY("and." SUFFIX, T, a & b), BINARY("or." SUFFIX, T, a | b), BINARY("xor." SUFFIX, T, a ^ b),                \
       UNARY("not." SUFFIX, T, T, ~a), TEST("setp.eq." SUFFIX, T, a == b), TEST("setp.ne." SUFFIX, T, a != b),      \
@@ -204,6 +205,7 @@ const Operation OPERATIONS[] = {
     TERNARY("mad.wide.s32", s64, s32, s32, s64, u64(s64(a) * b) + u64(c)),
     TERNARY("mad.wide.u32", u64, u32, u32, u64, u64(a) * b + c),
     BINARY("div.s32", s32, b == 0 ? -1 : s64(a) / b),
+    TERNARY("bfe.u64", u64, u64, u32, u32, bits_between<u64>(a, b, c)),
     TERNARY("bfe.u32", u32, u32, u32, u32, bits_between<u32>(a, b, c)),
     TERNARY("bfe.s32", s32, s32, u32, u32, bits_between<s32>(a, b, c)),
     TERNARY("prmt.b32", u32, u32, u32, u32, permuted(a, b, c)),
@@ -225,7 +227,8 @@ const Operation OPERATIONS[] = {
     TERNARY("fma.rn.ftz.f32", f32, f32, f32, f32, flushed(std::fma(flushed(a), flushed(b), flushed(c)))),
     UNARY("cvt.u32.u64", u32, u64, a), UNARY("cvt.u64.u32", u64, u32, a), UNARY("cvt.s64.s32", s64, s32, a),
     UNARY("cvt.s64.s32", s64, u64, s32(a)), UNARY("cvt.u64.u32", u64, u64, u32(a)), UNARY("cvt.s32.s16", s32, u32, s16(a)),
-    UNARY("popc.b32", u32, u32, __builtin_popcount(a)), UNARY("cvt.u16.u32", u16, u32, a), UNARY("cvt.u32.u16", u32, u16, a),
+    UNARY("popc.b32", u32, u32, __builtin_popcount(a)), UNARY("cvt.u16.u32", u16, u32, a), UNARY("cvt.u16.u64", u16, u64, a),
+    UNARY("cvt.u32.u16", u32, u16, a),
     UNARY("cvt.s32.s16", s32, s16, a), UNARY("cvt.s64.s16", s64, s16, a),
     UNARY("cvt.f32.f16", f32, u16, of_half(a)), UNARY("cvt.f32.bf16", f32, u16, of_bfloat(a)),
     UNARY("cvt.f64.f32", f64, f32, a), UNARY("cvt.rn.f32.f64", f32, f64, a),
