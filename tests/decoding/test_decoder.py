@@ -191,7 +191,7 @@ def test_broken_logits(tokenizer, lm, with_lm):
 @pytest.mark.parametrize("engine", ["reference", "cpu", pytest.param("gpu", marks=needs_interpreter)])
 def test_what_scores_the_same_is_ranked_alike_by_every_engine(engine):
     decoder = CTCDecoder(Letters("abcdef", blank=6), num_beams=4, num_return_sequences=4, engine=engine)
-    n_best = decoder(torch.zeros(1, 1, 7))[0]
+    n_best = decoder(torch.zeros(1, 1, 7), torch.tensor([1]))[0]  # whose one frame would else be padding
     assert [hypothesis.text for hypothesis in n_best] == ["", "a", "b", "c"]
     logits = torch.tensor([[[0.0, 0.0, 0.0, 0.0, -9.0, -9.0, -9.0], [-9.0] * 6 + [9.0]]])
     assert [hypothesis.text for hypothesis in decoder(logits)[0]] == ["a", "b", "c", "d"]
