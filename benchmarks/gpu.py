@@ -9,7 +9,7 @@ within nine minutes; what fails or runs out of time is named at the end with its
 are held to their goals; that one is missed doesn't fail it. Parts write their results as they get them: what a part that was
 killed had measured by then is there.
 
-`--tiny` has a CPU stand in for the GPU, in Triton's interpreter (tests in `tests/support/ptx`) and with tiny sizes: to see
+`--tiny` has a CPU stand in for the GPU: the emulator in `tests/support/ptx` runs the kernels as compiled, with tiny sizes, to see
 that all of it runs.
 """
 
@@ -80,11 +80,10 @@ def main() -> None:
     args.out = args.out.resolve()
     args.seconds = args.seconds or (TINY_SECONDS if args.tiny else SECONDS)
     if args.tiny:
-        os.environ.update({measure.STAND_IN: "1", "TRITON_INTERPRET": "1", "HF_NGPULM_ENGINE": "gpu"})
+        os.environ.update({measure.STAND_IN: "1", "HF_NGPULM_ENGINE": "gpu"})
     elif not measure.has_gpu():
         sys.exit("benchmarks/gpu.py: this Python's torch sees no CUDA device; run it on a machine with one")
-    else:
-        os.environ.pop("TRITON_INTERPRET", None)
+    os.environ.pop("TRITON_INTERPRET", None)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         parts = [part for part in parts_of(args, Path(folder)) if not args.only or part.name in args.only]

@@ -21,6 +21,11 @@ GRAPH_CALLS = 20
 # Where there is no GPU, a CPU can stand in for one, to see that benchmarks run through: it tells nothing of their times.
 STAND_IN = "HF_NGPULM_GPU_STAND_IN"
 GPU = "cpu" if os.environ.get(STAND_IN) else "cuda"
+if GPU == "cpu":  # the kernels run as compiled, by the tests' emulator
+    sys.path.append(str(ROOT / "tests" / "support"))
+    import ptx
+
+    ptx.install()
 
 
 def has_gpu() -> bool:

@@ -119,7 +119,7 @@ def test_counters_are_those_of_the_last_launch():
     assert gpu_profile.last_launches("nothing") == []
 
 
-@pytest.mark.slow  # minutes: Triton's interpreter does a GPU's work
+@pytest.mark.slow  # minutes: an emulator does a GPU's work
 def test_the_whole_command_runs_with_a_cpu_in_place_of_the_gpu(tmp_path):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_NGPULM")}
     environment |= {"OUT": str(tmp_path), "OMP_NUM_THREADS": "1"}
