@@ -9,8 +9,8 @@ within nine minutes; what fails or runs out of time is named at the end with its
 are held to their goals; that one is missed doesn't fail it. Parts write their results as they get them: what a part that was
 killed had measured by then is there.
 
-`--tiny` has a CPU stand in for the GPU: the emulator in `tests/support/ptx` runs the kernels as compiled, with tiny sizes, to see
-that all of it runs.
+`--tiny` has a CPU stand in for the GPU: the emulator in `tests/support/ptx` runs the kernels as compiled, with tiny sizes, to
+see that all of it runs.
 """
 
 from __future__ import annotations
