@@ -114,8 +114,10 @@ class Following {
     for (int64_t k = 0; k < tails_.num_beams; ++k) {
       if (!moves(k)) continue;
       const size_t bytes = old_sizes_[origins_[k]] * sizeof(T);
-      if (bytes) std::memcpy(column + k * tails_.room, moves(origins_[k]) ? next : reinterpret_cast<const char*>(column + origins_[k] * tails_.room), bytes);
-      if (moves(origins_[k])) next += bytes;
+      const bool aside = moves(origins_[k]);
+      const char* from = aside ? next : reinterpret_cast<const char*>(column + origins_[k] * tails_.room);
+      if (bytes) std::memcpy(column + k * tails_.room, from, bytes);
+      if (aside) next += bytes;
     }
   }
 
