@@ -414,6 +414,7 @@ def automaton_signature(token_type: str) -> dict[str, str]:
 
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
+    one_warp = {"ROWS": ROWS_PER_WARP, "num_warps": 1}
     for token_type in ("*i16", "*i32"):
         automaton = automaton_signature(token_type)
         for with_targets in (False, True):
@@ -422,10 +423,10 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
             yield _rows_kernel, automaton | arguments | sizes, {"WITH_TARGETS": with_targets, "BLOCK": BLOCK}
         arguments = {"states": "*i32", "tokens": "*i32", "out": "*fp32", "targets": "*i32"}
         sizes = dict.fromkeys(("num_rows", "num_states", "vocab_size"), "i32")
-        yield _step_kernel, automaton | arguments | sizes, {"ROWS": ROWS_PER_WARP}
+        yield _step_kernel, automaton | arguments | sizes, one_warp
         arguments = {"states": "*i32", "token_ids": "*i32", "lengths": "*i32", "out": "*fp32", "last": "*i32"}
         sizes = dict.fromkeys(("num_rows", "longest", "num_states", "vocab_size"), "i32")
-        yield _walk_kernel, automaton | arguments | sizes, {"ROWS": ROWS_PER_WARP}
+        yield _walk_kernel, automaton | arguments | sizes, one_warp
         arguments = dict.fromkeys(("first_states", "roots", "token_ids", "lengths", "last"), "*i32")
         sizes = dict.fromkeys(("num_rows", "longest", "context_length", "num_states", "vocab_size"), "i32")
-        yield _states_after_kernel, automaton | arguments | sizes, {"ROWS": ROWS_PER_WARP}
+        yield _states_after_kernel, automaton | arguments | sizes, one_warp

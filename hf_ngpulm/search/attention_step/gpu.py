@@ -340,11 +340,11 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
         arguments |= dict.fromkeys(sizes, "i32")
         for holds, carried, shared in ((False, False, True), (True, False, True), (False, True, True), (False, False, False)):
             read = arguments | ({"input_ids": "*i32"} if carried else {})  # a stand-in, of which nothing is read
-            constants = {"HOLDS": holds, "CARRIED": carried, "SHARED": shared, "READ_BLOCK": READ_BLOCK}
+            constants = {"HOLDS": holds, "CARRIED": carried, "SHARED": shared, "READ_BLOCK": READ_BLOCK, "num_warps": 1}
             yield _read_kernel, automaton | read, constants
         arguments = {"states": "*i32", "tokens": "*i64", "roles": "*i8", "starts": "*i32", "found": "*i32"}
         arguments |= dict.fromkeys(("num_states", "vocab_size", "classes"), "i32")
-        yield _follow_kernel, automaton | arguments, {}
+        yield _follow_kernel, automaton | arguments, {"num_warps": 1}
         arguments = numbers | of_rows | dict.fromkeys(("vocab_size", "classes", "tile", "tiles"), "i32")
         for shared in (True, False):
             yield _add_kernel, automaton | arguments, {"SHARED": shared, "BLOCK": BLOCK}
