@@ -26,7 +26,10 @@ from torch import Tensor
 from ..engines.devices import current
 from .tensors import AutomatonTensors
 
+# Left to themselves, compilers of NVIDIA's take fewer and keep the rest in memory. Those of others know no such option.
+REGISTERS: dict[str, int] = {} if torch.version.hip else {"maxnreg": 128}
 ROWS_PER_WARP = 8
+ONE_WARP: dict[str, int] = {"ROWS": ROWS_PER_WARP, "num_warps": 1, **REGISTERS}
 LANES = tl.constexpr(16)  # arcs of a row that are looked at at once
 # A program writes at least this many tokens' scores: less isn't worth its walk along the chain.
 SMALLEST_TILE = 1024
@@ -57,7 +60,7 @@ def step(automaton: AutomatonTensors, states: Tensor, tokens: Tensor, vocab_size
         with current(states.device):
             _step_kernel[(triton.cdiv(rows, ROWS_PER_WARP),)](
                 *automaton, states.contiguous(), tokens.contiguous(), out, targets, rows, automaton.num_states, vocab_size,
-                ROWS=ROWS_PER_WARP, num_warps=1,
+                **ONE_WARP,
             )  # fmt: skip
     return out, targets
 
@@ -72,7 +75,7 @@ def walk(
         with current(states.device):
             _walk_kernel[(triton.cdiv(rows, ROWS_PER_WARP),)](
                 *automaton, states.contiguous(), token_ids.contiguous(), lengths.contiguous(), out, last,
-                rows, longest, automaton.num_states, vocab_size, ROWS=ROWS_PER_WARP, num_warps=1,
+                rows, longest, automaton.num_states, vocab_size, **ONE_WARP,
             )  # fmt: skip
     return out, last
 
@@ -92,7 +95,7 @@ def states_after(
         with current(starts.device):
             _states_after_kernel[(triton.cdiv(rows, ROWS_PER_WARP),)](
                 *automaton, starts.contiguous(), roots.contiguous(), token_ids.contiguous(), lengths.contiguous(), last,
-                rows, longest, context_length, automaton.num_states, vocab_size, ROWS=ROWS_PER_WARP, num_warps=1,
+                rows, longest, context_length, automaton.num_states, vocab_size, **ONE_WARP,
             )  # fmt: skip
     return last
 
@@ -414,7 +417,6 @@ def automaton_signature(token_type: str) -> dict[str, str]:
 
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
-    one_warp = {"ROWS": ROWS_PER_WARP, "num_warps": 1}
     for token_type in ("*i16", "*i32"):
         automaton = automaton_signature(token_type)
         for with_targets in (False, True):
@@ -423,10 +425,10 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
             yield _rows_kernel, automaton | arguments | sizes, {"WITH_TARGETS": with_targets, "BLOCK": BLOCK}
         arguments = {"states": "*i32", "tokens": "*i32", "out": "*fp32", "targets": "*i32"}
         sizes = dict.fromkeys(("num_rows", "num_states", "vocab_size"), "i32")
-        yield _step_kernel, automaton | arguments | sizes, one_warp
+        yield _step_kernel, automaton | arguments | sizes, ONE_WARP
         arguments = {"states": "*i32", "token_ids": "*i32", "lengths": "*i32", "out": "*fp32", "last": "*i32"}
         sizes = dict.fromkeys(("num_rows", "longest", "num_states", "vocab_size"), "i32")
-        yield _walk_kernel, automaton | arguments | sizes, one_warp
+        yield _walk_kernel, automaton | arguments | sizes, ONE_WARP
         arguments = dict.fromkeys(("first_states", "roots", "token_ids", "lengths", "last"), "*i32")
         sizes = dict.fromkeys(("num_rows", "longest", "context_length", "num_states", "vocab_size"), "i32")
-        yield _states_after_kernel, automaton | arguments | sizes, one_warp
+        yield _states_after_kernel, automaton | arguments | sizes, ONE_WARP

@@ -140,8 +140,8 @@ class Options:
 
     @classmethod
     def is_open(cls, given: Mapping[str, Any]) -> bool:
-        """Tell whether nothing given chooses a search: then it is greedy, or a beam search where there is something to follow
-        (`guided`)."""
+        """Tell whether nothing given chooses a search. The default is then greedy search, or beam search with a language model
+        or phrases (see `guided`)."""
         return cls.family is not None and all(given.get(name) is None for name in cls.choosing)
 
     @classmethod

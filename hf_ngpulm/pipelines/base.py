@@ -124,8 +124,7 @@ class NGramPipeline(AutomaticSpeechRecognitionPipeline):
         if foreign:
             raise ValueError(f"{', '.join(foreign)}: no settings for {type(self.model).__name__}; leave them out")
         if "custom_generate" not in kwargs:  # which may have settings of its own
-            ours = [name for name in dict.fromkeys((*self.settings, "num_beams")) if name not in ("strategy", "engine")]
-            refuse_unknown(kwargs, ours, self.model)
+            refuse_unknown(kwargs, list(dict.fromkeys((*self.settings, "num_beams"))), self.model)
         preprocess, forward, postprocess = super()._sanitize_parameters(**kwargs)
         constructing = not hasattr(self, "_forward_params")
         if given or (search and self._ngram_settings) or (constructing and self._decodes_always):

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...automaton.gpu import automaton_signature, fill_row, step_rows
+from ...automaton.gpu import REGISTERS, automaton_signature, fill_row, step_rows
 from ...automaton.tensors import AutomatonTensors
 from ...engines.devices import current
 from . import RULES
@@ -25,8 +25,6 @@ from . import RULES
 LABEL, RUN, STAY = (tl.constexpr(i) for i in range(len(RULES)))
 LARGEST_BLOCK = 2048
 ELEMENTS_PER_WARP = 256
-# NVIDIA's assembler, left to itself, sometimes takes half of these and spills. Others know no such option.
-REGISTERS: dict[str, int] = {} if torch.version.hip else {"maxnreg": 128}
 # Tokens that are asked about alone: at most so many, whose log-probabilities are less than so far below the best.
 NEAR, DISTANCE = tl.constexpr(32), tl.constexpr(10.0)
 SPAN = tl.constexpr(32)  # frames that are passed at a time: as many as threads in a warp, which needn't wait for others

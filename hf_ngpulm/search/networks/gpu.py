@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ...automaton.gpu import REGISTERS
 from ..confidence import ALPHA, MEASURES
 from .model import TransducerModel
 
@@ -22,8 +23,6 @@ ORDER = tl.constexpr(ALPHA)
 LARGEST_BLOCK = 2048
 ELEMENTS_PER_WARP = 256
 LARGEST_TILE = 1024
-# Left to themselves, compilers of NVIDIA's take fewer and keep the rest in memory. Those of others know no such option.
-REGISTERS: dict[str, int] = {} if torch.version.hip else {"maxnreg": 128}
 
 
 def block_of(classes: int) -> dict[str, int]:

@@ -18,10 +18,9 @@ import torch
 import triton
 import triton.language as tl
 
-from ...automaton.gpu import automaton_signature, fill_row, step_rows
+from ...automaton.gpu import REGISTERS, automaton_signature, fill_row, step_rows
 from ..networks.gpu import (
     NO_MEASURE,
-    REGISTERS,
     best_class,
     block_of,
     confidence_of,
