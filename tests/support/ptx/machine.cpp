@@ -114,7 +114,7 @@ template <bool STORE, bool SHARED_MEMORY> void access(Machine& m, Warp& warp, co
         std::memcpy(data + i * in.width, &value, in.width);
       }
     const int64_t step = int64_t(1) << place.granule;
-    for (int64_t at = place.offset & -step; at < place.offset + size; at += step) {
+    for (int64_t at = place.offset & -step; at < place.offset + size && !m.clock; at += step) {  // races are no matter of time
       if (!STORE && all_same && l != first_lane && l != last_lane) break;  // two readers are as good as 32
       Cell& cell = place.cells[at >> place.granule];
       if (STORE) {
