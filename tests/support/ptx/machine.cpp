@@ -107,7 +107,7 @@ template <bool STORE, bool SHARED_MEMORY> void access(Machine& m, Warp& warp, co
       continue;
     }
     uint8_t data[32], *there = place.bytes + place.offset;
-    if (!SHARED_MEMORY && m.clock) m.clock->touch(there, size);
+    if (!SHARED_MEMORY && m.clock) m.clock->touch(place.bytes, place.offset, size);
     if (STORE)
       for (int64_t i = 0; i < in.count; ++i) {
         const uint64_t value = get(warp, in.registers[i], in.data_width, l);

@@ -34,8 +34,8 @@ struct Instruction {
 };
 enum Pipe { ISSUE, INTEGER, FLOAT, DOUBLE, SPECIAL, MEMORY, NUM_PIPES };  // in the order of `PIPES` in timing.py
 struct Timing {  // of programs that run one after the other; timing.py
-  int64_t l2_latency, dram_latency, sectors_a_cycle, l1_sectors, l2_sectors;
-  uint64_t* l2;   // the sector that each place holds: it stays from launch to launch
+  int64_t l2_latency, dram_latency, sectors_a_cycle, l1_sectors, l2_bits;
+  uint64_t* l2;   // the sector that each of 1 << l2_bits places holds: it stays from launch to launch
   double* spent;  // cycles of a warp at each instruction
   int64_t programs, barriers, sectors, to_l2, from_dram, busy[NUM_PIPES];  // sectors: that instructions touch
   double cycles, longest;  // of all programs, and of the one that takes longest

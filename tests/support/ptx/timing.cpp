@@ -11,9 +11,10 @@ void Clock::begin(const Program& program) {
   for (const Warp& warp : program.warps) next(warp);
 }
 
-void Clock::touch(const uint8_t* bytes, int64_t size) {
-  const uint64_t first = reinterpret_cast<uint64_t>(bytes) / SECTOR, last = (reinterpret_cast<uint64_t>(bytes) + size - 1) / SECTOR;
-  for (uint64_t sector = first; sector <= last; ++sector) touched.push_back(sector);
+// Tensors are spread: they begin at lines of a GPU, which a CPU's don't.
+void Clock::touch(const uint8_t* tensor, int64_t offset, int64_t size) {
+  const uint64_t first = reinterpret_cast<uint64_t>(tensor) * (LINE / SECTOR * 2) + offset;
+  for (uint64_t sector = first / SECTOR; sector <= (first + size - 1) / SECTOR; ++sector) touched.push_back(sector);
 }
 
 void Clock::next(const Warp& warp) {
@@ -51,7 +52,7 @@ double Clock::memory(const Instruction& in, double start) {
   double latency = in.latency;
   for (size_t i = 1; i < touched.size(); ++i) lines += touched[i] * SECTOR / LINE != touched[i - 1] * SECTOR / LINE;
   for (const uint64_t sector : touched) {
-    uint64_t &near = l1[sector % timing.l1_sectors], &far = timing.l2[sector % timing.l2_sectors];
+    uint64_t &near = l1[sector % timing.l1_sectors], &far = timing.l2[sector * 0x9E3779B97F4A7C15u >> (64 - timing.l2_bits)];
     if (in.results && near != sector) ++missing, latency = std::max<double>(latency, timing.l2_latency);
     if (in.results && near != sector && far != sector) latency = std::max<double>(latency, timing.dram_latency);
     timing.from_dram += far != sector;

@@ -25,7 +25,7 @@ struct Clock {
 
   explicit Clock(const Launch& launch) : launch(launch), timing(*launch.timing) {}
   void begin(const Program& program);
-  void touch(const uint8_t* bytes, int64_t size);
+  void touch(const uint8_t* tensor, int64_t offset, int64_t size);
   void next(const Warp& warp);  // see what a warp does next
   Warp* first(Program& program);  // the warp that issues next; none if all wait
   void issued(const Warp& warp, const Instruction& in, bool runs, bool jumps);

@@ -9,7 +9,7 @@ Sources, by which the figures are marked:
 
     [H100]   NVIDIA, "H100 Tensor Core GPU Architecture": SXM5, 132 processors, 50 MB of L2, 3.35 TB/s
     [guide]  NVIDIA, CUDA C++ Programming Guide: results a clock and processor, compute capability 9.0; limits of a processor
-    [Luo]    Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", arXiv 2402.13499
+    [Luo]    Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", arXiv 2402.13499
     [Jia]    Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking", arXiv 1804.06826
     [Lam]    Lam, "Nvidia's H100: Funny L2, and Tons of Bandwidth", chipsandcheese.com, 2023
     [Khairy] Khairy et al., "Accel-Sim", ISCA 2020: stores fill sectors of L1 and go through to L2
@@ -36,13 +36,14 @@ MOST_WARPS, MOST_PROGRAMS, REGISTERS, SHARED = 64, 32, 65536, 227 << 10  # of a 
 RESERVED = 1 << 10  # bytes of shared memory that a program has besides [guide]
 LAUNCH = 2.5e-6  # seconds; assumed
 L1, SHARED_LATENCY, L2, DRAM = 41, 29, 263, 479  # cycles until a load is there [Luo]
-L1_SECTORS, L2_SECTORS = (192 << 10) // 32, (50 << 20) // 32  # [H100]; of L1 what is left by some shared memory
+L1_SECTORS = (192 << 10) // 32  # [H100], less some shared memory
+L2_BITS = 22  # as if nearly all that was ever touched stayed in L2
 SECTORS_A_CYCLE = 2  # from L2 to a processor: 64 bytes, assumed as on Volta [Jia]
 SECTOR = 32
 PIPES = ("issue", "integer", "float", "double", "special", "memory")
 # Pipe, instructions of the machine, cycles of a scheduler's pipe for all of them, and until the result is there. Cycles of a
-# pipe are 128 over the results a clock [guide]: 64 of integers, comparisons and doubles, 16 of special functions, 128 of floats.
-# Latencies: of simple ones 4, of doubles 8 [Jia], others assumed. What is moved, packed and unpacked is free: registers are named.
+# pipe are 128 over the results a clock [guide]: 64 of integers and doubles, 16 of special functions, 128 of floats. Latencies:
+# of simple ones 4, of doubles 8 [Jia], others assumed. What is moved, packed or unpacked is free: registers are renamed.
 COSTS = (
     (r"(mov|pack|unpack)\b|ld\.param|cvt\.(u64\.u32|u32\.u64|u16\.u32|u16\.u64|u32\.u16)|not\.pred|ret", ("issue", 0, 0, 0)),
     (r"bra", ("issue", 1, 1, 8)),
@@ -80,7 +81,7 @@ def cost(name: str) -> tuple[int, int, int, int]:
 
 class _Counts(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("l2_latency", "dram_latency", "sectors_a_cycle", "l1_sectors", "l2_sectors")),
+        *((name, ctypes.c_int64) for name in ("l2_latency", "dram_latency", "sectors_a_cycle", "l1_sectors", "l2_bits")),
         ("l2", ctypes.c_void_p), ("spent", ctypes.c_void_p),
         *((name, ctypes.c_int64) for name in ("programs", "barriers", "sectors", "to_l2", "from_dram")),
         ("busy", ctypes.c_int64 * len(PIPES)), ("cycles", ctypes.c_double), ("longest", ctypes.c_double),
@@ -94,7 +95,7 @@ class Timed:
         self.code, self.warps, self.shared, self.caches = code, warps, shared, caches
         self.spent = (ctypes.c_double * len(code.code))()  # cycles of a warp at each instruction, in all programs
         self.counts = _Counts(
-            L2, DRAM, SECTORS_A_CYCLE, L1_SECTORS, L2_SECTORS, ctypes.addressof(caches), ctypes.addressof(self.spent)
+            L2, DRAM, SECTORS_A_CYCLE, L1_SECTORS, L2_BITS, ctypes.addressof(caches), ctypes.addressof(self.spent)
         )
 
     @property
@@ -117,11 +118,12 @@ class Timed:
         return max(waiting, working, share * counts.to_l2 / L2_BANDWIDTH, share * counts.from_dram / DRAM_BANDWIDTH)
 
     def lines(self, most: int = 8) -> list[tuple[float, str]]:
-        """Return lines of Python at which warps spend most cycles, with the share of all."""
+        """Return lines of kernels at which warps spend most cycles, with their shares; Triton's count for what calls them."""
         found: dict[str, float] = {}
         for at, cycles in enumerate(self.spent):
             if cycles:
-                place = self.code.source(at)
+                places = self.code.source(at).split(" < ")
+                place = " < ".join([place for place in places if not place.startswith("language/")] or places)
                 found[place] = found.get(place, 0.0) + cycles
         total = sum(found.values())
         return sorted(((cycles / total, place) for place, cycles in found.items()), reverse=True)[:most]
@@ -149,6 +151,6 @@ def timed() -> Iterator[list[Any]]:
     """Model the times of launches, beginning with empty caches; yields a list that takes in launches, each with its `timed`."""
     from .driver import running
 
-    caches = (ctypes.c_uint64 * L2_SECTORS)()
+    caches = (ctypes.c_uint64 * (1 << L2_BITS))()
     with running(schedules=(0,), resident=1, capability=90, caches=caches) as ran:
         yield ran
