@@ -113,9 +113,7 @@ def main() -> None:
         for each in {each.name: each for each in ran}.values() if args.lines else ():
             print(f"\n{workload.name}, V = {workload.vocab_size}, {each.name}: modelled cycles of warps")
             print("\n".join(f"{100 * share:6.1f}%  {place}" for share, place in each.timed.lines()))
-    print(
-        f"modelled times on an H100 at {timing.CLOCK / 1e9} GHz; instructions (of warps) and what follows: a row and frame or step"
-    )
+    print(f"modelled times on an H100 at {timing.CLOCK / 1e9} GHz; instructions (of warps) ff.: of a row in a frame or step")
     header = ["workload", "V", "batch", "kernel", "launches", "modelled us", "% of published", "% of arithmetic"]
     print(measure.table([*header, "instructions", *COUNTS], [line for row in rows for line in lines_of(row)]))
     print("\n".join(goals({row["workload"]: row["modelled_seconds"] for row in rows if row["batch_size"] == GOAL_BATCH})))
