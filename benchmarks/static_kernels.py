@@ -1,9 +1,10 @@
 """What the GPU kernels need of a processor, read off their machine code: registers, spills, shared memory (`make gpu-static`).
 
-    python benchmarks/static_kernels.py [--only WORD] [--out FOLDER]
+    python benchmarks/static_kernels.py [--only WORD] [--out FOLDER] [--triton .venv/tritons/3.6.0]
 
 Needs Triton, which brings an assembler, but neither a GPU nor a network. Every kernel is compiled as it is launched, for sm_80
 and sm_90 (`aot_signatures` of the modules that hold kernels). A kernel that misses a goal is named, and the command fails.
+With another Triton than the environment's (tests/test_tritons.py unpacks them) results bear its version in their name.
 """
 
 from __future__ import annotations
@@ -37,14 +38,19 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="WORD", help="kernels whose module or name contains it")
     parser.add_argument("--capabilities", type=int, nargs="+", default=CAPABILITIES)
     parser.add_argument("--out", type=Path, help="folder for the JSON results (default: benchmarks/results)")
+    parser.add_argument("--triton", metavar="FOLDER", help="of another Triton than the environment's")
     given = parser.parse_args()
+    sys.path[:0] = [given.triton] if given.triton else []
     import triton
+
+    assert not given.triton or Path(triton.__file__).is_relative_to(Path(given.triton).absolute()), triton.__file__
 
     rows = [resources(*found) for found in kernels(given.only, given.capabilities)]
     shown = ("kernel", "as", "target", "warps", "registers", "stack", "spills", "shared", "programs")
     print(f"Triton {triton.__version__}; bytes; programs: that a processor's registers hold at a time")
     print(measure.table([*shown], [[row[name] for name in shown] for row in rows]))
-    print("results in", measure.save("static_kernels", {"triton": triton.__version__, "kernels": rows}, given.out))
+    name = f"static_kernels_{triton.__version__}" if given.triton else "static_kernels"
+    print("results in", measure.save(name, {"triton": triton.__version__, "kernels": rows}, given.out))
     missed = [f"{row['kernel']} ({row['as']}), {row['target']}: {goal}" for row in rows for goal in missed_goals(row)]
     print("\n".join(missed) if missed else "all goals met")
     sys.exit(bool(missed))

@@ -8,6 +8,8 @@ if not IS_INTERPRETED:
 
 import problems
 import ptx
+import static_kernels
+from compile_ahead import ONES, multiples_of_16
 
 # These are launched with one warp, always.
 NARROW = {"_step_kernel", "_walk_kernel", "_states_after_kernel", "_gather_kernel", "_read_kernel", "_follow_kernel"}
@@ -45,3 +47,16 @@ def test_kernels_equal_the_reference(name):
         problems.PROBLEMS[name]()
     assert {each.name for each in ran} >= KERNELS[name]
     assert {each.name for each in ran if each.warps >= 4} >= KERNELS[name] - NARROW
+    assert not KERNELS[name] - kernels_launched_as_they_are_compiled_ahead()
+
+
+def kernels_launched_as_they_are_compiled_ahead() -> set[str]:
+    """Those of which Triton knew what `compile_ahead` tells it."""
+    found = set()
+    for kernel, *_ in static_kernels.kernels("", [80]):
+        for compiled in kernel.device_caches[ptx.settings.capability][0].values():
+            kinds = compiled.src.signature
+            known = {place: facts for place, facts in compiled.src.attrs.items() if facts}
+            if known == multiples_of_16(kinds) and all(kinds[name] == "constexpr" for name in ONES if name in kinds):
+                found.add(kernel.fn.__name__)
+    return found

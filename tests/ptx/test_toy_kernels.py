@@ -117,31 +117,6 @@ def test_loops_without_an_end_are_noticed():
         toys.wait_for[(1,)](flag, out)
 
 
-HEADER = """.version 8.8
-.target sm_80
-.address_size 64
-.visible .entry toy(
-	.param .u64 .ptr .global .align 1 toy_param_0
-)
-.reqntid 64
-{
-	.reg .pred 	%p<4>;
-	.reg .b32 	%r<4>;
-	.reg .b64 	%rd<4>;
-"""
-
-
-def run(body: str) -> torch.Tensor:
-    """Run PTX, with two warps and one tensor, of 64 numbers."""
-    from types import SimpleNamespace as Some
-
-    source = Some(fn=Some(fn=Some(__name__="toy")), signature={"x": "*i32"})
-    launcher = driver.Launcher(source, Some(num_warps=2, shared=0), HEADER + body + "\n}\n")
-    x = torch.zeros(64, dtype=torch.int32)
-    launcher(1, 1, 1, x)
-    return x
-
-
 def test_threads_that_wait_for_each_other():
     body = """
 	mov.u32 %r1, %tid.x;
@@ -153,10 +128,10 @@ $one:
 	{}
 	ret;"""
     with pytest.raises(ptx.PTXError, match="threads that meet at different barriers"):
-        run(body.format("//", "bar.sync 0;"))
+        toys.run_ptx(body.format("//", "bar.sync 0;"))
     # Lanes that wait for one that is at another place:
     with pytest.raises(ptx.PTXError, match="a deadlock"):
-        run(
+        toys.run_ptx(
             """
 	mov.u32 %r1, %tid.x;
 	setp.eq.b32 %p1, %r1, 3;
@@ -172,7 +147,7 @@ $one:
 
 def test_threads_of_a_warp_may_part():
     """And each goes its way: lanes count down from where they are."""
-    found = run(
+    found = toys.run_ptx(
         """
 	ld.param.b64 %rd1, [toy_param_0];
 	mov.u32 %r1, %tid.x;
@@ -193,4 +168,4 @@ $again:
 @pytest.mark.parametrize("line", ["atom.global.add.u32 %r1, [%rd1], 1;", "bar.sync 1, 32;", "add.cc.s32 %r1, %r1, 1;"])
 def test_other_instructions_are_refused_by_name(line):
     with pytest.raises(ptx.PTXError, match="toy: no instruction that is known here: " + re.escape(line[:-1])):
-        run(f"\t{line}\n\tret;")
+        toys.run_ptx(f"\t{line}\n\tret;")

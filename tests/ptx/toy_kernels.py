@@ -1,7 +1,33 @@
-"""Toy kernels: some right, some wrong in a way that only shows once they are compiled."""
+"""Toy kernels: some right, some wrong in a way that only shows once they are compiled; and some of PTX by hand."""
 
+from types import SimpleNamespace as Some
+
+import torch
 import triton
 import triton.language as tl
+from ptx import driver
+
+HEADER = """.version 8.8
+.target sm_80
+.address_size 64
+.visible .entry toy(
+	.param .u64 .ptr .global .align 1 toy_param_0
+)
+.reqntid 64
+{
+	.reg .pred 	%p<4>;
+	.reg .b32 	%r<40>;
+	.reg .b64 	%rd<4>;
+"""
+
+
+def run_ptx(body: str, warps: int = 2, programs: int = 1, size: int = 64) -> torch.Tensor:
+    """Run PTX on one tensor of int32 zeros; return that."""
+    source = Some(fn=Some(fn=Some(__name__="toy")), signature={"x": "*i32"})
+    launcher = driver.Launcher(source, Some(num_warps=warps, shared=0), HEADER + body + "\n}\n")
+    x = torch.zeros(size, dtype=torch.int32)
+    launcher(programs, 1, 1, x)
+    return x
 
 
 @triton.jit

@@ -3,7 +3,8 @@
     python tests/support/compile_ahead.py hf_ngpulm.automaton.gpu --triton .venv/tritons/3.6.0
 
 prints the kernels of the modules' `aot_signatures`, each with the type of the automaton's tokens. It compiles all signatures,
-for sm_80 and sm_90; with `--first` the first of each kernel, for sm_90.
+for sm_90 with what Triton knows of arguments where kernels are launched, for sm_80 without (of slices it knows less); with
+`--first` the first of each kernel, for sm_90.
 """
 
 import argparse
@@ -13,6 +14,9 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+
+# Where kernels are launched tensors begin at multiples of 16 bytes, and these arguments are such multiples, or 1 (contiguous).
+MULTIPLES, ONES = ("tile",), ("class_stride",)
 
 
 def compile_ahead(modules: Iterable[str], cache: Path, *options: str, seconds: int = 300) -> str:
@@ -46,24 +50,33 @@ def main() -> None:
             else:
                 variants = [(80, {}), (90, {}), *([(90, ones)] if is_first else [])]
             for capability, extra in variants:
-                compile_signature(kernel, signature, constants | extra, capability)
+                compile_signature(kernel, signature, constants | extra, capability, as_launched=capability == 90)
             seen.append((kernel, signature.get("arc_tokens", "")))
     print("\n".join(sorted({kernel.fn.__name__ + " " + tokens for kernel, tokens in seen})))
 
 
-def compile_signature(kernel, signature, constants, capability, options=None):
+def compile_signature(kernel, signature, constants, capability, as_launched=True):
     """Return what a kernel is compiled to. Constants that are none of its arguments are options of its launch (`num_warps`)."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    options = {name: value for name, value in constants.items() if name not in kernel.arg_names} | (options or {})
+    options = {name: value for name, value in constants.items() if name not in kernel.arg_names}
+    if as_launched:
+        constants = {name: 1 for name in ONES if name in signature} | constants
     constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
     assert signature.keys() | constants.keys() == set(kernel.arg_names), kernel
     kinds = {name: "constexpr" if name in constants else signature[name] for name in kernel.arg_names}
-    compiled = triton.compile(ASTSource(kernel, kinds, constants), target=GPUTarget("cuda", capability, 32), options=options)
+    source = ASTSource(kernel, kinds, constants, multiples_of_16(kinds) if as_launched else None)
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     assert f".target sm_{capability}" in compiled.asm["ptx"] and len(compiled.asm["cubin"]) > 0
     return compiled
+
+
+def multiples_of_16(kinds):
+    """Return what Triton knows of the arguments of a launch, given their types."""
+    is_multiple = [kind.startswith("*") or (kind != "constexpr" and name in MULTIPLES) for name, kind in kinds.items()]
+    return {(place,): [["tt.divisibility", 16]] for place, known in enumerate(is_multiple) if known}
 
 
 if __name__ == "__main__":

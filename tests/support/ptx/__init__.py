@@ -20,5 +20,6 @@ What it can't show: CONTRIBUTING.md, "Kernels without a GPU".
 
 from .driver import Settings, install, running, settings
 from .program import PTXError
+from .timing import timed
 
-__all__ = ["PTXError", "Settings", "install", "running", "settings"]
+__all__ = ["PTXError", "Settings", "install", "running", "settings", "timed"]

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from .program import Code, PTXError, int64s
+from .timing import Timed
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -52,7 +53,7 @@ class _Launch(ctypes.Structure):
         *int64s("num_constants", "num_registers", "threads", "shared", "shared_granule"),
         ("parameters", ctypes.c_char_p), ("grid", ctypes.c_int64 * 3), ("tensors", ctypes.c_void_p),
         *int64s("num_tensors", "seed", "resident", "limit"),
-        ("findings", ctypes.c_void_p), *int64s("room", "num_findings", "instructions"),
+        ("findings", ctypes.c_void_p), *int64s("room", "num_findings", "instructions"), ("timing", ctypes.c_void_p),
     )  # fmt: skip
 
 
@@ -65,21 +66,24 @@ class Settings:
         limit: instructions of warps, beyond which a loop is thought endless.
         resident: programs that run at the same time.
         capability: the kind of GPU that kernels are compiled for.
+        caches: if times are modelled: L2, which stays from launch to launch (see `timing.py`).
     """
 
     schedules: tuple[int, ...] = (0, 1)
     limit: int = 200_000_000
     resident: int = 3
     capability: int = 80
+    caches: Any = None
 
 
 @dataclass
 class Ran:
-    """A launch that went well: the kernel's name, its warps, and instructions of warps in each schedule."""
+    """A launch that went well: the kernel's name, its warps, and instructions of warps in each schedule; modelled times."""
 
     name: str
     warps: int
     instructions: list[int] = field(default_factory=list)
+    timed: Timed | None = None
 
 
 settings = Settings()
@@ -183,7 +187,9 @@ class Launcher:
         for number, seed in enumerate(settings.schedules):
             if number:
                 memory.restore(before)
-            ran.instructions.append(self._run((x, y, z), parameters, memory, seed))
+            if settings.caches is not None:
+                ran.timed = Timed(self.code, self.warps, self.shared, settings.caches)
+            ran.instructions.append(self._run((x, y, z), parameters, memory, seed, ran.timed))
             found = memory.copy()
             for name, ours, first in zip(memory.names, found, after):
                 if ours != first:
@@ -206,7 +212,7 @@ class Launcher:
             packed[place : place + len(data)] = data
         return bytes(packed)
 
-    def _run(self, grid: tuple[int, int, int], parameters: bytes, memory: _Memory, seed: int) -> int:
+    def _run(self, grid: tuple[int, int, int], parameters: bytes, memory: _Memory, seed: int, timed: Timed | None) -> int:
         if not math.prod(grid):
             return 0
         findings = (_Finding * MOST_FINDINGS)()
@@ -216,7 +222,7 @@ class Launcher:
             num_constants=len(code.filled), num_registers=code.num_registers, threads=32 * self.warps, shared=self.shared,
             shared_granule=code.shared_granule, parameters=parameters, grid=grid, tensors=ctypes.addressof(memory.tensors),
             num_tensors=len(memory.ranges), seed=seed, resident=settings.resident, limit=settings.limit,
-            findings=ctypes.addressof(findings), room=MOST_FINDINGS,
+            findings=ctypes.addressof(findings), room=MOST_FINDINGS, timing=ctypes.addressof(timed.counts) if timed else None,
         )  # fmt: skip
         machine()[0].ptx_run(launch)
         if launch.num_findings:

@@ -5,6 +5,8 @@
 // instructions only, as a GPU is free to do.
 #include "machine.hpp"
 
+#include "timing.hpp"
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -105,13 +107,14 @@ template <bool STORE, bool SHARED_MEMORY> void access(Machine& m, Warp& warp, co
       continue;
     }
     uint8_t data[32], *there = place.bytes + place.offset;
+    if (!SHARED_MEMORY && m.clock) m.clock->touch(place.bytes, place.offset, size);
     if (STORE)
       for (int64_t i = 0; i < in.count; ++i) {
         const uint64_t value = get(warp, in.registers[i], in.data_width, l);
         std::memcpy(data + i * in.width, &value, in.width);
       }
     const int64_t step = int64_t(1) << place.granule;
-    for (int64_t at = place.offset & -step; at < place.offset + size; at += step) {
+    for (int64_t at = place.offset & -step; at < place.offset + size && !m.clock; at += step) {  // races are no matter of time
       if (!STORE && all_same && l != first_lane && l != last_lane) break;  // two readers are as good as 32
       Cell& cell = place.cells[at >> place.granule];
       if (STORE) {
@@ -173,7 +176,8 @@ void store_matrix(Machine& m, Warp& w, const Instruction& in, uint32_t lanes) { 
 // ---- order
 
 Machine::Machine(Launch& launch)
-    : launch(launch), random(0x9E3779B97F4A7C15u * uint64_t(launch.seed + 1)), converges(!launch.seed) {
+    : launch(launch), clock(launch.timing ? new Clock(launch) : nullptr),
+      random(0x9E3779B97F4A7C15u * uint64_t(launch.seed + 1)), converges(!launch.seed) {
   for (int64_t i = 0; i < launch.num_tensors; ++i)  // of untouched pages nothing is made
     cells.push_back(static_cast<Cell*>(std::calloc((launch.tensors[i].size >> launch.tensors[i].granule) + 1, sizeof(Cell))));
 }
@@ -208,6 +212,11 @@ void Machine::begin(Program& program, uint32_t number) {
         put(warp, launch.constants[i].index, launch.constants[i].width, l, launch.constants[i].value);
     }
   }
+  if (clock) clock->begin(program);
+}
+
+uint32_t active(Warp& warp, const Instruction& in, uint32_t lanes) {
+  return in.guard < 0 ? lanes : lanes & (in.negated ? ~warp.bits(in.guard) : warp.bits(in.guard));
 }
 
 // Runs a part of a warp until it waits, ends or has run so many instructions.
@@ -216,8 +225,7 @@ void Machine::run_part(Warp& warp, size_t number, int64_t budget) {
     const Part part = warp.parts[number];
     const Instruction& in = launch.code[part.at];
     const Operation& operation = OPERATIONS[in.operation];
-    uint32_t lanes = part.lanes;
-    if (in.guard >= 0) lanes &= in.negated ? ~warp.bits(in.guard) : warp.bits(in.guard);
+    const uint32_t lanes = active(warp, in, part.lanes);
     const Access me = access(warp, in, lanes ? __builtin_ctz(lanes) : 0);
     if (++launch.instructions > launch.limit) tell(ENDLESS, me, me, -1, 0), throw Stop("endless");
     int64_t& at = warp.parts[number].at;
@@ -278,6 +286,27 @@ void merge(Warp& warp) {
       }
 }
 
+size_t lowest(const Warp& warp) {  // the part that goes on; the number of parts if all wait
+  size_t next = warp.parts.size();
+  for (size_t i = 0; i < warp.parts.size(); ++i)
+    if (warp.parts[i].state == RUNS && (next == warp.parts.size() || warp.parts[i].at < warp.parts[next].at)) next = i;
+  return next;
+}
+
+// The same of a program whose time is modelled: the next instruction of the warp that may issue it first.
+bool Machine::timed_turn(Program& of) {
+  program = &of;
+  Warp* const warp = clock->first(of);
+  if (!warp) return false;
+  merge(*warp);
+  const size_t part = lowest(*warp);
+  const Instruction& in = launch.code[warp->parts[part].at];
+  const uint32_t lanes = active(*warp, in, warp->parts[part].lanes);
+  run_part(*warp, part, 1);
+  clock->issued(*warp, in, lanes, lanes && OPERATIONS[in.operation].role == BRANCH);
+  return true;
+}
+
 // One turn of a program; false, if nothing could run.
 bool Machine::turn(Program& of) {
   constexpr int64_t QUANTUM = 32;
@@ -297,9 +326,7 @@ bool Machine::turn(Program& of) {
     const int64_t end = launch.instructions + QUANTUM;
     while (launch.instructions < end) {
       merge(warp);
-      size_t next = warp.parts.size();
-      for (size_t i = 0; i < warp.parts.size(); ++i)
-        if (warp.parts[i].state == RUNS && (next == warp.parts.size() || warp.parts[i].at < warp.parts[next].at)) next = i;
+      const size_t next = lowest(warp);
       if (next == warp.parts.size()) break;
       run_part(warp, next, end - launch.instructions), any = true;
     }
@@ -324,6 +351,7 @@ bool Machine::pass_barrier(Program& of) {
     for (Part& part : warp.parts) part.state = RUNS, ++part.at;
     merge(warp);
   }
+  if (clock) clock->pass_barrier(of);
   of.waiting = 0;
   return true;
 }
@@ -341,7 +369,7 @@ void Machine::run() {
       if (next == total) continue;
       begin(one, order[next++]);
     }
-    if (!turn(one) && !pass_barrier(one)) {
+    if (!(clock ? timed_turn(one) : turn(one)) && !pass_barrier(one)) {
       for (Warp& warp : one.warps)
         for (const Part& part : warp.parts) {
           const Access where = access(warp, launch.code[part.at], __builtin_ctz(part.lanes));
@@ -350,6 +378,7 @@ void Machine::run() {
       throw Stop("deadlock");
     }
     left -= !one.live;
+    if (clock && !one.live) clock->end();
   }
 }
 

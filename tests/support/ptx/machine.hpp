@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -28,7 +29,16 @@ struct Instruction {
   int64_t base, offset;                       // an address: the register, or -1, and what is added
   int64_t width, count, data_width, is_signed;  // bytes of an access, how many, and of the registers that they are in
   int64_t is_asked;                           // of a barrier: the kernel asks for it, so that it orders global memory
+  int64_t pipe, slots, busy, latency, results;  // for the model of time; results: how many of the registers it writes
   int64_t registers[6];                       // the result first; -1: nobody wants it
+};
+enum Pipe { ISSUE, INTEGER, FLOAT, DOUBLE, SPECIAL, MEMORY, NUM_PIPES };  // in the order of `PIPES` in timing.py
+struct Timing {  // of programs that run one after the other; timing.py
+  int64_t l2_latency, dram_latency, sectors_a_cycle, l1_sectors, l2_bits;
+  uint64_t* l2;   // the sector that each of 1 << l2_bits places holds: it stays from launch to launch
+  double* spent;  // cycles of a warp at each instruction
+  int64_t programs, barriers, sectors, to_l2, from_dram, busy[NUM_PIPES];  // sectors: that instructions touch
+  double cycles, longest;  // of all programs, and of the one that takes longest
 };
 struct Tensor { uint8_t* bytes; int64_t size, granule; };  // granule: the binary logarithm of what is told apart
 struct Constant { int64_t index, width, value; };
@@ -45,6 +55,7 @@ struct Launch {
   int64_t seed, resident, limit;  // programs that run at the same time; instructions of warps
   Finding* findings;
   int64_t room, num_findings, instructions;
+  Timing* timing;  // or none
 };
 
 // Registers that are there before a kernel begins, as program.py counts them.
@@ -86,8 +97,11 @@ struct Program {
 
 struct Stop : std::runtime_error { using std::runtime_error::runtime_error; };
 
+struct Clock;  // timing.hpp
+
 struct Machine {
   Launch& launch;
+  std::unique_ptr<Clock> clock;
   std::vector<Cell*> cells;  // of each tensor
   std::map<std::tuple<int64_t, int64_t, int64_t, int64_t>, Finding> found;
   Program* program = nullptr;
@@ -109,6 +123,7 @@ struct Machine {
   void begin(Program& program, uint32_t number);
   void run_part(Warp& warp, size_t number, int64_t budget);
   bool turn(Program& program);
+  bool timed_turn(Program& program);
   bool pass_barrier(Program& program);
 };
 

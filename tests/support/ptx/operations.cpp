@@ -145,6 +145,9 @@ template <class T, class H> void unpack(Warp& w, const Instruction& in, uint32_t
       TERNARY("mad.lo." SUFFIX, U, U, U, U, u64(a) * b + c), UNARY("neg." SUFFIX, U, U, U(0) - a),             \
       BINARY("min." SUFFIX, S, std::min(a, b)), BINARY("max." SUFFIX, S, std::max(a, b)),                 \
       TEST("setp.eq." SUFFIX, U, a == b), TEST("setp.ne." SUFFIX, U, a != b)
+#define HALVES(SUFFIX, OF)                                                                                 \
+  TEST("setp.lt." SUFFIX, u16, OF(a) < OF(b)), TEST("setp.le." SUFFIX, u16, OF(a) <= OF(b)),               \
+      TEST("setp.gt." SUFFIX, u16, OF(a) > OF(b)), TEST("setp.ge." SUFFIX, u16, OF(a) >= OF(b))
 #define BITS(SUFFIX, T)                                                                                            \
   BINARY("and." SUFFIX, T, a & b), BINARY("or." SUFFIX, T, a | b), BINARY("xor." SUFFIX, T, a ^ b),                \
       UNARY("not." SUFFIX, T, T, ~a), TEST("setp.eq." SUFFIX, T, a == b), TEST("setp.ne." SUFFIX, T, a != b),      \
@@ -219,7 +222,7 @@ const Operation OPERATIONS[] = {
     PREDICATE("mov.pred", "pp", a), PREDICATE("not.pred", "pp", ~a), PREDICATE("and.pred", "ppp", a & b),
     PREDICATE("or.pred", "ppp", a | b), PREDICATE("xor.pred", "ppp", a ^ b),
     ORDERS("s16", s16), ORDERS("s32", s32), ORDERS("s64", s64), ORDERS("u32", u32), ORDERS("u64", u64),
-    TEST("setp.ge.f16", u16, of_half(a) >= of_half(b)),
+    HALVES("f16", of_half), HALVES("bf16", of_bfloat),
     FLOATS("f32", f32), FLOATS("f64", f64), ARITHMETIC("f32", f32), ARITHMETIC("f64", f64),
     // Approximations are those of the C++ library, and flush nothing to 0 unless they say so.
     BINARY("div.approx.f32", f32, a / b), BINARY("div.full.f32", f32, a / b),

@@ -8,6 +8,8 @@ import re
 import struct
 from functools import cached_property
 
+from .timing import cost
+
 SPECIAL = ("%tid.x", "%ctaid.x", "%ctaid.y", "%ctaid.z", "%nctaid.x", "%nctaid.y", "%nctaid.z")
 SHARED = 1024  # where shared memory begins, as in machine.hpp
 MOST_INSTRUCTIONS = 2**16  # what the machine remembers the place of an access in
@@ -35,6 +37,7 @@ class Instruction(ctypes.Structure):
     _fields_ = (
         *int64s("operation", "guard", "negated", "target", "base", "offset"),
         *int64s("width", "count", "data_width", "is_signed", "is_asked"),
+        *int64s("pipe", "slots", "busy", "latency", "results"),
         ("registers", ctypes.c_int64 * 6),
     )
 
@@ -163,6 +166,9 @@ class Code:
             if ".sync." in name:  # which lanes take part comes last
                 made.registers[4] = made.registers[len(sizes) - 1]
         made.operation = made.operation or self.operations[name][0][0]
+        made.pipe, made.slots, made.busy, made.latency = cost(name)
+        made.results = {"ld": made.count, "ldmatrix": made.count, "unpack": 2}.get(name.split(".")[0], 1)
+        made.results *= not re.match("st|bra|bar|ret", name)
         self.instructions.append(made)
 
     def _known(self, name: str, operands: list[str], statement: str) -> tuple[int, list[int]]:

@@ -1,0 +1,296 @@
+"""How long searches and queries would take on an H100, by a model of it: no time here is measured (`make gpu-static`).
+
+    python benchmarks/modelled_times.py [--only WORD] [--lines] [--out FOLDER]
+
+Needs neither a GPU nor a network. The tests' emulator runs kernels as compiled for sm_90, and a model of an H100 tells cycles
+(`tests/support/ptx/timing.py`, with its sources; what it leaves out: CONTRIBUTING.md, "Kernels without a GPU"). Four rows and
+few frames are emulated, for all sizes of batches: logits of which one class stands out in each frame, mostly the blank, the
+others following a text; an LM of order 6 and 1.1 million n-grams that is made of such texts. For a clip of 15 s they are taken
+times the frames, or the steps that it takes; where a program serves a row, a launch takes what the slowest of four takes.
+Launches are counted and take 2.5 us each: more isn't counted of PyTorch's operators (the networks, with and without LM).
+
+Shares of the encoder are estimates. "published": NVIDIA's card of parakeet-tdt-0.6b-v2 tells of 3,380 s of audio a second, all
+in all, on the Open ASR leaderboard, whose GPU is an A100; an H100 is taken to be twice as fast. "arithmetic": the least that is
+possible, if the products of 0.6 billion parameters take half of what an H100 can do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_NGPULM_GPU_STAND_IN"] = "1"  # measure.py installs the emulator
+os.environ["HF_NGPULM_ENGINE"] = "gpu"
+
+import measure
+import torch
+
+sys.path.insert(0, str(measure.ROOT))
+
+import gpu_ctc
+import launches
+import lm_queries
+import ptx
+import transducer_random
+from ptx import timing
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hf_ngpulm import NGramLM, NGramLogitsProcessor
+from hf_ngpulm.automaton import gpu as queries
+from hf_ngpulm.automaton.tensors import AutomatonTensors
+from hf_ngpulm.search import ctc_graph, transducer_greedy
+from hf_ngpulm.search.attention_step import gpu as attention
+from hf_ngpulm.search.ctc_beam.gpu import ctc_beam
+from hf_ngpulm.search.ctc_graph.gpu import graph_search
+from hf_ngpulm.search.ctc_greedy.gpu import ctc_greedy
+from hf_ngpulm.search.networks.model import TransformersTransducer
+from hf_ngpulm.search.transducer_beam import BeamSettings
+from hf_ngpulm.search.transducer_beam import tensors as transducer_beam
+from hf_ngpulm.search.transducer_greedy.rows import Rules
+
+PARAKEET, WHISPER = 1024, 51_865  # tokens; CTC models and transducers have a blank besides
+BATCHES, GOAL_BATCH = (1, 32, 128), 32
+SECONDS, FRAMES = 15, 188
+EMULATED_ROWS, EMULATED_FRAMES, EMULATED_BLOCKS = 4, 24, 2
+SAID = 0.25  # of the frames
+PER_FRAME = ("_best_kernel", "_peaks_kernel")  # a program for each frame; other kernels walk along them
+RTFX, FASTER = 3380, 2  # published, see above
+ARITHMETIC = 2 * 0.6e9 * FRAMES / (989e12 / 2)  # seconds a clip
+COUNTS = ("barriers", "sectors", "to_l2", "from_dram")
+GREEDY, GREEDY_LM, ALSD = "TDT label looping", "TDT label looping + LM", "TDT ALSD++ 6 + LM"
+SHARES = {"CTC greedy + LM": 1.0, "CTC beam 8 + LM": 3.0}  # goals: percent of the encoder, at `GOAL_BATCH`
+MORE, TIMES = 2.0, 1.3  # percent more of encoder and search with an LM; ALSD++ over label looping without LM
+Forget = Callable[[], Any]
+
+
+@dataclass
+class Workload:
+    """What is emulated.
+
+    Args:
+        call: launches kernels; returns how often it would for a clip. It is given what forgets the launches so far.
+        facts: what a row of the results of `benchmarks/gpu.py` is known by.
+        rows, frames: that are emulated; steps, where there are no frames.
+        longer: how many times as many frames a clip has.
+    """
+
+    name: str
+    vocab_size: int
+    call: Callable[[Forget], float]
+    facts: dict[str, Any]
+    rows: int = EMULATED_ROWS
+    frames: int = 1
+    longer: float = 1.0
+    batches: tuple[int, ...] = BATCHES
+
+
+class Operators(launches.Launches):
+    """Counts launches of PyTorch's operators; Triton's kernels run."""
+
+    __enter__, __exit__ = TorchDispatchMode.__enter__, TorchDispatchMode.__exit__
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="WORD", help="workloads whose name contains it")
+    parser.add_argument("--lines", action="store_true", help="lines at which warps spend their cycles")
+    parser.add_argument("--out", type=Path, help="folder for the JSON results (default: benchmarks/results)")
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    torch.set_grad_enabled(False)
+    rows: list[dict[str, Any]] = []
+    for workload in workloads(args.only):
+        with Operators() as operators, ptx.timed() as ran:
+            repeats = workload.call(lambda: (ran.clear(), operators.names.clear()))
+        rows += [row_of(workload, batch_size, ran, operators.total, repeats) for batch_size in workload.batches]
+        for each in {each.name: each for each in ran}.values() if args.lines else ():
+            print(f"\n{workload.name}, V = {workload.vocab_size}, {each.name}: modelled cycles of warps")
+            print("\n".join(f"{100 * share:6.1f}%  {place}" for share, place in each.timed.lines()))
+    print(f"modelled times on an H100 at {timing.CLOCK / 1e9} GHz; instructions (of warps) ff.: of a row in a frame or step")
+    header = ["workload", "V", "batch", "kernel", "launches", "modelled us", "% of published", "% of arithmetic"]
+    print(measure.table([*header, "instructions", *COUNTS], [line for row in rows for line in lines_of(row)]))
+    print("\n".join(goals({row["workload"]: row["modelled_seconds"] for row in rows if row["batch_size"] == GOAL_BATCH})))
+    print("results in", measure.save("modelled_times", {"rows": rows}, args.out))
+
+
+def row_of(workload: Workload, batch_size: int, ran: list[Any], operators: int, repeats: float) -> dict[str, Any]:
+    """Return a row of the results: the time for a clip's whole batch, and its kernels."""
+    kernels: dict[str, dict[str, Any]] = {}
+    for launch in ran:
+        in_programs, in_time = (workload.longer, 1.0) if launch.name in PER_FRAME else (1.0, workload.longer)
+        counts = launch.timed.counts
+        cycles = in_time * launch.timed.cycles(counts.programs * batch_size / workload.rows * in_programs)
+        found = {"launches": repeats, "modelled_seconds": repeats * cycles / timing.CLOCK}
+        of_each = {"instructions": launch.instructions[0]} | {name: getattr(counts, name) for name in COUNTS}
+        found |= {name: count / (workload.rows * workload.frames) for name, count in of_each.items()}
+        kernel = kernels.setdefault(launch.name, {"kernel": launch.name} | dict.fromkeys(found, 0.0))
+        for name, value in found.items():
+            kernel[name] += value
+    launched = repeats * (operators + len(ran))
+    seconds = launched * timing.LAUNCH + sum(kernel["modelled_seconds"] for kernel in kernels.values())
+    facts = {"vocab_size": workload.vocab_size, "batch_size": batch_size, **workload.facts}
+    figures = {"launches": launched, "modelled_seconds": seconds, "kernels": [*kernels.values()]}
+    return {"workload": workload.name, **facts, **figures}
+
+
+def encoder_seconds(batch_size: int) -> tuple[float, float]:
+    """Return estimates of an encoder's time for a batch of clips: as published, and the least by its arithmetic."""
+    return SECONDS * batch_size / RTFX / FASTER, ARITHMETIC * batch_size
+
+
+def lines_of(row: dict[str, Any]) -> Iterator[list[Any]]:
+    """Yield lines of the table: of a row, and, where the goals are or there are no others, of its kernels."""
+    shares = ["", ""]
+    if "frames" in row and row["batch_size"] > 1:
+        shares = [f"{100 * row['modelled_seconds'] / seconds:.2f}" for seconds in encoder_seconds(row["batch_size"])]
+    named = [row["workload"], row["vocab_size"], row["batch_size"]]
+    yield [*named, "", f"{row['launches']:.0f}", f"{1e6 * row['modelled_seconds']:.0f}", *shares, *[""] * (1 + len(COUNTS))]
+    if row["batch_size"] == GOAL_BATCH:
+        for kernel in row["kernels"]:
+            figures = [f"{kernel[name]:.0f}" for name in ("instructions", *COUNTS)]
+            launched = [f"{kernel['launches']:.0f}", f"{1e6 * kernel['modelled_seconds']:.1f}"]
+            yield ["", "", "", kernel["kernel"], *launched, "", "", *figures]
+
+
+def goals(seconds: dict[str, float]) -> Iterator[str]:
+    """Yield what becomes of the goals, given modelled seconds of workloads."""
+    encoder = encoder_seconds(GOAL_BATCH)[0]
+    found = [
+        (f"{name}, % of the encoder", 100 * seconds[name] / encoder, limit) for name, limit in SHARES.items() if name in seconds
+    ]
+    if seconds.keys() >= {GREEDY, GREEDY_LM, ALSD}:
+        more = 100 * ((encoder + seconds[GREEDY_LM]) / (encoder + seconds[GREEDY]) - 1)
+        found.append((f"{GREEDY_LM}, % more than without LM, encoder and search", more, MORE))
+        found.append((f"{ALSD}, over label looping", seconds[ALSD] / seconds[GREEDY], TIMES))
+    for what, value, limit in found:
+        verdict = "ok" if value <= limit else "MISSED"
+        yield f"modelled, batch {GOAL_BATCH}: {what}: {value:.3g}, should be <= {limit:g}: {verdict}"
+
+
+# ---- workloads
+
+
+def workloads(only: str) -> Iterator[Workload]:
+    for vocab_size, kinds in (
+        (PARAKEET, {"query": of_queries, "CTC": of_ctc, "TDT": of_transducers}),
+        (WHISPER, {"query": of_queries, "processor": of_processor}),
+    ):
+        kinds = {name: make for name, make in kinds.items() if name in only or only in name or only.startswith(name)}
+        if kinds:
+            lm = lm_queries.build_model(vocab_size, 6)
+            text = torch.from_numpy(lm_queries.text_of(lm, lm_queries.NGRAMS)).long()
+        for make in kinds.values():
+            yield from (workload for workload in make(lm, text) if only in workload.name)
+
+
+def warm(call: Callable[[], Any], rows: int, batch_size: int, forget: Forget) -> float:
+    """Call twice, the first time to fill L2, with tiles as they are on an H100 for so many rows."""
+    queries.processors = attention.processors = lambda device: round(timing.PROCESSORS * rows / batch_size)
+    call()
+    forget()
+    call()
+    return 1.0
+
+
+def of_queries(lm: NGramLM, text: Any) -> Iterator[Workload]:
+    for query in ("scores", "advance"):
+        for batch_size in BATCHES:
+            rows = min(batch_size, EMULATED_ROWS)
+            call = partial(getattr(lm, query), lm_queries.states_of(lm, text.numpy(), rows, 0))
+            facts = {"device": "cuda", "order": lm.order, "query": query}
+            call = partial(warm, call, rows, batch_size)
+            yield Workload(f"query {query}", lm.vocab_size, call, facts, rows, batches=(batch_size,))
+
+
+class Whisper:
+    """What a processor asks a model for."""
+
+    class config:
+        model_type, is_encoder_decoder, eos_token_id, decoder_start_token_id = "speech_to_text", True, WHISPER, WHISPER
+
+    generation_config = None
+    modules = list
+
+
+def of_processor(lm: NGramLM, text: Any) -> Iterator[Workload]:
+    for batch_size in BATCHES:
+        rows = min(batch_size, EMULATED_ROWS)
+        ids = torch.cat([torch.full((rows, 1), WHISPER), text[: 20 * rows].view(rows, 20)], 1)
+        call = partial(NGramLogitsProcessor(lm, 0.3, model=Whisper()), ids, torch.randn(rows, WHISPER + 1))
+        call = partial(warm, call, rows, batch_size)
+        yield Workload("processor, a token", WHISPER, call, {"ways": "processor"}, rows, batches=(batch_size,))
+
+
+def of_ctc(lm: NGramLM, text: Any) -> Iterator[Workload]:
+    rows, frames = EMULATED_ROWS, EMULATED_FRAMES
+    said = torch.where(torch.rand(rows, frames, 1) < SAID, text[: rows * frames].view(rows, frames, 1), PARAKEET)
+    logits = torch.randn(rows, frames, PARAKEET + 1).scatter_add_(2, said, torch.full(said.shape, 12.0)).bfloat16()
+    lengths = torch.full((rows,), frames, dtype=torch.int32)
+    beam = gpu_ctc.beam_search(lm, logits, lengths, 8, math.inf).args[1:]
+    state = ctc_graph.initial_state(64, lm.initial_states(rows)[:, None].contiguous())
+    weights, bonuses = torch.full((rows, 1), gpu_ctc.LM_WEIGHT), torch.zeros(rows, PARAKEET + 1)
+    for name, function, arguments in (
+        ("greedy + LM", ctc_greedy, gpu_ctc.greedy_search(lm, logits, lengths).args[1:]),
+        ("beam 8 + LM", ctc_beam, beam),
+        ("graph 64 + LM", graph_search, (state, logits, lengths, weights, bonuses, PARAKEET, PARAKEET, 14.0, math.inf)),
+    ):
+        call = partial(once, partial(function, AutomatonTensors(*lm.tensors), *arguments))
+        facts = {"search": name, "frames": FRAMES}
+        yield Workload(f"CTC {name}", PARAKEET, call, facts, frames=frames, longer=FRAMES / frames)
+
+
+def once(call: Callable[[], Any], forget: Forget) -> float:
+    call()
+    return 1.0
+
+
+def of_transducers(lm: NGramLM, text: Any) -> Iterator[Workload]:
+    rows = EMULATED_ROWS
+    sizes = transducer_random.REAL._replace(width=16, layers=1, heads=2)
+    model = transducer_random.random_model("TDT", 1, sizes)
+    frames, lengths = torch.randn(rows, FRAMES, sizes.decoder_width), torch.full((rows,), FRAMES)
+    os.environ["HF_NGPULM_ENGINE"] = "cpu"
+    tokenizer = transducer_random.plain_tokenizer(PARAKEET)
+    transducer_random.set_blank_rate(model, tokenizer, [([*range(rows)], frames, lengths)], SECONDS * rows)
+    os.environ["HF_NGPULM_ENGINE"] = "gpu"
+    networks = TransformersTransducer(model)
+    launches.BATCH_SIZE = rows
+    settings = BeamSettings(6, "alsd")
+    blocks_of: dict[type, int] = {}  # greedily, with an LM and without, random frames say as many tokens
+
+    def call(is_beam: bool, followed: NGramLM | None, forget: Forget) -> float:
+        tensors, states, weights, vocab_size = launches.rows_of(followed)
+        given = (networks, frames, rows, FRAMES, tensors, states.shape[1])
+        if is_beam:
+            kind = transducer_beam.search_kind("gpu", frames.device, settings)
+            search = kind(*given, vocab_size, settings, None, "gpu")
+        else:
+            rules = Rules(
+                networks.blank_id, networks.vocab_size, torch.tensor(networks.durations), vocab_size, 10, has_ilm=False
+            )
+            search = transducer_greedy.looping_of(*given, rules, None, "gpu", transducer_greedy.WINDOW)
+        search.load(frames, lengths, states, weights, torch.zeros(rows))
+        forget()
+        for _ in range(EMULATED_BLOCKS):
+            search.block()
+        times = search.beam.times[:, 0] if is_beam else search.rows.times
+        needed = math.ceil(FRAMES / float(times.float().mean()) * EMULATED_BLOCKS)
+        return blocks_of.setdefault(type(search), needed) / EMULATED_BLOCKS
+
+    for name, decoder, is_beam, followed in (
+        (GREEDY, "greedy", False, None), (GREEDY_LM, "greedy + LM", False, lm), (ALSD, "ALSD 6 + LM", True, lm)
+    ):  # fmt: skip
+        facts = {"model": "TDT", "decoder": decoder, "frames": FRAMES}
+        steps = EMULATED_BLOCKS * transducer_beam.STEPS
+        yield Workload(name, PARAKEET, partial(call, is_beam, followed), facts, frames=steps)
+
+
+if __name__ == "__main__":
+    main()
