@@ -210,10 +210,11 @@ def arcs_between(arc_tokens, low, end, first, last, narrow, BLOCK: tl.constexpr)
         places = lanes * apart
         inside = places < count
         tokens = tl.load(arc_tokens + low + places, mask=inside, other=0).to(tl.int32)
-        below_first = tl.sum((inside & (tokens < first)).to(tl.int32), axis=0)
-        below_last = tl.sum((inside & (tokens < last)).to(tl.int32), axis=0)
-        begin = low + tl.maximum(below_first - 1, 0) * apart
-        end = tl.minimum(low + below_last * apart, end)
+        # Both counts in one sum: those below the first, and above their 16 bits those below the last.
+        below = (inside & (tokens < first)).to(tl.int32) + ((inside & (tokens < last)).to(tl.int32) << 16)
+        below = tl.sum(below, axis=0)
+        begin = low + tl.maximum((below & 0xFFFF) - 1, 0) * apart
+        end = tl.minimum(low + (below >> 16) * apart, end)
     return begin, end
 
 
@@ -254,7 +255,8 @@ def fill_row(
         level -= 1
 
 
-@triton.jit(do_not_specialize=["num_states"])
+# Not for sizes that 16 divides, either: then it would store four scores at once, and load weights, which lie anywhere, four apart.
+@triton.jit(do_not_specialize=["num_states", "vocab_size", "tile"])
 def _rows_kernel(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     states, out, targets, num_states, vocab_size, tile, WITH_TARGETS: tl.constexpr, BLOCK: tl.constexpr,
