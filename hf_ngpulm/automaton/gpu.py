@@ -255,7 +255,7 @@ def fill_row(
         level -= 1
 
 
-# Not for sizes that 16 divides, either: then it would store four scores at once, and load weights, which lie anywhere, four apart.
+# Not for sizes that 16 divides, either: threads would store four scores each, and load weights, which lie anywhere, four apart.
 @triton.jit(do_not_specialize=["num_states", "vocab_size", "tile"])
 def _rows_kernel(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,

@@ -11,7 +11,7 @@ import ptx
 
 # These are launched with one warp, always.
 NARROW = {"_step_kernel", "_walk_kernel", "_states_after_kernel", "_gather_kernel", "_read_kernel", "_follow_kernel"}
-NARROW |= {"_best_kernel", "_label_kernel"}
+NARROW |= {"_best_kernel", "_label_kernel", "_peaks_kernel"}
 KERNELS = {
     "queries": {"_rows_kernel", "_step_kernel", "_walk_kernel", "_states_after_kernel"},
     "greedy_ctc": {"_best_kernel", "_label_kernel"},

@@ -56,7 +56,8 @@ def ctc_greedy(
         most = _most_added(automaton, weights).maximum(-stay_costs).contiguous()
         best, counts = (torch.empty((batch_size, frames), dtype=torch.int32, device=device) for _ in range(2))
         near = torch.empty((batch_size, frames, NEAR.value), dtype=torch.int32, device=device)
-        of_frames = logits, *logits.stride(), lengths.contiguous(), best, torch.empty_like(best, dtype=torch.float32), near, counts
+        normalisers = torch.empty((batch_size, frames), device=device)
+        of_frames = logits, *logits.stride(), lengths.contiguous(), best, normalisers, near, counts
         sizes = frames, classes, blank, vocab_size
         with current(device):
             _best_kernel[(batch_size * frames,)](*of_frames, *sizes, **ONE_WARP)
@@ -94,7 +95,7 @@ def _best_kernel(
         lanes = tl.arange(0, BLOCK)
         best = 0
         highest = float("-inf")
-        total = 0.0
+        total = tl.zeros((BLOCK,), tl.float32)
         for block in range(0, classes, BLOCK):
             values = tl.load(x + (block + lanes).to(tl.int64) * class_stride, mask=block + lanes < classes, other=float("-inf"))
             values = values.to(tl.float32)
@@ -103,10 +104,10 @@ def _best_kernel(
             best = tl.where(block_highest > highest, block + block_best, best)
             new_highest = tl.maximum(highest, block_highest)
             shift = tl.where(new_highest > float("-inf"), new_highest, 0.0)  # a block may be -inf all over
-            total = total * tl.exp(highest - shift) + tl.sum(tl.exp(values - shift), axis=0)
+            total = total * tl.exp(highest - shift) + tl.exp(values - shift)
             highest = new_highest
         tl.store(best_classes + at, best)
-        tl.store(normalisers + at, highest + tl.log(total))
+        tl.store(normalisers + at, highest + tl.log(tl.sum(total, axis=0)))
         if (best != blank) & (best < vocab_size):
             count = 0
             for block in range(0, tl.minimum(vocab_size, classes), BLOCK):

@@ -154,7 +154,7 @@ class Looping:
                 return
 
     def all_steps(self) -> tuple[Tensor, ...]:
-        """Return class, duration and confidence of all steps, `[S, size, window]` on the CPU: the class is -1 where there is none."""
+        """Return class, duration and confidence of all steps, `[S, size, window]` on the CPU; -1 is no class."""
         heard = torch.stack(self.heard)[:, :-1].view(-1, 3, *self.tokens.shape)
         tokens, moves, confidences = heard.transpose(0, 1).flatten(1, 2)
         return tokens, moves, confidences.view(torch.float32)
