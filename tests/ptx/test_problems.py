@@ -20,6 +20,7 @@ KERNELS = {
     "graph_ctc": {"_peaks_kernel", "_pass_kernel"},
     "transducer": {"_window_kernel", "_internal_kernel", "_gather_kernel"},
     "alsd": {"_extend_kernel", "_choose_kernel", "_internal_kernel", "_gather_kernel"},
+    "alsd_of_two": {"_gather_kernel"},
     "aes": {"_extend_kernel", "_choose_kernel", "_internal_kernel"},
     "attention": {"_add_kernel", "_share_kernel", "_read_kernel", "_follow_kernel"},
     "loops": {"_end_loops_kernel"},
