@@ -20,6 +20,7 @@ from transformers import AutoTokenizer
 
 from hf_ngpulm import CTCDecoder, GraphDecoder, LogLinear, NGramLM, NGramLogitsProcessor, StreamingDecoder, TransducerDecoder
 from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.search.transducer_greedy.tensors import STEPS
 
 BLANK = 256
 CONTEXTS = [["call anna", "new york"], None, {"weather": 2.0}]
@@ -117,6 +118,20 @@ def test_transducers(tokenizer, lms, durations, options):
         return TransducerDecoder(copy.deepcopy(model).to("cuda"), tokenizer, there(lms[0]), 0.5, **options)
 
     check(here, beyond, 6, CONTEXTS, 3)
+
+
+def test_a_streams_search_waits_once_a_block(tokenizer, lms):
+    model = Toy(257, BLANK, TDT, seed=4, size=6)
+    frames = frames_of(3, 4, 6)
+    with pretended_gpu() as gpu:
+        decoder = TransducerDecoder(copy.deepcopy(model).to("cuda"), tokenizer, there(lms[0]), 0.5, strategy="greedy")
+        streams = StreamingDecoder(decoder, max_streams=3, device="cuda")
+        sids = [streams.open() for _ in range(3)]
+        on_gpu = frames.to("cuda")
+        gpu.forget()
+        streams.step({sid: on_gpu[row] for row, sid in enumerate(sids)})
+        blocks = gpu.kernels.count("_window_kernel") // STEPS
+        assert blocks and sum("search/" in wait for wait in gpu.waits) == blocks, gpu.waits
 
 
 class Bare:

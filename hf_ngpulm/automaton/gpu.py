@@ -210,10 +210,11 @@ def arcs_between(arc_tokens, low, end, first, last, narrow, BLOCK: tl.constexpr)
         places = lanes * apart
         inside = places < count
         tokens = tl.load(arc_tokens + low + places, mask=inside, other=0).to(tl.int32)
-        below_first = tl.sum((inside & (tokens < first)).to(tl.int32), axis=0)
-        below_last = tl.sum((inside & (tokens < last)).to(tl.int32), axis=0)
-        begin = low + tl.maximum(below_first - 1, 0) * apart
-        end = tl.minimum(low + below_last * apart, end)
+        # Both counts in one sum: those below the first, and above their 16 bits those below the last.
+        below = (inside & (tokens < first)).to(tl.int32) + ((inside & (tokens < last)).to(tl.int32) << 16)
+        below = tl.sum(below, axis=0)
+        begin = low + tl.maximum((below & 0xFFFF) - 1, 0) * apart
+        end = tl.minimum(low + (below >> 16) * apart, end)
     return begin, end
 
 
@@ -254,7 +255,8 @@ def fill_row(
         level -= 1
 
 
-@triton.jit(do_not_specialize=["num_states"])
+# Not for sizes that 16 divides, either: threads would store four scores each, and load weights, which lie anywhere, four apart.
+@triton.jit(do_not_specialize=["num_states", "vocab_size", "tile"])
 def _rows_kernel(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
     states, out, targets, num_states, vocab_size, tile, WITH_TARGETS: tl.constexpr, BLOCK: tl.constexpr,
@@ -280,7 +282,8 @@ def _rows_kernel(
 def find_arcs(arc_tokens, low, size, tokens):
     """Return arc of a token in each row's context, which has `size` arcs from `low` on, and whether there is one. Blocks.
 
-    In each round `LANES` arcs are looked at, so many apart, and what can't be narrowed down further is compared.
+    As long as a context has many arcs left, `LANES` of them are looked at in a round, so many apart; few lie side by side, and
+    to halve them again and again takes less.
     """
     lanes = tl.arange(0, LANES)[None, :]
     while tl.max(size, axis=0) > LANES:
@@ -292,10 +295,12 @@ def find_arcs(arc_tokens, low, size, tokens):
         skipped = tl.maximum(not_above - 1, 0) * apart
         low = low + skipped
         size = tl.where(size > LANES, tl.minimum(apart, size - skipped), size - skipped)
-    places = low[:, None] + lanes
-    inside = lanes < size[:, None]
-    hits = inside & (tl.load(arc_tokens + places, mask=inside, other=-1).to(tl.int32) == tokens[:, None])
-    return tl.sum(tl.where(hits, places, 0), axis=1), tl.max(hits.to(tl.int32), axis=1) > 0
+    while tl.max(size, axis=0) > 1:
+        half = size // 2
+        later = (half > 0) & (tl.load(arc_tokens + low + half, mask=half > 0, other=0).to(tl.int32) <= tokens)
+        low += tl.where(later, half, 0)
+        size = tl.where(later | (half == 0), size - half, half)
+    return low, (size > 0) & (tl.load(arc_tokens + low, mask=size > 0, other=-1).to(tl.int32) == tokens)
 
 
 @triton.jit
@@ -309,6 +314,7 @@ def step_rows(
     scores = tl.where(active & (valid == 0), float("nan"), 0.0)
     current = tl.where(valid, states, 0)
     next_states = states
+    hits = tokens * 0 - 1  # arcs that are followed
     low, end, backoff, weight = context(arc_offsets, backoff_states, backoff_weights, current, looking)
     while tl.max(looking.to(tl.int32), axis=0) > 0:
         # The next context is asked for before it is known whether it is needed.
@@ -321,16 +327,16 @@ def step_rows(
         guessed = guessed & (tl.load(arc_tokens + low + tokens, mask=guessed, other=-1).to(tl.int32) == tokens)
         searched = looking & (guessed == 0)
         arcs, found = find_arcs(arc_tokens, low, tl.where(searched, end - low, 0), tokens)
-        arcs = tl.where(guessed, low + tokens, arcs)
         found = found | guessed
-        scores += tl.load(arc_weights + arcs, mask=found, other=0.0)
-        scores += tl.where(looking & (found == 0), weight, 0.0)
-        targets = tl.load(arc_targets + arcs, mask=found, other=0)
-        next_states = tl.where(found, targets, tl.where(looking & at_root, current, next_states))
-        looking = looking & (found == 0) & (at_root == 0)
+        hits = tl.where(found, tl.where(guessed, low + tokens, arcs), hits)
+        looking = looking & (found == 0)
+        scores += tl.where(looking, weight, 0.0)
+        next_states = tl.where(looking & at_root, current, next_states)
+        looking = looking & (at_root == 0)
         current = tl.where(looking, backoff, current)
         low, end, backoff, weight = next_low, next_end, next_backoff, next_weight
-    return scores, next_states
+    scores += tl.load(arc_weights + hits, mask=hits >= 0, other=0.0)
+    return scores, tl.where(hits >= 0, tl.load(arc_targets + hits, mask=hits >= 0, other=0), next_states)
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_states", "vocab_size"])

@@ -28,7 +28,7 @@ NEEDED_BY = {
     "search.ctc_graph.gpu": ["graph_ctc"],
     "search.networks.gpu": ["transducer"],
     "search.transducer_greedy.gpu": ["transducer"],
-    "search.transducer_beam.gpu": ["alsd", "aes"],
+    "search.transducer_beam.gpu": ["alsd_of_two", "alsd", "aes"],
 }
 
 

@@ -188,7 +188,8 @@ PROBLEMS = {
     "beam_ctc_alone": lambda: beam_ctc(with_texts=False),
     "graph_ctc": graph_ctc,
     "transducer": transducer,
-    "alsd": lambda: transducer_beam("alsd", (0, 1, 2), 9),
+    "alsd": lambda: transducer_beam("alsd", (0, 1, 2), 16),
+    "alsd_of_two": lambda: transducer_beam("alsd", None, 2),  # so few candidates that several threads hold each
     "aes": lambda: transducer_beam("aes", None),
     "attention": attention,
     "loops": loops,

@@ -13,6 +13,7 @@ from compile_ahead import ONES, multiples_of_16
 
 # These are launched with one warp, always.
 NARROW = {"_step_kernel", "_walk_kernel", "_states_after_kernel", "_gather_kernel", "_read_kernel", "_follow_kernel"}
+NARROW |= {"_best_kernel", "_label_kernel", "_peaks_kernel"}
 KERNELS = {
     "queries": {"_rows_kernel", "_step_kernel", "_walk_kernel", "_states_after_kernel"},
     "greedy_ctc": {"_best_kernel", "_label_kernel"},
@@ -21,6 +22,7 @@ KERNELS = {
     "graph_ctc": {"_peaks_kernel", "_pass_kernel"},
     "transducer": {"_window_kernel", "_internal_kernel", "_gather_kernel"},
     "alsd": {"_extend_kernel", "_choose_kernel", "_internal_kernel", "_gather_kernel"},
+    "alsd_of_two": {"_gather_kernel"},
     "aes": {"_extend_kernel", "_choose_kernel", "_internal_kernel"},
     "attention": {"_add_kernel", "_share_kernel", "_read_kernel", "_follow_kernel"},
     "loops": {"_end_loops_kernel"},

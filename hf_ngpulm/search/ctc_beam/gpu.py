@@ -116,7 +116,7 @@ def peaks_of(logits: Tensor, lengths: Tensor, blank: int, tiles: dict[str, int])
     with current(logits.device):
         _peaks_kernel[(batch_size * frames,)](
             logits, *logits.stride(), lengths, normalisers, frame_peaks, block_peaks, frames, classes, blank,
-            ROWS=tiles["PLACES"], BLOCK=tiles["BLOCK"], num_warps=tiles["num_warps"],
+            BLOCK=tiles["BLOCK"], num_warps=1,
         )  # fmt: skip
     return normalisers, frame_peaks, block_peaks
 
@@ -137,34 +137,29 @@ def room_for_lines(lm_states: Tensor, places: int, candidates: int) -> tuple[Ten
 @triton.jit(do_not_specialize=["row_stride", "frame_stride", "frames", "classes", "blank"])
 def _peaks_kernel(
     logits, row_stride, frame_stride, class_stride, lengths, normalisers, frame_peaks, block_peaks, frames, classes, blank,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Per frame: logsumexp of its logits, the highest one but the blank's, and that of each block of classes."""
+    """Per frame: logsumexp of its logits, the highest one but the blank's, and that of each block of classes. One warp."""
     at = tl.program_id(0).to(tl.int64)
     row = at // frames
     frame = at % frames
     if frame < tl.load(lengths + row):
         x = logits + row * row_stride + frame * frame_stride
-        rows = tl.arange(0, ROWS)
         num_blocks = (classes + BLOCK - 1) // BLOCK
-        highest = tl.full((ROWS, BLOCK), float("-inf"), tl.float32)
-        total = tl.zeros((ROWS, BLOCK), tl.float32)
-        peak = tl.full((ROWS,), float("-inf"), tl.float32)
-        for block in range(0, num_blocks, ROWS):
-            tokens = ((block + rows) * BLOCK)[:, None] + tl.arange(0, BLOCK)[None, :]
+        highest = tl.load(x + (row * 0 + blank) * class_stride).to(tl.float32)
+        frame_peak = float("-inf")
+        total = tl.zeros((BLOCK,), tl.float32)
+        for block in range(0, num_blocks):
+            tokens = block * BLOCK + tl.arange(0, BLOCK)
             values = tl.load(x + tokens.to(tl.int64) * class_stride, mask=tokens < classes, other=float("-inf")).to(tl.float32)
-            new_highest = tl.maximum(highest, values)
+            peak = tl.max(tl.where(tokens == blank, float("-inf"), values), axis=0)
+            tl.store(block_peaks + at * num_blocks + block, peak)
+            frame_peak = tl.maximum(frame_peak, peak)
+            new_highest = tl.maximum(highest, peak)
             shift = tl.where(new_highest > float("-inf"), new_highest, 0.0)
             total = total * tl.exp(highest - shift) + tl.exp(values - shift)  # NaN stays NaN
             highest = new_highest
-            peaks = tl.max(tl.where(tokens == blank, float("-inf"), values), axis=1)
-            tl.store(block_peaks + at * num_blocks + block + rows, peaks, mask=block + rows < num_blocks)
-            peak = tl.maximum(peak, peaks)
-        top = tl.max(tl.max(highest, axis=1), axis=0)
-        shift = tl.where(top > float("-inf"), top, 0.0)
-        normaliser = shift + tl.log(tl.sum(tl.sum(total * tl.exp(highest - shift), axis=1), axis=0))
-        frame_peak = tl.max(peak, axis=0)
-        tl.store(normalisers + at, normaliser)
+        tl.store(normalisers + at, tl.where(highest > float("-inf"), highest, 0.0) + tl.log(tl.sum(total, axis=0)))
         tl.store(frame_peaks + at, frame_peak)
 
 
@@ -183,9 +178,10 @@ def _extend_hash(hashes, tokens):
 
 
 @triton.jit
-def take(values, at, places):
-    """Return `values[at]` of arrays by place; 0 where `at` is no place."""
-    return tl.sum(tl.where(at[:, None] == places[None, :], values[None, :], 0), axis=1)
+def take(values, at):
+    """Return `values[at]` of arrays by place; 0 where `at` is no place. Up to 32 lie in a warp, which waits for no other."""
+    is_place = (at >= 0) & (at < values.shape[0])
+    return tl.where(is_place, tl.gather(values, tl.where(is_place, at, 0), 0), 0)
 
 
 @triton.jit
@@ -235,7 +231,15 @@ def _find_parents(hashes, parent_hashes, sizes, last, alive, num_beams, places, 
     parents = tl.max(tl.where(alike, places[None, :], -1), axis=1)
     by_hash = count_before(own, places, alive)
     staying = STAYING + tl.where(alive, PLACES - 1 - count_before(last, of_parent, alive), places - PLACES)
-    return parents, (take(last, parents, places) == last) & (parents >= 0), by_hash, staying
+    return parents, (take(last, parents) == last) & (parents >= 0), by_hash, staying
+
+
+@triton.jit
+def _has_twins(texts, alive, places, inside):
+    """Return whether any two prefixes have the same text."""
+    own = tl.load(texts + places, mask=inside, other=0)
+    same = (own[:, None] == own[None, :]) & alive[:, None] & alive[None, :] & (places[:, None] < places[None, :])
+    return tl.max(tl.max(same.to(tl.int32), axis=1), axis=0) > 0
 
 
 @triton.jit
@@ -376,7 +380,7 @@ def lines_of(
     free = tl.where(needed > 0, -1, tl.cumsum(1 - needed, axis=0) - 1)  # number of each free line
     turn = tl.where(leading, tl.cumsum(leading.to(tl.int32), axis=0) - 1, -2)
     own = tl.sum(tl.where(turn[:, None] == free[None, :], every[None, :], 0), axis=1)
-    lines = tl.where(missing, take(own, first, places), lines)
+    lines = tl.where(missing, take(own, first), lines)
     count = tl.sum(leading.to(tl.int32), axis=0)
     tl.debug_barrier()  # everybody has read the lines before they are rewritten
     for begin in range(0, count, ROWS):
@@ -416,27 +420,30 @@ def best_extensions(
     below = tl.broadcast_to(limits[:, None], (GROUPS, PLACES * BLOCK // GROUPS))
     below = tl.reshape(below, (PLACES, BLOCK))
     keys = tl.full((PLACES, BLOCK), NOTHING, tl.int64)
+    by_same, by_other, last, order = by_same[:, None], by_other[:, None], last[:, None], order[:, None]
+    reach, line_starts = reach[:, None], line_starts[:, None]
     for block in range(0, num_blocks):
         peak = tl.load(block_peaks + block) + slack
         if peak + highest_reach > worst:
             tokens = block * BLOCK + columns
             log_probs = tl.load(x + tokens.to(tl.int64) * class_stride, mask=tokens < classes, other=float("-inf"))
             log_probs = tl.where(tokens == blank, float("-inf"), log_probs.to(tl.float32) - normaliser)
-            wanted = (reach + peak > worst)[:, None] & (below > NOTHING)
+            wanted = (reach + peak > worst) & (below > NOTHING)
             scored = wanted & (tokens < candidates)[None, :]
             extra = tl.zeros((PLACES, BLOCK), tl.float32)
             for m in tl.static_range(NUM_AUTOMATA):
-                at = (line_starts + m * candidates)[:, None] + tokens[None, :]
+                at = line_starts + m * candidates + tokens[None, :]
                 extra += tl.load(weights + m) * tl.load(line_scores + at, mask=scored, other=0.0)
             if BONUS_PER_CLASS:
                 extra += tl.load(bonuses + tokens, mask=tokens < classes, other=0.0)[None, :]
             else:
                 extra += tl.where(tokens < candidates, bonus, bonus + without_lm)[None, :]
-            scores = tl.where(last[:, None] == tokens[None, :], by_same[:, None], by_other[:, None])
+            scores = tl.where(last == tokens[None, :], by_same, by_other)
             scores = scores + log_probs[None, :] + extra
-            found = key_of(scores, extension_index(tokens[None, :], order[:, None], PLACES))
+            found = key_of(scores, extension_index(tokens[None, :], order, PLACES))
             keys = tl.where(wanted & (found < below), tl.maximum(keys, found), keys)
-    return tl.max(tl.reshape(keys, (GROUPS, PLACES * BLOCK // GROUPS)), axis=1)
+    best = tl.max(tl.reshape(keys, (GROUPS, PLACES * BLOCK // GROUPS)), axis=1)
+    return tl.gather(best, tl.arange(0, GROUPS), 0)  # all of them to each warp: what follows waits for no other
 
 
 @triton.jit(
@@ -489,6 +496,9 @@ def _search_kernel(
     next_line = 0
     # What a token can add at most.
     highest_added = tl.zeros((PLACES,), tl.float32) + bonus + tl.where(classes > candidates, tl.maximum(without_lm, 0.0), 0.0)
+    joins = length < 0  # whether several prefixes may have the same text
+    if JOINS:
+        joins = _has_twins(texts, totals > float("-inf"), places, inside)
     frame = length * 0  # a tensor, also in the interpreter
     while frame < length:
         at_frame = row * frames + frame
@@ -506,8 +516,7 @@ def _search_kernel(
             last_log_probs -= tl.where(possible, normaliser, float("inf"))
 
             # The prefixes as they are: by a blank, by their last token once more, or anew from their parents.
-            before = tl.where(like_parent[:, None], by_blanks[None, :], totals[None, :])
-            before = tl.sum(tl.where(parents[:, None] == places[None, :], before, 0.0), axis=1)
+            before = tl.where(like_parent, take(by_blanks, parents), take(totals, parents))
             from_blank = totals + blank_log_prob
             from_token = by_tokens + last_log_probs
             from_parent = tl.where(parents >= 0, before + last_log_probs, float("-inf"))
@@ -589,9 +598,9 @@ def _search_kernel(
                     token = tl.where(is_new, tokens_added, 0)
                     log_probs = tl.load(x + token.to(tl.int64) * class_stride, mask=is_new, other=0.0).to(tl.float32)
                     before = tl.where(
-                        token == take(last, from_places, places),
-                        take(by_blanks, from_places, places),
-                        take(totals, from_places, places),
+                        token == take(last, from_places),
+                        take(by_blanks, from_places),
+                        take(totals, from_places),
                     )
                     new_by_tokens = tl.where(is_new, before + log_probs - normaliser, new_by_tokens)
                     scored = is_new & (token < candidates)
@@ -603,7 +612,7 @@ def _search_kernel(
                     tl.store(hashes + places, new_hashes, mask=is_new)
                     tl.store(parent_hashes + places, old_hashes, mask=is_new)
                     tl.store(sizes + places, old_sizes + 1, mask=is_new)
-                    line_starts = take(lines, from_places, places).to(tl.int64) * (NUM_AUTOMATA * candidates)
+                    line_starts = take(lines, from_places).to(tl.int64) * (NUM_AUTOMATA * candidates)
                     for m in tl.static_range(NUM_AUTOMATA):
                         at = from_places * NUM_AUTOMATA + m
                         entry = line_starts + m * candidates + token
@@ -619,13 +628,15 @@ def _search_kernel(
                         old_texts = tl.load(texts + from_places, mask=is_new, other=0)
                         factors = tl.load(text_hashes + token, mask=is_new, other=0)
                         summands = tl.load(text_hashes + classes + token, mask=is_new, other=0)
+                        new_texts = old_texts * factors + summands
                         tl.debug_barrier()
-                        tl.store(texts + places, old_texts * factors + summands, mask=is_new)
-                    added = tl.where(is_new, take(added, from_places, places) + extra, added)
+                        tl.store(texts + places, new_texts, mask=is_new)
+                        tl.debug_barrier()
+                        joins = _has_twins(texts, kept, places, inside)
+                    added = tl.where(is_new, take(added, from_places) + extra, added)
                     last = tl.where(is_new, token, last)
                     lines = tl.where(is_new, -1, lines)
-                if JOINS:
-                    tl.debug_barrier()
+                if joins:
                     own_texts = tl.load(texts + places, mask=inside, other=0)
                     of_parent = tl.load(parent_hashes + places, mask=inside, other=0)
                     new_by_blanks, new_by_tokens, died = _join_texts(
@@ -677,7 +688,6 @@ def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     rules = {"bonuses": "*fp32", "unscored": "*fp32", "text_hashes": "*i64", "num_beams": "i32"}
     for token_type, logit_type, places, num_automata in combinations:
         tiles = tiling(places, TILE)
-        of_peaks = {"ROWS": places, "BLOCK": tiles["BLOCK"], "num_warps": tiles["num_warps"]}
-        yield _peaks_kernel, frames_signature(logit_type), of_peaks
+        yield _peaks_kernel, frames_signature(logit_type), {"BLOCK": tiles["BLOCK"], "num_warps": 1}
         constants = {"NUM_AUTOMATA": num_automata, "JOINS": num_automata > 0, **tiles}
         yield _search_kernel, search_signature(token_type, logit_type) | state | rules, constants

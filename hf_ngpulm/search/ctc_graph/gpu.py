@@ -98,11 +98,11 @@ def _targets_of(keys, line_targets, lines, pairs, order, alive, places, candidat
     token, number = extension_of(keys, PLACES)
     place = place_in_order(number, order, alive, places)
     scored = (keys > NOTHING) & (token < candidates)
-    at = take(lines, place, places) * (NUM_AUTOMATA * candidates) + token
+    at = take(lines, place) * (NUM_AUTOMATA * candidates) + token
     targets = tl.load(line_targets + at, mask=scored, other=0).to(tl.int64)
     if NUM_AUTOMATA == 2:
         targets = (targets << 32) | tl.load(line_targets + at + candidates, mask=scored, other=0)
-    return tl.where(scored, targets, take(pairs, place, places))
+    return tl.where(scored, targets, take(pairs, place))
 
 
 @triton.jit
@@ -144,7 +144,7 @@ def _without_tokens(by_blank, by_token, pairs, order, places, inside, max_active
     matches = number[:, None] == turn[None, :]
     goes_on = tl.max(matches.to(tl.int32), axis=1) > 0
     from_places = tl.where(goes_on, tl.sum(tl.where(matches, places[None, :], 0), axis=1), places)
-    worth = tl.where(goes_on, take(by_token, from_places, places), tl.where(blank_stays, by_blank, float("-inf")))
+    worth = tl.where(goes_on, take(by_token, from_places), tl.where(blank_stays, by_blank, float("-inf")))
     return from_places, goes_on, worth
 
 
@@ -207,10 +207,10 @@ def _pass_kernel(
             from_places, goes_on, new_worth = _without_tokens(
                 worth + blank_log_prob, worth + last_log_probs, pairs, order, places, inside, max_active
             )
-            staying = STAYING + PLACES - 1 - take(order, from_places, places) + tl.where(goes_on, 0, PLACES)
+            staying = STAYING + PLACES - 1 - take(order, from_places) + tl.where(goes_on, 0, PLACES)
             staying = tl.where(new_worth > float("-inf"), staying, STAYING - PLACES + places)  # the first place is taken first
-            new_last = tl.where(goes_on, take(last, from_places, places), -1)
-            new_pairs = take(pairs, from_places, places)
+            new_last = tl.where(goes_on, take(last, from_places), -1)
+            new_pairs = take(pairs, from_places)
             is_new = places < 0
             keys = tl.where(inside, key_of(new_worth, staying), HIGHEST_KEY)
             lowest = tl.min(keys, axis=0)
@@ -272,7 +272,7 @@ def _pass_kernel(
                 tl.store(links + at_frame * max_active + places, tl.where(kept, from_places, places), mask=inside)
                 tl.store(labels + at_frame * max_active + places, tl.where(kept, label, LABEL_BLANK), mask=inside)
                 scored = is_new & (new_last < candidates)
-                entry = take(lines, from_places, places) * (NUM_AUTOMATA * candidates) + new_last
+                entry = take(lines, from_places) * (NUM_AUTOMATA * candidates) + new_last
                 extra = tl.load(bonuses + new_last, mask=is_new, other=0.0).to(tl.float64)
                 old_fused = tl.load(fused + from_places, mask=kept, other=0.0)
                 for m in tl.static_range(NUM_AUTOMATA):
@@ -286,9 +286,9 @@ def _pass_kernel(
                     tl.store(lm_scores + places * NUM_AUTOMATA + m, old_score + lm_score, mask=kept)
                     tl.store(lm_states + places * NUM_AUTOMATA + m, tl.where(scored, target, old_state), mask=kept)
                 tl.store(fused + places, old_fused + extra, mask=kept)
-                score = take(score, from_places, places) + log_probs.to(tl.float64) + extra
+                score = take(score, from_places) + log_probs.to(tl.float64) + extra
                 score = tl.where(kept, score, float("-inf"))
-                lines = tl.where(is_new, -1, take(lines, from_places, places))
+                lines = tl.where(is_new, -1, take(lines, from_places))
                 last = new_last
                 pairs = new_pairs
                 tl.debug_barrier()  # the next frame reads what other threads have written

@@ -1,9 +1,9 @@
 """Greedy CTC search with language models as two Triton kernels.
 
-The first finds the best class and the normaliser of all frames of all rows in parallel. The second, a program per utterance,
-walks the frames: those of blanks and repeats many at a time, and the others one by one. There the automata are asked only about
-tokens near the best; where those that aren't might win nonetheless, about the full vocabulary. There are no launches per frame
-and nothing waits for the host.
+The first finds the best class, the normaliser and the tokens near the best of all frames of all rows in parallel. The second, a
+program per utterance, walks the frames: those of blanks and repeats many at a time, and the others one by one. There the
+automata are asked only about tokens near the best; where those that aren't might win nonetheless, about the full vocabulary.
+There are no launches per frame and nothing waits for the host. A program is one warp, which waits for no other.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from ...engines.devices import current
 from . import RULES
 
 LABEL, RUN, STAY = (tl.constexpr(i) for i in range(len(RULES)))
-LARGEST_BLOCK = 2048
-ELEMENTS_PER_WARP = 256
+ONE_WARP = {"BLOCK": 512, "num_warps": 1, **REGISTERS}
 # Tokens that are asked about alone: at most so many, whose log-probabilities are less than so far below the best.
 NEAR, DISTANCE = tl.constexpr(32), tl.constexpr(10.0)
 SPAN = tl.constexpr(32)  # frames that are passed at a time: as many as threads in a warp, which needn't wait for others
@@ -54,21 +53,18 @@ def ctc_greedy(
         # Scores and targets of every token in the row's present states, rewritten after each new token.
         scratch_scores = torch.empty((batch_size, num_automata, vocab_size), device=device)
         scratch_targets = torch.empty((batch_size, num_automata, vocab_size), dtype=torch.int32, device=device)
-        near = torch.empty((batch_size, NEAR.value), dtype=torch.int32, device=device)
         most = _most_added(automaton, weights).maximum(-stay_costs).contiguous()
-        block = min(triton.next_power_of_2(max(classes, vocab_size, 32)), LARGEST_BLOCK)
-        tiles = {"BLOCK": block, "num_warps": max(block // ELEMENTS_PER_WARP, 1), **REGISTERS}
-        best = torch.empty((batch_size, frames), dtype=torch.int32, device=device)
+        best, counts = (torch.empty((batch_size, frames), dtype=torch.int32, device=device) for _ in range(2))
+        near = torch.empty((batch_size, frames, NEAR.value), dtype=torch.int32, device=device)
         normalisers = torch.empty((batch_size, frames), device=device)
-        lengths = lengths.contiguous()
+        of_frames = logits, *logits.stride(), lengths.contiguous(), best, normalisers, near, counts
+        sizes = frames, classes, blank, vocab_size
         with current(device):
-            _best_kernel[(batch_size * frames,)](logits, *logits.stride(), lengths, best, normalisers, frames, classes, **tiles)
+            _best_kernel[(batch_size * frames,)](*of_frames, *sizes, **ONE_WARP)
             _label_kernel[(batch_size,)](
-                *automaton, logits, *logits.stride(), best, normalisers,
-                lengths, weights.contiguous(), stay_costs.contiguous(), most, last_states,
-                near, scratch_scores, scratch_targets, labels, acoustic_scores, lm_scores, bad_frames, last,
-                frames, classes, blank, automaton.num_states, vocab_size,
-                RULE=RULES.index(rule), NUM_AUTOMATA=num_automata, **tiles,
+                *automaton, *of_frames, weights.contiguous(), stay_costs.contiguous(), most, last_states,
+                scratch_scores, scratch_targets, labels, acoustic_scores, lm_scores, bad_frames, last,
+                *sizes, automaton.num_states, RULE=RULES.index(rule), NUM_AUTOMATA=num_automata, **ONE_WARP,
             )  # fmt: skip
     return labels, acoustic_scores, lm_scores, last_states, bad_frames, last
 
@@ -83,11 +79,14 @@ def _most_added(automaton: AutomatonTensors, weights: Tensor) -> Tensor:
 
 
 # Sizes that change from batch to batch: nothing is gained from compiling anew for those that 16 divides.
-@triton.jit(do_not_specialize=["row_stride", "frame_stride", "frames", "classes"])
+@triton.jit(do_not_specialize=["row_stride", "frame_stride", "frames", "classes", "blank", "vocab_size"])
 def _best_kernel(
-    logits, row_stride, frame_stride, class_stride, lengths, best_classes, normalisers, frames, classes, BLOCK: tl.constexpr,
+    logits, row_stride, frame_stride, class_stride, lengths, best_classes, normalisers, near, counts,
+    frames, classes, blank, vocab_size, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Per frame: the class with the highest logit, and logsumexp of all of them."""
+    """Per frame: the class with the highest logit, logsumexp of all of them, and the tokens whose logits are near the highest,
+    if that is a token's.
+    """
     at = tl.program_id(0).to(tl.int64)
     row = at // frames
     frame = at % frames
@@ -96,19 +95,30 @@ def _best_kernel(
         lanes = tl.arange(0, BLOCK)
         best = 0
         highest = float("-inf")
-        total = 0.0
+        total = tl.zeros((BLOCK,), tl.float32)
         for block in range(0, classes, BLOCK):
             values = tl.load(x + (block + lanes).to(tl.int64) * class_stride, mask=block + lanes < classes, other=float("-inf"))
             values = values.to(tl.float32)
             block_highest = tl.max(values, axis=0)
-            block_best = block + tl.argmax(values, axis=0)
-            best = tl.where(block_highest > highest, block_best, best)
+            block_best = tl.min(tl.where(values == block_highest, lanes, BLOCK - 1), axis=0)
+            best = tl.where(block_highest > highest, block + block_best, best)
             new_highest = tl.maximum(highest, block_highest)
             shift = tl.where(new_highest > float("-inf"), new_highest, 0.0)  # a block may be -inf all over
-            total = total * tl.exp(highest - shift) + tl.sum(tl.exp(values - shift), axis=0)
+            total = total * tl.exp(highest - shift) + tl.exp(values - shift)
             highest = new_highest
         tl.store(best_classes + at, best)
-        tl.store(normalisers + at, highest + tl.log(total))
+        tl.store(normalisers + at, highest + tl.log(tl.sum(total, axis=0)))
+        if (best != blank) & (best < vocab_size):
+            count = 0
+            for block in range(0, tl.minimum(vocab_size, classes), BLOCK):
+                tokens = block + lanes
+                is_token = (tokens < tl.minimum(vocab_size, classes)) & (tokens != blank)
+                values = tl.load(x + tokens.to(tl.int64) * class_stride, mask=is_token, other=float("-inf")).to(tl.float32)
+                is_near = (values > highest - DISTANCE).to(tl.int32)
+                places = count + tl.cumsum(is_near, axis=0) - is_near
+                tl.store(near + at * NEAR + places, tokens, mask=(is_near > 0) & (places < NEAR))
+                count += tl.sum(is_near, axis=0)
+            tl.store(counts + at, count)
 
 
 @triton.jit
@@ -139,26 +149,18 @@ def _choose(
 @triton.jit
 def _choose_near(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    x, class_stride, candidates, blank, before, stay_cost, highest, most, near, lm_scores, targets, states, weights,
-    num_states, vocab_size, RULE: tl.constexpr, NUM_AUTOMATA: tl.constexpr, BLOCK: tl.constexpr,
+    x, class_stride, before, stay_cost, highest, most, near, count, lm_scores, targets, states, weights,
+    num_states, vocab_size, RULE: tl.constexpr, NUM_AUTOMATA: tl.constexpr,
 ):  # fmt: skip
     """Return what `_choose` does, or -1 where tokens might win that aren't near the highest logit.
 
     Scores and targets of those that are near are left in `lm_scores` and `targets`, as `fill_row` leaves those of all.
     """
-    least = highest - DISTANCE
-    count = 0
-    for block in range(0, candidates, BLOCK):
-        tokens = block + tl.arange(0, BLOCK)
-        values = tl.load(x + tokens.to(tl.int64) * class_stride, mask=tokens < candidates, other=float("-inf")).to(tl.float32)
-        is_near = ((values > least) & (tokens != blank) & ((tokens != before) | (RULE == STAY))).to(tl.int32)
-        places = count + tl.cumsum(is_near, axis=0) - is_near
-        tl.store(near + places, tokens, mask=(is_near > 0) & (places < NEAR))
-        count += tl.sum(is_near, axis=0)
-    tl.debug_barrier()
+    tl.debug_barrier()  # what the last label led to must be there
     lanes = tl.arange(0, NEAR)
     asked = lanes < tl.where(count <= NEAR, count, 0)
     tokens = tl.load(near + lanes, mask=asked, other=0)
+    asked = asked & ((tokens != before) | (RULE == STAY))
     values = tl.load(x + tokens.to(tl.int64) * class_stride, mask=asked, other=float("-inf")).to(tl.float32)
     fused = tl.zeros((NEAR,), tl.float32)
     for k in tl.static_range(NUM_AUTOMATA):
@@ -175,15 +177,16 @@ def _choose_near(
     best = tl.max(fused, axis=0)
     chosen = tl.sum(tl.where(lanes == tl.argmax(fused, axis=0), tokens, 0), axis=0)
     tl.debug_barrier()
-    return tl.where(best > least + most + 1e-3, chosen, -1)  # more than by what rounding can change
+    return tl.where(best > highest - DISTANCE + most + 1e-3, chosen, -1)  # more than by what rounding can change
 
 
 @triton.jit(do_not_specialize=["row_stride", "frame_stride", "frames", "classes", "blank", "num_states", "vocab_size"])
 def _label_kernel(
     arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-    logits, row_stride, frame_stride, class_stride, best_classes, normalisers, lengths, weights, stay_costs, most, states,
-    near, scratch_scores, scratch_targets, labels, acoustic_scores, lm_scores, bad_frames, last,
-    frames, classes, blank, num_states, vocab_size,
+    logits, row_stride, frame_stride, class_stride, lengths, best_classes, normalisers, near, counts,
+    weights, stay_costs, most, states,
+    scratch_scores, scratch_targets, labels, acoustic_scores, lm_scores, bad_frames, last,
+    frames, classes, blank, vocab_size, num_states,
     RULE: tl.constexpr, NUM_AUTOMATA: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -200,7 +203,8 @@ def _label_kernel(
     states += row * NUM_AUTOMATA
     weights += row * NUM_AUTOMATA
     lm_scores += row * NUM_AUTOMATA
-    near += row * NEAR
+    near += row * frames * NEAR
+    counts += row * frames
     scratch_scores += row * NUM_AUTOMATA * vocab_size
     scratch_targets += row * NUM_AUTOMATA * vocab_size
     stale = True  # whether the scratch belongs to other states than the row's
@@ -241,9 +245,8 @@ def _label_kernel(
                     own_logit = tl.load(x + own.to(tl.int64) * class_stride).to(tl.float32)
                     chosen = _choose_near(
                         arc_offsets, arc_tokens, arc_weights, arc_targets, backoff_states, backoff_weights,
-                        x, class_stride, tl.minimum(vocab_size, classes), blank, before, stay_cost, own_logit, most_added,
-                        near, scratch_scores, scratch_targets, states, weights, num_states, vocab_size,
-                        RULE, NUM_AUTOMATA, BLOCK,
+                        x, class_stride, before, stay_cost, own_logit, most_added, near + frame * NEAR, tl.load(counts + frame),
+                        scratch_scores, scratch_targets, states, weights, num_states, vocab_size, RULE, NUM_AUTOMATA,
                     )  # fmt: skip
                 if chosen < 0:
                     if stale:
@@ -285,24 +288,15 @@ def _label_kernel(
 
 def aot_signatures() -> Iterator[tuple[Any, dict[str, str], dict[str, Any]]]:
     """Yield every kernel with the argument types and constants it is launched with, for compiling ahead of time."""
-    frames = dict.fromkeys(("row_stride", "frame_stride", "class_stride", "frames", "classes"), "i32")
-    frames |= {"lengths": "*i32", "best_classes": "*i32", "normalisers": "*fp32"}
-    more = {
-        "weights": "*fp32",
-        "stay_costs": "*fp32",
-        "most": "*fp32",
-        "states": "*i32",
-        "near": "*i32",
-        "scratch_scores": "*fp32",
-        "scratch_targets": "*i32",
-    }
-    more |= {"labels": "*i32", "acoustic_scores": "*fp32", "lm_scores": "*fp32", "bad_frames": "*i32", "last": "*i32"}
-    more |= dict.fromkeys(("blank", "num_states", "vocab_size"), "i32")
-    tiles = {"BLOCK": LARGEST_BLOCK, "num_warps": LARGEST_BLOCK // ELEMENTS_PER_WARP, **REGISTERS}
+    sizes = ("row_stride", "frame_stride", "class_stride", "frames", "classes", "blank", "vocab_size")
+    frames = dict.fromkeys(sizes, "i32") | dict.fromkeys(("lengths", "best_classes", "near", "counts"), "*i32")
+    frames |= {"normalisers": "*fp32"}
+    more = dict.fromkeys(("weights", "stay_costs", "most", "scratch_scores", "acoustic_scores", "lm_scores"), "*fp32")
+    more |= dict.fromkeys(("states", "scratch_targets", "labels", "bad_frames", "last"), "*i32") | {"num_states": "i32"}
     every, one = [*itertools.product(range(len(RULES)), (1, 2))], [(RULES.index("stay"), 1)]
     for token_type, logit_type, kinds in (("*i16", "*fp32", every), ("*i32", "*fp16", one), ("*i16", "*bf16", one)):
         of_frames = frames | {"logits": logit_type}
-        yield _best_kernel, of_frames, tiles
+        yield _best_kernel, of_frames, ONE_WARP
         for rule, num_automata in kinds:
             signature = automaton_signature(token_type) | of_frames | more
-            yield _label_kernel, signature, {"RULE": rule, "NUM_AUTOMATA": num_automata, **tiles}
+            yield _label_kernel, signature, {"RULE": rule, "NUM_AUTOMATA": num_automata, **ONE_WARP}

@@ -36,9 +36,8 @@ from .tensors import STEPS
 
 MOST_CANDIDATES = 2048  # of a row, as of 44 beams: a program compares each with each
 FEWEST_PLACES, FEWEST_CANDIDATES = 4, 16
-TILE = 1024  # candidates times candidates: of more the kernel would run out of registers
 MOST_SYMBOLS = 2**31 - 1
-CANDIDATES_PER_WARP = 16
+CANDIDATES_PER_WARP = 64
 MOST_WARPS = 16
 
 NOTHING = tl.constexpr(STILL)
@@ -142,11 +141,10 @@ class Search(tensors.Search):
 
 
 def _tiles(num_beams: int, most_extensions: int) -> dict[str, int]:
-    """Return how many candidates a row may have, how many of them are compared with all in one go, and with how many warps."""
+    """Return how many candidates a row may have, and with how many warps they are compared."""
     candidates = max(triton.next_power_of_2(num_beams * (most_extensions + 1)), FEWEST_CANDIDATES)
-    tile = min(max(TILE // candidates, 2), FEWEST_CANDIDATES)
     warps = min(max(candidates // CANDIDATES_PER_WARP, 1), MOST_WARPS)
-    return {"CANDIDATES": candidates, "TILE": tile, "num_warps": warps, **REGISTERS}
+    return {"CANDIDATES": candidates, "num_warps": warps, **REGISTERS}
 
 
 @triton.jit
@@ -156,9 +154,10 @@ def _extend_hash(hashes, tokens):
 
 
 @triton.jit
-def _take(values, at, places):
+def _take(values, at):
     """Return `values[at]` of arrays by place; 0 where `at` is no place."""
-    return tl.sum(tl.where(at[:, None] == places[None, :], values[None, :], 0), axis=1)
+    is_place = (at >= 0) & (at < values.shape[0])
+    return tl.where(is_place, tl.gather(values, tl.where(is_place, at, 0), 0), 0)
 
 
 @triton.jit
@@ -335,14 +334,14 @@ def _extend_kernel(
             move = (label == blank).to(tl.int64)
             if DURATIONS > 0:
                 which, duration, gain = _pairs(gain, label, of_durations, most, DURATIONS, PICKS, EXTENSIONS)
-                label = _take(label, which, tl.arange(0, PICKS))
+                label = _take(label, which)
                 move = tl.load(durations + duration, mask=gain > float("-inf"), other=0)
                 move = tl.where(label == blank, tl.maximum(move, 1), move)
             elif AES:
                 gain = tl.where(rank.to(tl.float64) > tl.max(rank, axis=0).to(tl.float64) - gamma, gain, float("-inf"))
             acoustic_gain = (tl.load(x + label).to(tl.float32) - normaliser).to(tl.float64)
             if DURATIONS > 0:
-                acoustic_gain += _take(of_durations, duration, lanes).to(tl.float64)
+                acoustic_gain += _take(of_durations, duration).to(tl.float64)
             is_token = label != blank
             hashes = tl.where(is_token, _extend_hash(own, label), own)
             sizes = size + is_token.to(tl.int64)
@@ -388,7 +387,7 @@ def _merge_prefixes(
     parents = tl.where(has_parent, parents, places)
     levels = places * 0  # how many shorter ones lead here
     for _ in range(1, num_beams):
-        levels = tl.where(has_parent, _take(levels, parents, places) + 1, 0)
+        levels = tl.where(has_parent, _take(levels, parents) + 1, 0)
     token = tl.maximum(last, 0)
     gain = tl.load(fused + parents * classes + token, mask=has_parent, other=0.0).to(tl.float64)
     log_prob = tl.load(x + parents * width + token, mask=has_parent, other=0.0).to(tl.float32)
@@ -396,10 +395,10 @@ def _merge_prefixes(
     depths = places * 0
     for level in range(1, num_beams):
         gaining = has_parent & (levels == level)
-        score = tl.where(gaining, _take(scores, parents, places) + gain, float("-inf"))
-        of_model = tl.where(gaining, _take(acoustic, parents, places) + log_prob.to(tl.float64), float("-inf"))
+        score = tl.where(gaining, _take(scores, parents) + gain, float("-inf"))
+        of_model = tl.where(gaining, _take(acoustic, parents) + log_prob.to(tl.float64), float("-inf"))
         better = score > scores
-        depths = tl.where(better, _take(depths, parents, places) + 1, depths)
+        depths = tl.where(better, _take(depths, parents) + 1, depths)
         if LOG_SUM:
             scores = tl.where(gaining, _add(scores, score), scores)
             acoustic = tl.where(gaining, _add(acoustic, of_model), acoustic)
@@ -418,42 +417,43 @@ def _merge_prefixes(
 
 
 @triton.jit
-def _merge(
-    keys, scores, acoustic, own_keys, own_scores, own_acoustic, numbers, count,
-    LOG_SUM: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """Return the scores of candidates that are the best of those that are the same, with what these add; -inf for others."""
+def _merge(keys, scores, acoustic, own_keys, own_scores, own_acoustic, numbers, count, LOG_SUM: tl.constexpr):
+    """Return the scores of candidates that are the best of those that are the same, with what these add; -inf for others.
+
+    Each thread compares its candidates with all, one after the other: no thread waits for what another finds.
+    """
     best = own_scores
-    best_acoustic = own_acoustic
-    for begin in range(0, count, TILE):
-        others = begin + tl.arange(0, TILE)
-        values = tl.load(scores + others, mask=others < count, other=float("-inf"))
-        of_model = tl.load(acoustic + others, mask=others < count, other=float("-inf"))
-        same = own_keys[:, None] == tl.load(keys + others, mask=others < count, other=0)[None, :]
-        best = tl.maximum(best, tl.max(tl.where(same, values[None, :], float("-inf")), axis=1))
-        best_acoustic = tl.maximum(best_acoustic, tl.max(tl.where(same, of_model[None, :], float("-inf")), axis=1))
-    shift = tl.where(best > float("-inf"), best, 0.0)
-    shift_acoustic = tl.where(best_acoustic > float("-inf"), best_acoustic, 0.0)
-    first = numbers * 0 + count
-    total = numbers.to(tl.float32) * 0.0
-    total_acoustic = numbers.to(tl.float32) * 0.0
-    for begin in range(0, count, TILE):
-        others = begin + tl.arange(0, TILE)
-        values = tl.load(scores + others, mask=others < count, other=float("-inf"))
-        of_model = tl.load(acoustic + others, mask=others < count, other=float("-inf"))
-        same = own_keys[:, None] == tl.load(keys + others, mask=others < count, other=0)[None, :]
-        is_best = same & (values[None, :] == best[:, None])
-        first = tl.minimum(first, tl.min(tl.where(is_best, others[None, :], count), axis=1))
+    of_model = own_acoustic
+    first = numbers
+    alike = numbers * 0
+    for other in range(0, count):
+        alike += (own_keys == tl.load(keys + other)).to(tl.int32)
+    most = tl.max(alike, axis=0)
+    if most > 1:
+        for other in range(0, count):
+            same = own_keys == tl.load(keys + other)
+            best = tl.where(same, tl.maximum(best, tl.load(scores + other)), best)
+            of_model = tl.where(same, tl.maximum(of_model, tl.load(acoustic + other)), of_model)
+        shift = tl.where(best > float("-inf"), best, 0.0)
+        shift_acoustic = tl.where(of_model > float("-inf"), of_model, 0.0)
+        first = numbers * 0 + count
+        total = numbers.to(tl.float32) * 0.0
+        total_acoustic = total
+        for other in range(0, count):
+            same = own_keys == tl.load(keys + other)
+            value = tl.load(scores + other)
+            first = tl.where(same & (value == best), tl.minimum(first, other), first)
+            if LOG_SUM:
+                total += tl.where(same, tl.exp((value - shift).to(tl.float32)), 0.0)
+                value = tl.load(acoustic + other)
+                total_acoustic += tl.where(same, tl.exp((value - shift_acoustic).to(tl.float32)), 0.0)
         if LOG_SUM:
-            terms = tl.exp((tl.where(same, values[None, :], float("-inf")) - shift[:, None]).to(tl.float32))
-            total += tl.sum(terms, axis=1)
-            terms = tl.exp((tl.where(same, of_model[None, :], float("-inf")) - shift_acoustic[:, None]).to(tl.float32))
-            total_acoustic += tl.sum(terms, axis=1)
-    if LOG_SUM:
-        best += tl.log(total).to(tl.float64)
-        own_acoustic = best_acoustic + tl.log(total_acoustic).to(tl.float64)
+            best += tl.log(total).to(tl.float64)
+            of_model += tl.log(total_acoustic).to(tl.float64)
+        else:
+            of_model = own_acoustic
     kept = (first == numbers) & (own_scores > float("-inf"))
-    return tl.where(kept, best, float("-inf")), own_acoustic
+    return tl.where(kept, best, float("-inf")), of_model
 
 
 @triton.jit(
@@ -466,7 +466,7 @@ def _choose_kernel(
     acoustic_gains, labels, moves, links, found_labels, found_moves, found_confidences, parents, tokens, emissions, open_rows,
     num_states, num_beams, classes, width, vocab_size, blank, most, number, num_rows,
     NUM_AUTOMATA: tl.constexpr, PLACES: tl.constexpr, AES: tl.constexpr, LOG_SUM: tl.constexpr, MERGES_PREFIXES: tl.constexpr,
-    CANDIDATES: tl.constexpr, TILE: tl.constexpr,
+    CANDIDATES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     places = tl.arange(0, PLACES)
@@ -520,12 +520,14 @@ def _choose_kernel(
     of_model = tl.load(beam_acoustic + base + parent, mask=possible, other=float("-inf")) + acoustic_gain
     of_model = tl.where(possible, of_model, float("-inf"))
     key = tl.load(keys + first + numbers, mask=there, other=0)
+    key = tl.where(possible, key, numbers)  # those that can't be are like no other
     tl.debug_barrier()
+    tl.store(keys + first + numbers, key, mask=there)
     tl.store(gains + first + numbers, total, mask=there)
     tl.store(acoustic_gains + first + numbers, of_model, mask=there)
     tl.debug_barrier()
     merged, of_model = _merge(
-        keys + first, gains + first, acoustic_gains + first, key, total, of_model, numbers, count, LOG_SUM, TILE
+        keys + first, gains + first, acoustic_gains + first, key, total, of_model, numbers, count, LOG_SUM
     )  # fmt: skip
     tl.debug_barrier()
     tl.store(acoustic_gains + first + numbers, of_model, mask=there)

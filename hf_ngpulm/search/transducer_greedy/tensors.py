@@ -53,9 +53,10 @@ class Looping:
         prediction, state = model.start(size, self.frames)
         self.prediction, self.state = prediction.clone(), tuple(part.clone() for part in state)
         self.internal = self.internal_lm(self.prediction).clone()
-        self.tokens = torch.zeros((STEPS, size, window), dtype=torch.int32, device=device)
-        self.moves, self.confidences = torch.zeros_like(self.tokens), torch.zeros(self.tokens.shape, device=device)
-        self.is_open = torch.zeros((), dtype=torch.bool, device=device)
+        # All that the host looks at after a block, so that it waits once.
+        self.told = torch.zeros(3 * STEPS * size * window + 1, dtype=torch.int32, device=device)
+        self.tokens, self.moves, confidences = self.told[:-1].view(3, STEPS, size, window)
+        self.confidences, self.is_open = confidences.view(torch.float32), self.told[-1:].view(torch.bool)[0]
         self.capture = capture
         self.make_room()
 
@@ -108,7 +109,7 @@ class Looping:
 
     def forget(self) -> None:
         """Forget what the steps so far did."""
-        self.found_steps: list[tuple[Tensor, ...]] = []
+        self.heard: list[Tensor] = []
 
     def steps(self) -> None:
         """Take a block of steps."""
@@ -148,27 +149,33 @@ class Looping:
     def run_blocks(self) -> None:
         while True:
             self.block()
-            self.found_steps.append(tuple(part.clone() for part in (self.tokens, self.moves, self.confidences)))
-            if not bool(self.is_open):
+            self.heard.append(self.told.to("cpu", copy=True))
+            if not self.heard[-1][-1]:
                 return
 
+    def all_steps(self) -> tuple[Tensor, ...]:
+        """Return class, duration and confidence of all steps, `[S, size, window]` on the CPU; -1 is no class."""
+        heard = torch.stack(self.heard)[:, :-1].view(-1, 3, *self.tokens.shape)
+        tokens, moves, confidences = heard.transpose(0, 1).flatten(1, 2)
+        return tokens, moves, confidences.view(torch.float32)
+
     def flat_steps(self) -> tuple[Tensor, ...]:
-        """Return row, class, duration and confidence of all steps, in order within each row."""
-        tokens, moves, confidences = (torch.cat(part) for part in zip(*self.found_steps))
+        """Return row, class, duration and confidence of all steps, in order within each row, on the CPU."""
+        tokens, *others = self.all_steps()
         taken = tokens >= 0
-        rows = torch.arange(tokens.shape[1], device=self.device)[:, None].expand(tokens.shape)
-        return tuple(part[taken] for part in (rows, tokens, moves, confidences))
+        return taken.nonzero()[:, 1], *(part[taken] for part in (tokens, *others))
 
     def found(self) -> GreedySteps:
-        parts = (torch.cat(part)[:, : self.size].transpose(0, 1).flatten(1) for part in zip(*self.found_steps))
-        tokens, moves, confidences = parts
+        tokens, moves, confidences = (part[:, : self.size].transpose(0, 1).flatten(1) for part in self.all_steps())
         taken = tokens >= 0
         counts = taken.sum(1)
         order = (~taken).to(torch.int8).argsort(dim=1, stable=True)[:, : int(counts.max()) if self.size else 0]
         tokens, moves = (part.gather(1, order).clamp(min=0).to(torch.int64) for part in (tokens, moves))
+        steps = (part.to(self.device) for part in (counts, tokens, moves, confidences.gather(1, order)))
+        counts, tokens, moves, confidences = steps
         rows = self.rows.at(slice(0, self.size))
         return GreedySteps(
-            counts, tokens, moves, None if self.confidence is None else confidences.gather(1, order),
+            counts, tokens, moves, None if self.confidence is None else confidences,
             rows.acoustic_scores.clone(), rows.lm_scores.clone(), rows.lm_states.clone(), rows.ilm_scores.clone(),
             rows.bad_frames.clone(),
         )  # fmt: skip
