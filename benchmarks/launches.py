@@ -12,7 +12,6 @@ in blocks of several steps.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +22,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.jit import JITFunction
-
-sys.path.insert(0, str(measure.ROOT))
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.automaton.tensors import AutomatonTensors

@@ -155,10 +155,10 @@ class Generator:
     def decode(self, states: Tensor, lengths: Tensor, contexts: list[Any] | None = None) -> list[list[Any]]:
         model, processor = self.recogniser.model, self.recogniser.processor
         given: dict[str, Any] = dict(self.settings)
-        if contexts is None:
-            given.pop("phrase_weight", None)
-        else:
+        if contexts is not None:
             given["phrases"] = contexts
+        elif "phrases" not in given:
+            given.pop("phrase_weight", None)
         if {"lm", "phrases"} & given.keys():
             given["processor"] = processor
         kind = self.recogniser.outputs_of_encoder

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import save
-from token_stream import write_tokens
+from synthetic import write_tokens
 
 HERE = Path(__file__).parent
 
