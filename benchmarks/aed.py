@@ -9,23 +9,19 @@ over all its text tokens. `generate` runs a fixed number of steps, greedily and 
 A step lasts from one time that the output layer has run to the next, so that what comes before the first token doesn't count;
 what is reported is the ratio of the median step to that of stock `generate`. Stock `generate` has two turns: their ratio is
 the noise. What calls of the processor take is measured in these, too ("in processor"): a ratio of two noisy times says less.
-"internal" subtracts the decoder's internal LM, too. KenLM stands beside it for scale, asked in Python for one text after the
-other as is usually done, where there is a `kenlm`; its time grows with the transcript.
+"internal" subtracts the decoder's internal LM, too.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import importlib.util
 import json
-import math
 import statistics
 import time
 import warnings
 from collections.abc import Iterator
 from itertools import pairwise
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import measure
@@ -46,7 +42,7 @@ LEAST_TURNS = 2
 def main() -> None:
     parser = measure.arguments(__doc__, "aed")
     parser.add_argument("--models", nargs="+", choices=ATTENTION, help="default: all; on a CPU all but the largest two")
-    parser.add_argument("--ways", nargs="+", default=["processor", "strategy", "KenLM"], help="beside stock")
+    parser.add_argument("--ways", nargs="+", default=["processor", "strategy"], help="beside stock")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--most-rows", type=int, help="batch x beams at most; default: any, on a CPU by the model's size")
@@ -82,11 +78,6 @@ def ways_of(subject: Subject, lm: NGramLM, names: list[str]) -> dict[str, dict[s
         ways["strategy"] = {"custom_generate": seq2seq_generate, **settings}
     if "internal" in names:
         ways["internal"] = {**ways["strategy"], "ilm_weight": WEIGHT / 2}
-    if "KenLM" in names and importlib.util.find_spec("kenlm"):
-        classes, ends = subject.model.get_output_embeddings().weight.shape[0], {subject.model.generation_config.eos_token_id}
-        ways["KenLM"] = {"logits_processor": [Timed(KenLMRescoring(lm, WEIGHT, classes, ends, subject.prompt_tokens))]}
-    elif "KenLM" in names:
-        print("no kenlm here (pip install kenlm): left out", flush=True)
     return ways
 
 
@@ -203,53 +194,6 @@ def between(begin: Any, end: Any) -> float:
         return end - begin
     end.synchronize()
     return begin.elapsed_time(end) / 1e3
-
-
-class KenLMRescoring(transformers.LogitsProcessor):
-    """KenLM, asked for the whole text of each row with each of its best tokens. Words of the LM are token ids, as is the text.
-
-    Args:
-        lm: the language model that KenLM is given, as an ARPA file.
-        weight: of its log-probabilities.
-        classes: of the model.
-        ends: tokens that end a transcript.
-        prompt_tokens: tokens before the transcript.
-        candidates: tokens of each row that are scored.
-    """
-
-    def __init__(
-        self, lm: NGramLM, weight: float, classes: int, ends: set[int], prompt_tokens: int = 0, candidates: int = 10
-    ) -> None:
-        import kenlm
-
-        with TemporaryDirectory() as folder:
-            lm.to_arpa(f"{folder}/lm.arpa", units="id")
-            self.model = kenlm.Model(f"{folder}/lm.arpa")
-        self.tokenizer = tokenizer_of(lm.vocab_size, classes)
-        self.weight, self.ends, self.prompt_tokens, self.candidates = weight, ends, prompt_tokens, candidates
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        best = scores.topk(self.candidates).indices
-        added = []
-        for tokens, candidates in zip(input_ids[:, self.prompt_tokens :].tolist(), best.tolist()):
-            before = self.score(tokens)
-            added.append([self.weight * (self.score([*tokens, token]) - before) for token in candidates])
-        return scores.scatter_add(1, best, torch.tensor(added, device=scores.device))
-
-    def score(self, tokens: list[int]) -> float:
-        """Natural logarithm."""
-        text = self.tokenizer.decode(tokens, skip_special_tokens=True)
-        return self.model.score(text, bos=True, eos=tokens[-1:] != [] and tokens[-1] in self.ends) * math.log(10)
-
-
-def tokenizer_of(text_tokens: int, classes: int) -> Any:
-    """Each of the first tokens is a word, its own id; the others are control tokens."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models
-
-    tokenizer = Tokenizer(models.BPE({f"Ġ{token}": token for token in range(text_tokens)}, []))
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(f"<|{token}|>", special=True) for token in range(text_tokens, classes)])
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False)
 
 
 if __name__ == "__main__":

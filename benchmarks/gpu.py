@@ -137,7 +137,7 @@ def parts_of(args: argparse.Namespace, folder: Path) -> list[Part]:
         Part("attention decoders", [here + "aed.py", *attention, *out], 40, "aed_gpu", goals.of_attention),
         Part("contexts", [here + "gpu_contexts.py", *contexts, *out], 40, "contexts_gpu", goals.of_contexts),
         Part("training", [here + "train_lm.py", *training, *out], 30, "train_lm_gpu", goals.of_training),
-        Part("launches", [here + "launches.py", "--out", str(folder)], 30),
+        Part("launches", ["tests/support/launches.py", "--out", str(folder)], 30),
     ]
 
 

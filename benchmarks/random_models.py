@@ -182,14 +182,12 @@ class Subject:
         encoded: called with a batch size: what `generate` takes. Anew for each call: beam search changes what it is given.
         text_tokens: its tokens below this id are text.
         start: as for `NGramLogitsProcessor`.
-        prompt_tokens: what stands before the transcript, where that is no control token.
     """
 
     model: Any
     encoded: Callable[[int], dict[str, Any]]
     text_tokens: int
     start: list[int] | None = None
-    prompt_tokens: int = 0
 
 
 def subject_of(name: str, device: str, dtype: torch.dtype) -> Subject:
@@ -251,7 +249,7 @@ def qwen_head(device: str, dtype: torch.dtype) -> Subject:
         tokens = torch.randint(0, 151643, (batch_size, PROMPT_TOKENS), device=device)
         return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
 
-    return Subject(model, prompts, 151643, start=[], prompt_tokens=PROMPT_TOKENS)
+    return Subject(model, prompts, 151643, start=[])
 
 
 def texts(text_tokens: int) -> list[list[int]]:

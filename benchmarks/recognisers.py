@@ -61,7 +61,8 @@ class Recogniser:
         extractor = self.processor.feature_extractor
         if extractor.sampling_rate != RATE:
             raise SystemExit(f"{self.name} hears {extractor.sampling_rate} Hz; benchmarks read audio at {RATE} Hz only")
-        features = extractor(audio, sampling_rate=RATE, return_tensors="pt", padding=True, return_attention_mask=True)
+        padded = {} if self.family == "attention" else {"padding": True}  # Whispers hear 30 s, whatever is said
+        features = extractor(audio, sampling_rate=RATE, return_tensors="pt", return_attention_mask=True, **padded)
         return {name: features[name].to(self.device) for name in (self.model.main_input_name, "attention_mask")}
 
     def encode(self, inputs: dict[str, Tensor]) -> list[Tensor]:
