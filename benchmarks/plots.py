@@ -2,11 +2,11 @@
 
     python benchmarks/plots.py
 
-They show what `sweep.py` measured on the development set with `ctc_beam` and `words`: `docs/errors_against_time.png`, error rates over
-the time of decoding alone, each decoder's beams joined by a line; `docs/speed_against_batch.png`, speed over the batch size;
-and what `real_speech/orders.py` measured: `docs/orders_against_noise.png`, orders that are whole over noise, beside what the
-benchmark's authors published. `docs/knee.png` shows what `knee` measured: the error rate over the time, each family's beams
-joined by a line; `docs/blank_scoring.png` what `blank_scoring` did: errors and deletions over the LM's weight.
+On the development set, from `sweep.py ctc_beam` and `words`: `docs/errors_against_time.png`, the error rate over the time of
+decoding alone, each decoder's beams joined by a line; `docs/speed_against_batch.png`, speed over the batch size. From `sweep.py
+knee`: `docs/knee.png`, the error rate over the time, each family's beams joined by a line. From `sweep.py blank_scoring`:
+`docs/blank_scoring.png`, errors and deletions over the LM's weight. From `real_speech/orders.py`:
+`docs/orders_against_noise.png`, orders that are whole over noise, beside what the benchmark's authors published.
 """
 
 from __future__ import annotations

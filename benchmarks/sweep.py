@@ -479,7 +479,7 @@ def graph(heard: Heard, args: argparse.Namespace, lm: Any) -> Ways:
                 yield Way(name, heard, discounts, fixed, True, {**facts, "phrases": kind}, contexts)
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="experiment", required=True, metavar="EXPERIMENT")
     for name, of_name in EXPERIMENTS.items():
@@ -492,7 +492,7 @@ def main() -> None:
         for option, default in of_name.options.items():
             option = option.replace("_", "-")
             command.add_argument(f"--{option}", **{"default": default, **OPTIONS[option]})
-    run(parser.parse_args())
+    run(parser.parse_args(argv))
 
 
 def run(args: argparse.Namespace) -> None:
