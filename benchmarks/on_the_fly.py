@@ -99,7 +99,8 @@ def main() -> None:
     transcripts = [of_way.pop("transcripts") for of_way in found.values()]
     facts: dict[str, Any] = dict(found)
     if len(transcripts) == 2:
-        facts["same_transcripts_and_scores"] = transcripts[0] == transcripts[1]
+        facts["same_transcripts"] = all(one[0] == other[0] for one, other in zip(*transcripts, strict=True))
+        facts["largest_difference_of_scores"] = max(abs(one[1] - other[1]) for one, other in zip(*transcripts))
     print("results in", measure.save(args.name, facts, args.out))
 
 
@@ -120,7 +121,7 @@ def one_way(args: argparse.Namespace) -> dict[str, Any]:
         rows = synthetic_outputs(text[text < NUM_WORDS], words, args.clips, rng)
 
         def make() -> None:
-            lms.append(compose(table, words, tokenizer, composition=args.way))
+            lms.append(NGramLM(compose(table, words, tokenizer, composition=args.way)))
 
     found: dict[str, Any] = {"peak_before": peak(), "compose_seconds": measure.wall_time(make)}
     (lm,) = lms
