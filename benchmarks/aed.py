@@ -1,52 +1,37 @@
-"""Attention decoders: time a step of `generate`, alone and with an n-gram LM; and word error rates of a real model.
+"""Attention decoders: what a step of `generate` takes, alone and with an n-gram LM.
 
     python benchmarks/aed.py                                         # random models: time a step
     python benchmarks/aed.py --models whisper-tiny --batch-sizes 32 --beams 5 --most-rows 160
     python benchmarks/aed.py --models canary --ways strategy internal
-    python benchmarks/aed.py --canary MODEL --manifest clips.jsonl --lm lm.arpa      # word error rates
 
-Random Whispers of several sizes, a Canary, and a decoder with Qwen's 151,936 tokens (see aed_random.py), each with an LM over
-all its text tokens. `generate` runs a fixed number of steps, greedily and with 5 beams, in each way of `ways_of` by turns. A
-step lasts from one time that the output layer has run to the next, so that what comes before the first token doesn't count;
+Random Whispers of several sizes, a Canary, and a decoder with Qwen's 151,936 tokens (see random_models.py), each with an LM
+over all its text tokens. `generate` runs a fixed number of steps, greedily and with 5 beams, in each way of `ways_of` by turns.
+A step lasts from one time that the output layer has run to the next, so that what comes before the first token doesn't count;
 what is reported is the ratio of the median step to that of stock `generate`. Stock `generate` has two turns: their ratio is
 the noise. What calls of the processor take is measured in these, too ("in processor"): a ratio of two noisy times says less.
-"internal" subtracts the decoder's internal LM, too. KenLM stands beside it for scale (see kenlm_rescoring.py), where there is a
-`kenlm`; its time grows with the transcript.
-
-A manifest has a line {"audio": path, "text": transcript} per clip. The weight is chosen on the even clips (the first one is
-even); word error rates are those of the odd ones, and of all.
+"internal" subtracts the decoder's internal LM, too.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-import importlib.util
 import json
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import measure
 import torch
-
-sys.path.insert(0, str(measure.ROOT))
-
 import transformers
-from aed_random import NAMES, Subject, subject_of, texts
-from kenlm_rescoring import KenLMRescoring
+from random_models import ATTENTION, Subject, subject_of, texts
 
 from hf_ngpulm import NGramLM, NGramLogitsProcessor
 from hf_ngpulm.generation import seq2seq_generate
-from hf_ngpulm.language_model.loading import load_language_model
 
-WEIGHTS = (0.3, 0.4, 0.5, 0.6)
-LESS = ((0.6, 0.4), (0.7, 0.4), (0.7, 0.5), (0.8, 0.5))  # the LM's, and that of what is subtracted
 ORDER, WEIGHT = 5, 0.2
 # Rows (batch x beams) above which a model takes many minutes on a CPU, nearly all of them before the first step; others take
 # them in any case.
@@ -55,32 +40,25 @@ LEAST_TURNS = 2
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=NAMES, help="default: all; on a CPU all but the largest two")
-    parser.add_argument("--ways", nargs="+", default=["processor", "strategy", "KenLM"], help="beside stock")
+    parser = measure.arguments(__doc__, "aed")
+    parser.add_argument("--models", nargs="+", choices=ATTENTION, help="default: all; on a CPU all but the largest two")
+    parser.add_argument("--ways", nargs="+", default=["processor", "strategy"], help="beside stock")
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--most-rows", type=int, help="batch x beams at most; default: any, on a CPU by the model's size")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--turns", type=int, default=40, help="of each way, at most")
     parser.add_argument("--seconds", type=float, default=25, help=f"no more turns after so long, if there were {LEAST_TURNS}")
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", help="default: float16, on a CPU float32")
-    parser.add_argument("--canary", help="a Canary, for word error rates")
-    parser.add_argument("--manifest", type=Path)
-    parser.add_argument("--lm")
-    parser.add_argument("--source-lm", help="an LM of the text that the Canary was trained on")
-    parser.add_argument("--name", default="aed", help="name of the result file")
-    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
-    models = args.models or ([name for name in NAMES if name != "whisper-none"] if args.device != "cpu" else MOST_ROWS_ON_CPU)
+    models = args.models or (MOST_ROWS_ON_CPU if args.device == "cpu" else [name for name in ATTENTION if name[-4:] != "none"])
     with torch.inference_mode():
-        results: list[dict[str, Any]] = error_rates(args) if args.canary else []
-        for name in () if args.canary else models:
+        results: list[dict[str, Any]] = []
+        for name in models:
             for row in step_times(name, args):
                 results.append(row)
                 measure.save(args.name, {"rows": results}, args.out)
@@ -100,11 +78,6 @@ def ways_of(subject: Subject, lm: NGramLM, names: list[str]) -> dict[str, dict[s
         ways["strategy"] = {"custom_generate": seq2seq_generate, **settings}
     if "internal" in names:
         ways["internal"] = {**ways["strategy"], "ilm_weight": WEIGHT / 2}
-    if "KenLM" in names and importlib.util.find_spec("kenlm"):
-        classes, ends = subject.model.get_output_embeddings().weight.shape[0], {subject.model.generation_config.eos_token_id}
-        ways["KenLM"] = {"logits_processor": [Timed(KenLMRescoring(lm, WEIGHT, classes, ends, subject.prompt_tokens))]}
-    elif "KenLM" in names:
-        print("no kenlm here (pip install kenlm): left out", flush=True)
     return ways
 
 
@@ -221,63 +194,6 @@ def between(begin: Any, end: Any) -> float:
         return end - begin
     end.synchronize()
     return begin.elapsed_time(end) / 1e3
-
-
-def error_rates(args: argparse.Namespace) -> list[dict[str, Any]]:
-    import jiwer
-    import soundfile
-
-    model = transformers.CanaryForConditionalGeneration.from_pretrained(args.canary, dtype=torch.float32)
-    model = model.eval().to(args.device)
-    processor = transformers.AutoProcessor.from_pretrained(args.canary)
-    lm = load_language_model(args.lm, processor.tokenizer, args.device)
-    clips = [json.loads(line) for line in args.manifest.read_text().splitlines() if line.strip()]
-    audio = [soundfile.read(args.manifest.parent / clip["audio"], dtype="float32")[0] for clip in clips]
-    spoken = [clip["text"] for clip in clips]
-    order = sorted(range(len(audio)), key=lambda number: len(audio[number]))
-
-    encoded = []
-    for first in range(0, len(order), 16):
-        numbers = order[first : first + 16]
-        inputs = processor.feature_extractor(
-            [audio[number] for number in numbers], sampling_rate=16000, return_tensors="pt", return_attention_mask=True
-        ).to(args.device)
-        encoded.append((numbers, model.get_encoder()(**inputs)))
-
-    def transcribed(num_beams: int, weight: float | None, **settings: Any) -> list[str]:
-        found = [""] * len(audio)
-        with_lm = {} if weight is None else {"lm": lm, "lm_weight": weight, "processor": processor, **settings}
-        for numbers, outputs in encoded:
-            given = {"encoder_outputs": type(outputs)(**outputs), "num_beams": num_beams}  # beams widen it in place
-            tokens = model.generate(**given, custom_generate=seq2seq_generate, **with_lm)
-            for number, text in zip(numbers, processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)):
-                found[number] = text
-        return found
-
-    def wer(found: list[str], part: slice) -> float:
-        return round(100 * jiwer.wer(spoken[part], found[part]), 1)
-
-    parts = {"even": slice(0, None, 2), "odd": slice(1, None, 2), "all": slice(None)}
-    rows = []
-    for num_beams in args.beams:
-        rules: dict[str, dict[str, Any]] = {"kept": {}, "none": {"unscored": "none"}, "no </s>": {"score_eos": False}}
-        tried = {("no LM", None, None): transcribed(num_beams, None)}
-        for rule, given in rules.items():
-            tried |= {(rule, weight, None): transcribed(num_beams, weight, **given) for weight in WEIGHTS}
-        lesses: dict[str, dict[str, Any]] = {"less internal": {}}
-        lesses |= (
-            {"less source": {"source_lm": load_language_model(args.source_lm, None, args.device)}} if args.source_lm else {}
-        )
-        for rule, given in lesses.items():
-            name = "source_weight" if given else "ilm_weight"
-            for weight, less in LESS:
-                tried[rule, weight, less] = transcribed(num_beams, weight, **{name: less}, **given)
-        for rule in dict.fromkeys(name for name, *_ in tried):
-            best = min((what for what in tried if what[0] == rule), key=lambda what: wer(tried[what], parts["even"]))
-            row = {"beams": num_beams, "rule": rule, "weight": best[1], "subtracted": best[2]}
-            rows.append(row | {f"WER, {part}": wer(tried[best], which) for part, which in parts.items()})
-            print(json.dumps(rows[-1]), flush=True)
-    return rows
 
 
 if __name__ == "__main__":

@@ -114,31 +114,15 @@ def parts_of(args: argparse.Namespace, folder: Path) -> list[Part]:
     queries = ["--device", "cuda", "--orders", "6", "--name", "lm_queries_gpu"]
     queries += ["--batch-sizes", *(("1", "3") if tiny else ("1", "8", "32", "128", "256"))]
     queries += ["--vocab-sizes", "20", "--ngrams", "2000"] if tiny else []
-    ctc = (
-        ["--tiny", "--frames", "3", "--vocab-sizes", "20", "--batch-sizes", "2", "--beams", "3", "--ngrams", "2000"]
-        if tiny
-        else []
-    )
-    transducers = ["--name", "transducer_random_gpu", "--device", device]
+    sizes = ["--frames", "3", "--vocab-sizes", "20", "--batch-sizes", "2", "--beams", "3", "--ngrams", "2000"]
+    ctc = ["--tiny", *sizes] if tiny else []
+    name = "transducer_random_gpu"
+    transducers = ["--name", name, "--device", device]
     transducers += ["--tiny", "--batch-sizes", "2", "--repeats", "1"] if tiny else ["--batch-sizes", "32", "128"]
     attention = ["--name", "aed_gpu", "--device", device, "--ways", "processor", "strategy"]
-    attention += (
-        ["--models", "whisper-none", "--batch-sizes", "2", "--beams", "1", "--steps", "3", "--turns", "1"]
-        if tiny
-        else [
-            "--models",
-            "whisper-tiny",
-            "whisper-large-v3",
-            "qwen-head",
-            "--batch-sizes",
-            "1",
-            "32",
-            "--steps",
-            "20",
-            "--seconds",
-            "1.5",
-        ]
-    )
+    large = ["--models", "whisper-tiny", "whisper-large-v3", "qwen-head", "--batch-sizes", "1", "32", "--steps", "20"]
+    small = ["--models", "whisper-none", "--batch-sizes", "2", "--beams", "1", "--steps", "3", "--turns", "1"]
+    attention += small if tiny else [*large, "--seconds", "1.5"]
     contexts = ["--tiny", "--batch-size", "2", "--repeats", "1"] if tiny else []
     text = folder / "tokens.txt"
     training = ["--orders", "6", "--repeats", "1", "--memory", "100", "--device", device, "--save", "train_lm_gpu"]
@@ -149,21 +133,11 @@ def parts_of(args: argparse.Namespace, folder: Path) -> list[Part]:
         Part("tests", tests, 160),
         Part("queries", [here + "lm_queries.py", *queries, *out], 45, "lm_queries_gpu", goals.of_queries),
         Part("CTC", [here + "gpu_ctc.py", *ctc, *out], 45, "ctc_search_gpu", goals.of_ctc),
-        Part(
-            "transducers",
-            [here + "transducer_random.py", *transducers, *out],
-            90,
-            "transducer_random_gpu",
-            goals.of_transducers,
-        ),
+        Part("transducers", [here + "transducer_random.py", *transducers, *out], 90, name, goals.of_transducers),
         Part("attention decoders", [here + "aed.py", *attention, *out], 40, "aed_gpu", goals.of_attention),
         Part("contexts", [here + "gpu_contexts.py", *contexts, *out], 40, "contexts_gpu", goals.of_contexts),
         Part("training", [here + "train_lm.py", *training, *out], 30, "train_lm_gpu", goals.of_training),
-        *(
-            [Part("launches", [here + "launches.py", "--out", str(folder)], 30)]
-            if (measure.ROOT / here / "launches.py").exists()
-            else []
-        ),
+        Part("launches", ["tests/support/launches.py", "--out", str(folder)], 30),
     ]
 
 
@@ -172,8 +146,8 @@ def start_stream(folder: Path, parts: list[Part]) -> subprocess.Popen[bytes] | N
     if all(part.name != "training" for part in parts):
         return None
     script = (
-        f"import os, pathlib, sys; sys.path.insert(0, 'benchmarks'); import token_stream; part = pathlib.Path({str(folder)!r});"
-        f"token_stream.write_tokens(part / 'part', {TRAINING_TOKENS}, 1024); os.replace(part / 'part', part / 'tokens.txt')"
+        f"import os, pathlib, sys; sys.path.insert(0, 'benchmarks'); import synthetic; part = pathlib.Path({str(folder)!r});"
+        f"synthetic.write_tokens(part / 'part', {TRAINING_TOKENS}, 1024); os.replace(part / 'part', part / 'tokens.txt')"
     )
     return subprocess.Popen([sys.executable, "-c", script], cwd=measure.ROOT, start_new_session=True)
 

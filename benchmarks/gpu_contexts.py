@@ -13,20 +13,15 @@ import argparse
 import random
 import sys
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any, NamedTuple
 
+import gpu_ctc
 import measure
+import random_models
 import torch
 
-sys.path.insert(0, str(measure.ROOT))
-
-import aed_random
-import gpu_ctc
-import speech
-import transducer_random
-
-from hf_ngpulm import CTCDecoder, GraphDecoder, NGramLM, NGramLogitsProcessor, PhraseBooster, TransducerDecoder
+from hf_ngpulm import CTCDecoder, GraphDecoder, NGramLM, NGramLogitsProcessor, PhraseBooster
 from hf_ngpulm.engines.native import NativeCoreError
 
 PHRASES, LONGEST = 200, 3  # of a row, and tokens of one
@@ -44,12 +39,10 @@ class Family(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measure.arguments(__doc__, "contexts_gpu")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--tiny", action="store_true", help="tiny models, to see that it runs")
-    parser.add_argument("--name", default="contexts_gpu", help="name of the result file")
-    parser.add_argument("--out", type=Path, help="folder for the JSON results (default: benchmarks/results)")
     args = parser.parse_args()
     torch.manual_seed(0)
     found: list[dict[str, Any]] = []
@@ -63,9 +56,8 @@ def main() -> None:
                 print(f"{make.__name__}: left out, it needs the native core: {error}", flush=True)
     if not found:
         sys.exit("nothing could be timed")
-    print(
-        measure.table(["family", "batch", "decoder ms", "with contexts", "encoder ms", "throughput"], list(map(cells, found)))
-    )
+    header = ["family", "batch", "decoder ms", "with contexts", "encoder ms", "throughput"]
+    print(measure.table(header, list(map(cells, found))))
     print("results in", measure.save(args.name, {"phrases": PHRASES, "contexts": found}, args.out))
 
 
@@ -75,10 +67,8 @@ def cells(row: dict[str, Any]) -> list[Any]:
 
 
 def timed(family: Family, args: argparse.Namespace) -> dict[str, Any]:
-    calls = {
-        way: (lambda given=given: speech.seconds_of(lambda: family.decode(given), measure.GPU))
-        for way, given in (("plain", None), ("contexts", family.contexts))
-    }
+    ways = {"plain": None, "contexts": family.contexts}
+    calls = {way: partial(measure.seconds_of, partial(family.decode, given), measure.GPU) for way, given in ways.items()}
     seconds = measure.by_turns(calls, args.repeats)
     before = family.encoder_seconds
     row: dict[str, Any] = {"family": family.name, "batch_size": args.batch_size, "seconds": seconds["plain"]}
@@ -99,21 +89,19 @@ def boosters(tokenizer: Any, vocab_size: int, rows: int) -> list[PhraseBooster]:
     return found
 
 
-def sizes_of(args: argparse.Namespace) -> transducer_random.Sizes:
-    return transducer_random.TINY if args.tiny else transducer_random.REAL
+def sizes_of(args: argparse.Namespace) -> random_models.Sizes:
+    return random_models.TINY if args.tiny else random_models.REAL
 
 
 def of_ctc(args: argparse.Namespace) -> list[Family]:
     sizes = sizes_of(args)
     frames = 10 if args.tiny else 125
-    lm = transducer_random.random_lm(sizes).to(measure.GPU)
-    tokenizer = transducer_random.plain_tokenizer(sizes.vocab_size)
-    logits = gpu_ctc.peaked_logits(args.batch_size, frames, sizes.vocab_size)
+    lm = random_models.random_lm(sizes).to(measure.GPU)
+    tokenizer = random_models.plain_tokenizer(sizes.vocab_size)
+    logits = random_models.peaked_logits(args.batch_size, frames, sizes.vocab_size)
     lengths = torch.full((args.batch_size,), frames, dtype=torch.int32, device=measure.GPU)
     contexts = boosters(tokenizer, sizes.vocab_size, args.batch_size)
-    settings = gpu_ctc.TINY if args.tiny else gpu_ctc.ENCODERS["110 M"]
-    of_encoder = argparse.Namespace(batch_sizes=[args.batch_size], frames=frames)
-    encoder = gpu_ctc.timed_encoder("", settings, of_encoder)["seconds"][str(args.batch_size)]
+    encoder = gpu_ctc.encoder_seconds(random_models.ctc_encoder(sizes.encoder), args.batch_size, frames)
     fused = {"lm": lm, "lm_weight": LM_WEIGHT, "blank_id": sizes.vocab_size}
     decoders: dict[str, Any] = {
         "CTC greedy": CTCDecoder(tokenizer, num_beams=1, **fused),
@@ -128,30 +116,26 @@ def of_ctc(args: argparse.Namespace) -> list[Family]:
 
 def of_transducers(args: argparse.Namespace) -> list[Family]:
     sizes = sizes_of(args)
-    lm = transducer_random.random_lm(sizes).to(measure.GPU)
-    lengths = transducer_random.random_lengths(args.batch_size, sizes)
+    lm = random_models.random_lm(sizes).to(measure.GPU)
+    lengths = random_models.random_lengths(args.batch_size, sizes)
     found = []
     for kind in ("RNNT", "TDT"):
-        clips = transducer_random.random_clips(kind, lengths, (args.batch_size,), 1, measure.GPU, sizes)
-        ((_, frames, lengths_of_rows),) = clips.batches[args.batch_size]
-        contexts = boosters(clips.processor, sizes.vocab_size, args.batch_size)
-        encoder = measure.wall_seconds(lambda clips=clips: clips.encode(args.batch_size))
+        heard = random_models.random_clips(kind, lengths, 1, measure.GPU, sizes)
+        ((_, frames, lengths_of_rows),) = heard.batches(args.batch_size)
+        contexts = boosters(heard.recogniser.tokenizer, sizes.vocab_size, args.batch_size)
+        encoder = measure.by_turns({"": partial(heard.encoder_seconds, args.batch_size)}, args.repeats)[""]
         for name, options in (("greedy", {"strategy": "greedy"}), (f"ALSD {BEAM}", {"strategy": "alsd", "num_beams": BEAM})):
-            decoder = TransducerDecoder(clips.model, clips.processor, lm, LM_WEIGHT, **options, ilm_weight=0.0)
-
-            def decode(given: Any, decoder: Any = decoder, frames: Any = frames, lengths: Any = lengths_of_rows) -> Any:
-                return decoder.decode(frames, lengths, given)
-
-            found.append(Family(f"{kind} {name}", decode, contexts, encoder))
+            decoder = heard.recogniser.decoder(lm=lm, lm_weight=LM_WEIGHT, ilm_weight=0.0, **options)
+            found.append(Family(f"{kind} {name}", partial(decoder.decode, frames, lengths_of_rows), contexts, encoder))
     return found
 
 
 def of_attention(args: argparse.Namespace) -> list[Family]:
     """`generate` with a processor; a row has a context of its own."""
     name = "whisper-none" if args.tiny else "whisper-tiny"
-    subject = aed_random.subject_of(name, measure.GPU, torch.float32 if args.tiny else torch.float16)
-    tokenizer = transducer_random.plain_tokenizer(subject.text_tokens)
-    texts = aed_random.texts(subject.text_tokens)[: 2000 if args.tiny else None]
+    subject = random_models.subject_of(name, measure.GPU, torch.float32 if args.tiny else torch.float16)
+    tokenizer = random_models.plain_tokenizer(subject.text_tokens)
+    texts = random_models.texts(subject.text_tokens)[: 2000 if args.tiny else None]
     lm = NGramLM.train(texts, vocab_size=subject.text_tokens, order=5).to(measure.GPU)
     contexts = boosters(tokenizer, subject.text_tokens, args.batch_size)
     steps = 3 if args.tiny else STEPS

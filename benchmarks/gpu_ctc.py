@@ -10,33 +10,21 @@ hypotheses with text, as the host sees it.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+import lm_queries
 import measure
 import torch
-
-sys.path.insert(0, str(measure.ROOT))
-
-import lm_queries
-import transformers
-from transducer_random import plain_tokenizer
+from random_models import MELS, SUBSAMPLING, ctc_encoder, peaked_logits, plain_tokenizer
 
 from hf_ngpulm import CTCDecoder, NGramLM
 from hf_ngpulm.engines.native import NativeCoreError
 from hf_ngpulm.search import ctc_beam as beam
 from hf_ngpulm.search import ctc_greedy as greedy
 
-FRAMES, SUBSAMPLING, MELS = 250, 8, 80  # 20 s of audio
-ENCODERS = {
-    "600 M": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 8, "intermediate_size": 4096},
-    "110 M": {"hidden_size": 512, "num_hidden_layers": 17, "num_attention_heads": 8, "intermediate_size": 2048},
-}
-TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+FRAMES = 250  # 20 s of audio
 BEAMS = (8, 32)
 LM_WEIGHT, BETA, BEAM_THRESHOLD, BLANK_THRESHOLD = 0.5, 1.5, 20.0, 0.9
 # What searches may take of an encoder's time at the largest batch, in percent.
@@ -48,21 +36,22 @@ Search = Callable[[], Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measure.arguments(__doc__, "ctc_search_gpu")
     parser.add_argument("--vocab-sizes", type=int, nargs="+", default=[1024, 5000])
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 32, 128])
     parser.add_argument("--beams", type=int, nargs="+", default=list(BEAMS))
     parser.add_argument("--frames", type=int, default=FRAMES)
     parser.add_argument("--ngrams", type=int, default=lm_queries.NGRAMS, help="of the LM")
     parser.add_argument("--tiny", action="store_true", help="tiny encoders, to see that it runs")
-    parser.add_argument("--name", default="ctc_search_gpu", help="name of the result file")
-    parser.add_argument("--out", type=Path, help="folder for the JSON results (default: benchmarks/results)")
     args = parser.parse_args()
     torch.manual_seed(0)
     results: dict[str, Any] = {"frames": args.frames, "percent": PERCENT, "encoders": [], "searches": []}
     with torch.inference_mode():
-        for name, settings in ENCODERS.items():
-            results["encoders"].append(timed_encoder(name, TINY if args.tiny else settings, args))
+        for name in PERCENT:
+            model = ctc_encoder("tiny" if args.tiny else name)
+            seconds = {str(size): encoder_seconds(model, size, args.frames) for size in args.batch_sizes}
+            parameters = sum(parameter.numel() for parameter in model.parameters())
+            results["encoders"].append({"name": name, "parameters": parameters, "seconds": seconds})
         for vocab_size in args.vocab_sizes:
             lm = lm_queries.build_model(vocab_size, 6, args.ngrams).to(measure.GPU)
             for batch_size in args.batch_sizes:
@@ -76,20 +65,12 @@ def main() -> None:
     print("results in", measure.save(args.name, results, args.out))
 
 
-def timed_encoder(name: str, settings: dict[str, int], args: argparse.Namespace) -> dict[str, Any]:
-    config = transformers.ParakeetCTCConfig(
-        encoder_config={**settings, "num_mel_bins": MELS, "subsampling_factor": SUBSAMPLING}, vocab_size=1025, pad_token_id=1024
-    )
-    with torch.device(measure.GPU):
-        model = transformers.ParakeetForCTC(config).eval().to(torch.bfloat16)
-    seconds = {}
-    for batch_size in args.batch_sizes:
-        shape = (batch_size, SUBSAMPLING * args.frames, MELS)
-        features = torch.randn(shape, device=measure.GPU, dtype=torch.bfloat16)
-        mask = torch.ones(shape[:2], dtype=torch.int64, device=measure.GPU)
-        seconds[str(batch_size)] = measure.wall_seconds(partial(model, input_features=features, attention_mask=mask))
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    return {"name": name, "parameters": parameters, "seconds": seconds}
+def encoder_seconds(model: Any, batch_size: int, frames: int) -> float:
+    """How long an encoder takes for noise."""
+    shape = (batch_size, SUBSAMPLING * frames, MELS)
+    features = torch.randn(shape, device=measure.GPU, dtype=torch.bfloat16)
+    mask = torch.ones(shape[:2], dtype=torch.int64, device=measure.GPU)
+    return measure.wall_seconds(partial(model, input_features=features, attention_mask=mask))
 
 
 def timed_searches(lm: NGramLM, batch_size: int, frames: int, beams: list[int]) -> list[dict[str, Any]]:
@@ -117,14 +98,6 @@ def timed_searches(lm: NGramLM, batch_size: int, frames: int, beams: list[int]) 
             row["whole_seconds"] = None
         found.append(row)
     return found
-
-
-def peaked_logits(batch_size: int, frames: int, vocab_size: int) -> torch.Tensor:
-    """Random logits bfloat16 `[B, T, V + 1]` of which one stands out at each frame, mostly the blank's (V)."""
-    logits = torch.randn(batch_size, frames, vocab_size + 1, device=measure.GPU)
-    said = torch.randint(vocab_size, (batch_size, frames, 1), device=measure.GPU)
-    said = torch.where(torch.rand(said.shape, device=measure.GPU) < 0.75, vocab_size, said)
-    return logits.scatter_add_(2, said, torch.full(said.shape, 12.0, device=measure.GPU)).bfloat16()
 
 
 def greedy_search(lm: NGramLM, logits: torch.Tensor, lengths: torch.Tensor) -> Search:

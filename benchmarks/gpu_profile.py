@@ -21,13 +21,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import measure
-import torch
-
-sys.path.insert(0, str(measure.ROOT))
-
 import gpu_ctc
 import lm_queries
+import measure
+import torch
+from random_models import peaked_logits
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.search import attention_step
@@ -76,7 +74,7 @@ def subjects(tiny: bool) -> dict[str, Callable[[], Any]]:
     lm = lm_queries.build_model(vocab_size, 6, ngrams).to(measure.GPU)
     states = lm_queries.states_of(lm, lm_queries.text_of(lm, ngrams), batch_size, 0)
     tokens = torch.randint(vocab_size, (batch_size,), device=measure.GPU)
-    logits = gpu_ctc.peaked_logits(batch_size, frames, vocab_size)
+    logits = peaked_logits(batch_size, frames, vocab_size)
     lengths = torch.full((batch_size,), frames, dtype=torch.int32, device=measure.GPU)
     return {
         f"LM query scores, V={vocab_size}, B={batch_size}": partial(lm.scores, states),

@@ -4,7 +4,7 @@
     python benchmarks/lm_queries.py --nemo-python NEMO_ENV/bin/python # NeMo's model beside it, in its own environment
     python benchmarks/lm_queries.py --quick --device cpu
 
-The models are synthetic (see make_arpa.py): 1.1 million n-grams each, and their rows are in states that the text they were made
+The models are synthetic (see synthetic.py): 1.1 million n-grams each, and their rows are in states that the text they were made
 of leads to, so that chains of contexts are about as long as they get. KenLM's Python module is timed too where it is installed.
 
 Beside a time on a GPU stands its goal: 10 us, or 1.3 times what it takes to move the bytes, where that is longer. Those are the
@@ -13,22 +13,20 @@ bytes that are written, and the root's weights (and targets), read once.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import make_arpa
 import measure
 import numpy as np
+import synthetic
 import torch
-
-sys.path.insert(0, str(measure.ROOT))
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.ngrams.table import NGramOrder, NGramTable
@@ -41,20 +39,24 @@ LEAST_GOAL, BYTES_GOAL = 10e-6, 1.3  # of a query on a GPU: seconds, or a multip
 LARGEST_OUTPUT = {"cpu": 1 << 28, "cuda": 1 << 30}  # elements of one output
 
 
-def build_model(vocab_size: int, order: int, ngrams: int = NGRAMS) -> NGramLM:
-    tokens, places = make_arpa.text_with(ngrams, vocab_size, order, seed=0)
+def build_table(vocab_size: int, order: int, ngrams: int) -> NGramTable:
+    tokens, places = synthetic.text_with(ngrams, vocab_size, order, seed=0)
     orders = []
-    for columns in make_arpa.estimate(tokens, places, vocab_size, order):
+    for columns in synthetic.estimate(tokens, places, vocab_size, order):
         with np.errstate(divide="ignore"):
             log_probs, backoffs = np.log(columns["prob"]), np.log(columns["backoff"])
         prefixes, last = torch.from_numpy(columns["prefix"]), torch.from_numpy(columns["token"]).to(torch.int32)
         orders.append(NGramOrder(prefixes, last, torch.from_numpy(log_probs).float(), torch.from_numpy(backoffs).float()))
-    return NGramLM.from_table(NGramTable(vocab_size, tuple(orders)))
+    return NGramTable(vocab_size, tuple(orders))
+
+
+def build_model(vocab_size: int, order: int, ngrams: int = NGRAMS) -> NGramLM:
+    return NGramLM.from_table(build_table(vocab_size, order, ngrams))
 
 
 def text_of(lm: NGramLM, ngrams: int) -> np.ndarray:
     """Tokens of the text that `build_model` made a model of, without ends of sentences."""
-    tokens, _ = make_arpa.text_with(ngrams, lm.vocab_size, lm.order, seed=0)
+    tokens, _ = synthetic.text_with(ngrams, lm.vocab_size, lm.order, seed=0)
     return tokens[tokens < lm.vocab_size]
 
 
@@ -71,13 +73,10 @@ def mean_depth(lm: NGramLM, states: torch.Tensor) -> float:
     for _ in range(lm.context_length):
         depths += backoffs[states] != states
         states = backoffs[states]
-    return float(depths.float().mean())
+    return round(float(depths.float().mean()), 2)
 
 
-def time_queries(
-    lm: NGramLM, text: np.ndarray, batches: list[int], seconds: float, on_gpu: bool = False
-) -> list[dict[str, Any]]:
-    device = "cuda" if on_gpu else "cpu"
+def time_queries(lm: NGramLM, text: np.ndarray, batches: list[int], seconds: float, device: str) -> list[dict[str, Any]]:
     results = []
     for batch_size in batches:
         size = batch_size * lm.vocab_size
@@ -87,34 +86,26 @@ def time_queries(
         for query, factor in (("scores", 1), ("advance", 2), ("step", 0)):
             if factor * size > LARGEST_OUTPUT[device]:
                 continue
-            calls = [
-                (lambda s=s, t=tokens, query=query: lm.step(s, t) if query == "step" else getattr(lm, query)(s)) for s in states
-            ]
-            result: dict[str, Any] = {
-                "device": device,
-                "vocab_size": lm.vocab_size,
-                "order": lm.order,
-                "query": query,
-                "batch_size": batch_size,
-            }
+            calls = [partial(getattr(lm, query), *((s, tokens) if query == "step" else (s,))) for s in states]
+            result: dict[str, Any] = {"device": device, "vocab_size": lm.vocab_size, "order": lm.order, "query": query}
+            result["batch_size"] = batch_size
             if device == "cpu":
                 result["seconds"] = measure.median_seconds(calls[0], seconds)
             else:
                 result["seconds"] = measure.graph_seconds(calls)
                 result["bytes"] = 4 * factor * (size + lm.vocab_size) if factor else 8 * batch_size
-            results.append(result | {"mean_depth": round(mean_depth(lm, states[0]), 2)})
+            results.append(result | {"mean_depth": mean_depth(lm, states[0])})
     return results
 
 
-def time_loading(lm: NGramLM, units: str, folder: Path) -> dict[str, float]:
+def time_loading(lm: NGramLM, folder: Path) -> dict[str, float]:
     """Loading from an ARPA file and from safetensors, each the median of three."""
-    lm.to_arpa(folder / "lm.arpa", units)
+    lm.to_arpa(folder / "lm.arpa", "id")
     lm.save_pretrained(folder / "lm")
-    vocab_size = lm.vocab_size
-    arpa = lambda: NGramLM.from_arpa(folder / "lm.arpa", vocab_size=vocab_size, units=units)  # noqa: E731
+    arpa = partial(NGramLM.from_arpa, folder / "lm.arpa", vocab_size=lm.vocab_size, units="id")
     return {
         "arpa_seconds": measure.median_seconds(arpa, 0, 3),
-        "safetensors_seconds": measure.median_seconds(lambda: NGramLM.from_pretrained(folder / "lm"), 0, 3),
+        "safetensors_seconds": measure.median_seconds(partial(NGramLM.from_pretrained, folder / "lm"), 0, 3),
         "arpa_bytes": (folder / "lm.arpa").stat().st_size,
     }
 
@@ -137,27 +128,25 @@ def time_kenlm(path: Path, vocab_size: int, seconds: float) -> dict[str, float] 
 
 def run_nemo(python: str, lm: NGramLM, folder: Path, batches: list[int], threads: int, seconds: float) -> dict[str, Any]:
     lm.to_arpa(folder / "nemo.arpa", "nemo")
-    script = str(Path(__file__).parent / "peers_nemo.py")
-    command = [python, script, str(folder / "nemo.arpa"), "--vocab-size", str(lm.vocab_size), "--seconds", str(seconds)]
-    command += ["--batches", ",".join(map(str, batches)), "--threads", str(threads)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    request = {"decoder": "nemo-lm", "arpa": str(folder / "nemo.arpa"), "vocab_size": lm.vocab_size}
+    command = [python, str(Path(__file__).with_name("peers.py")), "--threads", str(threads)]
+    asked = json.dumps({**request, "batches": batches, "seconds": seconds})
+    done = subprocess.run(command, input=asked + "\n", capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = measure.arguments(__doc__, "lm_queries")
+    parser.set_defaults(name=None)
     parser.add_argument("--device", choices=("cpu", "cuda", "all"), default="all")
-    parser.add_argument("--threads", type=int, default=1, help="threads on the CPU")
     parser.add_argument("--quick", action="store_true", help="one order, three batch sizes")
     parser.add_argument("--orders", type=int, nargs="+", help="default: 3, 6 and 10")
     parser.add_argument("--vocab-sizes", type=int, nargs="+", default=list(VOCAB_SIZES))
     parser.add_argument("--batch-sizes", type=int, nargs="+", help="default: 1 to 4,096")
     parser.add_argument("--ngrams", type=int, default=NGRAMS, help="of a model")
-    parser.add_argument("--name", help="name of the result file")
     parser.add_argument("--nemo-python", help="python of an environment with nemo_toolkit[asr]")
-    parser.add_argument("--out", type=Path, help="folder for the JSON results (default: benchmarks/results)")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     seconds = 0.1 if args.quick else 0.3
@@ -178,16 +167,16 @@ def main() -> None:
             model |= {"states": lm.num_states, "nbytes": lm.nbytes, "bytes_per_ngram": lm.nbytes / sum(lm.num_ngrams)}
             if vocab_size == 1024 and order == 6 and args.device != "cuda":
                 with tempfile.TemporaryDirectory() as folder:
-                    model["loading"] = time_loading(lm, "id", Path(folder))
+                    model["loading"] = time_loading(lm, Path(folder))
                     model["kenlm"] = time_kenlm(Path(folder, "lm.arpa"), vocab_size, seconds)
                     if args.nemo_python:
-                        nemo_batches = [b for b in batches if b <= 256]
-                        model["nemo"] = run_nemo(args.nemo_python, lm, Path(folder), nemo_batches, args.threads, seconds)
+                        few = [size for size in batches if size <= 256]
+                        model["nemo"] = run_nemo(args.nemo_python, lm, Path(folder), few, args.threads, seconds)
             results["models"].append(model)
             if args.device != "cuda":
-                results["queries"] += time_queries(lm, text, batches, seconds)
+                results["queries"] += time_queries(lm, text, batches, seconds, "cpu")
             if cuda:
-                results["queries"] += time_queries(lm.to(measure.GPU), text, batches, seconds, on_gpu=True)
+                results["queries"] += time_queries(lm.to(measure.GPU), text, batches, seconds, "cuda")
             measure.save(name, results, args.out)
             print(f"V={vocab_size} order {order} done", file=sys.stderr)
     for result in results["queries"]:
@@ -200,29 +189,16 @@ def main() -> None:
 
 def report(results: dict[str, Any]) -> None:
     rows = []
-    for r in results["queries"]:
-        times = (
-            [r["seconds"] * 1e6, r["floor_seconds"] * 1e6, r["goal_seconds"] * 1e6]
-            if "goal_seconds" in r
-            else [r["seconds"] * 1e6]
-        )
-        verdict = "" if len(times) == 1 else "ok" if times[0] <= times[2] else f"{times[0] / times[2]:.2f} x goal"
-        cells = [*(f"{time:.1f}" for time in times), "", ""][:3]
-        rows.append(
-            [r["device"], r["vocab_size"], r["order"], f"{r['mean_depth']:.1f}", r["query"], r["batch_size"], *cells, verdict]
-        )
+    for row in results["queries"]:
+        micros = [f"{1e6 * row[f'{kind}seconds']:.1f}" if f"{kind}seconds" in row else "" for kind in ("", "floor_", "goal_")]
+        over = row["seconds"] / row["goal_seconds"] if "goal_seconds" in row else None
+        verdict = "" if over is None else "ok" if over <= 1 else f"{over:.2f} x goal"
+        facts = [row[fact] for fact in ("device", "vocab_size", "order", "mean_depth", "query", "batch_size")]
+        rows.append([*facts, *micros, verdict])
     header = ["device", "V", "order", "contexts", "query", "batch", "us", "bytes' us", "goal us", ""]
     print(measure.table(header, rows))
     for model in results["models"]:
-        print(
-            f"\nV={model['vocab_size']} order {model['order']}:"
-            f" {model['ngrams']} n-grams of {model['bytes_per_ngram']:.1f} bytes",
-            end="",
-        )
-        for key in ("loading", "kenlm", "nemo"):
-            if model.get(key):
-                print(f"\n  {key}: {json.dumps(model[key])}", end="")
-    print()
+        print(json.dumps(model))
     if "copy_bytes_per_second" in results:
         print(f"copy bandwidth {results['copy_bytes_per_second'] / 1e12:.2f} TB/s")
 

@@ -1,7 +1,8 @@
-"""What every benchmark here needs: medians, facts about the machine, and results kept as JSON."""
+"""What every benchmark here needs: a command line, clocks and medians, the machine's facts, tables, results kept as JSON."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # benchmarks measure the package that they lie beside
 RESULTS = ROOT / "benchmarks" / "results"
 GRAPH_CALLS = 20
 # Where there is no GPU, a CPU can stand in for one, to see that benchmarks run through: it tells nothing of their times.
@@ -31,6 +33,31 @@ if GPU == "cpu":  # the kernels run as compiled, by the tests' emulator
 def has_gpu() -> bool:
     """Whether there is a GPU, or a CPU that stands in for one."""
     return GPU == "cpu" or torch.cuda.is_available()
+
+
+def arguments(doc: str | None, name: str, parser: argparse.ArgumentParser | None = None) -> argparse.ArgumentParser:
+    """Return a command with what all have: threads, and the name and folder of the result file."""
+    if parser is None:
+        parser = argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.description = doc
+    parser.add_argument("--threads", type=int, default=1, help="of PyTorch on the CPU (default: %(default)s)")
+    parser.add_argument("--name", default=name, help="name of the result file (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="folder of the result file (default: benchmarks/results)")
+    return parser
+
+
+def now(device: str = "cpu") -> float:
+    """Return seconds, once the device has done its work; with one thread on a CPU those that this process has had of it."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.process_time() if device == "cpu" and torch.get_num_threads() == 1 else time.perf_counter()
+
+
+def seconds_of(call: Callable[[], Any], device: str = "cpu") -> float:
+    """Return how long a call takes."""
+    begin = now(device)
+    call()
+    return now(device) - begin
 
 
 def median_seconds(call: Callable[[], Any], seconds: float = 0.3, least: int = 5) -> float:
@@ -60,7 +87,7 @@ def by_turns(calls: dict[Any, Callable[[], float]], repeats: int) -> dict[Any, f
 def graph_seconds(calls: list[Callable[[], Any]], replays: int = 15, count: int = GRAPH_CALLS) -> float:
     """Median GPU time of a call in a CUDA graph that holds so many of them, going round the given ones."""
     if GPU == "cpu":
-        return _once(calls[0])
+        return wall_time(calls[0])
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for call in calls:
@@ -85,7 +112,7 @@ def wall_seconds(call: Callable[[], Any], repeats: int = 5) -> float:
     """Median time until a call has come back and the GPU is done, after two that don't count."""
 
     if GPU == "cpu":
-        return _once(call)
+        return wall_time(call)
 
     def run() -> None:
         call()
@@ -94,7 +121,8 @@ def wall_seconds(call: Callable[[], Any], repeats: int = 5) -> float:
     return median_seconds(run, 0, repeats)
 
 
-def _once(call: Callable[[], Any]) -> float:
+def wall_time(call: Callable[[], Any]) -> float:
+    """Return the seconds until a call has come back, whatever this process has had of them."""
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin

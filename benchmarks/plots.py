@@ -2,11 +2,11 @@
 
     python benchmarks/plots.py
 
-They show what `ctc_beam.py` and `words.py` measured on the development set: `docs/errors_against_time.png`, the error rate over
-the time of decoding alone, each decoder's beams joined by a line; `docs/speed_against_batch.png`, speed over the batch size;
-and what `real_speech/orders.py` measured: `docs/orders_against_noise.png`, orders that are whole over noise, beside what the
-benchmark's authors published. `docs/knee.png` shows what `knee.py` measured: the error rate over the time, each family's beams
-joined by a line.
+On the development set, from `sweep.py ctc_beam` and `words`: `docs/errors_against_time.png`, the error rate over the time of
+decoding alone, each decoder's beams joined by a line; `docs/speed_against_batch.png`, speed over the batch size. From `sweep.py
+knee`: `docs/knee.png`, the error rate over the time, each family's beams joined by a line. From `sweep.py blank_scoring`:
+`docs/blank_scoring.png`, errors and deletions over the LM's weight. From `real_speech/orders.py`:
+`docs/orders_against_noise.png`, orders that are whole over noise, beside what the benchmark's authors published.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ LINES = [
 
 
 def decoders_of(name: str) -> list[dict[str, Any]]:
-    return json.loads((measure.RESULTS / f"{name}.json").read_text())["decoders"]
+    found = json.loads((measure.RESULTS / f"{name}.json").read_text())
+    return found["rows"] if "rows" in found else found["decoders"]  # as it was called before
 
 
 def errors_against_time() -> None:
@@ -120,7 +121,28 @@ def knee() -> None:
     figure.savefig(DOCS / "knee.png", dpi=120)
 
 
+def blank_scoring() -> None:
+    """Draw errors and deletions over the weight of the LM, with and without blank-aware scoring."""
+    rows = decoders_of("blank_scoring")
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    figure, axes = pyplot.subplots(1, len(models), figsize=(3.6 * len(models), 3), sharey=True, squeeze=False)
+    for model, panel in zip(models, axes[0]):
+        for scoring, title, colour in (("lm_weighted", "blank-aware", "tab:blue"), ("none", "tokens alone", "tab:red")):
+            of_both = [row for row in rows if (row["model"], row["blank_scoring"]) == (model, scoring)]
+            for rate, name, line in (("deletions", "deletions", "--"), ("all", "WER", "-")):
+                places = [row["lm_weight"] for row in of_both], [row[rate] for row in of_both]
+                panel.plot(*places, line, color=colour, marker=".", label=f"{name}, {title}")
+        panel.set(title=model.upper(), xlabel="weight of the LM")
+        panel.grid(alpha=0.3)
+    axes[0, 0].set_ylabel("% of words")
+    axes[0, 0].set_ylim(bottom=0)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="lower center", ncols=2, fontsize="small", frameon=False)
+    figure.tight_layout(rect=(0, 0.15, 1, 1))
+    figure.savefig(DOCS / "blank_scoring.png", dpi=100)
+
+
 if __name__ == "__main__":
+    blank_scoring()
     knee()
     errors_against_time()
     speed_against_batch()

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import save
-from token_stream import write_tokens
+from synthetic import write_tokens
 
 HERE = Path(__file__).parent
 
@@ -124,35 +124,13 @@ def main() -> None:
                 row |= {who: middle(results) for who, results in runs.items()}
                 row["all_seconds"] = {who: [result.get("seconds") for result in results] for who, results in runs.items()}
                 rows.append(row)
-                print(_line(row, settings.device), flush=True)
+                print(json.dumps(row), flush=True)
                 if settings.save:
                     save(settings.save, {"training": rows}, settings.out)
-    failed = [
-        f"{who}: {found['failed']}"
-        for row in rows
-        for who, found in row.items()
-        if isinstance(found, dict) and "failed" in found
-    ]
+    runs = [(who, found) for row in rows for who, found in row.items() if isinstance(found, dict)]
+    failed = [f"{who}: {found['failed']}" for who, found in runs if "failed" in found]
     if failed:
         sys.exit("\n".join(failed))
-
-
-def _line(row: dict[str, Any], devices: list[str]) -> str:
-    parts = [f"{row['tokens']:>11,} tokens, order {row['order']:2d}"]
-    for who in (*devices, "lmplz"):
-        if who not in row:
-            continue
-        found = row[who]
-        if "seconds" in found and "failed" not in found:
-            parts.append(f"{who} {found['seconds']:7.1f} s {found['peak_bytes'] / 2**30:5.1f} GiB")
-        else:
-            parts.append(f"{who} failed")
-        if "lmplz_seconds" in found:
-            parts.append(f"(lmplz alone {found['lmplz_seconds']:.1f} s {found['lmplz_peak_bytes'] / 2**30:.1f} GiB)")
-    times = [row[who].get("seconds") for who in (devices[0], "lmplz") if who in row]
-    if len(times) == 2 and all(times):
-        parts.append(f"{times[1] / times[0]:.1f}x")
-    return "  ".join(parts)
 
 
 if __name__ == "__main__":

@@ -7,13 +7,12 @@ Each version runs in a process of its own, whose `hf_ngpulm` is that of the give
 both have. One call of a case in one process, then one in the other, again and again: medians of the seconds of CPU that the
 process has had with one thread, of wall time with more. The first call of each case in a process is told by itself ("first"),
 less the median: what is compiled or loaded. With `--memory` each case has processes of its own, and what they take at most is
-compared (resident memory, encoders and all).
+compared (resident memory, encoders and all). (asv takes turns, too, but of whole rounds of all cases, minutes apart, and
+installs each commit anew for each of them.)
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import json
 import os
 import resource
@@ -21,132 +20,51 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
-CLIPS = ROOT / "examples" / "speech" / "harbour"
-MODELS = ROOT / "examples" / "models"
-WEIGHT, STREAMS, CHUNK = 0.9, 16, 8
+WEIGHT, CHUNK = 0.9, 8
+ALSD, AES = {"strategy": "alsd", "num_beams": 6}, {"strategy": "aes", "num_beams": 6}
 Call = Callable[[], Any]
-CASES: dict[str, Callable[[], Call]] = {}
 
 
-def cases(**named: Callable[[], Call]) -> None:
-    CASES.update({name.replace("__", ", ").replace("_", " "): make for name, make in named.items()})
+@cache
+def heard(model: str) -> Any:
+    """Return the bundled clips as a bundled model hears them."""
+    import corpora
+    import recognisers
+
+    return recognisers.Recogniser(model).hear(corpora.load("harbour"), 1)
 
 
 @cache
 def lm_of(model: str) -> Any:
-    """Return the clips' LM in a bundled model's tokens."""
+    """Return the clips' LM in a model's tokens."""
+    import corpora
+
     from hf_ngpulm import NGramLM
 
-    text = (CLIPS / "text.txt").read_text().splitlines()
-    return NGramLM.train(text, processor_of(model).tokenizer, order=6)
+    return NGramLM.train(corpora.text_of("harbour"), heard(model).recogniser.tokenizer, order=6)
 
 
-@cache
-def processor_of(model: str) -> Any:
-    from transformers import AutoProcessor
+def word_lm(model: str = "ctc", **settings: Any) -> Any:
+    """Compose the words of the clips' text with a model's tokens."""
+    from hf_ngpulm import NGramLM
 
-    return AutoProcessor.from_pretrained(MODELS / model)
-
-
-@cache
-def rows_of(model: str) -> tuple[Any, list[Any]]:
-    """Return a bundled CTC model or transducer, and of each clip log-probabilities or frames, by length."""
-    import soundfile
-    import torch
-    import transformers
-
-    config = json.loads((MODELS / model / "config.json").read_text())
-    loaded = getattr(transformers, config["architectures"][0]).from_pretrained(MODELS / model, dtype=torch.float32).eval()
-    processor = processor_of(model)
-    rows = []
-    for line in (CLIPS / "clips.jsonl").read_text().splitlines():
-        audio, rate = soundfile.read(CLIPS / json.loads(line)["audio"], dtype="float32")
-        inputs = processor.feature_extractor(audio, sampling_rate=rate, return_tensors="pt", return_attention_mask=True)
-        inputs = {name: inputs[name] for name in (loaded.main_input_name, "attention_mask")}
-        if model == "ctc":
-            rows.append(torch.log_softmax(loaded(**inputs).logits[0], -1))
-        else:
-            rows.append(loaded.get_audio_features(**inputs).pooler_output[0])
-    return loaded, sorted(rows, key=len)
-
-
-def batches_of(model: str, size: int) -> list[tuple[Any, Any]]:
-    import torch
-
-    rows = rows_of(model)[1]
-    parts = [rows[first : first + size] for first in range(0, len(rows), size)]
-    pad = torch.nn.utils.rnn.pad_sequence
-    return [(pad(part, batch_first=True), torch.tensor(list(map(len, part)))) for part in parts]
-
-
-def all_clips(decode: Callable[[Any, Any], Any], model: str, size: int) -> Call:
-    batches = batches_of(model, size)
-    return lambda: [[n_best[0].text for n_best in decode(frames, lengths)] for frames, lengths in batches]
-
-
-def ctc(size: int, words: bool = False, phrases: int = 0, **settings: Any) -> Call:
-    from hf_ngpulm import CTCDecoder
-
-    settings = {"num_beams": 1, "lm": word_lm() if words else lm_of("ctc"), "lm_weight": WEIGHT, **settings}
-    if phrases:
-        settings |= {"phrases": names(phrases), "phrase_weight": 1.0}
-    return all_clips(CTCDecoder(processor_of("ctc"), **settings), "ctc", size)
-
-
-def graph(size: int, words: bool = False, **settings: Any) -> Call:
-    from hf_ngpulm import GraphDecoder
-
-    lm = word_lm() if words else lm_of("ctc")
-    return all_clips(GraphDecoder(processor_of("ctc"), lm, WEIGHT, **settings), "ctc", size)
-
-
-def transducer(model: str, size: int, **settings: Any) -> Call:
-    from hf_ngpulm import TransducerDecoder
-
-    fusion = {"lm": lm_of(model), "lm_weight": WEIGHT, "ilm_weight": 0.0, "num_beams": 1}
-    decoder = TransducerDecoder(rows_of(model)[0], processor_of(model), **{**fusion, **settings})
-    return all_clips(decoder.decode, model, size)
-
-
-def streams(model: str, count: int, **settings: Any) -> Call:
-    """A hundred chunks of each of some streams."""
-    import torch
-
-    from hf_ngpulm import CTCDecoder, StreamingDecoder, TransducerDecoder
-
-    loaded, rows = rows_of(model)
-    settings = {"num_beams": 1, "lm": lm_of(model), "lm_weight": WEIGHT, **settings}
-    if model == "ctc":
-        decoder: Any = CTCDecoder(processor_of(model), frame_seconds=0.08, **settings)
-    else:
-        decoder = TransducerDecoder(loaded, processor_of(model), **{"ilm_weight": 0.0, **settings})
-    frames = torch.cat(rows)
-    stream = StreamingDecoder(decoder, max_streams=count)
-    sids = [stream.open() for _ in range(count)]
-    starts = torch.linspace(0, len(frames) - 100 * CHUNK - 1, count).long().tolist()
-
-    def call() -> None:
-        for step in range(100):
-            at = step * CHUNK
-            stream.step({sid: frames[first + at : first + at + CHUNK] for sid, first in zip(sids, starts)})
-
-    return call
+    return NGramLM.from_arpa(words_file(), heard(model).recogniser.tokenizer, units="word", **settings)
 
 
 @cache
 def words_file() -> str:
     """Write an ARPA file of the words of the clips' text, and return its path."""
+    import corpora
+
     from hf_ngpulm import NGramLM
 
-    lines = [line.split() for line in (CLIPS / "text.txt").read_text().splitlines()]
+    lines = [line.split() for line in corpora.text_of("harbour")]
     words = sorted({word for line in lines for word in line})
     numbers = {word: number for number, word in enumerate(words)}
     path = Path(tempfile.mkdtemp(), "words.arpa")
@@ -154,56 +72,38 @@ def words_file() -> str:
     lm.to_arpa(path, "id")
     named = []
     for line in path.read_text().splitlines():
-        log_prob, tab, rest = line.partition("\t")
-        ngram, tab_again, backoff = rest.partition("\t")
-        ngram = " ".join(words[int(token)] if token.isdigit() else token for token in ngram.split(" ")) if tab else ngram
-        named.append(log_prob + tab + ngram + tab_again + backoff)
+        log_prob, *ngram = line.split("\t")
+        if ngram:
+            ngram[0] = " ".join(words[int(token)] if token.isdigit() else token for token in ngram[0].split(" "))
+        named.append("\t".join([log_prob, *ngram]))
     path.write_text("\n".join(named) + "\n")
     return str(path)
 
 
-@cache
-def word_lm(composition: str | None = None) -> Any:
-    from hf_ngpulm import NGramLM
-
-    settings = {} if composition is None else {"composition": composition}
-    return NGramLM.from_arpa(words_file(), processor_of("ctc").tokenizer, units="word", **settings)
-
-
-def composed(composition: str) -> Call:
-    def call() -> Any:
-        word_lm.cache_clear()
-        return word_lm(composition)
-
-    return call
+def decoder(model: str, lm: Any = None, **settings: Any) -> Any:
+    fusion = {"lm": lm_of(model) if lm is None else lm, "lm_weight": WEIGHT}
+    fusion |= {"ilm_weight": 0.0} if model != "ctc" else {}
+    fusion |= {"num_beams": 1} if "max_active" not in settings else {}
+    return heard(model).recogniser.decoder(**{**fusion, **settings})
 
 
-def on_the_fly(beams: int, warm: bool) -> Call:
-    from hf_ngpulm import CTCDecoder
+def decoding(model: str, size: int, lm: Any = None, **settings: Any) -> Call:
+    """All clips, in batches."""
+    return partial(heard(model).decode, decoder(model, lm, **settings), size)
 
-    settings: dict[str, Any] = {"num_beams": beams}
 
-    def decoding() -> Call:
-        word_lm.cache_clear()
-        return all_clips(CTCDecoder(processor_of("ctc"), lm=word_lm("on_the_fly"), lm_weight=WEIGHT, **settings), "ctc", 16)
+def of_words(model: str, size: int, **settings: Any) -> Call:
+    return decoding(model, size, word_lm(), **settings)
 
-    if warm:
-        return decoding()
-    return lambda: decoding()()
+
+def with_phrases(model: str, size: int, **settings: Any) -> Call:
+    return decoding(model, size, phrases=names(200), phrase_weight=1.0, **settings)
 
 
 def forgotten(model: str, size: int, **settings: Any) -> Call:
     """With a model of words that is composed on the fly, and has forgotten what was composed before."""
-    from hf_ngpulm import CTCDecoder, NGramLM, TransducerDecoder
-
-    lm = NGramLM.from_arpa(words_file(), processor_of(model).tokenizer, units="word", composition="on_the_fly")
-    settings = {"num_beams": 1, "lm": lm, "lm_weight": WEIGHT, **settings}
-    if model == "ctc":
-        decode = all_clips(CTCDecoder(processor_of(model), **settings), model, size)
-    else:
-        decode = all_clips(
-            TransducerDecoder(rows_of(model)[0], processor_of(model), ilm_weight=0.0, **settings).decode, model, size
-        )
+    lm = word_lm(model, composition="on_the_fly")
+    decode = decoding(model, size, lm, **settings)
 
     def call() -> Any:
         lm.forget()
@@ -212,32 +112,37 @@ def forgotten(model: str, size: int, **settings: Any) -> Call:
     return call
 
 
+def streams(model: str, count: int, **settings: Any) -> Call:
+    """A hundred chunks of each of some streams."""
+    import torch
+
+    from hf_ngpulm import StreamingDecoder
+
+    frame_seconds = {"frame_seconds": 0.08} if model == "ctc" else {}
+    frames = torch.cat(sorted(heard(model).rows, key=len))
+    stream = StreamingDecoder(decoder(model, **frame_seconds, **settings), max_streams=count)
+    sids = [stream.open() for _ in range(count)]
+    starts = torch.linspace(0, len(frames) - 100 * CHUNK - 1, count).long().tolist()
+
+    def call() -> None:
+        for at in range(0, 100 * CHUNK, CHUNK):
+            stream.step({sid: frames[first + at : first + at + CHUNK] for sid, first in zip(sids, starts)})
+
+    return call
+
+
 def names(count: int) -> list[str]:
     """Return pairs of words of the clips' text."""
-    words = sorted({word for line in (CLIPS / "text.txt").read_text().splitlines() for word in line.split() if len(word) > 4})
+    import corpora
+
+    words = sorted({word for line in corpora.text_of("harbour") for word in line.split() if len(word) > 4})
     return [f"{words[i % len(words)]} {words[(7 * i + 3) % len(words)]}" for i in range(count)]
 
 
 def contexts() -> Call:
     from hf_ngpulm import PhraseBooster
 
-    phrases, tokenizer = names(1000), processor_of("ctc").tokenizer
-    return lambda: PhraseBooster(phrases, tokenizer)
-
-
-def queries(vocab_size: int, query: str, batch_size: int) -> Call:
-    import make_arpa
-    import numpy as np
-    import torch
-
-    lm = built(vocab_size)
-    said, _ = make_arpa.random_text(vocab_size, batch_size * 100, np.random.default_rng(1))
-    states = lm.states_after(torch.from_numpy(said[said < vocab_size][: batch_size * 20].reshape(batch_size, 20)))
-    tokens = torch.randint(0, vocab_size, (batch_size,))
-    times = max(1, 20_000 // (batch_size * 20))
-    if query == "step":
-        return lambda: [lm.step(states, tokens) for _ in range(times)]
-    return lambda: [getattr(lm, query)(states) for _ in range(times)]
+    return partial(PhraseBooster, names(1000), heard("ctc").recogniser.tokenizer)
 
 
 @cache
@@ -247,26 +152,36 @@ def built(vocab_size: int) -> Any:
     return lm_queries.build_model(vocab_size, 6)
 
 
-def training(tokens: int, order: int) -> Call:
+def queries(vocab_size: int, query: str, batch_size: int) -> Call:
+    import numpy as np
+    import synthetic
+    import torch
+
+    lm = built(vocab_size)
+    said, _ = synthetic.random_text(vocab_size, batch_size * 100, np.random.default_rng(1))
+    states = lm.states_after(torch.from_numpy(said[said < vocab_size][: batch_size * 20].reshape(batch_size, 20)))
+    arguments = [states, torch.randint(0, vocab_size, (batch_size,))][: 1 + (query == "step")]
+    return lambda: [getattr(lm, query)(*arguments) for _ in range(max(1, 20_000 // (batch_size * 20)))]
+
+
+def training(order: int) -> Call:
     import torch
 
     from hf_ngpulm import NGramLM
 
-    generator = torch.Generator().manual_seed(0)
-    ids = (torch.rand(tokens // 20, 20, generator=generator) ** 3 * 1024).long().tolist()
+    ids = (torch.rand(50_000, 20, generator=torch.Generator().manual_seed(0)) ** 3 * 1024).long().tolist()
     return lambda: NGramLM.train(ids, vocab_size=1024, order=order)
 
 
 def arpa() -> Call:
     from hf_ngpulm import NGramLM
 
-    folder = tempfile.mkdtemp()
-    path = Path(folder, "lm.arpa")
+    path = Path(tempfile.mkdtemp(), "lm.arpa")
     built(1024).to_arpa(path, "id")
     return lambda: NGramLM.from_arpa(path, vocab_size=1024, units="id")
 
 
-def processor(batch_size: int, steps: int = 50) -> Call:
+def processor(batch_size: int) -> Call:
     """Fifty calls of the logits processor on a vocabulary of 51,865, each a token on."""
     import torch
     from transformers import WhisperConfig, WhisperForConditionalGeneration
@@ -276,118 +191,82 @@ def processor(batch_size: int, steps: int = 50) -> Call:
     generator = torch.Generator().manual_seed(0)
     ids = (torch.rand(20_000, 20, generator=generator) ** 3 * 50_257).long()
     lm = NGramLM.train(ids.tolist(), vocab_size=50_257, order=5)
-    config = WhisperConfig(
-        vocab_size=51_865, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=1, decoder_attention_heads=1,
-        encoder_ffn_dim=16, decoder_ffn_dim=16,
-    )  # fmt: skip
+    layers = dict.fromkeys(("encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads"), 1)
+    config = WhisperConfig(vocab_size=51_865, d_model=16, encoder_ffn_dim=16, decoder_ffn_dim=16, **layers)
     fuse = NGramLogitsProcessor(lm, 0.3, model=WhisperForConditionalGeneration(config), start=1)
     scores = torch.randn(batch_size, 51_865, generator=generator)
     tokens = torch.cat([torch.full((batch_size, 1), 50_258), ids[: batch_size * 5].reshape(batch_size, 100)], 1)
-    return lambda: [fuse(tokens[:, : 2 + step], scores.clone()) for step in range(steps)]
+    return lambda: [fuse(tokens[:, : 2 + step], scores.clone()) for step in range(50)]
 
 
-def canary(num_beams: int, **settings: Any) -> Call:
-    import soundfile
-    import torch
-    from transformers import pipeline
-
-    import hf_ngpulm  # noqa: F401
-
-    clips = [json.loads(line)["audio"] for line in (CLIPS / "clips.jsonl").read_text().splitlines()[:16]]
-    audio = [soundfile.read(CLIPS / clip, dtype="float32")[0] for clip in clips]
-    recognise = pipeline(
-        "automatic-speech-recognition", model=str(MODELS / "canary"), lm=lm_of("canary"), lm_weight=0.4, batch_size=16,
-        torch_dtype=torch.float32, **settings,
-    )  # fmt: skip
-    return lambda: recognise([dict(raw=a, sampling_rate=16_000) for a in audio], generate_kwargs={"num_beams": num_beams})
+def canary(num_beams: int) -> Call:
+    some = heard("canary").of(list(range(16)))
+    fusion = {"lm": lm_of("canary"), "lm_weight": 0.4, "num_beams": num_beams}
+    return partial(some.decode, some.recogniser.decoder(**fusion), 16)
 
 
-ALSD = {"strategy": "alsd", "num_beams": 6}
-AES = {"strategy": "aes", "num_beams": 6}
-cases(
-    lm_queries__scores_1=lambda: queries(1024, "scores", 1),
-    lm_queries__scores_32=lambda: queries(1024, "scores", 32),
-    lm_queries__advance_32=lambda: queries(1024, "advance", 32),
-    lm_queries__step_32=lambda: queries(1024, "step", 32),
-    lm_queries__scores_32_of_51865=lambda: queries(51_865, "scores", 32),
-    arpa__1100000_ngrams=arpa,
-    train_lm__order_4=lambda: training(1_000_000, 4),
-    train_lm__order_6=lambda: training(1_000_000, 6),
-    ctc__greedy_batch_1=lambda: ctc(1),
-    ctc__greedy_batch_16=lambda: ctc(16),
-    ctc_beam__8_batch_1=lambda: ctc(1, num_beams=8),
-    ctc_beam__8_batch_16=lambda: ctc(16, num_beams=8),
-    ctc_beam__32_batch_16=lambda: ctc(16, num_beams=32),
-    words__compose=lambda: composed("static"),
-    words__beam_16_batch_16=lambda: ctc(16, words=True, num_beams=16),
-    on_the_fly__greedy_cold=lambda: on_the_fly(1, False),
-    on_the_fly__beam_16_cold=lambda: on_the_fly(16, False),
-    on_the_fly__beam_16_warm=lambda: on_the_fly(16, True),
+BEAM = {"num_beams": 8}
+CASES: dict[str, Callable[[], Call]] = {
+    "lm queries, scores 1": partial(queries, 1024, "scores", 1),
+    "lm queries, scores 32": partial(queries, 1024, "scores", 32),
+    "lm queries, advance 32": partial(queries, 1024, "advance", 32),
+    "lm queries, step 32": partial(queries, 1024, "step", 32),
+    "lm queries, scores 32 of 51865": partial(queries, 51_865, "scores", 32),
+    "arpa, 1100000 ngrams": arpa,
+    "train lm, order 4": partial(training, 4),
+    "train lm, order 6": partial(training, 6),
+    **{f"ctc, greedy batch {size}": partial(decoding, "ctc", size) for size in (1, 16)},
+    **{f"ctc beam, 8 batch {size}": partial(decoding, "ctc", size, **BEAM) for size in (1, 16)},
+    "ctc beam, 32 batch 16": partial(decoding, "ctc", 16, num_beams=32),
+    "words, compose": lambda: partial(word_lm, composition="static"),
+    "words, beam 16 batch 16": partial(of_words, "ctc", 16, num_beams=16),
     **{
-        f"on_the_fly__{model}_{name}_batch_{size}_forgotten": lambda model=model, size=size, settings=settings: forgotten(
-            model, size, **settings
-        )
+        f"on the fly, {model} {name} batch {size} forgotten": partial(forgotten, model, size, **settings)
         for model, name, settings in (
-            ("ctc", "greedy", {}),
-            ("ctc", "beam_8", {"num_beams": 8}),
-            ("rnnt", "greedy", {}),
-            ("rnnt", "ALSD_6", ALSD),
+            ("ctc", "greedy", {}), ("ctc", "beam 8", BEAM), ("rnnt", "greedy", {}), ("rnnt", "ALSD 6", ALSD)
         )
         for size in (1, 16)
     },
-    graph__tokens_batch_1=lambda: graph(1),
-    graph__tokens_batch_16=lambda: graph(16),
-    graph__words_batch_16=lambda: graph(16, words=True),
-    phrases__compile_1000=contexts,
-    phrases__200_ctc_greedy=lambda: ctc(16, phrases=200),
-    phrases__200_ctc_beam_8=lambda: ctc(16, phrases=200, num_beams=8),
+    **{f"graph, tokens batch {size}": partial(decoding, "ctc", size, max_active=64) for size in (1, 16)},
+    "graph, words batch 16": partial(of_words, "ctc", 16, max_active=64),
+    "phrases, compile 1000": contexts,
+    "phrases, 200 ctc greedy": partial(with_phrases, "ctc", 16),
+    "phrases, 200 ctc beam 8": partial(with_phrases, "ctc", 16, **BEAM),
     **{
-        f"transducer__{model}_{name}_batch_{size}": lambda model=model, size=size, settings=settings: transducer(
-            model, size, **settings
-        )
+        f"transducer, {model} {name} batch {size}": partial(decoding, model, size, **settings)
         for model in ("rnnt", "tdt")
-        for name, settings in (("greedy", {}), ("ALSD_6", ALSD), ("AES_6", AES))
+        for name, settings in (("greedy", {}), ("ALSD 6", ALSD), ("AES 6", AES))
         for size in (1, 32)
-        if (model, name) != ("tdt", "AES_6")
+        if (model, name) != ("tdt", "AES 6")
     },
-    streaming__ctc_greedy_1=lambda: streams("ctc", 1),
-    streaming__ctc_greedy_16=lambda: streams("ctc", STREAMS),
-    streaming__ctc_beam_8_16=lambda: streams("ctc", STREAMS, num_beams=8),
-    streaming__rnnt_greedy_1=lambda: streams("rnnt", 1),
-    streaming__rnnt_greedy_16=lambda: streams("rnnt", STREAMS),
-    streaming__rnnt_ALSD_6_16=lambda: streams("rnnt", STREAMS, **ALSD),
-    streaming__tdt_greedy_16=lambda: streams("tdt", STREAMS),
-    aed__processor_1=lambda: processor(1),
-    aed__processor_40=lambda: processor(40),
-    aed__canary_greedy=lambda: canary(1),
-    aed__canary_5_beams=lambda: canary(5),
-)
+    **{f"streaming, {model} greedy {count}": partial(streams, model, count) for model in ("ctc", "rnnt") for count in (1, 16)},
+    "streaming, ctc beam 8 16": partial(streams, "ctc", 16, **BEAM),
+    "streaming, rnnt ALSD 6 16": partial(streams, "rnnt", 16, **ALSD),
+    "streaming, tdt greedy 16": partial(streams, "tdt", 16),
+    **{f"aed, processor {size}": partial(processor, size) for size in (1, 40)},
+    **{f"aed, canary {beams} beams": partial(canary, beams) for beams in (1, 5)},
+}  # fmt: skip
 
 
 def work(tree: str, threads: int) -> None:
-    """Run the calls that lines of the input ask for: [case, number of calls]."""
-    sys.path[:0] = [tree, str(HERE)]
+    """Run the case that each line of the input names: JSON lines with seconds and the peak of memory."""
+    sys.path[:0] = [tree]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    import hf_ngpulm
+
+    assert Path(hf_ngpulm.__file__).is_relative_to(Path(tree)), hf_ngpulm.__file__
+    import measure
     import torch
 
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
-    import hf_ngpulm
-
-    assert Path(hf_ngpulm.__file__).is_relative_to(Path(tree)), hf_ngpulm.__file__
-    clock = time.process_time if threads == 1 else time.perf_counter
     calls: dict[str, Call] = {}
-    for line in sys.stdin:
-        case, times = json.loads(line)
-        answer: dict[str, Any] = {"seconds": []}
+    for case in map(str.strip, sys.stdin):
         try:
             if case not in calls:
                 calls[case] = CASES[case]()
-            for _ in range(times):
-                begin = clock()
-                calls[case]()
-                answer["seconds"].append(clock() - begin)
+            answer: dict[str, Any] = {"seconds": measure.seconds_of(calls[case])}
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         answer["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -395,35 +274,33 @@ def work(tree: str, threads: int) -> None:
 
 
 class Worker:
-    def __init__(self, tree: Path, threads: int) -> None:
-        command = [sys.executable, __file__, "--work", str(tree), "--threads", str(threads)]
-        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TRANSFORMERS_VERBOSITY": "error"}
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
-        )
+    """A process with one version."""
 
-    def ask(self, case: str, times: int = 1) -> dict[str, Any]:
+    def __init__(self, tree: Path, threads: int) -> None:
+        script = f"import sys; sys.path.insert(0, {str(HERE)!r}); import turns; turns.work({str(tree.resolve())!r}, {threads})"
+        command = [sys.executable, "-c", script]
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TRANSFORMERS_VERBOSITY": "error"}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self.process = subprocess.Popen(command, **pipes, text=True, env=environment)
+
+    def ask(self, case: str) -> dict[str, Any]:
         assert self.process.stdin is not None and self.process.stdout is not None
-        print(json.dumps([case, times]), file=self.process.stdin, flush=True)
+        print(case, file=self.process.stdin, flush=True)
         answer = json.loads(self.process.stdout.readline() or '{"error": "the process has died"}')
         if "error" in answer:
-            raise RuntimeError(f"{case}: {answer['error']}")
+            raise RuntimeError(answer["error"])
         return answer
-
-    def stop(self) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            self.process.communicate()
 
 
 def compare(case: str, workers: list[Worker], seconds: float) -> dict[str, Any]:
     """Return the figures of one case in two processes."""
-    first = [worker.ask(case)["seconds"][0] for worker in workers]
-    second = [worker.ask(case)["seconds"][0] for worker in workers]
-    turns = max(5, min(40, round(seconds / sum(second))))
+    first = [worker.ask(case)["seconds"] for worker in workers]
+    turns = max(5, min(40, round(seconds / sum(worker.ask(case)["seconds"] for worker in workers))))
     found: list[list[float]] = [[], []]
     for turn in range(turns):
         for which in (0, 1) if turn % 2 else (1, 0):
-            found[which] += workers[which].ask(case)["seconds"]
+            answer = workers[which].ask(case)
+            found[which].append(answer["seconds"])
     before, after = map(statistics.median, found)
     row = {"case": case, "before_ms": 1e3 * before, "after_ms": 1e3 * after, "ratio": after / before, "turns": turns}
     row["ratio_of_least"] = min(found[1]) / min(found[0])
@@ -432,37 +309,28 @@ def compare(case: str, workers: list[Worker], seconds: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("before", type=Path, nargs="?", help="a checkout of another version")
-    parser.add_argument("--after", type=Path, default=ROOT)
-    parser.add_argument("--cases", nargs="*", default=[], help="only those whose names contain one of these")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=8.0, help="of each case, about")
-    parser.add_argument("--memory", action="store_true", help="processes of its own for each case")
-    parser.add_argument("--name", default="turns", help="name of the result file")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--work", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.work:
-        work(args.work, args.threads)
-        return
     import measure
 
+    parser = measure.arguments(__doc__, "turns")
+    parser.add_argument("before", type=Path, help="a checkout of another version")
+    parser.add_argument("--after", type=Path, default=measure.ROOT)
+    parser.add_argument("--cases", nargs="*", default=[""], help="only those whose names contain one of these")
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each case, about")
+    parser.add_argument("--memory", action="store_true", help="processes of its own for each case")
+    args = parser.parse_args()
     rows, workers = [], []
-    for case in CASES:
-        if args.cases and not any(part in case for part in args.cases):
-            continue
+    for case in [case for case in CASES if any(part in case for part in args.cases)]:
         if args.memory or not workers:
-            workers = [Worker(tree.resolve(), args.threads) for tree in (args.before, args.after)]
+            for worker in workers:
+                worker.process.communicate()
+            workers = [Worker(tree, args.threads) for tree in (args.before, args.after)]
         try:
             rows.append(compare(case, workers, args.seconds))
-            print(json.dumps(rows[-1]), flush=True)
         except RuntimeError as error:
             rows.append({"case": case, "error": str(error)})
-            print(rows[-1], flush=True)
-        if args.memory:
-            for worker in workers:
-                worker.stop()
+        print(json.dumps(rows[-1]), flush=True)
+    for worker in workers:
+        worker.process.communicate()
     header = ["case", "before_ms", "after_ms", "ratio", "ratio_of_least", "first_before_s", "first_after_s"]
     header += ["peak_before_mib", "peak_after_mib"] if args.memory else []
     print(measure.table(header, [[row.get(name, "") for name in header] for row in rows]))

@@ -1,65 +1,55 @@
 """How near the word times that an attention decoder's cross-attention gives are to a CTC model's forced alignment.
 
     python benchmarks/word_times.py
-    python benchmarks/word_times.py --canary MODEL --ctc MODEL --manifest clips.jsonl --name word_times_development_set
+    python benchmarks/word_times.py --canary MODEL --ctc MODEL --manifests clips.jsonl --name word_times_development_set
 
 The CTC model, of the same tokens, aligns what the decoder has said: the likeliest path through its outputs says when each token
 comes first and last. Ways to read the attention are compared: of which layers, at the step that says a token or at the one that
-has read it. A manifest has a line {"audio": path, "text": transcript} per clip; without one the bundled clips are taken.
+has read it. Without manifests the bundled clips are taken.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
-import sys
-from pathlib import Path
 from typing import Any
 
+import corpora
 import measure
 import numpy as np
 import torch
-
-sys.path.insert(0, str(measure.ROOT))
-
 import transformers
+from bundled import recogniser
 
-import hf_ngpulm  # noqa: F401 - registers the pipelines
-from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.generation.alignment import cross_attention, followed, warped
-from hf_ngpulm.sound.files import read_audio
 from hf_ngpulm.text.words import WordSplitter
 
+BUNDLED = ("callsigns", "contacts", "harbour", "orders")
 # Which of the layers, and whether at the step that says a token or the one that has read it.
 WAYS = {f"{part}, {step}": (part, step) for part in ("first half", "last half", "all") for step in ("says it", "has read it")}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--canary", default=str(bundled("examples/models/canary")))
-    parser.add_argument("--ctc", default=str(bundled("examples/models/ctc")))
-    parser.add_argument("--manifest", type=Path)
-    parser.add_argument("--clips", type=int, default=250, help="the first so many")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--name", default="word_times", help="name of the result file")
-    parser.add_argument("--out", type=Path)
+    parser = measure.arguments(__doc__, "word_times")
+    parser.add_argument("--canary", default="canary")
+    parser.add_argument("--ctc", default="ctc")
+    parser.add_argument(
+        "--manifests", nargs="+", default=["callsigns", "contacts", "harbour", "orders"], help="or bundled corpora"
+    )
+    parser.add_argument("--limit", type=int, help="the first so many clips of each")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     transformers.logging.set_verbosity_error()
-    manifests = [args.manifest] if args.manifest else sorted(bundled("examples/speech").glob("*/clips.jsonl"))
-    lines = [(path.parent, json.loads(line)) for path in manifests for line in path.read_text().splitlines() if line.strip()]
-    models = [transformers.pipeline("automatic-speech-recognition", model=name, dtype=torch.float32)
-              for name in (args.canary, args.ctc)]  # fmt: skip
+    models = [recogniser(name) for name in (args.canary, args.ctc)]
+    clips = [clip for manifest in args.manifests for clip in corpora.load(manifest, args.limit)]
     apart: dict[str, list[list[float]]] = {way: [[], []] for way in WAYS}
     with torch.inference_mode():
-        for folder, line in lines[: args.clips]:
-            compare(*models, read_audio(folder / line["audio"], 16000), apart)
+        for clip in clips:
+            compare(*models, clip.audio, apart)
     rows = [{"way": way, "words": len(starts), **figures("start", starts), **figures("end", ends)}
             for way, (starts, ends) in apart.items()]  # fmt: skip
     header = list(rows[0])
     print(measure.table(header, [[row[what] for what in header] for row in rows]))
-    print("results in", measure.save(args.name, {"clips": len(lines[: args.clips]), "rows": rows}, args.out))
+    print("results in", measure.save(args.name, {"clips": len(clips), "rows": rows}, args.out))
 
 
 def figures(what: str, seconds: list[float]) -> dict[str, int]:

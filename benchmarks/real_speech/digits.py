@@ -21,7 +21,7 @@ import jiwer
 import numpy as np
 import soundfile
 import soxr
-from recogniser import arguments, measured
+from task import arguments, measured
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 PROMPT = "4, 0, 7, 1, 9, 2. 3, 5, 8, 6."
@@ -35,7 +35,7 @@ class Numbers:
     Args:
         audio: samples at 16 kHz.
         digits: of each recording, as a string.
-        texts, phrases: see `recogniser.Task`.
+        texts, phrases: see `task.Task`.
     """
 
     audio: list[np.ndarray]
@@ -61,12 +61,7 @@ class Numbers:
         return cls(
             [cls.join(paths, generator) for paths in joined],
             ["".join(path.name[0] for path in paths) for paths in joined],
-            {
-                "LM": [
-                    as_whisper_writes(generator.choices(range(10), k=generator.randint(4, 8)), generator)
-                    for _ in range(args.drawn)
-                ]
-            },
+            {"LM": [as_whisper_writes(number(generator), generator) for _ in range(args.drawn)]},
             list(NAMES),
         )
 
@@ -94,6 +89,10 @@ class Numbers:
         return {"digits_right": 1 - jiwer.wer(wanted, found)}
 
 
+def number(generator: random.Random) -> list[int]:
+    return generator.choices(range(10), k=generator.randint(4, 8))
+
+
 def as_whisper_writes(digits: list[int], generator: random.Random) -> str:
     """Return a number in one of Whisper's styles."""
     style = generator.randrange(3)
@@ -109,9 +108,8 @@ def said(transcript: str) -> str:
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, "real_digits")
     parser.add_argument("--drawn", type=int, default=5000, help="numbers that the LM is made of")
-    parser.set_defaults(name="real_digits")
     args = parser.parse_args()
     measured(Numbers.read(args.data, args), [("quiet", None)], args, {})
 

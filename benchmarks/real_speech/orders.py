@@ -2,6 +2,7 @@
 
     git clone https://github.com/Picovoice/speech-to-intent-benchmark          # Apache-2.0; 619 recordings, labels, a grammar
     python benchmarks/real_speech/orders.py speech-to-intent-benchmark --model openai/whisper-tiny.en
+    ... --joined 3 --most 192 --tuning 0 --weights 0.5 0 --beams 1 --decibels quiet --ways none LM "LM, continued"
 
 The language model is a 6-gram of the benchmark's own 431 sentences (`data/watson/corpus.txt`) and of others drawn from its
 grammar (`data/rhino/coffee_maker.yaml`), written as Whisper writes: capitals, full stops, "12-ounce". Phrases are the grammar's
@@ -12,8 +13,9 @@ Weights are chosen once for each way, on the first recordings (`--tuning`), hear
 phrases beside an LM with the LM's own; figures are those of the rest, with 95% bootstrap intervals over recordings. The encoder
 runs once for each condition, decoders start from what it gave. An LM's text can have another style: `--ways` also takes the
 names in `STYLES`, and these with ", adapted" (`style_of=` the model) and ", adapted to transcripts" (`outputs=` those of the
-tuning recordings without an LM). Where the Hub can't be reached, whisper_folder.py makes a folder
-with the same weights.
+tuning recordings without an LM), or ", continued" (`NGramLM.continued`). With `--joined` so many orders follow one another in a
+recording; one counts if each slot's value is found anywhere in its transcript. Where the Hub can't be reached,
+whisper_folder.py makes a folder with the same weights.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from typing import Any
 import numpy as np
 import soundfile
 import yaml
-from recogniser import arguments, measured, sorted_by_size
+from task import arguments, measured, sorted_by_size
 
 NUMBERS = {"eight": "8", "twelve": "12", "sixteen": "16", "twenty": "20"}
 QUESTIONS = ("can ", "may ")
@@ -58,6 +60,7 @@ class Orders:
         texts: the benchmark's own sentences, and as many drawn from the grammar as asked for, as Whisper writes.
         phrases: all slots' values.
         noises: by name.
+        joined: orders in a recording.
     """
 
     audio: list[np.ndarray]
@@ -66,6 +69,7 @@ class Orders:
     texts: dict[str, list[str]]
     phrases: list[str]
     noises: dict[str, np.ndarray]
+    joined: int = 1
     prompt: str = PROMPT
 
     @classmethod
@@ -77,13 +81,15 @@ class Orders:
         grammar = yaml.safe_load((folder / "data/rhino/coffee_maker.yaml").read_text())["context"]
         own = (folder / "data/watson/corpus.txt").read_text().splitlines()
         noises = {path.stem: soundfile.read(path)[0] for path in sorted((folder / "data/noise").glob("*.wav"))}
+        audio = [soundfile.read(path, dtype="float32")[0] for path in paths]
         return cls(
-            [soundfile.read(path, dtype="float32")[0] for path in paths],
+            [np.concatenate(audio[first : first + args.joined]) for first in range(0, len(audio), args.joined)],
             [{name: value.strip() for name, value in labels[path.name]["slots"].items()} for path in paths],
             grammar["slots"],
             {style: list(map(write, [*own, *draw(grammar, args.drawn)])) for style, write in STYLES.items()},
             sorted({value for values in grammar["slots"].values() for value in values}),
             noises,
+            args.joined,
         )
 
     def found(self, transcript: str) -> dict[str, str]:
@@ -99,17 +105,23 @@ class Orders:
 
     def right(self, transcripts: list[str]) -> np.ndarray:
         """Return which orders are whole."""
+        if self.joined > 1:
+            texts = np.repeat([f" {plain(text)} " for text in transcripts], self.joined)
+            return np.array([all(f" {value} " in text for value in s.values()) for text, s in zip(texts, self.slots)])
         pairs = zip(self.slots, map(self.found, transcripts))
         return np.array([all(found.get(name) == value for name, value in slots.items()) for slots, found in pairs])
 
     def figures(self, transcripts: list[str], part: slice) -> dict[str, float]:
-        """Return the F1 of slots, the share of transcripts that the LM has seen, and that of those in Whisper's own style."""
+        """Return the F1 of slots and the share of transcripts that the LM has seen (of joined orders: the words), and the share
+        of those in Whisper's own style."""
+        styled = float(np.mean([is_styled(text) for text in transcripts[part]]))
+        if self.joined > 1:
+            return {"words": sum(len(text.split()) for text in transcripts[part]), "styled": styled}
         found = [set(self.found(text).items()) for text in transcripts[part]]
         wanted = [set(slots.items()) for slots, _ in zip(self.slots[part], found)]
         hits = sum(len(a & b) for a, b in zip(found, wanted))
         seen = set(map(plain, self.texts["LM"]))
         share = float(np.mean([plain(text) in seen for text in transcripts[part]]))
-        styled = float(np.mean([is_styled(text) for text in transcripts[part]]))
         return {"slot_f1": 2 * hits / max(1, sum(map(len, found)) + sum(map(len, wanted))), "seen": share, "styled": styled}
 
     def noisy(self, noise: str, decibels: float) -> list[np.ndarray]:
@@ -169,11 +181,12 @@ STYLES = {
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, "real_orders")
+    parser.add_argument("--joined", type=int, default=1, help="orders in a recording")
     parser.add_argument("--decibels", nargs="+", default=["quiet", "6", "12", "24"], help="of noise, or quiet")
     parser.add_argument("--drawn", type=int, default=5000, help="sentences from the grammar")
-    parser.set_defaults(name="real_orders")
     args = parser.parse_args()
+    args.max_new_tokens = args.max_new_tokens if args.joined == 1 else 200
     orders = Orders.read(args.data, args)
     quiet: list[tuple[str, float | None]] = [("quiet", None)] if "quiet" in args.decibels else []
     levels = [float(level) for level in args.decibels if level != "quiet"]

@@ -23,7 +23,7 @@ from pathlib import Path
 import jiwer
 import numpy as np
 import soundfile
-from recogniser import WAYS, arguments, measured
+from task import WAYS, arguments, measured
 
 from hf_ngpulm.text.normalisation import normaliser
 
@@ -40,7 +40,7 @@ class Prose:
     Args:
         audio: samples at 16 kHz.
         references: what was read.
-        texts, phrases, prompt: see `recogniser.Task`.
+        texts, phrases, prompt: see `task.Task`.
     """
 
     audio: list[np.ndarray]
@@ -98,11 +98,11 @@ def sentences(path: Path) -> list[str]:
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, "real_prose")
     parser.add_argument("--novels", type=Path, nargs="+", required=True, help="text files of Project Gutenberg's")
     parser.add_argument("--book", type=Path, required=True, help="such a file of the novel that is read")
     parser.add_argument("--decibels", nargs="+", default=["quiet", "6", "0"], help="of white noise, or quiet")
-    parser.set_defaults(name="real_prose", tuning=0, weights=(0.3, 0.5), ways=(*WAYS, "LM of the book"))
+    parser.set_defaults(tuning=0, weights=(0.3, 0.5), ways=(*WAYS, "LM of the book"))
     args = parser.parse_args()
     conditions = [("quiet", None) if level == "quiet" else ("white", float(level)) for level in args.decibels]
     measured(Prose.read(args), conditions, args, {})

@@ -29,8 +29,8 @@ from .sessions.blocks import BlockStream, check_utterances, refuse_probabilities
 from .sessions.ctc import BeamSlots, GreedySlots, confidences_of, label_frames, unscored
 
 # `beta` for an LM weight of 1. By log(V), about what the average token costs in a unigram model: with less, words are left out
-# where recognisers hear badly (benchmarks/joined.py). Single sentences bear less of it with weights above `MOST_SHARED`: from
-# there on it stays, until it is what the average token costs in an LM.
+# where recognisers hear badly (`benchmarks/sweep.py joined`). Single sentences bear less of it with weights above
+# `MOST_SHARED`: from there on it stays, until it is what the average token costs in an LM.
 BETA_SHARE, MOST_SHARED, BETA_PER_WEIGHT = 0.85, 0.8, 3.0
 
 

@@ -64,7 +64,7 @@ class Decoder(WithoutCaches):
             tell_once(
                 "greedy search with words",
                 "greedy search with a language model of words gives most of its gain away: it chooses token by token, before "
-                'words are whole (20.0% errors in place of 6.8% with num_beams="auto", python benchmarks/defaults.py); '
+                'words are whole (20.0% errors in place of 6.8% with num_beams="auto", benchmarks/bundled.py --defaults); '
                 'leave num_beams out, or pass num_beams="auto"',
             )
 

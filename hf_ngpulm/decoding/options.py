@@ -23,7 +23,7 @@ from ..search.transducer_beam import BeamSettings
 MOST_BEAMS, MOST_ACTIVE = 1024, 1 << 14
 NUM_BEAMS = 4  # of a transducer's beam search
 AUTO = "auto"
-# What `num_beams="auto"` stands for: where error rates fall no faster than times rise any more (benchmarks/knee.py).
+# What `num_beams="auto"` stands for: where error rates fall no faster than times rise any more (benchmarks/sweep.py knee).
 KNEES = {"ctc": 4, "transducer": 3, "attention": 2}
 WEIGHTS = ("beta", "ilm_weight", "source_weight")  # which can be changed later, and be tuned
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 
 import pytest
 
 pytest.importorskip("aiohttp")
 pytest.importorskip("wyoming")
-import serving
+from soak import soak
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [5.0, 600.0])
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_honest_clients_among_others(seconds):
-    found = serving.soak(argparse.Namespace(model=serving.MODEL, options=[], threads=1, seconds=seconds))
+    found = soak(seconds)
     assert found["wrong_count"] == 0, found["wrong"]
     assert found["places_left_taken"] == 0
     assert min(found["clients"].values()) > 2 and len(found["clients"]) == 7, found["clients"]

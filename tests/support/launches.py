@@ -1,6 +1,6 @@
 """How many kernels the searches launch on a GPU: a count, which needs no GPU.
 
-    python benchmarks/launches.py
+    python tests/support/launches.py
 
 Searches go on CPU tensors as they do on a GPU, where a step does the same whatever is found. Triton kernels are counted in
 place of being run; everything else are PyTorch's operators, which a dispatch mode counts. An operator counts as one launch, an
@@ -11,20 +11,16 @@ in blocks of several steps.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import measure
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.jit import JITFunction
-
-sys.path.insert(0, str(measure.ROOT))
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.automaton.tensors import AutomatonTensors
@@ -181,12 +177,13 @@ def rows() -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="folder for the JSON results (default: benchmarks/results)")
-    args = parser.parse_args()
+    sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+    import measure
+
+    args = measure.arguments(__doc__, "launches").parse_args()
     found = [{"search": row.name, "unit": row.unit, "launches": row.count(), "goal": row.goal} for row in rows()]
     print(measure.table(["search", "per", "launches", "goal"], [list(row.values()) for row in found]))
-    print("results in", measure.save("launches", {"rows": found}, args.out))
+    print("results in", measure.save(args.name, {"rows": found}, args.out))
 
 
 if __name__ == "__main__":

@@ -1,20 +1,28 @@
-"""Make a synthetic ARPA file of any size, the same on every machine.
+"""Synthetic text and ARPA files of any size, the same on every machine.
 
-    python benchmarks/make_arpa.py --vocab-size 1024 --order 6 --ngrams 1100000 --units nemo --out big.arpa
+    python benchmarks/synthetic.py --vocab-size 1024 --order 6 --ngrams 1100000 --out big.arpa
 
-Counts the n-grams of random text in which every token has favourite successors, and estimates an interpolated model
-with absolute discounting: probabilities sum to one, and prefixes and suffixes of every n-gram are there.
+`text_with` and `estimate`: random text in which every token has favourite successors, cut off at a number of n-grams, and an
+interpolated model of it with absolute discounting: probabilities sum to one, and prefixes and suffixes of every n-gram are
+there. `write_tokens`: streams of tokens with the statistics of text, from a lexicon of words (frequent ones short, each one to
+six tokens) by Zipf's law; two words in three are drawn from their predecessor's own short list, so that n-grams of all orders
+repeat as they do in text.
 """
+
+from __future__ import annotations
 
 import argparse
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 DISCOUNT = 0.75
 SENTENCE_LENGTH = 20  # tokens, on average
-NEMO_OFFSET = 100  # NeMo's units: token id i is the character i + 100
+LEXICON = 200_000
+SUCCESSORS = 64
+SENTENCES = 4096  # generated side by side
 
 
 def random_text(vocab_size: int, num_tokens: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -118,29 +126,62 @@ def write_arpa(tables: list[dict[str, np.ndarray]], units: list[str], path: Path
         file.write("\n\\end\\\n")
 
 
+def sentences(num_tokens: int, vocab_size: int, seed: int = 0) -> Iterator[list[str]]:
+    """Blocks of sentences as decimal ids, until there are about `num_tokens`."""
+    random = np.random.default_rng(seed)
+    words = _lexicon(random, vocab_size)
+    lengths = np.array([word.count(" ") + 1 for word in words])
+    cumulative = np.cumsum(1.0 / (np.arange(LEXICON) + 2.7))
+    cumulative /= cumulative[-1]
+    successors = _draw(random, cumulative, (LEXICON, SUCCESSORS))
+    local = np.cumsum(1.0 / (np.arange(SUCCESSORS) + 1.0))
+    local /= local[-1]
+    made = 0
+    while made < num_tokens:
+        word = _draw(random, cumulative, SENTENCES)
+        length = np.minimum(random.geometric(1 / 14, SENTENCES) + 2, 60)
+        columns = [word]
+        for _ in range(int(length.max()) - 1):
+            own = successors[word, np.searchsorted(local, random.random(SENTENCES))]
+            word = np.where(random.random(SENTENCES) < 0.67, own, _draw(random, cumulative, SENTENCES))
+            columns.append(word)
+        table = np.stack(columns, 1)
+        there = np.arange(table.shape[1]) < length[:, None]
+        made += int(lengths[table[there]].sum())
+        yield [" ".join(words[i] for i in row[:size]) for row, size in zip(table.tolist(), length.tolist())]
+
+
+def _draw(random: np.random.Generator, cumulative: np.ndarray, shape: int | tuple[int, ...]) -> np.ndarray:
+    return np.searchsorted(cumulative, random.random(shape)).clip(max=len(cumulative) - 1)
+
+
+def _lexicon(random: np.random.Generator, vocab_size: int) -> list[str]:
+    pieces = np.cumsum(1.0 / (np.arange(vocab_size) + 10.0))
+    sizes = np.minimum(1 + random.poisson(np.log2(np.arange(LEXICON) + 2) / 6), 6)
+    tokens = _draw(random, pieces / pieces[-1], int(sizes.sum())).tolist()
+    ends = np.cumsum(sizes).tolist()
+    return [" ".join(map(str, tokens[end - size : end])) for end, size in zip(ends, sizes.tolist())]
+
+
+def write_tokens(path: Path, num_tokens: int, vocab_size: int, seed: int = 0) -> None:
+    """Write a stream as text, one sentence of decimal ids a line."""
+    with open(path, "w", encoding="ascii") as file:
+        for block in sentences(num_tokens, vocab_size, seed):
+            file.write("\n".join(block) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vocab-size", type=int, default=1024)
     parser.add_argument("--order", type=int, default=6)
     parser.add_argument("--ngrams", type=int, default=1_100_000, help="of all orders together")
-    parser.add_argument("--units", choices=("id", "nemo"), default="id", help="decimal ids, or id + 100 as a character")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    if args.order < 1 or args.vocab_size < 1:
-        parser.error("--order and --vocab-size must be at least 1")
-    if args.units == "nemo" and args.vocab_size + NEMO_OFFSET > 0xD800:
-        parser.error(f"--units nemo can write at most {0xD800 - NEMO_OFFSET} tokens, got {args.vocab_size}")
-    if args.order > 1 and args.ngrams < args.vocab_size + 3 + args.order:
-        parser.error(f"--ngrams must be more than the {args.vocab_size + 3} unigrams, got {args.ngrams}")
-
-    if args.order > 1:
-        tokens, places = text_with(args.ngrams, args.vocab_size, args.order, args.seed)
-    else:
-        tokens, places = random_text(args.vocab_size, args.ngrams, np.random.default_rng(args.seed))
-    tables = estimate(tokens, places, args.vocab_size, args.order)
-    words = [chr(i + NEMO_OFFSET) if args.units == "nemo" else str(i) for i in range(args.vocab_size)]
-    write_arpa(tables, [*words, "<s>", "</s>", "<unk>"], args.out)
+    if args.order < 2 or args.ngrams < args.vocab_size + 3 + args.order:
+        parser.error(f"--order must be 2 or more, --ngrams more than the {args.vocab_size + 3} unigrams; got {args.ngrams}")
+    tables = estimate(*text_with(args.ngrams, args.vocab_size, args.order, args.seed), args.vocab_size, args.order)
+    write_arpa(tables, [*map(str, range(args.vocab_size)), "<s>", "</s>", "<unk>"], args.out)
     print(f"{args.out}: {' '.join(str(len(table['prob'])) for table in tables)} n-grams")
 
 

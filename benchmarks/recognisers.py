@@ -1,0 +1,195 @@
+"""Trained recognisers and what they hear: a CTC model's log-probabilities or an encoder's frames, and decoders of these.
+
+A model is a folder or a Hub id of Transformers, or the name of a bundled one (`ctc`, `rnnt`, `tdt`, `canary`, ...). Encoders
+run once; decoders are timed on what they gave, clips sorted by length, in batches.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import corpora
+import measure
+import numpy as np
+import torch
+from corpora import RATE, Clip
+from torch import Tensor
+
+from hf_ngpulm import CTCDecoder, GraphDecoder, TransducerDecoder
+from hf_ngpulm.generation import seq2seq_generate
+from hf_ngpulm.language_model.loading import load_language_model
+from hf_ngpulm.pipelines.families import encoded
+
+BUNDLED = measure.ROOT / "examples" / "models"
+BATCH = 16
+Batch = tuple[list[int], Tensor, Tensor]  # numbers of the clips, frames [B, T, ...], lengths [B]
+
+
+class Recogniser:
+    """A CTC model, a transducer, or a decoder with attention (`family`).
+
+    Args:
+        name: of a bundled model, or a folder or Hub id.
+    """
+
+    def __init__(self, name: str | Path, device: str = "cpu") -> None:
+        import transformers
+
+        source = BUNDLED / name if (BUNDLED / name).is_dir() else Path(name) if Path(name).is_dir() else name
+        (architecture,) = transformers.AutoConfig.from_pretrained(source).architectures
+        self.name, self.device = Path(name).name, device
+        self.model = getattr(transformers, architecture).from_pretrained(source, dtype=torch.float32).eval().to(device)
+        self.processor = transformers.AutoProcessor.from_pretrained(source)
+        self.tokenizer = self.processor.tokenizer
+        transducer = "transducer" if hasattr(self.model, "joint") else "attention"
+        self.family = "CTC" if architecture.endswith("CTC") else transducer
+
+    @property
+    def is_tdt(self) -> bool:
+        return hasattr(self.model.config, "durations")
+
+    def lm(self, source: str | None) -> Any:
+        """Return a language model for this model's tokens; None for None."""
+        return source and load_language_model(source, self.tokenizer, self.device)
+
+    def inputs(self, audio: list[np.ndarray]) -> dict[str, Tensor]:
+        """Return what the model takes for some recordings."""
+        extractor = self.processor.feature_extractor
+        if extractor.sampling_rate != RATE:
+            raise SystemExit(f"{self.name} hears {extractor.sampling_rate} Hz; benchmarks read audio at {RATE} Hz only")
+        padded = {} if self.family == "attention" else {"padding": True}  # Whispers hear 30 s, whatever is said
+        features = extractor(audio, sampling_rate=RATE, return_tensors="pt", return_attention_mask=True, **padded)
+        return {name: features[name].to(self.device) for name in (self.model.main_input_name, "attention_mask")}
+
+    def encode(self, inputs: dict[str, Tensor]) -> list[Tensor]:
+        """Return what decoders are given for each row, `[T, ...]`: log-probabilities (CTC), or an encoder's frames."""
+        if self.family == "attention":
+            outputs = self.model.get_encoder()(**inputs)
+            if len(outputs.last_hidden_state) > 1:
+                raise ValueError("encoders of decoders with attention hear a clip at a time; got several")
+            self.outputs_of_encoder = type(outputs)
+            return [outputs.last_hidden_state[0]]
+        frames, lengths = encoded(self.model, inputs[self.model.main_input_name], inputs["attention_mask"])
+        frames = torch.log_softmax(frames.float(), -1) if self.family == "CTC" else frames
+        ends = [frames.shape[1]] * len(frames) if lengths is None else lengths.tolist()
+        return [row[:end] for row, end in zip(frames, ends)]
+
+    def hear(self, clips: list[Clip], at_once: int = BATCH) -> Heard:
+        """Return clips as this model hears them, so many at a time."""
+        rows: dict[int, Tensor] = {}
+        with torch.inference_mode():
+            for numbers in by_length([clip.audio for clip in clips], 1 if self.family == "attention" else at_once):
+                rows |= zip(numbers, self.encode(self.inputs([clips[number].audio for number in numbers])))
+        return Heard(self, clips, [rows[number] for number in range(len(clips))])
+
+    def decoder(self, **settings: Any) -> Any:
+        """Return a decoder with some settings, `max_active`: a search of CTC outputs in a graph."""
+        if self.family == "attention":
+            return Generator(self, settings)
+        if self.family == "transducer":
+            return TransducerDecoder(self.model, self.processor, **settings)
+        return (GraphDecoder if "max_active" in settings else CTCDecoder)(self.processor, **settings)
+
+
+@dataclass(eq=False)
+class Heard:
+    """Clips, and what a model makes of each, `[T, ...]`."""
+
+    recogniser: Any
+    clips: list[Clip]
+    rows: list[Tensor]
+
+    @functools.cached_property
+    def seconds(self) -> float:
+        """Of audio, all clips together."""
+        return sum(clip.seconds for clip in self.clips)
+
+    @functools.cache  # noqa: B019
+    def batches(self, size: int) -> list[Batch]:
+        """Return the rows in batches of similar length."""
+        return [batch_of(self.rows, numbers) for numbers in by_length(self.rows, size)]
+
+    @functools.cache  # noqa: B019
+    def inputs(self, size: int) -> list[dict[str, Tensor]]:
+        audio = [clip.audio for clip in self.clips]
+        return [self.recogniser.inputs([audio[n] for n in numbers]) for numbers in by_length(audio, size)]
+
+    def decode(self, decoder: Any, size: int = BATCH, contexts: list[Any] | None = None) -> list[str]:
+        """Return transcripts of all clips; `contexts`: phrases of each."""
+        found = [""] * len(self.rows)
+        for numbers, frames, lengths in self.batches(size):
+            given = None if contexts is None else [contexts[number] for number in numbers]
+            for number, n_best in zip(numbers, decoder.decode(frames, lengths, given), strict=True):
+                found[number] = n_best[0].text
+        return found
+
+    def encoder_seconds(self, size: int) -> float:
+        """Return how long the model takes to hear all clips in batches of a size."""
+        model = self.recogniser.model
+        call = model if self.recogniser.family == "CTC" else getattr(model, "get_audio_features", None) or model.get_encoder()
+        inputs = self.inputs(size)
+        return measure.seconds_of(lambda: [call(**batch) for batch in inputs], self.recogniser.device)
+
+    def of(self, numbers: list[int]) -> Heard:
+        """Return some of the clips."""
+        return Heard(self.recogniser, [self.clips[n] for n in numbers], [self.rows[n] for n in numbers])
+
+    def joined(self, size: int, audio: bool = False) -> Heard:
+        """Return so many clips at a time as one: their frames, or with `audio` what the model hears in all of it."""
+        clips = corpora.joined(self.clips, size)
+        if audio and size > 1:
+            return self.recogniser.hear(clips, 1)
+        return Heard(self.recogniser, clips, [torch.cat(self.rows[n * size : (n + 1) * size]) for n in range(len(clips))])
+
+
+@dataclass(eq=False)
+class Generator:
+    """`generate` of a decoder with attention, called as other decoders are: an encoder's states to a transcript of each row."""
+
+    recogniser: Recogniser
+    settings: dict[str, Any]
+
+    def decode(self, states: Tensor, lengths: Tensor, contexts: list[Any] | None = None) -> list[list[Any]]:
+        model, processor = self.recogniser.model, self.recogniser.processor
+        given: dict[str, Any] = dict(self.settings)
+        if contexts is not None:
+            given["phrases"] = contexts
+        elif "phrases" not in given:
+            given.pop("phrase_weight", None)
+        if {"lm", "phrases"} & given.keys():
+            given["processor"] = processor
+        kind = self.recogniser.outputs_of_encoder
+        outputs = {"last_hidden_state": states}
+        if "attention_mask" in kind.__dataclass_fields__:
+            outputs["attention_mask"] = torch.arange(states.shape[1], device=states.device) < lengths[:, None]
+        tokens = model.generate(encoder_outputs=kind(**outputs), custom_generate=seq2seq_generate, **given)
+        texts = processor.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        return [[types.SimpleNamespace(text=text.strip())] for text in texts]
+
+
+def by_length(rows: list[Any], size: int) -> list[list[int]]:
+    """Return numbers of the rows, in batches of similar length."""
+    order = sorted(range(len(rows)), key=lambda number: len(rows[number]))
+    return [order[first : first + size] for first in range(0, len(order), size)]
+
+
+def batch_of(rows: list[Tensor], numbers: list[int]) -> Batch:
+    padded = torch.nn.utils.rnn.pad_sequence([rows[number] for number in numbers], batch_first=True)
+    return numbers, padded, torch.tensor([len(rows[number]) for number in numbers], device=padded.device)
+
+
+def stock_generate(model: Any, frames: Tensor, lengths: Tensor) -> Tensor:
+    """Return token ids `[B, L]` of stock `generate` for a transducer's frames, as if the encoder had given them."""
+    mask = torch.arange(frames.shape[1], device=frames.device) < lengths[:, None]
+    outputs = types.SimpleNamespace(last_hidden_state=frames, pooler_output=frames, attention_mask=mask)
+    model.get_audio_features = lambda **_: outputs
+    # It takes the room for tokens from the number of features.
+    features = frames.new_zeros((len(frames), frames.shape[1] * model.config.encoder_config.subsampling_factor, 1))
+    try:
+        return model.generate(input_features=features).sequences
+    finally:
+        del model.get_audio_features

@@ -1,0 +1,210 @@
+"""Ways to decode, which are rows of a table: ours, stock `generate`, and those of other projects; and their times, by turns."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import corpora
+import measure
+import numpy as np
+import torch
+from recognisers import BATCH, Heard, stock_generate
+
+Point = dict[str, Any]
+Row = dict[str, Any]
+
+
+def grid(**values: Iterable[Any]) -> list[Point]:
+    """Return all combinations of settings."""
+    return [dict(zip(values, point)) for point in itertools.product(*values.values())]
+
+
+@dataclass(eq=False)
+class Way:
+    """A decoder of this project.
+
+    Args:
+        name: as it stands in the table.
+        heard: what it decodes.
+        grid: settings to try. The row has the best ones, those with the fewest errors on the first split.
+        fixed: settings of the decoder that the table doesn't show.
+        every: each point of the grid has a row.
+        facts: what else the row says; where that is "phrases", errors of entities are counted.
+        contexts: phrases of each clip.
+        sizes: of batches that it is timed in.
+        batch: size of those that it is tried in.
+    """
+
+    name: str
+    heard: Heard
+    grid: list[Point] = field(default_factory=lambda: [{}])
+    fixed: dict[str, Any] = field(default_factory=dict)
+    every: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
+    contexts: list[Any] | None = None
+    sizes: tuple[int, ...] = ()
+    batch: int = BATCH
+
+    def decoder(self, point: Point) -> Any:
+        """Return the decoder at a point, the same one again for the same point: it keeps things for further batches."""
+        kept = self.__dict__.setdefault("_kept", {})
+        key = repr(point)
+        if key not in kept:
+            kept.clear()
+            kept[key] = self.heard.recogniser.decoder(**self.fixed, **point)
+        return kept[key]
+
+    def transcripts(self, point: Point) -> list[str]:
+        return self.heard.decode(self.decoder(point), self.batch, self.contexts)
+
+    def seconds(self, point: Point, size: int) -> float:
+        """Return how long all clips take, in batches of a size."""
+        decoder, batches = self.decoder(point), self.heard.batches(size)
+        return measure.seconds_of(
+            lambda: [decoder.decode(frames, lengths) for _, frames, lengths in batches], self.heard.recogniser.device
+        )
+
+    def rows(self) -> list[Row]:
+        """Return what came of each point, or of the best one; "ms a clip" is the least time of any."""
+        found = []
+        for point in self.grid:
+            begin = time.process_time()
+            texts = self.transcripts(point)
+            row = {"model": self.heard.recogniser.name, "decoder": self.name, **self.facts, **point}
+            row["ms a clip"] = 1e3 * (time.process_time() - begin) / len(texts)
+            found.append(row | corpora.figures(self.heard.clips, texts, entities="phrases" in self.facts))
+        if self.every:
+            return found
+        first = next(iter(corpora.splits(self.heard.clips)))
+        best = min(found, key=lambda row: row[first])
+        return [best | {"ms a clip": min(row["ms a clip"] for row in found)}]
+
+    def point_of(self, row: Row) -> Point:
+        return {name: row[name] for name in self.grid[0]}
+
+
+class Stock(Way):
+    """`generate` of Transformers for a transducer, handed the encoder's frames."""
+
+    def transcripts(self, point: Point) -> list[str]:
+        texts = []
+        for row in self.heard.rows:  # alone: in a batch stock TDT adds tokens to rows that have ended
+            tokens = stock_generate(self.heard.recogniser.model, row[None], torch.tensor([len(row)]))[0].tolist()
+            texts.append(text_of(self.heard, tokens))
+        return texts
+
+    def seconds(self, point: Point, size: int) -> float:
+        recogniser, batches = self.heard.recogniser, self.heard.batches(size)
+        return measure.seconds_of(
+            lambda: [stock_generate(recogniser.model, frames, lengths) for _, frames, lengths in batches], recogniser.device
+        )
+
+
+@dataclass(eq=False)
+class Peer(Way):
+    """A decoder of another project; `fixed` is what peers.py is asked, with the point.
+
+    Args:
+        process: that answers.
+    """
+
+    process: Any = None
+
+    def ask(self, point: Point, size: int, repeats: int) -> dict[str, Any]:
+        given = {"length_bonus" if name == "beta" else name: value for name, value in point.items()}
+        return self.process.ask(**self.fixed, **given, batch_size=size, repeats=repeats)
+
+    def transcripts(self, point: Point) -> list[str]:
+        answer = self.ask(point, max(self.sizes), 1)
+        return answer["texts"] if "texts" in answer else [text_of(self.heard, tokens) for tokens in answer["tokens"]]
+
+    def seconds(self, point: Point, size: int) -> float:
+        return self.ask(point, size, 1)["seconds"]
+
+
+def text_of(heard: Heard, tokens: list[int]) -> str:
+    """Return the text of a transducer's tokens, special ones and blanks left out."""
+    tokens = [token for token in tokens if token != heard.recogniser.model.config.blank_token_id]
+    return heard.recogniser.tokenizer.decode(tokens, group_tokens=False, skip_special_tokens=True)
+
+
+class PeerProcess:
+    """peers.py in an environment of its own, with what a model makes of clips."""
+
+    def __init__(self, python: str, heard: Heard) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        folder, recogniser = Path(self.folder.name), heard.recogniser
+        kept: dict[str, Any] = {"lengths": np.array([len(row) for row in heard.rows])}
+        kept["frames"] = torch.cat(heard.rows).cpu().numpy()
+        if recogniser.family == "CTC":
+            kept["pieces"] = np.array(recogniser.tokenizer.convert_ids_to_tokens(list(range(kept["frames"].shape[1]))))
+        else:
+            for name in ("decoder", "joint"):
+                weights = getattr(recogniser.model, name).state_dict()
+                kept |= {f"{name}.{key}": value.cpu().numpy() for key, value in weights.items()}
+            kept["durations"] = np.array(getattr(recogniser.model.config, "durations", []), dtype=np.int64)
+            kept["activation"] = np.array(recogniser.model.config.hidden_act)
+        np.savez(folder / "outputs.npz", **kept)
+        self.log = (folder / "log").open("w+")
+        command = [python, str(Path(__file__).with_name("peers.py")), "--outputs", str(folder / "outputs.npz")]
+        command += ["--device", recogniser.device, "--threads", str(torch.get_num_threads())]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True)
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Return the answer to a request."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        answer = self.process.stdout.readline()
+        if not answer:
+            self.log.seek(0)
+            sys.exit(f"peers.py failed on {request}:\n{self.log.read()[-2000:]}")
+        return json.loads(answer)
+
+
+def timed(chosen: list[tuple[Way, Row]], repeats: int) -> list[Row]:
+    """Return rows with their times for all clips by batch size, medians; ways and their encoders take turns.
+
+    RTFx is the length of the audio over the time of the decoder; "whole_rtfx" that over the decoder's and the encoder's, which
+    hears batches of the same size.
+    """
+    calls = {}
+    for place, (way, row) in enumerate(chosen):
+        for size in way.sizes:
+            calls["encoder", id(way.heard), size] = partial(way.heard.encoder_seconds, size)
+            calls[place, size] = partial(way.seconds, way.point_of(row), size)
+    medians: dict[Any, float] = measure.by_turns(calls, repeats)
+    found = []
+    for place, (way, row) in enumerate(chosen):
+        decoder = {size: medians[place, size] for size in way.sizes}
+        encoder = {size: medians["encoder", id(way.heard), size] for size in way.sizes}
+        rtfx = {size: way.heard.seconds / decoder[size] for size in decoder}
+        whole = {size: way.heard.seconds / (decoder[size] + encoder[size]) for size in decoder}
+        times = {"decoder_seconds": decoder, "encoder_seconds": encoder, "rtfx": rtfx, "whole_rtfx": whole}
+        found.append({**row, "clips": len(way.heard.clips), "audio_seconds": way.heard.seconds, **times} if way.sizes else row)
+    return found
+
+
+def show(rows: list[Row]) -> str:
+    """Return rows as a table; times by batch size are ms a clip, and RTFx."""
+    flat = []
+    for row in rows:
+        cells = {name: value for name, value in row.items() if not isinstance(value, (dict, float))}
+        cells |= {name: f"{value:.2f}" for name, value in row.items() if isinstance(value, float)}
+        for size, seconds in row.get("decoder_seconds", {}).items():
+            cells[f"ms, batch {size}"] = f"{1e3 * seconds / row['clips']:.2f}"
+            cells[f"RTFx, {size}"] = f"{row['rtfx'][size]:.0f}"
+            cells[f"% of encoder, {size}"] = f"{100 * seconds / row['encoder_seconds'][size]:.2f}"
+        flat.append(cells)
+    header = list(dict.fromkeys(name for cells in flat for name in cells))
+    header.sort(key=lambda name: ("ms" in name) + ("RTFx" in name) + ("%" in name))  # times last
+    return measure.table(header, [[cells.get(name, "") for name in header] for cells in flat])
