@@ -7,26 +7,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..common.batches import Outputs, tensor_of
-from ..engines.choice import engine_name
 from ..engines.devices import numbered
 from ..fusion.fusion import RowModels, weights_of
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
 from ..search import ctc_greedy as greedy
-from ..search.ctc_beam.cpu import Found as FoundWhole
-from ..search.ctc_beam.cpu import TracedTokens, WholeSearch
 from ..text.hashing import text_hashes
 from ..text.words import WordSplitter
-from .decoder import Decoder, refuse_broken
+from .decoder import Decoder
 from .hypotheses import Hypothesis
 from .options import CTCOptions, takes
 from .sessions.blocks import BlockStream, check_utterances, refuse_probabilities
-from .sessions.ctc import BeamSlots, GreedySlots, confidences_of, label_frames, unscored
+from .sessions.ctc import CoreSlots, Prepared, ctc_slots, label_frames
 
 # `beta` for an LM weight of 1. By log(V), about what the average token costs in a unigram model: with less, words are left out
 # where recognisers hear badly (benchmarks/joined.py). Single sentences bear less of it with weights above `MOST_SHARED`: from
@@ -105,8 +101,8 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
         if self.options.num_beams > 1 and self.options.beta is None and lms and all(map(_has_word_bonus, lms)):
             self.options = replace(self.options, beta=0.0)
         self._text_hashes: dict[tuple[int, torch.device], Tensor] = {}
-        # For the last batch, and others like it: models, options, hashes of texts, and the search.
-        self._prepared: tuple[RowModels, CTCOptions, Tensor | None, WholeSearch] | None = None
+        # For the last batch, and others like it: models, options, and what the core reads of them.
+        self._prepared: tuple[RowModels, CTCOptions, Prepared] | None = None
 
     def __call__(self, logits: Outputs, lengths: Outputs | None = None, phrases: Any = None) -> list[list[Hypothesis]]:
         """Decode a batch.
@@ -136,55 +132,19 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
 
     def decode_checked(self, logits: Tensor, lengths: Tensor, phrases: Any = None) -> list[list[Hypothesis]]:
         """Decode what `check` has seen."""
-        logits, models = logits.detach(), self.fusion.shared_rows(logits.shape[0], logits.device, phrases)
-        # For whole utterances a session does the same, but to begin one takes as long as a short utterance.
-        if self.options.num_beams == 1:
-            found = self._search_greedily(logits, lengths, models)
-        # Language models that are composed lazily have searches stop and go on.
-        elif models.lazy is None and engine_name(self.options.engine, logits.device) == "cpu":
-            found = self._whole_search(logits, models)(logits, lengths)
-        else:
-            stream = self._stream(models)
-            stream.add_checked(logits, lengths)
-            return stream.hypotheses()
-        refuse_broken(found.bad_frames)
-        return self._hypotheses(found, confidences_of(logits, lengths, self.options.confidence))
+        models = self.fusion.shared_rows(logits.shape[0], logits.device, phrases)
+        stream = self._stream(models)
+        slots = stream.slots
+        if isinstance(slots, CoreSlots):
+            slots.prepared = self._prepared_for(models)
+        stream.add_checked(logits, lengths)
+        return stream.hypotheses()
 
-    def _search_greedily(self, logits: Tensor, lengths: Tensor, models: RowModels) -> FoundWhole:
-        before = torch.full((logits.shape[0], 2), self.blank_id, dtype=torch.int32, device=logits.device)
-        found = label_frames(self, models, models.states, before, logits, lengths)
-        score, engine = found.acoustic_scores + (models.weights * found.lm_scores).sum(1), self.options.engine
-        ended = models.at_end(score[:, None], found.lm_scores[:, None].double(), found.states[:, None], False, engine)
-        scores = torch.stack([ended[0], found.acoustic_scores[:, None], *ended[1:]], 2)
-        traced = trace_labels(found.labels.cpu().numpy(), self.blank_id)
-        return FoundWhole(traced, scores.cpu().numpy(), found.bad_frames.cpu().numpy())
-
-    def _whole_search(self, logits: Tensor, models: RowModels) -> WholeSearch:
-        options, hashes, known = self.options, self.text_hashes(logits.shape[2], logits.device), self._prepared
-        if known is None or known[0] is not models or known[1] is not options or known[2] is not hashes:
-            search = WholeSearch(
-                models, self.token_bonuses(models), unscored(models), self.blank_id, options.num_beams,
-                options.num_return_sequences, options.beam_threshold, options.blank_threshold, options.score_eos, hashes,
-            )  # fmt: skip
-            self._prepared = known = models, options, hashes, search
-        return known[3]
-
-    def _hypotheses(self, found: FoundWhole, confidences: np.ndarray) -> list[list[Hypothesis]]:
-        """Return what was found of whole utterances, given the confidence of each frame, `[B, T]`."""
-        sums = np.zeros((len(confidences), confidences.shape[1] + 1))
-        np.cumsum(confidences, axis=1, out=sums[:, 1:])
-        writing, traced = self.writing, found.traced
-        hypotheses: list[list[Hypothesis]] = []
-        for row, counts in enumerate(traced.counts.tolist()):
-            hypotheses.append([])
-            for n, (count, scores) in enumerate(zip(counts, found.scores[row].tolist())):
-                if scores[0] == -math.inf:
-                    continue
-                ids, first, last = (part[row, n, :count] for part in (traced.tokens, traced.starts, traced.ends))
-                of_tokens = (sums[row, last] - sums[row, first]) / (last - first) if writing.measured else sums[row, :0]
-                columns = [part.tolist() for part in (ids, first, last, of_tokens)]
-                hypotheses[-1].append(writing.hypothesis(scores, *columns))
-        return hypotheses
+    def _prepared_for(self, models: RowModels) -> Prepared:
+        last = self._prepared
+        if last is None or last[0] is not models or last[1] is not self.options:
+            self._prepared = last = models, self.options, Prepared(self, models.composed())
+        return last[2]
 
     def stream(self, batch_size: int = 1, device: torch.device | str = "cpu", phrases: Any = None) -> BlockStream:
         """Begin to decode a batch whose frames come block by block.
@@ -201,7 +161,7 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
         return self.guided(phrases)._stream(self.fusion.rows(batch_size, numbered(device), phrases))
 
     def _stream(self, models: RowModels) -> BlockStream:
-        return BlockStream((GreedySlots if self.options.num_beams == 1 else BeamSlots)(self, models))
+        return BlockStream(ctc_slots(self, models))
 
     def label_frames(self, logits: Outputs, lengths: Outputs | None = None) -> greedy.GreedyLabels:
         """Return the class that greedy search gives each frame, before blanks and repeats are dropped. Arguments as for a
@@ -225,22 +185,6 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
         if key not in self._text_hashes:
             self._text_hashes[key] = text_hashes(self.tokenizer, classes).to(device)
         return self._text_hashes[key]
-
-
-def trace_labels(labels: np.ndarray, blank: int) -> TracedTokens:
-    """Return the tokens of frames `[B, T]` that greedy search has labelled: runs of the same label, but for the blank."""
-    padded = np.full((len(labels), labels.shape[1] + 2), blank, dtype=np.int32)
-    padded[:, 1:-1] = labels
-    rows, starts = np.nonzero(padded[:, 1:] != padded[:, :-1])  # frames with another label than the one before
-    ids, ends = padded[rows, starts + 1], np.append(starts[1:], 0)
-    is_token = ids != blank  # which ends before its row does, for that ends in a blank
-    rows, columns = rows[is_token], (ids[is_token], starts[is_token], ends[is_token])
-    counts = np.bincount(rows, minlength=len(labels))
-    places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    parts = [np.zeros((len(labels), 1, int(counts.max(initial=0))), dtype=np.int32) for _ in columns]
-    for part, column in zip(parts, columns):
-        part[rows, 0, places] = column
-    return TracedTokens(counts[:, None], *parts)
 
 
 def bonuses_of(beta: float | Tensor | None, models: RowModels) -> Tensor:
