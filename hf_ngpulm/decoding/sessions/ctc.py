@@ -220,8 +220,8 @@ class CoreGreedySlots(CoreSlots):
         prepared, (rows, width, _) = self.prepared, logits.shape
         return native_greedy.search(
             prepared.automaton, Frames.of(logits, lengths, self.decoder.blank_id), self.models.weights, prepared.stay_costs,
-            self.decoder.options.repeats, self.batch(slots), (rows, width), confidences, self.history.with_room(slots, width),
-            None,
+            self.decoder.options.repeats, self.batch(slots), self.rows["lm_states"][:, 0], (rows, width), confidences,
+            self.history.with_room(slots, width), None,
         )  # fmt: skip
 
     def live(self) -> np.ndarray:

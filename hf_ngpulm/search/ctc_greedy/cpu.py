@@ -30,12 +30,13 @@ def greedy_of(num_automata: int) -> np.dtype[Any]:
 
 
 def search(
-    automaton: Automaton, frames: Frames, weights: Tensor, stay_costs: Tensor, rule: str, batch: CtcRows,
+    automaton: Automaton, frames: Frames, weights: Tensor, stay_costs: Tensor, rule: str, batch: CtcRows, states: np.ndarray,
     shape: tuple[int, int], confidences: np.ndarray | None, tails: Struct | None, labels: np.ndarray | None,
 ) -> np.ndarray:  # fmt: skip
     """Label the frames of a batch.
 
     Args:
+        states: int32 `[S, M]`, of all rows, for the error's text.
         shape: rows of the batch, and frames of each with padding.
         confidences: float32 `[N, T]`, of the frames.
         tails: what follows them (`History.with_room`); else `labels`, int32 `[N, T]`, all blank, tell of them.
@@ -51,7 +52,7 @@ def search(
     )  # fmt: skip
     on_rows(
         _search, arguments, rows, width * frames.classes,
-        lambda row: f"states of row {row} should lie in 0..{automaton.num_states - 1}",
+        lambda row: f"states {states[row].tolist()} in row {row} should lie in 0..{automaton.num_states - 1}",
     )  # fmt: skip
     return bad_frames
 
@@ -77,7 +78,8 @@ def ctc_greedy(
     if frames and classes:
         bad_frames = search(
             Automaton.lent(automaton, vocab_size, composing), Frames.of(logits, lengths, blank), weights.contiguous(),
-            stay_costs.contiguous(), rule, CtcRows.of(None, rows), (batch_size, frames), None, None, labels,
+            stay_costs.contiguous(), rule, CtcRows.of(None, rows), rows["lm_states"][:, 0], (batch_size, frames), None, None,
+            labels,
         )  # fmt: skip
     acoustic_scores, lm_scores = rows["acoustic_scores"].astype(np.float32), rows["lm_scores"][:, 0].astype(np.float32)
     parts = (labels, acoustic_scores, lm_scores, rows["lm_states"][:, 0].copy(), bad_frames, rows["before"].copy())
