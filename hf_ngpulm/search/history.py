@@ -63,7 +63,7 @@ class History:
     def __init__(self, streams: int, num_beams: int, goes_on: bool) -> None:
         self.goes_on = goes_on
         self.sizes = np.zeros((streams, num_beams), dtype=np.int64)
-        self._tails = np.zeros((streams, num_beams, 0), dtype=TOKEN)
+        self.tails = np.zeros((streams, num_beams, 0), dtype=TOKEN)
         self._native: _Tails | None = None
         self.common = np.zeros(streams, dtype=np.int64)
 
@@ -73,12 +73,12 @@ class History:
     def with_room(self, rows: np.ndarray | None, more: int) -> _Tails:
         """Return the tails as the core writes them, with room for more tokens in those of some rows (None: of all)."""
         needed = int((self.sizes if rows is None else self.sizes[rows]).max(initial=0)) + more
-        room = self._tails.shape[2]
+        room = self.tails.shape[2]
         if needed > room or self._native is None:
             grown = np.zeros((*self.sizes.shape, max(needed, 2 * room, 16)), dtype=TOKEN)
             if room:
-                grown[:, :, :room] = self._tails
-            self._tails = grown
+                grown[:, :, :room] = self.tails
+            self.tails = grown
             self._native = _Tails(sizes=self.sizes, tokens=grown, num_beams=grown.shape[1], room=grown.shape[2])
         return self._native
 
@@ -138,7 +138,7 @@ class History:
     def tails_of(self, rows: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, Spoken]:
         """Return the number of tokens `[N]` and the tokens `[N, L]` of a tail of each of some rows, as they are now."""
         sizes = self.sizes[rows, places]
-        return sizes, self._spoken(self._tails[rows, places, : int(sizes.max(initial=0))])
+        return sizes, self._spoken(self.tails[rows, places, : int(sizes.max(initial=0))])
 
     def _spoken(self, tokens: np.ndarray) -> Spoken:
         confidences = tokens["after"] - tokens["before"]

@@ -89,10 +89,10 @@ class BlockStream:
             self._search(block, (lengths - first).clamp(0, block.shape[1]).to(torch.int32))
 
     def _search(self, logits: Tensor, lengths: Tensor) -> None:
-        if self._is_fed:
+        refuse_broken(self.slots.feed(None, logits, lengths))
+        if self._is_fed:  # what is fed once is read from the tails, which costs less
             self.slots.put_aside(self._rows)
         self._is_fed = True
-        refuse_broken(self.slots.feed(None, logits, lengths))
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """Return for each row up to `num_return_sequences` hypotheses, the best one first, as if its utterance ended here."""

@@ -514,13 +514,15 @@ def label_frames(
     inside = torch.arange(logits.shape[1], device=logits.device) < lengths[:, None]
     bad = inside & ~torch.isfinite(best)
     first_bad = torch.where(bad.any(1), bad.int().argmax(1) if logits.shape[1] else 0, -1)
+    labels = torch.where(inside, labels, decoder.blank_id).to(torch.int32)
+    every = torch.cat([before[:, :1], labels], 1)  # with that of the frame before
     return greedy.GreedyLabels(
-        labels=torch.where(inside, labels, decoder.blank_id).to(torch.int32),
+        labels=labels,
         acoustic_scores=torch.where(inside, best, 0.0).sum(dim=1),
         lm_scores=models.weights,
         states=states,
         bad_frames=first_bad.to(torch.int32),
-        before=before,
+        before=every.gather(1, lengths[:, None].long()).repeat(1, 2),
     )
 
 
