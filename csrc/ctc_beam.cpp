@@ -1,64 +1,96 @@
-// CTC prefix beam search: in blocks of frames, or whole utterances in one call, with ranking and tracing back. The functions that
-// search return -1, or the first row whose prefixes name a state or a token that doesn't exist.
+// CTC prefix beam search of rows of a batch. The functions that search return -1, or the first row whose prefixes name a state or a
+// token that doesn't exist.
 #include <numeric>
 
-#include "ctc_beam_ends.hpp"
 #include "ctc_beam_search.hpp"
 
 using namespace ngpulm;
 
-// Go on with some rows. `links` and `labels` are [B, width, K]; where `stops` tell of unfinished states, rows stop at them.
-NGPULM_EXPORT int64_t ngpulm_ctc_beam(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmFrames* frames,
-                                      const NgpulmBeamRules* rules, const NgpulmBeams* beams, int32_t* links, int32_t* labels,
-                                      int32_t* bad_frames, int64_t width, const NgpulmBeamStops* stops) {
-  return with_automaton(*automaton, [&](auto lm) -> int64_t {
-    PrefixSearch search(lm, *frames, *rules);
-    for (int64_t row = first; row < last; ++row) {
-      if (stops) stops->counts[row] = 0;
-      if (stops && stops->frames[row] >= frames->lengths[row]) continue;
-      const Prefixes prefixes(*beams, row, rules->num_beams, rules->num_automata);
-      if (!search.is_sound(prefixes)) return row;
-      const int64_t at = row * width * rules->num_beams;
-      bad_frames[row] = search.run(row, prefixes, links + at, labels + at, stops);
-    }
-    return -1;
+namespace {
+
+// Order the prefixes of a row by what they are worth, the best one first; after those that exist comes nothing.
+template <class Token>
+void rank(const Automaton<Token>& lm, const NgpulmCtcModels& models, int64_t row, const Prefixes& p, int64_t num_beams,
+          const NgpulmRanked& ranked, int64_t at) {
+  std::vector<HypothesisScores> scores;
+  std::vector<int32_t> order;
+  for (int32_t k = 0; k < num_beams; ++k) {
+    const double acoustic = add_logs(p.blank_scores[k], p.token_scores[k]) + *p.offsets;
+    const int64_t of_place = k * models.num_automata;
+    scores.push_back(
+        scores_at_end(lm, models, row, acoustic, acoustic + double(p.fused[k]), p.lm_scores + of_place, p.lm_states + of_place));
+    if (scores[k].total > NEG_INF_DOUBLE) order.push_back(k);
+  }
+  std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return scores[a].total != scores[b].total ? scores[a].total > scores[b].total : p.is_before(a, b);
   });
+  order.resize(std::min<size_t>(order.size(), ranked.count));
+  std::fill_n(ranked.places + at, ranked.count, 0);
+  std::fill_n(ranked.sizes + at, ranked.count, 0);
+  std::fill_n(ranked.scores + 4 * at, 4 * ranked.count, NEG_INF_DOUBLE);
+  for (size_t n = 0; n < order.size(); ++n) {
+    const HypothesisScores& s = scores[order[n]];
+    ranked.places[at + n] = order[n];
+    ranked.sizes[at + n] = p.sizes[order[n]];
+    const double parts[] = {s.total, s.acoustic, s.of_lms, s.of_phrases};
+    std::copy_n(parts, 4, ranked.scores + 4 * (at + n));
+  }
 }
 
-// Search whole utterances, from the states of their `models`.
-NGPULM_EXPORT int64_t ngpulm_ctc_beam_whole(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmFrames* frames,
-                                            const NgpulmBeamRules* rules, const NgpulmBeamModels* models, const NgpulmRanked* ranked,
-                                            const NgpulmTraced* traced, int32_t* bad_frames) {
+}  // namespace
+
+// Search the frames of a batch, of which a row has `width` with padding. Either `tails` follow what happens, or `links` and `labels` [N, width, K] tell
+// of it, which say that nothing has happened; with `stops`, rows halt at unfinished states. `confidences` [N, width] may be null.
+NGPULM_EXPORT int64_t ngpulm_ctc_beam(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmFrames* frames,
+                                      const NgpulmBeamRules* rules, const NgpulmCtcRows* batch, int64_t width, const float* confidences,
+                                      const NgpulmTails* tails, int32_t* links, int32_t* labels, int32_t* bad_frames,
+                                      const NgpulmBeamStops* stops) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
     const int64_t num_beams = rules->num_beams;
     PrefixSearch search(lm, *frames, *rules);
-    Beam beam(num_beams, rules->num_automata);
-    TextMerger merger(num_beams);
-    std::vector<int32_t> links, labels;
-    for (int64_t row = first; row < last; ++row) {
-      const int64_t length = frames->lengths[row];
-      links.resize(length * num_beams);
-      for (int64_t at = 0; at < length * num_beams; at += num_beams) std::iota(&links[at], &links[at] + num_beams, 0);
-      labels.assign(length * num_beams, BLANK);
-      const Prefixes& prefixes = beam.begin(models->states + row * rules->num_automata);
+    std::vector<int32_t> own_links, own_labels;
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t length = frames->lengths[i], row = row_of(*batch, i);
+      if (stops) stops->counts[i] = 0;
+      if (stops && stops->frames[i] >= length) continue;
+      const Prefixes prefixes(batch->states, row, num_beams, rules->num_automata);
       if (!search.is_sound(prefixes)) return row;
-      bad_frames[row] = search.run(row, prefixes, links.data(), labels.data(), nullptr);
-      if (rules->text_hashes) merger.merge_at_end(prefixes);
-      rank(lm, *models, row, prefixes, num_beams, *ranked);
-      trace(links.data(), labels.data(), length, num_beams, row, *ranked, *traced);
+      int32_t *row_links, *row_labels;
+      if (!tails) {
+        row_links = links + i * width * num_beams, row_labels = labels + i * width * num_beams;
+      } else {
+        own_links.resize(length * num_beams);
+        for (int64_t at = 0; at < length * num_beams; at += num_beams) std::iota(&own_links[at], &own_links[at] + num_beams, 0);
+        own_labels.assign(length * num_beams, BLANK);
+        row_links = own_links.data(), row_labels = own_labels.data();
+      }
+      bad_frames[i] = search.run(i, row, prefixes, row_links, row_labels, stops);
+      if (!tails || bad_frames[i] >= 0) continue;
+      Following following(*tails);
+      follow_frames(following, *tails, row, row_links, row_labels, length, batch->firsts[row], batch->sums[row],
+                    confidences ? confidences + i * width : nullptr, [&](int64_t k) { return prefixes.has(k); });
     }
     return -1;
   });
 }
 
-// Rank the prefixes of rows whose utterances end.
-NGPULM_EXPORT int64_t ngpulm_ctc_beam_rank(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmBeamModels* models,
-                                           const NgpulmBeams* beams, int64_t num_beams, const NgpulmRanked* ranked) {
+// Rank the prefixes of some rows by what they are worth now.
+NGPULM_EXPORT int64_t ngpulm_ctc_beam_rank(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmCtcModels* models,
+                                           const NgpulmCtcRows* batch, int64_t num_beams, int64_t joins_texts, const NgpulmRanked* ranked) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
-    for (int64_t row = first; row < last; ++row) {
-      const Prefixes prefixes(*beams, row, num_beams, models->num_automata);
-      if (!are_states_sound(lm, prefixes, num_beams, models->num_automata)) return row;
-      rank(lm, *models, row, prefixes, num_beams, *ranked);
+    const int64_t num_automata = models->num_automata, bytes = Prefixes::bytes(num_beams, num_automata);
+    TextMerger merger(joins_texts ? num_beams : 0);
+    std::vector<int64_t> copy(joins_texts ? bytes / 8 : 0);
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t row = row_of(*batch, i);
+      Prefixes prefixes(batch->states, row, num_beams, num_automata);
+      if (!are_states_sound(lm, prefixes, num_beams, num_automata)) return row;
+      if (joins_texts) {  // what follows an utterance isn't searched: its prefixes stay as they are for a stream that goes on
+        std::memcpy(copy.data(), prefixes.offsets, bytes);
+        prefixes = Prefixes(copy.data(), 0, num_beams, num_automata);
+        merger.merge_at_end(prefixes);
+      }
+      rank(lm, *models, row, prefixes, num_beams, *ranked, i * ranked->count);
     }
     return -1;
   });

@@ -1,20 +1,9 @@
 // What CTC prefix beam search keeps (hf_ngpulm/search/ctc_beam tells what it does).
 #pragma once
 #include "automaton.hpp"
-#include "frames.hpp"
+#include "ctc_rows.hpp"
 
 // See hf_ngpulm/search/ctc_beam/cpu.py.
-struct NgpulmBeams {
-  double* offsets;
-  float *blank_scores, *token_scores;
-  int32_t* last_tokens;
-  int64_t *hashes, *parent_hashes;
-  int32_t* sizes;
-  float *fused, *lm_scores;
-  int32_t* lm_states;
-  int64_t* texts;
-};
-
 struct NgpulmBeamRules {
   const float *weights, *bonuses, *unscored;
   const int64_t* text_hashes;
@@ -38,13 +27,30 @@ inline int64_t slots_for(int64_t count) {
   return slots;
 }
 
-// The prefixes of one row: views of K numbers, or K for each automaton.
-struct Prefixes : NgpulmBeams {
+// The prefixes of one row: K numbers each, or K for each automaton, one array after the other in a block of memory
+// (`beams_of` in hf_ngpulm/search/ctc_beam/cpu.py).
+struct Prefixes {
+  double* offsets = nullptr;
+  int64_t *hashes = nullptr, *parent_hashes = nullptr, *texts = nullptr;
+  float *blank_scores = nullptr, *token_scores = nullptr, *fused = nullptr, *lm_scores = nullptr;
+  int32_t *last_tokens = nullptr, *sizes = nullptr, *lm_states = nullptr;
+
   Prefixes() = default;
-  Prefixes(const NgpulmBeams& all, int64_t row, int64_t num_beams, int64_t num_automata) : NgpulmBeams(all) {
-    const int64_t at = row * num_beams;
-    offsets += row, blank_scores += at, token_scores += at, last_tokens += at, hashes += at, parent_hashes += at, sizes += at;
-    fused += at, lm_scores += at * num_automata, lm_states += at * num_automata, texts += at;
+  Prefixes(void* block, int64_t row, int64_t num_beams, int64_t num_automata) {
+    char* next = static_cast<char*>(block) + row * bytes(num_beams, num_automata);
+    const auto take = [&](auto*& array, int64_t count) {
+      array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(next);
+      next += count * sizeof(*array);
+    };
+    take(offsets, 1);
+    take(hashes, num_beams), take(parent_hashes, num_beams), take(texts, num_beams);
+    take(blank_scores, num_beams), take(token_scores, num_beams), take(fused, num_beams);
+    take(lm_scores, num_beams * num_automata);
+    take(last_tokens, num_beams), take(sizes, num_beams), take(lm_states, num_beams * num_automata);
+  }
+
+  static int64_t bytes(int64_t num_beams, int64_t num_automata) {
+    return (8 + num_beams * (3 * 8 + 5 * 4 + num_automata * 8) + 7) / 8 * 8;
   }
 
   // Whether of two prefixes that score the same the first comes first.
@@ -61,43 +67,6 @@ bool are_states_sound(const Automaton<Token>& lm, const Prefixes& prefixes, int6
     if (prefixes.has(k) && !lm.has_all(prefixes.lm_states + k * num_automata, num_automata)) return false;
   return true;
 }
-
-// Room for the prefixes of one row.
-class Beam {
- public:
-  Beam(int64_t num_beams, int64_t num_automata)
-      : num_beams(num_beams), num_automata(num_automata), of_beams(3 * num_beams), of_automata(num_beams * num_automata), integers(2 * num_beams),
-        states(num_beams * num_automata), longs(3 * num_beams) {
-    float* numbers = of_beams.data();
-    prefixes.offsets = &offset;
-    prefixes.blank_scores = numbers, prefixes.token_scores = numbers + num_beams, prefixes.fused = numbers + 2 * num_beams;
-    prefixes.last_tokens = integers.data(), prefixes.sizes = integers.data() + num_beams;
-    prefixes.hashes = longs.data(), prefixes.parent_hashes = longs.data() + num_beams, prefixes.texts = longs.data() + 2 * num_beams;
-    prefixes.lm_scores = of_automata.data(), prefixes.lm_states = states.data();
-  }
-
-  // Before the first frame: the empty prefix alone.
-  const Prefixes& begin(const int32_t* first_states) {
-    std::fill(of_beams.begin(), of_beams.end(), 0.f);
-    std::fill_n(prefixes.blank_scores + 1, 2 * num_beams - 1, NEG_INF);
-    std::fill(of_automata.begin(), of_automata.end(), 0.f);
-    std::fill(longs.begin(), longs.end(), 0);
-    offset = 0.0;
-    prefixes.hashes[0] = FIRST_HASH;
-    prefixes.last_tokens[0] = -1;
-    prefixes.sizes[0] = 0;
-    std::copy_n(first_states, num_automata, prefixes.lm_states);
-    return prefixes;
-  }
-
- private:
-  const int64_t num_beams, num_automata;
-  double offset = 0.0;
-  std::vector<float> of_beams, of_automata;
-  std::vector<int32_t> integers, states;
-  std::vector<int64_t> longs;
-  Prefixes prefixes;
-};
 
 // Merges prefixes of the same text.
 class TextMerger {

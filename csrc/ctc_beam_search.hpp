@@ -35,27 +35,27 @@ class PrefixSearch {
     return are_states_sound(lm, prefixes, num_beams, num_automata);
   }
 
-  // Search a row to its end, or to the first frame at which a prefix is in a state that is unfinished and can't be composed, if
-  // `stops` tell of any; then it goes on from there when it is called again. `links` and `labels` [T, K] say that nothing has happened. Returns the first
+  // Search the frames `number` for a row. With `stops` it halts at the first frame at which a prefix is in an unfinished state that
+  // can't be composed; called again, it resumes there. `links` and `labels` [T, K] say that nothing has happened. Returns the first
   // frame that is broken, or -1.
-  int32_t run(int64_t row, const Prefixes& prefixes, int32_t* links, int32_t* labels, const NgpulmBeamStops* stops) {
+  int32_t run(int64_t number, int64_t row, const Prefixes& prefixes, int32_t* links, int32_t* labels, const NgpulmBeamStops* stops) {
     p = prefixes;
-    begin_row(row, stops);
-    const int32_t length = frames.lengths[row];
-    int64_t frame = stops ? stops->frames[row] : 0;
+    begin_row(number, row, stops);
+    const int32_t length = frames.lengths[number];
+    int64_t frame = stops ? stops->frames[number] : 0;
     for (; frame < length; ++frame) {
-      x = frame_of(frames, row, frame);
+      x = frame_of(frames, number, frame);
       if (x.is_broken()) break;
       blank_log_prob = double(x.logits[frames.blank]) - x.normaliser;
       is_skipped = blank_log_prob > least_skipped;
       if (has_changed) find_families();
       stay();
-      if (stops && !is_skipped && has_stopped(row, frame, *stops)) return -1;
+      if (stops && !is_skipped && has_stopped(number, frame, *stops)) return -1;
       if (!is_skipped) extend();
       if (best == NEG_INF_DOUBLE) continue;  // nothing is possible: weights so large that the sums overflow
       renew(links + frame * num_beams, labels + frame * num_beams);
     }
-    if (stops) stops->frames[row] = length;
+    if (stops) stops->frames[number] = length;
     for (int64_t k = 0; k < num_beams; ++k)
       if (p.has(k)) lm.finish(p.lm_states + k * num_automata, num_automata);
     return frame < length ? int32_t(frame) : -1;
@@ -98,7 +98,7 @@ class PrefixSearch {
   std::vector<int64_t> old_hashes, old_texts;
   std::vector<uint8_t> known, stays;  // known: what tokens add to it at most
 
-  void begin_row(int64_t row, const NgpulmBeamStops* stops) {
+  void begin_row(int64_t number, int64_t row, const NgpulmBeamStops* stops) {
     bonus = rules.bonuses[row], unscored = rules.unscored[row], weights = rules.weights + row * num_automata;
     std::fill(plain.begin(), plain.begin() + candidates, bonus);
     std::fill(plain.begin() + candidates, plain.end(), bonus + unscored);
@@ -106,8 +106,8 @@ class PrefixSearch {
     std::fill(known.begin(), known.end(), 0);
     has_changed = true;
     used = num_beams;
-    if (stops && stops->frames[row]) {
-      std::copy_n(stops->totals + row * num_beams, num_beams, totals.begin());
+    if (stops && stops->frames[number]) {
+      std::copy_n(stops->totals + number * num_beams, num_beams, totals.begin());
     } else {
       for (int64_t k = 0; k < num_beams; ++k) totals[k] = add_logs(p.blank_scores[k], p.token_scores[k]);
     }
@@ -172,17 +172,17 @@ class PrefixSearch {
   }
 
   // Whether a prefix is in a state that is unfinished, and stays so; all of these states are listed.
-  bool has_stopped(int64_t row, int64_t frame, const NgpulmBeamStops& stops) {
-    int32_t* states = stops.states + row * num_beams * num_automata;
+  bool has_stopped(int64_t number, int64_t frame, const NgpulmBeamStops& stops) {
+    int32_t* states = stops.states + number * num_beams * num_automata;
     int64_t count = 0;
     for (const int32_t k : alive)
       for (int64_t m = 0; m < num_automata && !known[k]; ++m)
         if (const int32_t state = p.lm_states[k * num_automata + m]; __atomic_load_n(stops.unfinished + state, __ATOMIC_ACQUIRE))
           if (!lm.composer || !lm.composer->finish(state)) states[count++] = state;
-    stops.counts[row] = count;
+    stops.counts[number] = count;
     if (count == 0) return false;
-    stops.frames[row] = frame;
-    std::copy(totals.begin(), totals.end(), stops.totals + row * num_beams);
+    stops.frames[number] = frame;
+    std::copy(totals.begin(), totals.end(), stops.totals + number * num_beams);
     return true;
   }
 

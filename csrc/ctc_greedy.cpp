@@ -1,20 +1,25 @@
 // Greedy CTC search with language models (hf_ngpulm/search/ctc_greedy says what it does). The automata are asked only at frames
 // that may emit a token.
-#include "automaton.hpp"
-#include "frames.hpp"
-
-// See hf_ngpulm/search/ctc_greedy/cpu.py.
-struct NgpulmGreedyLabels {
-  int32_t* labels;
-  float *acoustic_scores, *lm_scores;
-  int32_t *states, *bad_frames, *before;
-};
+#include "ctc_rows.hpp"
 
 using namespace ngpulm;
 
 namespace {
 
 enum Rule : int32_t { LABEL, RUN, STAY };  // when a frame goes on with the label before it
+
+// Where the search of a row stands, one array after the other in a block of memory (`GREEDY` in hf_ngpulm/search/ctc_greedy/cpu.py).
+struct Row {
+  double *acoustic_score, *lm_scores;  // [M]
+  int32_t *states, *before;            // [M]; label and best class of the frame before
+
+  Row(void* block, int64_t row, int64_t num_automata) {
+    acoustic_score = reinterpret_cast<double*>(static_cast<char*>(block) + row * (16 + (12 * num_automata + 7) / 8 * 8));
+    lm_scores = acoustic_score + 1;
+    before = reinterpret_cast<int32_t*>(lm_scores + num_automata);
+    states = before + 2;
+  }
+};
 
 template <class Token>
 class GreedySearch {
@@ -23,13 +28,12 @@ class GreedySearch {
       : lm(lm), frames(frames), num_automata(num_automata), rule(rule), candidates(std::min<int64_t>(lm.vocab_size, frames.classes)),
         added(lm.vocab_size), one(lm.vocab_size), sums(candidates) {}
 
-  // Label the frames of a row; the first one that is broken, or -1.
-  int32_t run(int64_t row, const float* weights, float stay_cost, int32_t* labels, float& acoustic_score, float* lm_scores,
-              int32_t* states, int32_t* ends) {
-    int32_t &before = ends[0], &best_before = ends[1];
+  // Label the frames `i` for a row. Returns the first one that is broken, or -1.
+  int32_t run(int64_t i, const float* weights, float stay_cost, const Row& row, int32_t* labels) {
+    int32_t &before = row.before[0], &best_before = row.before[1], *states = row.states;
     bool is_known = false;  // whether `added` belongs to the row's states
-    for (int32_t number = 0; number < frames.lengths[row]; ++number) {
-      const Frame frame = frame_of(frames, row, number);
+    for (int32_t number = 0; number < frames.lengths[i]; ++number) {
+      const Frame frame = frame_of(frames, i, number);
       if (frame.is_broken()) return number;
       const int32_t best = best_class(frame);
       int32_t label = best;
@@ -47,12 +51,12 @@ class GreedySearch {
           for (int64_t m = 0; m < num_automata; ++m) {
             const Step step = lm.step(states[m], label);
             states[m] = step.state;
-            lm_scores[m] += step.score;
+            row.lm_scores[m] += step.score;
           }
         }
       }
       labels[number] = label;
-      acoustic_score += frame.log_prob(label);
+      *row.acoustic_score += frame.log_prob(label);
       before = label;
       best_before = best;
     }
@@ -98,19 +102,25 @@ class GreedySearch {
 
 }  // namespace
 
-// `weights` and `stay_costs` are [B, num_automata] and [B], `width` the frames of a row of labels. Returns -1, or the first row with
-// a state that doesn't exist.
+// Label the frames of a batch; `weights` and `stay_costs` are [S, num_automata] and [S]. Either `tails` follow what happens, or `labels`
+// [N, width] tell of it, which are blanks. `confidences` [N, width] may be null. Returns -1, or the first row with a state that doesn't exist.
 NGPULM_EXPORT int64_t ngpulm_ctc_greedy(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmFrames* frames,
-                                        const float* weights, const float* stay_costs, int64_t num_automata, int32_t rule, int64_t width,
-                                        const NgpulmGreedyLabels* found) {
+                                        const float* weights, const float* stay_costs, int64_t num_automata, int32_t rule,
+                                        const NgpulmCtcRows* batch, int64_t width, const float* confidences, const NgpulmTails* tails,
+                                        int32_t* labels, int32_t* bad_frames) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
     GreedySearch search(lm, *frames, num_automata, rule);
-    for (int64_t row = first; row < last; ++row) {
-      const int64_t of_row = row * num_automata;
-      int32_t* states = found->states + of_row;
-      if (!lm.has_all(states, num_automata)) return row;
-      found->bad_frames[row] = search.run(row, weights + of_row, stay_costs[row], found->labels + row * width, found->acoustic_scores[row],
-                                          found->lm_scores + of_row, states, found->before + 2 * row);
+    std::vector<int32_t> own_labels;
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t at = row_of(*batch, i), length = frames->lengths[i];
+      const Row row(batch->states, at, num_automata);
+      if (!lm.has_all(row.states, num_automata)) return at;
+      if (tails) own_labels.resize(length);
+      int32_t last_label = row.before[0], *row_labels = tails ? own_labels.data() : labels + i * width;
+      bad_frames[i] = search.run(i, weights + at * num_automata, stay_costs[at], row, row_labels);
+      if (tails && bad_frames[i] < 0)
+        follow_labels(*tails, at, row_labels, length, batch->firsts[at], frames->blank, last_label, batch->sums[at],
+                      confidences ? confidences + i * width : nullptr);
     }
     return -1;
   });

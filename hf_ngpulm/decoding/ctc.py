@@ -7,78 +7,73 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..common.batches import Outputs, tensor_of
-from ..engines.choice import engine_name
 from ..engines.devices import numbered
 from ..fusion.fusion import RowModels, weights_of
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
 from ..search import ctc_greedy as greedy
-from ..search.ctc_beam.cpu import Found as FoundWhole
-from ..search.ctc_beam.cpu import TracedTokens, WholeSearch
 from ..text.hashing import text_hashes
 from ..text.words import WordSplitter
-from .decoder import Decoder, refuse_broken
+from .decoder import Decoder
 from .hypotheses import Hypothesis
 from .options import CTCOptions, takes
 from .sessions.blocks import BlockStream, check_utterances, refuse_probabilities
-from .sessions.ctc import BeamSlots, GreedySlots, confidences_of, label_frames, unscored
+from .sessions.ctc import CoreSlots, Prepared, ctc_slots, label_frames
 
-# `beta` for an LM weight of 1. By log(V), about what the average token costs in a unigram model: with less, words are left out
-# where recognisers hear badly (`benchmarks/sweep.py joined`). Single sentences bear less of it with weights above
-# `MOST_SHARED`: from there on it stays, until it is what the average token costs in an LM.
+# The default `beta` for an LM weight of 1. An average token costs about log(V) in a unigram model; with a smaller bonus the
+# search leaves words out where the recogniser hears badly (benchmarks/sweep.py joined). Short utterances need less of it at weights above `MOST_SHARED`, so
+# from there on the bonus stays constant until it equals the cost of an average token in an LM.
 BETA_SHARE, MOST_SHARED, BETA_PER_WEIGHT = 0.85, 0.8, 3.0
 
 
 class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: None}):
-    """Decoding of CTC outputs, greedily or with a beam, with n-gram language models fused in.
+    """Decode CTC outputs, greedily or with a beam, with n-gram LMs and phrases (shallow fusion, contextual biasing).
 
     Args:
-        tokenizer_or_processor: the ASR model's tokenizer, or a processor that has it.
-        lm: a language model for all rows, the id of its Hub repo, a folder or a file (see `load_language_model`), several as
-            `LogLinear`, or a list with one of these (or None) per row; None decodes without.
-        lm_weight: weight of the LM's log-probabilities, one number or a tensor `[B]` with one per row. By default what the LM
-            remembers for `model`, with the rest of what was tuned for it (see `hf_ngpulm.config.tuned`); or else 0.5.
-        phrases: phrases that shall be recognised, for all rows: a `PhraseBooster`, or what one is made of; or a list with such
-            a context (or None) per row.
-        phrase_weight: what their bonuses are multiplied with, one number or a tensor `[B]` (default 1).
-        num_beams: prefixes that the search keeps; 1 searches greedily; "auto" is 4 (or `num_return_sequences`, if that is
-            more), most of the gain at little cost. The default is "auto" with `lm` or `phrases`, lists of them included, and 1
-            without. A call with phrases counts, too. With `repeats` the default is 1.
-        beta: bonus for each token (natural log), against an LM's liking for short transcripts: a number or a tensor `[B]`. In
-            beam search with an LM of V tokens the default is 0.85 log(V) times the LM's weight, nearly what chance would cost;
-            weights above 0.8 count as 0.8 there, but it is at least 3 times the weight (for V = 256: 3.3 for a weight of 0.7,
-            3.8 for 1). Without one it is 0, and where the LM has a bonus for words (`word_bonus`, see
-            `hf_ngpulm.lexicon.compose`). For beam search only.
-        beam_threshold: prefixes that score so much less than the best one are dropped; for beam search only.
-        blank_threshold: frames whose blank is likelier than this can only be blanks, which saves time; None asks every
-            frame. For beam search only.
-        score_eos: whether the LM's score of `</s>` counts when the hypotheses of an utterance are ranked; switch it off for
-            utterances that may end within a sentence. For beam search only.
-        merge: which prefixes of the search are one: those of the same "tokens" (the default), or those of the same "text",
-            however it is cut into pieces: their probabilities are added. For language models of words with several `cuttings`,
-            which otherwise fill the beam. For beam search only.
-        num_return_sequences: hypotheses that are returned for each row; at most `num_beams`.
-        repeats: in greedy search with an LM, when a frame goes on with the label before it: "stay" (if that scores better;
-            the default), "label" (NeMo's rule) or "run", see `hf_ngpulm.search.ctc_greedy`. On the project's development set
-            "stay" has the lowest word error rate.
-        blank_id: class of the blank; the tokenizer's padding token if left out.
-        frame_seconds: how long a frame of the logits is; without it words have no times in seconds.
-        confidence: measure of confidence of tokens and words: "max_prob", "gibbs", "tsallis" or "renyi" (see
-            `hf_ngpulm.search.confidence`); None for none.
+        tokenizer_or_processor: the ASR model's tokenizer, or the processor that contains it.
+        lm: the language model of all rows: an `NGramLM`, a Hub repo id, a folder or a file (see `load_language_model`), or
+            several models as `LogLinear`. A list gives each row its own (or None). None decodes without an LM.
+        lm_weight: weight of the LM's log-probabilities: a number, or a tensor `[B]` with one per row. The default is the weight
+            that was tuned for `model` and saved with the LM (see `hf_ngpulm.config.tuned`), else 0.5.
+        phrases: hotwords or phrases to favour in all rows: a `PhraseBooster`, or its arguments. A list gives each row its own
+            (or None).
+        phrase_weight: factor of the phrases' bonuses: a number or a tensor `[B]` (default 1).
+        num_beams: number of prefixes that the search keeps. 1 is greedy search. "auto" is 4, or `num_return_sequences` if that
+            is more: most of the gain at little cost. The default is "auto" with `lm` or `phrases` (also in a call), and 1
+            without them or with `repeats`.
+        beta: bonus per token (natural log), a number or a tensor `[B]`; it balances an LM's preference for short transcripts.
+            Beam search only. With an LM of V tokens the default is `max(0.85 log(V) min(weight, 0.8), 3 weight)`: for V = 256,
+            3.3 at weight 0.7 and 3.8 at weight 1. Without an LM, or with a word bonus in the LM (`word_bonus`, see
+            `hf_ngpulm.lexicon.compose`), the default is 0.
+        beam_threshold: drops prefixes that score this much less than the best one (natural log). Beam search only.
+        blank_threshold: treats a frame as blank if its blank is more probable than this, which saves time; None treats none so.
+            Beam search only.
+        score_eos: adds the LM's score of `</s>` when the hypotheses are ranked. Set it to False for utterances that may stop in
+            mid-sentence. Beam search only.
+        merge: "tokens" (default) merges alignments of the same tokens; "text" also merges prefixes that spell the same text
+            with other tokens, and adds their probabilities. Use "text" for word-level LMs with several `cuttings`, whose
+            variants would otherwise fill the beam. Beam search only.
+        num_return_sequences: number of hypotheses per row, at most `num_beams`.
+        repeats: rule by which greedy search with an LM continues the label of the frame before: "stay" (if that scores better;
+            default), "label" (NeMo's rule) or "run"; see `hf_ngpulm.search.ctc_greedy`. "stay" has the lowest word error rate
+            on the project's development set.
+        blank_id: class of the blank; default: the tokenizer's padding token.
+        frame_seconds: duration of a frame; without it words have no times.
+        confidence: confidence measure of tokens and words: "max_prob", "gibbs", "tsallis" or "renyi" (see
+            `hf_ngpulm.search.confidence`), or None.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
-        source_lm: an n-gram model of the text that the recogniser was trained on, whose log-probabilities are subtracted (the
-            density ratio, McDermott et al., ASRU 2019; with a bigram LODR, Zheng et al., Interspeech 2022).
-        source_weight: with what weight, a number or a tensor `[B]`; half of `lm_weight` if left out.
-        model: the CTC model (of Transformers) whose outputs will be decoded, for settings that were tuned for it; it isn't run.
+        source_lm: an n-gram model of the recogniser's training text. Its log-probabilities are subtracted (density ratio,
+            McDermott et al., ASRU 2019; with a bigram model LODR, Zheng et al., Interspeech 2022).
+        source_weight: weight of `source_lm`, a number or a tensor `[B]`; default: half of `lm_weight`.
+        model: the CTC model of Transformers that computes the logits. It isn't run; it selects the settings tuned for it.
 
     Raises:
-        TokenizerMismatchError: an LM was made for another tokenizer.
-        ValueError: an argument out of range or without meaning for the search, or a tokenizer without padding token and no
+        TokenizerMismatchError: an LM belongs to another tokenizer.
+        ValueError: an argument is out of range or has no effect in this search, or there is neither a padding token nor
             `blank_id`.
     """
 
@@ -105,89 +100,53 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
         if self.options.num_beams > 1 and self.options.beta is None and lms and all(map(_has_word_bonus, lms)):
             self.options = replace(self.options, beta=0.0)
         self._text_hashes: dict[tuple[int, torch.device], Tensor] = {}
-        # For the last batch, and others like it: models, options, hashes of texts, and the search.
-        self._prepared: tuple[RowModels, CTCOptions, Tensor | None, WholeSearch] | None = None
+        # The models and options of the last batch, prepared for the core, for the next batch with the same ones.
+        self._prepared: tuple[RowModels, CTCOptions, Prepared] | None = None
 
     def __call__(self, logits: Outputs, lengths: Outputs | None = None, phrases: Any = None) -> list[list[Hypothesis]]:
         """Decode a batch.
 
         Args:
-            logits: `[B, T, C]`, the model's outputs (log-probabilities will do): a tensor, an array or lists.
-            lengths: integers `[B]`, frames of each row. If left out, all T but for padding at the end: frames whose classes all
-                have one and the same number, such as the -100 with which the Trainer of Transformers pads predictions.
-            phrases: for this batch in place of the decoder's: one context, or a list with one (or None) per row.
+            logits: `[B, T, C]`, the model's outputs or log-probabilities: a tensor, an array or lists.
+            lengths: integers `[B]`, number of frames of each row. The default is T without padding at the end: frames in which
+                all classes have the same value, for example the -100 of the Trainer of Transformers.
+            phrases: replace the decoder's phrases for this batch: one context, or a list with one (or None) per row.
 
         Returns:
-            For each row up to `num_return_sequences` hypotheses, the best one first.
+            Up to `num_return_sequences` hypotheses per row, the best one first.
 
         Raises:
             InvalidLogitsError: NaN or infinite logits, probabilities (pass their logarithms), or a wrong shape.
-            ValueError: lengths that don't fit the logits.
+            ValueError: the lengths don't fit the logits.
         """
         logits = tensor_of(logits, "logits")
         lengths = self.check(logits, lengths)
         hypotheses = self.guided(phrases).decode_checked(logits, lengths, phrases)
-        refuse_probabilities(logits, lengths)  # a GPU would have had to wait for it before
+        refuse_probabilities(logits, lengths)  # last, since it waits for the GPU
         return hypotheses
 
     def check(self, logits: Tensor, lengths: Outputs | None) -> Tensor:
-        """Return lengths of the rows of some logits, int32 `[B]`. Raises what a call raises, but for probabilities."""
+        """Validate logits and return the lengths of their rows, int32 `[B]`. Probabilities are refused later."""
         return check_utterances(logits, lengths, self.blank_id)
 
     def decode_checked(self, logits: Tensor, lengths: Tensor, phrases: Any = None) -> list[list[Hypothesis]]:
-        """Decode what `check` has seen."""
-        logits, models = logits.detach(), self.fusion.shared_rows(logits.shape[0], logits.device, phrases)
-        # For whole utterances a session does the same, but to begin one takes as long as a short utterance.
-        if self.options.num_beams == 1:
-            found = self._search_greedily(logits, lengths, models)
-        # Language models that are composed lazily have searches stop and go on.
-        elif models.lazy is None and engine_name(self.options.engine, logits.device) == "cpu":
-            found = self._whole_search(logits, models)(logits, lengths)
-        else:
-            stream = self._stream(models)
-            stream.add_checked(logits, lengths)
-            return stream.hypotheses()
-        refuse_broken(found.bad_frames)
-        return self._hypotheses(found, confidences_of(logits, lengths, self.options.confidence))
+        """Decode logits that `check` has validated."""
+        models = self.fusion.shared_rows(logits.shape[0], logits.device, phrases)
+        stream = self._stream(models)
+        slots = stream.slots
+        if isinstance(slots, CoreSlots):
+            slots.prepared = self._prepared_for(models)
+        stream.add_checked(logits, lengths)
+        return stream.hypotheses()
 
-    def _search_greedily(self, logits: Tensor, lengths: Tensor, models: RowModels) -> FoundWhole:
-        before = torch.full((logits.shape[0], 2), self.blank_id, dtype=torch.int32, device=logits.device)
-        found = label_frames(self, models, models.states, before, logits, lengths)
-        score, engine = found.acoustic_scores + (models.weights * found.lm_scores).sum(1), self.options.engine
-        ended = models.at_end(score[:, None], found.lm_scores[:, None].double(), found.states[:, None], False, engine)
-        scores = torch.stack([ended[0], found.acoustic_scores[:, None], *ended[1:]], 2)
-        traced = trace_labels(found.labels.cpu().numpy(), self.blank_id)
-        return FoundWhole(traced, scores.cpu().numpy(), found.bad_frames.cpu().numpy())
-
-    def _whole_search(self, logits: Tensor, models: RowModels) -> WholeSearch:
-        options, hashes, known = self.options, self.text_hashes(logits.shape[2], logits.device), self._prepared
-        if known is None or known[0] is not models or known[1] is not options or known[2] is not hashes:
-            search = WholeSearch(
-                models, self.token_bonuses(models), unscored(models), self.blank_id, options.num_beams,
-                options.num_return_sequences, options.beam_threshold, options.blank_threshold, options.score_eos, hashes,
-            )  # fmt: skip
-            self._prepared = known = models, options, hashes, search
-        return known[3]
-
-    def _hypotheses(self, found: FoundWhole, confidences: np.ndarray) -> list[list[Hypothesis]]:
-        """Return what was found of whole utterances, given the confidence of each frame, `[B, T]`."""
-        sums = np.zeros((len(confidences), confidences.shape[1] + 1))
-        np.cumsum(confidences, axis=1, out=sums[:, 1:])
-        writing, traced = self.writing, found.traced
-        hypotheses: list[list[Hypothesis]] = []
-        for row, counts in enumerate(traced.counts.tolist()):
-            hypotheses.append([])
-            for n, (count, scores) in enumerate(zip(counts, found.scores[row].tolist())):
-                if scores[0] == -math.inf:
-                    continue
-                ids, first, last = (part[row, n, :count] for part in (traced.tokens, traced.starts, traced.ends))
-                of_tokens = (sums[row, last] - sums[row, first]) / (last - first) if writing.measured else sums[row, :0]
-                columns = [part.tolist() for part in (ids, first, last, of_tokens)]
-                hypotheses[-1].append(writing.hypothesis(scores, *columns))
-        return hypotheses
+    def _prepared_for(self, models: RowModels) -> Prepared:
+        last = self._prepared
+        if last is None or last[0] is not models or last[1] is not self.options:
+            self._prepared = last = models, self.options, Prepared(self, models.composed())
+        return last[2]
 
     def stream(self, batch_size: int = 1, device: torch.device | str = "cpu", phrases: Any = None) -> BlockStream:
-        """Begin to decode a batch whose frames come block by block.
+        """Open a batch whose frames come block by block.
 
             stream = decoder.stream(batch_size)
             stream.add(logits)  # [B, T, C], as often as there is more
@@ -195,17 +154,16 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
 
         Args:
             batch_size: B.
-            device: where to search.
+            device: device of the search.
             phrases: as for a call.
         """
         return self.guided(phrases)._stream(self.fusion.rows(batch_size, numbered(device), phrases))
 
     def _stream(self, models: RowModels) -> BlockStream:
-        return BlockStream((GreedySlots if self.options.num_beams == 1 else BeamSlots)(self, models))
+        return BlockStream(ctc_slots(self, models))
 
     def label_frames(self, logits: Outputs, lengths: Outputs | None = None) -> greedy.GreedyLabels:
-        """Return the class that greedy search gives each frame, before blanks and repeats are dropped. Arguments as for a
-        call."""
+        """Return the class that greedy search assigns to each frame, blanks and repeats included. Arguments as for a call."""
         logits = tensor_of(logits, "logits")
         lengths = self.check(logits, lengths)
         refuse_probabilities(logits, lengths)
@@ -214,11 +172,11 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
         return label_frames(self, models, models.states, before, logits.detach(), lengths)
 
     def token_bonuses(self, models: RowModels) -> Tensor:
-        """Return what beam search adds for each token, float32 `[B]`."""
+        """Return the bonus per token in beam search, float32 `[B]`."""
         return bonuses_of(self.options.beta, models)
 
     def text_hashes(self, classes: int, device: torch.device) -> Tensor | None:
-        """Return what beam search joins prefixes by, see `hf_ngpulm.text.hashing`; None if it joins none."""
+        """Return the hashes by which beam search merges prefixes of the same text (see `hf_ngpulm.text.hashing`), or None."""
         if self.options.merge == "tokens":
             return None
         key = classes, device
@@ -227,27 +185,11 @@ class CTCDecoder(Decoder, caches={"_text_hashes": dict, "_prepared": lambda: Non
         return self._text_hashes[key]
 
 
-def trace_labels(labels: np.ndarray, blank: int) -> TracedTokens:
-    """Return the tokens of frames `[B, T]` that greedy search has labelled: runs of the same label, but for the blank."""
-    padded = np.full((len(labels), labels.shape[1] + 2), blank, dtype=np.int32)
-    padded[:, 1:-1] = labels
-    rows, starts = np.nonzero(padded[:, 1:] != padded[:, :-1])  # frames with another label than the one before
-    ids, ends = padded[rows, starts + 1], np.append(starts[1:], 0)
-    is_token = ids != blank  # which ends before its row does, for that ends in a blank
-    rows, columns = rows[is_token], (ids[is_token], starts[is_token], ends[is_token])
-    counts = np.bincount(rows, minlength=len(labels))
-    places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    parts = [np.zeros((len(labels), 1, int(counts.max(initial=0))), dtype=np.int32) for _ in columns]
-    for part, column in zip(parts, columns):
-        part[rows, 0, places] = column
-    return TracedTokens(counts[:, None], *parts)
-
-
 def bonuses_of(beta: float | Tensor | None, models: RowModels) -> Tensor:
-    """Return the bonus for each token, float32 `[B]`.
+    """Return the bonus per token, float32 `[B]`.
 
     Raises:
-        ValueError: a tensor for another number of rows.
+        ValueError: `beta` is a tensor for another number of rows.
     """
     lm_weights = models.lm_weights
     if beta is None:
@@ -257,7 +199,7 @@ def bonuses_of(beta: float | Tensor | None, models: RowModels) -> Tensor:
 
 
 def blank_of(tokenizer: Any, blank_id: int | None) -> int:
-    """Return the class of the blank: that which is given, or else the tokenizer's padding token."""
+    """Return `blank_id`, by default the tokenizer's padding token."""
     if blank_id is None:
         blank_id = getattr(tokenizer, "pad_token_id", None)
     if blank_id is None or blank_id < 0:

@@ -5,20 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
+from ..search.history import Spoken
 from .hypotheses import Hypothesis, Word, Writing
-
-
-class Spoken(NamedTuple):
-    """Tokens, first frames, frames after the last ones, and confidences: arrays of the same shape."""
-
-    ids: np.ndarray
-    starts: np.ndarray
-    ends: np.ndarray
-    confidences: np.ndarray
 
 
 class Transcript:

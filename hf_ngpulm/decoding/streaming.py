@@ -369,7 +369,7 @@ def _slots(decoder: CTCDecoder | GraphDecoder | TransducerDecoder, models: RowMo
     if isinstance(decoder, GraphDecoder):
         return graph.GraphSlots(decoder, models)
     if isinstance(decoder, CTCDecoder):
-        return (ctc.GreedySlots if decoder.options.num_beams == 1 else ctc.BeamSlots)(decoder, models)
+        return ctc.ctc_slots(decoder, models)
     kind = transducer.GreedySlots if decoder.options.strategy == "greedy" else transducer.BeamSlots
     return kind(decoder, models, dtype)
 

@@ -250,7 +250,7 @@ def test_a_long_stream_keeps_little(tokenizer, lm):
     kept = []
     for _ in range(8):
         stream.add(logits)
-        kept.append((stream.slots.history.tails.ids.nbytes, int(stream.slots.history.sizes.max())))
+        kept.append((stream.slots.history.tails.nbytes, int(stream.slots.history.sizes.max())))
     assert stream.frames == [24000]
     assert max(size for _, size in kept) < 100
     assert kept[-1][0] == kept[1][0]

@@ -12,7 +12,7 @@ from ...common.batches import Outputs, checked_lengths, tensor_of
 from ...errors import InvalidLogitsError
 from ..decoder import refuse_broken
 from ..hypotheses import Hypothesis
-from .ctc import CTCSlots, confidences_of
+from .ctc import CTCSlots
 from .session import Follower
 
 
@@ -33,6 +33,7 @@ class BlockStream:
         self.device = slots.models.states.device
         self._follower = Follower(slots)
         self._rows = np.arange(self.batch_size)
+        self._is_fed = False
 
     @property
     def frames(self) -> list[int]:
@@ -78,7 +79,6 @@ class BlockStream:
     def add_checked(self, logits: Tensor, lengths: Tensor) -> None:
         """Decode more frames, which `check_logits` has seen."""
         logits, lengths = logits.detach().to(self.device), lengths.to(self.device)
-        self.slots.classes = logits.shape[2]
         size = self.slots.block_frames or max(1, logits.shape[1])
         if logits.shape[1] > size:  # a frame of a later block may be broken
             bad = ~torch.isfinite(torch.logsumexp(logits.float(), -1))
@@ -89,14 +89,10 @@ class BlockStream:
             self._search(block, (lengths - first).clamp(0, block.shape[1]).to(torch.int32))
 
     def _search(self, logits: Tensor, lengths: Tensor) -> None:
-        slots, everything = self.slots, slice(None)
-        found = slots.search(everything, slots.models, logits, lengths)
-        refuse_broken(found[-1].bad_frames)
-        confidences = confidences_of(logits, lengths, self.decoder.options.confidence)
-        counts = lengths.cpu().numpy()
-        slots.accept(self._rows, everything, found, counts, confidences)
-        slots.frames += counts
-        slots.put_aside(self._rows)
+        refuse_broken(self.slots.feed(None, logits, lengths))
+        if self._is_fed:  # what is fed once is read from the tails, which costs less
+            self.slots.put_aside(self._rows)
+        self._is_fed = True
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """Return for each row up to `num_return_sequences` hypotheses, the best one first, as if its utterance ended here."""

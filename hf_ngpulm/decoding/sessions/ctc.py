@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ...automaton.cpu import Automaton
+from ...automaton.tensors import AutomatonTensors
 from ...common.batches import packed_frames
 from ...engines.choice import engine_name
 from ...fusion.fusion import RowModels, settled, widened
@@ -22,6 +24,8 @@ from ...search.ctc_beam import cpu as native_beam
 from ...search.ctc_beam.ranking import prefix_scores, rank, with_joined_texts
 from ...search.ctc_graph import GraphState
 from ...search.ctc_greedy import cpu as native_greedy
+from ...search.ctc_rows import GOES_ON, PHRASES, SENTENCE, CtcModels, CtcRows
+from ...search.frames import Frames
 from ..hypotheses import Hypothesis
 from .session import Found, Slots, Switch, given_back
 
@@ -29,7 +33,7 @@ if TYPE_CHECKING:
     from ..ctc import CTCDecoder
     from ..graph import GraphDecoder
 
-State = TypeVar("State", beam.BeamState, GraphState)
+State = TypeVar("State", beam.BeamState, GraphState, "GreedyState")
 # What going on with a label costs under the rule "stay", per unit of LM weight: about what the average token costs in an LM.
 # Without it staying would look cheap beside any new token, which the LM charges for.
 STAY_COST = 3.0
@@ -63,112 +67,248 @@ class CTCSlots(Slots):
         return None
 
     def step(self, slots: np.ndarray, chunks: Sequence[Tensor]) -> np.ndarray:
-        self.classes = chunks[0].shape[1]
         lengths = np.array([len(chunk) for chunk in chunks], dtype=np.int32)
         logits = torch.nn.utils.rnn.pad_sequence([chunk.detach() for chunk in chunks], batch_first=True)
         # All slots in their order are taken as they are, without copies.
         everything = np.array_equal(slots, np.arange(len(self.frames)))
-        rows = slice(None) if everything else torch.from_numpy(slots).to(logits.device)
-        models = self.models if everything else self.models.of(rows)
-        confidences = confidences_of(logits, torch.from_numpy(lengths), self.decoder.options.confidence)
-        found = self.search(rows, models, logits, torch.from_numpy(lengths).to(logits.device))
-        bad_frames = found[-1].bad_frames.cpu().numpy()
-        good = bad_frames < 0
-        kept = slots, lengths, confidences
-        if not good.all():  # slots with a broken frame stay as they were
-            kept = slots[good], lengths[good], confidences[good]
-            places = torch.from_numpy(np.flatnonzero(good)).to(logits.device)
-            found = tuple(type(parts)(*(part[places] for part in parts)) for parts in found)
-            rows = torch.from_numpy(kept[0]).to(logits.device)
-        self.accept(kept[0], rows, found, *kept[1:])
-        self.frames[slots] += np.where(good, lengths, 0)
-        return np.where(good, -1, self.frames[slots] + bad_frames)
+        bad_frames = self.feed(None if everything else slots, logits, torch.from_numpy(lengths).to(logits.device))
+        return np.where(bad_frames < 0, -1, self.frames[slots] + bad_frames)
 
-    @abstractmethod
-    def search(self, rows: Tensor | slice, models: RowModels, logits: Tensor, lengths: Tensor) -> tuple[Any, ...]:
-        """Decode frames `[N, T, C]` of some slots, of which nothing changes yet.
+    def feed(self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor) -> np.ndarray:
+        """Decode frames `[N, T, C]` of some slots, int64 `[N]`; None for all.
+
+        Args:
+            lengths: int32 `[N]`.
 
         Returns:
-            What `accept` takes: where the search stands, if that is kept by itself, and what happened, `bad_frames` with it.
+            int64 `[N]`, of each slot the first of these frames that is broken, else -1. Slots with one stay as they were.
         """
+        self.classes = logits.shape[2]
+        measure = self.decoder.options.confidence
+        confidences = None if measure is None else confidences_of(logits, lengths, measure)
+        bad_frames = self.search(slots, logits, lengths, confidences)
+        rows = slice(None) if slots is None else slots
+        self.frames[rows] += np.where(bad_frames < 0, lengths.cpu().numpy(), 0)
+        return bad_frames
 
     @abstractmethod
-    def accept(self, slots: np.ndarray, rows: Tensor | slice, found: Any, lengths: np.ndarray, confidences: np.ndarray) -> None:
-        """Keep what some slots have come to, and with it what their hypotheses consist of now."""
+    def search(self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, confidences: np.ndarray | None) -> np.ndarray:
+        """Do what `feed` says, but for counting frames."""
 
     def finish(self, slot: int) -> list[Hypothesis]:
         return [hypothesis for hypothesis in super().finish(slot) if hypothesis.score > -np.inf]
 
 
-class GreedySlots(CTCSlots):
-    decoder: CTCDecoder
+class Prepared:
+    """What the core reads of models and options; it serves all batches with the same ones."""
 
     def __init__(self, decoder: CTCDecoder, models: RowModels) -> None:
-        super().__init__(decoder, models, 1)
-        slots, device = len(models.states), models.states.device
-        self.states = models.states.clone()
-        self.before = torch.full((slots, 2), decoder.blank_id, dtype=torch.int32, device=device)
-        self.acoustic_scores = torch.zeros(slots, dtype=torch.float64, device=device)
-        self.lm_scores = torch.zeros(models.states.shape, dtype=torch.float64, device=device)
-        self.last = np.full(slots, decoder.blank_id, dtype=np.int64)
+        self._decoder, self._models = decoder, models
+        self.automaton = Automaton.of(models.tensors, models.vocab_size)
+        self.ends = [CtcModels.of(models, end) for end in (GOES_ON, PHRASES, SENTENCE)]
+        self.stay_costs = STAY_COST * models.lm_weights
+        self._rules: native_beam.BeamRules | None = None
 
-    def widen(self, models: RowModels, shift: int) -> None:
-        super().widen(models, shift)
-        self.states, self.lm_scores = widened(self.states, shift), widened(self.lm_scores)
+    def rules(self, classes: int) -> native_beam.BeamRules:
+        """Return those of beam search in logits of so many classes, the same ones in every call."""
+        if self._rules is None:
+            models, options = self._models, self._decoder.options
+            self._rules = native_beam.BeamRules.of(
+                models.weights, self._decoder.token_bonuses(models), unscored(models), options.num_beams,
+                options.beam_threshold, options.blank_threshold, self._decoder.text_hashes(classes, models.states.device),
+            )  # fmt: skip
+        return self._rules
 
-    def switch(self, slots: np.ndarray, contexts: Switch) -> None:
-        rows = torch.from_numpy(slots).to(self.states.device)
-        self.lm_scores[rows, -1] += given_back(self.models, rows, self.states[rows, None], self.decoder.options.engine)[:, 0]
-        self.states[rows, -1] = contexts.states[:, 0].to(self.states.device)
-        super().switch(slots, contexts)
+
+class CoreSlots(CTCSlots):
+    """Searches on the CPU: where those of all slots stand is one array, which the native core reads and writes.
+
+    Attributes:
+        rows: `[S]`; its fields are what the search keeps of a slot.
+        prepared: made when it is needed, and anew after models have changed: then it is set to None.
+    """
+
+    decoder: CTCDecoder
+    rows: np.ndarray
+    _prepared: Prepared | None = None
+    _batch: CtcRows | None = None
+
+    @property
+    def prepared(self) -> Prepared:
+        if self._prepared is None:
+            self._prepared = Prepared(self.decoder, self.models.composed())
+        return self._prepared
+
+    @prepared.setter
+    def prepared(self, prepared: Prepared | None) -> None:
+        self._prepared = prepared
+
+    @abstractmethod
+    def empty(self, models: RowModels) -> np.ndarray:
+        """Return where searches stand before the first frame."""
 
     def begin(self, slot: int) -> None:
         super().begin(slot)
-        self.states[slot] = self.models.states[slot]
-        self.before[slot] = self.last[slot] = self.decoder.blank_id
-        self.acoustic_scores[slot] = 0.0
-        self.lm_scores[slot] = 0.0
+        self.rows[slot : slot + 1] = self.empty(self.models.of(slice(slot, slot + 1)))
 
-    def search(
-        self, rows: Tensor | slice, models: RowModels, logits: Tensor, lengths: Tensor
-    ) -> tuple[greedy.GreedyLabels, ...]:
-        return (label_frames(self.decoder, models, self.states[rows], self.before[rows], logits, lengths),)
+    def place(self, slot: int, models: RowModels) -> None:
+        super().place(slot, models)
+        self.prepared = None
 
-    def accept(
-        self, slots: np.ndarray, rows: Tensor | slice, found: tuple[Any, ...], lengths: np.ndarray, confidences: np.ndarray
-    ) -> None:
-        (result,) = found
-        self.states[rows], self.before[rows] = result.states, result.before
-        self.acoustic_scores[rows] += result.acoustic_scores
-        self.lm_scores[rows] += result.lm_scores
-        self.history.label(
-            slots, result.labels.cpu().numpy(), lengths, self.frames, self.last, self.sums, confidences, self.decoder.blank_id
-        )
+    def use(self, tensors: AutomatonTensors) -> None:
+        super().use(tensors)
+        self.prepared = None
+
+    def widen(self, models: RowModels, shift: int) -> None:
+        super().widen(models, shift)
+        self.prepared = None
+        old, self.rows, self._batch = self.rows, self.empty(models), None
+        for name in old.dtype.names or ():
+            column = self.rows[name][..., :-1] if name in ("lm_states", "lm_scores") else self.rows[name]
+            column[...] = old[name] + shift if name == "lm_states" else old[name]
+
+    def switch(self, slots: np.ndarray, contexts: Switch) -> None:
+        rows, (lm_states, lm_scores) = torch.from_numpy(slots), (self.rows["lm_states"], self.rows["lm_scores"])
+        back = given_back(self.models, rows, torch.from_numpy(lm_states[slots]), self.decoder.options.engine)
+        lm_scores[slots, :, -1] += back.numpy()
+        lm_states[slots, :, -1] = contexts.states.numpy()
+        self.add_fused(slots, (self.models.weights[rows, -1:] * back).numpy())
+        super().switch(slots, contexts)
+        self.prepared = None
+
+    def add_fused(self, slots: np.ndarray, more: np.ndarray) -> None:
+        """Have the hypotheses of some slots score more for phrases, `[N, K]`."""
+
+    def search(self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, confidences: np.ndarray | None) -> np.ndarray:
+        before = self.rows.copy() if slots is None else self.rows[slots]
+        bad_frames = self.search_core(slots, logits, lengths, confidences)
+        if (bad_frames >= 0).any():
+            is_bad = bad_frames >= 0
+            self.rows[np.flatnonzero(is_bad) if slots is None else slots[is_bad]] = before[is_bad]
+        return bad_frames
+
+    @abstractmethod
+    def search_core(
+        self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, confidences: np.ndarray | None
+    ) -> np.ndarray:
+        """Do what `search` says; slots with a broken frame may be left in any state."""
+
+    def batch(self, slots: np.ndarray | None) -> CtcRows:
+        """Return what the core reads and writes of some slots."""
+        if slots is not None:
+            return CtcRows.of(slots, self.rows, self.frames, self.sums)
+        if self._batch is None:
+            self._batch = CtcRows.of(None, self.rows, self.frames, self.sums)
+        return self._batch
+
+
+class CoreGreedySlots(CoreSlots):
+    """Greedy search on the CPU, with no language models that are composed lazily."""
+
+    def __init__(self, decoder: CTCDecoder, models: RowModels) -> None:
+        super().__init__(decoder, models, 1)
+        self.rows = self.empty(models)
+
+    def empty(self, models: RowModels) -> np.ndarray:
+        rows = np.zeros(len(models.states), dtype=native_greedy.greedy_of(models.states.shape[1]))
+        rows["lm_states"], rows["before"] = models.states.numpy()[:, None], self.decoder.blank_id
+        return rows
+
+    def search_core(
+        self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, confidences: np.ndarray | None
+    ) -> np.ndarray:
+        prepared, (rows, width, _) = self.prepared, logits.shape
+        return native_greedy.search(
+            prepared.automaton, Frames.of(logits, lengths, self.decoder.blank_id), self.models.weights, prepared.stay_costs,
+            self.decoder.options.repeats, self.batch(slots), self.rows["lm_states"][:, 0], (rows, width), confidences,
+            self.history.with_room(slots, width), None,
+        )  # fmt: skip
 
     def live(self) -> np.ndarray:
         return np.ones((len(self.frames), 1), dtype=np.bool_)
 
     def still_open(self, slots: np.ndarray) -> np.ndarray:
-        return self.last[slots] != self.decoder.blank_id
+        return self.rows["before"][slots, 0] != self.decoder.blank_id
 
-    def scores(self) -> Tensor:
-        return self.acoustic_scores + (self.models.weights * self.lm_scores).sum(1)
+    def _scores(self, rows: slice) -> np.ndarray:
+        weighted = self.models.weights[rows].numpy() * self.rows["lm_scores"][rows, 0]
+        return self.rows["acoustic_scores"][rows] + weighted.sum(1)
 
     def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return np.zeros(len(slots), dtype=np.int64), self.scores().cpu().numpy()[slots]
+        return np.zeros(len(slots), dtype=np.int64), self._scores(slice(None))[slots]
 
     def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
-        given = (self.scores()[rows, None], self.lm_scores[rows, None], self.states[rows, None])
-        scores, of_lms, of_phrases = self.models.of(rows).at_end(*given, False, self.decoder.options.engine)
-        columns = torch.stack([scores[:, 0], self.acoustic_scores[rows], of_lms[:, 0], of_phrases[:, 0]], 1)
-        return [[Found(0, values)] for values in columns.tolist()]
+        given = (self._scores(rows)[:, None], self.rows["lm_scores"][rows], self.rows["lm_states"][rows])
+        scores, lm_scores, lm_states = map(torch.from_numpy, given)
+        ended = self.models.of(rows).at_end(scores, lm_scores, lm_states, False, self.decoder.options.engine)
+        totals, of_lms, of_phrases = (part[:, 0].tolist() for part in ended)
+        return [[Found(0, row)] for row in zip(totals, self.rows["acoustic_scores"][rows].tolist(), of_lms, of_phrases)]
 
 
-class FramesSlots(CTCSlots, Generic[State]):
-    """Share what searches have in common that keep several hypotheses for each slot, as rows `[S, K]` of tensors."""
+class CoreBeamSlots(CoreSlots):
+    """Beam search on the CPU."""
+
+    def __init__(self, decoder: CTCDecoder, models: RowModels) -> None:
+        self.num_beams = decoder.options.num_beams
+        super().__init__(decoder, models, self.num_beams)
+        self.rows = self.empty(models)
+
+    def empty(self, models: RowModels) -> np.ndarray:
+        return native_beam.empty_beams(self.num_beams, models.states)
+
+    def add_fused(self, slots: np.ndarray, more: np.ndarray) -> None:
+        self.rows["fused"][slots] += more
+
+    def search_core(
+        self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, confidences: np.ndarray | None
+    ) -> np.ndarray:
+        frames, batch, history = Frames.of(logits, lengths, self.decoder.blank_id), self.batch(slots), self.history
+        (rows, width, classes), prepared = logits.shape, self.prepared
+        rules = prepared.rules(classes)
+        if self.models.lazy is None:
+            tails = history.with_room(slots, width)
+            return native_beam.search(prepared.automaton, frames, rules, batch, (rows, width), confidences, tails, None)
+        slots = np.arange(rows) if slots is None else slots
+        happened = beam.BeamFrames.still(rows, width, self.num_beams)
+        native_beam.search_lazily(self.models.lazy, self.models.vocab_size, frames, rules, batch, self.rows, slots, happened)
+        links, labels, bad_frames = (part.numpy() for part in happened)
+        good = bad_frames < 0
+        history.follow_frames(
+            slots[good], links[good], labels[good], lengths.numpy()[good], self.frames, self.sums,
+            None if confidences is None else confidences[good], self.live(),
+        )  # fmt: skip
+        return bad_frames
+
+    def live(self) -> np.ndarray:
+        return native_beam.is_there(self.rows)
+
+    def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        places, _, scores = self._rank(slots, GOES_ON, 1)
+        return places[:, 0], scores[:, 0, 0]
+
+    def _rank(self, slots: np.ndarray | None, end: int, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        prepared, models, count = self.prepared, self.models, len(self.rows if slots is None else slots)
+        automaton = prepared.automaton
+        if models.lazy is not None:  # more may have been composed since
+            automaton = Automaton.of(models.composed().tensors, models.vocab_size)
+        joins_texts = self.decoder.options.merge == "text"
+        batch = self.batch(slots)
+        return native_beam.rank(automaton, prepared.ends[end], batch, count, self.num_beams, joins_texts, most)
+
+    def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
+        slots = None if rows == slice(None) else np.arange(len(self.rows))[rows]
+        places, _, scores = self._rank(slots, SENTENCE if score_eos else PHRASES, most)
+        return [[Found(*both) for both in zip(*row) if both[1][0] > -np.inf] for row in zip(places.tolist(), scores.tolist())]
+
+
+class TensorSlots(CTCSlots, Generic[State]):
+    """Searches whose state is a tuple of tensors, `[S, ...]` each: on a GPU, by the reference, and in graphs.
+
+    A state has `lm_states` and `lm_scores` `[S, K, M]`.
+    """
 
     state: State
-    block_frames = BLOCK_FRAMES
+    block_frames: int | None = BLOCK_FRAMES
 
     def __init__(self, decoder: CTCDecoder | GraphDecoder, models: RowModels, num_beams: int) -> None:
         super().__init__(decoder, models, num_beams)
@@ -183,7 +323,7 @@ class FramesSlots(CTCSlots, Generic[State]):
     def search_frames(
         self, rows: Tensor | slice, models: RowModels, state: State, logits: Tensor, lengths: Tensor
     ) -> tuple[State, Any]:
-        """Go on with the search of some slots; what happened has `links`, `labels` and `bad_frames`."""
+        """Go on with the search of some slots; what happened has `labels` and `bad_frames`, and `links` in a beam."""
 
     def widen(self, models: RowModels, shift: int) -> None:
         super().widen(models, shift)
@@ -191,7 +331,7 @@ class FramesSlots(CTCSlots, Generic[State]):
         self.state = self.state._replace(lm_states=states, lm_scores=scores)
 
     def switch(self, slots: np.ndarray, contexts: Switch) -> None:
-        state, rows = self.state, torch.from_numpy(slots).to(self.state.fused.device)
+        state, rows = self.state, torch.from_numpy(slots).to(self.state.lm_states.device)
         back = given_back(self.models, rows, state.lm_states[rows], self.decoder.options.engine)
         state.lm_scores[rows, :, -1] += back
         self.add_fused(rows, self.models.weights[rows, -1:] * back)
@@ -200,31 +340,106 @@ class FramesSlots(CTCSlots, Generic[State]):
 
     def add_fused(self, rows: Tensor, more: Tensor) -> None:
         """Have the hypotheses of some slots score more for phrases, `[N, K]`."""
-        self.state.fused[rows] += more
 
     def begin(self, slot: int) -> None:
         super().begin(slot)
         for part, new in zip(self.state, self.initial(self.models.states[slot : slot + 1])):
             part[slot] = new[0]
 
-    def search(self, rows: Tensor | slice, models: RowModels, logits: Tensor, lengths: Tensor) -> tuple[State, Any]:
-        state = type(self.state)(*(part[rows] for part in self.state))
-        return self.search_frames(rows, models, state, logits, lengths)
-
-    def accept(
-        self, slots: np.ndarray, rows: Tensor | slice, found: tuple[Any, ...], lengths: np.ndarray, confidences: np.ndarray
-    ) -> None:
-        state, frames = found
+    def search(self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, confidences: np.ndarray | None) -> np.ndarray:
+        rows = slice(None) if slots is None else torch.from_numpy(slots).to(logits.device)
+        models = self.models if slots is None else self.models.of(rows)
+        state, happened = self.search_frames(rows, models, self._of(rows), logits, lengths)
+        bad_frames, counts = happened.bad_frames.cpu().numpy(), lengths.cpu().numpy()
+        slots = np.arange(len(logits)) if slots is None else slots
+        if (bad_frames >= 0).any():  # slots with a broken frame stay as they were
+            good = np.flatnonzero(bad_frames < 0)
+            of_good = torch.from_numpy(good).to(logits.device)
+            state, happened = (type(parts)(*(part[of_good] for part in parts)) for parts in (state, happened))
+            slots, counts, confidences = slots[good], counts[good], None if confidences is None else confidences[good]
+            rows = torch.from_numpy(slots).to(logits.device)
+        before = self._of(rows)
         if isinstance(rows, slice):
             self.state = state
         else:
             for part, new in zip(self.state, state):
                 part[rows] = new
-        links, labels = frames.links.cpu().numpy(), frames.labels.cpu().numpy()
+        self.follow(slots, before, happened, counts, confidences)
+        return bad_frames
+
+    def _of(self, rows: Tensor | slice) -> State:
+        return type(self.state)(*(part[rows] for part in self.state))
+
+    def follow(
+        self, slots: np.ndarray, before: State, happened: Any, lengths: np.ndarray, confidences: np.ndarray | None
+    ) -> None:
+        """Follow what happened to some slots; `before`: their state then."""
+        links, labels = happened.links.cpu().numpy(), happened.labels.cpu().numpy()
         self.history.follow_frames(slots, links, labels, lengths, self.frames, self.sums, confidences, self.live())
 
 
-class BeamSlots(FramesSlots[beam.BeamState]):
+class GreedyState(NamedTuple):
+    """Hold where greedy search of `S` rows stands, see `hf_ngpulm.search.ctc_greedy`; its sums are float64."""
+
+    lm_states: Tensor
+    lm_scores: Tensor
+    acoustic_scores: Tensor
+    before: Tensor
+
+
+class GreedySlots(TensorSlots[GreedyState]):
+    """Greedy search on a GPU, by the reference, or with language models that are composed lazily."""
+
+    decoder: CTCDecoder
+    block_frames = None
+
+    def __init__(self, decoder: CTCDecoder, models: RowModels) -> None:
+        super().__init__(decoder, models, 1)
+
+    def initial(self, states: Tensor) -> GreedyState:
+        sums = torch.zeros((len(states), 1 + states.shape[1]), dtype=torch.float64, device=states.device)
+        before = torch.full((len(states), 2), self.decoder.blank_id, dtype=torch.int32, device=states.device)
+        return GreedyState(states[:, None].clone(), sums[:, None, 1:].clone(), sums[:, 0].clone(), before)
+
+    def search_frames(
+        self, rows: Tensor | slice, models: RowModels, state: GreedyState, logits: Tensor, lengths: Tensor
+    ) -> tuple[GreedyState, greedy.GreedyLabels]:
+        result = label_frames(self.decoder, models, state.lm_states[:, 0], state.before, logits, lengths)
+        lm_scores = state.lm_scores + result.lm_scores[:, None]
+        acoustic_scores = state.acoustic_scores + result.acoustic_scores
+        return GreedyState(result.states[:, None], lm_scores, acoustic_scores, result.before), result
+
+    def follow(
+        self, slots: np.ndarray, before: GreedyState, happened: Any, lengths: np.ndarray, confidences: np.ndarray | None
+    ) -> None:
+        last = np.zeros(len(self.frames), dtype=np.int32)
+        last[slots] = before.before[:, 0].cpu().numpy()
+        labels, blank = happened.labels.cpu().numpy(), self.decoder.blank_id
+        self.history.label(slots, labels, lengths, self.frames, last, self.sums, confidences, blank)
+
+    def live(self) -> np.ndarray:
+        return np.ones((len(self.frames), 1), dtype=np.bool_)
+
+    def still_open(self, slots: np.ndarray) -> np.ndarray:
+        return self.state.before[:, 0].cpu().numpy()[slots] != self.decoder.blank_id
+
+    def scores(self) -> Tensor:
+        return self.state.acoustic_scores + (self.models.weights * self.state.lm_scores[:, 0]).sum(1)
+
+    def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.zeros(len(slots), dtype=np.int64), self.scores().cpu().numpy()[slots]
+
+    def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
+        state = self._of(rows)
+        given = (self.scores()[rows, None], state.lm_scores, state.lm_states)
+        scores, of_lms, of_phrases = self.models.of(rows).at_end(*given, False, self.decoder.options.engine)
+        columns = torch.stack([scores[:, 0], state.acoustic_scores, of_lms[:, 0], of_phrases[:, 0]], 1)
+        return [[Found(0, values)] for values in columns.tolist()]
+
+
+class BeamSlots(TensorSlots[beam.BeamState]):
+    """Beam search on a GPU, and by the reference."""
+
     decoder: CTCDecoder
 
     def __init__(self, decoder: CTCDecoder, models: RowModels) -> None:
@@ -237,6 +452,9 @@ class BeamSlots(FramesSlots[beam.BeamState]):
         self, rows: Tensor | slice, models: RowModels, state: beam.BeamState, logits: Tensor, lengths: Tensor
     ) -> tuple[beam.BeamState, beam.BeamFrames]:
         return search_frames(self.decoder, models, state, logits, lengths)
+
+    def add_fused(self, rows: Tensor, more: Tensor) -> None:
+        self.state.fused[rows] += more
 
     def _ended(self, state: beam.BeamState) -> beam.BeamState:
         return with_joined_texts(state) if self.decoder.options.merge == "text" else state
@@ -251,12 +469,17 @@ class BeamSlots(FramesSlots[beam.BeamState]):
         return places, scores[np.arange(len(slots)), places]
 
     def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
-        state = self._ended(beam.BeamState(*(part[rows] for part in self.state)))
-        found = rank(self.models.of(rows), state, most, score_eos, self.decoder.options.engine)
-        return [
-            [Found(*both) for both in zip(*row) if both[1][0] > -np.inf]
-            for row in zip(found.places.tolist(), found.scores.tolist())
-        ]
+        options = self.decoder.options
+        places, scores = rank(self.models.of(rows), self._ended(self._of(rows)), most, score_eos, options.engine)
+        return [[Found(*both) for both in zip(*row) if both[1][0] > -np.inf] for row in zip(places.tolist(), scores.tolist())]
+
+
+def ctc_slots(decoder: CTCDecoder, models: RowModels) -> CTCSlots:
+    """Return the search that a decoder's options ask for."""
+    is_greedy, is_core = decoder.options.num_beams == 1, engine_name(decoder.options.engine, models.states.device) == "cpu"
+    if is_greedy:
+        return CoreGreedySlots(decoder, models) if is_core and models.lazy is None else GreedySlots(decoder, models)
+    return (CoreBeamSlots if is_core else BeamSlots)(decoder, models)
 
 
 def label_frames(
@@ -291,13 +514,15 @@ def label_frames(
     inside = torch.arange(logits.shape[1], device=logits.device) < lengths[:, None]
     bad = inside & ~torch.isfinite(best)
     first_bad = torch.where(bad.any(1), bad.int().argmax(1) if logits.shape[1] else 0, -1)
+    labels = torch.where(inside, labels, decoder.blank_id).to(torch.int32)
+    every = torch.cat([before[:, :1], labels], 1)  # with that of the frame before
     return greedy.GreedyLabels(
-        labels=torch.where(inside, labels, decoder.blank_id).to(torch.int32),
+        labels=labels,
         acoustic_scores=torch.where(inside, best, 0.0).sum(dim=1),
         lm_scores=models.weights,
         states=states,
         bad_frames=first_bad.to(torch.int32),
-        before=before,
+        before=every.gather(1, lengths[:, None].long()).repeat(1, 2),
     )
 
 
@@ -308,10 +533,6 @@ def search_frames(
     options, hashes = decoder.options, decoder.text_hashes(logits.shape[2], logits.device)
     of_tokens = (decoder.token_bonuses(models), unscored(models), decoder.blank_id, models.vocab_size)
     thresholds = (options.beam_threshold, options.blank_threshold)
-    if models.lazy is not None and engine_name(options.engine, logits.device) == "cpu":
-        return native_beam.ctc_beam(
-            models.tensors, state, logits, lengths, models.weights, *of_tokens, *thresholds, hashes, models.lazy
-        )  # fmt: skip
 
     def search(models: RowModels) -> tuple[beam.BeamState, beam.BeamFrames]:
         tensors = list(models.tensors)
@@ -325,17 +546,15 @@ def search_frames(
     return settled(models, search, replay)
 
 
-def confidences_of(logits: Tensor, lengths: Tensor, measure: str | None) -> np.ndarray:
-    """Return the confidence of each frame, float32 `[B, T]`; 0 where there is padding, and without a measure."""
+def confidences_of(logits: Tensor, lengths: Tensor, measure: str) -> np.ndarray:
+    """Return the confidence of each frame, float32 `[B, T]`; of padding, any number."""
     # Where there is no padding, and on a GPU, where it costs less than taking rows apart.
-    if measure is not None and (logits.device.type != "cpu" or (len(lengths) and int(lengths.min()) == logits.shape[1])):
+    if logits.device.type != "cpu" or (len(lengths) and int(lengths.min()) == logits.shape[1]):
         return frame_confidence(logits, measure).cpu().numpy()
-    found = np.zeros(logits.shape[:2], dtype=np.float32)
-    if measure is not None:
-        frames = packed_frames(logits, lengths)[1]
-        inside = np.arange(logits.shape[1]) < lengths.cpu().numpy()[:, None]
-        found[inside] = frame_confidence(frames[None], measure)[0].numpy()
-    return found
+    confidences = np.zeros(logits.shape[:2], dtype=np.float32)
+    inside = np.arange(logits.shape[1]) < lengths.numpy()[:, None]
+    confidences[inside] = frame_confidence(packed_frames(logits, lengths)[1][None], measure)[0].numpy()
+    return confidences
 
 
 def unscored(models: RowModels) -> Tensor:

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from ...fusion.fusion import RowModels
 from ...search.ctc_graph import GraphFrames, GraphState, graph_search, in_order, initial_state
-from .ctc import FramesSlots
+from .ctc import TensorSlots
 from .session import Found
 
 if TYPE_CHECKING:
     from ..graph import GraphDecoder
 
 
-class GraphSlots(FramesSlots[GraphState]):
+class GraphSlots(TensorSlots[GraphState]):
     """Token passing."""
 
     decoder: GraphDecoder
@@ -45,7 +45,7 @@ class GraphSlots(FramesSlots[GraphState]):
         )  # fmt: skip
 
     def add_fused(self, rows: Tensor, more: Tensor) -> None:
-        super().add_fused(rows, more)
+        self.state.fused[rows] += more
         self.state.scores[rows] += more
 
     def live(self) -> np.ndarray:

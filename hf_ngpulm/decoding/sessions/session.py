@@ -14,9 +14,9 @@ from torch import Tensor
 from ...automaton.tensors import AutomatonTensors
 from ...fusion.fusion import Lease, RowModels
 from ...phrases import Booster
+from ...search.history import History, Spoken
 from ..hypotheses import Hypothesis
-from ..partials import Spoken, Transcript
-from .history import History
+from ..partials import Transcript
 
 
 class Found(NamedTuple):

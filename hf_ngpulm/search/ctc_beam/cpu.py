@@ -1,11 +1,12 @@
 """CTC prefix beam search with language models on the CPU, by the native core (`csrc/ctc_beam.cpp`).
 
-Streams, and language models that grow, need search and ranking one by one; else a `WholeSearch` does all at once: for one short
-utterance the search itself takes less time than the torch operators that prepare the state of one that may go on.
+Where the search of a row stands is an element of an array of `beams_of`, which the core reads and writes: an empty beam for a
+batch costs one allocation.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,14 +17,10 @@ from ...automaton.cpu import Automaton
 from ...automaton.tensors import AutomatonTensors
 from ...engines.native import Function, Struct
 from ...engines.threads import on_rows
-from ...fusion.fusion import RowModels
 from ...lexicon.lazy_search import LazySearch
+from ..ctc_rows import CtcModels, CtcRows
 from ..frames import Frames
-from . import BeamFrames, BeamState
-
-
-class Beams(Struct):
-    """See `BeamState`."""
+from . import FIRST_HASH, BeamFrames, BeamState
 
 
 class BeamRules(Struct):
@@ -50,31 +47,64 @@ class _BeamStops(Struct):
     """See `Stops`; and by state of the automata whether it is unfinished."""
 
 
-class BeamModels(Struct):
-    """See `RowModels`."""
-
-    @classmethod
-    def of(cls, models: RowModels, score_eos: bool) -> BeamModels:
-        states, weights, present = (part.contiguous() for part in (models.states, models.weights, models.present))
-        num_automata = states.shape[1]
-        return cls(
-            states=states, weights=weights, present=present, num_automata=num_automata, num_lms=models.num_lms,
-            score_eos=score_eos,
-        )  # fmt: skip
-
-
 class _Ranked(Struct):
     """See `hf_ngpulm.search.ctc_beam.ranking.Ranked`."""
 
 
-class _Traced(Struct):
-    """See `TracedTokens`; `width` is L."""
-
-
 _search = Function("ngpulm_ctc_beam")
-_search_whole = Function("ngpulm_ctc_beam_whole")
 _rank = Function("ngpulm_ctc_beam_rank")
 REFUSAL = "prefixes of row {} name states or tokens that there aren't".format
+
+
+@functools.lru_cache(maxsize=64)
+def beams_of(num_beams: int, num_automata: int) -> np.dtype[Any]:
+    """Return how a row's prefixes lie in memory, as `Prefixes` in `csrc/ctc_beam.hpp`. The fields are those of `BeamState`."""
+    k, m = (num_beams,), (num_beams, num_automata)
+    fields = [
+        ("offsets", "f8"), ("hashes", "i8", k), ("parent_hashes", "i8", k), ("texts", "i8", k), ("blank_scores", "f4", k),
+        ("token_scores", "f4", k), ("fused", "f4", k), ("lm_scores", "f4", m), ("last_tokens", "i4", k), ("sizes", "i4", k),
+        ("lm_states", "i4", m),
+    ]  # fmt: skip
+    return np.dtype(fields, align=True)
+
+
+def empty_beams(num_beams: int, states: Tensor) -> np.ndarray:
+    """Return beams of the empty prefix alone, with automata in the states `[N, M]`."""
+    beams = np.empty(len(states), dtype=beams_of(num_beams, states.shape[1]))
+    beams[...] = _empty_prefix(num_beams, states.shape[1])
+    beams["lm_states"] = states.numpy()[:, None]
+    return beams
+
+
+@functools.lru_cache(maxsize=64)
+def _empty_prefix(num_beams: int, num_automata: int) -> np.ndarray:
+    beam = np.zeros((), dtype=beams_of(num_beams, num_automata))
+    beam["blank_scores"][1:] = beam["token_scores"] = -np.inf
+    beam["last_tokens"], beam["hashes"] = -1, FIRST_HASH
+    return beam
+
+
+def search(
+    automaton: Automaton, frames: Frames, rules: BeamRules, batch: CtcRows, shape: tuple[int, int],
+    confidences: np.ndarray | None, tails: Struct | None, happened: BeamFrames | None, stops: _BeamStops | None = None,
+) -> np.ndarray:  # fmt: skip
+    """Search the frames of a batch.
+
+    Args:
+        shape: rows of the batch, and frames of each with padding.
+        confidences: float32 `[N, T]`, of the frames.
+        tails: what follows them (`History.with_room`); else `happened` tells of them.
+
+    Returns:
+        int32 `[N]`, see `BeamFrames.bad_frames`. The states of rows with a bad frame, which have no meaning then, are for the
+        caller to set back.
+    """
+    rows, width = shape
+    bad_frames = np.full(rows, -1, dtype=np.int32) if happened is None else happened.bad_frames.numpy()
+    links, labels = (None, None) if happened is None else happened[:2]
+    arguments = (automaton, frames, rules, batch, width, confidences, tails, links, labels, bad_frames, stops)
+    on_rows(_search, arguments, rows, width * (frames.classes + 64 * rules.num_beams), REFUSAL)
+    return bad_frames
 
 
 class Stops(NamedTuple):
@@ -100,6 +130,44 @@ class Stops(NamedTuple):
         return cls(frames, np.empty((batch_size, num_beams)), states, counts)
 
 
+def search_lazily(
+    lazy: LazySearch, vocab_size: int, frames: Frames, rules: BeamRules, batch: CtcRows, beams: np.ndarray,
+    slots: np.ndarray, happened: BeamFrames,
+) -> None:  # fmt: skip
+    """Search the frames of a batch with language models that are composed meanwhile.
+
+    Args:
+        beams: `[S]`, of all rows.
+        slots: int64 `[N]`, which of them the frames belong to.
+    """
+    stops = Stops.of(len(slots), rules.num_beams, rules.num_automata)
+
+    def go_on(tensors: AutomatonTensors, unfinished: np.ndarray) -> None:
+        native_stops = _BeamStops(unfinished=unfinished, **stops._asdict())
+        automaton = Automaton.of(tensors, vocab_size, lazy.composing)
+        search(automaton, frames, rules, batch, (len(slots), happened.labels.shape[1]), None, None, happened, native_stops)
+
+    lazy.search(go_on, stops.states, stops.counts)
+    beams = beams[slots]
+    lazy.enter(beams["lm_states"][is_there(beams)].flatten())
+
+
+def is_there(beams: np.ndarray) -> np.ndarray:
+    """Return which places hold a prefix, bool `[S, K]`."""
+    return np.maximum(beams["blank_scores"], beams["token_scores"]) > -np.inf
+
+
+def rank(
+    automaton: Automaton, models: CtcModels, batch: CtcRows, rows: int, num_beams: int, joins_texts: bool, count: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return places, sizes and scores of a batch's best prefixes, see `hf_ngpulm.search.ctc_beam.ranking.Ranked`."""
+    places, sizes = np.empty((rows, count), dtype=np.int32), np.empty((rows, count), dtype=np.int32)
+    scores = np.empty((rows, count, 4))
+    ranked = _Ranked(places=places, sizes=sizes, scores=scores, count=count)
+    on_rows(_rank, (automaton, models, batch, num_beams, joins_texts, ranked), rows, 0, REFUSAL)
+    return places, sizes, scores
+
+
 def ctc_beam(
     automaton: AutomatonTensors,
     state: BeamState,
@@ -113,132 +181,17 @@ def ctc_beam(
     threshold: float,
     skip: float,
     text_hashes: Tensor | None = None,
-    lazy: LazySearch | None = None,
 ) -> tuple[BeamState, BeamFrames]:
-    """See `hf_ngpulm.search.ctc_beam.ctc_beam`. With a `lazy` search the automaton is its own."""
+    """See `hf_ngpulm.search.ctc_beam.ctc_beam`."""
     batch_size, frames, classes = logits.shape
     num_beams, num_automata = state.lm_states.shape[1:]
-    state = BeamState(*(tensor.clone(memory_format=torch.contiguous_format) for tensor in state))
     happened = BeamFrames.still(batch_size, frames, num_beams)
     if not (frames and classes):
-        return state, happened
-    arguments = (
-        Frames.of(logits, lengths, blank), BeamRules.of(weights, bonuses, unscored, num_beams, threshold, skip, text_hashes),
-        Beams(**state._asdict()), *happened, frames,
-    )  # fmt: skip
-
-    def search(automaton: Automaton, stops: _BeamStops | None) -> None:
-        per_row = _elements_per_row(frames, classes, num_beams)
-        on_rows(_search, (automaton, *arguments, stops), batch_size, per_row, REFUSAL)
-
-    if lazy is None:
-        search(Automaton.lent(automaton, vocab_size), None)
-    else:
-        stops, composed = Stops.of(batch_size, num_beams, num_automata), lazy  # `lazy` may be None for type checkers
-
-        def go_on(tensors: AutomatonTensors, unfinished: np.ndarray) -> None:
-            native_stops = _BeamStops(unfinished=unfinished, **stops._asdict())
-            search(Automaton.of(tensors, vocab_size, composed.composing), native_stops)
-
-        lazy.search(go_on, stops.states, stops.counts)
-        is_there = torch.maximum(state.blank_scores, state.token_scores) > -torch.inf
-        lazy.enter(state.lm_states[is_there].flatten().numpy())
-    return state, happened
-
-
-def _elements_per_row(frames: int, classes: int, num_beams: int) -> int:
-    """Return how much work a row is, see `in_threads`."""
-    return frames * (classes + 64 * num_beams)
-
-
-def rank(models: RowModels, state: BeamState, count: int, score_eos: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return places, sizes and scores, see `hf_ngpulm.search.ctc_beam.ranking.Ranked`."""
-    batch_size, num_beams = state.last_tokens.shape
-    places, sizes = np.empty((batch_size, count), dtype=np.int32), np.empty((batch_size, count), dtype=np.int32)
-    scores = np.empty((batch_size, count, 4))
-    arguments: tuple[Any, ...] = (
-        Automaton.of(models.tensors, models.vocab_size), BeamModels.of(models, score_eos),
-        Beams(**{name: tensor.contiguous() for name, tensor in state._asdict().items()}), num_beams,
-        _Ranked(places=places, sizes=sizes, scores=scores, count=count),
-    )  # fmt: skip
-    on_rows(_rank, arguments, batch_size, 0, REFUSAL)
-    return places, sizes, scores
-
-
-class TracedTokens(NamedTuple):
-    """Tokens of `N` hypotheses a row; entries from a hypothesis's number of tokens on mean nothing.
-
-    Args:
-        counts: int32 `[B, N]`, number of tokens.
-        tokens: int32 `[B, N, L]`.
-        starts, ends: int32 `[B, N, L]`, first frame of each token and the frame after its last one.
-    """
-
-    counts: np.ndarray
-    tokens: np.ndarray
-    starts: np.ndarray
-    ends: np.ndarray
-
-
-class Found(NamedTuple):
-    """Hold what was found of `B` rows, at most `N` hypotheses each.
-
-    Args:
-        traced: their tokens.
-        scores: float64 `[B, N, 4]`, see `hf_ngpulm.search.ctc_beam.ranking.Ranked`.
-        bad_frames: int32 `[B]`, see `BeamFrames`.
-    """
-
-    traced: TracedTokens
-    scores: np.ndarray
-    bad_frames: np.ndarray
-
-
-class WholeSearch:
-    """Beam search over whole utterances of batches with the same models, none of which grows.
-
-    Args:
-        models: of the rows.
-        bonuses, unscored, blank: as for `ctc_beam`.
-        num_beams, count: prefixes that the search keeps, and hypotheses that are returned.
-        threshold, skip: as for `ctc_beam`.
-        score_eos: whether `</s>` counts at the end.
-        text_hashes: int64 `[2, C]`, if prefixes are joined by text; C are the classes of all logits.
-    """
-
-    def __init__(
-        self,
-        models: RowModels,
-        bonuses: Tensor,
-        unscored: Tensor,
-        blank: int,
-        num_beams: int,
-        count: int,
-        threshold: float,
-        skip: float,
-        score_eos: bool,
-        text_hashes: Tensor | None = None,
-    ) -> None:
-        self.num_beams, self.count, self.blank = num_beams, count, blank
-        self._automaton, self._models = Automaton.of(models.tensors, models.vocab_size), BeamModels.of(models, score_eos)
-        self._rules = BeamRules.of(models.weights, bonuses, unscored, num_beams, threshold, skip, text_hashes)
-
-    def __call__(self, logits: Tensor, lengths: Tensor) -> Found:
-        """Search.
-
-        Args:
-            logits: `[B, T, C]`.
-            lengths: int32 `[B]`.
-        """
-        batch_size, frames, classes = logits.shape
-        shape = batch_size, self.count
-        places, counts = np.empty(shape, dtype=np.int32), np.empty(shape, dtype=np.int32)
-        scores, bad_frames = np.empty((*shape, 4)), np.empty(batch_size, dtype=np.int32)
-        tokens, starts, ends = (np.empty((*shape, frames), dtype=np.int32) for _ in range(3))
-        arguments = (
-            self._automaton, Frames.of(logits, lengths, self.blank), self._rules, self._models,
-            _Ranked(places=places, sizes=counts, scores=scores, count=self.count),
-            _Traced(tokens=tokens, starts=starts, ends=ends, width=frames), bad_frames,
-        )  # fmt: skip
-        on_rows(_search_whole, arguments, batch_size, _elements_per_row(frames, classes, self.num_beams), REFUSAL)
-        return Found(TracedTokens(counts, tokens, starts, ends), scores, bad_frames)
+        return BeamState(*(tensor.clone(memory_format=torch.contiguous_format) for tensor in state)), happened
+    beams = np.empty(batch_size, dtype=beams_of(num_beams, num_automata))
+    for name, tensor in state._asdict().items():
+        beams[name] = tensor.numpy()
+    rules = BeamRules.of(weights, bonuses, unscored, num_beams, threshold, skip, text_hashes)
+    of_frames, batch = Frames.of(logits, lengths, blank), CtcRows.of(None, beams)
+    search(Automaton.lent(automaton, vocab_size), of_frames, rules, batch, (batch_size, frames), None, None, happened)
+    return BeamState(*(torch.from_numpy(beams[name].copy()) for name in BeamState._fields)), happened

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...engines.choice import engine_name
 from ...fusion.fusion import RowModels
-from . import BeamState, cpu
+from . import BeamState
 from .reference import in_order, join_texts
 
 
@@ -19,13 +18,11 @@ class Ranked(NamedTuple):
 
     Args:
         places: integers `[B, N]`, where in the beam each lies.
-        sizes: int32 `[B, N]`, number of its tokens; 0 where there is none.
         scores: float64 `[B, N, 4]`: what was maximised, with what the end adds, then the acoustic score, and the unweighted
             ones of the LMs (without `</s>`) and of the phrases.
     """
 
     places: np.ndarray
-    sizes: np.ndarray
     scores: np.ndarray
 
 
@@ -37,18 +34,15 @@ def rank(models: RowModels, state: BeamState, count: int, score_eos: bool, engin
         state: where the search stands.
         count: N, at most the beam.
         score_eos: whether `</s>` counts; unfinished phrases give back anyhow.
-        engine: "auto", "reference", "cpu" or "gpu"; the loops are the same for all but "cpu".
+        engine: of the automata.
     """
-    if engine_name(engine, state.fused.device) == "cpu":
-        return Ranked(*cpu.rank(models.composed(), state, count, score_eos))
     acoustic, scores = prefix_scores(state)
     scores, of_lms, of_phrases = models.at_end(scores, state.lm_scores, state.lm_states, score_eos, engine)
     order = in_order(state.last_tokens, state.parent_hashes)
     scores, places = scores.gather(1, order).sort(dim=1, descending=True, stable=True)
     scores, places = scores[:, :count], order.gather(1, places[:, :count])
     parts = [scores, *(values.gather(1, places) for values in (acoustic, of_lms, of_phrases))]
-    sizes = state.sizes.gather(1, places).masked_fill(scores == -torch.inf, 0)
-    return Ranked(places.cpu().numpy(), sizes.cpu().numpy(), torch.stack(parts, 2).cpu().numpy())
+    return Ranked(places.cpu().numpy(), torch.stack(parts, 2).cpu().numpy())
 
 
 def with_joined_texts(state: BeamState) -> BeamState:

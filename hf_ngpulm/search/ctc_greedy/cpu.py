@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -9,15 +13,48 @@ from ...automaton.cpu import Automaton
 from ...automaton.tensors import AutomatonTensors
 from ...engines.native import Function, Struct
 from ...engines.threads import on_rows
+from ..ctc_rows import CtcRows
 from ..frames import Frames
 from . import RULES, GreedyLabels
 
-
-class _GreedyLabels(Struct):
-    """See `GreedyLabels`."""
-
-
 _search = Function("ngpulm_ctc_greedy")
+
+
+@functools.lru_cache(maxsize=64)
+def greedy_of(num_automata: int) -> np.dtype[Any]:
+    """Return how the search of a row lies in memory, as `Row` in `csrc/ctc_greedy.cpp`; see `GreedyLabels`."""
+    m = (1, num_automata)  # as hypotheses of beams have them
+    return np.dtype(
+        [("acoustic_scores", "f8"), ("lm_scores", "f8", m), ("before", "i4", (2,)), ("lm_states", "i4", m)], align=True
+    )
+
+
+def search(
+    automaton: Automaton, frames: Frames, weights: Tensor, stay_costs: Tensor, rule: str, batch: CtcRows, states: np.ndarray,
+    shape: tuple[int, int], confidences: np.ndarray | None, tails: Struct | None, labels: np.ndarray | None,
+) -> np.ndarray:  # fmt: skip
+    """Label the frames of a batch.
+
+    Args:
+        states: int32 `[S, M]`, of all rows, for the error's text.
+        shape: rows of the batch, and frames of each with padding.
+        confidences: float32 `[N, T]`, of the frames.
+        tails: what follows them (`History.with_room`); else `labels`, int32 `[N, T]`, all blank, tell of them.
+
+    Returns:
+        int32 `[N]`, see `GreedyLabels.bad_frames`. Rows with a bad frame are for the caller to set back.
+    """
+    rows, width = shape
+    bad_frames = np.full(rows, -1, dtype=np.int32)
+    arguments = (
+        automaton, frames, weights, stay_costs, weights.shape[1], RULES.index(rule), batch, width, confidences, tails, labels,
+        bad_frames,
+    )  # fmt: skip
+    on_rows(
+        _search, arguments, rows, width * frames.classes,
+        lambda row: f"states {states[row].tolist()} in row {row} should lie in 0..{automaton.num_states - 1}",
+    )  # fmt: skip
+    return bad_frames
 
 
 def ctc_greedy(
@@ -35,21 +72,15 @@ def ctc_greedy(
 ) -> GreedyLabels:
     """See `hf_ngpulm.search.ctc_greedy.ctc_greedy`, and `Automaton.of` for what composes states meanwhile."""
     batch_size, frames, classes = logits.shape
-    found = GreedyLabels(
-        labels=torch.full((batch_size, frames), blank, dtype=torch.int32),
-        acoustic_scores=torch.zeros(batch_size),
-        lm_scores=torch.zeros(states.shape),
-        states=states.to(torch.int32).clone(memory_format=torch.contiguous_format),
-        bad_frames=torch.full((batch_size,), -1, dtype=torch.int32),
-        before=before.to(torch.int32).clone(memory_format=torch.contiguous_format),
-    )
+    rows = np.zeros(batch_size, dtype=greedy_of(states.shape[1]))
+    rows["lm_states"], rows["before"] = states.numpy()[:, None], before.numpy()
+    labels, bad_frames = np.full((batch_size, frames), blank, dtype=np.int32), np.full(batch_size, -1, dtype=np.int32)
     if frames and classes:
-        arguments = (
+        bad_frames = search(
             Automaton.lent(automaton, vocab_size, composing), Frames.of(logits, lengths, blank), weights.contiguous(),
-            stay_costs.contiguous(), states.shape[1], RULES.index(rule), frames, _GreedyLabels(**found._asdict()),
+            stay_costs.contiguous(), rule, CtcRows.of(None, rows), rows["lm_states"][:, 0], (batch_size, frames), None, None,
+            labels,
         )  # fmt: skip
-        on_rows(
-            _search, arguments, batch_size, frames * classes,
-            lambda row: f"states {states[row].tolist()} in row {row} should lie in 0..{automaton.num_states - 1}",
-        )  # fmt: skip
-    return found
+    acoustic_scores, lm_scores = rows["acoustic_scores"].astype(np.float32), rows["lm_scores"][:, 0].astype(np.float32)
+    parts = (labels, acoustic_scores, lm_scores, rows["lm_states"][:, 0].copy(), bad_frames, rows["before"].copy())
+    return GreedyLabels(*map(torch.from_numpy, parts))

@@ -10,8 +10,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...engines.native import Function, Struct
-from ..partials import Spoken
+from ..engines.native import Function, Struct
+
+# A token, as `Token` in csrc/history.hpp: its first frame and the one after its last; sums of the confidences of all frames
+# before it, and of those and its own. A transducer's token has one confidence: 0 and that.
+TOKEN = np.dtype([("id", np.int64), ("start", np.int64), ("end", np.int64), ("before", np.float64), ("after", np.float64)])
+
+
+class Spoken(NamedTuple):
+    """Tokens, first frames, frames after the last ones, and confidences: arrays of the same shape."""
+
+    ids: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    confidences: np.ndarray
 
 
 class _Tails(Struct):
@@ -19,7 +31,7 @@ class _Tails(Struct):
 
 
 class _Links(Struct):
-    """Hold where hypotheses come from, and what they get; `live` are those that there are."""
+    """Hold where hypotheses come from, and what they get; `live` says in which places there is one."""
 
     @classmethod
     def of(cls, links: np.ndarray, labels: np.ndarray, live: np.ndarray, length: int) -> _Links:
@@ -37,66 +49,42 @@ def _as(dtype: Any, values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(values, dtype=dtype)
 
 
-class Tokens(NamedTuple):
-    """Tokens with what is known of them, arrays of the same shape.
-
-    Args:
-        ids: int32.
-        starts, ends: int64, the frame at which each begins, and the one after its last.
-        before, after: float64, sums of the confidences of all frames before it, and of those and its own. A transducer's token
-            has one confidence: 0 and that.
-    """
-
-    ids: np.ndarray
-    starts: np.ndarray
-    ends: np.ndarray
-    before: np.ndarray
-    after: np.ndarray
-
-    @classmethod
-    def empty(cls, shape: tuple[int, ...]) -> Tokens:
-        return cls(
-            np.zeros(shape, np.int32), np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape), np.zeros(shape)
-        )
-
-
 class History:
     """Tails of the hypotheses of `S` streams, `K` each.
 
     Args:
         goes_on: whether a last token may go on for more frames (CTC), so that it can't be handed over yet.
+
+    Attributes:
+        sizes: int64 `[S, K]`, tokens of each tail.
+        common: int64 `[S]`, tokens of each stream, after those that have been handed over, that all tails begin with.
     """
 
     def __init__(self, streams: int, num_beams: int, goes_on: bool) -> None:
         self.goes_on = goes_on
         self.sizes = np.zeros((streams, num_beams), dtype=np.int64)
-        self._use(Tokens.empty((streams, num_beams, 16)))
-        self._handed = Tokens.empty((0,))
-        # Of each stream: tokens, after those that have been handed over, that all tails begin with.
+        self.tails = np.zeros((streams, num_beams, 0), dtype=TOKEN)
+        self._native: _Tails | None = None
         self.common = np.zeros(streams, dtype=np.int64)
-
-    def _use(self, tails: Tokens) -> None:
-        """Go on with other room for tails."""
-        self.tails = tails
-        _, num_beams, room = tails.ids.shape
-        self._native = _Tails(sizes=self.sizes, **tails._asdict(), num_beams=num_beams, room=room)
 
     def begin(self, stream: int) -> None:
         self.sizes[stream] = self.common[stream] = 0
 
-    def _room(self, rows: np.ndarray, more: int) -> None:
-        """Have room for more tokens in some rows' tails."""
-        needed = int(self.sizes[rows].max(initial=0)) + more
-        room = self.tails.ids.shape[2]
-        if needed > room:
-            grown = Tokens.empty((*self.sizes.shape, max(needed, 2 * room)))
-            for old, new in zip(self.tails, grown):
-                new[:, :, :room] = old
-            self._use(grown)
+    def with_room(self, rows: np.ndarray | None, more: int) -> _Tails:
+        """Return the tails as the core writes them, with room for more tokens in those of some rows (None: of all)."""
+        needed = int((self.sizes if rows is None else self.sizes[rows]).max(initial=0)) + more
+        room = self.tails.shape[2]
+        if needed > room or self._native is None:
+            grown = np.zeros((*self.sizes.shape, max(needed, 2 * room, 16)), dtype=TOKEN)
+            if room:
+                grown[:, :, :room] = self.tails
+            self.tails = grown
+            self._native = _Tails(sizes=self.sizes, tokens=grown, num_beams=grown.shape[1], room=grown.shape[2])
+        return self._native
 
     def label(
         self, rows: np.ndarray, labels: np.ndarray, lengths: np.ndarray, firsts: np.ndarray, last: np.ndarray,
-        sums: np.ndarray, confidences: np.ndarray, blank: int,
+        sums: np.ndarray, confidences: np.ndarray | None, blank: int,
     ) -> None:  # fmt: skip
         """Follow frames of greedy CTC search.
 
@@ -104,25 +92,23 @@ class History:
             rows: int64 `[N]`.
             labels, lengths: `[N, T]` and `[N]`, labels of new frames.
             firsts: int64 `[S]`, number of the first of them.
-            last: int64 `[S]`, the label before that; rewritten.
+            last: int32 `[S]`, the label before that; rewritten.
             sums: float64 `[S]`, of the confidences of the frames before; rewritten.
-            confidences: float32 `[N, T]`.
+            confidences: float32 `[N, T]`; None without a measure.
         """
-        self._room(rows, labels.shape[1])
         _label(
             len(rows), _as(np.int64, rows), _as(np.int32, labels), _as(np.int32, lengths), labels.shape[1], firsts, last, sums,
-            _as(np.float32, confidences), blank, self._native,
+            _measured(confidences), blank, self.with_room(rows, labels.shape[1]),
         )  # fmt: skip
 
     def follow_frames(
         self, rows: np.ndarray, links: np.ndarray, labels: np.ndarray, lengths: np.ndarray, firsts: np.ndarray,
-        sums: np.ndarray, confidences: np.ndarray, live: np.ndarray,
+        sums: np.ndarray, confidences: np.ndarray | None, live: np.ndarray,
     ) -> None:  # fmt: skip
         """Follow frames of CTC beam search: links, labels `[N, T, K]`, see `hf_ngpulm.search.ctc_beam`; live: bool `[S, K]`."""
-        self._room(rows, labels.shape[1])
         _frames(
             len(rows), _as(np.int64, rows), _Links.of(links, labels, live, labels.shape[1]), _as(np.int32, lengths), firsts,
-            sums, _as(np.float32, confidences), self._native,
+            sums, _measured(confidences), self.with_room(rows, labels.shape[1]),
         )  # fmt: skip
 
     def follow_steps(self, rows: np.ndarray, steps: list[np.ndarray], times: np.ndarray, live: np.ndarray, blank: int) -> None:
@@ -134,10 +120,9 @@ class History:
             live: bool `[S, K]`, whether there is one now.
         """
         links, labels, moves, confidences = steps
-        self._room(rows, len(links))
         _steps(
             len(rows), _as(np.int64, rows), len(self.sizes), _Links.of(links, labels, live, len(links)), _as(np.int32, moves),
-            _as(np.float32, confidences), _as(np.int64, times), blank, self._native,
+            _as(np.float32, confidences), _as(np.int64, times), blank, self.with_room(rows, len(links)),
         )  # fmt: skip
 
     def append_steps(self, steps: list[np.ndarray], times: np.ndarray, blank: int) -> None:
@@ -147,21 +132,19 @@ class History:
             times: int64 `[S]`, frames at which the rows were before.
         """
         rows, labels, moves = (_as(np.int64, part) for part in steps[:3])
-        self._room(rows, int(np.bincount(rows).max(initial=0)) if len(rows) else 0)
-        confidences = _as(np.float32, steps[3])
-        _append(len(rows), rows, labels, moves, confidences, times.astype(np.int64), blank, self._native)
+        tails = self.with_room(rows, int(np.bincount(rows).max(initial=0)) if len(rows) else 0)
+        _append(len(rows), rows, labels, moves, _as(np.float32, steps[3]), times.astype(np.int64), blank, tails)
 
     def tails_of(self, rows: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, Spoken]:
         """Return the number of tokens `[N]` and the tokens `[N, L]` of a tail of each of some rows, as they are now."""
         sizes = self.sizes[rows, places]
-        longest = int(sizes.max(initial=0))
-        return sizes, self._spoken(Tokens(*(array[rows, places, :longest] for array in self.tails)))
+        return sizes, self._spoken(self.tails[rows, places, : int(sizes.max(initial=0))])
 
-    def _spoken(self, tokens: Tokens) -> Spoken:
-        confidences = tokens.after - tokens.before
+    def _spoken(self, tokens: np.ndarray) -> Spoken:
+        confidences = tokens["after"] - tokens["before"]
         if self.goes_on:
-            confidences /= np.maximum(tokens.ends - tokens.starts, 1)
-        return Spoken(tokens.ids, tokens.starts, tokens.ends, confidences)
+            confidences /= np.maximum(tokens["end"] - tokens["start"], 1)
+        return Spoken(tokens["id"], tokens["start"], tokens["end"], confidences)
 
     def hand_over(self, rows: np.ndarray, live: np.ndarray) -> tuple[np.ndarray, Spoken]:
         """Return what all live hypotheses have had in common, with its times, since the last time; it leaves the tails.
@@ -169,19 +152,17 @@ class History:
         Returns:
             The number of tokens of each row, and the tokens of all rows.
         """
-        counts = np.zeros(len(rows), dtype=np.int64)
-        needed = int(self.sizes[rows].max(axis=1, initial=0).sum())
-        if needed > len(self._handed.ids):
-            self._handed = Tokens.empty((2 * needed,))
-            self._native_handed = _Tails(
-                sizes=self.sizes, **self._handed._asdict(), num_beams=1, room=len(self._handed.ids)
-            )  # fmt: skip
-        total = 0
-        if needed:
+        counts, total = np.zeros(len(rows), dtype=np.int64), 0
+        handed = np.empty(int(self.sizes[rows].max(axis=1, initial=0).sum()), dtype=TOKEN)
+        if len(handed):
             total = _hand_over(
-                len(rows), _as(np.int64, rows), _as(np.bool_, live), self.goes_on, counts, self.common, self._native_handed,
-                self._native,
+                len(rows), _as(np.int64, rows), _as(np.bool_, live), self.goes_on, counts, self.common, handed,
+                self.with_room(None, 0),
             )  # fmt: skip
         else:
             self.common[rows] = 0
-        return counts, self._spoken(Tokens(*(array[:total].copy() for array in self._handed)))
+        return counts, self._spoken(handed[:total])
+
+
+def _measured(confidences: np.ndarray | None) -> np.ndarray | None:
+    return None if confidences is None else _as(np.float32, confidences)
