@@ -25,8 +25,8 @@ from .sessions.blocks import BlockStream, check_utterances, refuse_probabilities
 from .sessions.ctc import CoreSlots, Prepared, ctc_slots, label_frames
 
 # The default `beta` for an LM weight of 1. An average token costs about log(V) in a unigram model; with a smaller bonus the
-# search leaves words out where the recogniser hears badly (benchmarks/sweep.py joined). Short utterances need less of it at weights above `MOST_SHARED`, so
-# from there on the bonus stays constant until it equals the cost of an average token in an LM.
+# search leaves words out where the recogniser hears badly (`benchmarks/sweep.py joined`). Short utterances need less of it at
+# weights above `MOST_SHARED`: from there on the bonus stays constant until it equals the cost of an average token in an LM.
 BETA_SHARE, MOST_SHARED, BETA_PER_WEIGHT = 0.85, 0.8, 3.0
 
 

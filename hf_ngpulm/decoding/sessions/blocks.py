@@ -80,7 +80,7 @@ class BlockStream:
         """Decode more frames, which `check_logits` has seen."""
         logits, lengths = logits.detach().to(self.device), lengths.to(self.device)
         size = self.slots.block_frames or max(1, logits.shape[1])
-        if logits.shape[1] > size:  # a frame of a later block may be broken
+        if self._is_fed or logits.shape[1] > size:  # then a broken frame must be found before any is searched
             bad = ~torch.isfinite(torch.logsumexp(logits.float(), -1))
             bad &= torch.arange(logits.shape[1], device=logits.device) < lengths[:, None]
             refuse_broken(torch.where(bad.any(1), bad.int().argmax(1), -1))
@@ -89,7 +89,11 @@ class BlockStream:
             self._search(block, (lengths - first).clamp(0, block.shape[1]).to(torch.int32))
 
     def _search(self, logits: Tensor, lengths: Tensor) -> None:
-        refuse_broken(self.slots.feed(None, logits, lengths))
+        bad_frames = self.slots.feed(None, logits, lengths)
+        if (bad_frames >= 0).any():
+            for slot in self._rows.tolist():
+                self.slots.begin(slot)
+            refuse_broken(bad_frames)
         if self._is_fed:  # what is fed once is read from the tails, which costs less
             self.slots.put_aside(self._rows)
         self._is_fed = True
