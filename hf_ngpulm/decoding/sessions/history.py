@@ -29,7 +29,6 @@ class _Links(Struct):
 _label = Function("ngpulm_history_label")
 _frames = Function("ngpulm_history_frames")
 _steps = Function("ngpulm_history_steps")
-_append = Function("ngpulm_history_append")
 _hand_over = Function("ngpulm_history_hand_over")
 
 
@@ -70,7 +69,8 @@ class History:
     def __init__(self, streams: int, num_beams: int, goes_on: bool) -> None:
         self.goes_on = goes_on
         self.sizes = np.zeros((streams, num_beams), dtype=np.int64)
-        self._use(Tokens.empty((streams, num_beams, 16)))
+        self.tails = Tokens.empty((streams, num_beams, 0))
+        self._native: _Tails | None = None  # made with the first room: to open a session should cost little
         self._handed = Tokens.empty((0,))
         # Of each stream: tokens, after those that have been handed over, that all tails begin with.
         self.common = np.zeros(streams, dtype=np.int64)
@@ -88,7 +88,7 @@ class History:
         """Have room for more tokens in some rows' tails."""
         needed = int(self.sizes[rows].max(initial=0)) + more
         room = self.tails.ids.shape[2]
-        if needed > room:
+        if needed > room or self._native is None:
             grown = Tokens.empty((*self.sizes.shape, max(needed, 2 * room)))
             for old, new in zip(self.tails, grown):
                 new[:, :, :room] = old
@@ -126,12 +126,13 @@ class History:
         )  # fmt: skip
 
     def follow_steps(self, rows: np.ndarray, steps: list[np.ndarray], times: np.ndarray, live: np.ndarray, blank: int) -> None:
-        """Follow steps of a transducer's beam search.
+        """Follow steps of a transducer's search.
 
         Args:
             steps: links, labels, moves and confidences `[steps, S, K]`.
             times: int64 `[S, K]`, frames at which the hypotheses were before.
             live: bool `[S, K]`, whether there is one now.
+            blank: the class that isn't kept.
         """
         links, labels, moves, confidences = steps
         self._room(rows, len(links))
@@ -139,17 +140,6 @@ class History:
             len(rows), _as(np.int64, rows), len(self.sizes), _Links.of(links, labels, live, len(links)), _as(np.int32, moves),
             _as(np.float32, confidences), _as(np.int64, times), blank, self._native,
         )  # fmt: skip
-
-    def append_steps(self, steps: list[np.ndarray], times: np.ndarray, blank: int) -> None:
-        """Append steps of greedy transducer search: rows, labels, moves and confidences `[steps]`, in order within each row.
-
-        Args:
-            times: int64 `[S]`, frames at which the rows were before.
-        """
-        rows, labels, moves = (_as(np.int64, part) for part in steps[:3])
-        self._room(rows, int(np.bincount(rows).max(initial=0)) if len(rows) else 0)
-        confidences = _as(np.float32, steps[3])
-        _append(len(rows), rows, labels, moves, confidences, times.astype(np.int64), blank, self._native)
 
     def tails_of(self, rows: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, Spoken]:
         """Return the number of tokens `[N]` and the tokens `[N, L]` of a tail of each of some rows, as they are now."""
