@@ -90,7 +90,7 @@ class History:
         room = self.tails.ids.shape[2]
         if needed > room or self._native is None:
             grown = Tokens.empty((*self.sizes.shape, max(needed, 2 * room)))
-            for old, new in zip(self.tails, grown):
+            for old, new in zip(self.tails, grown) if room else ():
                 new[:, :, :room] = old
             self._use(grown)
 

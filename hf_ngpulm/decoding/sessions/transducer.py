@@ -254,13 +254,13 @@ class TransducerSlots(Slots):
 
     def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
         names = ("acoustic_scores", "scores", "lm_scores", "lm_states")
-        acoustic, *of_search = (torch.from_numpy(self.search.array(name)[rows]) for name in names)
+        acoustic, scores, lm_scores, states = (torch.from_numpy(self.search.array(name)[rows]) for name in names)
         models = self.models if rows == slice(None) else self.models.of(rows)
-        ended = models.at_end(*of_search, score_eos=score_eos and not self.is_greedy, engine=self.engine)
-        scores = torch.stack([ended[0], acoustic, *ended[1:]], 2).numpy()
-        order = (-self._ranks(scores[..., 0], rows)).argsort(axis=1, kind="stable")[:, :most]
+        ended = models.at_end(scores, lm_scores, states, score_eos and not self.is_greedy, self.engine)
+        columns = np.stack([part.numpy() for part in (ended[0], acoustic, *ended[1:])], 2)
+        order = (-self._ranks(columns[..., 0], rows)).argsort(axis=1, kind="stable")[:, :most]
         nothing = Found(-1, (-np.inf, -np.inf, 0.0, 0.0))  # where nothing is possible, no tokens
         return [
             [Found(place, of_place[place]) for place in places if of_place[place][0] > -np.inf] or [nothing]
-            for places, of_place in zip(order.tolist(), scores.tolist())
+            for places, of_place in zip(order.tolist(), columns.tolist())
         ]

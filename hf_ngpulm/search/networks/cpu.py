@@ -28,7 +28,7 @@ class Networks(Struct):
             for layer in networks.layers
         ]
         members: dict[str, Any] = {
-            "layers": torch.tensor(addresses, dtype=torch.int64, device=CPU),
+            "layers": np.array(addresses, dtype=np.int64),
             "embedding": networks.embedding,
             "convolution": networks.convolution.contiguous(),
             "convolution_bias": networks.convolution_bias,
@@ -47,7 +47,7 @@ class Networks(Struct):
             "separate_blank": networks.separate_blank,
         }
         made = cls(**members, laid_out=None)
-        made.put("laid_out", torch.empty(_laid_out_size(made), dtype=torch.float32, device=CPU))
+        made.put("laid_out", np.empty(_laid_out_size(made), dtype=np.float32))
         _lay_out(made)
         return made
 
@@ -107,7 +107,7 @@ class Trace:
     def native(self, steps: int) -> Steps:
         """Return it as the core writes it, with room for so many more steps of each row."""
         room, needed = self.room, self._size + steps
-        if needed > room:
+        if needed > room or not self._arrays:
             blocks = self._blocks(max(needed - room, room))
             self._arrays = [np.concatenate(both) for both in zip(self._arrays, blocks)] if room else blocks
         links, labels, moves, sums = self._arrays

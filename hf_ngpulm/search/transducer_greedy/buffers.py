@@ -22,16 +22,13 @@ class LoopingBuffers(BufferedSearch):
 
     def make_buffers(self, rows: int, num_automata: int) -> None:
         self.rows = Rows.room(rows, num_automata, self.device)
+        self.beam = GreedyBeam(self.rows)
         prediction, state = self.model.start(rows, self.frames)
         self.prediction, self.state = prediction.clone(), tuple(part.clone() for part in state)
         self.internal = self.internal_lm(self.prediction).clone()
         # Of each step and row the classes at the places of the window, at most one of them a token: the last one.
         self.tokens = torch.zeros((STEPS, rows, self.window), dtype=torch.int32, device=self.device)
         self.moves, self.confidences = torch.zeros_like(self.tokens), torch.zeros(self.tokens.shape, device=self.device)
-
-    @property
-    def beam(self) -> Any:  # type: ignore[override]
-        return GreedyBeam(self.rows)
 
     def carries(self) -> list[Any]:
         return [*self.rows, self.prediction, *self.state, self.internal]
@@ -71,7 +68,7 @@ class LoopingBuffers(BufferedSearch):
         self.rows = rows._replace(
             lm_states=widened(rows.lm_states, shift), lm_scores=widened(rows.lm_scores), weights=widened(rows.weights)
         )
-        self.models = models
+        self.models, self.beam = models, GreedyBeam(self.rows)
         self.make_room()
 
     def switch(self, rows: np.ndarray, states: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> None:

@@ -67,13 +67,10 @@ class Search(TransducerSearch):
 
     def _tell(self) -> None:
         """Tell the core of all arrays."""
+        self.beam = GreedyBeam(self.rows)
         self.rules = GreedyRules(vocab_size=self.models.vocab_size, max_symbols=self.settings.max_symbols, has_ilm=self.has_ilm)
         self.native_rows = GreedyRows(**self.rows._asdict(), num_automata=self.rows.lm_states.shape[1])
         self.use(self.models)
-
-    @property
-    def beam(self) -> Any:  # type: ignore[override]
-        return GreedyBeam(self.rows)
 
     def use(self, models: RowModels) -> None:
         super().use(on_the_cpu(models))
@@ -105,8 +102,7 @@ class Search(TransducerSearch):
         rows, longest = self.rows, frames.shape[1]
         rows.ends[:] = lengths
         self.trace.clear()
-        # A token for every second frame is much. If there are more, the search goes on with more room.
-        room = longest + longest // 2 + self.window
+        room = 2 * longest + self.window  # a token a frame is much; if there are more, the search goes on with more room
         if self.laid_out is None:
             self._run_by_turns(frames, room)
             return
