@@ -188,6 +188,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         return self._paths(frames, _checked(frames, lengths), phrases, keeps_blanks=True)
 
     def _paths(self, frames: Tensor, lengths: Tensor, phrases: Any, keeps_blanks: bool = False) -> list[list[Path]]:
+        """Return the best paths of each row, cut in pauses if these are looked for; `keeps_blanks`: with their blanks."""
         models = self.fusion.shared_rows(len(frames), frames.device, phrases)
         models = models._replace(ilm_weights=self.ilm_weights(models))
         if self.options.pause_seconds is None or not len(frames):
@@ -209,8 +210,9 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         with lent_search(self.model, frames, models, self.settings, self.options.engine, self._kept) as search:
             slots = TransducerSlots(self, models, search, frames, keeps_blanks)
             slots.feed_whole(lengths)
-            refuse_broken(slots.bad, OUTPUTS, pieces)
-            return slots.paths()
+            paths = slots.paths()
+        refuse_broken(slots.bad, OUTPUTS, pieces)
+        return paths
 
     def _rank(self, path: Path) -> float:
         """Return how good a path is beside others of the same frames."""

@@ -43,7 +43,7 @@ class BufferedSearch(TransducerSearch):
         longest: int | None = None,
         capture: Callable[[Work], Work] | None = None,
     ) -> None:
-        super().__init__(model, like, size, models, settings)
+        super().__init__(model, like, size, _automata_of(models), settings)
         self.device, self.copies, self.capture = like.device, longest is not None, capture
         self.frames = like.new_zeros((size, longest or 1, like.shape[-1]))
         self.durations = torch.tensor(model.durations or (), dtype=torch.int64, device=self.device)
@@ -70,7 +70,7 @@ class BufferedSearch(TransducerSearch):
         return self.models.vocab_size
 
     def use(self, models: RowModels) -> None:
-        super().use(models)
+        super().use(_automata_of(models))
         if addresses((self.frames, *self.automaton)) != self.known:
             self.make_room()
 
@@ -112,3 +112,8 @@ class BufferedSearch(TransducerSearch):
     def places(self, *values: np.ndarray) -> list[Any]:
         """Return arrays as tensors on the device."""
         return [torch.from_numpy(part).to(self.device) for part in values]
+
+
+def _automata_of(models: RowModels) -> RowModels:
+    """Return models without what holds phrases and lazy states: a search may be kept for long after its batch."""
+    return models._replace(lease=None, lazy=None)

@@ -43,7 +43,7 @@ class Beam(NamedTuple):
 
 
 class BeamBuffers(BufferedSearch):
-    """What beam search keeps of hypotheses, and of a block of steps."""
+    """Hold the hypotheses of a beam search, and the trace of a block of steps."""
 
     beam: Beam
 

@@ -156,10 +156,14 @@ class RowSearch:
 
 
 def alsd(search: RowSearch, beam: list[Path], reach: int = 0) -> list[Path]:
-    """Return what becomes of a beam by alignment-length synchronous decoding (Saon et al., section 3.1): every hypothesis takes
-    one step at a time, blank or token, so that all have taken equally many.
+    """Return what becomes of a beam by alignment-length synchronous decoding (Saon et al., ICASSP 2020).
 
-    `reach`: how many frames a step may lead on, where more frames may come: then no step is taken that would lead beyond these.
+    Every hypothesis takes one step at a time, blank or token, so that all have taken equally many and their scores compare: the
+    frontier is a diagonal, on which a hypothesis with more tokens is at an earlier frame. Those at the last frame stand still.
+
+    Args:
+        reach: how many frames a step may lead on, where more frames may come. Then no step is taken as long as one of the beam
+            might lead beyond the last frame: what it leads to depends on what comes, and the others must not get ahead of it.
     """
     end = len(search.frames)
     while going := [path for path in beam if path.time < end]:
@@ -178,8 +182,11 @@ def alsd(search: RowSearch, beam: list[Path], reach: int = 0) -> list[Path]:
 
 
 def aes(search: RowSearch, beam: list[Path]) -> list[Path]:
-    """Return what becomes of a beam by adaptive expansion search (Kim et al., algorithm 1): frame by frame; at a frame each
-    hypothesis takes up to `aes_steps` tokens, then a blank."""
+    """Return what becomes of a beam by adaptive expansion search (Kim et al., IEEE SPL 2020).
+
+    Frame by frame, each hypothesis takes up to `aes_steps` tokens, then a blank. It is extended by classes that score not much
+    less than its best one, few where the model is sure: that is the adaptive expansion.
+    """
     settings, blank = search.settings, search.model.blank_id
     while beam and beam[0].time < len(search.frames):
         time = beam[0].time

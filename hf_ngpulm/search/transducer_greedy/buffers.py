@@ -16,7 +16,7 @@ WINDOW = 4  # frames of a row that are looked at in one go
 
 
 class LoopingBuffers(BufferedSearch):
-    """What label looping keeps of rows, and of a block of steps."""
+    """Hold the rows of label looping, and the trace of a block of steps."""
 
     window = WINDOW
 

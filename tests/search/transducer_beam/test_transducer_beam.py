@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 
 import numpy as np
@@ -15,9 +16,11 @@ from letters import Letters
 from row_weights import ilm_weights_of, weight_at
 from toys import SHARES, Scripted, Toy, moved, noises, script, toys
 from transducer_searches import beam_of_one, beam_search, models_of, searched
+from transformers import AutoTokenizer
 
 from hf_ngpulm import InvalidLogitsError, NGramLM, TransducerDecoder
 from hf_ngpulm.automaton import reference as queries
+from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.fusion.fusion import no_models
 from hf_ngpulm.search.confidence import frame_confidence
 from hf_ngpulm.search.networks import buffers
@@ -444,6 +447,17 @@ def test_searches_are_kept_until_others_take_their_places():
     for num_beams in range(1, 10):
         lend(3, SearchSettings(num_beams=num_beams))
     assert len(kept) == MOST_KEPT == 8
+
+
+@needs_interpreter
+@pytest.mark.parametrize("strategy", ["greedy", "alsd"])
+def test_searches_that_are_kept_hold_no_phrases(strategy):
+    """Or contexts would never leave the pools."""
+    tokenizer = AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
+    decoder = TransducerDecoder(Toy(257, 256, seed=1, blank_bias=3.0), tokenizer, strategy=strategy, engine="gpu")
+    decoder.decode(torch.randn(1, 2, 6), phrases=["call anna"])
+    gc.collect()
+    assert decoder._kept and not decoder.fusion.held
 
 
 @pytest.mark.parametrize("strategy", ["alsd", "aes"])
