@@ -92,10 +92,11 @@ class TransducerSlots(Slots):
         options = self.decoder.options
         ranked = self.ranked(slice(None), options.score_eos, options.num_return_sequences)
         rows = np.repeat(np.arange(len(ranked)), [len(of_row) for of_row in ranked])
-        places = np.array([found.place for of_row in ranked for found in of_row], dtype=np.int64)
+        places = np.array([best.place for of_row in ranked for best in of_row], dtype=np.int64)
         sizes, tails = self.history.tails_of(rows, np.maximum(places, 0))
-        spoken = (Spoken(*(part[i, :size] for part in tails)) for i, size in enumerate(np.where(places < 0, 0, sizes).tolist()))
-        return [[Path(found.scores, next(spoken)) for found in of_row] for of_row in ranked]
+        sizes[places < 0] = 0
+        steps = (Spoken(*(column[i, :size] for column in tails)) for i, size in enumerate(sizes.tolist()))
+        return [[Path(best.scores, next(steps)) for best in of_row] for of_row in ranked]
 
     def begin(self, slot: int) -> None:
         super().begin(slot)

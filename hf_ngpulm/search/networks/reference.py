@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
 from ...fusion.fusion import RowModels, widened
+from ...lexicon.lazy_search import LazySearch
 from .model import State, TransducerModel
 from .search import STILL, SearchSettings, TransducerSearch, ilm_weights_of
 
@@ -56,13 +57,21 @@ class Path(NamedTuple):
 
 class RowOfModels(NamedTuple):
     """Hold what one row is fused with: automata that score the tokens below `vocab_size`, the first `num_lms` of them LMs, with
-    the weights `[M]`, and the internal LM's weight."""
+    the weights `[M]`, the internal LM's weight, and what composes states of lazy automata."""
 
     automaton: AutomatonTensors
     weights: Tensor
     vocab_size: int
     num_lms: int
     ilm_weight: float = 0.0
+    lazy: LazySearch | None = None
+
+    def read(self, states: Tensor) -> AutomatonTensors:
+        """Return the automata as they can be asked in some states: those of lazy ones are composed now."""
+        if self.lazy is None:
+            return self.automaton
+        self.lazy.enter(states.cpu().numpy())
+        return self.lazy.tensors
 
 
 class BrokenFrame(Exception):
@@ -107,7 +116,10 @@ class PlainSearch(TransducerSearch):
             try:
                 if self.bad_frames[row] < 0:
                     paths = self.search(
-                        paths, frames[row, :length], RowOfModels(*of_models, float(self.ilm_weights[row])), reach
+                        paths,
+                        frames[row, :length],
+                        RowOfModels(*of_models, float(self.ilm_weights[row]), self.models.lazy),
+                        reach,
                     )
             except BrokenFrame as broken:
                 self.bad_frames[row] = broken.args[0]

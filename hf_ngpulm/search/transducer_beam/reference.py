@@ -94,7 +94,7 @@ class RowSearch:
         row, classes = self.row, self.model.vocab_size
         added = torch.zeros(classes, device=self.frames.device)
         if len(row.weights):
-            scores = reference.scores(row.automaton, path.lm_states, row.vocab_size)
+            scores = reference.scores(row.read(path.lm_states), path.lm_states, row.vocab_size)
             # A class that no LM scores counts as one of V tokens that are equally likely: otherwise it would come for free.
             full = torch.full((len(row.weights), max(classes, row.vocab_size)), -math.log(row.vocab_size), device=added.device)
             full[row.num_lms :] = 0.0
@@ -127,7 +127,8 @@ class RowSearch:
             logits = self.logits(path, path.steps[-1][1])[: self.model.vocab_size]
             confidence = float(frame_confidence(logits[None, None], measure))
         if len(states) and token < self.row.vocab_size:
-            gains, states = reference.step(self.row.automaton, states, torch.full_like(states, token), self.row.vocab_size)
+            automaton, tokens = self.row.read(states), torch.full_like(states, token)
+            gains, states = reference.step(automaton, states, tokens, self.row.vocab_size)
         prediction, state = self.model.predict(torch.tensor([token], device=self.frames.device), path.state)
         return path._replace(
             prediction=prediction, state=state, lm_states=states, lm_scores=path.lm_scores + gains, read=len(path.tokens),

@@ -55,7 +55,7 @@ def greedy(model: TransducerModel, frames: Tensor, row: RowOfModels, settings: S
             if duration == 0 and path.symbols + 1 >= settings.max_symbols:
                 duration = 1
             per_lm, lm_states = reference.step(
-                row.automaton, path.lm_states, torch.full_like(path.lm_states, token), row.vocab_size
+                row.read(path.lm_states), path.lm_states, torch.full_like(path.lm_states, token), row.vocab_size
             )
             prediction, state = model.predict(torch.tensor([token], device=frames.device), path.state)
             measure = settings.confidence
@@ -82,7 +82,7 @@ def _chosen(
         return token, 0.0
     fused = logits[candidates]
     if listens:
-        per_lm = reference.scores(row.automaton, path.lm_states, row.vocab_size)
+        per_lm = reference.scores(row.read(path.lm_states), path.lm_states, row.vocab_size)
         fused = fused + (row.weights[:, None] * per_lm[:, : len(candidates)]).sum(0)
     if row.ilm_weight:
         internal = model.internal_lm(path.prediction[0])
