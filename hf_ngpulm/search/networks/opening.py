@@ -59,5 +59,6 @@ def lent_search(
     weighed = (*(models.tensors if models.states.shape[1] else ()), *model.parameters())
     with recalled(kept, key, weighed, lambda: kind(model, frames, rows, models, settings, room)) as search:
         search.size = size
-        search.use(models)  # a search with lazy models may have gone on with other tensors
+        if models.lazy is not None:  # it may have gone on with other tensors
+            search.use(models)
         yield search
