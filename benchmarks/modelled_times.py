@@ -37,23 +37,24 @@ sys.path.insert(0, str(measure.ROOT))
 import gpu_ctc
 import launches
 import lm_queries
+import numpy as np
 import ptx
-import transducer_random
+import random_models
 from ptx import timing
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_ngpulm import NGramLM, NGramLogitsProcessor
 from hf_ngpulm.automaton import gpu as queries
 from hf_ngpulm.automaton.tensors import AutomatonTensors
-from hf_ngpulm.search import ctc_graph, transducer_greedy
+from hf_ngpulm.search import ctc_graph
 from hf_ngpulm.search.attention_step import gpu as attention
 from hf_ngpulm.search.ctc_beam.gpu import ctc_beam
 from hf_ngpulm.search.ctc_graph.gpu import graph_search
 from hf_ngpulm.search.ctc_greedy.gpu import ctc_greedy
+from hf_ngpulm.search.networks.buffers import STEPS
 from hf_ngpulm.search.networks.model import TransformersTransducer
-from hf_ngpulm.search.transducer_beam import BeamSettings
-from hf_ngpulm.search.transducer_beam import tensors as transducer_beam
-from hf_ngpulm.search.transducer_greedy.rows import Rules
+from hf_ngpulm.search.networks.opening import search_kind
+from hf_ngpulm.search.networks.search import SearchSettings
 
 PARAKEET, WHISPER = 1024, 51_865  # tokens; CTC models and transducers have a blank besides
 BATCHES, GOAL_BATCH = (1, 32, 128), 32
@@ -252,44 +253,35 @@ def once(call: Callable[[], Any], forget: Forget) -> float:
 
 
 def of_transducers(lm: NGramLM, text: Any) -> Iterator[Workload]:
-    rows = EMULATED_ROWS
-    sizes = transducer_random.REAL._replace(width=16, layers=1, heads=2)
-    model = transducer_random.random_model("TDT", 1, sizes)
-    frames, lengths = torch.randn(rows, FRAMES, sizes.decoder_width), torch.full((rows,), FRAMES)
-    os.environ["HF_NGPULM_ENGINE"] = "cpu"
-    tokenizer = transducer_random.plain_tokenizer(PARAKEET)
-    transducer_random.set_blank_rate(model, tokenizer, [([*range(rows)], frames, lengths)], SECONDS * rows)
+    rows, steps = EMULATED_ROWS, EMULATED_BLOCKS * STEPS
+    sizes = random_models.REAL._replace(encoder="tiny")
+    os.environ["HF_NGPULM_ENGINE"] = "cpu"  # greedy search, for the bias of the blank
+    lengths = [SECONDS * random_models.FEATURES_A_SECOND] * rows
+    networks = TransformersTransducer(random_models.random_clips("TDT", lengths, 1, "cpu", sizes).recogniser.model)
     os.environ["HF_NGPULM_ENGINE"] = "gpu"
-    networks = TransformersTransducer(model)
+    frames = torch.randn(rows, FRAMES, sizes.decoder_width)
     launches.BATCH_SIZE = rows
-    settings = BeamSettings(6, "alsd")
-    blocks_of: dict[type, int] = {}  # greedily, with an LM and without, random frames say as many tokens
+    blocks_of: dict[str, int] = {}  # greedily, with an LM and without, random frames say as many tokens
 
-    def call(is_beam: bool, followed: NGramLM | None, forget: Forget) -> float:
-        tensors, states, weights, vocab_size = launches.rows_of(followed)
-        given = (networks, frames, rows, FRAMES, tensors, states.shape[1])
-        if is_beam:
-            kind = transducer_beam.search_kind("gpu", frames.device, settings)
-            search = kind(*given, vocab_size, settings, None, "gpu")
-        else:
-            rules = Rules(
-                networks.blank_id, networks.vocab_size, torch.tensor(networks.durations), vocab_size, 10, has_ilm=False
-            )
-            search = transducer_greedy.looping_of(*given, rules, None, "gpu", transducer_greedy.WINDOW)
-        search.load(frames, lengths, states, weights, torch.zeros(rows))
+    def call(settings: SearchSettings, followed: NGramLM | None, forget: Forget) -> float:
+        models = launches.models_of(followed)._replace(ilm_weights=None)
+        search = search_kind(settings, "gpu", frames.device)(networks, frames, rows, models, settings)
+        search.begin(np.arange(rows), models)
+        search.frames = frames
+        search.limit(torch.full((rows,), FRAMES), torch.zeros(rows, dtype=torch.int64))
         forget()
         for _ in range(EMULATED_BLOCKS):
             search.block()
-        times = search.beam.times[:, 0] if is_beam else search.rows.times
-        needed = math.ceil(FRAMES / float(times.float().mean()) * EMULATED_BLOCKS)
-        return blocks_of.setdefault(type(search), needed) / EMULATED_BLOCKS
+        needed = math.ceil(FRAMES / max(float(search.array("times")[:, 0].mean()), 1.0) * EMULATED_BLOCKS)
+        return blocks_of.setdefault(settings.strategy, needed) / EMULATED_BLOCKS
 
-    for name, decoder, is_beam, followed in (
-        (GREEDY, "greedy", False, None), (GREEDY_LM, "greedy + LM", False, lm), (ALSD, "ALSD 6 + LM", True, lm)
-    ):  # fmt: skip
+    for name, decoder, settings, followed in (
+        (GREEDY, "greedy", SearchSettings(1, "greedy"), None),
+        (GREEDY_LM, "greedy + LM", SearchSettings(1, "greedy"), lm),
+        (ALSD, "ALSD 6 + LM", SearchSettings(6, "alsd"), lm),
+    ):
         facts = {"model": "TDT", "decoder": decoder, "frames": FRAMES}
-        steps = EMULATED_BLOCKS * transducer_beam.STEPS
-        yield Workload(name, PARAKEET, partial(call, is_beam, followed), facts, frames=steps)
+        yield Workload(name, PARAKEET, partial(call, settings, followed), facts, frames=steps)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ NGPULM_EXPORT int64_t ngpulm_history_frames(int64_t count, const int64_t* rows, 
   });
 }
 
-// Steps of a transducer's beam search: links, labels, `moves` and `confidences` [steps, S, K]; `times` [S, K] are the frames at
+// Steps of a transducer's search: links, labels, `moves` and `confidences` [steps, S, K]; `times` [S, K] are the frames at
 // which hypotheses were before.
 NGPULM_EXPORT int64_t ngpulm_history_steps(int64_t count, const int64_t* rows, int64_t streams, const NgpulmLinks* links, const int32_t* moves,
                                            const float* confidences, const int64_t* times, int64_t blank, const NgpulmTails* tails) {
@@ -69,18 +69,6 @@ NGPULM_EXPORT int64_t ngpulm_history_steps(int64_t count, const int64_t* rows, i
     }
     return -1;
   });
-}
-
-// Steps of greedy transducer search, `count` of all rows; `times` [S] are rewritten.
-NGPULM_EXPORT int64_t ngpulm_history_append(int64_t count, const int64_t* rows, const int64_t* labels, const int64_t* moves,
-                                            const float* confidences, int64_t* times, int64_t blank, const NgpulmTails* tails) {
-  for (int64_t i = 0; i < count; ++i) {
-    int64_t& time = times[rows[i]];
-    if (labels[i] != blank)
-      Tail(*tails, rows[i], 0).append({labels[i], time, time + std::max<int64_t>(moves[i], 1), 0.0, confidences[i]});
-    time += moves[i];
-  }
-  return -1;
 }
 
 // Move what all live hypotheses of some rows begin with to `out` (`counts` tokens of each row), but for `kept` last tokens;

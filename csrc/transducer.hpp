@@ -12,6 +12,15 @@ struct NgpulmClasses {
   float alpha;
 };
 
+// What rows with K hypotheses each did, and room for `room` steps: links, labels, moves and sums [room, B, K], see `Trace` in
+// hf_ngpulm/search/networks/cpu.py. `used` [B] says how many steps each row has taken.
+struct NgpulmSteps {
+  int64_t* used;
+  int32_t *links, *labels, *moves;
+  float* sums;
+  int64_t room, batch;
+};
+
 namespace ngpulm {
 
 // What `confidence_of_sums` asks for at a frame; `best` is the logit of the class whose probability is meant.

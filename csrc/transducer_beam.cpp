@@ -38,7 +38,7 @@ struct AllFrames {
 template <class LM>
 int64_t search_rows(int64_t first, int64_t last, int64_t held, BeamStep<LM>& step, Networks& network, const AllFrames& frames,
                     const NgpulmClasses& classes, const NgpulmBeamSettings& rules, const NgpulmBeamRows& rows, const NgpulmBeam& beam,
-                    const NgpulmBeamSteps& steps) {
+                    const NgpulmSteps& steps) {
   const int64_t num_beams = beam.num_beams;
   std::vector<int64_t> going;
   std::vector<int32_t> opened;
@@ -90,7 +90,7 @@ using namespace ngpulm;
 // anything. Returns -1, or the first row whose states don't exist.
 NGPULM_EXPORT int64_t ngpulm_beam_lines(int64_t first, int64_t last, const int64_t* numbers, const NgpulmAutomaton* automaton,
                                         const NgpulmClasses* classes, const NgpulmBeamSettings* rules, const NgpulmBeamRows* rows,
-                                        const NgpulmBeam* beam, const NgpulmBeamSteps* steps) {
+                                        const NgpulmBeam* beam, const NgpulmSteps* steps) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
     BeamStep step(lm, *classes, *rules, *rows, *beam, *steps, last - first);
     std::vector<int64_t> live;
@@ -126,7 +126,7 @@ NGPULM_EXPORT int64_t ngpulm_beam_begin(int64_t first, int64_t last, const int64
 // small for any (call it again with more), or the first row whose states don't exist.
 NGPULM_EXPORT int64_t ngpulm_beam_rows(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,
                                        const NgpulmBeamSettings* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,
-                                       const NgpulmBeamSteps* steps, const NgpulmNetworks* networks, const NgpulmSlots* slots,
+                                       const NgpulmSteps* steps, const NgpulmNetworks* networks, const NgpulmSlots* slots,
                                        const float* frames, int64_t longest) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
     const int64_t held = std::max<int64_t>(1, std::min(HYPOTHESES / beam->num_beams, last - first));
@@ -164,7 +164,7 @@ NGPULM_EXPORT int64_t ngpulm_beam_open(int64_t batch, const NgpulmBeamSettings* 
 // `first * K`; returns their number, or -1 if states of a row don't exist.
 NGPULM_EXPORT int64_t ngpulm_beam_step(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,
                                        const NgpulmBeamSettings* rules, const NgpulmBeamRows* rows, const NgpulmBeam* beam,
-                                       const NgpulmBeamSteps* steps, const float* logits, const int64_t* lines, int64_t* sources,
+                                       const NgpulmSteps* steps, const float* logits, const int64_t* lines, int64_t* sources,
                                        int64_t* tokens, int64_t* targets) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
     BeamStep step(lm, *classes, *rules, *rows, *beam, *steps, last - first);
@@ -182,36 +182,5 @@ NGPULM_EXPORT int64_t ngpulm_beam_step(int64_t first, int64_t last, const Ngpulm
     std::copy(fresh.tokens.begin(), fresh.tokens.end(), tokens + first * num_beams);
     std::copy(fresh.targets.begin(), fresh.targets.end(), targets + first * num_beams);
     return fresh.size();
-  });
-}
-
-// Follow hypotheses [B, K] back to their steps, see `BeamHypotheses`; links to confidences are [S, B, K], `counts` [B, K], what is found
-// [B, K, S]. Returns the largest number of steps.
-NGPULM_EXPORT int64_t ngpulm_beam_trace(int64_t steps, int64_t batch, int64_t num_beams, const int32_t* links, const int32_t* labels,
-                                        const int32_t* moves, const float* confidences, int64_t* counts, int64_t* found_labels,
-                                        int64_t* found_frames, int64_t* found_moves, float* found_confidences) {
-  return guarded([&] {
-    int64_t most = 0;
-    std::vector<int64_t> taken;
-    for (int64_t row = 0; row < batch; ++row)
-      for (int64_t k = 0; k < num_beams; ++k) {
-        taken.clear();
-        for (int64_t step = steps - 1, place = k; step >= 0; --step) {
-          const int64_t at = (step * batch + row) * num_beams + place;
-          if (labels[at] != STILL) taken.push_back(at);
-          place = links[at];
-        }
-        const int64_t count = int64_t(taken.size()), begin = (row * num_beams + k) * steps;
-        int64_t frame = 0;
-        for (int64_t i = 0; i < count; ++i) {
-          const int64_t at = taken[count - 1 - i];
-          found_labels[begin + i] = labels[at], found_moves[begin + i] = moves[at], found_confidences[begin + i] = confidences[at];
-          found_frames[begin + i] = frame;
-          frame += moves[at];
-        }
-        counts[row * num_beams + k] = count;
-        most = std::max(most, count);
-      }
-    return most;
   });
 }

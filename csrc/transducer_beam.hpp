@@ -31,14 +31,6 @@ struct NgpulmBeamRows {
   const float *weights, *totals, *ilm_weights;
 };
 
-// Steps that rows have taken, and room for `room`: links, labels, moves and sums [room, B, K], see tracing.py.
-struct NgpulmBeamSteps {
-  int64_t* used;
-  int32_t *links, *labels, *moves;
-  float* sums;
-  int64_t room, batch;
-};
-
 namespace ngpulm {
 
 constexpr int32_t STILL = -1;  // what a step's label is where a hypothesis stands still, as in __init__.py

@@ -92,7 +92,7 @@ class BeamStep {
  public:
   // Args: calls: how many steps it will be asked for, about.
   BeamStep(const LM& lm, const NgpulmClasses& classes, const NgpulmBeamSettings& rules, const NgpulmBeamRows& rows, const NgpulmBeam& beam,
-           const NgpulmBeamSteps& steps, int64_t calls)
+           const NgpulmSteps& steps, int64_t calls)
       : lm_(lm), classes_(classes), rules_(rules), rows_(rows), beam_(beam), steps_(steps),
         lines_(lm, rules, beam, rows.weights, classes.tokens, beam.lines ? calls : 0), highest_(classes.tokens),
         old_(beam.num_beams), said_(beam.num_beams), old_states_(beam.num_beams * beam.num_automata),
@@ -403,7 +403,7 @@ class BeamStep {
   const NgpulmBeamSettings& rules_;
   const NgpulmBeamRows& rows_;
   const NgpulmBeam& beam_;
-  const NgpulmBeamSteps& steps_;
+  const NgpulmSteps& steps_;
   Lines<LM> lines_;
   Highest highest_;
   int64_t row_ = 0, most_extensions_ = 0;

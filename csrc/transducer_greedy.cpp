@@ -23,13 +23,6 @@ struct NgpulmGreedyRows {
   int64_t *bad_frames, num_automata;
 };
 
-// Of each row `room` places for steps: class, frames moved on after it, and what the confidence in it is made of.
-struct NgpulmGreedySteps {
-  int64_t *counts, *tokens, *moves;
-  float* sums;
-  int64_t room;
-};
-
 namespace ngpulm {
 
 namespace {
@@ -47,7 +40,7 @@ template <class LM>
 class Greedy {
  public:
   Greedy(const LM& lm, const NgpulmClasses& classes, const NgpulmGreedyRules& rules, const NgpulmGreedyRows& rows,
-         const NgpulmGreedySteps& steps)
+         const NgpulmSteps& steps)
       : lm_(lm), classes_(classes), rules_(rules), rows_(rows), steps_(steps), fused_(classes.tokens), one_(std::max<int64_t>(rules.vocab_size, 1)) {}
 
   bool goes_on(int64_t row) const { return rows_.times[row] < rows_.ends[row] && rows_.bad_frames[row] < 0; }
@@ -127,15 +120,15 @@ class Greedy {
 
  private:
   void put(int64_t row, int64_t token, int64_t move, float sum) {
-    const int64_t at = row * steps_.room + steps_.counts[row]++;
-    steps_.tokens[at] = token, steps_.moves[at] = move, steps_.sums[at] = sum;
+    const int64_t at = steps_.used[row]++ * steps_.batch + row;
+    steps_.labels[at] = int32_t(token), steps_.moves[at] = int32_t(move), steps_.sums[at] = sum;
   }
 
   const LM& lm_;
   const NgpulmClasses& classes_;
   const NgpulmGreedyRules& rules_;
   const NgpulmGreedyRows& rows_;
-  const NgpulmGreedySteps& steps_;
+  const NgpulmSteps& steps_;
   Floats fused_, one_;
   std::vector<int32_t> chain_;
 };
@@ -150,7 +143,7 @@ using namespace ngpulm;
 // C] and `internal` [rows, tokens] (the internal LM's log-probabilities; null if none is subtracted) are those of others' networks.
 // Returns -1, or the first row whose states don't exist.
 NGPULM_EXPORT int64_t ngpulm_greedy_window(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,
-                                           const NgpulmGreedyRules* rules, const NgpulmGreedyRows* rows, const NgpulmGreedySteps* steps,
+                                           const NgpulmGreedyRules* rules, const NgpulmGreedyRows* rows, const NgpulmSteps* steps,
                                            const int64_t* numbers, const float* logits, const float* internal, int64_t window,
                                            int64_t* tokens) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
@@ -171,7 +164,7 @@ NGPULM_EXPORT int64_t ngpulm_greedy_window(int64_t first, int64_t last, const Ng
 // Take rows to their ends, or as far as there is room for their steps. What the networks know of a row is in the slot of its
 // number, if it has `begun`. `frames` are [rows, longest, D]. Returns -1, or the first row whose states don't exist.
 NGPULM_EXPORT int64_t ngpulm_greedy_rows(int64_t first, int64_t last, const NgpulmAutomaton* automaton, const NgpulmClasses* classes,
-                                         const NgpulmGreedyRules* rules, const NgpulmGreedyRows* rows, const NgpulmGreedySteps* steps,
+                                         const NgpulmGreedyRules* rules, const NgpulmGreedyRows* rows, const NgpulmSteps* steps,
                                          const NgpulmNetworks* networks, const NgpulmSlots* slots, uint8_t* begun, const float* frames,
                                          int64_t longest, int64_t window) {
   return with_automaton(*automaton, [&](auto lm) -> int64_t {
@@ -181,7 +174,7 @@ NGPULM_EXPORT int64_t ngpulm_greedy_rows(int64_t first, int64_t last, const Ngpu
     std::vector<int64_t> going, emitting, tokens;
     std::vector<Said> said(most);
     int64_t following = first, begins_as = -1;  // the first row that begins shows the others how
-    const auto has_room = [&](int64_t row) { return steps->counts[row] + window <= steps->room; };
+    const auto has_room = [&](int64_t row) { return steps->used[row] + window <= steps->room; };
     for (int64_t row = first; row < last; ++row) {
       if (!search.has_states(row)) return row;
       if (begun[row] || !search.goes_on(row)) continue;

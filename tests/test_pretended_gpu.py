@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 
 from hf_ngpulm import CTCDecoder, GraphDecoder, LogLinear, NGramLM, NGramLogitsProcessor, StreamingDecoder, TransducerDecoder
 from hf_ngpulm.common.bundled import bundled
-from hf_ngpulm.search.transducer_greedy.tensors import STEPS
+from hf_ngpulm.search.networks.buffers import STEPS
 
 BLANK = 256
 CONTEXTS = [["call anna", "new york"], None, {"weather": 2.0}]

@@ -5,15 +5,13 @@ An operator is given the name of an engine last, see `hf_ngpulm.engines.choice`.
 
 from __future__ import annotations
 
-import functools
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..engines.choice import engine_name
+from ..engines.choice import load_engine as load_engine
 from .tensors import AutomatonTensors
 
 _library = torch.library.Library("hf_ngpulm", "FRAGMENT")
@@ -25,16 +23,6 @@ def define_operator(schema: str, run: Callable[..., Any], fake: Callable[..., An
     _library.define(schema)
     _library.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"hf_ngpulm::{name}", fake)
-
-
-def load_engine(package: str, name: str, device: torch.device) -> Any:
-    """Return the module of an engine (its name may be "auto") among those of an operation."""
-    return _module(package, engine_name(name, device))
-
-
-@functools.cache  # looking among the modules takes as long as making a tensor
-def _module(package: str, engine: str) -> Any:
-    return importlib.import_module(f"{package}.{engine}")
 
 
 def _define_query(name: str, arguments: str, results: str, fake: Callable[..., Any]) -> None:

@@ -18,7 +18,7 @@ from ..fusion.fusion import select_rows
 from ..search.confidence import MEASURES
 from ..search.ctc_greedy import RULES
 from ..search.networks.model import TransducerModel
-from ..search.transducer_beam import BeamSettings
+from ..search.networks.search import SearchSettings
 
 MOST_BEAMS, MOST_ACTIVE = 1024, 1 << 14
 NUM_BEAMS = 4  # of a transducer's beam search
@@ -320,7 +320,7 @@ class TransducerOptions(FrameOptions):
             refuse_idle(of_aes, 'without strategy="aes" to act on')
         return {"num_beams": 1 if strategy == "greedy" else NUM_BEAMS, **given, "strategy": strategy}
 
-    def settings(self, model: TransducerModel) -> BeamSettings:
+    def settings(self, model: TransducerModel) -> SearchSettings:
         """Return what the search takes.
 
         Raises:
@@ -328,7 +328,7 @@ class TransducerOptions(FrameOptions):
         """
         if self.strategy == "aes" and model.durations is not None:
             raise ValueError('strategy="aes" goes frame by frame, but a TDT model skips frames; use strategy="alsd"')
-        return BeamSettings(
+        return SearchSettings(
             num_beams=self.num_beams,
             strategy=self.strategy,
             blank_aware=self.blank_scoring == "lm_weighted",
@@ -338,6 +338,7 @@ class TransducerOptions(FrameOptions):
             aes_steps=self.aes_steps,
             aes_beta=self.aes_beta,
             aes_gamma=self.aes_gamma,
+            confidence=self.confidence,
         )
 
 

@@ -24,8 +24,9 @@ from .ctc import CTCDecoder
 from .graph import GraphDecoder
 from .hypotheses import Hypothesis
 from .partials import Partial
-from .sessions import ctc, graph, transducer
+from .sessions import ctc, graph
 from .sessions.session import Follower, Slots
+from .sessions.transducer import TransducerSlots
 from .transducer import TransducerDecoder
 
 DECODERS_LM: Any = object()  # where None means none
@@ -370,8 +371,7 @@ def _slots(decoder: CTCDecoder | GraphDecoder | TransducerDecoder, models: RowMo
         return graph.GraphSlots(decoder, models)
     if isinstance(decoder, CTCDecoder):
         return ctc.ctc_slots(decoder, models)
-    kind = transducer.GreedySlots if decoder.options.strategy == "greedy" else transducer.BeamSlots
-    return kind(decoder, models, dtype)
+    return TransducerSlots.of_streams(decoder, models, dtype)
 
 
 def _endpoint(frames: int | None, seconds: float | None, frame_seconds: float | None) -> int | None:

@@ -12,19 +12,18 @@ from torch import Tensor
 
 from ..common.batches import Outputs, checked_lengths, tensor_of
 from ..errors import InvalidLogitsError
-from ..fusion.fusion import RowModels, settled, weights_of
+from ..fusion.fusion import RowModels, weights_of
 from ..language_model.log_linear import LogLinear
 from ..language_model.model import NGramLM
-from ..lexicon.lazy_search import LazySearch
 from ..search.networks.graphs import Kept
 from ..search.networks.model import transducer_of
-from ..search.transducer_beam import BeamHypotheses, BeamSettings, beam_search
-from ..search.transducer_greedy import greedy
-from ..search.transducer_greedy.rows import GreedySteps
+from ..search.networks.opening import lent_search
+from ..search.networks.search import SearchSettings
 from .decoder import Decoder, refuse_broken
 from .hypotheses import Hypothesis
 from .options import TransducerOptions, takes
-from .pauses import Paths, Piece, by_pieces, pieces_of
+from .pauses import Piece, by_pieces, pieces_of
+from .sessions.transducer import Path, TransducerSlots
 
 ILM_SHARE = 0.5  # of the LM's weight: what the internal LM is subtracted with where nothing else is said
 OUTPUTS = "outputs for"  # of which row, when they are broken
@@ -108,7 +107,7 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         return [type(getattr(self.model, "model", self.model)).__name__]
 
     @property
-    def settings(self) -> BeamSettings:
+    def settings(self) -> SearchSettings:
         """Return what the search takes."""
         return self.options.settings(self.model)
 
@@ -179,36 +178,46 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
             ValueError: lengths that don't fit the frames.
         """
         frames = tensor_of(encoder_hidden_states, "encoder_hidden_states", self._device)
-        paths = self.guided(phrases).paths(frames, lengths, phrases)
-        return self._hypotheses(
-            paths, [frames.shape[1]] * len(frames) if lengths is None else torch.as_tensor(lengths).tolist()
-        )
+        lengths, writing = _checked(frames, lengths), self.writing
+        paths = self.guided(phrases)._paths(frames, lengths, phrases)
+        return [[path.written(writing, length) for path in of_row] for of_row, length in zip(paths, lengths.tolist())]
 
     @torch.inference_mode()
-    def paths(self, frames: Tensor, lengths: Outputs | None = None, phrases: Any = None) -> Paths:
-        """Return the best paths of a batch, blanks included. Arguments and errors as for `decode`."""
-        if frames.dim() != 3 or not frames.dtype.is_floating_point:
-            problem = f"encoder_hidden_states should be floating point of the shape [B, T, D], got {frames.dtype} "
-            problem += f"{tuple(frames.shape)}"
-            if frames.dim() == 2:
-                problem += "; of one utterance add a batch dimension: encoder_hidden_states[None]"
-            raise InvalidLogitsError(problem)
-        lengths = checked_lengths(lengths, frames.shape[0], frames.shape[1], frames.device)
+    def paths(self, frames: Tensor, lengths: Outputs | None = None, phrases: Any = None) -> list[list[Path]]:
+        """Return the best paths of each row of a batch, blanks included. Arguments and errors as for `decode`."""
+        return self._paths(frames, _checked(frames, lengths), phrases, keeps_blanks=True)
+
+    def _paths(self, frames: Tensor, lengths: Tensor, phrases: Any, keeps_blanks: bool = False) -> list[list[Path]]:
+        """Return the best paths of each row, cut in pauses if these are looked for; `keeps_blanks`: with their blanks."""
         models = self.fusion.shared_rows(len(frames), frames.device, phrases)
         models = models._replace(ilm_weights=self.ilm_weights(models))
-        search = self._greedy if self.options.strategy == "greedy" else self._beam
         if self.options.pause_seconds is None or not len(frames):
-            return search(frames, lengths, models)
+            return self._search(frames, lengths.cpu().numpy(), models, keeps_blanks)
         pieces = pieces_of(self.model, frames, lengths, self._pause_frames)
 
-        def searched(frames: Tensor, pieces: list[Piece]) -> tuple[Paths, Tensor]:
-            rows, lengths = torch.tensor([(row, last - first) for row, first, last in pieces], device=frames.device).unbind(1)
-            paths = search(frames, lengths.to(torch.int32), models.of(rows), pieces)
-            steps = torch.arange(paths.labels.shape[2])
-            sizes = ((paths.labels != self.model.blank_id) & (steps < paths.counts[..., None])).sum(2)
-            return paths, paths.scores[..., 0] / (sizes + 1 if self.options.length_normalization else 1)
+        def search(frames: Tensor, pieces: list[Piece]) -> list[list[Path]]:
+            rows, sizes = np.array([(row, last - first) for row, first, last in pieces]).T
+            of_rows = models.of(torch.from_numpy(rows).to(frames.device))
+            return self._search(frames, sizes.copy(), of_rows, keeps_blanks, pieces)
 
-        return by_pieces(pieces, frames, searched, len(frames))
+        return by_pieces(pieces, frames, search, len(frames), self._rank, self.options.num_return_sequences)
+
+    def _search(
+        self, frames: Tensor, lengths: np.ndarray, models: RowModels, keeps_blanks: bool,
+        pieces: Sequence[Piece] | None = None,
+    ) -> list[list[Path]]:  # fmt: skip
+        """Open a session, feed it once, and return its paths."""
+        with lent_search(self.model, frames, models, self.settings, self.options.engine, self._kept) as search:
+            slots = TransducerSlots(self, models, search, frames, keeps_blanks)
+            slots.feed_whole(lengths)
+            paths = slots.paths()
+        refuse_broken(slots.bad, OUTPUTS, pieces)
+        return paths
+
+    def _rank(self, path: Path) -> float:
+        """Return how good a path is beside others of the same frames."""
+        tokens = int((path.steps.ids != self.model.blank_id).sum())
+        return path.scores[0] / (tokens + 1 if self.options.length_normalization else 1)
 
     @property
     def _pause_frames(self) -> int:
@@ -217,96 +226,21 @@ class TransducerDecoder(Decoder, caches={"_kept": dict}):
         assert seconds is not None and frame_seconds is not None  # checked when the decoder was made
         return max(1, math.ceil(seconds / frame_seconds - 1e-6))
 
-    def _greedy(self, frames: Tensor, lengths: Tensor, models: RowModels, pieces: Sequence[Piece] | None = None) -> Paths:
-        settings, options = self.settings, self.options
 
-        def search(models: RowModels) -> GreedySteps:
-            return greedy(
-                self.model, frames, lengths, models.tensors, models.states, models.weights, models.vocab_size,
-                settings.max_symbols, models.ilm_weights, options.confidence, options.engine, kept=self._kept,
-                composing=models.composing,
-            )  # fmt: skip
+def _checked(frames: Tensor, lengths: Outputs | None) -> Tensor:
+    """Return the lengths of the rows of frames, int64 `[B]`.
 
-        def replay(lazy: LazySearch, found: GreedySteps) -> bool:
-            steps = torch.arange(found.tokens.shape[1], device=found.counts.device)
-            tokens = found.tokens.masked_fill(steps >= found.counts[:, None], -1)[..., None]
-            return lazy.replay(models.states[:, None], None, tokens.cpu().numpy(), self.model.blank_id)
-
-        found = settled(models, search, replay)
-        refuse_broken(found.bad_frames, OUTPUTS, pieces)
-        scores = found.acoustic_scores + (models.weights * found.lm_scores.double()).sum(1)
-        if models.ilm_weights is not None:
-            scores = scores - models.ilm_weights * found.ilm_scores
-        ended = models.at_end(scores[:, None], found.lm_scores[:, None], found.lm_states[:, None], False, options.engine)
-        return Paths(
-            found.counts[:, None].cpu(),
-            found.tokens[:, None].cpu(),
-            (found.durations.cumsum(1) - found.durations)[:, None].cpu(),
-            found.durations[:, None].cpu(),
-            torch.stack([ended[0], found.acoustic_scores[:, None], *ended[1:]], 2).cpu(),
-            None if found.confidences is None else found.confidences[:, None].cpu(),
-        )
-
-    def _beam(self, frames: Tensor, lengths: Tensor, models: RowModels, pieces: Sequence[Piece] | None = None) -> Paths:
-        settings, options = self.settings._replace(num_lms=models.num_lms), self.options
-
-        def search(models: RowModels) -> BeamHypotheses:
-            return beam_search(
-                self.model, frames, lengths, models.tensors, models.states, models.weights, models.vocab_size,
-                settings, options.engine, self._kept, options.confidence, models.composing, models.ilm_weights,
-            )  # fmt: skip
-
-        def replay(lazy: LazySearch, found: BeamHypotheses) -> bool:
-            states = models.states[:, None].expand(-1, settings.num_beams, -1)
-            links, labels = (part.swapaxes(0, 1) for part in found.steps)
-            return lazy.replay(states, links, labels, self.model.blank_id)
-
-        found = settled(models, search, replay)
-        refuse_broken(found.bad_frames, OUTPUTS, pieces)
-        places, scores = self.ranked(models, found, found.sizes)
-        counts = found.counts.gather(1, places).masked_fill(scores[..., 0] == -torch.inf, -1)
-        counts[:, :1].clamp_(min=0)  # where nothing is possible, no tokens
-        each = places[..., None].expand(-1, -1, found.labels.shape[2])
-        of_steps = (found.labels, found.frames, found.durations, found.confidences)
-        labels, times, durations, confidences = (part.gather(1, each) for part in of_steps)
-        return Paths(counts, labels, times, durations, scores, confidences)
-
-    def ranked(self, models: RowModels, found: Any, sizes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the best hypotheses of beams if their utterances end here.
-
-        Args:
-            models: of the rows.
-            found: has `scores`, `acoustic_scores` `[B, K]`, `lm_scores` and `lm_states` `[B, K, M]`.
-            sizes: `[B, K]`, their tokens.
-
-        Returns:
-            Their places in the beam, int64 `[B, N]`, the best one first; and their scores, see `Paths`.
-        """
-        options = self.options
-        ended = models.at_end(found.scores, found.lm_scores, found.lm_states, options.score_eos, options.engine)
-        ranks = ended[0] / (sizes + 1) if options.length_normalization else ended[0]
-        places = ranks.argsort(dim=1, descending=True, stable=True)[:, : options.num_return_sequences]
-        return places, torch.stack([part.gather(1, places) for part in (ended[0], found.acoustic_scores, *ended[1:])], 2)
-
-    def _hypotheses(self, paths: Paths, lengths: list[int]) -> list[list[Hypothesis]]:
-        """Return what was found of rows of some lengths: of the steps those with tokens."""
-        writing, blank = self.writing, self.model.blank_id
-        labels, frames, durations = paths.labels.numpy(), paths.frames.numpy(), paths.durations.numpy()
-        confidences = labels if paths.confidences is None else paths.confidences.numpy()
-        counts = paths.counts.numpy()
-        taken = (labels != blank) & (np.arange(labels.shape[2]) < counts[..., None])
-        starts, limits = frames[taken], np.repeat(lengths, taken.sum((1, 2)))
-        ends = np.minimum(starts + np.maximum(durations[taken], 1), limits)
-        of_tokens = [part.tolist() for part in (labels[taken], starts, ends, confidences[taken])]
-        hypotheses: list[list[Hypothesis]] = [[] for _ in lengths]
-        first = 0
-        for row, (sizes, scores) in enumerate(zip(taken.sum(2).tolist(), paths.scores.tolist())):
-            for n, size in enumerate(sizes):
-                if counts[row, n] >= 0:
-                    parts = (part[first : first + size] for part in of_tokens)
-                    hypotheses[row].append(writing.hypothesis(scores[n], *parts))
-                first += size
-        return hypotheses
+    Raises:
+        InvalidLogitsError: frames of a wrong shape or type.
+        ValueError: lengths that don't fit the frames.
+    """
+    if frames.dim() != 3 or not frames.dtype.is_floating_point:
+        problem = f"encoder_hidden_states should be floating point of the shape [B, T, D], got {frames.dtype} "
+        problem += f"{tuple(frames.shape)}"
+        if frames.dim() == 2:
+            problem += "; of one utterance add a batch dimension: encoder_hidden_states[None]"
+        raise InvalidLogitsError(problem)
+    return checked_lengths(lengths, frames.shape[0], frames.shape[1], frames.device)
 
 
 def _frame_seconds(model: Any, processor: Any) -> float | None:

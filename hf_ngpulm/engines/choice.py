@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import os
+from typing import Any
 
 import torch
 
@@ -27,8 +29,11 @@ def check_engine(name: str, what: str = "engine") -> str:
     return name
 
 
-def engine_name(name: str, device: torch.device) -> str:
+def engine_name(name: str, device: torch.device, elsewhere: str = "reference") -> str:
     """Return the engine that "auto" stands for on a device; a named one is itself.
+
+    Args:
+        elsewhere: the engine of devices that have none of their own.
 
     Raises:
         ImportError: "gpu" without Triton.
@@ -37,12 +42,23 @@ def engine_name(name: str, device: torch.device) -> str:
     if check_engine(name) == "auto":
         name = check_engine(os.environ.get(ENGINE_VARIABLE) or "auto", ENGINE_VARIABLE)
     if name == "auto":
-        name = {"cpu": "cpu", "cuda": "gpu"}.get(device.type, "reference")
-    if name == "cpu" and device.type != "cpu":
+        name = {"cpu": "cpu", "cuda": "gpu"}.get(device.type, elsewhere)
+    elif name == "cpu" and device.type != "cpu":
         raise ValueError(f"the engine 'cpu' was asked for, but the tensors are on {device}; move them or use engine='auto'")
     if name == "gpu":
         _require_triton()
     return name
+
+
+def load_engine(package: str, name: str, device: torch.device, elsewhere: str = "reference") -> Any:
+    """Return the module of an engine (its name may be "auto") among those of an operation; arguments as for `engine_name`."""
+    return engine_module(package, engine_name(name, device, elsewhere))
+
+
+@functools.cache  # looking among the modules takes as long as making a tensor
+def engine_module(package: str, engine: str) -> Any:
+    """Return the module of an engine among those of an operation."""
+    return importlib.import_module(f"{package}.{engine}")
 
 
 @functools.cache

@@ -82,6 +82,8 @@ class RowModels(NamedTuple):
             `[B, K]` on the device of the scores.
         """
         device = scores.device
+        if not lm_scores.shape[2]:
+            return scores, torch.zeros_like(scores), torch.zeros_like(scores)
         lm_scores = lm_scores.double().masked_fill(~self.present[:, None].to(device), 0.0)
         if (score_eos and self.num_lms) or self.num_lms < lm_scores.shape[2]:
             finals = self.final_scores(lm_states.to(self.states.device), score_eos, engine).to(device).double()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
@@ -75,16 +76,15 @@ def transducer_generate(
                 f"the language model has {language_model.vocab_size} tokens, {type(model).__name__} only "
                 f"{model.config.vocab_size}; was it made for another tokenizer?"
             )
-    paths = decoder.paths(frames, more["encoder_valid_lengths"])
-    counts = paths.counts.clamp(min=0).flatten().to(frames.device)
-    longest = max(1, int(counts.max()) if counts.numel() else 0)
+    paths = [path.steps for of_row in decoder.paths(frames, more["encoder_valid_lengths"]) for path in of_row]
+    longest = max([1, *(len(steps.ids) for steps in paths)])
     pad = generation_config.pad_token_id if generation_config is not None else None
-    steps = frames.new_full((counts.numel(), longest), model.config.blank_token_id if pad is None else pad, dtype=torch.int64)
+    shape = len(paths), longest
+    steps = torch.full(shape, model.config.blank_token_id if pad is None else pad, device=frames.device)
     durations = torch.zeros_like(steps)
-    inside = torch.arange(longest, device=frames.device) < counts[:, None]
-    for out, values in ((steps, paths.labels), (durations, paths.durations)):
-        values = values.flatten(0, 1)[:, :longest].to(frames.device)
-        out[:, : values.shape[1]] = torch.where(inside[:, : values.shape[1]], values, out[:, : values.shape[1]])
+    for i, (ids, starts, ends, _) in enumerate(paths):
+        steps[i, : len(ids)] = torch.from_numpy(ids)
+        durations[i, : len(ids)] = torch.from_numpy(np.append(starts[1:], ends[-1:]) - starts)
     most = _most_steps(model, generation_config, frames.shape[1])
     if most is not None:
         steps, durations = steps[:, :most], durations[:, :most]

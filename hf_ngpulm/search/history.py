@@ -41,7 +41,6 @@ class _Links(Struct):
 _label = Function("ngpulm_history_label")
 _frames = Function("ngpulm_history_frames")
 _steps = Function("ngpulm_history_steps")
-_append = Function("ngpulm_history_append")
 _hand_over = Function("ngpulm_history_hand_over")
 
 
@@ -112,28 +111,19 @@ class History:
         )  # fmt: skip
 
     def follow_steps(self, rows: np.ndarray, steps: list[np.ndarray], times: np.ndarray, live: np.ndarray, blank: int) -> None:
-        """Follow steps of a transducer's beam search.
+        """Follow steps of a transducer's search.
 
         Args:
             steps: links, labels, moves and confidences `[steps, S, K]`.
             times: int64 `[S, K]`, frames at which the hypotheses were before.
             live: bool `[S, K]`, whether there is one now.
+            blank: the class that isn't kept.
         """
         links, labels, moves, confidences = steps
         _steps(
             len(rows), _as(np.int64, rows), len(self.sizes), _Links.of(links, labels, live, len(links)), _as(np.int32, moves),
             _as(np.float32, confidences), _as(np.int64, times), blank, self.with_room(rows, len(links)),
         )  # fmt: skip
-
-    def append_steps(self, steps: list[np.ndarray], times: np.ndarray, blank: int) -> None:
-        """Append steps of greedy transducer search: rows, labels, moves and confidences `[steps]`, in order within each row.
-
-        Args:
-            times: int64 `[S]`, frames at which the rows were before.
-        """
-        rows, labels, moves = (_as(np.int64, part) for part in steps[:3])
-        tails = self.with_room(rows, int(np.bincount(rows).max(initial=0)) if len(rows) else 0)
-        _append(len(rows), rows, labels, moves, _as(np.float32, steps[3]), times.astype(np.int64), blank, tails)
 
     def tails_of(self, rows: np.ndarray, places: np.ndarray) -> tuple[np.ndarray, Spoken]:
         """Return the number of tokens `[N]` and the tokens `[N, L]` of a tail of each of some rows, as they are now."""

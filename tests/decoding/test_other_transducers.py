@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from letters import Letters
+from transducer_searches import beam_of_one, beam_search, greedy_of_one
 
 from hf_ngpulm import NGramLM, TransducerDecoder
 from hf_ngpulm.fusion.fusion import no_models
 from hf_ngpulm.search.networks.model import TransducerModel
-from hf_ngpulm.search.transducer_beam import BeamSettings, beam_search
-from hf_ngpulm.search.transducer_beam import reference as beam_reference
-from hf_ngpulm.search.transducer_greedy import reference
+from hf_ngpulm.search.networks.search import SearchSettings
 
 SIZE, CLASSES, BLANK = 8, 7, 6
 
@@ -57,12 +56,12 @@ def test_they_are_decoded_as_any(kind):
     lengths = torch.tensor([18, 5, 12])
     models = no_models(3, frames.device)
     found = TransducerDecoder(model, Letters("abcdef")).decode(frames, lengths)
-    beams = beam_search(model, frames, lengths, models.tensors, models.states, models.weights, 0, BeamSettings())
+    beams = beam_search(model, frames, lengths, models.tensors, models.states, models.weights, 0, SearchSettings())
     for row, length in enumerate(lengths):
         arguments = (model, frames[row, :length], models.tensors, models.states[row], models.weights[row], 0)
-        expected = [token for token in reference.greedy(*arguments, 10).tokens if token != BLANK]
+        expected = [token for token in greedy_of_one(*arguments, 10).tokens if token != BLANK]
         assert found[row][0].token_ids == expected
-        best = beam_reference.beam_search(*arguments, BeamSettings())[0]
+        best = beam_of_one(*arguments, SearchSettings())[0]
         assert float(beams.scores[row, 0]) == pytest.approx(best.score, abs=1e-3)  # there are ties
     assert sum(len(best.token_ids) for (best,) in found) > 5
     lm = NGramLM.train([[0, 1, 2]] * 5, vocab_size=6, order=3)

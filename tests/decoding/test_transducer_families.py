@@ -15,10 +15,10 @@ import torch
 import transformers
 from letters import Letters
 from torch import Tensor
+from transducer_searches import greedy
 
 from hf_ngpulm.decoding.transducer import TransducerDecoder
 from hf_ngpulm.fusion.fusion import no_models
-from hf_ngpulm.search.transducer_greedy import greedy
 
 ENCODER = {
     "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "num_mel_bins": 8,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hf_ngpulm
-from hf_ngpulm.engines import devices
+from hf_ngpulm.engines import choice, devices
 
 PACKAGE = Path(hf_ngpulm.__file__).parent
 # Transducers' kernels are launched by searches that make the device the current one for a whole batch.
@@ -28,11 +28,10 @@ def test_another_gpu_is_made_the_current_one(monkeypatch):
     assert made == [torch.device("cuda:0"), torch.device("cuda:2")]
 
 
-@pytest.mark.parametrize("search", ["transducer_beam", "transducer_greedy"])
-def test_transducers_are_searched_on_it(search):
-    source = (PACKAGE / "search" / search / "tensors.py").read_text(encoding="utf-8")
+def test_transducers_are_searched_on_it():
+    source = (PACKAGE / "search" / "networks" / "buffers.py").read_text(encoding="utf-8")
     assert (
-        "        with current(self.device):\n            self.block.prepare(self.device)\n            self.run_blocks()"
+        "        with current(self.device):\n            self.block.prepare(self.device)\n            self.run_blocks("
         in source
     )
 
@@ -61,3 +60,11 @@ def test_a_gpu_without_a_number_is_the_current_one(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     found = [devices.numbered(name) for name in ("cpu", "cuda", "cuda:0", torch.device("cuda"))]
     assert found == [torch.device(name) for name in ("cpu", "cuda:1", "cuda:0", "cuda:1")]
+
+
+@pytest.mark.parametrize(("device", "engines"), [("cpu", ("cpu", "cpu")), ("mps", ("reference", "cpu"))])
+def test_devices_without_an_engine_of_their_own(device, engines, monkeypatch):
+    monkeypatch.delenv(choice.ENGINE_VARIABLE, raising=False)
+    device = torch.device(device)
+    assert (choice.engine_name("auto", device), choice.engine_name("auto", device, "cpu")) == engines
+    assert choice.engine_name("reference", device, "cpu") == "reference"

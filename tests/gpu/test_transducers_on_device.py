@@ -41,3 +41,18 @@ def test_batches_equal_those_of_the_cpu(durations, strategy, with_lm, monkeypatc
             assert ours.score == pytest.approx(expected.score, abs=1e-2)
             assert ours.token_confidences == pytest.approx(expected.token_confidences, abs=1e-3)
     assert sum(each.is_recorded for each in recorded) == 1
+
+
+@pytest.mark.parametrize("strategy", ["alsd", "aes"])
+def test_beams_too_large_for_kernels_are_searched_on_the_cpu(strategy):
+    """The networks stay on the device."""
+    generator = torch.Generator().manual_seed(0)
+    lm = NGramLM.train(torch.randint(0, 6, (40, 5), generator=generator).tolist(), vocab_size=6, order=2)
+    model, letters, options = Toy(7, 6, seed=4), Letters("abcdef"), {"strategy": strategy, "num_beams": 45}
+    on_gpu = TransducerDecoder(copy.deepcopy(model).to("cuda"), letters, copy.deepcopy(lm).to("cuda"), 0.5, **options)
+    frames, lengths = 1.5 * torch.randn(3, 9, 6, generator=generator), torch.tensor([9, 0, 5])
+    expected = TransducerDecoder(model, letters, lm, 0.5, **options).decode(frames, lengths)
+    found = on_gpu.decode(frames.cuda(), lengths.cuda())
+    for (ours,), (theirs,) in zip(found, expected):
+        assert (ours.token_ids, ours.token_frames) == (theirs.token_ids, theirs.token_frames)
+        assert ours.score == pytest.approx(theirs.score, abs=1e-3)

@@ -9,17 +9,17 @@ from __future__ import annotations
 import torch
 from automata import packed_automaton
 from toys import Toy
+from transducer_searches import beam_search, greedy
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.automaton import BackoffAutomaton
 from hf_ngpulm.search import attention_step as fused
 from hf_ngpulm.search import ctc_beam as beam
 from hf_ngpulm.search import ctc_graph as graph
-from hf_ngpulm.search import ctc_greedy as greedy
-from hf_ngpulm.search import transducer_greedy
+from hf_ngpulm.search import ctc_greedy as labels
 from hf_ngpulm.search.attention_step import END, START, TEXT, UNSCORED, Roles, Rows
 from hf_ngpulm.search.attention_step.loops import end_loops
-from hf_ngpulm.search.transducer_beam import BeamSettings, beam_search
+from hf_ngpulm.search.networks.search import SearchSettings
 from hf_ngpulm.text.hashing import hashes_of_pieces
 
 FRAMES, CLASSES, BLANK = 7, 600, 3
@@ -81,9 +81,9 @@ def greedy_ctc(dtype: torch.dtype = torch.float32) -> None:
     automaton = language_model(CLASSES - 4)
     states, weights = states_and_weights(automaton)
     before = torch.full((ROWS, 2), BLANK, dtype=torch.int32)
-    for rule in greedy.RULES:
+    for rule in labels.RULES:
         arguments = (list(automaton.tensors), logits(dtype), LENGTHS, states, weights, weights[:, 0], before, BLANK)
-        found, expected = (greedy.ctc_greedy(*arguments, automaton.vocab_size, rule, engine) for engine in ("gpu", "reference"))
+        found, expected = (labels.ctc_greedy(*arguments, automaton.vocab_size, rule, engine) for engine in ("gpu", "reference"))
         close(found, expected)
 
 
@@ -122,7 +122,7 @@ def transducer(durations: tuple[int, ...] | None = (0, 1, 2)) -> None:
     states, weights = states_and_weights(automaton)
     ilm_weights = torch.tensor([0.1, 0.0, 0.2, 0.1])
     arguments = (model, frames, LENGTHS.long(), automaton.tensors, states, weights, 2050, 3, ilm_weights, "max_prob")
-    found, expected = (transducer_greedy.greedy(*arguments, engine) for engine in ("gpu", "reference"))
+    found, expected = (greedy(*arguments, engine) for engine in ("gpu", "reference"))
     assert torch.equal(found.counts, expected.counts) and expected.counts.sum() > 3
     close(*([each.acoustic_scores, each.lm_scores, each.ilm_scores] for each in (found, expected)))
 
@@ -132,9 +132,9 @@ def transducer_beam(strategy: str, durations: tuple[int, ...] | None, num_beams:
     model = Toy(2060, 2059, durations, seed=3, blank_bias=7.0)
     frames = 1.5 * torch.randn(2, 3, 6, generator=random())
     states, weights = states_and_weights(automaton, 2)
-    options = BeamSettings(num_beams, strategy, log_sum=True, max_symbols=2, num_lms=1)
+    options = SearchSettings(num_beams, strategy, log_sum=True, max_symbols=2, confidence="tsallis")
     arguments = (model, frames, torch.tensor([3, 2]), automaton.tensors, states, weights, 2050, options)
-    more = {"confidence": "tsallis", "ilm_weights": torch.tensor([0.1, 0.2])}
+    more = {"num_lms": 1, "ilm_weights": torch.tensor([0.1, 0.2])}
     found, expected = (beam_search(*arguments, engine, **more) for engine in ("gpu", "cpu"))
     close((found.scores[:, :2], found.lm_scores[:, 0]), (expected.scores[:, :2], expected.lm_scores[:, 0]))
 

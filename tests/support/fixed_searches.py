@@ -7,11 +7,11 @@ import sys
 import torch
 from automata import build_automaton
 from toys import Toy
+from transducer_searches import beam_search, greedy
 
 from hf_ngpulm import NGramLM
 from hf_ngpulm.search import ctc_beam, ctc_graph, ctc_greedy
-from hf_ngpulm.search.transducer_beam import BeamSettings, beam_search
-from hf_ngpulm.search.transducer_greedy import greedy
+from hf_ngpulm.search.networks.search import SearchSettings
 
 VOCAB, CLASSES, FRAMES, ROWS = 40, 43, 60, 3
 
@@ -64,7 +64,7 @@ def searches(engine: str) -> dict[str, torch.Tensor]:
         if steps.confidences is not None:
             found["label looping confidences"] = torch.where(inside, steps.confidences, 0.0)[:, : int(steps.counts.max())]
     for strategy in ("alsd", "aes"):
-        paths = beam_search(*arguments, BeamSettings(4, strategy), engine)
+        paths = beam_search(*arguments, SearchSettings(4, strategy), engine)
         found |= {f"{strategy} {name}": getattr(paths, name) for name in ("scores", "acoustic_scores", "sizes")}
     if engine == "cpu":
         found |= certain(generator)

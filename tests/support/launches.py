@@ -17,20 +17,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.jit import JITFunction
 
 from hf_ngpulm import NGramLM
-from hf_ngpulm.automaton.tensors import AutomatonTensors
-from hf_ngpulm.fusion.fusion import no_models
+from hf_ngpulm.fusion.fusion import RowModels, no_models
+from hf_ngpulm.search.networks.buffers import STEPS
 from hf_ngpulm.search.networks.model import TransducerModel, TransformersTransducer
-from hf_ngpulm.search.transducer_beam import BeamSettings
-from hf_ngpulm.search.transducer_beam import tensors as beam
-from hf_ngpulm.search.transducer_greedy import WINDOW, looping_of
-from hf_ngpulm.search.transducer_greedy import tensors as greedy
-from hf_ngpulm.search.transducer_greedy.rows import Rules
+from hf_ngpulm.search.networks.opening import search_kind
+from hf_ngpulm.search.networks.search import SearchSettings
 
 VOCAB_SIZE, WIDTH = 12, 8
 BATCH_SIZE, FRAMES = 2, 20
@@ -119,46 +117,38 @@ def language_model() -> NGramLM:
     return NGramLM.train(torch.randint(0, VOCAB_SIZE, (40, 6), generator=generator).tolist(), vocab_size=VOCAB_SIZE, order=3)
 
 
-def rows_of(lm: NGramLM | None) -> tuple[AutomatonTensors, Tensor, Tensor, int]:
-    """Return tensors, states, weights and number of tokens of a batch whose rows follow a language model, or nothing."""
+def models_of(lm: NGramLM | None) -> RowModels:
+    """Return what the rows of a batch are fused with: a language model, with an internal one subtracted, or nothing."""
+    models = no_models(BATCH_SIZE, torch.device("cpu"))
     if lm is None:
-        models = no_models(BATCH_SIZE, torch.device("cpu"))
-        return models.tensors, models.states, models.weights, 0
-    states = lm.starts[:1].expand(BATCH_SIZE)[:, None].contiguous()
-    return lm.tensors, states, torch.full((BATCH_SIZE, 1), 0.5), lm.vocab_size
+        return models
+    states, weights = lm.starts[:1].expand(BATCH_SIZE)[:, None].contiguous(), torch.full((BATCH_SIZE, 1), 0.5)
+    present = torch.ones_like(weights, dtype=torch.bool)
+    return RowModels(lm.tensors, lm.vocab_size, states, weights, present, 1, ilm_weights=torch.full((BATCH_SIZE,), 0.5))
 
 
 @torch.no_grad()
-def in_greedy_search(durations: tuple[int, ...] | None, lm: NGramLM | None, confidence: str | None = None) -> float:
-    """Return launches a step of label looping, which ends with a label (or with a window of blanks)."""
-    model = parakeet(durations)
-    tensors, states, weights, vocab_size = rows_of(lm)
-    moves = torch.tensor(durations or (), dtype=torch.int64)
-    rules = Rules(model.blank_id, model.vocab_size, moves, vocab_size, 10, has_ilm=lm is not None)
-    frames, lengths = torch.randn(BATCH_SIZE, FRAMES, WIDTH), torch.full((BATCH_SIZE,), FRAMES)
-    arguments = (BATCH_SIZE, FRAMES, tensors, states.shape[1], rules, confidence, "gpu", WINDOW)
-    search = looping_of(model, frames, *arguments)
-    search.load(frames, lengths, states, weights, torch.full((BATCH_SIZE,), 0.5))
+def in_search(settings: SearchSettings, durations: tuple[int, ...] | None, lm: NGramLM | None) -> float:
+    """Return launches a step: of label looping, which ends with a label (or with a window of blanks), or ALSD; or a frame of
+    AES."""
+    frames, models, rows = torch.randn(BATCH_SIZE, FRAMES, WIDTH), models_of(lm), np.arange(BATCH_SIZE)
+    search = search_kind(settings, "gpu", frames.device)(parakeet(durations), frames, BATCH_SIZE, models, settings)
+    search.begin(rows, models)
+    search.frames = frames
+    search.limit(torch.full((BATCH_SIZE,), FRAMES), torch.zeros(BATCH_SIZE, dtype=torch.int64))
     with Launches() as launches:
         search.block()
-    return launches.total / greedy.STEPS
+    return launches.total / STEPS
 
 
-@torch.no_grad()
+def in_greedy_search(durations: tuple[int, ...] | None, lm: NGramLM | None, confidence: str | None = None) -> float:
+    """Return launches a step of label looping."""
+    return in_search(SearchSettings(1, "greedy", confidence=confidence), durations, lm)
+
+
 def in_beam_search(strategy: str, durations: tuple[int, ...] | None, num_beams: int, lm: NGramLM | None) -> float:
     """Return launches a step of ALSD, or a frame of AES."""
-    model = parakeet(durations)
-    tensors, states, weights, vocab_size = rows_of(lm)
-    settings = BeamSettings(num_beams, strategy, has_ilm=lm is not None)
-    frames, lengths = torch.randn(BATCH_SIZE, FRAMES, WIDTH), torch.full((BATCH_SIZE,), FRAMES)
-    kind = beam.search_kind("gpu", frames.device, settings)
-    search = kind(
-        model, frames, BATCH_SIZE, FRAMES, tensors, states.shape[1], vocab_size, settings, None, "gpu"
-    )  # fmt: skip
-    search.load(frames, lengths, states, weights, torch.full((BATCH_SIZE,), 0.5))
-    with Launches() as launches:
-        search.block()
-    return launches.total / beam.STEPS
+    return in_search(SearchSettings(num_beams, strategy), durations, lm)
 
 
 def rows() -> list[Row]:

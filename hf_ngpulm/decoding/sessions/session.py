@@ -69,7 +69,8 @@ class Slots(ABC):
         self.decoder, self.models = decoder, models
         self.history = History(len(models.states), num_beams, self.goes_on)
         self.frames = np.zeros(len(models.states), dtype=np.int64)
-        self.transcripts = [Transcript(decoder.writing) for _ in self.frames]
+        writing = decoder.writing
+        self.transcripts = [Transcript(writing) for _ in range(len(models.states))]
 
     @property
     def has_phrases(self) -> bool:

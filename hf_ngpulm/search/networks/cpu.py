@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ...automaton.cpu import CPU
+from ...automaton.tensors import AutomatonTensors
 from ...engines.native import Function, Struct
-from ..confidence import ALPHA, MEASURES
+from ...fusion.fusion import RowModels
+from ..confidence import ALPHA, MEASURES, confidence_of_sums
+from .model import TransducerModel
 from .networks import ACTIVATIONS, TransducerNetworks
+from .search import STILL
 
 
 class Networks(Struct):
@@ -23,7 +28,7 @@ class Networks(Struct):
             for layer in networks.layers
         ]
         members: dict[str, Any] = {
-            "layers": torch.tensor(addresses, dtype=torch.int64, device=CPU),
+            "layers": np.array(addresses, dtype=np.int64),
             "embedding": networks.embedding,
             "convolution": networks.convolution.contiguous(),
             "convolution_bias": networks.convolution_bias,
@@ -42,7 +47,7 @@ class Networks(Struct):
             "separate_blank": networks.separate_blank,
         }
         made = cls(**members, laid_out=None)
-        made.put("laid_out", torch.empty(_laid_out_size(made), dtype=torch.float32, device=CPU))
+        made.put("laid_out", np.empty(_laid_out_size(made), dtype=np.float32))
         _lay_out(made)
         return made
 
@@ -61,10 +66,98 @@ class Classes(Struct):
     """Tell what the outputs of a joint network stand for, and the confidence that is measured in them."""
 
     @classmethod
-    def of(cls, tokens: int, blank: int, durations: Tensor, confidence: str | None) -> Classes:
-        """Args: tokens: number of token classes; durations: int64, frames by class; confidence: a measure."""
+    def of(cls, model: TransducerModel, confidence: str | None) -> Classes:
+        """Return those of a model; `confidence` is a measure."""
+        durations = np.array(model.durations or (), dtype=np.int64)
         measure = -1 if confidence is None else MEASURES.index(confidence)
-        return cls(durations=durations, num_durations=len(durations), tokens=tokens, blank=blank, measure=measure, alpha=ALPHA)
+        return cls(
+            durations=durations, num_durations=len(durations), tokens=model.vocab_size, blank=model.blank_id, measure=measure,
+            alpha=ALPHA,
+        )  # fmt: skip
+
+
+class Steps(Struct):
+    """See `Trace`; there is `room` for so many steps of each row."""
+
+
+class Trace:
+    """For each step, row and place in the beam: the place before the step, the label, the frames moved on, and what the
+    confidence in a token is made of (see `hf_ngpulm.search.confidence.confidence_of_sums`).
+
+    Rows take steps of their own, `used` says how many. Room grows by doubling. What nobody writes means that a hypothesis stays
+    where it is.
+    """
+
+    def __init__(self, batch_size: int, num_beams: int) -> None:
+        self.used = np.zeros(batch_size, dtype=np.int64)
+        self._shape = (batch_size, num_beams)
+        self._arrays: list[np.ndarray] = []
+
+    def _blocks(self, steps: int) -> list[np.ndarray]:
+        shape = (steps, *self._shape)
+        links, labels = np.empty(shape, dtype=np.int32), np.full(shape, STILL, dtype=np.int32)
+        links[:] = np.arange(self._shape[1], dtype=np.int32)
+        return [links, labels, np.zeros(shape, dtype=np.int32), np.zeros(shape, dtype=np.float32)]
+
+    @property
+    def room(self) -> int:
+        """Steps of each row that there is room for."""
+        return len(self._arrays[0]) if self._arrays else 0
+
+    def native(self, steps: int) -> Steps:
+        """Return it as the core writes it, with room for so many more steps of each row."""
+        room, needed = self.room, self._size + steps
+        if needed > room or not self._arrays:
+            blocks = self._blocks(max(needed - room, room))
+            self._arrays = [np.concatenate(both) for both in zip(self._arrays, blocks)] if room else blocks
+        links, labels, moves, sums = self._arrays
+        return Steps(
+            used=self.used, links=links, labels=labels, moves=moves, sums=sums, room=self.room, batch=len(self.used)
+        )  # fmt: skip
+
+    @property
+    def _size(self) -> int:
+        return int(self.used.max(initial=0))
+
+    def steps(self, confidence: str | None, classes: int) -> list[np.ndarray]:
+        """Return links, labels, moves and, by this measure, confidences of the steps that are taken."""
+        *arrays, sums = (array[: self._size] for array in self._arrays)
+        if confidence not in (None, "max_prob"):
+            sums = confidence_of_sums(torch.from_numpy(sums), confidence, classes).numpy()
+        return [*arrays, sums]
+
+    def clear(self) -> None:
+        """Forget the steps."""
+        if size := self._size:
+            for array, new in zip(self._arrays, self._blocks(size)):
+                array[:size] = new
+            self.used[:] = 0
+
+
+def served(model: TransducerModel, like: Tensor) -> TransducerNetworks | None:
+    """Return the networks of a model, if the core runs them on frames like these, whose width may be 0 where none is known."""
+    if like.device.type != CPU.type:
+        return None
+    networks = model.networks()
+    if networks is None:
+        return None
+    frames = like if like.shape[-1] else like.new_empty((0, networks.head.shape[1]))
+    return networks if networks.serve(frames, model.vocab_size, len(model.durations or ())) else None
+
+
+def on_the_cpu(models: RowModels) -> RowModels:
+    """Return models with all tensors on the CPU."""
+    if models.states.device.type == CPU.type:
+        return models
+    ilm_weights = None if models.ilm_weights is None else models.ilm_weights.cpu()
+    on_cpu = {name: getattr(models, name).cpu() for name in ("states", "weights", "present")}
+    tensors = AutomatonTensors(*(tensor.cpu() for tensor in models.tensors))
+    return models._replace(tensors=tensors, ilm_weights=ilm_weights, **on_cpu)
+
+
+def wider(values: np.ndarray) -> np.ndarray:
+    """Return `[..., M]` -> `[..., M + 1]`: zeros come last."""
+    return np.concatenate([values, np.zeros((*values.shape[:-1], 1), values.dtype)], -1)
 
 
 _laid_out_size = Function("ngpulm_laid_out_size")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +12,10 @@ from torch import Tensor, nn
 ACTIVATIONS = ("relu", "tanh", "sigmoid", "silu")
 
 
-@dataclass(frozen=True)
-class LSTMLayer:
+_NO_CONVOLUTION = torch.empty((1, 0), dtype=torch.float32, device="cpu")
+
+
+class LSTMLayer(NamedTuple):
     """A layer of an LSTM: `[4H, X]`, `[4H, H]`, and `[4H]` twice; gates in torch's order (input, forget, cell, output)."""
 
     weight_ih: Tensor
@@ -48,8 +50,8 @@ class TransducerNetworks:
     head: Tensor
     head_bias: Tensor
     separate_blank: bool = False
-    convolution: Tensor = field(default_factory=lambda: torch.empty((0, 0), dtype=torch.float32, device="cpu"))
-    convolution_bias: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float32, device="cpu"))
+    convolution: Tensor = _NO_CONVOLUTION
+    convolution_bias: Tensor = _NO_CONVOLUTION[0]
 
     def __post_init__(self) -> None:
         below = self.embedding.shape[1]
@@ -143,7 +145,7 @@ def _activation_if_known(kinds: dict[nn.Module, type], activation: nn.Module) ->
 
 def _value(module: nn.Module, name: str, rows: int) -> Tensor:
     """Return a parameter's numbers; zeros where the module has none of this name."""
-    parameter = getattr(module, name, None)
+    parameter = module._parameters.get(name)
     return torch.zeros(rows, dtype=torch.float32, device="cpu") if parameter is None else parameter.detach()
 
 
@@ -155,9 +157,9 @@ def _weights(module: Any) -> tuple[Tensor, Tensor]:
 def _is_readable(parameter: Tensor) -> bool:
     """Return whether a parameter is numbers in memory, and nothing that a subclass or another device makes of them."""
     return (
-        type(parameter.detach()) is Tensor
+        (type(parameter) is nn.Parameter or type(parameter.detach()) is Tensor)
         and parameter.dtype == torch.float32
-        and parameter.device.type == "cpu"
+        and parameter.is_cpu
         and parameter.is_contiguous()
     )
 

@@ -15,30 +15,20 @@ import torch
 from torch import Tensor
 
 from ...automaton.cpu import CPU, Automaton
-from ...automaton.tensors import AutomatonTensors
 from ...engines.native import Function, Struct
 from ...engines.threads import in_threads, on_rows
-from ..networks.cpu import Classes, Networks, Slots
+from ...fusion.fusion import RowModels
+from ..networks.cpu import Classes, Networks, Slots, Trace, on_the_cpu, served, wider
 from ..networks.model import TransducerModel
-from . import FIRST_HASH, BeamHypotheses, BeamSettings
-from .tracing import Trace, hypotheses
+from ..networks.search import SearchSettings, TransducerSearch, ilm_weights_of
+from . import FIRST_HASH
 
 SLOTS = 2  # for each hypothesis
 NO_ROOM = -2
 
 
-class NgpulmBeamSettings(Struct):
-    """Hold what is the same for all rows, see `BeamSettings`; `aes_steps` are 0 for ALSD."""
-
-    @classmethod
-    def of(cls, settings: BeamSettings, vocab_size: int, num_lms: int) -> NgpulmBeamSettings:
-        aes = settings.strategy == "aes"
-        return cls(
-            vocab_size=vocab_size, num_lms=num_lms, max_symbols=settings.max_symbols,
-            aes_steps=settings.aes_steps if aes else 0, most_extensions=settings.num_beams + (settings.aes_beta if aes else 0),
-            aes_gamma=settings.aes_gamma, has_ilm=settings.has_ilm, blank_aware=settings.blank_aware, late=settings.late,
-            log_sum=settings.log_sum,
-        )  # fmt: skip
+class BeamSettings(Struct):
+    """Hold what is the same for all rows, see `SearchSettings`; `aes_steps` are 0 for ALSD."""
 
 
 class NgpulmBeam(Struct):
@@ -49,18 +39,6 @@ class BeamRows(Struct):
     """Of each row: its frames; the frame before which steps are taken; the farthest that a step may lead (see `Search.run_on`);
     steps that have been taken at this frame (AES); weights, the total of the LMs', and the internal LM's.
     """
-
-
-class BeamSteps(Struct):
-    """See `Trace`; there is `room` for so many steps of each row."""
-
-    @classmethod
-    def of(cls, trace: Trace, steps: int) -> BeamSteps:
-        """Return one with room for so many more steps of each row."""
-        links, labels, moves, sums = trace.room(steps)
-        return cls(
-            used=trace.used, links=links, labels=labels, moves=moves, sums=sums, room=len(links), batch=len(trace.used)
-        )  # fmt: skip
 
 
 _lines = Function("ngpulm_beam_lines")
@@ -119,109 +97,90 @@ class Beam:
         )  # fmt: skip
 
 
-class Search:
-    """Searches of the rows of a batch, step by step. Rows `begin`, and `run_on` as far as their frames reach, any number of
-    times.
+class Search(TransducerSearch):
+    """Beams in arrays, step by step.
+
+    Attributes:
+        lengths, limits, reaches, phases: int64 `[B]`, see `BeamRows`.
     """
 
-    def __init__(
-        self,
-        model: TransducerModel,
-        like: Tensor,
-        batch_size: int,
-        automaton: AutomatonTensors,
-        num_automata: int,
-        vocab_size: int,
-        settings: BeamSettings,
-        confidence: str | None,
-        has_lines: bool,
-        composing: Struct | None = None,
-    ) -> None:
-        """Args: like: frames `[..., D]`; has_lines: whether any weight of an automaton is or will be other than 0;
-        composing: see `Automaton.of`.
-        """
-        num_beams, classes = settings.num_beams, model.vocab_size
-        self.model, self.settings, self.like, self.confidence = model, settings, like, confidence
-        self.batch_size, self.slots = batch_size, SLOTS * batch_size * num_beams
-        self.weights = np.zeros((batch_size, num_automata), dtype=np.float32)
-        self.totals, self.ilm_weights = (np.zeros(batch_size, dtype=np.float32) for _ in range(2))
-        # Of each row, see `BeamRows`.
-        self.lengths, self.limits, self.reaches, self.phases = (np.zeros(batch_size, dtype=np.int64) for _ in range(4))
-        self.beam = Beam(batch_size, num_beams, num_automata, classes, has_lines or settings.has_ilm)
-        self.trace = Trace(batch_size, num_beams)
-        durations = torch.tensor(model.durations or (), dtype=torch.int64, device=CPU)
-        self.classes = Classes.of(classes, model.blank_id, durations, confidence)
-        self._take(automaton, vocab_size, settings.num_lms, composing)
+    def __init__(self, model: TransducerModel, like: Tensor, size: int, models: RowModels, settings: SearchSettings) -> None:
+        super().__init__(model, like, size, models, settings)
+        num_beams, num_automata = settings.num_beams, models.states.shape[1]
+        self.slots = SLOTS * size * num_beams
+        self.weights = np.zeros((size, num_automata), dtype=np.float32)
+        self.totals, self.ilm_weights = (np.zeros(size, dtype=np.float32) for _ in range(2))
+        self.lengths, self.limits, self.reaches, self.phases = (np.zeros(size, dtype=np.int64) for _ in range(4))
+        has_lines = self.has_ilm or num_automata > 0
+        self.beam = Beam(size, num_beams, num_automata, model.vocab_size, has_lines)
+        self.trace, self.classes = Trace(size, num_beams), Classes.of(model, settings.confidence)
+        self._tell()
 
-        networks = model.networks()
-        serves = networks is not None and networks.serve(like, classes, len(durations))
-        self.networks = networks if serves else None
+        self.networks = served(model, like)
         self.laid_out: Networks | None = None
         # By slot; of the state its parts, or if the core runs the networks one tensor of all.
         self.predictions: Tensor | None = None
         self.state: tuple[Tensor, ...] = ()
         if self.networks is not None:
             projection = self.networks.projection
-            self.predictions = projection.new_empty((self.slots, projection.shape[0]))
+            self.width = projection.shape[0]
+            self.predictions = projection.new_empty((self.slots, self.width))
             self.state = (projection.new_empty((self.networks.num_parts, self.slots, projection.shape[1])),)
-
+            return
         # The lines of logits of the hypotheses that go on, and their slots and frames.
-        self.lines = np.full((batch_size, num_beams), -1, dtype=np.int64)
-        self.open_slots, self.open_frames = (
-            torch.empty(batch_size * num_beams, dtype=torch.int64, device=CPU) for _ in range(2)
-        )
+        self.lines = np.full((size, num_beams), -1, dtype=np.int64)
+        self.open_slots, self.open_frames = (torch.empty(size * num_beams, dtype=torch.int64, device=CPU) for _ in range(2))
         # New tokens: the slot that they are read from, the token, the slot that its prediction goes to.
-        self.new = [torch.empty(batch_size * num_beams, dtype=torch.int64, device=CPU) for _ in range(3)]
+        self.new = [torch.empty(size * num_beams, dtype=torch.int64, device=CPU) for _ in range(3)]
 
-    def _take(self, automaton: AutomatonTensors, vocab_size: int, num_lms: int | None, composing: Struct | None = None) -> None:
-        """Search with these automata, and tell the core of all arrays."""
-        self.num_lms = self.weights[:, :num_lms].shape[1]
-        self.vocab_size = vocab_size
-        self.rules = NgpulmBeamSettings.of(self.settings, vocab_size, self.num_lms)
+    def _tell(self) -> None:
+        """Tell the core of all arrays."""
+        settings, models = self.settings, self.models
+        self.rules = BeamSettings(
+            vocab_size=models.vocab_size, num_lms=models.num_lms, max_symbols=settings.max_symbols,
+            aes_steps=settings.aes_steps if settings.strategy == "aes" else 0, most_extensions=settings.most_extensions,
+            aes_gamma=settings.aes_gamma, has_ilm=self.has_ilm, blank_aware=settings.blank_aware, late=settings.late,
+            log_sum=settings.log_sum,
+        )  # fmt: skip
         self.rows = BeamRows(
             lengths=self.lengths, limits=self.limits, reaches=self.reaches, phases=self.phases, weights=self.weights,
             totals=self.totals, ilm_weights=self.ilm_weights,
         )  # fmt: skip
         self.native_beam = self.beam.native()
-        self.use(automaton, composing)
+        self.use(models)
 
-    def use(self, tensors: AutomatonTensors, composing: Struct | None = None) -> None:
-        """Go on with automata that lie in other tensors, at the same places."""
-        self.automaton = Automaton.of(tensors, self.vocab_size, composing)
+    def use(self, models: RowModels) -> None:
+        super().use(on_the_cpu(models))
+        self.automaton = Automaton.lent(self.models.tensors, models.vocab_size, models.composing)
 
-    def begin(self, rows: Tensor, states: Tensor, weights: Tensor, ilm_weights: Tensor) -> None:
-        """Begin anew in some rows, int64 `[N]`, with automata in states `[N, M]`, their weights `[N, M]` and the internal LM's
-        `[N]`.
-        """
-        numbers = rows.numpy()
-        self.weights[numbers] = weights.to(torch.float32).numpy()
-        self.ilm_weights[numbers] = ilm_weights.to(torch.float32).numpy()
-        self.totals[numbers] = self.weights[numbers, : self.num_lms].sum(1) - self.ilm_weights[numbers]
-        self.beam.begin(numbers, states.numpy())
-        self._write_lines(numbers)
+    def begin(self, rows: np.ndarray, models: RowModels) -> None:
+        models = on_the_cpu(models)
+        self.weights[rows] = models.weights.float()
+        self.ilm_weights[rows] = 0 if models.ilm_weights is None else ilm_weights_of(models).float()
+        self.totals[rows] = self.weights[rows, : models.num_lms].sum(1) - self.ilm_weights[rows]
+        self.beam.begin(rows, models.states.numpy())
+        self._write_lines(rows)
         if self.networks is not None:
             # Weights may have changed since other utterances began.
             self.laid_out = Networks.of(self.networks)
             of_networks = (self.laid_out, self._of_slots())
-            _begin(0, len(numbers), numbers, self.classes, self.rules, self.rows, self.native_beam, *of_networks)
+            _begin(0, len(rows), rows, self.classes, self.rules, self.rows, self.native_beam, *of_networks)
             return
         prediction, state = self.model.start(len(rows), self.like)
         if self.predictions is None:
             self.predictions = prediction.new_zeros((self.slots, *prediction.shape[1:]))
             self.state = tuple(part.new_zeros((self.slots, *part.shape[1:])) for part in state)
-        self._keep(rows * SLOTS * self.settings.num_beams, prediction, state)
+        self._keep(torch.from_numpy(rows) * SLOTS * self.settings.num_beams, prediction, state)
 
-    def _write_lines(self, numbers: np.ndarray) -> None:
+    def _write_lines(self, rows: np.ndarray) -> None:
         """Write what LMs add after all hypotheses of some rows."""
-        bad_row = _lines(0, len(numbers), numbers, *self._of_search(0))
+        bad_row = _lines(0, len(rows), rows, *self._of_search(0))
         if bad_row >= 0:
             raise IndexError(self._refusal(bad_row))
 
     def _of_search(self, steps: int) -> tuple[Any, ...]:
         """Return what the core needs to know, with room for so many more steps."""
-        return (
-            self.automaton, self.classes, self.rules, self.rows, self.native_beam, BeamSteps.of(self.trace, steps)
-        )  # fmt: skip
+        return self.automaton, self.classes, self.rules, self.rows, self.native_beam, self.trace.native(steps)
 
     def _of_slots(self) -> Slots:
         assert self.predictions is not None
@@ -229,63 +188,44 @@ class Search:
 
     def _keep(self, slots: Tensor, predictions: Tensor, state: tuple[Tensor, ...]) -> None:
         assert self.predictions is not None
-        self.predictions.index_copy_(0, slots, predictions)
-        for part, new in zip(self.state, state):
-            part.index_copy_(0, slots, new)
-        if self.settings.has_ilm:
+        places = slots.to(predictions.device)
+        for buffer, values in zip((self.predictions, *self.state), (predictions, *state)):
+            buffer.index_copy_(0, places, values)
+        if self.has_ilm:
             self._subtract_ilm(slots, predictions)
 
     def _subtract_ilm(self, slots: Tensor, predictions: Tensor) -> None:
-        scores = self.model.internal_lm(predictions)
+        scores = self.model.internal_lm(predictions).cpu()
         scores[:, self.model.blank_id] = 0.0
         weights = torch.from_numpy(self.ilm_weights)[slots // (SLOTS * self.settings.num_beams), None]
         torch.from_numpy(self.beam.lines).index_add_(0, slots, torch.where(weights != 0, weights * scores, 0.0), alpha=-1)
 
-    def widen(self, tensors: AutomatonTensors, vocab_size: int, num_lms: int, shift: int) -> None:
-        """Have one automaton more, which no row has yet; the states of the others are larger by `shift`."""
-
-        def wider(values: np.ndarray) -> np.ndarray:
-            return np.concatenate([values, np.zeros((*values.shape[:-1], 1), values.dtype)], -1)
-
+    def widen(self, models: RowModels, shift: int) -> None:
         beam = self.beam
         beam.lm_states, beam.lm_scores = wider(beam.lm_states + np.int32(shift)), wider(beam.lm_scores)
         self.weights = wider(self.weights)
-        self.settings = self.settings._replace(num_lms=num_lms)
         if not len(beam.lines):
             beam.lines = np.zeros((self.slots, self.model.vocab_size), dtype=np.float32)
-        self._take(tensors, vocab_size, num_lms)
+        self.models = models
+        self._tell()
 
-    def switch(self, rows: Tensor, states: Tensor, scores: Tensor, weights: Tensor) -> None:
-        """Have the hypotheses of some rows, int64 `[N]`, follow other phrases.
-
-        Args:
-            states, scores: `[N, K]`, where they begin, and what the old ones give back, unweighted.
-            weights: of the new ones, `[N]`.
-        """
-        beam, numbers = self.beam, rows.numpy()
-        beam.lm_scores[numbers, :, -1] += scores.numpy()
-        beam.scores[numbers] += self.weights[numbers, -1:] * scores.numpy()
-        beam.lm_states[numbers, :, -1] = states.numpy()
-        self.weights[numbers, -1] = weights.numpy()
-        beam.forget(numbers)
-        self._write_lines(numbers)
-        if self.settings.has_ilm:
+    def switch(self, rows: np.ndarray, states: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> None:
+        beam = self.beam
+        beam.lm_scores[rows, :, -1] += scores
+        beam.scores[rows] += self.weights[rows, -1:] * scores
+        beam.lm_states[rows, :, -1] = states
+        self.weights[rows, -1] = weights
+        beam.forget(rows)
+        self._write_lines(rows)
+        if self.has_ilm:
             assert self.predictions is not None
-            slots = beam.slots[numbers] + numbers[:, None] * SLOTS * self.settings.num_beams
-            kept = torch.from_numpy(np.unique(slots[beam.scores[numbers] > -np.inf]))
-            self._subtract_ilm(kept, self.predictions[kept])
+            slots = beam.slots[rows] + rows[:, None] * SLOTS * self.settings.num_beams
+            kept = torch.from_numpy(np.unique(slots[beam.scores[rows] > -np.inf]))
+            self._subtract_ilm(kept, self.predictions[kept.to(self.predictions.device)])
 
-    def run_on(self, frames: Tensor, lengths: Tensor, reaches: Tensor) -> None:
-        """Go on as far as the frames reach.
-
-        Args:
-            frames: `[B, T, D]`; times of hypotheses count from the first one.
-            lengths: int64 `[B]`, frames of each row.
-            reaches: int64 `[B]`, the farthest that a step of ALSD may lead where more frames may come, 0 where none will. A
-                step that may lead beyond the last frame waits, since where it leads to depends on what comes.
-        """
-        self.lengths[:] = self.limits[:] = lengths.numpy()
-        self.reaches[:], self.phases[:] = reaches.numpy(), 0
+    def run_on(self, frames: Tensor, lengths: np.ndarray, reaches: np.ndarray) -> None:
+        self.lengths[:] = self.limits[:] = lengths
+        self.reaches[:], self.phases[:] = reaches, 0
         if self.settings.strategy == "aes":
             self.reaches[:] = self.limits[:] = 0  # frame by frame
         self.trace.clear()
@@ -300,30 +240,26 @@ class Search:
         num_beams, of_networks = self.settings.num_beams, (networks, self._of_slots(), frames, frames.shape[1])
         steps = int(self.lengths.max(initial=0)) * (3 if self.settings.strategy == "aes" else 2) + num_beams + 1
         work = frames.shape[1] * num_beams * networks.outputs
-        while True:
-            if NO_ROOM not in on_rows(_rows, (*self._of_search(steps), *of_networks), self.batch_size, work, self._refusal):
-                break
-            steps = len(self.trace.room(0)[0])
+        while NO_ROOM in on_rows(_rows, (*self._of_search(steps), *of_networks), self.size, work, self._refusal):
+            steps = self.trace.room
 
     def _refusal(self, row: int) -> str:
         return f"an automaton has no state of {self.beam.lm_states[row].tolist()}, row {row}"
 
-    def shift(self, frames: Tensor) -> None:
-        """Have times count from later frames, by so many in each row, int64 `[B]`."""
-        self.beam.times -= frames.numpy()[:, None]
+    def shift(self, frames: np.ndarray) -> None:
+        self.beam.times -= frames[:, None]
 
     def _logits(self, frames: Tensor) -> Tensor | None:
         """Return what the joint network says to hypotheses that go on; None if there are none."""
         count = _open(
-            self.batch_size, self.rules, self.rows, self.native_beam, frames.shape[1], self.lines, self.open_slots,
-            self.open_frames,
-        )  # fmt: skip
+            self.size, self.rules, self.rows, self.native_beam, frames.shape[1], self.lines, self.open_slots, self.open_frames
+        )
         if not count:
             return None
         assert self.predictions is not None
-        heard = frames.reshape(-1, frames.shape[2]).index_select(0, self.open_frames[:count])
-        predictions = self.predictions.index_select(0, self.open_slots[:count])
-        return self.model.join(heard, predictions).float().contiguous()
+        heard = frames.reshape(-1, frames.shape[2]).index_select(0, self.open_frames[:count].to(frames.device))
+        predictions = self.predictions.index_select(0, self.open_slots[:count].to(frames.device))
+        return self.model.join(heard, predictions).float().cpu().contiguous()
 
     def _step(self, logits: Tensor) -> None:
         """Extend the hypotheses that go on."""
@@ -333,41 +269,15 @@ class Search:
         def run(first: int, last: int) -> tuple[int, int]:
             return first * num_beams, _step(first, last, *arguments)
 
-        found = in_threads(run, self.batch_size, logits.shape[1] * num_beams * 8)
-        sources, tokens, targets = (torch.cat([part[begin : begin + count] for begin, count in found]) for part in self.new)
+        runs = in_threads(run, self.size, logits.shape[1] * num_beams * 8)
+        sources, tokens, targets = (torch.cat([part[begin : begin + count] for begin, count in runs]) for part in self.new)
         if len(tokens):
-            predictions, state = self.model.predict(tokens, tuple(part.index_select(0, sources) for part in self.state))
-            self._keep(targets, predictions, state)
+            device = self.state[0].device if self.state else self.like.device
+            olds = tuple(part.index_select(0, sources.to(device)) for part in self.state)
+            self._keep(targets, *self.model.predict(tokens.to(device), olds))
 
     def steps(self) -> list[np.ndarray]:
-        """Return links, labels and moves (int32) of all steps, and confidences (float32) `[S, B, K]`."""
-        return self.trace.steps(self.confidence, self.model.vocab_size)
+        return self.trace.steps(self.settings.confidence, self.model.vocab_size)
 
-    def found(self) -> BeamHypotheses:
-        beam = self.beam
-        tensors = [
-            torch.from_numpy(array) for array in (beam.scores, beam.acoustic_scores, beam.lm_scores, beam.lm_states, beam.sizes)
-        ]
-        return hypotheses(tensors, self.steps(), torch.from_numpy(beam.bad_frames))
-
-
-def beam_search(
-    model: TransducerModel,
-    frames: Tensor,
-    lengths: Tensor,
-    automaton: AutomatonTensors,
-    states: Tensor,
-    weights: Tensor,
-    ilm_weights: Tensor,
-    vocab_size: int,
-    settings: BeamSettings,
-    confidence: str | None = None,
-    composing: Struct | None = None,
-) -> BeamHypotheses:
-    has_lines = bool((weights != 0).any())
-    search = Search(
-        model, frames, len(frames), automaton, states.shape[1], vocab_size, settings, confidence, has_lines, composing
-    )  # fmt: skip
-    search.begin(torch.arange(len(frames), device=CPU), states, weights, ilm_weights)
-    search.run_on(frames, lengths, torch.zeros_like(lengths))
-    return search.found()
+    def carries(self) -> list[Any]:
+        return [*self.beam.arrays(), *([] if self.predictions is None else [self.predictions]), *self.state]

@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 
 from ...automaton.gpu import REGISTERS, automaton_signature, fill_row, step_rows
+from ..networks.buffers import STEPS
 from ..networks.gpu import (
     NO_MEASURE,
     best_class,
@@ -30,9 +31,9 @@ from ..networks.gpu import (
     is_finite,
     measure_of,
 )
-from ..networks.graphs import replace_where
-from . import STILL, tensors
-from .tensors import STEPS
+from ..networks.graphs import overwrite, replace_where
+from ..networks.search import STILL, SearchSettings
+from .buffers import BeamBuffers
 
 MOST_CANDIDATES = 2048  # of a row, as of 44 beams: a program compares each with each
 FEWEST_PLACES, FEWEST_CANDIDATES = 4, 16
@@ -42,11 +43,17 @@ MOST_WARPS = 16
 
 NOTHING = tl.constexpr(STILL)
 CLOSED, OPEN, BROKEN = (tl.constexpr(i) for i in range(3))
-NEVER = tl.constexpr(tensors.LARGE)
-MIX, ADD = tl.constexpr(tensors.MIX), tl.constexpr(tensors.ADD)
+NEVER = tl.constexpr(1 << 62)
+# Hypotheses are told apart by hashes of their tokens, as in the core: a step of a linear congruential generator for each token.
+MIX, ADD = tl.constexpr(6364136223846793005), tl.constexpr(1442695040888963407)
 
 
-class Search(tensors.Search):
+def holds(settings: SearchSettings) -> bool:
+    """Return whether a program can hold the candidates of a row."""
+    return settings.num_beams * (settings.most_extensions + 1) <= MOST_CANDIDATES
+
+
+class Search(BeamBuffers):
     """The search with kernels between the networks."""
 
     def make_room(self) -> None:
@@ -75,12 +82,15 @@ class Search(tensors.Search):
             "AES": settings.strategy == "aes",
         }
 
-    def alsd(self) -> None:
+    def take_steps(self) -> None:
+        if self.settings.strategy == "aes":
+            self.take_frames()
+            return
         for number in range(STEPS):
             self.take_step(number, number, self.settings.max_symbols)
         torch.any(self.open_rows, out=self.is_open)
 
-    def aes(self) -> None:
+    def take_frames(self) -> None:
         steps, merging = self.settings.aes_steps, self.settings.num_beams - 1
         for frame in range(STEPS):
             first = frame * (merging + steps + 1)
@@ -104,7 +114,7 @@ class Search(tensors.Search):
         olds = [part.index_select(0, self.parents) for part in (beam.predictions, *beam.state)]
         buffers = (beam.predictions, *beam.state)
         if most_symbols == 0:  # no hypothesis has got a token
-            tensors.overwrite(buffers, tuple(olds))
+            overwrite(buffers, tuple(olds))
             return
         predictions, state = model.predict(self.tokens, tuple(olds[1:]))
         replace_where(self.gets_token, buffers, (predictions, *state), tuple(olds))
@@ -112,19 +122,19 @@ class Search(tensors.Search):
     def extend(self, logits: torch.Tensor, offset: int, most_symbols: int) -> None:
         beam, model, settings = self.beam, self.model, self.settings
         classes, durations = model.vocab_size, self.durations.numel()
-        internal = internal_lm(model, beam.predictions) if settings.has_ilm else self.no_internal
+        internal = internal_lm(model, beam.predictions) if self.has_ilm else self.no_internal
         picked = min(self.most_extensions, classes)
-        num_lms = self.weights.shape[1] if settings.num_lms is None else settings.num_lms
         _extend_kernel[(len(logits),)](
             *self.automaton, logits, internal, self.durations, self.weights, self.totals, self.ilm_weights, self.lengths,
             self.reaches, self.time, beam.scores, beam.times, beam.symbols, beam.sizes, beam.hashes, beam.lm_states,
             self.line_scores, self.fused, self.normalisers, self.of_model, self.conditions, self.keys, self.gains,
             self.acoustic_gains, self.labels, self.moves, self.automaton.num_states, settings.num_beams, classes, durations,
-            self.vocab_size, model.blank_id, picked, self.most_extensions, min(most_symbols, MOST_SYMBOLS), num_lms, offset,
+            self.vocab_size, model.blank_id, picked, self.most_extensions, min(most_symbols, MOST_SYMBOLS),
+            self.models.num_lms, offset,
             float(settings.aes_gamma), -math.log(max(self.vocab_size, 1)), *entropy_bounds(classes),
             DURATIONS=triton.next_power_of_2(durations) if durations else 0, PICKS=triton.next_power_of_2(picked),
             EXTENSIONS=triton.next_power_of_2(self.most_extensions), LATE=settings.late, BLANK_AWARE=settings.blank_aware,
-            HAS_ILM=settings.has_ilm, MEASURE=measure_of(self.confidence), **self.sizes, **block_of(classes),
+            HAS_ILM=self.has_ilm, MEASURE=measure_of(settings.confidence), **self.sizes, **block_of(classes),
         )  # fmt: skip
 
     def choose(self, logits: torch.Tensor, number: int, merges_prefixes: bool) -> None:

@@ -9,31 +9,18 @@ import torch
 from torch import Tensor
 
 from ...automaton import reference
-from ...automaton.tensors import AutomatonTensors
-from ..networks.model import State, TransducerModel
-from . import BeamSettings
+from ..confidence import frame_confidence
+from ..networks.model import TransducerModel
+from ..networks.reference import Path, PlainSearch, RowOfModels, check
+from ..networks.search import SearchSettings
 
 
-class Path(NamedTuple):
-    """A hypothesis.
+class Search(PlainSearch):
+    """The definition, row by row."""
 
-    Args:
-        tokens: without blanks.
-        time: the frame that it is at.
-        score, acoustic_score: of all ways to it that were kept.
-        symbols: tokens emitted at this frame.
-        steps: of the best way: label, frame, and frames that the search moved on.
-        lm_states, lm_scores: int32 and float32 `[M]`.
-    """
-
-    tokens: tuple[int, ...]
-    time: int
-    score: float
-    acoustic_score: float
-    symbols: int
-    steps: tuple[tuple[int, int, int], ...]
-    lm_states: Tensor
-    lm_scores: Tensor
+    def search(self, paths: list[Path], frames: Tensor, of_row: RowOfModels, reach: int) -> list[Path]:
+        row = RowSearch(self.model, frames, of_row, self.settings)
+        return alsd(row, paths, reach) if self.settings.strategy == "alsd" else aes(row, paths)
 
 
 class Extension(NamedTuple):
@@ -46,109 +33,107 @@ class Extension(NamedTuple):
     rank: float
 
 
-class Search:
-    """Share what is the same for both strategies."""
+class RowSearch:
+    """Share what is the same for both strategies: what paths of one row are extended by, and which become one."""
 
-    def __init__(
-        self,
-        model: TransducerModel,
-        frames: Tensor,
-        automaton: AutomatonTensors,
-        states: Tensor,
-        weights: Tensor,
-        vocab_size: int,
-        settings: BeamSettings,
-        ilm_weight: float,
-    ) -> None:
-        self.model, self.frames, self.settings, self.ilm_weight = model, frames, settings, ilm_weight
-        self.automaton, self.weights, self.vocab_size = automaton, weights, vocab_size
-        self.first = Path((), 0, 0.0, 0.0, 0, (), states, torch.zeros(len(states)))
-        self.predictions: dict[tuple[int, ...], tuple[Tensor, State]] = {(): model.start(1, frames)}
+    def __init__(self, model: TransducerModel, frames: Tensor, row: RowOfModels, settings: SearchSettings) -> None:
+        self.model, self.frames, self.row, self.settings = model, frames, row, settings
 
-    def prediction(self, tokens: tuple[int, ...]) -> Tensor:
-        if tokens not in self.predictions:
-            self.prediction(tokens[:-1])
-            state = self.predictions[tokens[:-1]][1]
-            self.predictions[tokens] = self.model.predict(torch.tensor(tokens[-1:], device=self.frames.device), state)
-        return self.predictions[tokens][0][0]
+    def logits(self, path: Path, time: int) -> Tensor:
+        return self.model.join(self.frames[time], path.prediction[0]).float()
+
+    def check(self, paths: list[Path]) -> None:
+        """Raises BrokenFrame: the first one at which any of some paths can't go on."""
+        for path in sorted(paths, key=lambda path: path.time):
+            check(self.model, self.logits(path, path.time), path.time)
 
     def extensions(self, path: Path, time: int) -> list[Extension]:
         """Return all classes (and durations) that may follow, the highest rank first.
 
         With early pruning a TDT has the durations of `num_beams` classes only, the model's own best ones.
         """
-        model, settings, blank = self.model, self.settings, self.model.blank_id
-        prediction = self.prediction(path.tokens)
-        logits = model.join(self.frames[time], prediction).float()
-        log_probs = logits[: model.vocab_size].log_softmax(0)
-        added = self.added(path, prediction)
-        blank_added = torch.zeros(())
+        model, settings, row, blank = self.model, self.settings, self.row, self.model.blank_id
+        logits = self.logits(path, time)
+        token_logits = logits[: model.vocab_size]
+        log_probs = token_logits.log_softmax(0)
+        added = self.added(path)
+        blank_added = torch.zeros((), device=logits.device)
         if settings.blank_aware:
-            total = float(self.weights[: settings.num_lms].sum()) - self.ilm_weight
-            others = logits[: model.vocab_size].clone()
+            total = float(row.weights[: row.num_lms].sum()) - row.ilm_weight
+            others = token_logits.clone()
             others[blank] = -torch.inf
             if total:
-                added = added + total * (others.logsumexp(0) - logits[: model.vocab_size].logsumexp(0))
-                blank_added = total * log_probs[blank]
+                added = added + total * (others.logsumexp(0) - token_logits.logsumexp(0))
+                if log_probs[blank] > -torch.inf:
+                    blank_added = total * log_probs[blank]
         added[blank] = blank_added
         exhausted = settings.strategy == "alsd" and path.symbols >= settings.max_symbols
         labels = [label for label in range(model.vocab_size) if label == blank or not exhausted]
+        acoustic, extra = log_probs.tolist(), added.tolist()
         by_fused = settings.late
-        labels.sort(key=lambda label: -float(log_probs[label]) - (float(added[label]) if by_fused else 0.0))
-        if model.durations is not None and not settings.late:
-            del labels[settings.num_beams :]
-            by_fused = True  # among these, and their durations
-        found = []
+        labels.sort(key=lambda label: -acoustic[label] - (extra[label] if by_fused and acoustic[label] > -math.inf else 0.0))
+        choices = [(0, 0.0)]
+        if model.durations is not None:
+            choices = list(zip(model.durations, logits[model.vocab_size :].log_softmax(0).tolist()))
+            if not settings.late:
+                del labels[settings.num_beams :]
+                by_fused = True  # among these, and their durations
+        extensions = []
         for label in labels:
-            acoustic, extra = float(log_probs[label]), float(added[label])
-            if model.durations is None:
-                choices = [(int(label == blank), 0.0)]
-            else:
-                choices = list(zip(model.durations, logits[model.vocab_size :].log_softmax(0).tolist()))
             for duration, log_prob in choices:
-                score = acoustic + log_prob
+                score = acoustic[label] + log_prob
                 if label == blank:
                     duration = max(duration, 1)
-                rank = score + extra if by_fused else score
                 if score > -math.inf:
-                    found.append(Extension(label, duration, score + extra, score, rank))
-        return sorted(found, key=lambda extension: -extension.rank)
+                    rank = score + extra[label] if by_fused else score
+                    extensions.append(Extension(label, duration, score + extra[label], score, rank))
+        return sorted(extensions, key=lambda extension: -extension.rank)
 
-    def added(self, path: Path, prediction: Tensor) -> Tensor:
+    def added(self, path: Path) -> Tensor:
         """Return what language models add to the scores of the classes, `[V]`."""
-        classes = self.model.vocab_size
-        added = torch.zeros(classes)
-        if len(self.weights):
-            scores, _ = reference.advance(self.automaton, path.lm_states, self.vocab_size)
+        row, classes = self.row, self.model.vocab_size
+        added = torch.zeros(classes, device=self.frames.device)
+        if len(row.weights):
+            scores = reference.scores(row.read(path.lm_states), path.lm_states, row.vocab_size)
             # A class that no LM scores counts as one of V tokens that are equally likely: otherwise it would come for free.
-            full = torch.full((len(self.weights), max(classes, self.vocab_size)), -math.log(self.vocab_size))
-            full[len(self.weights[: self.settings.num_lms]) :] = 0.0
-            full[:, : self.vocab_size] = scores
-            added = (self.weights[:, None] * full[:, :classes]).sum(0)
-        if self.ilm_weight:
-            added = added - self.ilm_weight * self.model.internal_lm(prediction)
+            full = torch.full((len(row.weights), max(classes, row.vocab_size)), -math.log(row.vocab_size), device=added.device)
+            full[row.num_lms :] = 0.0
+            full[:, : row.vocab_size] = scores
+            listens = row.weights != 0  # what has no weight may say -inf
+            added = (row.weights[listens, None] * full[listens, :classes]).sum(0)
+        if row.ilm_weight:
+            added = added - row.ilm_weight * self.model.internal_lm(path.prediction[0])
         return added
 
     def extended(self, path: Path, extension: Extension, time: int) -> Path:
-        tokens, states, scores = path.tokens, path.lm_states, path.lm_scores
+        """Return a path and one step more; what its token changes besides `caught_up` tells."""
         label, duration = extension.label, extension.duration
-        symbols = 0
-        if label != self.model.blank_id:
-            tokens = (*tokens, label)
-            symbols = 0 if duration else path.symbols + 1
-            if len(states) and label < self.vocab_size:
-                per_lm, targets = reference.advance(self.automaton, states, self.vocab_size)
-                states, scores = targets[:, label], scores + per_lm[:, label]
-        return Path(
-            tokens,
-            min(time + duration, len(self.frames)),
-            path.score + extension.score,
-            path.acoustic_score + extension.acoustic_score,
-            symbols,
-            (*path.steps, (label, time, duration)),
-            states,
-            scores,
-        )
+        extended = path._replace(
+            time=min(time + duration, len(self.frames)), symbols=0, score=path.score + extension.score,
+            acoustic_score=path.acoustic_score + extension.acoustic_score, steps=(*path.steps, (label, time, duration)),
+            confidences=(*path.confidences, 0.0), fresh=path.fresh + 1,
+        )  # fmt: skip
+        if label == self.model.blank_id:
+            return extended
+        return extended._replace(tokens=(*path.tokens, label), symbols=0 if duration else path.symbols + 1)
+
+    def caught_up(self, path: Path) -> Path:
+        """Return a path whose networks and automata have read its last token; few of those that are extended are kept."""
+        if path.read == len(path.tokens):
+            return path
+        token, states, measure = path.tokens[-1], path.lm_states, self.settings.confidence
+        confidence, gains = 0.0, torch.zeros_like(path.lm_scores)
+        if measure is not None:
+            logits = self.logits(path, path.steps[-1][1])[: self.model.vocab_size]
+            confidence = float(frame_confidence(logits[None, None], measure))
+        if len(states) and token < self.row.vocab_size:
+            automaton, tokens = self.row.read(states), torch.full_like(states, token)
+            gains, states = reference.step(automaton, states, tokens, self.row.vocab_size)
+        prediction, state = self.model.predict(torch.tensor([token], device=self.frames.device), path.state)
+        return path._replace(
+            prediction=prediction, state=state, lm_states=states, lm_scores=path.lm_scores + gains, read=len(path.tokens),
+            confidences=(*path.confidences[:-1], confidence),
+        )  # fmt: skip
 
     def merged(self, ways: list[Path]) -> Path:
         """Return one hypothesis of several ways to it."""
@@ -156,8 +141,8 @@ class Search:
         if not self.settings.log_sum:
             return best
         score, acoustic_score = (
-            float(torch.tensor([way[field] for way in ways], dtype=torch.float64).logsumexp(0))
-            for field in (Path._fields.index("score"), Path._fields.index("acoustic_score"))
+            float(torch.tensor(scores, dtype=torch.float64).logsumexp(0))
+            for scores in ([way.score for way in ways], [way.acoustic_score for way in ways])
         )
         return best._replace(score=score, acoustic_score=acoustic_score)
 
@@ -166,36 +151,47 @@ class Search:
         groups: dict[tuple[tuple[int, ...], int], list[Path]] = {}
         for way in ways:
             groups.setdefault((way.tokens, way.time), []).append(way)
-        merged = [self.merged(groups[way.tokens, way.time]) for way in ways if self._leads(way, groups)]
-        return sorted(merged, key=lambda path: -path.score)[: self.settings.num_beams]
-
-    @staticmethod
-    def _leads(way: Path, groups: dict[tuple[tuple[int, ...], int], list[Path]]) -> bool:
-        return way is max(groups[way.tokens, way.time], key=lambda other: other.score)
+        leading = [way for way in ways if way is max(groups[way.tokens, way.time], key=lambda other: other.score)]
+        merged = [self.merged(groups[way.tokens, way.time]) for way in leading]
+        return [self.caught_up(path) for path in sorted(merged, key=lambda path: -path.score)[: self.settings.num_beams]]
 
 
-def alsd(search: Search) -> list[Path]:
-    """Return Alignment-length synchronous decoding: every hypothesis takes one step at a time."""
-    beam = [search.first]
+def alsd(search: RowSearch, beam: list[Path], reach: int = 0) -> list[Path]:
+    """Return what becomes of a beam by alignment-length synchronous decoding (Saon et al., ICASSP 2020).
+
+    Every hypothesis takes one step at a time, blank or token, so that all have taken equally many and their scores compare: the
+    frontier is a diagonal, on which a hypothesis with more tokens is at an earlier frame. Those at the last frame stand still.
+
+    Args:
+        reach: how many frames a step may lead on, where more frames may come. Then no step is taken as long as one of the beam
+            might lead beyond the last frame: what it leads to depends on what comes, and the others must not get ahead of it.
+    """
     end = len(search.frames)
-    while any(path.time < end for path in beam):
+    while going := [path for path in beam if path.time < end]:
+        if reach and max(path.time for path in beam) + reach > end:
+            break
+        search.check(going)
         ways: list[Path] = []
         for path in beam:
             if path.time >= end:
                 ways.append(path)
                 continue
-            for extension in search.extensions(path, path.time)[: search.settings.num_beams]:
+            for extension in search.extensions(path, path.time)[: search.settings.most_extensions]:
                 ways.append(search.extended(path, extension, path.time))
         beam = search.best(ways)
     return beam
 
 
-def aes(search: Search) -> list[Path]:
-    """Return adaptive expansion search: frame by frame; at a frame each hypothesis takes up to `aes_steps` tokens, then a
-    blank."""
+def aes(search: RowSearch, beam: list[Path]) -> list[Path]:
+    """Return what becomes of a beam by adaptive expansion search (Kim et al., IEEE SPL 2020).
+
+    Frame by frame, each hypothesis takes up to `aes_steps` tokens, then a blank. It is extended by classes that score not much
+    less than its best one, few where the model is sure: that is the adaptive expansion.
+    """
     settings, blank = search.settings, search.model.blank_id
-    beam = [search.first]
-    for time in range(len(search.frames)):
+    while beam and beam[0].time < len(search.frames):
+        time = beam[0].time
+        search.check(beam)
         # A hypothesis that is another one and a token is reached from there too (at this frame).
         by_tokens: dict[tuple[int, ...], Path] = {}
         for path in sorted(beam, key=lambda path: len(path.tokens)):
@@ -204,10 +200,11 @@ def aes(search: Search) -> list[Path]:
                 for extension in search.extensions(parent, time):
                     if extension.label == path.tokens[-1]:
                         path = search.merged([path, search.extended(parent, extension, time)])
-            by_tokens[path.tokens] = path
+            by_tokens[path.tokens] = search.caught_up(path)
         beam = [by_tokens[path.tokens] for path in beam]
         for taken in range(settings.aes_steps + 1):
             known = {path.tokens for path in beam}
+            search.check([path for path in beam if path.time == time])
             ways: list[Path] = []
             for path in beam:
                 if path.time > time:  # it has had its blank
@@ -216,7 +213,7 @@ def aes(search: Search) -> list[Path]:
                 extensions = search.extensions(path, time)
                 if taken == settings.aes_steps:
                     extensions = [extension for extension in extensions if extension.label == blank]
-                for extension in extensions[: settings.num_beams + settings.aes_beta]:
+                for extension in extensions[: settings.most_extensions]:
                     if extension.rank > extensions[0].rank - settings.aes_gamma:
                         way = search.extended(path, extension, time)
                         if extension.label == blank or way.tokens not in known:
@@ -225,18 +222,3 @@ def aes(search: Search) -> list[Path]:
             if all(path.time > time for path in beam):
                 break
     return beam
-
-
-def beam_search(
-    model: TransducerModel,
-    frames: Tensor,
-    automaton: AutomatonTensors,
-    states: Tensor,
-    weights: Tensor,
-    vocab_size: int,
-    settings: BeamSettings,
-    ilm_weight: float = 0.0,
-) -> list[Path]:
-    """Decode one utterance: `[T, D]` projected frames; states int32 `[M]` and weights `[M]` of the automata."""
-    search = Search(model, frames, automaton, states, weights, vocab_size, settings, ilm_weight)
-    return search.best((alsd if settings.strategy == "alsd" else aes)(search))

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from ...automaton.gpu import automaton_signature, fill_row
+from ..networks.buffers import STEPS
 from ..networks.gpu import (
     NO_MEASURE,
     best_class,
@@ -27,44 +28,47 @@ from ..networks.gpu import (
     measure_of,
 )
 from ..networks.graphs import replace_where
-from . import tensors
+from .buffers import LoopingBuffers
 
 MOST = 2**31 - 1
 
 
-class Looping(tensors.Looping):
-    """The search with kernels between the networks."""
+class Search(LoopingBuffers):
+    """Label looping with kernels between the networks."""
 
     def make_room(self) -> None:
         super().make_room()
         rows, num_automata = self.rows.lm_states.shape
         # Scores and targets of every token in a row's states.
-        self.scores = torch.empty((rows, num_automata, self.rules.vocab_size), device=self.device)
+        self.scores = torch.empty((rows, num_automata, self.vocab_size), device=self.device)
         self.targets = torch.empty_like(self.scores, dtype=torch.int32)
         self.emits, self.open_rows = (torch.zeros(rows, dtype=torch.bool, device=self.device) for _ in range(2))
         self.labels = torch.zeros(rows, dtype=torch.int64, device=self.device)
 
+    def take_steps(self) -> None:
+        for number in range(STEPS):
+            self.step(number)
+        torch.any(self.open_rows, out=self.is_open)
+
     def step(self, number: int) -> None:
-        rows, rules, window = self.rows, self.rules, self.tokens.shape[2]
+        """Take a step, the block's `number`-th: the networks, and the walk between them."""
+        rows, model, window = self.rows, self.model, self.tokens.shape[2]
         frames = gather_frames(self.frames, rows.times[:, None], window)[:, 0]
         logits = self.model.join(frames, self.prediction[:, None]).contiguous()
-        durations = len(rules.durations)
+        durations = len(self.durations)
         _window_kernel[(len(logits),)](
-            *self.automaton, logits, self.internal, rules.durations, *rows[1:], self.scores, self.targets,
+            *self.automaton, logits, self.internal, self.durations, *rows, self.scores, self.targets,
             self.tokens, self.moves, self.confidences, self.labels, self.emits.view(torch.int8),
-            self.open_rows.view(torch.int8), self.automaton.num_states, number, len(logits), window, rules.classes, durations,
-            rules.vocab_size, rules.blank, min(rules.max_symbols, MOST),
-            *entropy_bounds(rules.classes),
+            self.open_rows.view(torch.int8), self.automaton.num_states, number, len(logits), window, model.vocab_size,
+            durations, self.vocab_size, model.blank_id, min(self.settings.max_symbols, MOST),
+            *entropy_bounds(model.vocab_size),
             NUM_AUTOMATA=rows.lm_states.shape[1], DURATIONS=triton.next_power_of_2(durations) if durations else 0,
-            HAS_ILM=rules.has_ilm, MEASURE=measure_of(self.confidence), **block_of(rules.classes),
+            HAS_ILM=self.has_ilm, MEASURE=measure_of(self.settings.confidence), **block_of(model.vocab_size),
         )  # fmt: skip
-        prediction, state = self.model.predict(self.labels, self.state)
-        internal = internal_lm(self.model, prediction) if rules.has_ilm else self.internal
+        prediction, state = model.predict(self.labels, self.state)
+        internal = internal_lm(model, prediction) if self.has_ilm else self.internal
         news = (prediction, *state, internal)
         replace_where(self.emits, (self.prediction, *self.state, self.internal), news)
-
-    def look(self) -> None:
-        torch.any(self.open_rows, out=self.is_open)
 
 
 @triton.jit

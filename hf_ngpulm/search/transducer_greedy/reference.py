@@ -11,90 +11,84 @@ an LM, or with one of the weight 0, all tokens are chosen among by that.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from ...automaton import reference
-from ...automaton.tensors import AutomatonTensors
+from ..confidence import frame_confidence
 from ..networks.model import TransducerModel
+from ..networks.reference import Path, PlainSearch, RowOfModels, check
+from ..networks.search import SearchSettings
 
 
-class GreedyPath(NamedTuple):
-    """Result for one utterance.
+class Search(PlainSearch):
+    """The definition, row by row."""
 
-    Args:
-        tokens, durations: of each step, blanks too: its class, and the frames that the search moved on after it.
-        acoustic_score: log-probability of the path, blanks and durations included.
-        lm_scores: float32 `[M]`, each automaton's unweighted score of the tokens.
-        ilm_score: the internal LM's unweighted score of the tokens that were chosen with it; 0 where its weight is.
+    def search(self, paths: list[Path], frames: Tensor, of_row: RowOfModels, reach: int) -> list[Path]:
+        return [greedy(self.model, frames, of_row, self.settings, path) for path in paths]
+
+
+def greedy(model: TransducerModel, frames: Tensor, row: RowOfModels, settings: SearchSettings, path: Path) -> Path:
+    """Return where a path leads to the end of frames `[T, D]`.
+
+    Raises:
+        BrokenFrame: the first frame at which logits can't be normalised.
     """
-
-    tokens: list[int]
-    durations: list[int]
-    acoustic_score: float
-    lm_scores: Tensor
-    ilm_score: float
-
-
-def greedy(
-    model: TransducerModel,
-    frames: Tensor,
-    automaton: AutomatonTensors,
-    states: Tensor,
-    weights: Tensor,
-    vocab_size: int,
-    max_symbols: int | None,
-    ilm_weight: float = 0.0,
-) -> GreedyPath:
-    """Decode one utterance: `[T, D]` projected frames; states int32 `[M]` and weights `[M]` of the automata."""
-    prediction, state = model.start(1, frames)
-    lm_scores = torch.zeros(len(states))
-    tokens, durations = [], []
-    score, ilm_score, time, symbols = 0.0, 0.0, 0, 0
-    listens = bool((weights != 0).any())
-    candidates = torch.arange(min(vocab_size, model.vocab_size) if listens else model.vocab_size)
-    while time < len(frames):
-        logits = model.join(frames[time], prediction[0]).float()
+    listens = bool((row.weights != 0).any())
+    candidates = torch.arange(min(row.vocab_size, model.vocab_size) if listens else model.vocab_size, device=frames.device)
+    while path.time < len(frames):
+        logits = model.join(frames[path.time], path.prediction[0]).float()
+        check(model, logits, path.time)
         token_logits, duration_logits = logits[: model.vocab_size], logits[model.vocab_size :]
         token = int(token_logits.argmax())
-        if model.durations is None:
-            duration = int(token == model.blank_id)
-        else:
+        gain, duration = 0.0, int(token == model.blank_id)
+        if model.durations is not None:
             best = int(duration_logits.argmax())
-            duration = model.durations[best]
-            score += float(duration_logits.log_softmax(0)[best])
+            gain, duration = float(duration_logits.log_softmax(0)[best]), model.durations[best]
         if token == model.blank_id:
-            score += float(token_logits.log_softmax(0)[token])
-            tokens.append(token)
-            durations.append(max(duration, 1))
-            time += durations[-1]
-            symbols = 0
-            continue
-        if token < len(candidates):
-            fused = token_logits[candidates]
-            if listens:
-                per_lm = reference.scores(automaton, states, vocab_size)
-                fused = fused + (weights[:, None] * per_lm[:, : len(candidates)]).sum(0)
-            if ilm_weight:
-                internal = model.internal_lm(prediction[0])
-                fused = fused - ilm_weight * internal[candidates]
-                fused[fused.isnan()] = -torch.inf  # classes that are impossible
-            fused[candidates == model.blank_id] = -torch.inf
-            if bool(fused.max() > -torch.inf):
-                token = int(fused.argmax())
-            if ilm_weight:
-                ilm_score += float(internal[token])
-        per_lm, states = reference.step(automaton, states, torch.full_like(states, token), vocab_size)
-        lm_scores += per_lm
-        score += float(token_logits.log_softmax(0)[token])
-        symbols += 1
-        if duration == 0 and symbols == max_symbols:
-            duration = 1
-        tokens.append(token)
-        durations.append(duration)
-        time += duration
-        symbols = 0 if duration else symbols
-        prediction, state = model.predict(torch.tensor([token], device=frames.device), state)
-    return GreedyPath(tokens, durations, score, lm_scores, ilm_score)
+            gain += float(token_logits.log_softmax(0)[token])
+            duration = max(duration, 1)
+            path = path._replace(symbols=0, score=path.score + gain, confidences=(*path.confidences, 0.0))
+        else:
+            token, ilm_score = _chosen(token, token_logits, candidates, listens, model, row, path)
+            gain += float(token_logits.log_softmax(0)[token])
+            if duration == 0 and path.symbols + 1 >= settings.max_symbols:
+                duration = 1
+            per_lm, lm_states = reference.step(
+                row.read(path.lm_states), path.lm_states, torch.full_like(path.lm_states, token), row.vocab_size
+            )
+            prediction, state = model.predict(torch.tensor([token], device=frames.device), path.state)
+            measure = settings.confidence
+            heard = 0.0 if measure is None else float(frame_confidence(token_logits[None, None], measure))
+            path = path._replace(
+                tokens=(*path.tokens, token), read=path.read + 1, prediction=prediction, state=state, lm_states=lm_states,
+                lm_scores=path.lm_scores + per_lm, symbols=0 if duration else path.symbols + 1,
+                score=path.score + gain + float((row.weights * per_lm).sum()) - row.ilm_weight * ilm_score,
+                ilm_score=path.ilm_score + ilm_score, confidences=(*path.confidences, heard),
+            )  # fmt: skip
+        path = path._replace(
+            acoustic_score=path.acoustic_score + gain, steps=(*path.steps, (token, path.time, duration)),
+            time=path.time + duration, fresh=path.fresh + 1,
+        )  # fmt: skip
+    return path
+
+
+def _chosen(
+    token: int, logits: Tensor, candidates: Tensor, listens: bool, model: TransducerModel, row: RowOfModels, path: Path
+) -> tuple[int, float]:
+    """Return the token that is chosen in place of the model's own, and the internal LM's unweighted score of it; 0 where it
+    isn't asked."""
+    if token >= len(candidates):
+        return token, 0.0
+    fused = logits[candidates]
+    if listens:
+        per_lm = reference.scores(row.read(path.lm_states), path.lm_states, row.vocab_size)
+        fused = fused + (row.weights[:, None] * per_lm[:, : len(candidates)]).sum(0)
+    if row.ilm_weight:
+        internal = model.internal_lm(path.prediction[0])
+        fused = fused - row.ilm_weight * internal[candidates]
+        fused[fused.isnan()] = -torch.inf  # classes that are impossible
+    fused[candidates == model.blank_id] = -torch.inf
+    if bool(fused.max() > -torch.inf):
+        token = int(fused.argmax())
+    return token, float(internal[token]) if row.ilm_weight else 0.0

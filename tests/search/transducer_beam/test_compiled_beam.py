@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from letters import Letters
 from row_weights import ilm_weights_of, weight_at
 from toys import ACTIVATIONS, Modules
+from transducer_searches import beam_of_one, beam_search, searched
 from transformers import AutoTokenizer
 
 from hf_ngpulm import InvalidLogitsError, NGramLM, StreamingDecoder, TransducerDecoder
 from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.search.confidence import MEASURES
-from hf_ngpulm.search.transducer_beam import BeamSettings, beam_search, reference
+from hf_ngpulm.search.networks.search import SearchSettings
 from hf_ngpulm.search.transducer_beam.cpu import SLOTS, Search
 
 FIELDS = ("labels", "frames", "durations")
@@ -46,7 +47,7 @@ def problems(draw):
     shape = (batch_size, draw(st.integers(0, 2)))
     states = torch.randint(0, automaton.num_states, shape, dtype=torch.int32, generator=generator)
     weights = torch.randint(-1, 5, shape, generator=generator) / 4
-    of_search = BeamSettings(
+    of_search = SearchSettings(
         num_beams=draw(st.sampled_from([1, 2, 3, 6, 20])),
         strategy=draw(st.sampled_from(["alsd"] if durations else ["alsd", "aes"])),
         blank_aware=draw(st.booleans()),
@@ -68,7 +69,8 @@ def problems(draw):
 def test_equal_to_the_definition_and_to_torch(problem, measure):
     shape, arguments, frames, lengths, (tensors, states, weights, vocab_size), of_search, ilm_weights = problem
     padded = frames.masked_fill((torch.arange(frames.shape[1]) >= lengths[:, None])[..., None], torch.nan)
-    given = (padded, lengths, tensors, states, weights, vocab_size, of_search, "cpu", None, measure, None, ilm_weights)
+    of_search = of_search._replace(confidence=measure)
+    given = (padded, lengths, tensors, states, weights, vocab_size, of_search, "cpu", None, ilm_weights)
     model = InTorch(*shape, **arguments)
     found, in_torch = beam_search(Modules(*shape, **arguments), *given), beam_search(model, *given)
     assert found.bad_frames.tolist() == [-1] * len(frames)
@@ -83,7 +85,7 @@ def test_equal_to_the_definition_and_to_torch(problem, measure):
     for name in ("scores", "acoustic_scores", "lm_scores"):
         torch.testing.assert_close(getattr(found, name)[live], getattr(in_torch, name)[live], rtol=1e-4, atol=1e-3)
     for row in range(min(len(frames), 2)):
-        expected = reference.beam_search(
+        expected = beam_of_one(
             model, frames[row, : lengths[row]], tensors, states[row], weights[row], vocab_size, of_search,
             weight_at(ilm_weights, row),
         )  # fmt: skip
@@ -109,11 +111,10 @@ def test_a_row_does_not_depend_on_its_batch_in_any_bit():
             torch.set_num_threads(before)
         for row, length in enumerate(lengths.tolist()):
             alone = decoder.paths(frames[row : row + 1, :length])
-            count = int(alone.counts[0, 0])
             for other in range(row, 9 * 21, 21):
-                assert int(together.counts[other, 0]) == count
-                assert torch.equal(together.labels[other, 0, :count], alone.labels[0, 0, :count])
-                assert torch.equal(together.scores[other], alone.scores[0])
+                assert together[other][0].scores == alone[0][0].scores
+                for ours, theirs in zip(together[other][0].steps, alone[0][0].steps):
+                    assert ours.tolist() == theirs.tolist()
 
 
 @pytest.mark.parametrize("strategy", ["alsd", "aes"])
@@ -140,13 +141,9 @@ def test_predictions_are_kept_for_those_who_come_to_the_same_tokens():
     frames = torch.randn(2, 12, 6, generator=torch.Generator().manual_seed(2))
     lm = NGramLM.train([[0, 1, 2], [2, 1, 0], [3, 4]] * 3, vocab_size=5, order=3)
     models = TransducerDecoder(model, Letters("abcde"), lm).fusion.rows(2, frames.device, None)
-    of_search = BeamSettings(num_beams=4, num_lms=1)
-    search = Search(model, frames, 2, models.tensors, 1, models.vocab_size, of_search, None, True)
-    search.begin(torch.arange(2), models.states, models.weights, torch.zeros(2))
-    lengths = torch.tensor([12, 9])
-    search.run_on(frames, lengths, torch.zeros_like(lengths))
+    search = Search(model, frames, 2, models, SearchSettings(num_beams=4))
+    found = searched(search, models, frames, torch.tensor([12, 9]))
     beam = search.beam
-    found = search.found()
     for row in range(2):
         assert len(set(beam.slot_hashes[row][beam.slot_sizes[row] >= 0].tolist())) == (beam.slot_sizes[row] >= 0).sum()
         for place in range(4):

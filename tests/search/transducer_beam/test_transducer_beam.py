@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 
+import numpy as np
 import pytest
 import torch
 from automata import automata, build_automaton, seeds
@@ -13,14 +15,19 @@ from interpreted import has_triton, needs_interpreter
 from letters import Letters
 from row_weights import ilm_weights_of, weight_at
 from toys import SHARES, Scripted, Toy, moved, noises, script, toys
+from transducer_searches import beam_of_one, beam_search, models_of, searched
+from transformers import AutoTokenizer
 
 from hf_ngpulm import InvalidLogitsError, NGramLM, TransducerDecoder
 from hf_ngpulm.automaton import reference as queries
+from hf_ngpulm.common.bundled import bundled
 from hf_ngpulm.fusion.fusion import no_models
 from hf_ngpulm.search.confidence import frame_confidence
+from hf_ngpulm.search.networks import buffers
 from hf_ngpulm.search.networks.graphs import MOST_KEPT, Repeated
-from hf_ngpulm.search.transducer_beam import BeamSettings, beam_search, reference, tensors
-from hf_ngpulm.search.transducer_beam.tensors import Search
+from hf_ngpulm.search.networks.opening import lent_search, search_kind
+from hf_ngpulm.search.networks.search import SearchSettings
+from hf_ngpulm.search.transducer_beam import buffers as beam_buffers
 
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 ENGINES = ["reference", "cpu"]
@@ -33,8 +40,8 @@ def short_blocks(monkeypatch):
     if has_triton():
         from hf_ngpulm.search.transducer_beam import gpu
 
-        monkeypatch.setattr(tensors, "STEPS", 2)
-        monkeypatch.setattr(gpu, "STEPS", 2)
+        for module in (buffers, beam_buffers, gpu):
+            monkeypatch.setattr(module, "STEPS", 2)
 
 
 @st.composite
@@ -65,7 +72,7 @@ def beam_settings(draw, strategies=("alsd", "aes"), **fixed):
         "aes_beta": st.integers(0, 2),
         "aes_gamma": st.sampled_from([0.5, 2.3, 100.0]),
     }
-    return BeamSettings(**{name: draw(option) for name, option in options.items() if name not in fixed}, **fixed)
+    return SearchSettings(**{name: draw(option) for name, option in options.items() if name not in fixed}, **fixed)
 
 
 def found_in(found, row):
@@ -192,7 +199,7 @@ def tied_problems(draw, longest=6):
 
 def paths_of(model, logits, lengths, automaton, states, weights, vocab_size, options):
     return [
-        [path.steps for path in reference.beam_search(model, row[:length], automaton, *of_row, vocab_size, options)]
+        [path.steps for path in beam_of_one(model, row[:length], automaton, *of_row, vocab_size, options)]
         for row, length, *of_row in zip(logits, lengths.tolist(), states, weights)
     ]
 
@@ -231,10 +238,10 @@ def test_kernels_equal_the_core(strategy, durations, late, short_blocks):
     model = Toy(2060, 2059, durations, seed=3, blank_bias=7.0)
     frames, lengths = 1.5 * torch.randn(2, 2, 6, generator=generator), torch.tensor([2, 1])
     states, weights = lm.starts[:1].expand(2, 2).contiguous(), torch.tensor([[0.4, 0.1], [0.0, 0.3]])
-    options = BeamSettings(5, strategy, late=late, log_sum=late, max_symbols=2, num_lms=1)
     measure = "tsallis" if late else "gibbs"
+    options = SearchSettings(5, strategy, late=late, log_sum=late, max_symbols=2, confidence=measure)
     arguments = (model, frames, lengths, lm.tensors, states, weights, 2050, options)
-    more = {"confidence": measure, "ilm_weights": torch.tensor([0.1, 0.2])}
+    more = {"num_lms": 1, "ilm_weights": torch.tensor([0.1, 0.2])}
     found, expected = (beam_search(*arguments, engine, **more) for engine in ("gpu", "cpu"))
     alive = expected.scores > -math.inf
     assert torch.equal(found.scores > -math.inf, alive)
@@ -255,7 +262,7 @@ def assert_equal_to_the_definition(model, problem, options, engine):
     found = beam_search(*given, ilm_weights=ilm_weights)
     assert found.bad_frames.tolist() == [-1] * len(frames)
     for row in range(len(frames)):
-        expected = reference.beam_search(
+        expected = beam_of_one(
             model, frames[row, : lengths[row]], automaton, states[row], weights[row], vocab_size, options,
             weight_at(ilm_weights, row),
         )  # fmt: skip
@@ -347,39 +354,37 @@ def test_early_pruning_of_a_tdt_leaves_the_lm_other_tokens(engine):
     assert decoder(frames)[0][0].text == "b"
 
 
-@given(st.data())
-@settings(RELAXED, max_examples=25)
-def test_buffers_serve_batches_of_other_sizes(data):
+@needs_interpreter
+@pytest.mark.parametrize(("strategy", "durations"), [("alsd", None), ("alsd", (0, 1, 2)), ("aes", None)])
+@pytest.mark.parametrize("ilm_weight", [0.0, 0.3])
+def test_buffers_serve_batches_of_other_sizes(strategy, durations, ilm_weight, short_blocks):
     """What a CUDA graph relies on: a block of steps works on the same tensors each time, and leaves nothing behind."""
-    model = data.draw(toys())
-    options = data.draw(beam_settings(("alsd", "aes") if model.durations is None else ("alsd",)))
-    _, _, automaton, states, _, vocab_size, _ = data.draw(problems(model))
-    ilm_weight = data.draw(st.sampled_from([0.0, 0.3]))
-    options = options._replace(has_ilm=ilm_weight > 0)
-    num_automata, used = states.shape[1], []
-    search = Search(
-        model, torch.zeros(1, 1, 6), 8, 16, automaton, num_automata, vocab_size, options, engine="reference",
-        capture=lambda work: lambda: (used.append(1), work())[1],
-    )  # fmt: skip
-    for seed in range(3):
-        generator = torch.Generator().manual_seed(seed)
-        size, longest = [(3, 9), (1, 16), (8, 4)][seed]
+    generator = torch.Generator().manual_seed(7)
+    model = Toy(7, 3, durations, seed=2)
+    lm = NGramLM.train(torch.randint(0, 6, (40, 6), generator=generator).tolist(), vocab_size=6, order=3)
+    options, used, kept = SearchSettings(3, strategy), [], {}
+
+    def models(size, has_ilm=ilm_weight > 0):
+        states = torch.randint(0, lm.num_states, (size, 1), dtype=torch.int32, generator=generator)
+        weights = torch.randint(0, 4, (size, 1), generator=generator) / 4
+        return models_of(lm.tensors, states, weights, 6, torch.full((size,), ilm_weight) if has_ilm else None)
+
+    search = search_kind(options, "gpu", torch.device("cpu"))(
+        model, torch.zeros(1, 1, 6), 4, models(4), options, 8, lambda work: lambda: (used.append(1), work())[1]
+    )
+    for size, longest in ((3, 5), (1, 8), (4, 3)):
         frames = 1.5 * torch.randn(size, longest, 6, generator=generator)
         lengths = torch.randint(0, longest + 1, (size,), generator=generator)
-        states = torch.randint(0, automaton.num_states, (size, num_automata), dtype=torch.int32, generator=generator)
-        weights = torch.randint(0, 4, (size, num_automata), generator=generator) / 4
         padded = frames.masked_fill((torch.arange(longest) >= lengths[:, None])[..., None], torch.nan)
-        tensors = [id(tensor) for tensor in (search.frames, search.trace, *search.beam[:-1], *search.beam.state)]
-        ilm_weights = torch.full((size,), ilm_weight)
-        search.load(padded, lengths, states, weights, ilm_weights)
-        search.run()
-        assert tensors == [id(tensor) for tensor in (search.frames, search.trace, *search.beam[:-1], *search.beam.state)]
-        found = search.found()
-        given = (model, frames, lengths, automaton, states, weights, vocab_size, options, "cpu")
-        expected = beam_search(*given, ilm_weights=ilm_weights if ilm_weight else None)
+        addresses = [tensor.data_ptr() for tensor in (search.frames, search.trace, *search.carries())]
+        search.size, of_rows = size, models(size)
+        found = searched(search, of_rows, padded, lengths)
+        assert addresses == [tensor.data_ptr() for tensor in (search.frames, search.trace, *search.carries())]
+        with lent_search(model, frames, of_rows, options, "cpu", kept) as other:
+            expected = searched(other, of_rows, frames, lengths)
         for row in range(size):
             assert [h[3] for h in found_in(found, row)] == [h[3] for h in found_in(expected, row)]
-    assert used
+    assert used and not kept
 
 
 def test_what_cannot_be_recorded_runs_as_it_is(caplog):
@@ -412,32 +417,54 @@ def test_recording_changes_nothing():
     assert kinds == ["work", "work", "graph", "work", "graph", "work"]
 
 
-@pytest.mark.parametrize("strategy", ["alsd", "aes"])
+@needs_interpreter
+@pytest.mark.parametrize("strategy", ["greedy", "alsd", "aes"])
 def test_nothing_is_recorded_anew_for_the_same_tensors(strategy):
-    model, models = Toy(5, 4, seed=1), no_models(2, torch.device("cpu"))
-    search = Search(
-        model, torch.zeros(1, 1, 6), 2, 8, models.tensors, 0, 0, BeamSettings(strategy=strategy), engine="reference"
-    )
+    models, settings = no_models(2, torch.device("cpu")), SearchSettings(2, strategy)
+    frames, lengths = torch.zeros(2, 1, 6), np.zeros(2, dtype=np.int64)
+    search = search_kind(settings, "gpu", frames.device)(Toy(5, 4, seed=1), frames, 2, models, settings)
+    search.run_on(frames, lengths, lengths)
     block = search.block
-    search.read(search.frames)
-    search.use(models.tensors._replace(arc_tokens=models.tensors.arc_tokens.view(-1)))
+    search.run_on(frames, lengths, lengths)
+    search.use(models._replace(tensors=models.tensors._replace(arc_tokens=models.tensors.arc_tokens.view(-1))))
     assert search.block is block
-    search.read(search.frames.clone())
+    search.run_on(frames.clone(), lengths, lengths)
     assert search.block is not block
 
 
+@needs_interpreter
 def test_searches_are_kept_until_others_take_their_places():
     model, kept = Toy(5, 4, seed=1), {}
     models = no_models(2, torch.device("cpu"))
-    arguments = (models.tensors, models.states, models.weights, 0)
-    for longest in (3, 3, 70, 200):
-        beam_search(model, torch.randn(2, longest, 6), torch.full((2,), longest), *arguments, BeamSettings(), "reference", kept)
-    assert len(kept) == 3
+
+    def lend(longest, settings):
+        with lent_search(model, torch.zeros(2, longest, 6), models, settings, "gpu", kept) as search:
+            return search
+
+    found = [lend(longest, SearchSettings()) for longest in (3, 3, 70, 200)]
+    assert len(kept) == 3 and found[0] is found[1] is not found[2]
     model.head = model.head.clone()  # another tensor: what was recorded with the old one doesn't serve
     for num_beams in range(1, 10):
-        options = BeamSettings(num_beams=num_beams)
-        beam_search(model, torch.randn(2, 3, 6), torch.full((2,), 3), *arguments, options, "reference", kept)
+        lend(3, SearchSettings(num_beams=num_beams))
     assert len(kept) == MOST_KEPT == 8
+
+
+@needs_interpreter
+@pytest.mark.parametrize("strategy", ["greedy", "alsd"])
+def test_searches_that_are_kept_hold_no_phrases(strategy):
+    """Or contexts would never leave the pools."""
+    tokenizer = AutoTokenizer.from_pretrained(bundled("examples/models/ctc"))
+    decoder = TransducerDecoder(Toy(257, 256, seed=1, blank_bias=3.0), tokenizer, strategy=strategy, engine="gpu")
+    decoder.decode(torch.randn(1, 2, 6), phrases=["call anna"])
+    gc.collect()
+    assert decoder._kept and not decoder.fusion.held
+
+
+@pytest.mark.parametrize("strategy", ["alsd", "aes"])
+def test_beams_that_kernels_cannot_hold_are_searched_on_the_cpu(strategy):
+    pytest.importorskip("triton")
+    kinds = [search_kind(SearchSettings(size, strategy), "gpu", torch.device("cpu")) for size in (44, 45)]
+    assert [kind.__module__.rpartition(".")[2] for kind in kinds] == ["gpu", "cpu"]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -445,6 +472,8 @@ def test_searches_are_kept_until_others_take_their_places():
 def test_a_row_does_not_depend_on_its_batch(engine, settings_of):
     generator = torch.Generator().manual_seed(5)
     frames, lengths = 1.5 * torch.randn(5, 24, 6, generator=generator), torch.tensor([24, 0, 11, 1, 19])
+    if engine == "reference":  # row by row in any case
+        frames, lengths = frames[:3, :8], torch.tensor([8, 0, 5])
     lm = NGramLM.train(torch.randint(0, 8, (60, 6), generator=generator).tolist(), vocab_size=8, order=3)
     for durations in (None, (0, 1, 2)):
         if durations and settings_of.get("strategy") == "aes":
@@ -601,7 +630,7 @@ def test_a_beam_of_one_without_lm_is_greedy_search(data):
     model = data.draw(toys((None,)))
     frames, lengths, *_ = data.draw(problems(model))
     models = no_models(len(frames), frames.device)
-    options = BeamSettings(num_beams=1, max_symbols=30)
+    options = SearchSettings(num_beams=1, max_symbols=30)
     found = beam_search(model, frames, lengths, models.tensors, models.states, models.weights, 0, options)
     greedy = TransducerDecoder(model, Letters([chr(97 + i) for i in range(12)]), max_symbols=30).decode(frames, lengths)
     assume(all(len(best.token_ids) < 30 for (best,) in greedy))

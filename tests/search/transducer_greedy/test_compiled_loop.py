@@ -13,12 +13,11 @@ from letters import Letters
 from row_weights import ilm_weights_of, weight_at
 from torch import nn
 from toys import ACTIVATIONS, Modules
+from transducer_searches import greedy, greedy_of_one
 
 from hf_ngpulm import InvalidLogitsError, NGramLM, TransducerDecoder
-from hf_ngpulm.search import transducer_greedy as greedy
 from hf_ngpulm.search.confidence import MEASURES
 from hf_ngpulm.search.networks.networks import LSTMLayer, TransducerNetworks, networks_of
-from hf_ngpulm.search.transducer_greedy import reference
 
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -61,8 +60,8 @@ def test_equal_to_the_plain_loop_and_to_torch(problem, window, measure):
     vocab_size = automaton.vocab_size if states.shape[1] else 0
     ilm_weights = ilm_weights_of(ilm_weight, len(frames))
     given = (frames, lengths, automaton.tensors, states, weights, vocab_size, max_symbols, ilm_weights, measure)
-    found = greedy.greedy(Modules(*shape, **arguments), *given, engine="cpu", window=window)
-    in_torch = greedy.greedy(InTorch(*shape, **arguments), *given, engine="cpu", window=window)
+    found = greedy(Modules(*shape, **arguments), *given, engine="cpu", window=window)
+    in_torch = greedy(InTorch(*shape, **arguments), *given, engine="cpu", window=window)
     assert found.bad_frames.tolist() == [-1] * len(frames)
     for name in ("counts", "tokens", "durations"):
         assert torch.equal(getattr(found, name), getattr(in_torch, name))
@@ -71,7 +70,7 @@ def test_equal_to_the_plain_loop_and_to_torch(problem, window, measure):
     if measure is not None:
         torch.testing.assert_close(found.confidences, in_torch.confidences, rtol=1e-4, atol=2e-4)
     for row in range(min(len(frames), 3)):
-        expected = reference.greedy(
+        expected = greedy_of_one(
             InTorch(*shape, **arguments), frames[row, : lengths[row]], automaton.tensors, states[row], weights[row],
             vocab_size, max_symbols, weight_at(ilm_weights, row),
         )  # fmt: skip

@@ -1,0 +1,134 @@
+"""Beam search in buffers of fixed shapes; `gpu` has the kernels of a step."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...fusion.fusion import RowModels, widened
+from ..networks.buffers import STEPS, BufferedSearch
+from ..networks.model import State
+from ..networks.search import ilm_weights_of
+from . import FIRST_HASH
+
+
+class Beam(NamedTuple):
+    """Hypotheses of `B` rows, `K` each. An empty place has the score -inf.
+
+    Args:
+        scores, acoustic_scores: float64 `[B, K]`.
+        times, symbols, sizes, last_tokens, hashes, parent_hashes: int64 `[B, K]`.
+        lm_states, lm_scores: int32 and float32 `[B, K, M]`.
+        predictions: `[B * K, D]`, of the prediction network, projected.
+        bad_frames: int64 `[B]`.
+        state: of the prediction network, parts `[B * K, ...]`.
+    """
+
+    scores: Tensor
+    acoustic_scores: Tensor
+    times: Tensor
+    symbols: Tensor
+    sizes: Tensor
+    last_tokens: Tensor
+    hashes: Tensor
+    parent_hashes: Tensor
+    lm_states: Tensor
+    lm_scores: Tensor
+    predictions: Tensor
+    bad_frames: Tensor
+    state: State
+
+
+class BeamBuffers(BufferedSearch):
+    """Hold the hypotheses of a beam search, and the trace of a block of steps."""
+
+    beam: Beam
+
+    def make_buffers(self, rows: int, num_automata: int) -> None:
+        settings, num_beams, device = self.settings, self.settings.num_beams, self.device
+        self.lengths, self.reaches = (torch.zeros(rows, dtype=torch.int64, device=device) for _ in range(2))
+        self.weights = torch.zeros((rows, num_automata), device=device)
+        self.totals, self.ilm_weights = (torch.zeros(rows, device=device) for _ in range(2))
+        self.time = torch.zeros((), dtype=torch.int64, device=device)
+        self.beam = self.first(torch.zeros((rows, num_automata), dtype=torch.int32, device=device))
+        each = 1 if settings.strategy == "alsd" else num_beams + settings.aes_steps
+        self.trace = torch.zeros((3, STEPS * each, rows, num_beams), dtype=torch.int32, device=device)
+        self.confidences = torch.zeros(self.trace.shape[1:], device=device)
+
+    def carries(self) -> list[Any]:
+        return [*self.beam[:-1], *self.beam.state, self.time]
+
+    @property
+    def most_extensions(self) -> int:
+        """Return how many extensions a hypothesis has at most."""
+        return min(self.settings.most_extensions, self.model.vocab_size * max(self.durations.numel(), 1))
+
+    def first(self, states: Tensor) -> Beam:
+        """Return the beams of rows that begin with automata in these states, `[N, M]`: one hypothesis without tokens each."""
+        num_beams, device = self.settings.num_beams, self.device
+        shape = (states.shape[0], num_beams)
+        scores = torch.full(shape, -torch.inf, dtype=torch.float64, device=device)
+        scores[:, 0] = 0.0
+        zeros = torch.zeros(shape, dtype=torch.int64, device=device)
+        lm_states = states.to(torch.int32)[:, None].repeat(1, num_beams, 1)
+        predictions, state = self.model.start(shape[0] * num_beams, self.frames)
+        return Beam(
+            scores, scores.clone(), zeros, zeros.clone(), zeros.clone(), zeros - 1, zeros + FIRST_HASH, zeros.clone(),
+            lm_states, torch.zeros(lm_states.shape, device=device), predictions.clone(), zeros[:, 0] - 1,
+            tuple(part.clone() for part in state),
+        )  # fmt: skip
+
+    def begin(self, rows: np.ndarray, models: RowModels) -> None:
+        (numbers,) = self.places(rows)
+        ilm_weights = ilm_weights_of(models)
+        self.weights[numbers], self.ilm_weights[numbers] = models.weights, ilm_weights
+        self.totals[numbers] = models.weights[:, : models.num_lms].sum(1) - ilm_weights
+        new = self.first(models.states)
+        for name in set(Beam._fields) - {"predictions", "state"}:
+            getattr(self.beam, name)[numbers] = getattr(new, name)
+        num_beams = self.settings.num_beams
+        places = (numbers[:, None] * num_beams + torch.arange(num_beams, device=self.device)).flatten()
+        for buffer, part in zip((self.beam.predictions, *self.beam.state), (new.predictions, *new.state)):
+            buffer[places] = part
+
+    def limit(self, lengths: Tensor, reaches: Tensor) -> None:
+        self.lengths.zero_()[: len(lengths)] = lengths
+        self.reaches.zero_()[: len(reaches)] = reaches
+        self.time.zero_()
+
+    def run_blocks(self, longest: int) -> None:
+        if self.settings.strategy == "alsd":
+            super().run_blocks(longest)
+            return
+        for _ in range(0, longest, STEPS):  # of AES a block is so many frames
+            self.run_block()
+
+    def traces(self) -> tuple[Tensor, ...]:
+        return self.trace, self.confidences
+
+    def steps(self) -> list[np.ndarray]:
+        none = (self.trace[:, :0], self.confidences[:0])
+        traces, confidences = zip(none, *self.traced)
+        steps = [*torch.cat(traces, 1)[:, :, : self.size].cpu().numpy(), torch.cat(confidences)[:, : self.size].cpu().numpy()]
+        return [np.ascontiguousarray(part) for part in steps]
+
+    def shift(self, frames: np.ndarray) -> None:
+        self.beam.times[: self.size] -= self.places(frames)[0][:, None]
+
+    def widen(self, models: RowModels, shift: int) -> None:
+        beam = self.beam
+        self.beam = beam._replace(lm_states=widened(beam.lm_states, shift), lm_scores=widened(beam.lm_scores))
+        self.weights = widened(self.weights)
+        self.models = models
+        self.make_room()
+
+    def switch(self, rows: np.ndarray, states: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> None:
+        beam = self.beam
+        numbers, of_phrases, gains, new_weights = self.places(rows, states, scores, weights)
+        beam.lm_scores[numbers, :, -1] += gains
+        beam.scores[numbers] += self.weights[numbers, -1:] * gains
+        beam.lm_states[numbers, :, -1] = of_phrases
+        self.weights[numbers, -1] = new_weights
