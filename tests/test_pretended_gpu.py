@@ -120,18 +120,20 @@ def test_transducers(tokenizer, lms, durations, options):
     check(here, beyond, 6, CONTEXTS, 3)
 
 
-def test_a_streams_search_waits_once_a_block(tokenizer, lms):
+@pytest.mark.parametrize("options", [{"strategy": "greedy"}, ALSD], ids=["greedy", "alsd"])
+def test_a_streams_step_waits_once_a_block_and_for_its_check(tokenizer, lms, options):
     model = Toy(257, BLANK, TDT, seed=4, size=6)
     frames = frames_of(3, 4, 6)
     with pretended_gpu() as gpu:
-        decoder = TransducerDecoder(copy.deepcopy(model).to("cuda"), tokenizer, there(lms[0]), 0.5, strategy="greedy")
+        decoder = TransducerDecoder(copy.deepcopy(model).to("cuda"), tokenizer, there(lms[0]), 0.5, **options)
         streams = StreamingDecoder(decoder, max_streams=3, device="cuda")
         sids = [streams.open() for _ in range(3)]
         on_gpu = frames.to("cuda")
-        gpu.forget()
-        streams.step({sid: on_gpu[row] for row, sid in enumerate(sids)})
-        blocks = gpu.kernels.count("_window_kernel") // STEPS
-        assert blocks and sum("search/" in wait for wait in gpu.waits) == blocks, gpu.waits
+        for _ in range(2):
+            gpu.forget()
+            streams.step({sid: on_gpu[row] for row, sid in enumerate(sids)})
+            blocks = max(gpu.kernels.count(name) for name in ("_window_kernel", "_choose_kernel")) // STEPS
+            assert blocks and len(gpu.waits) == blocks + 1, gpu.waits
 
 
 class Bare:

@@ -7,7 +7,7 @@ of steps can be a CUDA graph (see `graphs`). The host looks after each block whe
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,11 @@ from .model import TransducerModel
 from .search import SearchSettings, TransducerSearch
 
 STEPS = 8  # of a block
+REPORTED = ("times", "scores", "sizes", "bad_frames")  # what the host asks of a beam after each run
 
 
 class BufferedSearch(TransducerSearch):
-    """A search in buffers.
+    """A search in buffers. The host waits for the device once a block: all that it asks for comes in one copy.
 
     Args:
         longest: make room for so many frames, which are copied there, of up to `size` rows: `size` may then be set to fewer.
@@ -48,7 +49,10 @@ class BufferedSearch(TransducerSearch):
         self.frames = like.new_zeros((size, longest or 1, like.shape[-1]))
         self.durations = torch.tensor(model.durations or (), dtype=torch.int64, device=self.device)
         self.is_open = torch.zeros((), dtype=torch.bool, device=self.device)
-        self.traced: list[tuple[Tensor, ...]] = []
+        self.untold: list[tuple[Tensor, ...]] = []  # traces of blocks that the host doesn't know yet
+        self.traced: list[list[np.ndarray]] = []
+        # Of `beam`, as it is now; times are known from the first one on, so that a run doesn't begin with a wait.
+        self.told = {"times": np.zeros((size, settings.num_beams), dtype=np.int64)}
         self.make_buffers(size, models.states.shape[1])
         self.make_room()
 
@@ -69,6 +73,23 @@ class BufferedSearch(TransducerSearch):
     def vocab_size(self) -> int:
         return self.models.vocab_size
 
+    def array(self, name: str) -> np.ndarray:
+        return self.told[name][: self.size] if name in self.told else super().array(name)
+
+    def changed(self) -> None:
+        """Forget what is told of `beam`, but for times: it was changed by the host."""
+        self.told = {name: values for name, values in self.told.items() if name == "times"}
+
+    def set_times(self, rows: np.ndarray | slice, less: np.ndarray | None = None) -> None:
+        """Have the host know of times of some rows that they are less by so many frames; None: that they are 0."""
+        if "times" in self.told:
+            times = self.told["times"]
+            times[rows] = 0 if less is None else times[rows] - less[:, None]
+
+    def restore(self, saved: Any) -> None:
+        super().restore(saved)
+        self.told = {}
+
     def use(self, models: RowModels) -> None:
         super().use(_automata_of(models))
         if addresses((self.frames, *self.automaton)) != self.known:
@@ -81,7 +102,7 @@ class BufferedSearch(TransducerSearch):
             self.frames = frames
             self.use(self.models)
         self.limit(*(torch.from_numpy(part).to(self.device) for part in (lengths, reaches)))
-        self.traced = []
+        self.traced, self.untold, self.told = [], [], {}
         with current(self.device):
             self.block.prepare(self.device)
             self.run_blocks(int(lengths.max(initial=0)))
@@ -94,12 +115,23 @@ class BufferedSearch(TransducerSearch):
         """Take blocks of steps until nothing is left to do; no row has more frames than `longest`."""
         while True:
             self.run_block()
-            if not bool(self.is_open):
+            if not self.look():
                 return
 
     def run_block(self) -> None:
         self.block()
-        self.traced.append(tuple(part.clone() for part in self.traces()))
+        self.untold.append(tuple(part.clone() for part in self.traces()))
+
+    def look(self) -> bool:
+        """Have the host know what all blocks so far have done; return whether any row goes on."""
+        names = [name for name in REPORTED if name != "sizes" or self.settings.strategy != "greedy"]
+        of_beam = [getattr(self.beam, name) for name in names]
+        is_open, *parts = on_host([self.is_open, *of_beam, *(part for block in self.untold for part in block)])
+        self.told = dict(zip(names, parts))
+        traces, count = parts[len(names) :], len(self.traces())
+        self.traced += [traces[first : first + count] for first in range(0, len(traces), count)]
+        self.untold = []
+        return bool(is_open)
 
     @abstractmethod
     def take_steps(self) -> None:
@@ -112,6 +144,17 @@ class BufferedSearch(TransducerSearch):
     def places(self, *values: np.ndarray) -> list[Any]:
         """Return arrays as tensors on the device."""
         return [torch.from_numpy(part).to(self.device) for part in values]
+
+
+def on_host(tensors: Sequence[Tensor]) -> list[np.ndarray]:
+    """Return copies of tensors on the CPU, for which the host waits once."""
+    packed = torch.cat([tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]).cpu().numpy()
+    ends = np.cumsum([tensor.numel() * tensor.element_size() for tensor in tensors])[:-1]
+    kinds = (torch.empty(0, dtype=tensor.dtype).numpy().dtype for tensor in tensors)
+    return [
+        part.copy().view(kind).reshape(tuple(tensor.shape))
+        for part, kind, tensor in zip(np.split(packed, ends), kinds, tensors)
+    ]
 
 
 def _automata_of(models: RowModels) -> RowModels:

@@ -82,6 +82,8 @@ class BeamBuffers(BufferedSearch):
         )  # fmt: skip
 
     def begin(self, rows: np.ndarray, models: RowModels) -> None:
+        self.changed()
+        self.set_times(rows)
         (numbers,) = self.places(rows)
         ilm_weights = ilm_weights_of(models)
         self.weights[numbers], self.ilm_weights[numbers] = models.weights, ilm_weights
@@ -105,27 +107,31 @@ class BeamBuffers(BufferedSearch):
             return
         for _ in range(0, longest, STEPS):  # of AES a block is so many frames
             self.run_block()
+        self.look()
 
     def traces(self) -> tuple[Tensor, ...]:
         return self.trace, self.confidences
 
     def steps(self) -> list[np.ndarray]:
-        none = (self.trace[:, :0], self.confidences[:0])
+        none = np.zeros((3, 0, *self.trace.shape[2:]), dtype=np.int32), np.zeros((0, *self.trace.shape[2:]), dtype=np.float32)
         traces, confidences = zip(none, *self.traced)
-        steps = [*torch.cat(traces, 1)[:, :, : self.size].cpu().numpy(), torch.cat(confidences)[:, : self.size].cpu().numpy()]
-        return [np.ascontiguousarray(part) for part in steps]
+        steps = [*np.concatenate(traces, 1), np.concatenate(confidences)]
+        return [np.ascontiguousarray(part[:, : self.size]) for part in steps]
 
     def shift(self, frames: np.ndarray) -> None:
         self.beam.times[: self.size] -= self.places(frames)[0][:, None]
+        self.set_times(slice(self.size), frames)
 
     def widen(self, models: RowModels, shift: int) -> None:
         beam = self.beam
         self.beam = beam._replace(lm_states=widened(beam.lm_states, shift), lm_scores=widened(beam.lm_scores))
         self.weights = widened(self.weights)
         self.models = models
+        self.changed()
         self.make_room()
 
     def switch(self, rows: np.ndarray, states: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> None:
+        self.changed()
         beam = self.beam
         numbers, of_phrases, gains, new_weights = self.places(rows, states, scores, weights)
         beam.lm_scores[numbers, :, -1] += gains

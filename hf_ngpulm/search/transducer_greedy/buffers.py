@@ -39,6 +39,8 @@ class LoopingBuffers(BufferedSearch):
         return prediction.new_zeros((len(prediction), 0), dtype=torch.float32)
 
     def begin(self, rows: np.ndarray, models: RowModels) -> None:
+        self.changed()
+        self.set_times(rows)
         (places,) = self.places(rows)
         self.rows.begin(places, models)
         prediction, state = self.model.start(len(rows), self.frames)
@@ -55,13 +57,14 @@ class LoopingBuffers(BufferedSearch):
     def steps(self) -> list[np.ndarray]:
         # [steps, rows, window] -> [steps * window, rows, 1]: places that hold nothing are steps in which a row stands still.
         labels, moves, confidences = (
-            torch.cat(part).transpose(1, 2).flatten(0, 1)[:, : self.size, None].contiguous().cpu().numpy()
+            np.ascontiguousarray(np.concatenate(part).swapaxes(1, 2).reshape(-1, part[0].shape[1], 1)[:, : self.size])
             for part in zip(*self.traced)
         )
         return [np.zeros_like(labels), labels, moves, confidences]
 
     def shift(self, frames: np.ndarray) -> None:
         self.rows.times[: self.size] -= self.places(frames)[0]
+        self.set_times(slice(self.size), frames)
 
     def widen(self, models: RowModels, shift: int) -> None:
         rows = self.rows
@@ -69,7 +72,9 @@ class LoopingBuffers(BufferedSearch):
             lm_states=widened(rows.lm_states, shift), lm_scores=widened(rows.lm_scores), weights=widened(rows.weights)
         )
         self.models, self.beam = models, GreedyBeam(self.rows)
+        self.changed()
         self.make_room()
 
     def switch(self, rows: np.ndarray, states: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> None:
+        self.changed()
         self.rows.switch(*self.places(rows, states, scores, weights))
