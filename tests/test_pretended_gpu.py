@@ -136,6 +136,18 @@ def test_a_streams_step_waits_once_a_block_and_for_its_check(tokenizer, lms, opt
             assert blocks and len(gpu.waits) == blocks + 1, gpu.waits
 
 
+@pytest.mark.parametrize("options", [{"num_beams": 1}, {"num_beams": 3}, {"max_active": 4}], ids=str)
+def test_a_step_of_ctc_streams_waits_once(tokenizer, lms, options):
+    frames, kind = frames_of(3, 4, 257), GraphDecoder if "max_active" in options else CTCDecoder
+    with pretended_gpu() as gpu:
+        streams = StreamingDecoder(kind(tokenizer, there(lms[0]), 0.5, **options), max_streams=3, device="cuda")
+        sids, on_gpu = [streams.open() for _ in range(3)], frames.to("cuda")
+        streams.step({sid: on_gpu[row] for row, sid in enumerate(sids)})
+        gpu.forget()
+        streams.step({sid: on_gpu[row] for row, sid in enumerate(sids)})
+        assert len(gpu.waits) == 1, gpu.waits
+
+
 class Bare:
     """What a processor asks a model for."""
 

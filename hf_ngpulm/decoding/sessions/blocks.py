@@ -89,7 +89,7 @@ class BlockStream:
             self._search(block, (lengths - first).clamp(0, block.shape[1]).to(torch.int32))
 
     def _search(self, logits: Tensor, lengths: Tensor) -> None:
-        bad_frames = self.slots.feed(None, logits, lengths)
+        bad_frames = self.slots.feed(None, logits, lengths, lengths.cpu().numpy())
         if (bad_frames >= 0).any():
             for slot in self._rows.tolist():
                 self.slots.begin(slot)

@@ -15,6 +15,7 @@ from ...automaton.cpu import Automaton
 from ...automaton.tensors import AutomatonTensors
 from ...common.batches import packed_frames
 from ...engines.choice import engine_name
+from ...engines.devices import on_host
 from ...fusion.fusion import RowModels, settled, widened
 from ...lexicon.lazy_search import LazySearch
 from ...search import ctc_beam as beam
@@ -71,29 +72,31 @@ class CTCSlots(Slots):
         logits = torch.nn.utils.rnn.pad_sequence([chunk.detach() for chunk in chunks], batch_first=True)
         # All slots in their order are taken as they are, without copies.
         everything = np.array_equal(slots, np.arange(len(self.frames)))
-        bad_frames = self.feed(None if everything else slots, logits, torch.from_numpy(lengths).to(logits.device))
+        bad_frames = self.feed(None if everything else slots, logits, torch.from_numpy(lengths).to(logits.device), lengths)
         return np.where(bad_frames < 0, -1, self.frames[slots] + bad_frames)
 
-    def feed(self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor) -> np.ndarray:
+    def feed(self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, counts: np.ndarray) -> np.ndarray:
         """Decode frames `[N, T, C]` of some slots, int64 `[N]`; None for all.
 
         Args:
-            lengths: int32 `[N]`.
+            lengths, counts: int32 `[N]`, frames of each, on the device and on the CPU.
 
         Returns:
-            int64 `[N]`, of each slot the first of these frames that is broken, else -1. Slots with one stay as they were.
+            int32 `[N]`, of each slot the first of these frames that is broken, else -1. Slots with one stay as they were.
         """
         self.classes = logits.shape[2]
         measure = self.decoder.options.confidence
         confidences = None if measure is None else confidences_of(logits, lengths, measure)
-        bad_frames = self.search(slots, logits, lengths, confidences)
+        bad_frames = self.search(slots, logits, lengths, counts, confidences)
         rows = slice(None) if slots is None else slots
-        self.frames[rows] += np.where(bad_frames < 0, lengths.cpu().numpy(), 0)
+        self.frames[rows] += np.where(bad_frames < 0, counts, 0)
         return bad_frames
 
     @abstractmethod
-    def search(self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, confidences: np.ndarray | None) -> np.ndarray:
-        """Do what `feed` says, but for counting frames."""
+    def search(
+        self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, counts: np.ndarray, confidences: Tensor | None
+    ) -> np.ndarray:
+        """Do what `feed` says, but for counting frames; confidences: float32 `[N, T]`."""
 
     def finish(self, slot: int) -> list[Hypothesis]:
         return [hypothesis for hypothesis in super().finish(slot) if hypothesis.score > -np.inf]
@@ -179,9 +182,12 @@ class CoreSlots(CTCSlots):
     def add_fused(self, slots: np.ndarray, more: np.ndarray) -> None:
         """Have the hypotheses of some slots score more for phrases, `[N, K]`."""
 
-    def search(self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, confidences: np.ndarray | None) -> np.ndarray:
+    def search(
+        self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, counts: np.ndarray, confidences: Tensor | None
+    ) -> np.ndarray:
         before = self.rows.copy() if slots is None else self.rows[slots]
-        bad_frames = self.search_core(slots, logits, lengths, confidences)
+        measured = None if confidences is None else confidences.numpy()
+        bad_frames = self.search_core(slots, logits, lengths, measured)
         if (bad_frames >= 0).any():
             is_bad = bad_frames >= 0
             self.rows[np.flatnonzero(is_bad) if slots is None else slots[is_bad]] = before[is_bad]
@@ -314,6 +320,7 @@ class TensorSlots(CTCSlots, Generic[State]):
         super().__init__(decoder, models, num_beams)
         self.num_beams = num_beams
         self.state = self.initial(models.states)
+        self.told: dict[str, np.ndarray] | None = None  # what is `reported`, as far as the host knows it already
 
     @abstractmethod
     def initial(self, states: Tensor) -> State:
@@ -328,7 +335,7 @@ class TensorSlots(CTCSlots, Generic[State]):
     def widen(self, models: RowModels, shift: int) -> None:
         super().widen(models, shift)
         states, scores = widened(self.state.lm_states, shift), widened(self.state.lm_scores)
-        self.state = self.state._replace(lm_states=states, lm_scores=scores)
+        self.state, self.told = self.state._replace(lm_states=states, lm_scores=scores), None
 
     def switch(self, slots: np.ndarray, contexts: Switch) -> None:
         state, rows = self.state, torch.from_numpy(slots).to(self.state.lm_states.device)
@@ -336,6 +343,7 @@ class TensorSlots(CTCSlots, Generic[State]):
         state.lm_scores[rows, :, -1] += back
         self.add_fused(rows, self.models.weights[rows, -1:] * back)
         state.lm_states[rows, :, -1] = contexts.states.to(state.lm_states.device)
+        self.told = None
         super().switch(slots, contexts)
 
     def add_fused(self, rows: Tensor, more: Tensor) -> None:
@@ -343,39 +351,68 @@ class TensorSlots(CTCSlots, Generic[State]):
 
     def begin(self, slot: int) -> None:
         super().begin(slot)
+        self.told = None
         for part, new in zip(self.state, self.initial(self.models.states[slot : slot + 1])):
             part[slot] = new[0]
 
-    def search(self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, confidences: np.ndarray | None) -> np.ndarray:
+    def search(
+        self, slots: np.ndarray | None, logits: Tensor, lengths: Tensor, counts: np.ndarray, confidences: Tensor | None
+    ) -> np.ndarray:
         rows = slice(None) if slots is None else torch.from_numpy(slots).to(logits.device)
-        models = self.models if slots is None else self.models.of(rows)
-        state, happened = self.search_frames(rows, models, self._of(rows), logits, lengths)
-        bad_frames, counts = happened.bad_frames.cpu().numpy(), lengths.cpu().numpy()
+        models, before, last = self.models if slots is None else self.models.of(rows), self.state, self.labels_before()
+        state, happened = self.search_frames(rows, models, type(before)(*(part[rows] for part in before)), logits, lengths)
+        self.state = _with(before, rows, state)
+        # All that the host asks for, also afterwards, comes in one copy: it waits for the device once.
+        told: dict[str, Tensor] = self.reported()
+        links = getattr(happened, "links", happened.labels)
+        measured: list[Tensor] = [] if confidences is None else [confidences]
+        bad_frames, labels, links, *rest = on_host([happened.bad_frames, happened.labels, links, *told.values(), *measured])
+        self.told, heard = dict(zip(told, rest)), rest[-1] if measured else None
         slots = np.arange(len(logits)) if slots is None else slots
-        if (bad_frames >= 0).any():  # slots with a broken frame stay as they were
-            good = np.flatnonzero(bad_frames < 0)
-            of_good = torch.from_numpy(good).to(logits.device)
-            state, happened = (type(parts)(*(part[of_good] for part in parts)) for parts in (state, happened))
-            slots, counts, confidences = slots[good], counts[good], None if confidences is None else confidences[good]
-            rows = torch.from_numpy(slots).to(logits.device)
-        before = self._of(rows)
-        if isinstance(rows, slice):
-            self.state = state
-        else:
-            for part, new in zip(self.state, state):
-                part[rows] = new
-        self.follow(slots, before, happened, counts, confidences)
+        good = np.flatnonzero(bad_frames < 0)
+        if len(good) < len(slots):  # slots with a broken frame stay as they were
+            of_good, self.told = torch.from_numpy(good).to(logits.device), None
+            rows = torch.from_numpy(slots[good]).to(logits.device)
+            self.state = _with(before, rows, type(state)(*(part[of_good] for part in state)))
+        heard = None if heard is None else heard[good]
+        self.follow(slots[good], last, links[good], labels[good], counts[good], heard)
         return bad_frames
 
-    def _of(self, rows: Tensor | slice) -> State:
-        return type(self.state)(*(part[rows] for part in self.state))
+    def heard(self, name: str) -> np.ndarray:
+        """Return one of what is `reported`, on the CPU; it isn't to be changed."""
+        if self.told is None:
+            told: dict[str, Tensor] = self.reported()
+            self.told = dict(zip(told, on_host([*told.values()])))
+        return self.told[name]
+
+    @abstractmethod
+    def reported(self) -> dict[str, Tensor]:
+        """Return what the host asks of the state, by name, `[S, ...]` each; "scores" of the hypotheses, -inf for none, among
+        it."""
+
+    def labels_before(self) -> np.ndarray | None:
+        """Return the label of the frame before, int32 `[S]`, for `follow`; None where it isn't needed."""
+        return None
 
     def follow(
-        self, slots: np.ndarray, before: State, happened: Any, lengths: np.ndarray, confidences: np.ndarray | None
-    ) -> None:
-        """Follow what happened to some slots; `before`: their state then."""
-        links, labels = happened.links.cpu().numpy(), happened.labels.cpu().numpy()
+        self, slots: np.ndarray, last: np.ndarray | None, links: np.ndarray, labels: np.ndarray, lengths: np.ndarray,
+        confidences: np.ndarray | None,
+    ) -> None:  # fmt: skip
+        """Follow what happened to some slots."""
         self.history.follow_frames(slots, links, labels, lengths, self.frames, self.sums, confidences, self.live())
+
+    def live(self) -> np.ndarray:
+        return self.heard("scores") > -np.inf
+
+
+def _with(state: Any, rows: Tensor | slice, new: Any) -> Any:
+    """Return a tuple of tensors that are new in some rows."""
+    if isinstance(rows, slice):
+        return new
+    parts = [part.clone() for part in state]
+    for part, value in zip(parts, new):
+        part[rows] = value
+    return type(state)(*parts)
 
 
 class GreedyState(NamedTuple):
@@ -409,28 +446,34 @@ class GreedySlots(TensorSlots[GreedyState]):
         acoustic_scores = state.acoustic_scores + result.acoustic_scores
         return GreedyState(result.states[:, None], lm_scores, acoustic_scores, result.before), result
 
+    def reported(self) -> dict[str, Tensor]:
+        return {"scores": self.scores()[:, None], "last": self.state.before[:, 0]}
+
+    def labels_before(self) -> np.ndarray | None:
+        return self.heard("last").copy()
+
     def follow(
-        self, slots: np.ndarray, before: GreedyState, happened: Any, lengths: np.ndarray, confidences: np.ndarray | None
-    ) -> None:
-        last = np.zeros(len(self.frames), dtype=np.int32)
-        last[slots] = before.before[:, 0].cpu().numpy()
-        labels, blank = happened.labels.cpu().numpy(), self.decoder.blank_id
+        self, slots: np.ndarray, last: np.ndarray | None, links: np.ndarray, labels: np.ndarray, lengths: np.ndarray,
+        confidences: np.ndarray | None,
+    ) -> None:  # fmt: skip
+        assert last is not None
+        blank = self.decoder.blank_id
         self.history.label(slots, labels, lengths, self.frames, last, self.sums, confidences, blank)
 
     def live(self) -> np.ndarray:
         return np.ones((len(self.frames), 1), dtype=np.bool_)
 
     def still_open(self, slots: np.ndarray) -> np.ndarray:
-        return self.state.before[:, 0].cpu().numpy()[slots] != self.decoder.blank_id
+        return self.heard("last")[slots] != self.decoder.blank_id
 
     def scores(self) -> Tensor:
         return self.state.acoustic_scores + (self.models.weights * self.state.lm_scores[:, 0]).sum(1)
 
     def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return np.zeros(len(slots), dtype=np.int64), self.scores().cpu().numpy()[slots]
+        return np.zeros(len(slots), dtype=np.int64), self.heard("scores")[slots, 0]
 
     def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
-        state = self._of(rows)
+        state = GreedyState(*(part[rows] for part in self.state))
         given = (self.scores()[rows, None], state.lm_scores, state.lm_states)
         scores, of_lms, of_phrases = self.models.of(rows).at_end(*given, False, self.decoder.options.engine)
         columns = torch.stack([scores[:, 0], state.acoustic_scores, of_lms[:, 0], of_phrases[:, 0]], 1)
@@ -459,18 +502,31 @@ class BeamSlots(TensorSlots[beam.BeamState]):
     def _ended(self, state: beam.BeamState) -> beam.BeamState:
         return with_joined_texts(state) if self.decoder.options.merge == "text" else state
 
+    def reported(self) -> dict[str, Tensor]:
+        state = self._ended(self.state)
+        scores = prefix_scores(state)[1]
+        return {
+            "scores": scores,
+            "last_tokens": state.last_tokens,
+            "parent_hashes": state.parent_hashes,
+            "live": self._is_there(),
+        }
+
+    def _is_there(self) -> Tensor:
+        return torch.maximum(self.state.blank_scores, self.state.token_scores) > -torch.inf
+
     def live(self) -> np.ndarray:
-        return (torch.maximum(self.state.blank_scores, self.state.token_scores) > -torch.inf).cpu().numpy()
+        return self.heard("live")
 
     def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        scores = prefix_scores(self._ended(self.state))[1].cpu().numpy()[slots]
-        last_tokens, parent_hashes = (part.cpu().numpy()[slots] for part in (self.state.last_tokens, self.state.parent_hashes))
-        places = np.lexsort((parent_hashes, last_tokens, -scores))[:, 0]  # of those that score the same the first
+        scores, last_tokens, hashes = (self.heard(name)[slots] for name in ("scores", "last_tokens", "parent_hashes"))
+        places = np.lexsort((hashes, last_tokens, -scores))[:, 0]  # of those that score the same the first
         return places, scores[np.arange(len(slots)), places]
 
     def ranked(self, rows: slice, score_eos: bool, most: int) -> list[list[Found]]:
         options = self.decoder.options
-        places, scores = rank(self.models.of(rows), self._ended(self._of(rows)), most, score_eos, options.engine)
+        state = self._ended(beam.BeamState(*(part[rows] for part in self.state)))
+        places, scores = rank(self.models.of(rows), state, most, score_eos, options.engine)
         return [[Found(*both) for both in zip(*row) if both[1][0] > -np.inf] for row in zip(places.tolist(), scores.tolist())]
 
 
@@ -546,14 +602,14 @@ def search_frames(
     return settled(models, search, replay)
 
 
-def confidences_of(logits: Tensor, lengths: Tensor, measure: str) -> np.ndarray:
+def confidences_of(logits: Tensor, lengths: Tensor, measure: str) -> Tensor:
     """Return the confidence of each frame, float32 `[B, T]`; of padding, any number."""
     # Where there is no padding, and on a GPU, where it costs less than taking rows apart.
     if logits.device.type != "cpu" or (len(lengths) and int(lengths.min()) == logits.shape[1]):
-        return frame_confidence(logits, measure).cpu().numpy()
-    confidences = np.zeros(logits.shape[:2], dtype=np.float32)
-    inside = np.arange(logits.shape[1]) < lengths.numpy()[:, None]
-    confidences[inside] = frame_confidence(packed_frames(logits, lengths)[1][None], measure)[0].numpy()
+        return frame_confidence(logits, measure)
+    confidences = torch.zeros(logits.shape[:2])
+    inside = torch.arange(logits.shape[1]) < lengths[:, None]
+    confidences[inside] = frame_confidence(packed_frames(logits, lengths)[1][None], measure)[0]
     return confidences
 
 

@@ -48,12 +48,11 @@ class GraphSlots(TensorSlots[GraphState]):
         self.state.fused[rows] += more
         self.state.scores[rows] += more
 
-    def live(self) -> np.ndarray:
-        return (self.state.scores > -torch.inf).cpu().numpy()
+    def reported(self) -> dict[str, Tensor]:
+        return {name: getattr(self.state, name) for name in ("scores", "last_tokens", "lm_states")}
 
     def best(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        names = ("lm_states", "last_tokens", "scores")
-        lm_states, last_tokens, scores = (getattr(self.state, name).cpu().numpy()[slots] for name in names)
+        lm_states, last_tokens, scores = (self.heard(name)[slots] for name in ("lm_states", "last_tokens", "scores"))
         # Of those that score the same the first, see `in_order`.
         states = (lm_states[..., m] for m in reversed(range(lm_states.shape[2])))
         places = np.lexsort((*states, last_tokens, -scores))[:, 0]

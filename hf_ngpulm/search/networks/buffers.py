@@ -7,7 +7,7 @@ of steps can be a CUDA graph (see `graphs`). The host looks after each block whe
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...automaton.tensors import AutomatonTensors
-from ...engines.devices import current
+from ...engines.devices import current, on_host
 from ...fusion.fusion import RowModels
 from .graphs import Repeated, Work, addresses
 from .model import TransducerModel
@@ -144,17 +144,6 @@ class BufferedSearch(TransducerSearch):
     def places(self, *values: np.ndarray) -> list[Any]:
         """Return arrays as tensors on the device."""
         return [torch.from_numpy(part).to(self.device) for part in values]
-
-
-def on_host(tensors: Sequence[Tensor]) -> list[np.ndarray]:
-    """Return copies of tensors on the CPU, for which the host waits once."""
-    packed = torch.cat([tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]).cpu().numpy()
-    ends = np.cumsum([tensor.numel() * tensor.element_size() for tensor in tensors])[:-1]
-    kinds = (torch.empty(0, dtype=tensor.dtype).numpy().dtype for tensor in tensors)
-    return [
-        part.copy().view(kind).reshape(tuple(tensor.shape))
-        for part, kind, tensor in zip(np.split(packed, ends), kinds, tensors)
-    ]
 
 
 def _automata_of(models: RowModels) -> RowModels:
