@@ -45,7 +45,7 @@ from hf_ngpulm.sound.files import read_audio
 
 HARBOUR = measure.ROOT / "examples" / "speech" / "harbour"
 RATE = 16000
-HELLO = {"type": "hello", "sample_rate": RATE, "encoding": "int16"}
+FORM = {"type": "audio/pcm", "rate": RATE}
 MODEL = measure.ROOT / "examples" / "models" / "ctc"
 
 
@@ -95,28 +95,19 @@ def wav(samples: np.ndarray) -> bytes:
 # Clients that behave: what they are told.
 
 
-async def stream(session: ClientSession, at: dict[str, str], samples: np.ndarray, pause: float = 0.0) -> str:
-    said: list[str] = []
-    async with session.ws_connect(at["stream"]) as ws:
-        await ws.send_json(HELLO)
-        for begin in range(0, len(samples), 3200):
-            await ws.send_bytes(samples[begin : begin + 3200].tobytes())
-            await asyncio.sleep(pause)
-        await ws.send_json({"type": "end"})
-        async for message in ws:
-            event = json.loads(message.data)
-            said += [event["text"]] if event["type"] == "final" else []
-        assert ws.close_code == 1000, ws.close_code
-    return " ".join(said)
+def update(**heard: Any) -> dict[str, Any]:
+    return {"type": "session.update", "session": {"type": "transcription", "audio": {"input": heard}}}
+
+
+def append(samples: np.ndarray) -> dict[str, Any]:
+    return {"type": "input_audio_buffer.append", "audio": base64.b64encode(samples.tobytes()).decode()}
 
 
 async def realtime(session: ClientSession, at: dict[str, str], samples: np.ndarray, pause: float = 0.0) -> str:
-    async with session.ws_connect(f"{at['openai']}/realtime?intent=transcription") as ws:
-        heard = {"format": {"type": "audio/pcm", "rate": RATE}, "turn_detection": None}
-        await ws.send_json({"type": "session.update", "session": {"type": "transcription", "audio": {"input": heard}}})
+    async with session.ws_connect(at["realtime"]) as ws:
+        await ws.send_json(update(format=FORM, turn_detection=None))
         for begin in range(0, len(samples), 3200):
-            audio = base64.b64encode(samples[begin : begin + 3200].tobytes()).decode()
-            await ws.send_json({"type": "input_audio_buffer.append", "audio": audio})
+            await ws.send_json(append(samples[begin : begin + 3200]))
             await asyncio.sleep(pause)
         await ws.send_json({"type": "input_audio_buffer.commit"})
         while True:
@@ -151,13 +142,13 @@ async def wyoming(session: ClientSession, at: dict[str, str], samples: np.ndarra
         return Transcript.from_event(event).text
 
 
-HONEST: list[Callable[..., Awaitable[str]]] = [stream, realtime, recording, wyoming]
+HONEST: list[Callable[..., Awaitable[str]]] = [realtime, recording, wyoming]
 
 
 # Lag and throughput
 
 
-async def lags(at: dict[str, str], streams: int, seconds: float, chunk: float) -> list[float]:
+async def lags(at: dict[str, str], streams: int, seconds: float, chunk: float, ahead: float) -> list[float]:
     """Lags of all partials of so many clients, who speak at their own time, after the first few seconds."""
     audio = np.concatenate(clips(60))
     found: list[float] = []
@@ -165,25 +156,27 @@ async def lags(at: dict[str, str], streams: int, seconds: float, chunk: float) -
     async def speak(session: ClientSession, number: int) -> None:
         await asyncio.sleep(number / streams * chunk)
         begin, sent = number * 7919 % len(audio), [0.0]  # when each tenth of a second went
-        async with session.ws_connect(at["stream"]) as ws:
-            await ws.send_json(HELLO)
-            ready = await ws.receive_json()
-            ahead = ready["latency_seconds"] - ready["chunk_seconds"]
+        async with session.ws_connect(at["realtime"]) as ws:
+            await ws.send_json(update(format=FORM, transcription={"partials": True}))
 
             async def listen() -> None:
                 async for message in ws:
                     event, now = json.loads(message.data), time.monotonic()
-                    if event["type"] == "partial":
-                        tenth = min(len(sent) - 1, int(np.ceil(round((event["end"] + ahead) * 10, 6))))
-                        found.append(now - sent[tenth]) if event["end"] > 5 else None
+                    if event["type"].endswith("transcription.partial"):
+                        end = event["audio_end_ms"] / 1000
+                        tenth = min(len(sent) - 1, int(np.ceil(round((end + ahead) * 10, 6))))
+                        found.append(now - sent[tenth]) if end > 5 else None
+                    elif event["type"] == "input_audio_buffer.cleared":
+                        return
 
             listening, start = asyncio.create_task(listen()), time.monotonic()
             for tenth in range(int(seconds * 10)):
                 await asyncio.sleep(max(0.0, start + tenth / 10 - time.monotonic()))
                 piece = np.take(audio, range(begin + tenth * 1600, begin + (tenth + 1) * 1600), mode="wrap")
-                await ws.send_bytes(piece.tobytes())
+                await ws.send_json(append(piece))
                 sent.append(time.monotonic())
-            await ws.send_json({"type": "end"})
+            await ws.send_json({"type": "input_audio_buffer.commit"})
+            await ws.send_json({"type": "input_audio_buffer.clear"})  # is answered when all has been said
             await listening
 
     async with ClientSession(timeout=ClientTimeout(None)) as session:
@@ -197,7 +190,7 @@ def live(args: argparse.Namespace) -> dict[str, Any]:
     ]
     with server(args.model, *options, *args.options, "--max-clients", str(args.streams), "--tick", str(args.tick)) as (at, _):
         load = os.getloadavg()[0]
-        found = sorted(asyncio.run(lags(at, args.streams, args.seconds, args.chunk)))
+        found = sorted(asyncio.run(lags(at, args.streams, args.seconds, args.chunk, args.right)))
     quantiles = {f"p{share}": found[int(share / 100 * (len(found) - 1))] for share in (50, 90, 99)}
     return {
         "streams": args.streams,
@@ -259,7 +252,7 @@ def recordings(args: argparse.Namespace) -> dict[str, Any]:
 
 
 async def vanish(session: ClientSession, at: dict[str, str], samples: np.ndarray) -> None:
-    kind = random.choice(["stream", "realtime", "recording", "wyoming"])
+    kind = random.choice(["realtime", "recording", "wyoming"])
     task = asyncio.create_task(globals()[kind](session, at, np.tile(samples, 5), pause=0.05))
     await asyncio.sleep(random.random())
     task.cancel()
@@ -289,10 +282,10 @@ async def slow(session: ClientSession, at: dict[str, str], samples: np.ndarray) 
     elif kind == 2:
         await raw(at, *[bytes([byte]) for byte in head[:40]], pause=0.1)
     else:
-        async with session.ws_connect(at["stream"], autoping=False) as ws:
-            await ws.send_json(HELLO)
+        async with session.ws_connect(at["realtime"], autoping=False) as ws:
+            await ws.send_json(update(format=FORM))
             for begin in range(0, len(samples), 3200):
-                await ws.send_bytes(samples[begin : begin + 3200].tobytes())
+                await ws.send_json(append(samples[begin : begin + 3200]))
             await asyncio.sleep(3.0)
 
 
@@ -300,13 +293,13 @@ async def hostile(session: ClientSession, at: dict[str, str], samples: np.ndarra
     """Send what is no audio, no JSON, no form; too much of it; with numbers that aren't any."""
     kind, noise = random.randrange(7), random.randbytes(20_000)
     if kind == 0:
-        async with session.ws_connect(at["stream"]) as ws:
-            await ws.send_json({**HELLO, "encoding": "float32"})
-            await ws.send_bytes(np.full(9000, random.choice([np.nan, 1e30]), dtype="<f4").tobytes())
-            await ws.send_bytes(bytes(200_000))
+        async with session.ws_connect(at["realtime"]) as ws:
+            await ws.send_json(update(format=FORM))
+            await ws.send_json(append(np.frombuffer(noise, dtype="<i2")))
+            await ws.send_bytes(bytes(300_000))
             await asyncio.wait_for(ws.receive(), 5)
     elif kind == 1:
-        async with session.ws_connect(f"{at['openai']}/realtime?intent=transcription") as ws:
+        async with session.ws_connect(at["realtime"]) as ws:
             for text in ("{" * 1000, '{"type": "input_audio_buffer.append", "audio": "%"}', '{"type": "session.update"}'):
                 await ws.send_str(text)
             await ws.send_bytes(noise)
@@ -325,12 +318,12 @@ async def hostile(session: ClientSession, at: dict[str, str], samples: np.ndarra
     elif kind == 5:
         await asyncio.gather(*(raw(at, stay=1.0) for _ in range(30)), return_exceptions=True)
     else:
-        async with session.ws_connect(at["stream"]) as ws:
+        async with session.ws_connect(at["realtime"]) as ws:
             phrases = ["".join(random.choices("abcdefgh ", k=30)) + "x" for _ in range(1000)]
-            await ws.send_json({**HELLO, "phrases": phrases[: random.randrange(1, 1000)]})
+            await ws.send_json(update(transcription={"keywords": phrases[: random.randrange(1, 1000)]}))
             for _ in range(20):
                 random.shuffle(phrases)
-                await ws.send_json({"type": "set_context", "phrases": phrases[:500]})
+                await ws.send_json(update(transcription={"keywords": phrases[:500]}))
                 await asyncio.sleep(0.05)
 
 

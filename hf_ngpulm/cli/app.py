@@ -28,7 +28,7 @@ COMMANDS = {
     "evaluate": "Measure error rates and speed of a recogniser on recordings with transcripts.",
     "tune": "Find the weights with which a model and an LM make the fewest errors.",
     "stream": "Transcribe a microphone, or a file as if it were spoken now, while it is heard.",
-    "serve": "Serve recordings and live audio: OpenAI's API, Wyoming, a websocket, and a page with a microphone.",
+    "serve": "Serve recordings and live audio: OpenAI's API, Wyoming, and a page with a microphone.",
 }
 
 

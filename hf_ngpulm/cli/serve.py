@@ -88,8 +88,8 @@ def serve(
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve OpenAI's transcriptions (/v1/audio/transcriptions) and realtime transcription (/v1/realtime), a websocket of its
-    own (/stream), a page for microphones and files (/), /docs, /health, /ready and /metrics.
+    """Serve OpenAI's transcriptions (/v1/audio/transcriptions) and realtime transcription (/v1/realtime), a page for
+    microphones and files (/), /docs, /health, /ready and /metrics.
 
     All clients are decoded as one batch, each with its own phrases. Models with attention (Whisper) take recordings only.
 
@@ -125,7 +125,7 @@ def work(
     proxies: list[str], tick: float, json_logs: bool, device: str | None, as_json: bool, shared: bool, number: int = 0,
 ) -> None:  # fmt: skip
     """Run a server, one of several if `shared`; the first prints its address."""
-    from ..serving import Voices, make_app
+    from ..serving import Access, Voices, make_app
     from ..serving.access import local_hosts
     from ..serving.app import WYOMING
     from ..serving.attention import AttentionRecognizer
@@ -138,23 +138,21 @@ def work(
     known = dict(zip(["default", *lms], getattr(recognizer, "language_models", ())))
     voices = Voices(names, known, [chunks.language] if chunks.language else ["en"])
     warm_up(recognizer, **({"lm": known["default"]} if len(known) > 1 else {}))
-    app = make_app(
-        recognizer, limits, origins=origins, tick=tick, hosts=local_hosts(host, origins), proxies=proxies, keys=keys,
-        voices=voices, wyoming=wyoming, reuse_port=shared,
-    )  # fmt: skip
+    access = Access(origins, local_hosts(host, origins), proxies, keys)
+    app = make_app(recognizer, limits, access, voices=voices, tick=tick, wyoming=wyoming, reuse_port=shared)
 
     def told(at: str) -> None:
         if number:
             return
         secure = "s" if tls[0] else ""
-        page, stream, api = f"http{secure}://{at}/", f"ws{secure}://{at}/stream", f"http{secure}://{at}/v1"
-        live = {} if isinstance(recognizer, AttentionRecognizer) else {"stream": stream}
+        page, api = f"http{secure}://{at}/", f"http{secure}://{at}/v1"
+        live = {} if isinstance(recognizer, AttentionRecognizer) else {"realtime": f"ws{secure}://{at}/v1/realtime"}
         plain = app[WYOMING]
         also = {} if plain is None else {"wyoming": plain.at}
         if as_json:
             print_json({"page": page, **live, "openai": api, **also})
         else:
-            names = {"openai": "OpenAI", "stream": "websocket", "wyoming": "Wyoming"}
+            names = {"openai": "OpenAI", "realtime": "live audio", "wyoming": "Wyoming"}
             shown = [f"{names[kind]}: {at}" for kind, at in {"openai": api, **live, **also}.items()]
             shown += [] if live else ["recordings only"]
             print(f"{page} ({', '.join(shown)}); Ctrl-C to stop", file=sys.stderr, flush=True)
@@ -165,7 +163,7 @@ def work(
         if not (number or as_json or json_logs):
             tell(f"stopping; what was said is finished, for up to {limits.shutdown_seconds:g} s")
 
-    is_busy = asyncio.run(listen(app, host, port, limits, told, certificate(*tls), shared, proxies, stopping))
+    is_busy = asyncio.run(listen(app, host, port, limits, told, certificate(*tls), shared, access, stopping))
     if is_busy:
         sys.stdout.flush()
         os._exit(0)

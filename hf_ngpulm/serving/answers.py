@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping
 from typing import Any
 
 from ..audio.subtitles import segments, subtitles
@@ -48,14 +47,11 @@ def answer(
     return {**shown, "usage": usage, **warned}
 
 
-def warnings(unwritable: Mapping[str, str]) -> Answer:
-    """Return what a client is warned of, for its answer; nothing where there is nothing.
-
-    Args:
-        unwritable: phrases that the tokenizer can't write, and what in them.
-    """
-    found = [f"{phrase!r} isn't listened for: the model can't write {what!r}" for phrase, what in unwritable.items()]
-    return {"warnings": found} if found else {}
+def warnings(context: Any) -> Answer:
+    """Return `{"warnings": [...]}` for an answer if the tokenizer can't write some phrases of a context, else nothing."""
+    left_out = {} if context is None else context.left_out
+    told = [f"{phrase!r} isn't listened for: the model can't write {what!r}" for phrase, what in left_out.items()]
+    return {"warnings": told} if told else {}
 
 
 def whole_words(text: str) -> str:

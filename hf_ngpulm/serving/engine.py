@@ -256,12 +256,8 @@ class Engine:
         if session.sid is None:
             session.sid = self.recognizer.open(**{**self.defaults, **session.settings})
             self._streams[session.sid] = session
-            recognizer = self.recognizer
-            lengths = {"chunk_seconds": recognizer.chunk_seconds, "latency_seconds": recognizer.latency_seconds}
-            self._say(session, {"type": "ready", **lengths, "unwritable": unwritable(session.settings.get("phrases"))})
         if context is not None:
             self.recognizer.set_context(session.sid, context[0])
-            self._say(session, {"type": "context", "unwritable": unwritable(context[0])})
         if pieces:
             self.recognizer.push(session.sid, np.concatenate(pieces))
         if ended:
@@ -337,8 +333,3 @@ def _deliver(said: list[tuple[Session, dict[str, Any]]]) -> None:
             session.deliver(event)
         except Exception:
             log.exception("a client isn't told what its stream says")
-
-
-def unwritable(context: Any) -> dict[str, str]:
-    """Return phrases that the tokenizer can't write, and what in them."""
-    return {} if context is None else context.left_out

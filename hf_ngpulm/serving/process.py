@@ -22,7 +22,7 @@ from weakref import WeakSet
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
-from .access import Network, networks, peer_address
+from .access import Access, counted_address
 from .engine import DECODING
 from .limits import Limits
 
@@ -39,7 +39,7 @@ async def listen(
     tell: Callable[[str], None],
     tls: ssl.SSLContext | None = None,
     reuse_port: bool = False,
-    proxies: Collection[str] = (),
+    access: Access | None = None,
     stopping: Callable[[], None] = lambda: None,
 ) -> bool:
     """Serve until the process is told to stop (SIGTERM, SIGINT); what was said by then is finished.
@@ -47,7 +47,7 @@ async def listen(
     Args:
         tell: is told the address, `host:port`, once it is listened on.
         reuse_port: whether other processes listen there, too.
-        proxies: see `make_app`; as many connections as they like may come from them.
+        access: names the proxies, which may have any number of connections.
         stopping: is called when the process is told to stop.
 
     Returns:
@@ -62,7 +62,7 @@ async def listen(
     assert runner.server is not None
     loop, told = asyncio.get_running_loop(), asyncio.Event()
     try:
-        factory = _Guarded(runner.server, app[REQUESTED], limits, networks(proxies))
+        factory = _Guarded(runner.server, app[REQUESTED], limits, access or Access())
         settled: dict[str, Any] = {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": limits.hello_seconds}
         server = await loop.create_server(factory, host, port, reuse_port=reuse_port or None, **settled)
         try:
@@ -90,8 +90,8 @@ def _is_ours(record: logging.LogRecord) -> bool:
 class _Guarded:
     """Makes the protocols of connections; cuts off those that ask for nothing, and those beyond what an address may have."""
 
-    def __init__(self, server: web.Server, requested: Collection[Any], limits: Limits, proxies: Collection[Network]) -> None:
-        self.server, self.requested, self.limits, self.proxies = server, requested, limits, proxies
+    def __init__(self, server: web.Server, requested: Collection[Any], limits: Limits, access: Access) -> None:
+        self.server, self.requested, self.limits, self.access = server, requested, limits, access
 
     def __call__(self) -> Any:
         protocol = self.server()
@@ -109,9 +109,9 @@ class _Guarded:
         loop, remote = asyncio.get_running_loop(), _remote(protocol)
         if remote is None and loop.time() < until:  # encryption isn't settled yet
             loop.call_later(_LOOK, self._check_address, protocol, until)
-        if remote is None or peer_address(remote) is None or any(ip_address(remote) in network for network in self.proxies):
+        if remote is None or counted_address(remote) is None or self.access.is_proxy(ip_address(remote)):
             return
-        same = [other for other in self.server.connections if peer_address(_remote(other) or "") == peer_address(remote)]
+        same = [other for other in self.server.connections if counted_address(_remote(other) or "") == counted_address(remote)]
         if len(same) > self.limits.connections_per_address:
             protocol.transport.abort()
 

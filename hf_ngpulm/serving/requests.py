@@ -13,7 +13,7 @@ from ..config.tuned import with_remembered
 from ..decoding.options import AttentionOptions
 from .attention import AttentionRecognizer
 from .limits import Limits
-from .messages import MOST_WEIGHT, ProtocolError, context, weight
+from .messages import MOST_WEIGHT, checked_number, checked_phrases
 from .problems import Problem
 
 OPENAI_MODELS = (
@@ -89,30 +89,29 @@ class Voices:
         Args:
             recognizer: for whose model the language models may remember weights.
         """
-        listed = [item for name in _LISTS for item in _phrases(given.get(name), name)]
+        phrases = [phrase for name in _LISTS for phrase in _phrases(given.get(name), name)]
         blamed = next((name for name in _LISTS if given.get(name)), "keywords")
-        found = _checked(blamed, lambda: context({"phrases": listed}, limits))
-        if given.get("phrase_weight") is not None:
-            found |= _number("phrase_weight", given["phrase_weight"])
-        if given.get("lm_weight") is not None:
-            found |= _number("lm_weight", given["lm_weight"])
+        settings: dict[str, Any] = {"phrases": checked_phrases(phrases, limits, blamed)} if phrases else {}
+        for weight in ("phrase_weight", "lm_weight"):
+            if given.get(weight) is not None:
+                settings[weight] = _number(weight, given[weight])
         name = given.get("lm")
         if name is not None and not isinstance(name, str):
             raise Problem(f"lm should be a text, the name of a language model, got {str(name)[:100]}", "lm")
         if name is not None and name != NO_LM and name not in self.lms:
-            known = ", ".join(map(repr, [*self.lms, NO_LM]))
-            raise Problem(f"there is no language model {str(name)[:100]!r}; this server has {known}", "lm")
+            names = ", ".join(map(repr, [*self.lms, NO_LM]))
+            raise Problem(f"there is no language model {name[:100]!r}; this server has {names}", "lm")
         if name == NO_LM or not self.lms:
-            if "lm_weight" in found:
+            if "lm_weight" in settings:
                 raise Problem("lm_weight without a language model to act on; leave it out", "lm_weight")
-            return {**found, "lm": None} if self.lms else found
+            return {**settings, "lm": None} if self.lms else settings
         lm = self.lms[name or next(iter(self.lms))]
         if len(self.lms) > 1:
-            found["lm"] = lm
-            if "lm_weight" not in found:  # of several in a list nothing is remembered, of each by itself it may be
+            settings["lm"] = lm
+            if "lm_weight" not in settings:  # of several in a list nothing is remembered, of each by itself it may be
                 remembered = with_remembered(lm, recognizer.model, {"lm_weight": None})["lm_weight"]
-                found |= {} if remembered is None else {"lm_weight": remembered}
-        return found
+                settings |= {} if remembered is None else {"lm_weight": remembered}
+        return settings
 
 
 @dataclass(frozen=True)
@@ -242,25 +241,17 @@ def _phrases(given: Any, name: str) -> list[Any]:
     return [part for part in parts if part]
 
 
-def _number(name: str, value: Any) -> dict[str, float]:
-    """Return a field that is a number, within its bounds."""
+def _number(name: str, value: Any) -> float:
+    """Return the value of a field that is a number, within the field's bounds."""
     if isinstance(value, str):
         try:
             value = float(value)
         except ValueError:
             raise Problem(f"{name} should be a number, got {value[:40]!r}", name) from None
-    schema = FIELDS[name]
-    return {name: _checked(name, lambda: weight(name, value, schema["minimum"], schema["maximum"]))}
+    return checked_number(name, value, FIELDS[name]["minimum"], FIELDS[name]["maximum"], name)
 
 
 def _switch(name: str, value: str) -> bool:
     if value.lower() not in ("true", "false", "1", "0"):
         raise Problem(f"{name} should be true or false, got {value[:40]!r}", name)
     return value.lower() in ("true", "1")
-
-
-def _checked(name: str, check: Any) -> Any:
-    try:
-        return check()
-    except ProtocolError as error:
-        raise Problem(str(error), name) from None

@@ -19,9 +19,8 @@ from ..sound.waves import Wave
 from .answers import answer, warnings, whole_words
 from .attention import AttentionRecognizer
 from .connection import SHUTTING_DOWN, timeout
-from .engine import Engine, unwritable
 from .forms import Form, Forms, is_gone
-from .limits import Full, Limits, PhraseBudget, Places
+from .limits import Full, Limits, Places
 from .problems import Problem, problem_of
 from .recordings import LOOK_SECONDS, PIECE_SECONDS, Failure, Recordings, Take
 from .requests import TRANSCRIBE, TRANSLATE, Voices, Wanted, check_translates, of_attention, wanted
@@ -114,10 +113,10 @@ class Transcriptions:
                     asked.settings.update(of_attention(asked, recognizer))
                 try:
                     async with self.recordings.engine(asked.num_beams) as engine:
-                        await follow(engine, asked.settings, budget)
-                        warned = warnings(unwritable(asked.settings.get("phrases")))
+                        settings = await engine.contexts.compiled(asked.settings, budget)
+                        warned = warnings(settings.get("phrases"))
                         words = asked.response_format not in ("json", "text")
-                        with Take(engine, asked.settings, self.limits, lambda: self._check(request), words) as take:
+                        with Take(engine, settings, self.limits, lambda: self._check(request), words) as take:
                             events = take.events(*self._read(form, engine.recognizer.sampling_rate, request))
                             if asked.stream:
                                 response = await self._streamed(request, events, warned)
@@ -182,24 +181,6 @@ class Transcriptions:
         if response.prepared:
             await response.write_eof()
         return response
-
-
-async def follow(engine: Engine, settings: dict[str, Any], budget: PhraseBudget) -> None:
-    """Put in place of the phrases among some settings what streams of an engine follow.
-
-    Raises:
-        Problem: phrases that can't be followed.
-    """
-    phrases = settings.get("phrases")
-    if not phrases:
-        return
-    texts = [phrase if isinstance(phrase, str) else phrase[0] for phrase in phrases]
-    cost = budget.cost(len(texts), sum(len(text.encode()) for text in texts))
-    await asyncio.sleep(budget.take(cost))
-    try:
-        settings["phrases"] = await engine.contexts.of(settings, cost)
-    except ValueError as error:
-        raise Problem(str(error), "keywords") from None
 
 
 def _head(file: IO[bytes]) -> bytes:

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,13 +21,13 @@ from wyoming.info import AsrModel, AsrProgram, Attribution, Info
 from wyoming.ping import Pong
 
 from ..sound.files import Resampler
+from .access import counted_address
 from .connection import SHUTTING_DOWN, timeout
 from .limits import Full, Limits, PhraseBudget, Places
 from .messages import HIGHEST_RATE, LOWEST_RATE
 from .problems import Problem
 from .recordings import Failure, Recordings, Take
 from .requests import Voices
-from .transcriptions import follow
 
 log = logging.getLogger(__name__)
 _LINE = 64 * 1024  # bytes of a header
@@ -41,7 +40,6 @@ class Wyoming:
     Args:
         uri: `tcp://HOST:PORT`.
         places: of recordings; a client has one as long as it is connected.
-        address: tells whom a connection from somewhere counts for.
 
     Attributes:
         at: where it listens, once it does; also where `uri` leaves the port to the system (0).
@@ -57,11 +55,10 @@ class Wyoming:
         limits: Limits,
         places: Places,
         voices: Voices,
-        address: Callable[[str], str | None],
         reuse_port: bool = False,
     ) -> None:
         self.host, self.port = host_and_port(uri, reuse_port)
-        self.recordings, self.limits, self.places, self.voices, self.address = recordings, limits, places, voices, address
+        self.recordings, self.limits, self.places, self.voices = recordings, limits, places, voices
         self.reuse_port, self.at = reuse_port, ""
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -89,7 +86,7 @@ class Wyoming:
         self._tasks.add(task)
         try:
             remote = writer.get_extra_info("peername")
-            with self.places.taken(self.address(remote[0] if remote else "")) as budget:
+            with self.places.taken(counted_address(remote[0] if remote else "")) as budget:
                 await _Client(self, reader, writer, budget).run()
         except (Problem, Full, Failure) as error:
             with contextlib.suppress(OSError, asyncio.TimeoutError):
@@ -161,7 +158,7 @@ class _Client:
         settings = voices.settings({"keywords": [*names[0], *names[1]]}, self.limits, recordings.recognizer)
         resample, form = None, None
         async with recordings.engine(None) as engine:
-            await follow(engine, settings, self.budget)
+            settings = await engine.contexts.compiled(settings, self.budget)
             with Take(engine, settings, self.limits, self._check, words=False) as take:
                 while event is not None and event.type != "audio-stop":
                     if event.type == "audio-chunk":

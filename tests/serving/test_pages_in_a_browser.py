@@ -36,9 +36,7 @@ LISTEN = """
 globalThis.sent = [];
 const send = WebSocket.prototype.send;
 WebSocket.prototype.send = function (message) {
-  const bytes = (buffer) => Array.from(new Uint8Array(buffer), (byte) => String.fromCharCode(byte)).join("");
-  if (typeof message !== "string") sent.push(btoa(bytes(message)));
-  else if (JSON.parse(message).audio) sent.push(JSON.parse(message).audio);
+  if (JSON.parse(message).audio) sent.push(JSON.parse(message).audio);
   return send.call(this, message);
 };
 """
