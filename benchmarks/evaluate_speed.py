@@ -30,10 +30,10 @@ sys.path.insert(0, str(measure.ROOT))
 import speech
 
 from hf_ngpulm.evaluation import Recording, evaluate, load_audio, read_recordings
-from hf_ngpulm.evaluation.evaluating import device_and_dtype
 from hf_ngpulm.evaluation.loading import batches
 from hf_ngpulm.evaluation.loading import steps as steps_of
 from hf_ngpulm.evaluation.recognition import Recogniser
+from hf_ngpulm.pipelines.loading import device_and_dtype
 
 
 def main() -> None:

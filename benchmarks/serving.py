@@ -205,7 +205,7 @@ def live(args: argparse.Namespace) -> dict[str, Any]:
 def recordings(args: argparse.Namespace) -> dict[str, Any]:
     import torch
 
-    from hf_ngpulm.evaluation.evaluating import load_pipeline
+    from hf_ngpulm.pipelines.loading import load_pipeline
 
     torch.set_num_threads(args.threads)
     greedy = {"num_beams": 1} if args.model.name == "ctc" else {"strategy": "greedy"}  # as the server searches, by our decoders

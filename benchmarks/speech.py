@@ -13,8 +13,8 @@ from typing import Any
 import measure
 import torch
 
+from hf_ngpulm.decoding.families import frame_lengths
 from hf_ngpulm.language_model.loading import load_language_model
-from hf_ngpulm.pipelines.families import frame_lengths
 
 DEMO = measure.ROOT / "examples" / "speech" / "harbour"
 MODEL = measure.ROOT / "examples" / "models" / "ctc"

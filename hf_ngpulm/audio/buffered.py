@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..common.arguments import check_number
-from ..pipelines.families import encoded, frame_lengths
+from ..decoding.families import encoded, frame_lengths
 from .encoder import StreamEncoder, extract, extract_batch
 
 _PROBE = 16  # frames

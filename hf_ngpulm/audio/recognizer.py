@@ -12,6 +12,7 @@ from torch import Tensor
 from ..common.arguments import shown
 from ..config.tuned import with_remembered
 from ..decoding.ctc import CTCDecoder
+from ..decoding.families import is_ctc, is_transducer
 from ..decoding.graph import GraphDecoder, ctc_decoder
 from ..decoding.hypotheses import Hypothesis
 from ..decoding.partials import Partial
@@ -19,7 +20,6 @@ from ..decoding.streaming import StreamingDecoder
 from ..decoding.transducer import TransducerDecoder
 from ..errors import StreamError
 from ..language_model.loading import loaded_models
-from ..pipelines.families import is_ctc, is_transducer
 from .buffered import BufferedEncoder
 from .cache_aware import CacheAwareEncoder
 from .encoder import StreamEncoder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from . import library
 from .files import refuse_existing
 from .models import is_word_binary, load
 from .options import (
@@ -72,10 +73,6 @@ def convert(
 
 def _convert_words(source: str, target: str, kind: str, out_units: str | None, max_ngrams: int | None) -> None:
     """Write the n-grams of a KenLM binary with its own words."""
-    from ..formats.arpa import write_arpa
-    from ..formats.kenlm import read_binary
-    from ..language_model.pruning import prune_table
-
     if kind != "arpa":
         raise ValueError(
             f"{source}: a KenLM binary of words becomes an ARPA file (give a target that ends in .arpa); for a model of token "
@@ -83,9 +80,9 @@ def _convert_words(source: str, target: str, kind: str, out_units: str | None, m
         )
     if out_units is not None:
         raise ValueError(f"--out-units {out_units} is for token ids; the words of a KenLM binary are written as they are")
-    file = read_binary(source)
+    file = library.read_binary(source)
     table = file.table()
     if max_ngrams is not None:
-        table = prune_table(table, max_ngrams)
-    write_arpa(table, target, "piece", file.words)
+        table = library.prune_table(table, max_ngrams)
+    library.write_arpa(table, target, "piece", file.words)
     print(f"{target}: order {table.order}, {sum(table.num_ngrams):,} n-grams, {file.num_words:,} words")

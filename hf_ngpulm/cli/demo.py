@@ -7,20 +7,17 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from rich.text import Text
 
 from ..common.bundled import bundled, is_bundled
 from ..common.extras import needed
 from ..text import normaliser
+from . import library
 from .models import load_recogniser
 from .options import JsonOption, option
 from .output import percent, print_json, print_line, print_table
-
-if TYPE_CHECKING:
-    from ..evaluation import Evaluation
-    from ..language_model.model import NGramLM
 
 MODELS = {
     "ctc": "CTC", "rnnt": "RNN-T", "tdt": "TDT", "hat": "HAT", "stateless": "stateless RNN-T", "canary": "attention (Canary)"
@@ -38,7 +35,7 @@ NEXT = {  # commands to try, and what for
     "hf-ngpulm transcribe my.flac -m nvidia/parakeet-ctc-0.6b --lm my-lm": "and your recordings with it",
 }
 AFTER_ORDERS = {"hf-ngpulm tune nvidia/parakeet-ctc-0.6b my-recordings.jsonl --lm my-lm --save": "the best weight, kept in it"}
-Found: TypeAlias = "dict[tuple[str, str, str], Evaluation]"  # of a set of clips, a model and a search
+Found: TypeAlias = "dict[tuple[str, str, str], library.Evaluation]"  # of a set of clips, a model and a search
 
 
 def demo(
@@ -55,8 +52,6 @@ def demo(
 
     hf-ngpulm demo --model openai/whisper-tiny.en
     """
-    from ..language_model.model import NGramLM
-
     present = [name for name in MODELS if is_bundled(f"examples/models/{name}")]
     chosen = list(dict.fromkeys(model or present))
     for_people = [name for name in chosen if name not in MODELS]
@@ -64,7 +59,7 @@ def demo(
         if "/" not in name and not os.path.isdir(name):
             raise ValueError(f"--model {name}: there is no such model; there are {NAMES}, and those of the Hub (org/name)")
     small = [name for name in chosen if name in MODELS]
-    lm = NGramLM.from_pretrained(bundled("examples/speech") / HARBOUR / "lm")
+    lm = library.NGramLM.from_pretrained(bundled("examples/speech") / HARBOUR / "lm")
     found: Found = {}
     for number, name in enumerate(chosen, start=1):
         print(f"{number} of {len(chosen)}: {MODELS.get(name, name)}", file=sys.stderr, flush=True)
@@ -88,12 +83,10 @@ def demo(
     _show_next(bool(for_people))
 
 
-def _of_bundled(name: str, lm: NGramLM) -> Found:
+def _of_bundled(name: str, lm: library.NGramLM) -> Found:
     """Evaluate a bundled model on the clips that its kind of voice speaks."""
-    from ..evaluation import evaluate, read_recordings
-
     speech = bundled("examples/speech")
-    sets = {name: read_recordings(speech / name / "clips.jsonl") for name in (HARBOUR, *PHRASE_SETS)}
+    sets = {name: library.read_recordings(speech / name / "clips.jsonl") for name in (HARBOUR, *PHRASE_SETS)}
     asr = load_recogniser(str(bundled("examples/models") / name), "cpu")
     greedy: dict[str, Any] = {"num_beams": 1} if name in ("ctc", "canary") else {"strategy": "greedy"}
     beam: dict[str, Any] = {"num_beams": BEAMS.get(name, 6)}
@@ -108,27 +101,24 @@ def _of_bundled(name: str, lm: NGramLM) -> Found:
         searches[of_set, "phrases"] = {**beam, **phrases}
     with _quiet():
         return {
-            (of_set, name, search): evaluate(asr, sets[of_set], **settings)  # type: ignore[misc]
+            (of_set, name, search): library.evaluate(asr, sets[of_set], **settings)  # type: ignore[misc]
             for (of_set, search), settings in searches.items()
         }
 
 
 def _of_orders(name: str) -> Found:
     """Evaluate any recogniser on orders by people, with a language model of other orders in the style in which it writes."""
-    from ..evaluation import evaluate, read_recordings
-    from ..language_model.model import NGramLM
-
     folder = bundled("examples/speech") / ORDERS
-    orders = read_recordings(folder / "clips.jsonl")
+    orders = library.read_recordings(folder / "clips.jsonl")
     asr = load_recogniser(name, None)
     with _quiet():
-        alone = evaluate(asr, orders, normalise=AS_WHISPER, num_beams=1)
+        alone = library.evaluate(asr, orders, normalise=AS_WHISPER, num_beams=1)
         assert alone is not None
         heard = " ".join(one.hypothesis or "" for one in alone.utterances)
         style = {heard.lower(): "lower,no-punctuation", heard.upper(): "upper,no-punctuation"}.get(heard)
         texts = (folder / "text.txt").read_text(encoding="utf-8").splitlines()
-        lm = NGramLM.train(texts, tokenizer=asr.tokenizer, order=6, normalise=style, device=str(asr.device))
-        with_lm = evaluate(asr, orders, normalise=AS_WHISPER, num_beams=1, lm=lm, lm_weight=ORDERS_WEIGHT)
+        lm = library.NGramLM.train(texts, tokenizer=asr.tokenizer, order=6, normalise=style, device=str(asr.device))
+        with_lm = library.evaluate(asr, orders, normalise=AS_WHISPER, num_beams=1, lm=lm, lm_weight=ORDERS_WEIGHT)
         assert with_lm is not None
     return {(ORDERS, name, "alone"): alone, (ORDERS, name, "LM"): with_lm}
 
@@ -152,7 +142,7 @@ def _phrases(name: str, clips: Any) -> list[str]:
     return here + others[: len(here)]
 
 
-def _rates(found: Evaluation) -> dict[str, float]:
+def _rates(found: library.Evaluation) -> dict[str, float]:
     rates = {name: 100 * getattr(found.scores, name) for name in found.scores.counts if name != "cer"}
     return rates | {"rtfx": found.rtfx}
 
@@ -186,7 +176,7 @@ def _show_next(after_orders: bool) -> None:
         print_line(Text.assemble("  ", (command.ljust(width), "bold cyan"), (f"   # {what}", "dim")))
 
 
-def _show_rates(found: Found, models: list[str], lm: NGramLM) -> None:
+def _show_rates(found: Found, models: list[str], lm: library.NGramLM) -> None:
     rows = []
     for model in models:
         alone, *others = (found[HARBOUR, model, search] for search in ("alone", "LM, greedy", "LM"))

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
 
+from . import library
+
 KINDS = ("txt", "srt", "vtt", "json")  # of transcripts
 
 
@@ -21,18 +23,18 @@ def found_audio(given: Iterable[str]) -> dict[str, str]:
         ValueError: a folder without audio.
         FileNotFoundError: a pattern of nothing. (That a file isn't there is seen when it is read.)
     """
-    from ..evaluation.recording_sources import EXTENSIONS, audio_files
-
     found: dict[str, str] = {}
     for text in given:
         if os.path.isdir(text):
-            files, root = audio_files(Path(text)), Path(text)
+            files, root = library.audio_files(Path(text)), Path(text)
             if not files:
-                raise ValueError(f"{text}: a folder without audio files ({', '.join(EXTENSIONS)}); name the files in it")
+                raise ValueError(
+                    f"{text}: a folder without audio files ({', '.join(library.EXTENSIONS)}); name the files in it"
+                )
         elif glob.has_magic(text) and not os.path.exists(text):
             root = Path(*takewhile(lambda part: not glob.has_magic(part), Path(text).parts))
             matching = sorted(Path(path) for path in glob.glob(text, recursive=True) if os.path.isfile(path))
-            files = [path for path in matching if path.suffix.lower() in EXTENSIONS or text.endswith(path.suffix)]
+            files = [path for path in matching if path.suffix.lower() in library.EXTENSIONS or text.endswith(path.suffix)]
             if not files:
                 raise FileNotFoundError(f"{text}: there are no audio files of such a name")
         else:
@@ -80,12 +82,10 @@ def refuse_existing(paths: Sequence[str | os.PathLike[str]], overwrite: bool) ->
     Raises:
         FileExistsError: one is, and nobody said that it may be overwritten.
     """
-    from ..formats.safetensors import CONFIG_FILE, WEIGHTS_FILE
-
     if overwrite:
         return
     for path in map(Path, paths):
-        inside = [path / name for name in (CONFIG_FILE, WEIGHTS_FILE)] if path.is_dir() else [path]
+        inside = [path / name for name in (library.CONFIG_FILE, library.WEIGHTS_FILE)] if path.is_dir() else [path]
         there = next((file for file in inside if file.exists()), None)
         if there is not None:
             raise FileExistsError(f"{there} is there already; write somewhere else, or add --overwrite")

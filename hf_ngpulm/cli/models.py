@@ -5,15 +5,12 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from . import library
 from .options import FROM_ENTITIES, Chunks, Decoding, given
-
-if TYPE_CHECKING:
-    from ..audio import StreamingRecognizer
-    from ..language_model.model import NGramLM
 
 NORMALISATIONS = {"none": None, "basic": "whisper", "english": "whisper-en"}
 LISTS = ("txt", "tsv", "csv", "json", "jsonl", "lst", "list")  # endings of files with a phrase a line
@@ -41,9 +38,7 @@ def check_folder(model: str) -> None:
 
 def is_word_binary(source: str, tokenizer: str | None, vocab_size: int | None, units: str) -> bool:
     """Tell whether a KenLM binary was given, to be taken with the words that it is over and not as a model of token ids."""
-    from ..formats.kenlm import is_kenlm_binary
-
-    if not is_kenlm_binary(source) or tokenizer is not None or vocab_size is not None:
+    if not library.is_kenlm_binary(source) or tokenizer is not None or vocab_size is not None:
         return False
     if units != "auto":
         raise ValueError(f"--units {units} says how words stand for token ids; give --tokenizer or --vocab-size with it")
@@ -52,11 +47,8 @@ def is_word_binary(source: str, tokenizer: str | None, vocab_size: int | None, u
 
 def load(
     source: str, tokenizer: str | None = None, vocab_size: int | None = None, units: str = "auto", **of_words: Any
-) -> NGramLM:
+) -> library.NGramLM:
     """Load whatever a command was given."""
-    from ..language_model.loading import load_language_model
-    from ..language_model.model import NGramLM
-
     if os.path.isfile(source) and not source.endswith(".nemo"):
         if is_word_binary(source, tokenizer, vocab_size, units):
             raise ValueError(
@@ -68,10 +60,10 @@ def load(
                 f"{source} is taken for an ARPA file, which doesn't say which token ids its units are; add --tokenizer (the "
                 "ASR model's), or --vocab-size if its units are decimal ids or NeMo's characters"
             )
-        return NGramLM.from_arpa(source, load_tokenizer(tokenizer), vocab_size, units, **of_words)
+        return library.NGramLM.from_arpa(source, load_tokenizer(tokenizer), vocab_size, units, **of_words)
     if of_words:
         raise ValueError(f"{source}: {', '.join(of_words)} have a meaning for word-level ARPA files and KenLM binaries only")
-    return load_language_model(source, load_tokenizer(tokenizer))
+    return library.load_language_model(source, load_tokenizer(tokenizer))
 
 
 def normalisation_of(name: str | None) -> str | None:
@@ -83,16 +75,14 @@ def load_recogniser(model: str, device: str | None, dtype: Any = None, **setting
     """Load a speech recognition pipeline, without the progress bar of its weights; on a GPU if there is one."""
     import transformers
 
-    from ..evaluation.evaluating import load_pipeline
-
     check_folder(model)
     transformers.utils.logging.disable_progress_bar()
-    return load_pipeline(model, device, dtype, **settings)
+    return library.load_pipeline(model, device, dtype, **settings)
 
 
 def load_streaming(
     model: str, device: str | None, decoding: Decoding, chunks: Chunks, max_streams: int = 1, more_lms: Sequence[str] = ()
-) -> StreamingRecognizer:
+) -> library.StreamingRecognizer:
     """Load the recogniser that these options ask for. Settings that aren't given are left to it.
 
     Args:
@@ -103,40 +93,33 @@ def load_streaming(
 
 def load_serving(
     model: str, device: str | None, decoding: Decoding, chunks: Chunks, max_streams: int, more_lms: Sequence[str]
-) -> StreamingRecognizer | Any:
+) -> library.StreamingRecognizer | Any:
     """Load the same for a server, or what stands for it where a model has a decoder with attention."""
-    from ..language_model.loading import load_language_model
-    from ..pipelines.families import is_seq2seq
-    from ..serving.attention import AttentionRecognizer  # of the extra `serve`, which other commands do without
-
     asr = load_recogniser(model, device)
-    if not is_seq2seq(asr.model):
+    if not library.is_seq2seq(asr.model):
         return _streaming(asr, model, decoding, chunks, max_streams, more_lms)
     settings = given(decoding)
     idle = [*given(chunks).keys() - {"endpoint_seconds"}, *settings.keys() & {"strategy"}]
     if idle:
         raise ValueError(f"{', '.join(sorted(idle))}: no settings for {type(asr.model).__name__}; leave them out")
     sources = [settings.pop("lm"), *more_lms] if "lm" in settings else []
-    lms = [load_language_model(source, asr.tokenizer, asr.device) for source in sources]
-    return AttentionRecognizer(asr, lms, **settings)
+    lms = [library.load_language_model(source, asr.tokenizer, asr.device) for source in sources]
+    return library.AttentionRecognizer(asr, lms, **settings)
 
 
 def _streaming(
     asr: Any, model: str, decoding: Decoding, chunks: Chunks, max_streams: int, more_lms: Sequence[str]
-) -> StreamingRecognizer:
+) -> library.StreamingRecognizer:
     import transformers
-
-    from ..audio import StreamingRecognizer
-    from ..language_model.loading import load_language_model
 
     settings = given(decoding, chunks) | {"endpoint_seconds": chunks.endpoint_seconds or None}
     if "lm" in settings:
-        lms = [load_language_model(source, asr.tokenizer, asr.device) for source in (settings["lm"], *more_lms)]
+        lms = [library.load_language_model(source, asr.tokenizer, asr.device) for source in (settings["lm"], *more_lms)]
         settings["lm"] = lms if more_lms else lms[0]
     elif "lm_weight" in settings:
         raise ValueError("--lm-weight without --lm; give the language model, too")
     processor = transformers.AutoProcessor.from_pretrained(model)
-    return StreamingRecognizer(asr.model, processor, max_streams=max_streams, **settings)
+    return library.StreamingRecognizer(asr.model, processor, max_streams=max_streams, **settings)
 
 
 def warm_up(recognizer: Any, **settings: Any) -> None:

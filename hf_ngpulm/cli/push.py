@@ -11,6 +11,7 @@ from typing import Any
 from huggingface_hub import CommitOperationAdd, HfApi, ModelCard
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError, RevisionNotFoundError
 
+from . import library
 from .models import load
 from .options import LMArgument, TokenizerOption, UnitsOption, VocabSizeOption, argument, given, option
 from .output import tell
@@ -41,14 +42,11 @@ def push(
     languages and the licence that aren't given stay as the repo's card has them. Log in before, with hf auth login, or set
     HF_TOKEN.
     """
-    from ..formats.safetensors import CONFIG_FILE, WEIGHTS_FILE
-    from ..language_model.hub import CARD_FILE, is_as_written
-
     model = load(lm, tokenizer, vocab_size, units)
     told = {"asr_model": asr_model, "datasets": dataset, "language": language, "license": license}
-    path = Path(lm, CARD_FILE)
+    path = Path(lm, library.CARD_FILE)
     card = path.read_text(encoding="utf-8") if path.is_file() else None
-    if by_hand := card is not None and not is_as_written(card):
+    if by_hand := card is not None and not library.is_as_written(card):
         _refuse(told, str(path))
     api = HfApi()
     with tempfile.TemporaryDirectory() as folder, _hub_errors(repo):
@@ -56,16 +54,16 @@ def push(
         if branch is not None:
             api.create_branch(repo_id, branch=branch, exist_ok=True)
         there = _card_of(api, repo_id, branch)
-        files: dict[str, str | bytes] = {name: f"{folder}/{name}" for name in (CONFIG_FILE, WEIGHTS_FILE)}
+        files: dict[str, str | bytes] = {name: f"{folder}/{name}" for name in (library.CONFIG_FILE, library.WEIGHTS_FILE)}
         if by_hand:
-            files[CARD_FILE] = str(path)
-        elif there is not None and not is_as_written(str(there)):
-            _refuse(told, f"the {CARD_FILE} of {repo_id}")
-            tell(f"the {CARD_FILE} of {repo_id} was changed by hand and stays as it is")
+            files[library.CARD_FILE] = str(path)
+        elif there is not None and not library.is_as_written(str(there)):
+            _refuse(told, f"the {library.CARD_FILE} of {repo_id}")
+            tell(f"the {library.CARD_FILE} of {repo_id} was changed by hand and stays as it is")
         else:
             data = {} if there is None else there.data.to_dict()
             known = {name: data[name] for name in ("datasets", "language", "license") if name in data}
-            files[CARD_FILE] = model.model_card(repo_id, **{**known, **given(**told)}).encode()
+            files[library.CARD_FILE] = model.model_card(repo_id, **{**known, **given(**told)}).encode()
         model.save_pretrained(folder)
         commit = api.create_commit(
             repo_id,
@@ -89,10 +87,8 @@ def _refuse(told: dict[str, Any], card: str) -> None:
 
 def _card_of(api: HfApi, repo_id: str, branch: str | None) -> ModelCard | None:
     """Return the card that a repo has."""
-    from ..language_model.hub import CARD_FILE
-
     try:
-        path = api.hf_hub_download(repo_id, CARD_FILE, revision=branch)
+        path = api.hf_hub_download(repo_id, library.CARD_FILE, revision=branch)
     except LocalEntryNotFoundError:  # it may have one, but can't be asked
         raise
     except (EntryNotFoundError, RevisionNotFoundError):

@@ -12,6 +12,8 @@ from typing import Any
 import typer
 
 from ..serving.limits import Limits
+from ..serving.logs import log_json
+from . import library
 from .models import load_serving, warm_up
 from .options import Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, option
 from .output import print_json, tell
@@ -98,15 +100,12 @@ def serve(
 
     hf-ngpulm serve nvidia/parakeet-tdt-0.6b-v3 --lm org/my-lm --port 8765
     """
-    from ..serving.process import certificate, run_workers
-    from ..serving.wyoming import host_and_port
-
     named = dict(_named(text) for text in also_lm or ())
     if named and (decoding.lm is None or "default" in named or len(named) < len(also_lm or ())):
         raise ValueError("--also-lm is for names of their own, besides the language model of --lm, whose name is default")
-    certificate(address.tls_cert, address.tls_key)  # before the model is loaded
+    library.certificate(address.tls_cert, address.tls_key)  # before the model is loaded
     if address.wyoming is not None:
-        host_and_port(address.wyoming, address.workers > 1)
+        library.host_and_port(address.wyoming, address.workers > 1)
     options: dict[str, Any] = {
         "model": model, "decoding": decoding, "chunks": chunks, "lms": named, "names": served_name or [_name_of(model)],
         "limits": most.limits(), "host": address.host, "wyoming": address.wyoming,
@@ -115,7 +114,7 @@ def serve(
         "as_json": as_json, "shared": address.workers > 1,
     }  # fmt: skip
     if address.workers > 1:
-        raise typer.Exit(run_workers(address.workers, work, options, address.host, address.port))
+        raise typer.Exit(library.run_workers(address.workers, work, options, address.host, address.port))
     work(**options, port=address.port)
 
 
@@ -125,29 +124,22 @@ def work(
     proxies: list[str], tick: float, json_logs: bool, device: str | None, as_json: bool, shared: bool, number: int = 0,
 ) -> None:  # fmt: skip
     """Run a server, one of several if `shared`; the first prints its address."""
-    from ..serving import Access, Voices, make_app
-    from ..serving.access import local_hosts
-    from ..serving.app import WYOMING
-    from ..serving.attention import AttentionRecognizer
-    from ..serving.logs import log_json
-    from ..serving.process import certificate, listen
-
     if json_logs:
         log_json()
     recognizer = load_serving(model, device, decoding, chunks, limits.clients, list(lms.values()))
     known = dict(zip(["default", *lms], getattr(recognizer, "language_models", ())))
-    voices = Voices(names, known, [chunks.language] if chunks.language else ["en"])
+    voices = library.Voices(names, known, [chunks.language] if chunks.language else ["en"])
     warm_up(recognizer, **({"lm": known["default"]} if len(known) > 1 else {}))
-    access = Access(origins, local_hosts(host, origins), proxies, keys)
-    app = make_app(recognizer, limits, access, voices=voices, tick=tick, wyoming=wyoming, reuse_port=shared)
+    access = library.Access(origins, library.local_hosts(host, origins), proxies, keys)
+    app = library.make_app(recognizer, limits, access, voices=voices, tick=tick, wyoming=wyoming, reuse_port=shared)
 
     def told(at: str) -> None:
         if number:
             return
         secure = "s" if tls[0] else ""
         page, api = f"http{secure}://{at}/", f"http{secure}://{at}/v1"
-        live = {} if isinstance(recognizer, AttentionRecognizer) else {"realtime": f"ws{secure}://{at}/v1/realtime"}
-        plain = app[WYOMING]
+        live = {} if isinstance(recognizer, library.AttentionRecognizer) else {"realtime": f"ws{secure}://{at}/v1/realtime"}
+        plain = app[library.WYOMING]
         also = {} if plain is None else {"wyoming": plain.at}
         if as_json:
             print_json({"page": page, **live, "openai": api, **also})
@@ -156,14 +148,14 @@ def work(
             shown = [f"{names[kind]}: {at}" for kind, at in {"openai": api, **live, **also}.items()]
             shown += [] if live else ["recordings only"]
             print(f"{page} ({', '.join(shown)}); Ctrl-C to stop", file=sys.stderr, flush=True)
-        if not keys and local_hosts(host) is None:
+        if not keys and library.local_hosts(host) is None:
             tell(f"whoever reaches {host} may use it: there is no key (--api-key-file, or {KEY})")
 
     def stopping() -> None:
         if not (number or as_json or json_logs):
             tell(f"stopping; what was said is finished, for up to {limits.shutdown_seconds:g} s")
 
-    is_busy = asyncio.run(listen(app, host, port, limits, told, certificate(*tls), shared, access, stopping))
+    is_busy = asyncio.run(library.listen(app, host, port, limits, told, library.certificate(*tls), shared, access, stopping))
     if is_busy:
         sys.stdout.flush()
         os._exit(0)

@@ -9,19 +9,17 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..common.extras import needed
+from ..common.launch import launched_alone
 from ..common.progress import Bars
 from ..text import read_ids, read_texts, total_bytes
+from . import library
 from .files import refuse_existing
 from .models import check_folder, load_tokenizer
 from .options import MISSING, JsonOption, MaxNGramsOption, OverwriteOption, TokenizerOption, Words, argument, given, option
 from .output import interruptible, print_json, print_line, print_table, tell
-
-if TYPE_CHECKING:
-    from ..language_model.model import NGramLM
-    from ..language_model.training import Training
 
 
 @dataclass(frozen=True)
@@ -89,11 +87,6 @@ def train(
 
     Under `accelerate launch` the processes share the text.
     """
-    from ..formats.arpa import write_arpa
-    from ..language_model.model import NGramLM
-    from ..language_model.training import train as train_on
-    from ..ngrams.kneser_ney import DISCOUNT_FALLBACK
-
     if (tokenizer is None) == (vocab_size is None):
         raise ValueError("name either --tokenizer (the ASR model's; the input is text) or --vocab-size (it is token ids)")
     refuse_existing([output, *([arpa] if arpa else [])], overwrite)
@@ -107,7 +100,7 @@ def train(
     if writing.style_of is not None and not os.path.isfile(writing.style_of):
         check_folder(writing.style_of)
     written = {**vars(writing), "outputs": None if writing.outputs is None else filter(None, read_texts([writing.outputs]))}
-    training = train_on(
+    training = library.train(
         read_texts(inputs, field, split, bars.read) if vocab_size is None else read_ids(inputs, bars.read),
         load_tokenizer(tokenizer),
         vocab_size,
@@ -115,7 +108,7 @@ def train(
         prune=_thresholds(prune),
         max_ngrams=max_ngrams,
         **written,
-        discount_fallback=DISCOUNT_FALLBACK if fallback else None,
+        discount_fallback=library.DISCOUNT_FALLBACK if fallback else None,
         valid=_validation(valid, field, split, vocab_size is not None) if valid else None,
         device=device,
         **vars(counting),
@@ -127,7 +120,7 @@ def train(
     )
     if not leads:
         return
-    lm = NGramLM(training.parts)
+    lm = library.NGramLM(training.parts)
     with bars.stage("saving", 2 if arpa else 1) as bar:
         lm.save_pretrained(output)
         bar.update()
@@ -136,7 +129,7 @@ def train(
                 lm.to_arpa(arpa)
             else:
                 table, spelled = training.of_words
-                write_arpa(table, arpa, "piece", spelled)
+                library.write_arpa(table, arpa, "piece", spelled)
     _show(lm, training, output, time.perf_counter() - begin, as_json)
 
 
@@ -159,8 +152,6 @@ def _thresholds(text: str) -> tuple[int, ...]:
 
 def _accelerator() -> Any:
     """Return the accelerator, if this is one of several processes."""
-    from ..evaluation.processes import launched_alone
-
     if launched_alone():
         tell(
             "accelerate has started one process only; for several on CPUs start them by torchrun --nproc_per_node 2 -m "
@@ -174,7 +165,7 @@ def _accelerator() -> Any:
     return Accelerator()
 
 
-def _show(lm: NGramLM, training: Training, output: str, seconds: float, as_json: bool) -> None:
+def _show(lm: library.NGramLM, training: library.Training, output: str, seconds: float, as_json: bool) -> None:
     summary = lm.config.training
     assert summary is not None
     if as_json:

@@ -10,6 +10,8 @@ import numpy as np
 import typer
 
 from ..common.files import write_beside
+from ..sound.files import read_audio
+from . import library
 from .files import KINDS, found_audio, refuse_existing, transcript_files
 from .models import load_recogniser, read_phrases
 from .options import (
@@ -60,17 +62,14 @@ def transcribe(
     hf-ngpulm transcribe call.flac --model nvidia/parakeet-tdt-0.6b-v3 --phrases names.txt --phrases "Anna Kowalska"
     hf-ngpulm transcribe talk.flac --model nvidia/parakeet-tdt-0.6b-v3 --output talk.srt
     """
-    from ..common.arguments import one_of, refuse_idle
-    from ..evaluation.recognition import SHORTEST
-    from ..pipelines.families import is_seq2seq
-    from ..sound.files import read_audio
-
     if timestamps not in (None, "word", "char"):
         raise ValueError(f"--timestamps must be word or char, got {timestamps!r}")
     if output is None:
-        refuse_idle({"--format": kind, "--overwrite": overwrite or None}, "says of files how they are written; add --output")
+        library.refuse_idle(
+            {"--format": kind, "--overwrite": overwrite or None}, "says of files how they are written; add --output"
+        )
     if kind is not None:
-        one_of("--format", kind, KINDS)
+        library.one_of("--format", kind, KINDS)
     found = found_audio(audio)
     files: dict[str, Any] = {}
     if output is not None:
@@ -79,7 +78,7 @@ def transcribe(
         files = dict(zip(found, paths))
     subtitled = kind in ("srt", "vtt")
     if subtitled:
-        refuse_idle({"--timestamps": timestamps, "--n-best": n_best}, f"has no place in {kind} files; leave it out")
+        library.refuse_idle({"--timestamps": timestamps, "--n-best": n_best}, f"has no place in {kind} files; leave it out")
     phrases = read_phrases(boosting.phrases) or None
     settings = given(decoding, subtracted, pauses, beta=beta, num_return_sequences=n_best, phrases=phrases)
     settings |= given(phrase_weight=boosting.phrase_weight)
@@ -98,7 +97,7 @@ def transcribe(
                 tell(f"{' '.join(str(error).split())}; skipped")
                 continue
             read.append((path, len(samples) / rate))
-            samples = np.pad(samples, (0, max(0, round(SHORTEST * rate) - len(samples))))
+            samples = np.pad(samples, (0, max(0, round(library.SHORTEST * rate) - len(samples))))
             yield {"raw": samples, "sampling_rate": rate}
 
     options: dict[str, Any] = {"batch_size": batch_size}
@@ -107,7 +106,7 @@ def transcribe(
     if timestamps or subtitled:
         # Whisper knows itself where segments are; others are cut by the times of words.
         options["return_timestamps"] = True if subtitled and asr.type == "seq2seq_whisper" else timestamps or "word"
-        if not is_seq2seq(asr.model) and asr._forward_params.get("ngram_decoder") is None:
+        if not library.is_seq2seq(asr.model) and asr._forward_params.get("ngram_decoder") is None:
             options["num_beams"] = 1  # the stock pipeline has times for some tokenizers only
     try:
         results = asr(recordings(), **options)
@@ -143,13 +142,11 @@ def transcribe(
 
 def _subtitles(kind: str, result: dict[str, Any], seconds: float, of_words: bool) -> str:
     """Return a transcript with times, of words or of segments, as subtitles; of the last a model may not know the end."""
-    from ..audio.subtitles import segments, subtitles
-
     spans = []
     for chunk in result["chunks"]:
         begin, end = chunk["timestamp"]
         spans.append({"text": chunk["text"].strip(), "start": begin, "end": seconds if end is None else end})
-    return subtitles(segments(result["text"], spans) if of_words else spans, kind)
+    return library.subtitles(library.segments(result["text"], spans) if of_words else spans, kind)
 
 
 def _shown(result: dict[str, Any]) -> str:

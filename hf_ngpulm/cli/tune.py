@@ -6,17 +6,14 @@ import importlib
 import os
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..common.extras import needed
-from . import options
+from . import library, options
 from .evaluate import end_if_unreadable
 from .files import refuse_existing
 from .models import load, load_recogniser, normalisation_of, phrases_and_entities
 from .output import interruptible, percent, print_json, print_line, print_table, tell
-
-if TYPE_CHECKING:
-    from ..evaluation import TuningPoint, TuningResult
 
 MOST_SHOWN = 24
 GRID = "from:to:step, or numbers with commas"
@@ -87,8 +84,6 @@ def tune(
     Wherever this model decodes with this LM, and no weight is given, what was saved holds from then on. The exit status is 3 if
     some audio could not be read; weights are found, and saved, all the same.
     """
-    from ..evaluation import read_recordings, tune_weights
-
     if search.lm is None and not phrases:
         raise ValueError("name what to weigh: --lm, or --phrases, or both")
     if (keep.save or keep.save_to) and search.lm is None:
@@ -103,7 +98,7 @@ def tune(
             raise ValueError(f"--plot writes .png, .pdf or .svg, by the file's ending; got {keep.plot!r}")
         with needed("plots", "plots"):
             importlib.import_module("matplotlib")
-    recordings: Any = read_recordings(data, **vars(fields))
+    recordings: Any = library.read_recordings(data, **vars(fields))
     settings = options.given(search, source_lm=source_lm)
     if search.lm is not None:
         # Any weight: one that was tuned before plays no part.
@@ -114,7 +109,7 @@ def tune(
         settings["phrases"] = [[*common, *recording.entities] or None for recording in recordings]
     elif common:
         settings["phrases"] = common
-    result = tune_weights(
+    result = library.tune_weights(
         load_recogniser(model, device, **settings), recordings, **vars(grids), by=by,
         normalise=normalisation_of(normalise), refine=refine, held_out=held_out, batch_size=batch_size, memory=memory,
         progress=sys.stderr.isatty() and not as_json, report=tell,
@@ -137,18 +132,16 @@ def tune(
     end_if_unreadable(len(result.unreadable), result.recordings)
 
 
-def _show(result: TuningResult, folder: str | None) -> None:
-    from ..evaluation.results import EDITS
-
+def _show(result: library.TuningResult, folder: str | None) -> None:
     best, baseline, by = result.best, result.baseline, result.by
     fewest = sorted(result.points, key=lambda point: point.counts[by].errors)[:MOST_SHOWN]
     shown = [point for point in result.points if point in fewest]
     left_out = f" (the best {len(shown)} of {len(result.points)})" if len(shown) < len(result.points) else ""
     with_entities = best.entities is not None
 
-    def row(point: TuningPoint) -> list[str]:
+    def row(point: library.TuningPoint) -> list[str]:
         weights = ["without" if point is baseline else f"{point.setting[name]:g}" for name in best.setting]
-        counts = [str(point.edits[name]) for name in EDITS]
+        counts = [str(point.edits[name]) for name in library.EDITS]
         rates = [percent(point.cer), *([percent(point.entity_wer)] if with_entities else [])]
         return ["*" if point is best else "", *weights, percent(point.wer), *counts, *rates]
 

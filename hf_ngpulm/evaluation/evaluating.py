@@ -10,17 +10,17 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from ..common.arguments import whole
+from ..common.launch import rank_and_size
 from ..language_model.loading import loaded_models
 from ..language_model.model import NGramLM
 from ..pipelines import NGramPipeline
+from ..pipelines.loading import load_pipeline
 from ..text.normalisation import normaliser
 from ..text.style import unwritable_letters
 from .counts import Normalisation
 from .loading import ahead, batches, steps
-from .processes import Parts, Watch, fingerprint_of, local_rank, rank_and_size
+from .processes import Parts, Watch, fingerprint_of
 from .recognition import LONGEST, Heard, Recogniser, Step
 from .recording_sources import read_recordings
 from .recordings import Recording, Recordings, listed
@@ -235,45 +235,6 @@ def _recordings(data: Any) -> Recordings:
     if not rows or not all(isinstance(row, Recording) for row in rows):
         raise ValueError(f"data should be recordings, or what read_recordings takes, got {str(rows)[:60]}")
     return listed("data", rows)
-
-
-def load_pipeline(model: str, device: str | None = None, dtype: Any = None, **settings: Any) -> Any:
-    """Load a speech recognition pipeline of a folder or Hub id; see `device_and_dtype`."""
-    import transformers
-
-    from ..pipelines import register
-
-    register()
-    device, kind = device_and_dtype(device, dtype)
-    return transformers.pipeline("automatic-speech-recognition", model=model, device=device, **kind, **settings)
-
-
-def device_and_dtype(device: str | None, dtype: Any) -> tuple[str, dict[str, Any]]:
-    """Return where to load a model, and what to tell the pipeline of its numbers.
-
-    Args:
-        device: None is the GPU of this process if there is one.
-        dtype: a torch dtype or its name; None is float32 on a CPU, else what the model was saved in.
-
-    Raises:
-        ValueError: there is no such device here, or no such dtype.
-    """
-    if device is None:
-        device = f"cuda:{local_rank() % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # the latter of a build without CUDA
-        why = str(error).partition("\n")[0]
-        raise ValueError(f"the device {device!r} can't be used here ({why}); take cpu, or leave it out") from None
-    if isinstance(dtype, str):
-        named = getattr(torch, dtype, None)
-        if not isinstance(named, torch.dtype) or not named.is_floating_point:
-            raise ValueError(f"dtype should be float32, float16 or bfloat16, got {dtype!r}")
-        dtype = named
-    if dtype is None:
-        # Half precision, in which many models are saved, is slow and coarse on a CPU.
-        return device, {"dtype": torch.float32} if device == "cpu" else {"dtype": "auto"}
-    return device, {"dtype": dtype}
 
 
 def _about(recogniser: Recogniser, recordings: Recordings, settings: dict[str, Any]) -> dict[str, Any]:

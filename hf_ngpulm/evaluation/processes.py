@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from ..common.launch import local_size
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -37,50 +39,6 @@ class WorkerLostError(RuntimeError):
 
 class SettingsMismatchError(ValueError):
     """Results that are there are of other settings than those asked for."""
-
-
-# What accelerate looks at for processes on CPUs, in its order.
-_NAMES = {
-    "RANK": ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK"),
-    "WORLD_SIZE": ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"),
-    "LOCAL_WORLD_SIZE": ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"),
-    "LOCAL_RANK": ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK"),
-}
-
-
-def rank_and_size() -> tuple[int, int]:
-    """Return this process's number, and how many there are, as torchrun, accelerate or MPI says.
-
-    Raises:
-        ValueError: RANK and WORLD_SIZE that make no sense.
-    """
-    rank, size = _first_of("RANK", "0"), _first_of("WORLD_SIZE", "1")
-    if not (rank.isdecimal() and size.isdecimal() and int(rank) < int(size)):
-        raise ValueError(f"RANK should be a number below WORLD_SIZE, got RANK={rank!r} and WORLD_SIZE={size!r}")
-    return int(rank), int(size)
-
-
-def local_rank() -> int:
-    """Return this process's number among those of its machine, which is that of its GPU."""
-    rank = _first_of("LOCAL_RANK", "0")
-    return int(rank) if rank.isdecimal() else 0
-
-
-def local_size(size: int) -> int:
-    """Return how many of all processes are on this machine; all, if nothing says that."""
-    local = _first_of("LOCAL_WORLD_SIZE", str(size))
-    return int(local) if local.isdecimal() else size
-
-
-def launched_alone() -> bool:
-    """Return whether `accelerate launch --num_processes N` has started a single process: without a GPU it needs --multi_gpu,
-    too."""
-    by_accelerate = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ
-    return by_accelerate and rank_and_size() == (0, 1) and not any(name in os.environ for name in _NAMES["WORLD_SIZE"])
-
-
-def _first_of(name: str, default: str) -> str:
-    return next((os.environ[variable] for variable in _NAMES[name] if variable in os.environ), default)
 
 
 class Parts:

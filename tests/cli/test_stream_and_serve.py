@@ -167,7 +167,7 @@ def test_serve_checks_what_it_is_called(arguments, asked, status, monkeypatch):
 
     monkeypatch.setattr("hf_ngpulm.cli.serve.load_serving", lambda *_, **__: recognizer)
     monkeypatch.setattr("hf_ngpulm.cli.serve.warm_up", lambda _: None)
-    monkeypatch.setattr("hf_ngpulm.serving.process.listen", ask)
+    monkeypatch.setattr("hf_ngpulm.cli.library.listen", ask)
     assert run(["serve", MODEL, *arguments]) == 0
     assert statuses == [status]
 
@@ -176,8 +176,8 @@ def test_serve_hands_on_who_may_come(monkeypatch):
     given = []
     monkeypatch.setattr("hf_ngpulm.cli.serve.load_serving", lambda *_, **__: None)
     monkeypatch.setattr("hf_ngpulm.cli.serve.warm_up", lambda _: None)
-    monkeypatch.setattr("hf_ngpulm.serving.make_app", lambda _, *limits_and_access, **__: given.extend(limits_and_access))
-    monkeypatch.setattr("hf_ngpulm.serving.process.listen", lambda *_: asyncio.sleep(0))
+    monkeypatch.setattr("hf_ngpulm.cli.library.make_app", lambda _, *limits_and_access, **__: given.extend(limits_and_access))
+    monkeypatch.setattr("hf_ngpulm.cli.library.listen", lambda *_: asyncio.sleep(0))
     assert (
         run(
             [

@@ -11,7 +11,6 @@ from hf_ngpulm.cli import transcribe
 from hf_ngpulm.cli.app import run
 from hf_ngpulm.cli.files import found_audio, refuse_existing, transcript_files
 from hf_ngpulm.common.bundled import bundled
-from hf_ngpulm.pipelines import families
 
 MODEL = str(bundled("examples/models/ctc"))
 CLIPS = [bundled("examples/speech/harbour") / "clips" / f"{i:02}.flac" for i in range(3)]
@@ -111,7 +110,7 @@ def test_models_that_know_segments_or_no_times(calls, tmp_path, capsys, monkeypa
 
     parts = {"feature_extractor": SimpleNamespace(sampling_rate=16000), "_forward_params": {"ngram_decoder": None}}
     model = SimpleNamespace(config=SimpleNamespace(is_encoder_decoder=True))
-    monkeypatch.setattr(families, "is_seq2seq", lambda model: True)
+    monkeypatch.setattr("hf_ngpulm.cli.library.is_seq2seq", lambda model: True)
     for made, status in (
         (Silent(**parts, model=model, type="seq2seq"), 2),
         (Whisper(**parts, model=model, type="seq2seq_whisper"), 0),
