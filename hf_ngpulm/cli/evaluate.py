@@ -30,9 +30,7 @@ def evaluate(
     decoding: options.Decoding,
     boosting: options.Boosting,
     fields: options.Data,
-    beta: options.BetaOption = None,
-    subtracted: options.Subtracted,
-    pauses: options.Pauses,
+    adjusted: options.Adjusted,
     batch_size: int = options.option("Recordings decoded together.", default=16, min=1),
     chunk_length: float = options.option("Seconds from which recordings are cut into chunks.", default=40.0, min=1),
     normalise: options.NormaliseOption = "none",
@@ -75,7 +73,7 @@ def evaluate(
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     common, from_entities = phrases_and_entities(boosting.phrases)
-    settings = options.given(decoding, subtracted, pauses, beta=beta, phrase_weight=boosting.phrase_weight)
+    settings = options.given(decoding, adjusted, phrase_weight=boosting.phrase_weight)
     if common or from_entities:
         settings["phrases"] = common
     if baseline and not settings.keys() & {"lm", "phrases"}:

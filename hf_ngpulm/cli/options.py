@@ -11,6 +11,8 @@ from typing import Annotated, Any, get_type_hints
 
 from typer import Argument, BadParameter, Option
 
+from ..decoding.described import OPTIONS
+
 FROM_ENTITIES = "from-entities"
 
 
@@ -37,6 +39,11 @@ def beams(value: Any) -> int | str:
 def argument(help: str, default: Any = MISSING) -> Any:
     """Say what an argument is, likewise."""
     return field(default=default, metadata={"make": Argument, "names": (), "more": {"help": help}})
+
+
+def of_decoders(name: str, *names: str, **more: Any) -> Any:
+    """Say that an option is one of decoders, by its name there; likewise."""
+    return option(OPTIONS[name].line(), *names, **more)
 
 
 LMArgument = Annotated[
@@ -72,7 +79,6 @@ PhrasesOption = Annotated[
         f"{FROM_ENTITIES}: each recording's own entities. May be given several times."
     ),
 ]
-BetaOption = Annotated[float | None, Option(help="For CTC: bonus for each token in beam search.")]
 NormaliseOption = Annotated[
     str | None,
     Option(help="Of transcripts and hypotheses: none, basic or english (Whisper's), or lower, no-punctuation ... with commas."),
@@ -94,40 +100,27 @@ class Words:
 class Search:
     """The language model, and how to search; see the decoders."""
 
-    lm: str | None = option("Language model: folder, Hub id, ARPA or .nemo file.")
-    num_beams: Any = option(
-        "Beam width; 1 is greedy; auto is what pays for the kind of model [default: auto with an LM or phrases, else 1].",
-        parser=beams,
-        metavar="NUMBER|auto",
-    )
-    strategy: str | None = option("For transducers: greedy, alsd or aes (both beam searches); for CTC: graph.")
+    lm: str | None = of_decoders("lm")
+    num_beams: Any = of_decoders("num_beams", parser=beams, metavar="NUMBER|auto")
+    strategy: str | None = of_decoders("strategy")
 
 
 @dataclass(frozen=True)
 class Decoding(Search):
     """These, and the weight."""
 
-    lm_weight: float | None = option("Weight of the language model [default: what was tuned, or else 0.5].")
+    lm_weight: float | None = of_decoders("lm_weight")
 
 
 @dataclass(frozen=True)
-class Subtracted:
-    """Make up for the language model that a recogniser has learnt itself."""
+class Adjusted:
+    """What the search adds to, or subtracts from, the scores of a model and a language model."""
 
-    ilm_weight: float | None = option(
-        "For transducers (default: half the LM's) and decoders: weight of the internal language model, subtracted."
-    )
-    source_lm: str | None = option("Language model of the text that the model was trained on, to be subtracted.")
-    source_weight: float | None = option("Weight of that [default: half of the LM's].")
-
-
-@dataclass(frozen=True)
-class Pauses:
-    """Say where sentences of recordings begin."""
-
-    pause_seconds: float | None = option(
-        "For transducers: where nothing is heard for so long, a new sentence begins, such as 0.32.", "--pause"
-    )
+    beta: float | None = of_decoders("beta")
+    ilm_weight: float | None = of_decoders("ilm_weight")
+    source_lm: str | None = of_decoders("source_lm")
+    source_weight: float | None = of_decoders("source_weight")
+    pause_seconds: float | None = of_decoders("pause_seconds", "--pause")
 
 
 @dataclass(frozen=True)
@@ -135,7 +128,7 @@ class Boosting:
     """Phrases that shall be recognised."""
 
     phrases: PhrasesOption = None
-    phrase_weight: float | None = option("Weight of the phrases [default: 1].")
+    phrase_weight: float | None = of_decoders("phrase_weight")
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,15 @@ from .files import KINDS, found_audio, refuse_existing, transcript_files
 from .models import load_recogniser, read_phrases
 from .options import (
     MISSING,
-    BetaOption,
+    Adjusted,
     Boosting,
     Decoding,
     DeviceOption,
     JsonOption,
     OverwriteOption,
-    Pauses,
-    Subtracted,
     argument,
     given,
+    of_decoders,
     option,
 )
 from .output import interruptible, print_json, tell
@@ -38,11 +37,9 @@ def transcribe(
     ),
     model: str = option("Folder or Hub id of the ASR model.", "--model", "-m", default=MISSING),
     decoding: Decoding,
-    subtracted: Subtracted,
-    pauses: Pauses,
+    adjusted: Adjusted,
     boosting: Boosting,
-    beta: BetaOption = None,
-    n_best: int | None = option("Hypotheses to show, with --num-beams.", min=1),
+    n_best: int | None = of_decoders("num_return_sequences", min=1),
     batch_size: int = option("Files decoded together.", default=8, min=1),
     chunk_length: float = option("Cut long audio into chunks of so many seconds; 0: don't.", default=0.0, min=0),
     timestamps: str | None = option("word or char (single tokens)."),
@@ -80,8 +77,7 @@ def transcribe(
     if subtitled:
         library.refuse_idle({"--timestamps": timestamps, "--n-best": n_best}, f"has no place in {kind} files; leave it out")
     phrases = read_phrases(boosting.phrases) or None
-    settings = given(decoding, subtracted, pauses, beta=beta, num_return_sequences=n_best, phrases=phrases)
-    settings |= given(phrase_weight=boosting.phrase_weight)
+    settings = given(decoding, adjusted, phrases=phrases, phrase_weight=boosting.phrase_weight, num_return_sequences=n_best)
     asr = load_recogniser(model, device, **settings)
     rate = asr.feature_extractor.sampling_rate
     read: list[tuple[str, float]] = []  # and how many seconds they last

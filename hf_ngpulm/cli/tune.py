@@ -63,7 +63,7 @@ def tune(
     keep: Keep,
     search: options.Search,
     fields: options.Data,
-    source_lm: str | None = options.option("Language model of the text that the model was trained on, to be subtracted."),
+    source_lm: str | None = options.of_decoders("source_lm"),
     phrases: options.PhrasesOption = None,
     by: str = options.option("What to choose by: wer, cer or entity_wer.", default="wer"),
     normalise: options.NormaliseOption = "none",

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ..decoding.described import MOST_WEIGHT
 from .limits import Limits
 from .problems import Problem
 
-MOST_WEIGHT = 100.0
 LOWEST_RATE, HIGHEST_RATE = 4_000, 192_000  # hertz
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from ..audio import StreamingRecognizer
 from ..config.tuned import with_remembered
+from ..decoding.described import OPTIONS
 from ..decoding.options import AttentionOptions
 from .attention import AttentionRecognizer
 from .limits import Limits
-from .messages import MOST_WEIGHT, checked_number, checked_phrases
+from .messages import checked_number, checked_phrases
 from .problems import Problem
 
 OPENAI_MODELS = (
@@ -45,10 +46,10 @@ FIELDS: dict[str, dict[str, Any]] = {
     "prompt": {"type": "string", "description": _PHRASES},
     "hotwords": {"type": "string", "description": "The same."},
     "keywords": {"type": "array", "items": {"type": "string"}, "description": "The same, one phrase each."},
-    "phrase_weight": {"type": "number", "minimum": -MOST_WEIGHT, "maximum": MOST_WEIGHT, "description": "Of these phrases."},
+    "phrase_weight": {"type": "number", **OPTIONS["phrase_weight"].schema()},
     "lm": {"type": "string", "description": "A language model by its name; none for none."},
-    "lm_weight": {"type": "number", "minimum": 0.0, "maximum": MOST_WEIGHT, "description": "Of the language model."},
-    "num_beams": {"type": ["integer", "string"], "description": "Beams of the search."},
+    "lm_weight": {"type": "number", **OPTIONS["lm_weight"].schema()},
+    "num_beams": {"type": ["integer", "string"], **OPTIONS["num_beams"].schema()},
     "language": {"type": "string", "description": "That is spoken: a code, such as de; ignored by models that know one."},
     "languages": {"type": "array", "items": {"type": "string"}, "description": _IGNORED},
     "temperature": {"type": "number", "minimum": 0.0, "maximum": 1.0, "description": _IGNORED},
