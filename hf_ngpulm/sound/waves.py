@@ -35,7 +35,7 @@ class Wave:
         says = int.from_bytes(file.read(4), "little") + 8
         file.seek(0)
         with contextlib.suppress(wave.Error, EOFError, RuntimeError):  # the last of a chunk that ends within its fields
-            reader = wave.open(file)
+            reader = wave.open(file)  # noqa: SIM115 - `file` is closed instead
             end = file.tell() + 2 * reader.getnchannels() * reader.getnframes()
             if says == size and reader.getsampwidth() == 2 and end <= size:
                 return cls(reader, own)
