@@ -33,11 +33,11 @@ def convert(
     tokenizer: TokenizerOption = None,
     vocab_size: VocabSizeOption = None,
     units: UnitsOption = "auto",
-    to: str | None = option("safetensors or arpa, where the target's name doesn't tell."),
+    to: str | None = option("safetensors or arpa, if the target's name doesn't say."),
     out_units: str | None = option("Units of a written ARPA file: piece, id or nemo."),
     max_ngrams: MaxNGramsOption = None,
     composition: str | None = option("For words: static, on_the_fly (for large models), or auto, by the number of n-grams."),
-    continued: float | None = option("For words, in sentences: share of their ends after which another begins, such as 0.5."),
+    continued: float | None = option("For words: share of sentence ends after which another sentence begins, such as 0.5."),
     overwrite: OverwriteOption = False,
 ) -> None:
     """Convert a language model: ARPA, NeMo, KenLM binary, or saved -> saved or ARPA.

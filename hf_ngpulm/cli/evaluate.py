@@ -36,12 +36,12 @@ def evaluate(
     normalise: options.NormaliseOption = "none",
     output: str | None = options.option("File for results: a line of JSON a recording.", "--output", "-o"),
     baseline: bool = options.option(
-        "Evaluate without LM and phrases, too, with the same search, and compare.", "--baseline", default=False
+        "Also evaluate the same search without LM and phrases, and compare.", "--baseline", default=False
     ),
     compare: str | None = options.option("Results (--output) of another run on the same data, to compare with."),
     confidence: float = options.option("Level of confidence intervals.", default=0.95),
     resume: bool = options.option(
-        "Go on with what is in --output, or refuse if anything is.", "--resume/--no-resume", default=True
+        "Go on with the results in --output; or refuse if there are any.", "--resume/--no-resume", default=True
     ),
     device: options.DeviceOption = None,
     dtype: str | None = options.option("float32, float16 or bfloat16 [default: float32 on a CPU, else the model's]."),
@@ -120,14 +120,14 @@ def evaluate(
 
 
 def end_if_unreadable(unreadable: int, recordings: int) -> None:
-    """Say how many recordings could not be read, and end with the exit status for that, if there are any."""
+    """If some recordings could not be read, say how many, and exit with the status for that."""
     if unreadable:
         tell(f"{unreadable} of {recordings} recordings could not be read")
         raise typer.Exit(UNREADABLE)
 
 
 def _kept(output: str | None) -> str:
-    """Return what is kept of a run that is interrupted."""
+    """Return a message on what an interrupted run keeps."""
     if output is None:
         return "nothing is kept; with --output results.jsonl it is, and a run goes on where it was"
     return f"what was found is kept beside {output}: run the same command again to go on"

@@ -1,4 +1,4 @@
-"""Load what commands name: language models, tokenizers, recognisers, phrases."""
+"""Load the language models, tokenizers, recognisers and phrases that commands name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import library
 from .options import FROM_ENTITIES, Chunks, Decoding, given
 
 NORMALISATIONS = {"none": None, "basic": "whisper", "english": "whisper-en"}
-LISTS = ("txt", "tsv", "csv", "json", "jsonl", "lst", "list")  # endings of files with a phrase a line
+LISTS = ("txt", "tsv", "csv", "json", "jsonl", "lst", "list")  # endings of files of phrases
 
 
 def load_tokenizer(name: str | None) -> Any:
@@ -25,19 +25,19 @@ def load_tokenizer(name: str | None) -> Any:
 
     try:
         return transformers.AutoTokenizer.from_pretrained(name)
-    except OSError as error:  # whose words don't always name it
+    except OSError as error:  # whose message doesn't always name the model
         raise OSError(f"the tokenizer of {name} can't be loaded: {error}") from error
 
 
 def check_folder(model: str) -> None:
-    """Refuse a path that leads nowhere and can't be the id of a repo, either; Transformers' own words don't say so."""
+    """Refuse a path that doesn't exist and can't be a repo's id; Transformers' own message is unclear."""
     is_path = model.startswith((".", "/", "~")) or model.count("/") > 1 or "\\" in model
     if is_path and not os.path.exists(model):
         raise FileNotFoundError(f"{model}: no such folder (and no id of a model on the Hub, which looks like org/name)")
 
 
 def is_word_binary(source: str, tokenizer: str | None, vocab_size: int | None, units: str) -> bool:
-    """Tell whether a KenLM binary was given, to be taken with the words that it is over and not as a model of token ids."""
+    """Return whether the source is a KenLM binary to be read with its own words, not as a model of token ids."""
     if not library.is_kenlm_binary(source) or tokenizer is not None or vocab_size is not None:
         return False
     if units != "auto":
@@ -48,7 +48,7 @@ def is_word_binary(source: str, tokenizer: str | None, vocab_size: int | None, u
 def load(
     source: str, tokenizer: str | None = None, vocab_size: int | None = None, units: str = "auto", **of_words: Any
 ) -> library.NGramLM:
-    """Load whatever a command was given."""
+    """Load a language model of any kind that commands take."""
     if os.path.isfile(source) and not source.endswith(".nemo"):
         if is_word_binary(source, tokenizer, vocab_size, units):
             raise ValueError(
@@ -67,7 +67,7 @@ def load(
 
 
 def normalisation_of(name: str | None) -> str | None:
-    """Return what `--normalise` names, as `hf_ngpulm.text.normaliser` does."""
+    """Return the value of `--normalise` as `hf_ngpulm.text.normaliser` names it."""
     return NORMALISATIONS.get(name or "none", name)
 
 
@@ -83,10 +83,10 @@ def load_recogniser(model: str, device: str | None, dtype: Any = None, **setting
 def load_streaming(
     model: str, device: str | None, decoding: Decoding, chunks: Chunks, max_streams: int = 1, more_lms: Sequence[str] = ()
 ) -> library.StreamingRecognizer:
-    """Load the recogniser that these options ask for. Settings that aren't given are left to it.
+    """Load the streaming recogniser that these options ask for.
 
     Args:
-        more_lms: language models that streams may be opened with in place of the first one.
+        more_lms: language models that streams may use in place of the first one.
     """
     return _streaming(load_recogniser(model, device), model, decoding, chunks, max_streams, more_lms)
 
@@ -94,7 +94,7 @@ def load_streaming(
 def load_serving(
     model: str, device: str | None, decoding: Decoding, chunks: Chunks, max_streams: int, more_lms: Sequence[str]
 ) -> library.StreamingRecognizer | Any:
-    """Load the same for a server, or what stands for it where a model has a decoder with attention."""
+    """Load the same for a server; for a model with an attention decoder an `AttentionRecognizer`."""
     asr = load_recogniser(model, device)
     if not library.is_seq2seq(asr.model):
         return _streaming(asr, model, decoding, chunks, max_streams, more_lms)
@@ -123,7 +123,7 @@ def _streaming(
 
 
 def warm_up(recognizer: Any, **settings: Any) -> None:
-    """Have a stream hear some noise, so that what is made at the first call is there before somebody waits for it."""
+    """Decode some noise, so that what the first call compiles and allocates is ready before a client waits for it."""
     rate = recognizer.sampling_rate
     noise = 0.01 * np.random.default_rng(0).standard_normal(rate)
     sid = recognizer.open(**settings)
@@ -134,25 +134,25 @@ def warm_up(recognizer: Any, **settings: Any) -> None:
 
 
 def phrases_and_entities(given: Sequence[str] | None) -> tuple[list[str], bool]:
-    """Return the phrases that all recordings have, and whether each has its own entities besides."""
+    """Return the phrases of all recordings, and whether each also gets its own entities."""
     return read_phrases([text for text in given or [] if text != FROM_ENTITIES]), FROM_ENTITIES in (given or [])
 
 
 def read_phrases(given: Sequence[str] | None) -> list[str]:
-    """Read phrases of files, one a line (empty lines are left out), and phrases themselves.
+    """Return phrases: the lines of files, without empty ones, and texts that are phrases themselves.
 
     Raises:
-        FileNotFoundError: what is named like a file isn't there; nobody says "names.txt".
+        FileNotFoundError: a text looks like a file's name ("names.txt"), and there is no such file.
         ValueError: a file without phrases.
     """
     phrases: list[str] = []
     for text in given or []:
         if os.path.isfile(text):
             with open(text, encoding="utf-8") as file:
-                found = [line.strip() for line in file if line.strip()]
-            if not found:
+                lines = [line.strip() for line in file if line.strip()]
+            if not lines:
                 raise ValueError(f"{text}: holds no phrases (one a line)")
-            phrases += found
+            phrases += lines
         elif _is_like_a_file(text):
             folder, name = os.path.split(text)
             near = difflib.get_close_matches(name, os.listdir(folder or "."), n=1) if os.path.isdir(folder or ".") else []
@@ -164,8 +164,7 @@ def read_phrases(given: Sequence[str] | None) -> list[str]:
 
 
 def _is_like_a_file(phrase: str) -> bool:
-    """Return whether nobody says this: it ends like a list, or almost ("names.txtt", and not "node.js"), or begins
-    with a folder that is there."""
+    """Return whether a phrase looks like a path: it ends almost like a list ("names.txtt", not "node.js"), or its folder exists."""
     folder, name = os.path.split(phrase)
     ending = os.path.splitext(name)[1][1:].lower()
     return bool(difflib.get_close_matches(ending, LISTS, n=1, cutoff=0.85)) or os.path.isdir(folder)

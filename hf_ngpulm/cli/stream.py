@@ -31,10 +31,10 @@ def stream(
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Transcribe a microphone, or a file as if it were spoken now, while it is heard.
+    """Transcribe a microphone, or a file at the pace of speech, while it is heard.
 
-    On a terminal the line that is being spoken is shown as it grows: what can no longer change, and (dim) what may. An
-    utterance that has ended stays as a line. Elsewhere only these lines are printed; --json prints what grows, too.
+    On a terminal the current line grows as you speak: bold text is final, dim text may change. A finished utterance stays as a
+    line. Elsewhere only finished utterances are printed; --json also prints growing ones.
 
     hf-ngpulm stream nvidia/parakeet-tdt-0.6b-v3 talk.flac --lm org/my-lm --phrases names.txt
     """
@@ -65,7 +65,7 @@ def stream(
 
 
 def _until_interrupted(pieces: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-    """Yield pieces until Ctrl-C, which ends the audio and not the command."""
+    """Yield pieces until Ctrl-C, which ends the audio but not the command."""
     with suppress(KeyboardInterrupt):
         yield from pieces
 
@@ -73,7 +73,7 @@ def _until_interrupted(pieces: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
 def _events(
     recognizer: library.StreamingRecognizer, pieces: Iterable[np.ndarray], context: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Yield what a stream says, as it says it."""
+    """Yield the events of a stream as they come."""
     sid = recognizer.open(**context)
 
     def decoded() -> Iterator[dict[str, Any] | None]:
@@ -108,6 +108,6 @@ def _show(events: Iterable[dict[str, Any]]) -> None:
                 stable, text = event["stable"], event["text"]
                 fixed = len(stable) if text.startswith(stable) else 0
                 line = Text(text[:fixed], style="bold")
-                # A long utterance would fill the screen; its end is what is new.
+                # Only the end of a long utterance, which would fill the screen.
                 line.append(text[fixed:], style="dim")
                 live.update(line[-3 * console.width :], refresh=True)

@@ -24,29 +24,29 @@ from .output import interruptible, print_json, print_line, print_table, tell
 
 @dataclass(frozen=True)
 class Counting:
-    """Limit what counting n-grams may take."""
+    """Limits of counting n-grams."""
 
-    memory: str = option("What counting may take; more goes to disk for the while.", default="4G")
-    folder: str | None = option("Folder for what doesn't fit into memory.", "--temporary")
+    memory: str = option("Memory limit for counting; the rest spills to disk.", default="4G")
+    folder: str | None = option("Folder for the data that spills.", "--temporary")
     workers: int | None = option("Processes that encode, for slow tokenizers.")
 
 
 @dataclass(frozen=True)
 class Writing:
-    """Say how the text is to be written."""
+    """The style of the text."""
 
     normalise: str | None = option("lower, upper, no-punctuation, nfc, nfkc, whisper, whisper-en; several with commas.")
     style_of: str | None = option(
-        "Write the text as this recogniser does (case, punctuation, numbers, hyphens): its folder or Hub id, or a file of its "
-        "transcripts. --outputs tells more than its tokenizer."
+        "Write the text in this recogniser's style (case, punctuation, numbers, hyphens): its folder or Hub id, or a file of "
+        "its transcripts. --outputs shows more of the style than the tokenizer does."
     )
-    language: str | None = option("For --style-of: the text's language, en, for its numbers.")
+    language: str | None = option("For --style-of: the text's language, such as en, for its numbers.")
     leading_blank: bool | None = option(
-        "Whether a blank stands before a sentence's first word; by default as Whisper writes, for its tokenizers.",
+        "Write a blank before a sentence's first word [default: as Whisper does, for its tokenizers].",
         "--leading-blank/--no-leading-blank",
     )
     outputs: str | None = option(
-        "Transcripts of the recogniser, to compare case and punctuation with, or to learn its style from."
+        "Transcripts by the recogniser, to compare case and punctuation with, or to learn its style from."
     )
 
 
@@ -65,18 +65,20 @@ def train(
     vocab_size: int | None = option("Number of token ids: the input is lines of decimal ids, not text."),
     order: int | None = option("Length of the longest n-grams, 1 to 12; by default 6, and 3 for words.", "--order", "-n"),
     unit: str = option("What n-grams are of: token or word.", default="token"),
-    prune: str = option("Drop n-grams that occur at most so often: a number for each order, as '0 0 1'.", default="0"),
+    prune: str = option(
+        "Drop n-grams with at most so many occurrences: a number for each order, such as '0 0 1'.", default="0"
+    ),
     max_ngrams: MaxNGramsOption = None,
-    field: str | None = option("Field or column with the text; found by itself if usual."),
+    field: str | None = option("Field or column with the text; usual names are found."),
     split: str = option("Split of a dataset.", default="train"),
     valid: list[str] | None = option("Text to compute the perplexity of; may be repeated."),
     arpa: str | None = option("Also write an ARPA file (.arpa, .arpa.gz)."),
     device: str = option("Where to count and estimate: cpu, cuda, cuda:1.", default="cpu"),
     fallback: bool = option(
-        "Go on where a text gives no discounts.", "--discount-fallback/--no-discount-fallback", default=True
+        "Use fixed discounts if the text gives none.", "--discount-fallback/--no-discount-fallback", default=True
     ),
     allow_unknown: bool = option(
-        "Go on where more than 30% of the text's tokens are unknown to the tokenizer.", "--allow-unknown", default=False
+        "Go on if the tokenizer doesn't know more than 30% of the text's tokens.", "--allow-unknown", default=False
     ),
     overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
@@ -90,7 +92,7 @@ def train(
     if (tokenizer is None) == (vocab_size is None):
         raise ValueError("name either --tokenizer (the ASR model's; the input is text) or --vocab-size (it is token ids)")
     refuse_existing([output, *([arpa] if arpa else [])], overwrite)
-    # A request to end leaves no temporary files behind.
+    # SIGTERM leaves no temporary files behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     begin = time.perf_counter()
     accelerator = _accelerator()

@@ -12,7 +12,7 @@ import typer
 from ..common.files import write_beside
 from ..sound.files import read_audio
 from . import library
-from .files import KINDS, found_audio, refuse_existing, transcript_files
+from .files import KINDS, audio_of, refuse_existing, transcript_files
 from .models import load_recogniser, read_phrases
 from .options import (
     MISSING,
@@ -44,16 +44,16 @@ def transcribe(
     chunk_length: float = option("Cut long audio into chunks of so many seconds; 0: don't.", default=0.0, min=0),
     timestamps: str | None = option("word or char (single tokens)."),
     output: str | None = option(
-        "File to write to, as its ending says: .txt, .srt, .vtt or .json; or, for several recordings, a folder.",
+        "File to write: .txt, .srt, .vtt or .json; or, for several recordings, a folder.",
         "--output",
         "-o",
     ),
-    kind: str | None = option("What to write, where no ending tells: txt, srt, vtt or json [default: txt].", "--format"),
+    kind: str | None = option("Kind of file, if no ending says it: txt, srt, vtt or json [default: txt].", "--format"),
     overwrite: OverwriteOption = False,
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Transcribe audio files, with a language model, or phrases that shall be recognised, if some are given.
+    """Transcribe audio files, with a language model or phrases if you like.
 
     hf-ngpulm transcribe *.flac --model nvidia/parakeet-ctc-0.6b --lm org/my-lm --lm-weight 1.0 --num-beams 8
     hf-ngpulm transcribe call.flac --model nvidia/parakeet-tdt-0.6b-v3 --phrases names.txt --phrases "Anna Kowalska"
@@ -67,12 +67,12 @@ def transcribe(
         )
     if kind is not None:
         library.one_of("--format", kind, KINDS)
-    found = found_audio(audio)
+    names = audio_of(audio)
     files: dict[str, Any] = {}
     if output is not None:
-        kind, paths = transcript_files(output, kind, found)
+        kind, paths = transcript_files(output, kind, names)
         refuse_existing(paths, overwrite)
-        files = dict(zip(found, paths))
+        files = dict(zip(names, paths))
     subtitled = kind in ("srt", "vtt")
     if subtitled:
         library.refuse_idle({"--timestamps": timestamps, "--n-best": n_best}, f"has no place in {kind} files; leave it out")
@@ -80,12 +80,12 @@ def transcribe(
     settings = given(decoding, adjusted, phrases=phrases, phrase_weight=boosting.phrase_weight, num_return_sequences=n_best)
     asr = load_recogniser(model, device, **settings)
     rate = asr.feature_extractor.sampling_rate
-    read: list[tuple[str, float]] = []  # and how many seconds they last
+    read: list[tuple[str, float]] = []  # with their lengths in seconds
     failed = written = 0
 
     def recordings() -> Iterator[dict[str, Any]]:
         nonlocal failed
-        for path in found:
+        for path in names:
             try:
                 samples = read_audio(path, rate)
             except (ValueError, OSError) as error:
@@ -100,7 +100,7 @@ def transcribe(
     if chunk_length:
         options["chunk_length_s"] = chunk_length
     if timestamps or subtitled:
-        # Whisper knows itself where segments are; others are cut by the times of words.
+        # Whisper segments by itself; others are cut by the times of words.
         options["return_timestamps"] = True if subtitled and asr.type == "seq2seq_whisper" else timestamps or "word"
         if not library.is_seq2seq(asr.model) and asr._forward_params.get("ngram_decoder") is None:
             options["num_beams"] = 1  # the stock pipeline has times for some tokenizers only
@@ -130,14 +130,14 @@ def transcribe(
             elif path in files:
                 print(files[path], flush=True)
             else:
-                print("" if len(found) == 1 else f"{path}: ", _shown(result), sep="", end="", flush=True)
+                print("" if len(names) == 1 else f"{path}: ", _shown(result), sep="", end="", flush=True)
     if failed:
-        tell(f"{failed} of {len(found)} files could not be read")
+        tell(f"{failed} of {len(names)} files could not be read")
         raise typer.Exit(1)
 
 
 def _subtitles(kind: str, result: dict[str, Any], seconds: float, of_words: bool) -> str:
-    """Return a transcript with times, of words or of segments, as subtitles; of the last a model may not know the end."""
+    """Return a transcript with times of words or segments as subtitles; the last one's end may be unknown."""
     spans = []
     for chunk in result["chunks"]:
         begin, end = chunk["timestamp"]
@@ -146,7 +146,7 @@ def _subtitles(kind: str, result: dict[str, Any], seconds: float, of_words: bool
 
 
 def _shown(result: dict[str, Any]) -> str:
-    """Return lines: the text, and below it hypotheses and times, if they were asked for."""
+    """Return the text, and in lines below it hypotheses and times, if they were asked for."""
     lines = [result["text"]]
     lines += [f"  {hypothesis['score']:9.2f}  {hypothesis['text']}" for hypothesis in result.get("hypotheses", [])]
     for chunk in result.get("chunks", []):

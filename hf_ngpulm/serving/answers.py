@@ -1,4 +1,4 @@
-"""Transcripts as OpenAI's formats have them."""
+"""Transcripts in OpenAI's formats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ..audio.subtitles import segments, subtitles
 
-# The last word, but for scripts without spaces: kana and Chinese characters, Thai, Lao, Burmese and Khmer.
+# The last word; nothing in scripts without spaces: kana and Chinese characters, Thai, Lao, Burmese and Khmer.
 _NO_SPACES = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _UNFINISHED = re.compile(rf"\s*[^\s{_NO_SPACES}]*\Z")
 
@@ -18,15 +18,15 @@ Answer = dict[str, Any]
 def answer(
     kind: str, final: Answer | None, seconds: float, granularities: frozenset[str], language: str, warned: Answer, task: str
 ) -> Answer | str:
-    """Return what a client is answered, a text or what JSON is made of.
+    """Return the answer to a client: a text, or a dictionary for JSON.
 
     Args:
         kind: one of `FORMATS`.
-        final: as `final_event` gives it; None if nothing was said.
-        seconds: of audio.
+        final: a `final_event`; None if nothing was said.
+        seconds: length of the audio.
         granularities: "segment" and "word", for verbose_json.
         language: as the client named it; a translation's is English.
-        warned: as `warnings` gives it, for JSON.
+        warned: `warnings` for JSON.
     """
     text = "" if final is None else final["text"]
     usage = {"type": "duration", "seconds": round(seconds, 3)}
@@ -34,13 +34,13 @@ def answer(
         return {"text": text, "usage": usage, **warned}
     if kind == "text":
         return text + "\n"
-    found = [] if final is None else final.get("segments") or segments(text, final["words"])
+    spans = [] if final is None else final.get("segments") or segments(text, final["words"])
     if kind != "verbose_json":
-        return subtitles(found, kind)
+        return subtitles(spans, kind)
     heard_in = "english" if task == "translate" else language or "unknown"
     shown: Answer = {"task": task, "language": heard_in, "duration": round(seconds, 3), "text": text}
     if "segment" in granularities:
-        shown["segments"] = [_verbose(number, segment) for number, segment in enumerate(found)]
+        shown["segments"] = [_verbose(number, segment) for number, segment in enumerate(spans)]
     if "word" in granularities:
         words = [] if final is None else final["words"]
         shown["words"] = [{"word": word["text"], "start": word.get("start"), "end": word.get("end")} for word in words]
@@ -55,13 +55,13 @@ def warnings(context: Any) -> Answer:
 
 
 def whole_words(text: str) -> str:
-    """Return as much of a text that goes on as ends with a word; of scripts without spaces with a character."""
+    """Return the whole words of a text that goes on, without the last one; in scripts without spaces all of it."""
     return _UNFINISHED.sub("", text)
 
 
 def _verbose(number: int, segment: Answer) -> Answer:
     text = segment["text"].encode()
-    # Whisper's own measures, without which some clients don't read a segment; those that this search doesn't have are constant.
+    # Some clients expect Whisper's measures in each segment; those that this search doesn't have are constant.
     ratio = len(text) / len(zlib.compress(text))
     constant = {"seek": 0, "tokens": [], "temperature": 0.0, "avg_logprob": 0.0, "no_speech_prob": 0.0}
     return {"id": number, **segment, **constant, "compression_ratio": round(ratio, 3)}

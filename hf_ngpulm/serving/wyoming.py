@@ -1,6 +1,6 @@
-"""Wyoming, as Home Assistant speaks it: JSON lines and audio on a plain TCP connection.
+"""Wyoming, the protocol of Home Assistant: JSON lines and audio on a plain TCP connection.
 
-The events are those of the package `wyoming`; they are read here, since its own reader takes whatever length a client names.
+The package `wyoming` has the events. They are read here, since its own reader takes any length that a client names.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Wyoming:
 
     Args:
         uri: `tcp://HOST:PORT`.
-        places: of recordings; a client has one as long as it is connected.
+        places: the places of recordings; a client has one as long as it is connected.
 
     Attributes:
-        at: where it listens, once it does; also where `uri` leaves the port to the system (0).
+        at: the address once the server listens, with the port that the system chose for 0.
 
     Raises:
-        ValueError: another kind of address.
+        ValueError: `uri` isn't such an address.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Wyoming:
         self.at = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
     async def stop(self, seconds: float) -> None:
-        """Take no more clients; those that are there have so many seconds."""
+        """Take no more clients, and give the current ones so many seconds."""
         if self._server is not None:
             self._server.close()
         if self._tasks:
@@ -91,7 +91,7 @@ class Wyoming:
         except (Problem, Full, Failure) as error:
             with contextlib.suppress(OSError, asyncio.TimeoutError):
                 await _send(writer, Error(str(error)).event(), self.limits)
-        except (asyncio.TimeoutError, asyncio.IncompleteReadError, ConnectionError):  # it is silent, or gone
+        except (asyncio.TimeoutError, asyncio.IncompleteReadError, ConnectionError):  # the client is silent, or gone
             pass
         except asyncio.CancelledError:  # by `stop`
             with contextlib.suppress(OSError, asyncio.TimeoutError):
@@ -104,13 +104,13 @@ class Wyoming:
 
 
 def host_and_port(uri: str, is_shared: bool = False) -> tuple[str, int]:
-    """Return what `tcp://HOST:PORT` names.
+    """Return the host and the port of `tcp://HOST:PORT`.
 
     Args:
-        is_shared: whether several processes listen there.
+        is_shared: whether several processes listen there; port 0 is refused then.
 
     Raises:
-        ValueError: another kind of address, or none that several processes would have in common.
+        ValueError: another kind of address.
     """
     try:
         parts = urlsplit(uri)
@@ -149,7 +149,7 @@ class _Client:
                 asked = {}
 
     async def _transcribe(self, asked: dict[str, Any], event: Event | None) -> Event:
-        """Take audio up to its end, and return the transcript."""
+        """Read audio up to its end, and return the transcript."""
         voices, recordings = self.server.voices, self.server.recordings
         voices.check_model(asked.get("name"))
         names = [asked.get(field) or [] for field in ("transcript_names", "transcript_terms")]
@@ -185,7 +185,7 @@ class _Client:
         """Return the next event; None at the end of the connection.
 
         Raises:
-            Problem: what came is none, or too long.
+            Problem: what came isn't an event, or is too long.
         """
         async with timeout(seconds):
             try:
@@ -229,12 +229,12 @@ async def _send(writer: asyncio.StreamWriter, event: Event, limits: Limits) -> N
 
 def _object(text: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        event = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        event = None
+    if not isinstance(event, dict):
         raise Problem("an event should be a JSON object")
-    return found
+    return event
 
 
 def _length(head: dict[str, Any], name: str, most: int) -> int:
