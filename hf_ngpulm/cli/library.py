@@ -1,4 +1,4 @@
-"""What commands call, each name loaded when it is first used: `--help` needs neither torch nor the extras."""
+"""The names that commands use of the library, each loaded on first use: `--help` needs neither torch nor the extras."""
 
 # ruff: noqa: F401
 from typing import TYPE_CHECKING

@@ -164,7 +164,7 @@ def read_phrases(given: Sequence[str] | None) -> list[str]:
 
 
 def _is_like_a_file(phrase: str) -> bool:
-    """Return whether a phrase looks like a path: it ends almost like a list ("names.txtt", not "node.js"), or its folder exists."""
+    """Return whether a phrase looks like a path: its folder exists, or it ends almost like a list ("names.txtt")."""
     folder, name = os.path.split(phrase)
     ending = os.path.splitext(name)[1][1:].lower()
     return bool(difflib.get_close_matches(ending, LISTS, n=1, cutoff=0.85)) or os.path.isdir(folder)

@@ -85,7 +85,7 @@ NormaliseOption = Annotated[
 
 @dataclass(frozen=True)
 class Words:
-    """How the words of a word-level model are spelled in tokens; see `hf_ngpulm.lexicon.compose`."""
+    """Spell the words of a word-level model in tokens; see `hf_ngpulm.lexicon.compose`."""
 
     lexicon: str | None = option("For words: a file of lines with a word, a tab and the pieces of its spelling.")
     case: str | None = option("For words: lower or upper case for their spelling; keep leaves them as they are.")
@@ -114,7 +114,7 @@ class Decoding(Search):
 
 @dataclass(frozen=True)
 class Adjusted:
-    """What the search adds to, or subtracts from, the scores of a model and a language model."""
+    """Add to, or subtract from, the scores of the model and the language model."""
 
     beta: float | None = of_decoders("beta")
     ilm_weight: float | None = of_decoders("ilm_weight")
@@ -133,7 +133,7 @@ class Boosting:
 
 @dataclass(frozen=True)
 class Chunks:
-    """How live audio is cut; see `hf_ngpulm.StreamingRecognizer`."""
+    """Cut live audio; see `hf_ngpulm.StreamingRecognizer`."""
 
     chunk_seconds: float | None = option("Seconds of audio decoded at a time [default: 1.28].", "--chunk")
     left_seconds: float | None = option("Seconds the encoder hears before a chunk [default: 4].", "--left")

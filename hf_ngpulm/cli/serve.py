@@ -23,7 +23,7 @@ KEY = "HF_NGPULM_API_KEY"
 
 @dataclass(frozen=True)
 class Address:
-    """Where the server listens, and who may use it."""
+    """Name the server's addresses, and those who may use it."""
 
     host: str = option("Address to listen on; 0.0.0.0 lets other machines in.", default="127.0.0.1")
     port: int = option("0: any free port.", default=8765, min=0, max=65535)

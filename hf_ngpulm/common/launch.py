@@ -1,4 +1,4 @@
-"""Which of several processes this is, as their launcher has set it in the environment."""
+"""This process's number among several, as their launcher has set it in the environment."""
 
 from __future__ import annotations
 

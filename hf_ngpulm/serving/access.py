@@ -1,4 +1,4 @@
-"""Who may use the server: the address, the key and the page that a request comes from, and the name it calls the server by."""
+"""Access to the server: the address, the key and the page that a request comes from, and the name it calls the server by."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class Voices:
 
 @dataclass(frozen=True)
 class Wanted:
-    """How to transcribe a recording, and what to answer."""
+    """Say how to transcribe a recording, and what to answer."""
 
     settings: dict[str, Any]
     num_beams: int | None
