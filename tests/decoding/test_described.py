@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 
+import pytest
+
+pytest.importorskip("aiohttp")
 from hf_ngpulm import CTCDecoder, TransducerDecoder
 from hf_ngpulm.cli.app import COMMANDS, function_of
 from hf_ngpulm.decoding.described import OPTIONS
