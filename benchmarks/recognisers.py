@@ -20,9 +20,9 @@ from corpora import RATE, Clip
 from torch import Tensor
 
 from hf_ngpulm import CTCDecoder, GraphDecoder, TransducerDecoder
+from hf_ngpulm.decoding.families import encoded
 from hf_ngpulm.generation import seq2seq_generate
 from hf_ngpulm.language_model.loading import load_language_model
-from hf_ngpulm.pipelines.families import encoded
 
 BUNDLED = measure.ROOT / "examples" / "models"
 BATCH = 16

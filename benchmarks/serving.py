@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import contextlib
 import io
 import json
@@ -35,7 +36,7 @@ from hf_ngpulm.sound.files import read_audio
 
 HARBOUR = measure.ROOT / "examples" / "speech" / "harbour"
 RATE = 16000
-HELLO = {"type": "hello", "sample_rate": RATE, "encoding": "int16"}
+FORM = {"type": "audio/pcm", "rate": RATE}
 MODEL = measure.ROOT / "examples" / "models" / "ctc"
 
 
@@ -78,7 +79,15 @@ async def upload(session: ClientSession, at: dict[str, str], file: bytes) -> str
         return (await response.json())["text"]
 
 
-async def lags(at: dict[str, str], streams: int, seconds: float, chunk: float) -> list[float]:
+def update(**heard: Any) -> dict[str, Any]:
+    return {"type": "session.update", "session": {"type": "transcription", "audio": {"input": heard}}}
+
+
+def append(samples: np.ndarray) -> dict[str, Any]:
+    return {"type": "input_audio_buffer.append", "audio": base64.b64encode(samples.tobytes()).decode()}
+
+
+async def lags(at: dict[str, str], streams: int, seconds: float, chunk: float, ahead: float) -> list[float]:
     """Lags of all partials of so many clients, who speak at their own time, after the first few seconds."""
     audio = np.concatenate(clips(60))
     found: list[float] = []
@@ -86,25 +95,27 @@ async def lags(at: dict[str, str], streams: int, seconds: float, chunk: float) -
     async def speak(session: ClientSession, number: int) -> None:
         await asyncio.sleep(number / streams * chunk)
         begin, sent = number * 7919 % len(audio), [0.0]  # when each tenth of a second went
-        async with session.ws_connect(at["stream"]) as ws:
-            await ws.send_json(HELLO)
-            ready = await ws.receive_json()
-            ahead = ready["latency_seconds"] - ready["chunk_seconds"]
+        async with session.ws_connect(at["realtime"]) as ws:
+            await ws.send_json(update(format=FORM, transcription={"partials": True}))
 
             async def listen() -> None:
                 async for message in ws:
                     event, now = json.loads(message.data), time.monotonic()
-                    if event["type"] == "partial":
-                        tenth = min(len(sent) - 1, int(np.ceil(round((event["end"] + ahead) * 10, 6))))
-                        found.append(now - sent[tenth]) if event["end"] > 5 else None
+                    if event["type"].endswith("transcription.partial"):
+                        end = event["audio_end_ms"] / 1000
+                        tenth = min(len(sent) - 1, int(np.ceil(round((end + ahead) * 10, 6))))
+                        found.append(now - sent[tenth]) if end > 5 else None
+                    elif event["type"] == "input_audio_buffer.cleared":
+                        return
 
             listening, start = asyncio.create_task(listen()), time.monotonic()
             for tenth in range(int(seconds * 10)):
                 await asyncio.sleep(max(0.0, start + tenth / 10 - time.monotonic()))
                 piece = np.take(audio, range(begin + tenth * 1600, begin + (tenth + 1) * 1600), mode="wrap")
-                await ws.send_bytes(piece.tobytes())
+                await ws.send_json(append(piece))
                 sent.append(time.monotonic())
-            await ws.send_json({"type": "end"})
+            await ws.send_json({"type": "input_audio_buffer.commit"})
+            await ws.send_json({"type": "input_audio_buffer.clear"})  # is answered when all has been said
             await listening
 
     async with ClientSession(timeout=ClientTimeout(None)) as session:
@@ -116,7 +127,7 @@ def live(args: argparse.Namespace) -> dict[str, Any]:
     options = [f"--{name}={getattr(args, name)}" for name in ("chunk", "left", "right")]
     with server(args.model, *options, *args.options, "--max-clients", str(args.streams), "--tick", str(args.tick)) as (at, _):
         load = os.getloadavg()[0]
-        found = sorted(asyncio.run(lags(at, args.streams, args.seconds, args.chunk)))
+        found = sorted(asyncio.run(lags(at, args.streams, args.seconds, args.chunk, args.right)))
     quantiles = {f"p{share}": found[int(share / 100 * (len(found) - 1))] for share in (50, 90, 99)}
     facts = {"streams": args.streams, "seconds": args.seconds, "options": options, "load": load}
     return {**facts, "partials": len(found), **quantiles}
@@ -125,7 +136,7 @@ def live(args: argparse.Namespace) -> dict[str, Any]:
 def recordings(args: argparse.Namespace) -> dict[str, Any]:
     import torch
 
-    from hf_ngpulm.evaluation.evaluating import load_pipeline
+    from hf_ngpulm.pipelines.loading import load_pipeline
 
     torch.set_num_threads(args.threads)
     greedy = {"num_beams": 1} if args.model.name == "ctc" else {"strategy": "greedy"}  # as the server searches, by our decoders

@@ -1,4 +1,4 @@
-"""From audio to an encoder's frames, chunk by chunk, for many streams at once."""
+"""Recognition of audio in chunks, for many streams at once."""
 
 from .recognizer import StreamingRecognizer
 

@@ -1,4 +1,4 @@
-"""Buffered streaming: encoders that hear a whole recording at once are given a window around each chunk."""
+"""Buffered streaming: an encoder made for whole recordings gets a window of audio around each chunk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..common.arguments import check_number
-from ..pipelines.families import encoded, frame_lengths
+from ..decoding.families import encoded, frame_lengths
 from .encoder import StreamEncoder, extract, extract_batch
 
 _PROBE = 16  # frames
@@ -20,20 +20,20 @@ MOST_SECONDS = 600.0
 
 
 class BufferedEncoder(StreamEncoder):
-    """A chunk is encoded with audio before and after it, and only its own frames are kept.
+    """Encodes a chunk with audio before and after it, and keeps the chunk's own frames.
 
-    Windows begin at whole frames, so that no frame is lost or doubled where they meet. Windows of all streams are one batch;
-    for models without an attention mask, which would hear the padding, one for each length. Where a window covers the whole
-    recording, its frames are those of offline recognition. Otherwise they differ by what the encoder doesn't hear; and by
-    normalisation, which many feature extractors do over all they are given.
+    Windows begin at whole frames, so no frame is lost or doubled where they meet. The windows of all streams are one batch;
+    models without an attention mask, which would hear the padding, get a batch for each length. If a window covers the whole
+    recording, its frames are those of offline recognition. Otherwise they differ, since the encoder hears less, and since
+    many feature extractors normalise over the window.
 
     Args:
-        model: the model, for its device, type and lengths of frames.
+        model: a CTC model or a transducer.
         extractor: its feature extractor.
         chunk_seconds, left_seconds, right_seconds: the chunk, and the audio before and after it, rounded to whole frames.
 
     Raises:
-        ValueError: lengths out of range, or a model that can't tell how many frames it makes.
+        ValueError: lengths out of range, or a model without a number of frames for a number of samples.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class BufferedEncoder(StreamEncoder):
         super().__init__()
         self.model, self.extractor = model, extractor
         self.sampling_rate = extractor.sampling_rate
-        # So many samples each frame takes, and so many more (or less) the first ones do.
+        # Samples of each frame, and how many more (or fewer) the first frame takes.
         needed = [self._samples_for(frames) for frames in (_PROBE, 2 * _PROBE)]
         self.stride, rest = divmod(needed[1] - needed[0], _PROBE)
         if rest or self.stride <= 0:
@@ -92,7 +92,7 @@ class BufferedEncoder(StreamEncoder):
         return chunks
 
     def _enough(self, frames: int) -> int:
-        """Return the fewest samples that give so many frames."""
+        """Return the number of samples that so many frames need."""
         return max(1, frames * self.stride + self.overhang)
 
     def _window_end(self, done: int) -> int:
@@ -103,12 +103,12 @@ class BufferedEncoder(StreamEncoder):
         """Return the frames of each window, `[T, D]`."""
         if self._has_mask:
             return self._frames_of_batch(windows)
-        found: dict[int, Tensor] = {}
+        frames: dict[int, Tensor] = {}
         by_length = sorted(range(len(windows)), key=lambda place: len(windows[place]))
         for _, group in groupby(by_length, key=lambda place: len(windows[place])):
             places = list(group)
-            found |= zip(places, self._frames_of_batch([windows[place] for place in places]))
-        return [found[place] for place in range(len(windows))]
+            frames |= zip(places, self._frames_of_batch([windows[place] for place in places]))
+        return [frames[place] for place in range(len(windows))]
 
     def _frames_of_batch(self, windows: list[np.ndarray]) -> list[Tensor]:
         inputs = extract_batch(self.extractor, windows)
@@ -120,7 +120,7 @@ class BufferedEncoder(StreamEncoder):
         return [of_row[:length] for of_row, length in zip(frames, lengths.tolist())]
 
     def _samples_for(self, frames: int) -> int:
-        """Return the fewest samples of which the model makes so many frames, found by halving."""
+        """Return the fewest samples from which the model makes so many frames, by bisection."""
         low, high = 0, 256
         while self._count(high) < frames:
             low, high = high, 2 * high
@@ -132,7 +132,7 @@ class BufferedEncoder(StreamEncoder):
         return high
 
     def _count(self, samples: int) -> int:
-        """Return frames that the model makes of so many samples."""
+        """Return the number of frames that the model makes from so many samples."""
         try:
             inputs = extract(self.extractor, np.sin(np.arange(samples, dtype=np.float32)))
         except (ValueError, RuntimeError, AssertionError):  # some refuse less than one of their windows

@@ -1,4 +1,4 @@
-"""Cache-aware streaming: Nemotron's encoder, chunk by chunk, with what its layers remember."""
+"""Cache-aware streaming: Nemotron's encoder, chunk by chunk, with the caches of its layers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .encoder import StreamEncoder
 
 
 class CacheAwareEncoder(StreamEncoder):
-    """Every frame is made once, and is what the model makes of the whole recording with the same look-ahead, up to rounding.
+    """Makes every frame once; it equals, up to rounding, the frame of the whole recording with the same look-ahead.
 
-    Attention and convolutions of the encoder reach back over what their layers keep of each stream, and ahead to the end of the
-    chunk of `num_lookahead_tokens + 1` frames. Transformers' own streaming takes one recording, or several that begin together
-    and have whole chunks; here the layers are given caches of streams of any age, side by side in one batch.
+    The encoder's attention and convolutions reach back over each stream's caches, and ahead to the end of the chunk of
+    `num_lookahead_tokens + 1` frames. Transformers' own streaming takes one recording, or several that begin together and have
+    whole chunks; here a batch has the caches of streams of any age.
 
     Mel frame `8 t` is the last that frame t hears (with a subsampling of 8); so the first chunk lacks 7 mel frames. They are
     zeros, as is all that convolutions make of them, like the zeros with which the model itself pads.
@@ -26,12 +26,12 @@ class CacheAwareEncoder(StreamEncoder):
     Args:
         model: a `NemotronAsrStreamingForRNNT`, or `Nemotron3_5AsrForRNNT`.
         extractor: its feature extractor.
-        max_streams: what layers keep is allocated for so many streams.
+        max_streams: the caches are allocated for so many streams.
         num_lookahead_tokens: frames after a chunk's first one that it may hear; the latency is one more, in frames.
-        prompt_id: what a model that is told the language is told (`Nemotron3_5Asr`).
+        prompt_id: the language, for models that take it (`Nemotron3_5Asr`).
 
     Raises:
-        ValueError: an encoder that is built otherwise.
+        ValueError: an encoder of another architecture.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class CacheAwareEncoder(StreamEncoder):
         return (self._first_mel(chunk + 1) - 1) * self.hop + self.reach
 
     def _lengths(self, mels: int) -> list[int]:
-        """Return how many frames of a recording there are before each convolution of the subsampling, and after the last."""
+        """Return a recording's number of frames before each convolution of the subsampling, and after the last."""
         lengths, rate = [mels], self.factor
         while rate > 1:
             lengths.append(lengths[-1] // 2 + 1 if mels else 0)
@@ -125,16 +125,16 @@ class CacheAwareEncoder(StreamEncoder):
         return [of_row[:count] for of_row, count in zip(frames, own)]
 
     def _features(self, sids: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
-        """Return mel frames of the streams' next chunks `[N, F, M]`, and what of them and of what follows is real.
+        """Return mel frames of the streams' next chunks, `[N, F, M]`, and which frames are real.
 
-        That is, for each level of the subsampling, the places of the first real frame and after the last, int64 `[N, 2]`.
+        The latter for each level of the subsampling: the places of the first real frame and after the last, int64 `[N, 2]`.
         """
         pieces, bounds = [], []
         for sid in sids:
             audio, chunk = self.audio[sid], self.done[sid]
             first, end = self._first_mel(chunk), self._chunk_end(chunk)
             pieces.append(audio.slice(first * self.hop - self.reach, end))
-            # While more may come, a chunk is full at every level.
+            # Before the audio's end a chunk is full at every level.
             lengths = self._lengths(audio.received // self.hop if audio.ended else 1 << 40)
             of_stream, rate = [], self.factor
             for length in lengths:
@@ -151,7 +151,7 @@ class CacheAwareEncoder(StreamEncoder):
         return features * _inside(places[0], features.shape[1])[..., None], places
 
     def _projected(self, hidden: Tensor) -> Tensor:
-        """Return the encoder's output as the joint network takes it."""
+        """Return the encoder's output, projected for the joint network."""
         model = self.model
         if hasattr(model, "prompt_projector"):
             prompt = model.config.default_prompt_id if self.prompt_id is None else self.prompt_id
@@ -162,13 +162,13 @@ class CacheAwareEncoder(StreamEncoder):
 
 
 class _Caches:
-    """Hold what the layers of a batch remember: in place of both caches of Transformers, keys and values and padding.
+    """The caches of a batch, in place of two of Transformers: of keys and values, and of convolutions' padding.
 
     Args:
-        kept: of all streams, by layer; grows with the first batch.
+        kept: the caches of all streams, by layer; grows with the first batch.
         slots: the batch's streams, int64 `[N]`.
         places: see `CacheAwareEncoder._features`.
-        memory: how many keys and values are kept.
+        memory: the number of keys and values that are kept.
     """
 
     def __init__(self, kept: dict[str, Tensor], max_streams: int, slots: Tensor, places: list[Tensor], memory: int) -> None:
@@ -177,8 +177,10 @@ class _Caches:
         self.new: dict[str, Tensor] = {}
 
     def update(self, first: Tensor, second: Any, third: Any) -> Any:
-        """Return keys, values and a layer's number -> both with those before them; or a convolution's input, its name and
-        itself."""
+        """Return keys and values with the cached ones before them, or a convolution's input with its cached padding.
+
+        Transformers calls it with keys, values and a layer's number, or with an input, a convolution's name and the module.
+        """
         if isinstance(second, Tensor):
             return tuple(
                 self._extended(f"{name}.{third}", states, self.memory) for name, states in (("keys", first), ("values", second))
@@ -190,7 +192,7 @@ class _Caches:
         return self._extended(second, first, third.left_pad)
 
     def _extended(self, name: str, states: Tensor, count: int) -> Tensor:
-        """Append to the last `count` of what was there before, along dimension 2."""
+        """Append states to the last `count` cached ones, along dimension 2."""
         if name not in self.kept:
             shape = list(states.shape)
             shape[0], shape[2] = self.max_streams, count
@@ -200,7 +202,7 @@ class _Caches:
         return states
 
     def keep(self) -> None:
-        """Keep the state for the next chunks of these streams."""
+        """Store the caches for the next chunks of these streams."""
         for name, states in self.new.items():
             self.kept[name][self.slots] = states
 

@@ -13,10 +13,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 
 class Samples:
-    """A recording of which the begin is forgotten as it grows. Positions count from its begin.
+    """The latest samples of a recording. Positions count from the recording's begin.
 
-    Args:
-        received: samples so far.
+    Attributes:
+        received: the number of samples so far.
         ended: whether no more will come.
     """
 
@@ -28,7 +28,7 @@ class Samples:
 
     def append(self, samples: np.ndarray) -> None:
         if len(samples):
-            self._pieces.append(samples.astype(np.float32))  # a copy: the caller may reuse his own
+            self._pieces.append(samples.astype(np.float32))  # a copy, since the caller may reuse the array
             self.received += len(samples)
 
     def slice(self, begin: int, end: int) -> np.ndarray:
@@ -44,12 +44,12 @@ class Samples:
 
 
 class StreamEncoder(ABC):
-    """Encoders of streams, by their numbers. A chunk of each of several streams is encoded as one batch.
+    """Encodes a chunk of each of several streams as one batch. Streams have numbers.
 
-    Args:
+    Attributes:
         sampling_rate: in hertz.
-        chunk_seconds: how much audio a chunk has.
-        latency_seconds: how far behind the audio its frames are at most: a chunk and what must be heard after it.
+        chunk_seconds: the length of a chunk.
+        latency_seconds: how far frames are behind the audio at most: a chunk and the audio that is needed after it.
     """
 
     sampling_rate: int
@@ -58,7 +58,7 @@ class StreamEncoder(ABC):
 
     def __init__(self) -> None:
         self.audio: dict[int, Samples] = {}
-        self.done: dict[int, int] = {}  # of each stream so far: frames, or chunks
+        self.done: dict[int, int] = {}  # frames, or chunks, of each stream so far
 
     def open(self, sid: int) -> None:
         self.audio[sid], self.done[sid] = Samples(), 0
@@ -68,29 +68,29 @@ class StreamEncoder(ABC):
 
     @abstractmethod
     def ready(self, sid: int) -> bool:
-        """Return whether all is there that its next frames need. After the end of its audio: whether frames are left."""
+        """Return whether a stream has the audio for its next frames or, after the audio's end, whether frames are left."""
 
     @abstractmethod
     def waiting(self, sid: int) -> int:
-        """Return samples whose frames haven't been made."""
+        """Return the number of samples that have no frames yet."""
 
     @abstractmethod
     def encode(self, sids: Sequence[int]) -> list[Tensor]:
         """Return the next frames of some streams, all of them `ready`: `[T, D]` each, or logits `[T, C]`.
 
-        Where this fails, the streams are as they were.
+        If it fails, the streams are unchanged.
         """
 
 
 def extract(extractor: Any, samples: np.ndarray) -> Any:
-    """Return what a feature extractor makes of a piece of audio, as tensors with a batch of one."""
+    """Return the features of a piece of audio, as tensors with a batch of one."""
     return extractor([samples], sampling_rate=extractor.sampling_rate, padding=True, return_tensors="pt")
 
 
 def extract_batch(extractor: Any, pieces: list[np.ndarray]) -> dict[str, Tensor]:
-    """Return what it makes of each of several pieces, the short ones padded, as in a pipeline.
+    """Return the features of several pieces, the short ones padded, as in a pipeline.
 
-    Extractors take longer for all at once, whose spectra no longer fit into a core's cache.
+    One by one is faster than all at once, whose spectra no longer fit into a core's cache.
     """
     made = [extract(extractor, samples) for samples in pieces]
 

@@ -1,4 +1,4 @@
-"""Write what a stream says as JSON: for the command line and for the clients of a server. Times in seconds of its audio."""
+"""The events of a stream as dictionaries for JSON, for the command line and the server. Times in seconds of its audio."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from .recognizer import StreamingRecognizer
 
 
 def partial_event(recognizer: StreamingRecognizer, sid: int, partial: Partial) -> dict[str, Any]:
-    """Return the utterance so far. `stable`: as much of it as can no longer change; `end`: how far the audio has been
-    decoded."""
+    """Return the utterance so far: its `text`, the part that can no longer change (`stable`), and how far the audio is decoded
+    (`end`)."""
     end = recognizer.utterance_begin(sid) + partial.frames * (recognizer.frame_seconds or 0.0)
     return {"type": "partial", "end": round(end, 3), "text": partial.text, "stable": partial.stable_text}
 
 
 def final_event(hypotheses: list[Hypothesis], begin: float, has_words: bool = True) -> dict[str, Any] | None:
-    """Return an utterance that has ended; None for one in which nothing was said.
+    """Return a finished utterance; None if nothing was said in it.
 
     Args:
-        hypotheses: as `StreamingRecognizer.close` and `reset` give them.
-        begin: of the utterance, in seconds.
-        has_words: whether it lists its words; that takes longer than the text.
+        hypotheses: from `StreamingRecognizer.close` or `reset`.
+        begin: where the utterance begins, in seconds.
+        has_words: whether to list its words, which takes longer than the text.
     """
     if not hypotheses or not hypotheses[0].token_ids:
         return None
@@ -33,5 +33,5 @@ def final_event(hypotheses: list[Hypothesis], begin: float, has_words: bool = Tr
             if time is not None:
                 shown[name] = round(begin + time, 3)
         words.append(shown | ({} if word.confidence is None else {"confidence": round(word.confidence, 3)}))
-    segments = getattr(hypotheses[0], "segments", None)  # of models that say themselves where these are
+    segments = getattr(hypotheses[0], "segments", None)  # of models that segment by themselves
     return {"type": "final", "text": hypotheses[0].text, "words": words, **({"segments": segments} if segments else {})}

@@ -14,7 +14,7 @@ MOST_QUEUED = 600  # pieces of a microphone's audio that wait to be decoded
 
 
 def microphone_pieces(sampling_rate: int, seconds: float = 0.1, device: int | str | None = None) -> Iterator[np.ndarray]:
-    """Listen to a microphone, until the caller stops asking.
+    """Yield a microphone's audio until the caller stops asking.
 
     Args:
         sampling_rate: of the pieces, in hertz.
@@ -25,7 +25,7 @@ def microphone_pieces(sampling_rate: int, seconds: float = 0.1, device: int | st
         Float32 `[N]`.
 
     Raises:
-        ValueError: there is no such microphone, it can't be opened, or it is heard faster than it is decoded.
+        ValueError: there is no such microphone, it can't be opened, or its audio isn't decoded fast enough.
         ModuleNotFoundError: sounddevice isn't installed.
     """
     try:
@@ -51,7 +51,7 @@ def microphone_pieces(sampling_rate: int, seconds: float = 0.1, device: int | st
         with stream:
             while True:
                 if lost:
-                    raise ValueError("the microphone is heard faster than it is decoded; take a smaller model or beam")
+                    raise ValueError("the audio isn't decoded as fast as it comes; take a smaller model or beam")
                 yield resample(pieces.get())
     except sounddevice.PortAudioError as error:
         raise ValueError(f"no microphone to listen to: {error}") from None

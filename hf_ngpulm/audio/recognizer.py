@@ -12,6 +12,7 @@ from torch import Tensor
 from ..common.arguments import shown
 from ..config.tuned import with_remembered
 from ..decoding.ctc import CTCDecoder
+from ..decoding.families import is_ctc, is_transducer
 from ..decoding.graph import GraphDecoder, ctc_decoder
 from ..decoding.hypotheses import Hypothesis
 from ..decoding.partials import Partial
@@ -19,7 +20,6 @@ from ..decoding.streaming import StreamingDecoder
 from ..decoding.transducer import TransducerDecoder
 from ..errors import StreamError
 from ..language_model.loading import loaded_models
-from ..pipelines.families import is_ctc, is_transducer
 from .buffered import BufferedEncoder
 from .cache_aware import CacheAwareEncoder
 from .encoder import StreamEncoder
@@ -28,7 +28,7 @@ CACHE_AWARE = ("nemotron_asr_streaming", "nemotron3_5_asr")
 
 
 class StreamingRecognizer:
-    """Online recognition: audio of many streams in, what has been said so far out.
+    """Recognises the audio of many streams while it comes.
 
         recognizer = StreamingRecognizer(model, processor, lm=lm, num_beams=8, max_streams=64)
         sid = recognizer.open(phrases=["ryanair one sierra golf"])
@@ -37,39 +37,39 @@ class StreamingRecognizer:
         recognizer.end(sid)  # no more audio; steps go on with what is left
         hypotheses = recognizer.close(sid)
 
-    CTC models, and transducers with an encoder that hears whole recordings (Parakeet), are *buffered*: each chunk is encoded
-    with some audio before and after it. The result is that of offline recognition where this context covers the recording;
-    elsewhere it differs by what the encoder doesn't hear. Nemotron is *cache-aware*: its encoder remembers, every frame is made
-    once, and the result is that of the whole recording with the same look-ahead. In both ways a frame depends neither on how
-    the audio came nor (but for rounding) on what other streams do; the search goes on as in `StreamingDecoder`.
+    CTC models, and transducers whose encoder is made for whole recordings (Parakeet), are *buffered*: each chunk is encoded
+    with some audio before and after it. If this context covers the recording, the result is that of offline recognition;
+    otherwise it differs, since the encoder hears less. Nemotron is *cache-aware*: its encoder keeps a state, makes every frame
+    once, and gives the result of the whole recording with the same look-ahead. In both cases a frame depends neither on the
+    pieces in which the audio came nor, but for rounding, on other streams. The search is that of `StreamingDecoder`.
 
-    What a stream keeps is bounded: the buffered window, or the layers' memory (for Nemotron 0.6b about 14 MB in float32,
-    allocated for `max_streams` with the first chunk), audio that waits to be decoded, and the transcript of its utterance,
-    which grows until `reset` begins a new one.
+    The memory of a stream is bounded: the buffered window, or the layers' state (for Nemotron 0.6b about 14 MB in float32,
+    allocated for `max_streams` with the first chunk), undecoded audio, and the transcript of its utterance, which grows until
+    `reset` begins a new one.
 
-    Not safe for use by several threads at a time, but for `context`.
+    Only `context` may be called by several threads at a time.
 
     Args:
         model: a CTC model, or a transducer, of Transformers.
         processor: its processor: whatever has its `feature_extractor` and its `tokenizer`.
         max_streams: streams that may be open at the same time.
-        chunk_seconds: buffered models: audio that is decoded at a time (default 1.28), rounded to whole frames.
-        left_seconds, right_seconds: audio that the encoder hears before a chunk (default 4.0) and after it (default 1.28). A
+        chunk_seconds: for buffered models, the audio decoded at a time (default 1.28), rounded to whole frames.
+        left_seconds, right_seconds: audio before a chunk (default 4.0) and after it (default 1.28) that the encoder hears. A
             transcript lags behind the audio by up to the chunk and the right context.
-        num_lookahead_tokens: cache-aware models: frames that the first frame of a chunk hears ahead; by default what the
-            processor says, else the model's config. The lag is one frame more.
-        language: the language that is spoken, for models that are told it (Nemotron 3.5).
+        num_lookahead_tokens: for cache-aware models, the frames that a chunk's first frame hears ahead; by default the
+            processor's, else the model config's. The lag is one frame more.
+        language: the spoken language, for models that take it (Nemotron 3.5).
         endpoint_seconds, endpoint_frames: as for `StreamingDecoder`.
-        max_waiting_seconds: audio that may wait in a stream for a step.
-        decoding: settings of `CTCDecoder` or `TransducerDecoder`: lm, lm_weight, num_beams, strategy ... (for CTC models
-            "graph", in which `num_beams` and `phrase_weight` are a `GraphDecoder`'s `max_active` and `discount`). Where there
-            is no weight, what the LM remembers for the model holds.
+        max_waiting_seconds: the most undecoded audio of a stream.
+        decoding: settings of `CTCDecoder` or `TransducerDecoder`: lm, lm_weight, num_beams, strategy ... For CTC models
+            `strategy` may be "graph": `num_beams` and `phrase_weight` are then a `GraphDecoder`'s `max_active` and `discount`.
+            Without a weight, the one that the LM remembers for the model holds.
 
     Attributes:
         sampling_rate: of the audio, in hertz.
-        frame_seconds: how long a frame is.
-        chunk_seconds: how much audio is decoded at a time.
-        latency_seconds: how much audio a stream needs for its first chunk.
+        frame_seconds: the length of a frame.
+        chunk_seconds: the audio decoded at a time.
+        latency_seconds: the audio that a stream needs for its first chunk.
         language_models: those of the decoder.
 
     Raises:
@@ -134,14 +134,14 @@ class StreamingRecognizer:
         self.decoder = StreamingDecoder(decoder, max_streams, endpoint_frames, endpoint_seconds, model.device)
         self._begins: dict[int, int] = {}  # frames of each stream before its utterance
         self._frames: dict[int, int] = {}  # of each stream
-        self._problems: dict[int, str] = {}  # of streams that can't go on
+        self._problems: dict[int, str] = {}  # of streams that can only be closed
 
     def __repr__(self) -> str:
         seconds = {"chunk_seconds": self.chunk_seconds, "latency_seconds": self.latency_seconds}
         return shown(self, type(self.model).__name__, **seconds, decoder=self.decoder)
 
     def __len__(self) -> int:
-        """Return how many streams are open."""
+        """Return the number of open streams."""
         return len(self._frames)
 
     def open(self, **settings: Any) -> int:
@@ -154,7 +154,7 @@ class StreamingRecognizer:
             The stream's number, which no other stream ever has.
 
         Raises:
-            ValueError: as many streams as there may be are open, or bad settings.
+            ValueError: `max_streams` are open, or a setting is wrong.
         """
         sid = self.decoder.open(**settings)
         self.encoder.open(sid)
@@ -162,21 +162,21 @@ class StreamingRecognizer:
         return sid
 
     def set_context(self, sid: int, phrases: Any) -> None:
-        """Give a stream other phrases from the next step on, as `StreamingDecoder.set_context`; also in mid-utterance."""
+        """Give a stream other phrases from the next step on, also within an utterance, as `StreamingDecoder.set_context`."""
         self._check_open(sid)
         self.decoder.set_context(sid, phrases)
 
     def unwritable(self, phrases: Any) -> dict[str, str]:
-        """Return those of some phrases that the model's tokenizer can't write, and what in them it doesn't know."""
+        """Return phrases that the tokenizer can't write, with the part of each that it lacks."""
         made = self.context(phrases)
         return {} if made is None else made.left_out
 
     def context(self, phrases: Any, **settings: Any) -> Any:
-        """Make what streams follow for some phrases, as `StreamingDecoder.context`; other threads may while one decodes."""
+        """Compile phrases for streams, as `StreamingDecoder.context`; other threads may, while one decodes."""
         return self.decoder.context(phrases, **settings)
 
     def keep_contexts(self, most: int) -> None:
-        """Keep at most so many contexts that no stream is in, for those that come again; 1,024 by default."""
+        """Keep at most so many contexts that no stream uses, in case they come again; 1,024 by default."""
         self.decoder.decoder.fusion.contexts.most = most
 
     def push(self, sid: int, samples: np.ndarray | Tensor) -> None:
@@ -186,8 +186,8 @@ class StreamingRecognizer:
             samples: floating point `[N]`, from -1 to 1, at `sampling_rate`; any number of them, also 0.
 
         Raises:
-            StreamError: the stream isn't open, has ended or can't go on; audio that holds NaN or infinity, has a wrong shape or
-                type, or is more than may wait for a step. The stream is as it was.
+            StreamError: the stream isn't open, has ended or can only be closed; the audio holds NaN or infinity, has a wrong
+                shape or type, or is more than `max_waiting_seconds`. The stream is unchanged.
         """
         self._check_open(sid)
         audio = self.encoder.audio[sid]
@@ -208,26 +208,26 @@ class StreamingRecognizer:
         audio.append(samples)
 
     def waiting_seconds(self, sid: int) -> float:
-        """Return audio of a stream that hasn't been decoded yet; `latency_seconds` of it wait for what follows them."""
+        """Return the seconds of a stream's audio that aren't decoded yet; up to `latency_seconds` wait for later audio."""
         self._check_open(sid)
         return self.encoder.waiting(sid) / self.sampling_rate
 
     def ready(self) -> list[int]:
-        """Return streams of which a step would decode something."""
+        """Return the streams with a chunk to decode."""
         return [sid for sid in self._frames if sid not in self._problems and self.encoder.ready(sid)]
 
     def for_recordings(
         self, max_streams: int, chunk_seconds: float, context_seconds: float, **decoding: Any
     ) -> StreamingRecognizer:
-        """Return a recogniser of the same model, searching alike, for recordings that are there: it hears more at once.
+        """Return a recogniser of the same model and search for whole recordings, with longer chunks and no endpoints.
 
-        What is no longer than `chunk_seconds + context_seconds` is heard, and decoded, as a whole. It has neither endpoints nor
-        anything that changes in common with this one: another thread may use it.
+        Recordings up to `chunk_seconds + context_seconds` are decoded as a whole. The two recognisers share nothing that
+        changes, so another thread may use the new one.
 
         Args:
-            chunk_seconds: audio that is decoded at a time; no matter to cache-aware models, which hear as ever.
-            context_seconds: audio that the encoder hears before a chunk and after it, likewise.
-            decoding: settings in place of this recogniser's, such as num_beams.
+            chunk_seconds: the audio decoded at a time; of no effect for cache-aware models.
+            context_seconds: audio before and after a chunk that the encoder hears; likewise.
+            decoding: settings in place of this recogniser's, such as `num_beams`.
         """
         cut = {"chunk_seconds": chunk_seconds, "left_seconds": context_seconds, "right_seconds": context_seconds}
         cut = cut if isinstance(self.encoder, BufferedEncoder) else {}
@@ -235,18 +235,18 @@ class StreamingRecognizer:
 
     @torch.inference_mode()
     def step(self, most: int | None = None, seconds: float | None = None) -> dict[int, Partial]:
-        """Encode and decode the next chunk of every stream that has all that its next frames need, as one batch.
+        """Encode and decode the next chunk of every stream that has one, as one batch.
 
         Args:
-            most: no more streams than so many: the one that has waited longest, and those that have about as much to decode.
-            seconds: no more streams than make up so many seconds of audio, all counted as long as the longest.
+            most: at most so many streams: the one that has waited longest, and those with about as much to decode.
+            seconds: at most so many seconds of audio, each stream counted as long as the longest.
 
         Returns:
-            For each of these streams what it has said so far; nothing if no stream has enough audio.
+            The transcript so far of each of these streams; empty if no stream has a chunk.
 
         Raises:
-            StreamError: what the model says to some streams is broken: they can only be closed. The others have been decoded,
-                their partials are in the error's `partials`.
+            StreamError: the model's outputs for some streams are broken (NaN); these can only be closed. The others are
+                decoded, with their partials in the error's `partials`.
         """
         sids = self.ready()
         if most is not None or seconds is not None:
@@ -256,7 +256,7 @@ class StreamingRecognizer:
         return self._step(sids)
 
     def _chosen(self, sids: list[int], most: int, seconds: float) -> list[int]:
-        """Return the first of some streams and those most like it in length, as many as a step may take."""
+        """Return the first stream and those most like it in length, as many as a step may take."""
         length = {sid: min(self.waiting_seconds(sid), self.latency_seconds) for sid in sids}
         longest, chosen = 0.0, list[int]()
         for sid in sorted(sids, key=lambda sid: (sid != sids[0], abs(length[sid] - length[sids[0]]))):
@@ -279,20 +279,19 @@ class StreamingRecognizer:
             raise
 
     def end(self, sid: int) -> None:
-        """Say that no more audio of a stream will come. Steps decode what is left of it, then `ready` has it no more."""
+        """End a stream's audio. Steps decode the rest, and then `ready` no longer has the stream."""
         self._check_open(sid)
         self.encoder.audio[sid].ended = True
 
     def utterance_begin(self, sid: int) -> float:
-        """Return where a stream's utterance begins, in seconds of its audio; times in partials and hypotheses count from
-        there."""
+        """Return the begin of a stream's utterance, in seconds of its audio; times in hypotheses count from there."""
         self._check_open(sid)
         return self._begins[sid] * (self.frame_seconds or 0.0)
 
     def reset(self, sid: int) -> list[Hypothesis]:
-        """End a stream's utterance, with what has been decoded so far, and begin a new one, as `StreamingDecoder.reset`.
+        """End a stream's utterance where it is decoded so far, and begin a new one, as `StreamingDecoder.reset`.
 
-        The audio goes on, and so does what the encoder hears.
+        The audio and the encoder's context go on.
         """
         self._check_open(sid)
         hypotheses = self.decoder.reset(sid)
@@ -303,10 +302,10 @@ class StreamingRecognizer:
         """Decode what is left of a stream, and close it.
 
         Returns:
-            Hypotheses of its (last) utterance, the best one first; if it couldn't go on, of what was said before.
+            Hypotheses of its (last) utterance, the best one first; of a stream with broken outputs, of what came before them.
 
         Raises:
-            StreamError: it isn't open, or what the model says to the rest is broken; it is closed then, too.
+            StreamError: the stream isn't open, or the model's outputs for the rest are broken; it is closed then, too.
         """
         self.end(sid)
         try:
@@ -342,17 +341,17 @@ def _cache_aware(
                          f"got {num_lookahead_tokens!r}")  # fmt: skip
     prompt_id = None
     if language is not None:
-        known = getattr(processor, "prompt_dictionary", None)
-        if known is None:
-            raise ValueError(f"language={language!r}: {type(model).__name__} isn't told languages; leave it out")
-        if language not in known:
-            raise ValueError(f"language should be one of {sorted(known)}, got {language!r}")
-        prompt_id = known[language]
+        prompt_ids = getattr(processor, "prompt_dictionary", None)
+        if prompt_ids is None:
+            raise ValueError(f"language={language!r}: {type(model).__name__} takes no language; leave it out")
+        if language not in prompt_ids:
+            raise ValueError(f"language should be one of {sorted(prompt_ids)}, got {language!r}")
+        prompt_id = prompt_ids[language]
     return CacheAwareEncoder(model, processor.feature_extractor, max_streams, num_lookahead_tokens, prompt_id)
 
 
 def _ctc_decoder(tokenizer: Any, decoding: dict[str, Any], model: Any) -> CTCDecoder | GraphDecoder:
-    """Return the search that is asked for, or else was tuned: in a graph, or of prefixes."""
+    """Return the decoder that is asked for, else the one that was tuned: a search in a graph, or of prefixes."""
     if decoding.get("strategy") is None:
         searched = {name: decoding.get(name) for name in ("lm_weight", "num_beams", "repeats", "merge")}
         decoding["strategy"] = with_remembered(decoding.get("lm"), model, {**searched, "strategy": None})["strategy"]

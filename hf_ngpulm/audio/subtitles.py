@@ -1,31 +1,31 @@
-"""Cut transcripts into segments by the times of their words, and write these as subtitles."""
+"""Segments of transcripts, cut by the times of their words, and subtitles."""
 
 from __future__ import annotations
 
 from typing import Any
 
-PAUSE_SECONDS, LONGEST_SECONDS, LONGEST_CHARACTERS = 0.8, 7.0, 84  # where a segment, and with it a subtitle, ends
+PAUSE_SECONDS, LONGEST_SECONDS, LONGEST_CHARACTERS = 0.8, 7.0, 84  # a segment, and so a subtitle, ends at these
 
 Segment = dict[str, Any]
 
 
 def segments(text: str, words: list[Segment]) -> list[Segment]:
-    """Return parts of a text with their times, ended at pauses or where they become too long for a subtitle.
+    """Cut a text into segments, at pauses and before they are too long for a subtitle.
 
     Args:
-        words: of the text, with `text`, `start` and `end` in seconds.
+        words: the text's words, with `text`, and `start` and `end` in seconds.
 
     Returns:
         Mappings with `start`, `end` and `text`.
     """
-    found: list[Segment] = []
+    cut: list[Segment] = []
     begin = at = 0
     for word in words:
         place = text.find(word["text"], at)
-        if place < 0:  # words that are written otherwise in the text
+        if place < 0:  # the text writes the word otherwise
             place = at
         start, end = word.get("start", 0.0), word.get("end", 0.0)
-        last = found[-1] if found else None
+        last = cut[-1] if cut else None
         if last is None or (
             start - last["end"] >= PAUSE_SECONDS
             or end - last["start"] > LONGEST_SECONDS
@@ -34,23 +34,23 @@ def segments(text: str, words: list[Segment]) -> list[Segment]:
             if last is not None:
                 last["text"] = text[begin:place].strip()
                 begin = place
-            found.append({"start": start, "end": end})
-        found[-1]["end"] = end
+            cut.append({"start": start, "end": end})
+        cut[-1]["end"] = end
         at = place + len(word["text"])
-    if found:
-        found[-1]["text"] = text[begin:].strip()
-    return found
+    if cut:
+        cut[-1]["text"] = text[begin:].strip()
+    return cut
 
 
-def subtitles(found: list[Segment], kind: str) -> str:
-    """Return segments as a file of subtitles.
+def subtitles(cut: list[Segment], kind: str) -> str:
+    """Return segments as the content of a subtitle file.
 
     Args:
         kind: "srt" or "vtt".
     """
     comma = "," if kind == "srt" else "."
     blocks = [] if kind == "srt" else ["WEBVTT\n"]
-    for number, segment in enumerate(found, 1):
+    for number, segment in enumerate(cut, 1):
         head = f"{number}\n" if kind == "srt" else ""
         times = f"{_clock(segment['start'], comma)} --> {_clock(segment['end'], comma)}"
         blocks.append(f"{head}{times}\n{segment['text']}\n")

@@ -1,4 +1,4 @@
-"""The subcommands together, and what becomes of errors."""
+"""The table of commands, and how errors end."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from .options import command
 
-# What each does, in a line. A command is a function in the module of its name, which is imported when it is called: the help
-# of all is there at once.
+# Each command in a line. A command is a function in the module of its name, which is imported when the command is called.
 COMMANDS = {
     "demo": "Transcribe bundled clips by small models of every kind: alone, with a language model, a beam, phrases.",
     "train": "Train a language model: modified Kneser-Ney, as KenLM's lmplz.",
@@ -28,13 +27,13 @@ COMMANDS = {
     "evaluate": "Measure error rates and speed of a recogniser on recordings with transcripts.",
     "tune": "Find the weights with which a model and an LM make the fewest errors.",
     "stream": "Transcribe a microphone, or a file as if it were spoken now, while it is heard.",
-    "serve": "Serve recordings and live audio: OpenAI's API, Wyoming, a websocket, and a page with a microphone.",
+    "serve": "Serve recordings and live audio: OpenAI's API, Wyoming, and a page with a microphone.",
 }
 
 
 def function_of(name: str) -> Callable[..., None]:
-    """Import a command: its function, as Typer takes it."""
-    # Progress bars of weights being loaded, and advice meant for programmers, don't belong in a command's output.
+    """Import a command and return its function, as Typer takes it."""
+    # A command's output has no progress bars of weights being loaded, and no advice for programmers.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -43,7 +42,7 @@ def function_of(name: str) -> Callable[..., None]:
 
 
 class Commands(TyperGroup):
-    """The group of all commands, each imported when it is called."""
+    """All commands; each is imported when it is called."""
 
     _listing = False
 
@@ -59,14 +58,14 @@ class Commands(TyperGroup):
             return TyperCommand(cmd_name, help=COMMANDS[cmd_name])
         one = typer.Typer(**SETTINGS)
         one.command(cmd_name)(function_of(cmd_name))
-        found = typer.main.get_command(one)
-        for parameter in found.params:  # rich takes words in brackets for markup
+        typed = typer.main.get_command(one)
+        for parameter in typed.params:  # rich would read words in brackets as markup
             if getattr(parameter, "help", None):
                 parameter.help = parameter.help.replace("[", r"\[")  # type: ignore[attr-defined]
-        return found
+        return typed
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command; Ctrl-C is a line, with what the command says of it (see `interruptible`)."""
+        """Run a command; Ctrl-C prints a line with the command's message (see `interruptible`)."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
@@ -74,7 +73,7 @@ class Commands(TyperGroup):
             raise typer.Exit(130) from None
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help of all, from `COMMANDS` alone."""
+        """Write the list of commands, from `COMMANDS` alone."""
         self._listing = True
         super().format_help(ctx, formatter)
 
@@ -104,7 +103,7 @@ def _options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Take what isn't of one command."""
+    """Options before the command."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -121,9 +120,7 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except ModuleNotFoundError as error:
-        extras = (
-            "aiohttp", "prometheus_client", "sounddevice", "soundfile", "soxr", "wyoming",
-        )  # fmt: skip
+        extras = ("aiohttp", "prometheus_client", "sounddevice", "soundfile", "soxr", "wyoming")
         if error.name not in extras:
             raise
         return _complain(f"this command needs {error.name}: pip install 'hf-ngpulm[all]'")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from . import library
 from .files import refuse_existing
 from .models import is_word_binary, load
 from .options import (
@@ -32,11 +33,11 @@ def convert(
     tokenizer: TokenizerOption = None,
     vocab_size: VocabSizeOption = None,
     units: UnitsOption = "auto",
-    to: str | None = option("safetensors or arpa, where the target's name doesn't tell."),
+    to: str | None = option("safetensors or arpa, if the target's name doesn't say."),
     out_units: str | None = option("Units of a written ARPA file: piece, id or nemo."),
     max_ngrams: MaxNGramsOption = None,
     composition: str | None = option("For words: static, on_the_fly (for large models), or auto, by the number of n-grams."),
-    continued: float | None = option("For words, in sentences: share of their ends after which another begins, such as 0.5."),
+    continued: float | None = option("For words: share of sentence ends after which another sentence begins, such as 0.5."),
     overwrite: OverwriteOption = False,
 ) -> None:
     """Convert a language model: ARPA, NeMo, KenLM binary, or saved -> saved or ARPA.
@@ -72,10 +73,6 @@ def convert(
 
 def _convert_words(source: str, target: str, kind: str, out_units: str | None, max_ngrams: int | None) -> None:
     """Write the n-grams of a KenLM binary with its own words."""
-    from ..formats.arpa import write_arpa
-    from ..formats.kenlm import read_binary
-    from ..language_model.pruning import prune_table
-
     if kind != "arpa":
         raise ValueError(
             f"{source}: a KenLM binary of words becomes an ARPA file (give a target that ends in .arpa); for a model of token "
@@ -83,9 +80,9 @@ def _convert_words(source: str, target: str, kind: str, out_units: str | None, m
         )
     if out_units is not None:
         raise ValueError(f"--out-units {out_units} is for token ids; the words of a KenLM binary are written as they are")
-    file = read_binary(source)
+    file = library.read_binary(source)
     table = file.table()
     if max_ngrams is not None:
-        table = prune_table(table, max_ngrams)
-    write_arpa(table, target, "piece", file.words)
+        table = library.prune_table(table, max_ngrams)
+    library.write_arpa(table, target, "piece", file.words)
     print(f"{target}: order {table.order}, {sum(table.num_ngrams):,} n-grams, {file.num_words:,} words")

@@ -7,20 +7,17 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from rich.text import Text
 
 from ..common.bundled import bundled, is_bundled
 from ..common.extras import needed
 from ..text import normaliser
+from . import library
 from .models import load_recogniser
 from .options import JsonOption, option
 from .output import percent, print_json, print_line, print_table
-
-if TYPE_CHECKING:
-    from ..evaluation import Evaluation
-    from ..language_model.model import NGramLM
 
 MODELS = {
     "ctc": "CTC", "rnnt": "RNN-T", "tdt": "TDT", "hat": "HAT", "stateless": "stateless RNN-T", "canary": "attention (Canary)"
@@ -32,19 +29,19 @@ PHRASE_WEIGHTS = {  # benchmarks/results/bundled.json
     "ctc": 2.5625, "rnnt": 2.90625, "tdt": 2.34375, "hat": 2.5, "stateless": 1.8125, "canary": 1.71875
 }  # fmt: skip
 ORDERS, ORDERS_WEIGHT, AS_WHISPER = "orders", 0.5, "whisper-en"
-NEXT = {  # commands to try, and what for
+NEXT = {  # commands to try, and their use
     "hf-ngpulm demo --model openai/whisper-tiny.en": "people's voices, with a model of the Hub",
     "hf-ngpulm train my-text.txt --tokenizer nvidia/parakeet-ctc-0.6b -o my-lm": "a language model of your text",
     "hf-ngpulm transcribe my.flac -m nvidia/parakeet-ctc-0.6b --lm my-lm": "and your recordings with it",
 }
 AFTER_ORDERS = {"hf-ngpulm tune nvidia/parakeet-ctc-0.6b my-recordings.jsonl --lm my-lm --save": "the best weight, kept in it"}
-Found: TypeAlias = "dict[tuple[str, str, str], Evaluation]"  # of a set of clips, a model and a search
+Evaluations: TypeAlias = "dict[tuple[str, str, str], library.Evaluation]"  # by set of clips, model and search
 
 
 def demo(
     *,
     model: list[str] | None = option(
-        f"Only these models: {NAMES}; or the folder or Hub id of any recogniser of English, which hears people's voices."
+        f"Only these models: {NAMES}; or the folder or Hub id of any recogniser of English, for people's voices."
     ),
     clips: int = option("Transcripts to show of each set.", default=3, min=0),
     as_json: JsonOption = False,
@@ -55,8 +52,6 @@ def demo(
 
     hf-ngpulm demo --model openai/whisper-tiny.en
     """
-    from ..language_model.model import NGramLM
-
     present = [name for name in MODELS if is_bundled(f"examples/models/{name}")]
     chosen = list(dict.fromkeys(model or present))
     for_people = [name for name in chosen if name not in MODELS]
@@ -64,36 +59,34 @@ def demo(
         if "/" not in name and not os.path.isdir(name):
             raise ValueError(f"--model {name}: there is no such model; there are {NAMES}, and those of the Hub (org/name)")
     small = [name for name in chosen if name in MODELS]
-    lm = NGramLM.from_pretrained(bundled("examples/speech") / HARBOUR / "lm")
-    found: Found = {}
+    lm = library.NGramLM.from_pretrained(bundled("examples/speech") / HARBOUR / "lm")
+    evaluations: Evaluations = {}
     for number, name in enumerate(chosen, start=1):
         print(f"{number} of {len(chosen)}: {MODELS.get(name, name)}", file=sys.stderr, flush=True)
-        found |= _of_bundled(name, lm) if name in MODELS else _of_orders(name)
+        evaluations |= _of_bundled(name, lm) if name in MODELS else _of_orders(name)
     if len(present) < len(MODELS):
         missing = ", ".join(MODELS[name] for name in MODELS if name not in present)
         print(f"There are more models (and clips) in a clone of the repository: {missing}", file=sys.stderr)
     if as_json:
-        for (of_set, name, search), evaluation in found.items():
+        for (of_set, name, search), evaluation in evaluations.items():
             texts = [{"reference": one.reference, "text": one.hypothesis} for one in evaluation.utterances]
             print_json({"set": of_set, "model": name, "search": search, **_rates(evaluation), "transcripts": texts})
         return
     if clips:
         print_line("What was said, and what was heard: [green]put right[/green], [bold red]\\[wrong][/], [yellow](missing)[/]")
     for name in [*small[:1], *for_people]:
-        _show_transcripts(found, name, clips)
+        _show_transcripts(evaluations, name, clips)
     if small:
-        _show_rates(found, small, lm)
+        _show_rates(evaluations, small, lm)
     for name in for_people:
-        _show_orders(found, name)
+        _show_orders(evaluations, name)
     _show_next(bool(for_people))
 
 
-def _of_bundled(name: str, lm: NGramLM) -> Found:
+def _of_bundled(name: str, lm: library.NGramLM) -> Evaluations:
     """Evaluate a bundled model on the clips that its kind of voice speaks."""
-    from ..evaluation import evaluate, read_recordings
-
     speech = bundled("examples/speech")
-    sets = {name: read_recordings(speech / name / "clips.jsonl") for name in (HARBOUR, *PHRASE_SETS)}
+    sets = {name: library.read_recordings(speech / name / "clips.jsonl") for name in (HARBOUR, *PHRASE_SETS)}
     asr = load_recogniser(str(bundled("examples/models") / name), "cpu")
     greedy: dict[str, Any] = {"num_beams": 1} if name in ("ctc", "canary") else {"strategy": "greedy"}
     beam: dict[str, Any] = {"num_beams": BEAMS.get(name, 6)}
@@ -108,34 +101,31 @@ def _of_bundled(name: str, lm: NGramLM) -> Found:
         searches[of_set, "phrases"] = {**beam, **phrases}
     with _quiet():
         return {
-            (of_set, name, search): evaluate(asr, sets[of_set], **settings)  # type: ignore[misc]
+            (of_set, name, search): library.evaluate(asr, sets[of_set], **settings)  # type: ignore[misc]
             for (of_set, search), settings in searches.items()
         }
 
 
-def _of_orders(name: str) -> Found:
+def _of_orders(name: str) -> Evaluations:
     """Evaluate any recogniser on orders by people, with a language model of other orders in the style in which it writes."""
-    from ..evaluation import evaluate, read_recordings
-    from ..language_model.model import NGramLM
-
     folder = bundled("examples/speech") / ORDERS
-    orders = read_recordings(folder / "clips.jsonl")
+    orders = library.read_recordings(folder / "clips.jsonl")
     asr = load_recogniser(name, None)
     with _quiet():
-        alone = evaluate(asr, orders, normalise=AS_WHISPER, num_beams=1)
+        alone = library.evaluate(asr, orders, normalise=AS_WHISPER, num_beams=1)
         assert alone is not None
         heard = " ".join(one.hypothesis or "" for one in alone.utterances)
         style = {heard.lower(): "lower,no-punctuation", heard.upper(): "upper,no-punctuation"}.get(heard)
         texts = (folder / "text.txt").read_text(encoding="utf-8").splitlines()
-        lm = NGramLM.train(texts, tokenizer=asr.tokenizer, order=6, normalise=style, device=str(asr.device))
-        with_lm = evaluate(asr, orders, normalise=AS_WHISPER, num_beams=1, lm=lm, lm_weight=ORDERS_WEIGHT)
+        lm = library.NGramLM.train(texts, tokenizer=asr.tokenizer, order=6, normalise=style, device=str(asr.device))
+        with_lm = library.evaluate(asr, orders, normalise=AS_WHISPER, num_beams=1, lm=lm, lm_weight=ORDERS_WEIGHT)
         assert with_lm is not None
     return {(ORDERS, name, "alone"): alone, (ORDERS, name, "LM"): with_lm}
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Have nothing said of weights that were tuned: the tables say it."""
+    """Silence the messages on tuned weights, which the tables show."""
     logger = logging.getLogger("hf_ngpulm")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -152,14 +142,16 @@ def _phrases(name: str, clips: Any) -> list[str]:
     return here + others[: len(here)]
 
 
-def _rates(found: Evaluation) -> dict[str, float]:
-    rates = {name: 100 * getattr(found.scores, name) for name in found.scores.counts if name != "cer"}
-    return rates | {"rtfx": found.rtfx}
+def _rates(evaluation: library.Evaluation) -> dict[str, float]:
+    rates = {name: 100 * getattr(evaluation.scores, name) for name in evaluation.scores.counts if name != "cer"}
+    return rates | {"rtfx": evaluation.rtfx}
 
 
-def _show_transcripts(found: Found, model: str, shown: int) -> None:
+def _show_transcripts(evaluations: Evaluations, model: str, shown: int) -> None:
     for of_set in (HARBOUR, *PHRASE_SETS, ORDERS):
-        of_model = {search: one.utterances for (name, known, search), one in found.items() if (name, known) == (of_set, model)}
+        of_model = {
+            search: one.utterances for (name, known, search), one in evaluations.items() if (name, known) == (of_set, model)
+        }
         for number, utterances in enumerate(list(zip(*of_model.values()))[:shown]):
             print_line(f"[dim]{of_set}/{number:02d}[/dim]  {utterances[0].reference}")
             plain = normaliser(AS_WHISPER if of_set == ORDERS else None)
@@ -169,8 +161,8 @@ def _show_transcripts(found: Found, model: str, shown: int) -> None:
                 print_line(Text.assemble(label, _marked(said, text, heard[0])))
 
 
-def _show_orders(found: Found, model: str) -> None:
-    alone, with_lm = (found[ORDERS, model, search] for search in ("alone", "LM"))
+def _show_orders(evaluations: Evaluations, model: str) -> None:
+    alone, with_lm = (evaluations[ORDERS, model, search] for search in ("alone", "LM"))
     print_line(
         f"{os.path.basename(model)}, {len(alone.utterances)} orders by people: word error rate "
         f"{percent(alone.scores.wer)} alone, {percent(with_lm.scores.wer)} with an LM of 431 others. (Clips chosen to show it; "
@@ -186,35 +178,34 @@ def _show_next(after_orders: bool) -> None:
         print_line(Text.assemble("  ", (command.ljust(width), "bold cyan"), (f"   # {what}", "dim")))
 
 
-def _show_rates(found: Found, models: list[str], lm: NGramLM) -> None:
+def _show_rates(evaluations: Evaluations, models: list[str], lm: library.NGramLM) -> None:
     rows = []
     for model in models:
-        alone, *others = (found[HARBOUR, model, search] for search in ("alone", "LM, greedy", "LM"))
+        alone, *others = (evaluations[HARBOUR, model, search] for search in ("alone", "LM, greedy", "LM"))
         cells = [f"{percent(alone.scores.wer)} ({alone.rtfx:.0f})"]
         for other in others:
             change = f"{100 * (other.scores.wer / alone.scores.wer - 1):+.0f}%" if alone.scores.wer else ""
             cells.append(f"{percent(other.scores.wer)} {change} ({other.rtfx:.0f})")
         rows.append([MODELS[model], *cells])
-    clips = len(found[HARBOUR, models[0], "alone"].utterances)
+    clips = len(evaluations[HARBOUR, models[0], "alone"].utterances)
     title = f"Orders on a launch: {clips} clips. Word error rate (times real time)"
     print_table(rows, ["", "alone", "lm=, num_beams=1", "lm="], title)
     print_line(
         f"The LM: order {lm.order}, {sum(lm.num_ngrams):,} n-grams, {lm.nbytes / 1e6:.1f} MB, trained on text of that domain; "
         "weights and beams are in its config, so lm= alone decodes with a beam (greedily with num_beams=1)."
     )
-    rows = [[MODELS[model], *(_gain(found, of_set, model) for of_set in PHRASE_SETS)] for model in models]
+    rows = [[MODELS[model], *(_gain(evaluations, of_set, model) for of_set in PHRASE_SETS)] for model in models]
     print_table(rows, ["", *PHRASE_SETS], "Phrases, with beams and no LM: word error rate in entities (in all words)")
 
 
-def _gain(found: Found, of_set: str, model: str) -> str:
-    alone, boosted = (found[of_set, model, search].scores for search in ("beam", "phrases"))
+def _gain(evaluations: Evaluations, of_set: str, model: str) -> str:
+    alone, boosted = (evaluations[of_set, model, search].scores for search in ("beam", "phrases"))
     entities = f"{percent(alone.entity_wer)} > {percent(boosted.entity_wer)}"
     return f"{entities} ({percent(alone.wer)} > {percent(boosted.wer)})"
 
 
 def _marked(reference: str, hypothesis: str, before: str) -> Text:
-    """Return the hypothesis with its errors marked: [wrong], and (missing) words of the reference; what is right and wasn't
-    before is green."""
+    """Return the hypothesis with marks: [wrong] and (missing) words; green ones are right, and weren't `before`."""
     with needed("eval", "error rates"):
         import jiwer
 
@@ -235,7 +226,7 @@ def _marked(reference: str, hypothesis: str, before: str) -> Text:
 
 
 def _right(reference: str, hypothesis: str) -> set[int]:
-    """Return the places of those words of the reference that a hypothesis has."""
+    """Return the places of the reference's words that a hypothesis has."""
     with needed("eval", "error rates"):
         import jiwer
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
+from ..common.launch import launched_alone, rank_and_size
 from ..common.progress import Bars
-from . import options
+from . import library, options
 from .models import load_recogniser, normalisation_of, phrases_and_entities
 from .output import interruptible, print_json, print_line, print_table, tell
-
-if TYPE_CHECKING:
-    from ..evaluation import Compared, Evaluation
 
 UNREADABLE = 3  # exit status if some audio couldn't be read
 LOST = 1  # if another process died
@@ -32,20 +30,18 @@ def evaluate(
     decoding: options.Decoding,
     boosting: options.Boosting,
     fields: options.Data,
-    beta: options.BetaOption = None,
-    subtracted: options.Subtracted,
-    pauses: options.Pauses,
+    adjusted: options.Adjusted,
     batch_size: int = options.option("Recordings decoded together.", default=16, min=1),
     chunk_length: float = options.option("Seconds from which recordings are cut into chunks.", default=40.0, min=1),
     normalise: options.NormaliseOption = "none",
     output: str | None = options.option("File for results: a line of JSON a recording.", "--output", "-o"),
     baseline: bool = options.option(
-        "Evaluate without LM and phrases, too, with the same search, and compare.", "--baseline", default=False
+        "Also evaluate the same search without LM and phrases, and compare.", "--baseline", default=False
     ),
     compare: str | None = options.option("Results (--output) of another run on the same data, to compare with."),
     confidence: float = options.option("Level of confidence intervals.", default=0.95),
     resume: bool = options.option(
-        "Go on with what is in --output, or refuse if anything is.", "--resume/--no-resume", default=True
+        "Go on with the results in --output; or refuse if there are any.", "--resume/--no-resume", default=True
     ),
     device: options.DeviceOption = None,
     dtype: str | None = options.option("float32, float16 or bfloat16 [default: float32 on a CPU, else the model's]."),
@@ -62,14 +58,10 @@ def evaluate(
     """
     import torch
 
-    from ..evaluation import WorkerLostError, evaluating, read_recordings, read_results
-    from ..evaluation.processes import launched_alone, rank_and_size
-    from ..evaluation.recognition import without_lm
-
     if not 0 < confidence < 1:
         raise ValueError(f"--confidence should lie between 0 and 1, as in 0.95, got {confidence}")
     normalisation = normalisation_of(normalise)
-    earlier = None if compare is None else read_results(compare, normalisation)
+    earlier = None if compare is None else library.read_results(compare, normalisation)
     rank, size = rank_and_size()
     if launched_alone():
         tell(ALONE)
@@ -77,11 +69,11 @@ def evaluate(
         _refuse_existing(output, baseline, size)
     if size > 1 and output is None:
         raise ValueError(f"{size} processes put their results together in a file: add --output results.jsonl")
-    recordings = read_recordings(data, **vars(fields))
+    recordings = library.read_recordings(data, **vars(fields))
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     common, from_entities = phrases_and_entities(boosting.phrases)
-    settings = options.given(decoding, subtracted, pauses, beta=beta, phrase_weight=boosting.phrase_weight)
+    settings = options.given(decoding, adjusted, phrase_weight=boosting.phrase_weight)
     if common or from_entities:
         settings["phrases"] = common
     if baseline and not settings.keys() & {"lm", "phrases"}:
@@ -91,9 +83,9 @@ def evaluate(
     asr = load_recogniser(model, device, dtype, **settings)
     bars = Bars(rank == 0 and not as_json and sys.stderr.isatty())
 
-    def run(name: str, path: str | None, boost_entities: bool, changes: dict[str, Any]) -> Evaluation | None:
+    def run(name: str, path: str | None, boost_entities: bool, changes: dict[str, Any]) -> library.Evaluation | None:
         with bars.stage(name, math.ceil(len(recordings) / size)) as bar:
-            return evaluating.evaluate(
+            return library.evaluate(
                 asr, recordings, batch_size=batch_size, chunk_seconds=chunk_length, entities_as_phrases=boost_entities,
                 normalise=normalisation, output=path, report=tell, progress=lambda done: bar.update(done - bar.n), **changes,
             )  # fmt: skip
@@ -103,9 +95,9 @@ def evaluate(
         with interruptible(lambda: _kept(output)):
             found = run("evaluation", output, from_entities, {})
             if baseline:
-                less = without_lm(asr)
+                less = library.without_lm(asr)
                 without = run("baseline", _baseline_path(output), False, less)
-    except WorkerLostError as error:
+    except library.WorkerLostError as error:
         tell(f"error: {error}")
         raise typer.Exit(LOST) from None
     if found is None:
@@ -128,14 +120,14 @@ def evaluate(
 
 
 def end_if_unreadable(unreadable: int, recordings: int) -> None:
-    """Say how many recordings could not be read, and end with the exit status for that, if there are any."""
+    """If some recordings could not be read, say how many, and exit with the status for that."""
     if unreadable:
         tell(f"{unreadable} of {recordings} recordings could not be read")
         raise typer.Exit(UNREADABLE)
 
 
 def _kept(output: str | None) -> str:
-    """Return what is kept of a run that is interrupted."""
+    """Return a message on what an interrupted run keeps."""
     if output is None:
         return "nothing is kept; with --output results.jsonl it is, and a run goes on where it was"
     return f"what was found is kept beside {output}: run the same command again to go on"
@@ -160,7 +152,7 @@ def _refuse_existing(output: str | None, baseline: bool, size: int) -> None:
                 raise ValueError(f"{there} exists; remove it, name another --output, or leave --no-resume out to go on with it")
 
 
-def _show(runs: dict[str, Evaluation], comparisons: dict[str, Compared], level: float, title: str) -> None:
+def _show(runs: dict[str, library.Evaluation], comparisons: dict[str, library.Compared], level: float, title: str) -> None:
     facts = [_facts(found, level) for found in runs.values()]
     names = dict.fromkeys(name for told in facts for name in told)
     rows = [[name, *(told.get(name, "") for told in facts)] for name in names]
@@ -175,16 +167,17 @@ def _show(runs: dict[str, Evaluation], comparisons: dict[str, Compared], level: 
         )
 
 
-def _facts(found: Evaluation, level: float) -> dict[str, str]:
-    from ..evaluation.results import EDITS
-
+def _facts(found: library.Evaluation, level: float) -> dict[str, str]:
     told = found.summary(level)
 
     def rate(name: str) -> str:
         bounds = told[f"{name}_interval"]
         return _number(told[name], 2) + ("" if bounds is None else f"  ({bounds[0]:.2f} to {bounds[1]:.2f})")
 
-    rows = {"WER, %": rate("wer"), "substitutions, deletions, insertions": ", ".join(f"{told[name]:,}" for name in EDITS)}
+    rows = {
+        "WER, %": rate("wer"),
+        "substitutions, deletions, insertions": ", ".join(f"{told[name]:,}" for name in library.EDITS),
+    }
     rows["CER, %"] = rate("cer")
     if "entity_wer" in told:
         rows["entity WER, %"] = rate("entity_wer")

@@ -1,4 +1,4 @@
-"""Say which files a command reads, and where it writes: folders, patterns, and no file that somebody wants to keep."""
+"""The files that a command reads and writes: folders, patterns, and no overwriting by accident."""
 
 from __future__ import annotations
 
@@ -8,50 +8,52 @@ from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
 
+from . import library
+
 KINDS = ("txt", "srt", "vtt", "json")  # of transcripts
 
 
-def found_audio(given: Iterable[str]) -> dict[str, str]:
-    """Return audio files, by their paths, and what each is called within the folder, or the pattern, that it comes from.
+def audio_of(arguments: Iterable[str]) -> dict[str, str]:
+    """Return the paths of audio files, each with its name within its folder or pattern.
 
     Args:
-        given: files, folders (with all within), and patterns such as `calls/**/*.wav`.
+        arguments: files, folders (with those within), and patterns such as `calls/**/*.wav`.
 
     Raises:
         ValueError: a folder without audio.
-        FileNotFoundError: a pattern of nothing. (That a file isn't there is seen when it is read.)
+        FileNotFoundError: a pattern that matches nothing. (A missing file is noticed when it is read.)
     """
-    from ..evaluation.recording_sources import EXTENSIONS, audio_files
-
-    found: dict[str, str] = {}
-    for text in given:
+    names: dict[str, str] = {}
+    for text in arguments:
         if os.path.isdir(text):
-            files, root = audio_files(Path(text)), Path(text)
+            files, root = library.audio_files(Path(text)), Path(text)
             if not files:
-                raise ValueError(f"{text}: a folder without audio files ({', '.join(EXTENSIONS)}); name the files in it")
+                raise ValueError(
+                    f"{text}: a folder without audio files ({', '.join(library.EXTENSIONS)}); name the files in it"
+                )
         elif glob.has_magic(text) and not os.path.exists(text):
             root = Path(*takewhile(lambda part: not glob.has_magic(part), Path(text).parts))
             matching = sorted(Path(path) for path in glob.glob(text, recursive=True) if os.path.isfile(path))
-            files = [path for path in matching if path.suffix.lower() in EXTENSIONS or text.endswith(path.suffix)]
+            files = [path for path in matching if path.suffix.lower() in library.EXTENSIONS or text.endswith(path.suffix)]
             if not files:
                 raise FileNotFoundError(f"{text}: there are no audio files of such a name")
         else:
-            found[text] = os.path.basename(text)
+            names[text] = os.path.basename(text)
             continue
-        found |= {str(path): path.relative_to(root).as_posix() for path in files}
-    return found
+        names |= {str(path): path.relative_to(root).as_posix() for path in files}
+    return names
 
 
 def transcript_files(output: str, kind: str | None, audio: dict[str, str]) -> tuple[str, list[Path]]:
-    """Return the kind of files that transcripts are written to, and the file of each recording.
+    """Return the kind of file for transcripts, and the file of each recording.
 
     Args:
         output: a file, by its ending, or a folder.
-        kind: one of `KINDS`, where the ending doesn't tell.
-        audio: as `found_audio` gives it.
+        kind: one of `KINDS`, if the ending doesn't say.
+        audio: from `audio_of`.
 
     Raises:
-        ValueError: an ending of no kind, one file for several recordings, or one for two of them.
+        ValueError: an unknown ending, or one file for several recordings.
     """
     ending = Path(output).suffix[1:].lower()
     is_folder = os.path.isdir(output) or output.endswith(("/", os.sep)) or not ending
@@ -75,17 +77,15 @@ def transcript_files(output: str, kind: str | None, audio: dict[str, str]) -> tu
 
 
 def refuse_existing(paths: Sequence[str | os.PathLike[str]], overwrite: bool) -> None:
-    """Refuse to write files, or folders of models, that are there already.
+    """Refuse to overwrite files, or folders of models.
 
     Raises:
-        FileExistsError: one is, and nobody said that it may be overwritten.
+        FileExistsError: one exists, and `overwrite` is false.
     """
-    from ..formats.safetensors import CONFIG_FILE, WEIGHTS_FILE
-
     if overwrite:
         return
     for path in map(Path, paths):
-        inside = [path / name for name in (CONFIG_FILE, WEIGHTS_FILE)] if path.is_dir() else [path]
+        inside = [path / name for name in (library.CONFIG_FILE, library.WEIGHTS_FILE)] if path.is_dir() else [path]
         there = next((file for file in inside if file.exists()), None)
         if there is not None:
             raise FileExistsError(f"{there} is there already; write somewhere else, or add --overwrite")

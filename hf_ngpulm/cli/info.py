@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from . import library
 from .models import is_word_binary, load
 from .options import JsonOption, LMArgument, TokenizerOption, UnitsOption, VocabSizeOption
 from .output import print_json, print_table
@@ -58,10 +59,8 @@ def _facts(lm: Any) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _kenlm_facts(path: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return what a KenLM binary says of itself; its n-grams aren't read."""
-    from ..formats.kenlm import read_binary
-
-    file = read_binary(path)
+    """Return the facts in a KenLM binary's header; its n-grams aren't read."""
+    file = library.read_binary(path)
     total, size = sum(file.counts), os.path.getsize(path)
     facts: dict[str, Any] = {"kenlm": file.model_type, "order": file.order, "num_ngrams": list(file.counts)}
     facts |= {name: getattr(file, name) for name in ("num_words", "has_words", "quantised_bits")} | {"nbytes": size}

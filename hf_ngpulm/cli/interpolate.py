@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..text import read_texts
+from . import library
 from .files import refuse_existing
 from .models import load, load_tokenizer
 from .options import MISSING, JsonOption, MaxNGramsOption, OverwriteOption, TokenizerOption, argument, option
@@ -25,9 +26,6 @@ def interpolate(
 
     hf-ngpulm interpolate general-lm domain-lm --valid transcripts.txt --tokenizer nvidia/parakeet-ctc-0.6b -o mixed-lm
     """
-    from ..language_model.interpolation import fitted_weights
-    from ..language_model.model import NGramLM
-
     if (weights is None) == (not valid):
         raise ValueError("name either --weights, or --valid with text to fit them to")
     if valid and tokenizer is None:
@@ -35,8 +33,8 @@ def interpolate(
     refuse_existing([output], overwrite)
     models = [load(name, tokenizer) for name in lms]
     texts = read_texts(valid or [])
-    used = fitted_weights(models, texts, load_tokenizer(tokenizer)) if weights is None else _numbers(weights)
-    mixture = NGramLM.interpolate(models, used)
+    used = library.fitted_weights(models, texts, load_tokenizer(tokenizer)) if weights is None else _numbers(weights)
+    mixture = library.NGramLM.interpolate(models, used)
     if max_ngrams is not None:
         mixture = mixture.prune(max_ngrams)
     mixture.save_pretrained(output)

@@ -1,22 +1,19 @@
-"""Load what commands name: language models, tokenizers, recognisers, phrases."""
+"""Load the language models, tokenizers, recognisers and phrases that commands name."""
 
 from __future__ import annotations
 
 import difflib
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from . import library
 from .options import FROM_ENTITIES, Chunks, Decoding, given
 
-if TYPE_CHECKING:
-    from ..audio import StreamingRecognizer
-    from ..language_model.model import NGramLM
-
 NORMALISATIONS = {"none": None, "basic": "whisper", "english": "whisper-en"}
-LISTS = ("txt", "tsv", "csv", "json", "jsonl", "lst", "list")  # endings of files with a phrase a line
+LISTS = ("txt", "tsv", "csv", "json", "jsonl", "lst", "list")  # endings of files of phrases
 
 
 def load_tokenizer(name: str | None) -> Any:
@@ -28,22 +25,20 @@ def load_tokenizer(name: str | None) -> Any:
 
     try:
         return transformers.AutoTokenizer.from_pretrained(name)
-    except OSError as error:  # whose words don't always name it
+    except OSError as error:  # whose message doesn't always name the model
         raise OSError(f"the tokenizer of {name} can't be loaded: {error}") from error
 
 
 def check_folder(model: str) -> None:
-    """Refuse a path that leads nowhere and can't be the id of a repo, either; Transformers' own words don't say so."""
+    """Refuse a path that doesn't exist and can't be a repo's id; Transformers' own message is unclear."""
     is_path = model.startswith((".", "/", "~")) or model.count("/") > 1 or "\\" in model
     if is_path and not os.path.exists(model):
         raise FileNotFoundError(f"{model}: no such folder (and no id of a model on the Hub, which looks like org/name)")
 
 
 def is_word_binary(source: str, tokenizer: str | None, vocab_size: int | None, units: str) -> bool:
-    """Tell whether a KenLM binary was given, to be taken with the words that it is over and not as a model of token ids."""
-    from ..formats.kenlm import is_kenlm_binary
-
-    if not is_kenlm_binary(source) or tokenizer is not None or vocab_size is not None:
+    """Return whether the source is a KenLM binary to be read with its own words, not as a model of token ids."""
+    if not library.is_kenlm_binary(source) or tokenizer is not None or vocab_size is not None:
         return False
     if units != "auto":
         raise ValueError(f"--units {units} says how words stand for token ids; give --tokenizer or --vocab-size with it")
@@ -52,11 +47,8 @@ def is_word_binary(source: str, tokenizer: str | None, vocab_size: int | None, u
 
 def load(
     source: str, tokenizer: str | None = None, vocab_size: int | None = None, units: str = "auto", **of_words: Any
-) -> NGramLM:
-    """Load whatever a command was given."""
-    from ..language_model.loading import load_language_model
-    from ..language_model.model import NGramLM
-
+) -> library.NGramLM:
+    """Load a language model of any kind that commands take."""
     if os.path.isfile(source) and not source.endswith(".nemo"):
         if is_word_binary(source, tokenizer, vocab_size, units):
             raise ValueError(
@@ -68,14 +60,14 @@ def load(
                 f"{source} is taken for an ARPA file, which doesn't say which token ids its units are; add --tokenizer (the "
                 "ASR model's), or --vocab-size if its units are decimal ids or NeMo's characters"
             )
-        return NGramLM.from_arpa(source, load_tokenizer(tokenizer), vocab_size, units, **of_words)
+        return library.NGramLM.from_arpa(source, load_tokenizer(tokenizer), vocab_size, units, **of_words)
     if of_words:
         raise ValueError(f"{source}: {', '.join(of_words)} have a meaning for word-level ARPA files and KenLM binaries only")
-    return load_language_model(source, load_tokenizer(tokenizer))
+    return library.load_language_model(source, load_tokenizer(tokenizer))
 
 
 def normalisation_of(name: str | None) -> str | None:
-    """Return what `--normalise` names, as `hf_ngpulm.text.normaliser` does."""
+    """Return the value of `--normalise` as `hf_ngpulm.text.normaliser` names it."""
     return NORMALISATIONS.get(name or "none", name)
 
 
@@ -83,64 +75,55 @@ def load_recogniser(model: str, device: str | None, dtype: Any = None, **setting
     """Load a speech recognition pipeline, without the progress bar of its weights; on a GPU if there is one."""
     import transformers
 
-    from ..evaluation.evaluating import load_pipeline
-
     check_folder(model)
     transformers.utils.logging.disable_progress_bar()
-    return load_pipeline(model, device, dtype, **settings)
+    return library.load_pipeline(model, device, dtype, **settings)
 
 
 def load_streaming(
     model: str, device: str | None, decoding: Decoding, chunks: Chunks, max_streams: int = 1, more_lms: Sequence[str] = ()
-) -> StreamingRecognizer:
-    """Load the recogniser that these options ask for. Settings that aren't given are left to it.
+) -> library.StreamingRecognizer:
+    """Load the streaming recogniser that these options ask for.
 
     Args:
-        more_lms: language models that streams may be opened with in place of the first one.
+        more_lms: language models that streams may use in place of the first one.
     """
     return _streaming(load_recogniser(model, device), model, decoding, chunks, max_streams, more_lms)
 
 
 def load_serving(
     model: str, device: str | None, decoding: Decoding, chunks: Chunks, max_streams: int, more_lms: Sequence[str]
-) -> StreamingRecognizer | Any:
-    """Load the same for a server, or what stands for it where a model has a decoder with attention."""
-    from ..language_model.loading import load_language_model
-    from ..pipelines.families import is_seq2seq
-    from ..serving.attention import AttentionRecognizer  # of the extra `serve`, which other commands do without
-
+) -> library.StreamingRecognizer | Any:
+    """Load the same for a server; for a model with an attention decoder an `AttentionRecognizer`."""
     asr = load_recogniser(model, device)
-    if not is_seq2seq(asr.model):
+    if not library.is_seq2seq(asr.model):
         return _streaming(asr, model, decoding, chunks, max_streams, more_lms)
     settings = given(decoding)
     idle = [*given(chunks).keys() - {"endpoint_seconds"}, *settings.keys() & {"strategy"}]
     if idle:
         raise ValueError(f"{', '.join(sorted(idle))}: no settings for {type(asr.model).__name__}; leave them out")
     sources = [settings.pop("lm"), *more_lms] if "lm" in settings else []
-    lms = [load_language_model(source, asr.tokenizer, asr.device) for source in sources]
-    return AttentionRecognizer(asr, lms, **settings)
+    lms = [library.load_language_model(source, asr.tokenizer, asr.device) for source in sources]
+    return library.AttentionRecognizer(asr, lms, **settings)
 
 
 def _streaming(
     asr: Any, model: str, decoding: Decoding, chunks: Chunks, max_streams: int, more_lms: Sequence[str]
-) -> StreamingRecognizer:
+) -> library.StreamingRecognizer:
     import transformers
-
-    from ..audio import StreamingRecognizer
-    from ..language_model.loading import load_language_model
 
     settings = given(decoding, chunks) | {"endpoint_seconds": chunks.endpoint_seconds or None}
     if "lm" in settings:
-        lms = [load_language_model(source, asr.tokenizer, asr.device) for source in (settings["lm"], *more_lms)]
+        lms = [library.load_language_model(source, asr.tokenizer, asr.device) for source in (settings["lm"], *more_lms)]
         settings["lm"] = lms if more_lms else lms[0]
     elif "lm_weight" in settings:
         raise ValueError("--lm-weight without --lm; give the language model, too")
     processor = transformers.AutoProcessor.from_pretrained(model)
-    return StreamingRecognizer(asr.model, processor, max_streams=max_streams, **settings)
+    return library.StreamingRecognizer(asr.model, processor, max_streams=max_streams, **settings)
 
 
 def warm_up(recognizer: Any, **settings: Any) -> None:
-    """Have a stream hear some noise, so that what is made at the first call is there before somebody waits for it."""
+    """Decode some noise, so that what the first call compiles and allocates is ready before a client waits for it."""
     rate = recognizer.sampling_rate
     noise = 0.01 * np.random.default_rng(0).standard_normal(rate)
     sid = recognizer.open(**settings)
@@ -151,25 +134,25 @@ def warm_up(recognizer: Any, **settings: Any) -> None:
 
 
 def phrases_and_entities(given: Sequence[str] | None) -> tuple[list[str], bool]:
-    """Return the phrases that all recordings have, and whether each has its own entities besides."""
+    """Return the phrases of all recordings, and whether each also gets its own entities."""
     return read_phrases([text for text in given or [] if text != FROM_ENTITIES]), FROM_ENTITIES in (given or [])
 
 
 def read_phrases(given: Sequence[str] | None) -> list[str]:
-    """Read phrases of files, one a line (empty lines are left out), and phrases themselves.
+    """Return phrases: the lines of files, without empty ones, and texts that are phrases themselves.
 
     Raises:
-        FileNotFoundError: what is named like a file isn't there; nobody says "names.txt".
+        FileNotFoundError: a text looks like a file's name ("names.txt"), and there is no such file.
         ValueError: a file without phrases.
     """
     phrases: list[str] = []
     for text in given or []:
         if os.path.isfile(text):
             with open(text, encoding="utf-8") as file:
-                found = [line.strip() for line in file if line.strip()]
-            if not found:
+                lines = [line.strip() for line in file if line.strip()]
+            if not lines:
                 raise ValueError(f"{text}: holds no phrases (one a line)")
-            phrases += found
+            phrases += lines
         elif _is_like_a_file(text):
             folder, name = os.path.split(text)
             near = difflib.get_close_matches(name, os.listdir(folder or "."), n=1) if os.path.isdir(folder or ".") else []
@@ -181,8 +164,7 @@ def read_phrases(given: Sequence[str] | None) -> list[str]:
 
 
 def _is_like_a_file(phrase: str) -> bool:
-    """Return whether nobody says this: it ends like a list, or almost ("names.txtt", and not "node.js"), or begins
-    with a folder that is there."""
+    """Return whether a phrase looks like a path: its folder exists, or it ends almost like a list ("names.txtt")."""
     folder, name = os.path.split(phrase)
     ending = os.path.splitext(name)[1][1:].lower()
     return bool(difflib.get_close_matches(ending, LISTS, n=1, cutoff=0.85)) or os.path.isdir(folder)

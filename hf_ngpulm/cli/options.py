@@ -1,4 +1,4 @@
-"""Define options that several commands have: aliases, and dataclasses whose fields are options of commands."""
+"""Options that several commands have: aliases, and dataclasses whose fields are options."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from typing import Annotated, Any, get_type_hints
 
 from typer import Argument, BadParameter, Option
 
+from ..decoding.described import OPTIONS
+
 FROM_ENTITIES = "from-entities"
 
 
 def option(help: str, *names: str, default: Any = None, **more: Any) -> Any:
-    """Say what an option is, as the default of a field or of a command's parameter.
+    """Describe an option, as the default of a field or of a command's parameter.
 
     Args:
-        names: other than that of the field; of a switch also the one that turns it off.
-        default: `MISSING` if the option has to be given.
-        more: what else `typer.Option` takes.
+        names: the option's names, if they aren't the field's; a switch may have one that turns it off.
+        default: `MISSING` if the option is required.
+        more: other arguments of `typer.Option`.
     """
     return field(default=default, metadata={"make": Option, "names": names, "more": {"help": help, **more}})
 
 
 def beams(value: Any) -> int | str:
-    """Return a number of beams of what was typed, or "auto"."""
+    """Parse a number of beams, or "auto"."""
     if value == "auto":
         return "auto"
     if not re.fullmatch(r"[0-9]{1,9}", str(value)) or int(value) < 1:
@@ -35,8 +37,13 @@ def beams(value: Any) -> int | str:
 
 
 def argument(help: str, default: Any = MISSING) -> Any:
-    """Say what an argument is, likewise."""
+    """Describe an argument, likewise."""
     return field(default=default, metadata={"make": Argument, "names": (), "more": {"help": help}})
+
+
+def of_decoders(name: str, *names: str, **more: Any) -> Any:
+    """Describe an option of decoders, by its name there, likewise."""
+    return option(OPTIONS[name].line(), *names, **more)
 
 
 LMArgument = Annotated[
@@ -57,22 +64,19 @@ DeviceOption = Annotated[str | None, Option(help="cpu, cuda, cuda:1 ...; a GPU i
 TokenizerOption = Annotated[
     str | None, Option("--tokenizer", "-t", help="Folder or Hub id of the ASR model whose token ids the LM is over.")
 ]
-VocabSizeOption = Annotated[int | None, Option(help="Number of token ids, where there is no tokenizer.")]
+VocabSizeOption = Annotated[int | None, Option(help="Number of token ids, if there is no tokenizer.")]
 UnitsOption = Annotated[
     str, Option("--units", "--unit", help="How an ARPA file writes tokens: auto, piece, id, nemo, char, or word (whole words).")
 ]
-OverwriteOption = Annotated[bool, Option("--overwrite", help="Write over what is there already.")]
-MaxNGramsOption = Annotated[
-    int | None, Option("--max-ngrams", help="Prune the result by relative entropy to at most so many n-grams.")
-]
+OverwriteOption = Annotated[bool, Option("--overwrite", help="Overwrite existing files.")]
+MaxNGramsOption = Annotated[int | None, Option("--max-ngrams", help="Prune by relative entropy to at most so many n-grams.")]
 PhrasesOption = Annotated[
     list[str] | None,
     Option(
-        help="A file of phrases, one a line, or a phrase itself; for recordings with transcripts also "
-        f"{FROM_ENTITIES}: each recording's own entities. May be given several times."
+        help="A file of phrases (hotwords), one a line, or a phrase; several times. For recordings with transcripts also "
+        f"{FROM_ENTITIES}: each recording's own entities."
     ),
 ]
-BetaOption = Annotated[float | None, Option(help="For CTC: bonus for each token in beam search.")]
 NormaliseOption = Annotated[
     str | None,
     Option(help="Of transcripts and hypotheses: none, basic or english (Whisper's), or lower, no-punctuation ... with commas."),
@@ -81,53 +85,42 @@ NormaliseOption = Annotated[
 
 @dataclass(frozen=True)
 class Words:
-    """Say how the words of a word-level model are spelled in tokens; see `hf_ngpulm.lexicon.compose`."""
+    """Spell the words of a word-level model in tokens; see `hf_ngpulm.lexicon.compose`."""
 
-    lexicon: str | None = option("For words: a file with a word, a tab and the pieces of its spelling a line.")
-    case: str | None = option("For words: lower or upper, to spell them so; keep, to take them as they are.")
+    lexicon: str | None = option("For words: a file of lines with a word, a tab and the pieces of its spelling.")
+    case: str | None = option("For words: lower or upper case for their spelling; keep leaves them as they are.")
     closed_vocabulary: bool = option("For words: forbid unknown ones.", "--closed-vocabulary", default=False)
-    cuttings: int | None = option("For words: in how many ways each may be cut into pieces; 1. Several suit merge='text'.")
-    unk_score_offset: float | None = option("For words: what unknown ones score beside <unk>, natural log; -10.")
+    cuttings: int | None = option(
+        "For words: in how many ways each may be cut into pieces [default: 1]. Several suit merge='text'."
+    )
+    unk_score_offset: float | None = option("For words: score of unknown ones, added to <unk>'s, natural log [default: -10].")
 
 
 @dataclass(frozen=True)
 class Search:
-    """The language model, and how to search; see the decoders."""
+    """The language model and the search; see the decoders."""
 
-    lm: str | None = option("Language model: folder, Hub id, ARPA or .nemo file.")
-    num_beams: Any = option(
-        "Beam width; 1 is greedy; auto is what pays for the kind of model [default: auto with an LM or phrases, else 1].",
-        parser=beams,
-        metavar="NUMBER|auto",
-    )
-    strategy: str | None = option("For transducers: greedy, alsd or aes (both beam searches); for CTC: graph.")
+    lm: str | None = of_decoders("lm")
+    num_beams: Any = of_decoders("num_beams", parser=beams, metavar="NUMBER|auto")
+    strategy: str | None = of_decoders("strategy")
 
 
 @dataclass(frozen=True)
 class Decoding(Search):
-    """These, and the weight."""
+    """These, and the language model's weight."""
 
-    lm_weight: float | None = option("Weight of the language model [default: what was tuned, or else 0.5].")
-
-
-@dataclass(frozen=True)
-class Subtracted:
-    """Make up for the language model that a recogniser has learnt itself."""
-
-    ilm_weight: float | None = option(
-        "For transducers (default: half the LM's) and decoders: weight of the internal language model, subtracted."
-    )
-    source_lm: str | None = option("Language model of the text that the model was trained on, to be subtracted.")
-    source_weight: float | None = option("Weight of that [default: half of the LM's].")
+    lm_weight: float | None = of_decoders("lm_weight")
 
 
 @dataclass(frozen=True)
-class Pauses:
-    """Say where sentences of recordings begin."""
+class Adjusted:
+    """Add to, or subtract from, the scores of the model and the language model."""
 
-    pause_seconds: float | None = option(
-        "For transducers: where nothing is heard for so long, a new sentence begins, such as 0.32.", "--pause"
-    )
+    beta: float | None = of_decoders("beta")
+    ilm_weight: float | None = of_decoders("ilm_weight")
+    source_lm: str | None = of_decoders("source_lm")
+    source_weight: float | None = of_decoders("source_weight")
+    pause_seconds: float | None = of_decoders("pause_seconds", "--pause")
 
 
 @dataclass(frozen=True)
@@ -135,20 +128,20 @@ class Boosting:
     """Phrases that shall be recognised."""
 
     phrases: PhrasesOption = None
-    phrase_weight: float | None = option("Weight of the phrases [default: 1].")
+    phrase_weight: float | None = of_decoders("phrase_weight")
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """Say how audio is cut while it is heard; see `hf_ngpulm.StreamingRecognizer`."""
+    """Cut live audio; see `hf_ngpulm.StreamingRecognizer`."""
 
     chunk_seconds: float | None = option("Seconds of audio decoded at a time [default: 1.28].", "--chunk")
     left_seconds: float | None = option("Seconds the encoder hears before a chunk [default: 4].", "--left")
-    right_seconds: float | None = option("Seconds it hears after it, for which the text waits [default: 1.28].", "--right")
+    right_seconds: float | None = option("Seconds it hears after a chunk, which the text waits for [default: 1.28].", "--right")
     num_lookahead_tokens: int | None = option(
-        "For Nemotron, in place of these three: frames of look-ahead.", "--lookahead", min=0
+        "For Nemotron, in place of --chunk, --left and --right: frames of look-ahead.", "--lookahead", min=0
     )
-    language: str | None = option("For Nemotron 3.5: the language that is spoken.")
+    language: str | None = option("For Nemotron 3.5: the spoken language.")
     endpoint_seconds: float = option(
         "Seconds of silence after which an utterance has ended; 0: never.", "--endpoint", default=1.0, min=0
     )
@@ -156,7 +149,7 @@ class Chunks:
 
 @dataclass(frozen=True)
 class Data:
-    """Name the recordings of a data set, and say what its fields are called; see `hf_ngpulm.evaluation.read_recordings`."""
+    """The recordings of a data set, and the names of its fields; see `hf_ngpulm.evaluation.read_recordings`."""
 
     split: str | None = option("Split of a dataset [default: test].")
     limit: int | None = option("Only the first so many recordings.", min=1)
@@ -166,13 +159,13 @@ class Data:
 
 
 def given(*options: Any, **more: Any) -> dict[str, Any]:
-    """Return those of some options that were given, by name, and those of `more` that aren't None."""
+    """Return the options in some dataclasses and in `more` that are neither None nor False, by name."""
     every = {name: value for each in options for name, value in vars(each).items()} | more
     return {name: value for name, value in every.items() if value is not None and value is not False}
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Return a command as Typer takes it: the fields of dataclasses among its parameters are options of their own."""
+    """Return a command for Typer: the fields of dataclasses among its parameters become parameters."""
     parameters: list[inspect.Parameter] = []
     groups: dict[str, tuple[Any, list[str]]] = {}
     for parameter in _parameters(function):
@@ -196,13 +189,13 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _parameters(of: Any) -> list[inspect.Parameter]:
-    """Return the parameters of a function, or the fields of a dataclass, each with what Typer is told of it."""
+    """Return the parameters of a function, or the fields of a dataclass, annotated for Typer."""
     hints = get_type_hints(of, include_extras=True)
     if is_dataclass(of):
         defaults = {each.name: each for each in fields(of)}
     else:
         defaults = {name: parameter.default for name, parameter in inspect.signature(of).parameters.items()}
-    found = []
+    parameters = []
     default: Any
     for name, default in defaults.items():
         kind: Any = hints[name]
@@ -211,5 +204,5 @@ def _parameters(of: Any) -> list[inspect.Parameter]:
                 names = told["names"] or ([f"--{name.replace('_', '-')}"] if kind is bool else [])
                 kind = Annotated[kind, told["make"](*names, **told["more"])]
             default = inspect.Parameter.empty if default.default is MISSING else default.default
-        found.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
-    return found
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+    return parameters

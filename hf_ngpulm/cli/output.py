@@ -1,4 +1,4 @@
-"""Print for commands: tables, lines of JSON, and words on standard error."""
+"""Print tables, lines of JSON, and messages on standard error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def tell(message: str) -> None:
 
 @contextmanager
 def interruptible(kept: Callable[[], str]) -> Iterator[None]:
-    """Have Ctrl-C within the block say what is kept of the work that is lost.
+    """Add a message to Ctrl-C within the block: what is kept of the work.
 
     Raises:
         KeyboardInterrupt: with that message.
@@ -35,17 +35,17 @@ def print_json(value: Any) -> None:
 
 
 def print_line(text: Any, **options: Any) -> None:
-    """Print a line that may be longer than the terminal is wide; `[bold]` and the like have a meaning."""
+    """Print a line, also one that is longer than the terminal is wide; `[bold]` and the like are markup."""
     Console(highlight=False).print(text, soft_wrap=True, **options)
 
 
 def print_table(
     rows: Iterable[Sequence[str]], headings: Sequence[str] | None = None, title: str | None = None, bold: int | None = None
 ) -> None:
-    """Print rows of cells: the first cell names the row, the others are values, to the right where they have headings.
+    """Print a table: of each row the first cell is its name; under headings the others are right-aligned.
 
     Args:
-        bold: number of a row that stands out.
+        bold: number of the row to print in bold.
     """
     table = Table(title=title, show_header=headings is not None)
     for i, heading in enumerate(headings or ()):
@@ -56,5 +56,5 @@ def print_table(
 
 
 def percent(rate: float | None, digits: int = 1) -> str:
-    """Return a share as a text."""
+    """Return a share in percent."""
     return "-" if rate is None else f"{100 * rate:.{digits}f}%"

@@ -11,6 +11,7 @@ from typing import Any
 from huggingface_hub import CommitOperationAdd, HfApi, ModelCard
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError, RevisionNotFoundError
 
+from . import library
 from .models import load
 from .options import LMArgument, TokenizerOption, UnitsOption, VocabSizeOption, argument, given, option
 from .output import tell
@@ -37,18 +38,15 @@ def push(
     hf-ngpulm push my-lm org/my-lm --license cc-by-4.0 --language en --dataset org/dataset
     hf-ngpulm push lm.arpa.gz org/my-lm --tokenizer nvidia/parakeet-ctc-0.6b
 
-    It is loaded and checked before. A card that was changed by hand stays: that in the folder, or else the repo's. Datasets,
-    languages and the licence that aren't given stay as the repo's card has them. Log in before, with hf auth login, or set
+    The model is loaded and checked first. A card that was changed by hand stays: the folder's, or else the repo's. Datasets,
+    languages and the licence, if they aren't given, stay as in the repo's card. Log in first with hf auth login, or set
     HF_TOKEN.
     """
-    from ..formats.safetensors import CONFIG_FILE, WEIGHTS_FILE
-    from ..language_model.hub import CARD_FILE, is_as_written
-
     model = load(lm, tokenizer, vocab_size, units)
     told = {"asr_model": asr_model, "datasets": dataset, "language": language, "license": license}
-    path = Path(lm, CARD_FILE)
+    path = Path(lm, library.CARD_FILE)
     card = path.read_text(encoding="utf-8") if path.is_file() else None
-    if by_hand := card is not None and not is_as_written(card):
+    if by_hand := card is not None and not library.is_as_written(card):
         _refuse(told, str(path))
     api = HfApi()
     with tempfile.TemporaryDirectory() as folder, _hub_errors(repo):
@@ -56,16 +54,16 @@ def push(
         if branch is not None:
             api.create_branch(repo_id, branch=branch, exist_ok=True)
         there = _card_of(api, repo_id, branch)
-        files: dict[str, str | bytes] = {name: f"{folder}/{name}" for name in (CONFIG_FILE, WEIGHTS_FILE)}
+        files: dict[str, str | bytes] = {name: f"{folder}/{name}" for name in (library.CONFIG_FILE, library.WEIGHTS_FILE)}
         if by_hand:
-            files[CARD_FILE] = str(path)
-        elif there is not None and not is_as_written(str(there)):
-            _refuse(told, f"the {CARD_FILE} of {repo_id}")
-            tell(f"the {CARD_FILE} of {repo_id} was changed by hand and stays as it is")
+            files[library.CARD_FILE] = str(path)
+        elif there is not None and not library.is_as_written(str(there)):
+            _refuse(told, f"the {library.CARD_FILE} of {repo_id}")
+            tell(f"the {library.CARD_FILE} of {repo_id} was changed by hand and stays as it is")
         else:
             data = {} if there is None else there.data.to_dict()
-            known = {name: data[name] for name in ("datasets", "language", "license") if name in data}
-            files[CARD_FILE] = model.model_card(repo_id, **{**known, **given(**told)}).encode()
+            there_already = {name: data[name] for name in ("datasets", "language", "license") if name in data}
+            files[library.CARD_FILE] = model.model_card(repo_id, **{**there_already, **given(**told)}).encode()
         model.save_pretrained(folder)
         commit = api.create_commit(
             repo_id,
@@ -78,22 +76,20 @@ def push(
 
 
 def _refuse(told: dict[str, Any], card: str) -> None:
-    """Refuse to tell a card anything that was written by hand.
+    """Refuse options for a card that was changed by hand.
 
     Raises:
-        ValueError: something would be told.
+        ValueError: there are such options.
     """
     if options := [f"--{name.replace('_', '-').removesuffix('s')}" for name in given(**told)]:
         raise ValueError(f"{card} was changed by hand and stays as it is; write into it what {', '.join(options)} says")
 
 
 def _card_of(api: HfApi, repo_id: str, branch: str | None) -> ModelCard | None:
-    """Return the card that a repo has."""
-    from ..language_model.hub import CARD_FILE
-
+    """Return a repo's card."""
     try:
-        path = api.hf_hub_download(repo_id, CARD_FILE, revision=branch)
-    except LocalEntryNotFoundError:  # it may have one, but can't be asked
+        path = api.hf_hub_download(repo_id, library.CARD_FILE, revision=branch)
+    except LocalEntryNotFoundError:  # the Hub can't be reached
         raise
     except (EntryNotFoundError, RevisionNotFoundError):
         return None
@@ -102,11 +98,11 @@ def _card_of(api: HfApi, repo_id: str, branch: str | None) -> ModelCard | None:
 
 @contextmanager
 def _hub_errors(repo: str) -> Iterator[None]:
-    """Say what can be done about what the Hub refuses.
+    """Turn the Hub's errors into ones that name the remedy.
 
     Raises:
-        PermissionError: nobody is logged in, or somebody who mustn't write there.
-        ConnectionError: there is no Hub, or none that answers.
+        PermissionError: you aren't logged in, or mustn't write there.
+        ConnectionError: the Hub can't be reached.
     """
     try:
         yield
@@ -114,7 +110,7 @@ def _hub_errors(repo: str) -> Iterator[None]:
         if getattr(error.response, "status_code", None) in (401, 403):
             raise PermissionError(f"{repo}: {error}. Log in with a token that may write there: hf auth login") from error
         raise
-    except Exception as error:  # of the HTTP library (httpx, or requests before), which isn't the same for all of its versions
+    except Exception as error:  # of its HTTP library: httpx, or requests in older versions
         kinds = {kind.__name__ for kind in type(error).__mro__}
         if kinds & {"TransportError", "ConnectionError", "Timeout", "LocalEntryNotFoundError"}:
             raise ConnectionError(f"the Hub can't be reached: {error}") from error

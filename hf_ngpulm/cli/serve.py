@@ -12,6 +12,8 @@ from typing import Any
 import typer
 
 from ..serving.limits import Limits
+from ..serving.logs import log_json
+from . import library
 from .models import load_serving, warm_up
 from .options import Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, option
 from .output import print_json, tell
@@ -21,53 +23,52 @@ KEY = "HF_NGPULM_API_KEY"
 
 @dataclass(frozen=True)
 class Address:
-    """Say where the server listens, and who may speak to it."""
+    """Name the server's addresses, and those who may use it."""
 
     host: str = option("Address to listen on; 0.0.0.0 lets other machines in.", default="127.0.0.1")
-    port: int = option("0: one that is free.", default=8765, min=0, max=65535)
+    port: int = option("0: any free port.", default=8765, min=0, max=65535)
     wyoming: str | None = option("Address for Wyoming (Home Assistant), such as tcp://0.0.0.0:10300; it knows no keys.")
     workers: int = option("Processes that share the address, each with its own model and clients.", default=1, min=1, max=256)
-    api_key: list[str] | None = option(f"Key that clients have to name; several times. Better from a file, or from {KEY}.")
+    api_key: list[str] | None = option(f"Key that clients must send; several times. Better from a file, or from {KEY}.")
     api_key_file: str | None = option("File of such keys, one a line.")
     tls_cert: str | None = option("Certificate for https:// and wss://, a PEM file.")
     tls_key: str | None = option("Its key, where that is another file.")
     origin: list[str] | None = option(
-        "Origin (https://example.org) whose pages may connect, besides the server's own, and by whose name the server "
-        "may be called, as behind a proxy; * for all pages, by this machine's names; several times."
+        "Origin (https://example.org) whose pages may connect, besides the server's own. Its name is also one of the "
+        "server's, as behind a proxy. * allows all pages. Several times."
     )
     proxy: list[str] | None = option(
-        "Address or network of a reverse proxy, whose X-Forwarded-For tells clients' addresses; one on this machine "
-        "needn't be named; several times."
+        "Address or network of a reverse proxy, which sends clients' addresses in X-Forwarded-For; several times. Those on "
+        "this machine needn't be named."
     )
 
 
 @dataclass(frozen=True)
 class Most:
-    """Say how much clients may have."""
+    """The limits that are options, by their names in `Limits`."""
 
-    max_clients: int = option("Clients with live audio at the same time.", default=Limits.clients, min=1)
-    max_per_address: int = option(
-        "Of these, from one IPv4 address or IPv6 network of 64 bits.", default=Limits.clients_per_address, min=1
+    clients: int = option("Clients with live audio at the same time.", "--max-clients", default=Limits.clients, min=1)
+    clients_per_address: int = option(
+        "Clients from one IPv4 address or IPv6 network of 64 bits.",
+        "--max-per-address",
+        default=Limits.clients_per_address,
+        min=1,
     )
-    max_uploads: int = option("Recordings at the same time.", default=Limits.uploads, min=1)
-    max_upload: int = option("Bytes of a recording.", default=Limits.upload_bytes, min=1024)
-    max_spool: int = option(
-        "Bytes of all recordings under way together; they lie in temporary files.", default=Limits.spool_bytes, min=1024
+    uploads: int = option("Recordings at the same time.", "--max-uploads", default=Limits.uploads, min=1)
+    upload_bytes: int = option("Bytes of a recording.", "--max-upload", default=Limits.upload_bytes, min=1024)
+    spool_bytes: int = option(
+        "Bytes of all current recordings; they lie in temporary files.", "--max-spool", default=Limits.spool_bytes, min=1024
     )
-    max_audio: float = option("Seconds of a recording.", default=Limits.audio_seconds, min=1)
-    max_beams: int = option("The largest num_beams that clients may ask for.", default=Limits.beams, min=1)
-    max_phrases: int = option("Phrases of a client.", default=Limits.phrases, min=1)
-    max_phrase_bytes: int = option("Bytes of a client's phrases in all, in UTF-8.", default=Limits.phrase_bytes, min=1)
-    max_message: int = option("Bytes of a client's message.", default=Limits.message_bytes, min=1024)
-    idle: float = option("Seconds after which a silent client is closed.", default=Limits.idle_seconds, min=0.1)
-
-    def limits(self) -> Limits:
-        """Return the same as the server knows it."""
-        return Limits(
-            clients=self.max_clients, clients_per_address=self.max_per_address, message_bytes=self.max_message,
-            phrases=self.max_phrases, phrase_bytes=self.max_phrase_bytes, idle_seconds=self.idle, uploads=self.max_uploads,
-            upload_bytes=self.max_upload, spool_bytes=self.max_spool, audio_seconds=self.max_audio, beams=self.max_beams,
-        )  # fmt: skip
+    audio_seconds: float = option("Seconds of a recording.", "--max-audio", default=Limits.audio_seconds, min=1)
+    beams: int = option("The largest num_beams that clients may ask for.", "--max-beams", default=Limits.beams, min=1)
+    phrases: int = option("Phrases of a client.", "--max-phrases", default=Limits.phrases, min=1)
+    phrase_bytes: int = option(
+        "Bytes of a client's phrases in all, in UTF-8.", "--max-phrase-bytes", default=Limits.phrase_bytes, min=1
+    )
+    message_bytes: int = option("Bytes of a client's message.", "--max-message", default=Limits.message_bytes, min=1024)
+    idle_seconds: float = option(
+        "Seconds after which a silent client is closed.", "--idle", default=Limits.idle_seconds, min=0.1
+    )
 
 
 def serve(
@@ -79,43 +80,40 @@ def serve(
         "Another language model, as NAME=LM, that clients may choose by its name (--lm is 'default'); several times."
     ),
     served_name: list[str] | None = option(
-        "What clients call the model, in place of its folder or id, besides OpenAI's names (whisper-1 ...); several times."
+        "The model's name for clients, in place of its folder or id; several times. OpenAI's (whisper-1 ...) work, too."
     ),
     address: Address,
     most: Most,
     tick: float = option("Seconds that clients' chunks wait to be decoded together.", default=0.08, min=0.001, max=10),
-    json_logs: bool = option("Write logs as lines of JSON, with all that was asked for.", default=False),
+    json_logs: bool = option("Write logs as lines of JSON, a line for each request.", default=False),
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve OpenAI's transcriptions (/v1/audio/transcriptions) and realtime transcription (/v1/realtime), a websocket of its
-    own (/stream), a page for microphones and files (/), /docs, /health, /ready and /metrics.
+    """Serve OpenAI's transcriptions (/v1/audio/transcriptions) and realtime transcription (/v1/realtime), a page for
+    microphones and files (/), /docs, /health, /ready and /metrics.
 
     All clients are decoded as one batch, each with its own phrases. Models with attention (Whisper) take recordings only.
 
     Listens on this machine alone unless --host says otherwise; then give it keys and a certificate, or put a reverse proxy in
-    front of it. Of phrases a client may have in any 5 seconds what it may have at a time; it has 10 seconds to say hello.
+    front of it.
 
     hf-ngpulm serve nvidia/parakeet-tdt-0.6b-v3 --lm org/my-lm --port 8765
     """
-    from ..serving.process import certificate, run_workers
-    from ..serving.wyoming import host_and_port
-
     named = dict(_named(text) for text in also_lm or ())
     if named and (decoding.lm is None or "default" in named or len(named) < len(also_lm or ())):
         raise ValueError("--also-lm is for names of their own, besides the language model of --lm, whose name is default")
-    certificate(address.tls_cert, address.tls_key)  # before the model is loaded
+    library.certificate(address.tls_cert, address.tls_key)  # before the model is loaded
     if address.wyoming is not None:
-        host_and_port(address.wyoming, address.workers > 1)
+        library.host_and_port(address.wyoming, address.workers > 1)
     options: dict[str, Any] = {
         "model": model, "decoding": decoding, "chunks": chunks, "lms": named, "names": served_name or [_name_of(model)],
-        "limits": most.limits(), "host": address.host, "wyoming": address.wyoming,
+        "limits": Limits(**vars(most)), "host": address.host, "wyoming": address.wyoming,
         "keys": _keys(address.api_key, address.api_key_file), "tls": (address.tls_cert, address.tls_key),
         "origins": address.origin or (), "proxies": address.proxy or (), "tick": tick, "json_logs": json_logs, "device": device,
         "as_json": as_json, "shared": address.workers > 1,
     }  # fmt: skip
     if address.workers > 1:
-        raise typer.Exit(run_workers(address.workers, work, options, address.host, address.port))
+        raise typer.Exit(library.run_workers(address.workers, work, options, address.host, address.port))
     work(**options, port=address.port)
 
 
@@ -124,61 +122,52 @@ def work(
     port: int, wyoming: str | None, keys: list[str], tls: tuple[str | None, str | None], origins: list[str],
     proxies: list[str], tick: float, json_logs: bool, device: str | None, as_json: bool, shared: bool, number: int = 0,
 ) -> None:  # fmt: skip
-    """Run a server, one of several if `shared`; the first prints its address."""
-    from ..serving import Voices, make_app
-    from ..serving.access import local_hosts
-    from ..serving.app import WYOMING
-    from ..serving.attention import AttentionRecognizer
-    from ..serving.logs import log_json
-    from ..serving.process import certificate, listen
-
+    """Run a server, one of several processes if `shared`; the first prints the address."""
     if json_logs:
         log_json()
     recognizer = load_serving(model, device, decoding, chunks, limits.clients, list(lms.values()))
     known = dict(zip(["default", *lms], getattr(recognizer, "language_models", ())))
-    voices = Voices(names, known, [chunks.language] if chunks.language else ["en"])
+    voices = library.Voices(names, known, [chunks.language] if chunks.language else ["en"])
     warm_up(recognizer, **({"lm": known["default"]} if len(known) > 1 else {}))
-    app = make_app(
-        recognizer, limits, origins=origins, tick=tick, hosts=local_hosts(host, origins), proxies=proxies, keys=keys,
-        voices=voices, wyoming=wyoming, reuse_port=shared,
-    )  # fmt: skip
+    access = library.Access(origins, library.local_hosts(host, origins), proxies, keys)
+    app = library.make_app(recognizer, limits, access, voices=voices, tick=tick, wyoming=wyoming, reuse_port=shared)
 
     def told(at: str) -> None:
         if number:
             return
         secure = "s" if tls[0] else ""
-        page, stream, api = f"http{secure}://{at}/", f"ws{secure}://{at}/stream", f"http{secure}://{at}/v1"
-        live = {} if isinstance(recognizer, AttentionRecognizer) else {"stream": stream}
-        plain = app[WYOMING]
+        page, api = f"http{secure}://{at}/", f"http{secure}://{at}/v1"
+        live = {} if isinstance(recognizer, library.AttentionRecognizer) else {"realtime": f"ws{secure}://{at}/v1/realtime"}
+        plain = app[library.WYOMING]
         also = {} if plain is None else {"wyoming": plain.at}
         if as_json:
             print_json({"page": page, **live, "openai": api, **also})
         else:
-            names = {"openai": "OpenAI", "stream": "websocket", "wyoming": "Wyoming"}
+            names = {"openai": "OpenAI", "realtime": "live audio", "wyoming": "Wyoming"}
             shown = [f"{names[kind]}: {at}" for kind, at in {"openai": api, **live, **also}.items()]
             shown += [] if live else ["recordings only"]
             print(f"{page} ({', '.join(shown)}); Ctrl-C to stop", file=sys.stderr, flush=True)
-        if not keys and local_hosts(host) is None:
+        if not keys and library.local_hosts(host) is None:
             tell(f"whoever reaches {host} may use it: there is no key (--api-key-file, or {KEY})")
 
     def stopping() -> None:
         if not (number or as_json or json_logs):
             tell(f"stopping; what was said is finished, for up to {limits.shutdown_seconds:g} s")
 
-    is_busy = asyncio.run(listen(app, host, port, limits, told, certificate(*tls), shared, proxies, stopping))
+    is_busy = asyncio.run(library.listen(app, host, port, limits, told, library.certificate(*tls), shared, access, stopping))
     if is_busy:
         sys.stdout.flush()
         os._exit(0)
 
 
 def _keys(given: list[str] | None, file: str | None) -> list[str]:
-    """Return all keys: those that are given, of a file, and of the variable."""
+    """Return all keys: from the options, the file and the variable."""
     keys = [*(given or ()), *os.environ.get(KEY, "").split()]
     if file is not None:
-        found = Path(file).read_text(encoding="utf-8").split()
-        if not found:
+        in_file = Path(file).read_text(encoding="utf-8").split()
+        if not in_file:
             raise ValueError(f"{file}: holds no keys (one a line)")
-        keys += found
+        keys += in_file
     if any(not key.strip() for key in keys):
         raise ValueError("--api-key is empty; leave it out, or name a key")
     return keys
@@ -192,5 +181,5 @@ def _named(text: str) -> tuple[str, str]:
 
 
 def _name_of(model: str) -> str:
-    """Return the name that clients know a model by: an id, or the last part of a path."""
+    """Return a model's name for clients: its id, or the last part of its path."""
     return Path(model).resolve().name if os.path.exists(model) else model

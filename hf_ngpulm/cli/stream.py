@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from ..sound.files import file_pieces
+from . import library
 from .models import load_streaming, read_phrases, warm_up
 from .options import Boosting, Chunks, Decoding, DeviceOption, JsonOption, ModelArgument, argument, given, option
 from .output import print_json
-
-if TYPE_CHECKING:
-    from ..audio import StreamingRecognizer
 
 
 def stream(
@@ -32,16 +31,13 @@ def stream(
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Transcribe a microphone, or a file as if it were spoken now, while it is heard.
+    """Transcribe a microphone, or a file at the pace of speech, while it is heard.
 
-    On a terminal the line that is being spoken is shown as it grows: what can no longer change, and (dim) what may. An
-    utterance that has ended stays as a line. Elsewhere only these lines are printed; --json prints what grows, too.
+    On a terminal the current line grows as you speak: bold text is final, dim text may change. A finished utterance stays as a
+    line. Elsewhere only finished utterances are printed; --json also prints growing ones.
 
     hf-ngpulm stream nvidia/parakeet-tdt-0.6b-v3 talk.flac --lm org/my-lm --phrases names.txt
     """
-    from ..audio.microphone import microphone_pieces
-    from ..sound.files import file_pieces
-
     if (audio is None) != microphone:
         raise ValueError("give an audio file, or --microphone" if audio is None else "an audio file and --microphone: give one")
     if (microphone and no_wait) or (input_device is not None and not microphone):
@@ -57,7 +53,7 @@ def stream(
     pieces: Iterator[np.ndarray]
     if audio is None:
         name = int(input_device) if input_device and input_device.isdigit() else input_device
-        pieces = _until_interrupted(microphone_pieces(rate, device=name))
+        pieces = _until_interrupted(library.microphone_pieces(rate, device=name))
     else:
         pieces = file_pieces(audio, rate, in_real_time=not no_wait)
     events = _events(recognizer, pieces, context)
@@ -69,23 +65,23 @@ def stream(
 
 
 def _until_interrupted(pieces: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-    """Yield pieces until Ctrl-C, which ends the audio and not the command."""
+    """Yield pieces until Ctrl-C, which ends the audio but not the command."""
     with suppress(KeyboardInterrupt):
         yield from pieces
 
 
-def _events(recognizer: StreamingRecognizer, pieces: Iterable[np.ndarray], context: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield what a stream says, as it says it."""
-    from ..audio.events import final_event, partial_event
-
+def _events(
+    recognizer: library.StreamingRecognizer, pieces: Iterable[np.ndarray], context: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Yield the events of a stream as they come."""
     sid = recognizer.open(**context)
 
     def decoded() -> Iterator[dict[str, Any] | None]:
         while partials := recognizer.step():
-            yield partial_event(recognizer, sid, partials[sid])
+            yield library.partial_event(recognizer, sid, partials[sid])
             if partials[sid].endpoint:
                 begin = recognizer.utterance_begin(sid)
-                yield final_event(recognizer.reset(sid), begin)
+                yield library.final_event(recognizer.reset(sid), begin)
 
     def everything() -> Iterator[dict[str, Any] | None]:
         for piece in pieces:
@@ -94,7 +90,7 @@ def _events(recognizer: StreamingRecognizer, pieces: Iterable[np.ndarray], conte
         recognizer.end(sid)
         yield from decoded()
         begin = recognizer.utterance_begin(sid)
-        yield final_event(recognizer.close(sid), begin)
+        yield library.final_event(recognizer.close(sid), begin)
 
     return (event for event in everything() if event is not None)
 
@@ -112,6 +108,6 @@ def _show(events: Iterable[dict[str, Any]]) -> None:
                 stable, text = event["stable"], event["text"]
                 fixed = len(stable) if text.startswith(stable) else 0
                 line = Text(text[:fixed], style="bold")
-                # A long utterance would fill the screen; its end is what is new.
+                # Only the end of a long utterance, which would fill the screen.
                 line.append(text[fixed:], style="dim")
                 live.update(line[-3 * console.width :], refresh=True)

@@ -9,46 +9,44 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..common.extras import needed
+from ..common.launch import launched_alone
 from ..common.progress import Bars
 from ..text import read_ids, read_texts, total_bytes
+from . import library
 from .files import refuse_existing
 from .models import check_folder, load_tokenizer
 from .options import MISSING, JsonOption, MaxNGramsOption, OverwriteOption, TokenizerOption, Words, argument, given, option
 from .output import interruptible, print_json, print_line, print_table, tell
 
-if TYPE_CHECKING:
-    from ..language_model.model import NGramLM
-    from ..language_model.training import Training
-
 
 @dataclass(frozen=True)
 class Counting:
-    """Limit what counting n-grams may take."""
+    """Limits of counting n-grams."""
 
-    memory: str = option("What counting may take; more goes to disk for the while.", default="4G")
-    folder: str | None = option("Folder for what doesn't fit into memory.", "--temporary")
+    memory: str = option("Memory limit for counting; the rest spills to disk.", default="4G")
+    folder: str | None = option("Folder for the data that spills.", "--temporary")
     workers: int | None = option("Processes that encode, for slow tokenizers.")
 
 
 @dataclass(frozen=True)
 class Writing:
-    """Say how the text is to be written."""
+    """The style of the text."""
 
     normalise: str | None = option("lower, upper, no-punctuation, nfc, nfkc, whisper, whisper-en; several with commas.")
     style_of: str | None = option(
-        "Write the text as this recogniser does (case, punctuation, numbers, hyphens): its folder or Hub id, or a file of its "
-        "transcripts. --outputs tells more than its tokenizer."
+        "Write the text in this recogniser's style (case, punctuation, numbers, hyphens): its folder or Hub id, or a file of "
+        "its transcripts. --outputs shows more of the style than the tokenizer does."
     )
-    language: str | None = option("For --style-of: the text's language, en, for its numbers.")
+    language: str | None = option("For --style-of: the text's language, such as en, for its numbers.")
     leading_blank: bool | None = option(
-        "Whether a blank stands before a sentence's first word; by default as Whisper writes, for its tokenizers.",
+        "Write a blank before a sentence's first word [default: as Whisper does, for its tokenizers].",
         "--leading-blank/--no-leading-blank",
     )
     outputs: str | None = option(
-        "Transcripts of the recogniser, to compare case and punctuation with, or to learn its style from."
+        "Transcripts by the recogniser, to compare case and punctuation with, or to learn its style from."
     )
 
 
@@ -67,18 +65,20 @@ def train(
     vocab_size: int | None = option("Number of token ids: the input is lines of decimal ids, not text."),
     order: int | None = option("Length of the longest n-grams, 1 to 12; by default 6, and 3 for words.", "--order", "-n"),
     unit: str = option("What n-grams are of: token or word.", default="token"),
-    prune: str = option("Drop n-grams that occur at most so often: a number for each order, as '0 0 1'.", default="0"),
+    prune: str = option(
+        "Drop n-grams with at most so many occurrences: a number for each order, such as '0 0 1'.", default="0"
+    ),
     max_ngrams: MaxNGramsOption = None,
-    field: str | None = option("Field or column with the text; found by itself if usual."),
+    field: str | None = option("Field or column with the text; usual names are found."),
     split: str = option("Split of a dataset.", default="train"),
     valid: list[str] | None = option("Text to compute the perplexity of; may be repeated."),
     arpa: str | None = option("Also write an ARPA file (.arpa, .arpa.gz)."),
     device: str = option("Where to count and estimate: cpu, cuda, cuda:1.", default="cpu"),
     fallback: bool = option(
-        "Go on where a text gives no discounts.", "--discount-fallback/--no-discount-fallback", default=True
+        "Use fixed discounts if the text gives none.", "--discount-fallback/--no-discount-fallback", default=True
     ),
     allow_unknown: bool = option(
-        "Go on where more than 30% of the text's tokens are unknown to the tokenizer.", "--allow-unknown", default=False
+        "Go on if the tokenizer doesn't know more than 30% of the text's tokens.", "--allow-unknown", default=False
     ),
     overwrite: OverwriteOption = False,
     as_json: JsonOption = False,
@@ -89,15 +89,10 @@ def train(
 
     Under `accelerate launch` the processes share the text.
     """
-    from ..formats.arpa import write_arpa
-    from ..language_model.model import NGramLM
-    from ..language_model.training import train as train_on
-    from ..ngrams.kneser_ney import DISCOUNT_FALLBACK
-
     if (tokenizer is None) == (vocab_size is None):
         raise ValueError("name either --tokenizer (the ASR model's; the input is text) or --vocab-size (it is token ids)")
     refuse_existing([output, *([arpa] if arpa else [])], overwrite)
-    # A request to end leaves no temporary files behind.
+    # SIGTERM leaves no temporary files behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     begin = time.perf_counter()
     accelerator = _accelerator()
@@ -107,7 +102,7 @@ def train(
     if writing.style_of is not None and not os.path.isfile(writing.style_of):
         check_folder(writing.style_of)
     written = {**vars(writing), "outputs": None if writing.outputs is None else filter(None, read_texts([writing.outputs]))}
-    training = train_on(
+    training = library.train(
         read_texts(inputs, field, split, bars.read) if vocab_size is None else read_ids(inputs, bars.read),
         load_tokenizer(tokenizer),
         vocab_size,
@@ -115,7 +110,7 @@ def train(
         prune=_thresholds(prune),
         max_ngrams=max_ngrams,
         **written,
-        discount_fallback=DISCOUNT_FALLBACK if fallback else None,
+        discount_fallback=library.DISCOUNT_FALLBACK if fallback else None,
         valid=_validation(valid, field, split, vocab_size is not None) if valid else None,
         device=device,
         **vars(counting),
@@ -127,7 +122,7 @@ def train(
     )
     if not leads:
         return
-    lm = NGramLM(training.parts)
+    lm = library.NGramLM(training.parts)
     with bars.stage("saving", 2 if arpa else 1) as bar:
         lm.save_pretrained(output)
         bar.update()
@@ -136,7 +131,7 @@ def train(
                 lm.to_arpa(arpa)
             else:
                 table, spelled = training.of_words
-                write_arpa(table, arpa, "piece", spelled)
+                library.write_arpa(table, arpa, "piece", spelled)
     _show(lm, training, output, time.perf_counter() - begin, as_json)
 
 
@@ -159,8 +154,6 @@ def _thresholds(text: str) -> tuple[int, ...]:
 
 def _accelerator() -> Any:
     """Return the accelerator, if this is one of several processes."""
-    from ..evaluation.processes import launched_alone
-
     if launched_alone():
         tell(
             "accelerate has started one process only; for several on CPUs start them by torchrun --nproc_per_node 2 -m "
@@ -174,7 +167,7 @@ def _accelerator() -> Any:
     return Accelerator()
 
 
-def _show(lm: NGramLM, training: Training, output: str, seconds: float, as_json: bool) -> None:
+def _show(lm: library.NGramLM, training: library.Training, output: str, seconds: float, as_json: bool) -> None:
     summary = lm.config.training
     assert summary is not None
     if as_json:

@@ -10,20 +10,21 @@ import numpy as np
 import typer
 
 from ..common.files import write_beside
-from .files import KINDS, found_audio, refuse_existing, transcript_files
+from ..sound.files import read_audio
+from . import library
+from .files import KINDS, audio_of, refuse_existing, transcript_files
 from .models import load_recogniser, read_phrases
 from .options import (
     MISSING,
-    BetaOption,
+    Adjusted,
     Boosting,
     Decoding,
     DeviceOption,
     JsonOption,
     OverwriteOption,
-    Pauses,
-    Subtracted,
     argument,
     given,
+    of_decoders,
     option,
 )
 from .output import interruptible, print_json, tell
@@ -36,61 +37,55 @@ def transcribe(
     ),
     model: str = option("Folder or Hub id of the ASR model.", "--model", "-m", default=MISSING),
     decoding: Decoding,
-    subtracted: Subtracted,
-    pauses: Pauses,
+    adjusted: Adjusted,
     boosting: Boosting,
-    beta: BetaOption = None,
-    n_best: int | None = option("Hypotheses to show, with --num-beams.", min=1),
+    n_best: int | None = of_decoders("num_return_sequences", min=1),
     batch_size: int = option("Files decoded together.", default=8, min=1),
     chunk_length: float = option("Cut long audio into chunks of so many seconds; 0: don't.", default=0.0, min=0),
     timestamps: str | None = option("word or char (single tokens)."),
     output: str | None = option(
-        "File to write to, as its ending says: .txt, .srt, .vtt or .json; or, for several recordings, a folder.",
+        "File to write: .txt, .srt, .vtt or .json; or, for several recordings, a folder.",
         "--output",
         "-o",
     ),
-    kind: str | None = option("What to write, where no ending tells: txt, srt, vtt or json [default: txt].", "--format"),
+    kind: str | None = option("Kind of file, if no ending says it: txt, srt, vtt or json [default: txt].", "--format"),
     overwrite: OverwriteOption = False,
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Transcribe audio files, with a language model, or phrases that shall be recognised, if some are given.
+    """Transcribe audio files, with a language model or phrases if you like.
 
     hf-ngpulm transcribe *.flac --model nvidia/parakeet-ctc-0.6b --lm org/my-lm --lm-weight 1.0 --num-beams 8
     hf-ngpulm transcribe call.flac --model nvidia/parakeet-tdt-0.6b-v3 --phrases names.txt --phrases "Anna Kowalska"
     hf-ngpulm transcribe talk.flac --model nvidia/parakeet-tdt-0.6b-v3 --output talk.srt
     """
-    from ..common.arguments import one_of, refuse_idle
-    from ..evaluation.recognition import SHORTEST
-    from ..pipelines.families import is_seq2seq
-    from ..sound.files import read_audio
-
     if timestamps not in (None, "word", "char"):
         raise ValueError(f"--timestamps must be word or char, got {timestamps!r}")
     if output is None:
-        refuse_idle({"--format": kind, "--overwrite": overwrite or None}, "says of files how they are written; add --output")
+        library.refuse_idle(
+            {"--format": kind, "--overwrite": overwrite or None}, "says of files how they are written; add --output"
+        )
     if kind is not None:
-        one_of("--format", kind, KINDS)
-    found = found_audio(audio)
+        library.one_of("--format", kind, KINDS)
+    names = audio_of(audio)
     files: dict[str, Any] = {}
     if output is not None:
-        kind, paths = transcript_files(output, kind, found)
+        kind, paths = transcript_files(output, kind, names)
         refuse_existing(paths, overwrite)
-        files = dict(zip(found, paths))
+        files = dict(zip(names, paths))
     subtitled = kind in ("srt", "vtt")
     if subtitled:
-        refuse_idle({"--timestamps": timestamps, "--n-best": n_best}, f"has no place in {kind} files; leave it out")
+        library.refuse_idle({"--timestamps": timestamps, "--n-best": n_best}, f"has no place in {kind} files; leave it out")
     phrases = read_phrases(boosting.phrases) or None
-    settings = given(decoding, subtracted, pauses, beta=beta, num_return_sequences=n_best, phrases=phrases)
-    settings |= given(phrase_weight=boosting.phrase_weight)
+    settings = given(decoding, adjusted, phrases=phrases, phrase_weight=boosting.phrase_weight, num_return_sequences=n_best)
     asr = load_recogniser(model, device, **settings)
     rate = asr.feature_extractor.sampling_rate
-    read: list[tuple[str, float]] = []  # and how many seconds they last
+    read: list[tuple[str, float]] = []  # with their lengths in seconds
     failed = written = 0
 
     def recordings() -> Iterator[dict[str, Any]]:
         nonlocal failed
-        for path in found:
+        for path in names:
             try:
                 samples = read_audio(path, rate)
             except (ValueError, OSError) as error:
@@ -98,16 +93,16 @@ def transcribe(
                 tell(f"{' '.join(str(error).split())}; skipped")
                 continue
             read.append((path, len(samples) / rate))
-            samples = np.pad(samples, (0, max(0, round(SHORTEST * rate) - len(samples))))
+            samples = np.pad(samples, (0, max(0, round(library.SHORTEST * rate) - len(samples))))
             yield {"raw": samples, "sampling_rate": rate}
 
     options: dict[str, Any] = {"batch_size": batch_size}
     if chunk_length:
         options["chunk_length_s"] = chunk_length
     if timestamps or subtitled:
-        # Whisper knows itself where segments are; others are cut by the times of words.
+        # Whisper segments by itself; others are cut by the times of words.
         options["return_timestamps"] = True if subtitled and asr.type == "seq2seq_whisper" else timestamps or "word"
-        if not is_seq2seq(asr.model) and asr._forward_params.get("ngram_decoder") is None:
+        if not library.is_seq2seq(asr.model) and asr._forward_params.get("ngram_decoder") is None:
             options["num_beams"] = 1  # the stock pipeline has times for some tokenizers only
     try:
         results = asr(recordings(), **options)
@@ -135,25 +130,23 @@ def transcribe(
             elif path in files:
                 print(files[path], flush=True)
             else:
-                print("" if len(found) == 1 else f"{path}: ", _shown(result), sep="", end="", flush=True)
+                print("" if len(names) == 1 else f"{path}: ", _shown(result), sep="", end="", flush=True)
     if failed:
-        tell(f"{failed} of {len(found)} files could not be read")
+        tell(f"{failed} of {len(names)} files could not be read")
         raise typer.Exit(1)
 
 
 def _subtitles(kind: str, result: dict[str, Any], seconds: float, of_words: bool) -> str:
-    """Return a transcript with times, of words or of segments, as subtitles; of the last a model may not know the end."""
-    from ..audio.subtitles import segments, subtitles
-
+    """Return a transcript with times of words or segments as subtitles; the last one's end may be unknown."""
     spans = []
     for chunk in result["chunks"]:
         begin, end = chunk["timestamp"]
         spans.append({"text": chunk["text"].strip(), "start": begin, "end": seconds if end is None else end})
-    return subtitles(segments(result["text"], spans) if of_words else spans, kind)
+    return library.subtitles(library.segments(result["text"], spans) if of_words else spans, kind)
 
 
 def _shown(result: dict[str, Any]) -> str:
-    """Return lines: the text, and below it hypotheses and times, if they were asked for."""
+    """Return the text, and in lines below it hypotheses and times, if they were asked for."""
     lines = [result["text"]]
     lines += [f"  {hypothesis['score']:9.2f}  {hypothesis['text']}" for hypothesis in result.get("hypotheses", [])]
     for chunk in result.get("chunks", []):

@@ -6,17 +6,14 @@ import importlib
 import os
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..common.extras import needed
-from . import options
+from . import library, options
 from .evaluate import end_if_unreadable
 from .files import refuse_existing
 from .models import load, load_recogniser, normalisation_of, phrases_and_entities
 from .output import interruptible, percent, print_json, print_line, print_table, tell
-
-if TYPE_CHECKING:
-    from ..evaluation import TuningPoint, TuningResult
 
 MOST_SHOWN = 24
 GRID = "from:to:step, or numbers with commas"
@@ -24,11 +21,9 @@ GRID = "from:to:step, or numbers with commas"
 
 @dataclass(frozen=True)
 class Grids:
-    """Name what to try; see `hf_ngpulm.evaluation.tune_weights`."""
+    """The weights to try; see `hf_ngpulm.evaluation.tune_weights`."""
 
-    lm_weights: str | None = options.option(
-        f"Weights of the LM, or the one to keep to: {GRID} [default: tuned].", "--weights", "--lm-weight"
-    )
+    lm_weights: str | None = options.option(f"Weights of the LM: {GRID} [default: tuned].", "--weights", "--lm-weight")
     betas: str | None = options.option(
         f"For CTC with a beam: bonuses for each token: {GRID} [default: in proportion to the LM's weight].", "--betas", "--beta"
     )
@@ -48,7 +43,7 @@ class Grids:
 
 @dataclass(frozen=True)
 class Keep:
-    """Say where to keep what was found."""
+    """Keep the results."""
 
     save: bool = options.option("Write the best setting to the LM's folder, to decode by.", "--save", default=False)
     save_to: str | None = options.option("Or save the LM with it to another folder.")
@@ -66,14 +61,16 @@ def tune(
     keep: Keep,
     search: options.Search,
     fields: options.Data,
-    source_lm: str | None = options.option("Language model of the text that the model was trained on, to be subtracted."),
+    source_lm: str | None = options.of_decoders("source_lm"),
     phrases: options.PhrasesOption = None,
     by: str = options.option("What to choose by: wer, cer or entity_wer.", default="wer"),
     normalise: options.NormaliseOption = "none",
     refine: int = options.option("How often steps are halved around the best.", default=2, min=0, max=10),
-    held_out: float = options.option("Share of the utterances to report on only, such as 0.5.", default=0.0),
+    held_out: float = options.option(
+        "Share of the utterances that are only reported on, not tuned on, such as 0.5.", default=0.0
+    ),
     batch_size: int = options.option("Recordings that the model is given together.", default=8, min=1),
-    memory: str = options.option("What the model's outputs may take; more goes to disk.", default="2G"),
+    memory: str = options.option("Memory limit for the model's outputs; the rest goes to disk.", default="2G"),
     device: options.DeviceOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
@@ -81,14 +78,12 @@ def tune(
 
     hf-ngpulm tune nvidia/parakeet-ctc-0.6b dev.jsonl --lm my-lm --num-beams 8 --save --plot wer.png
 
-    The weights of the LM, of phrases and of a decoder's internal LM are tuned whatever else is; a single value, as in
-    --lm-weight 0.5, stays.
+    The weights of the LM, of phrases and of a decoder's internal LM are always tuned; a single value, such as --lm-weight 0.5,
+    stays fixed.
 
-    Wherever this model decodes with this LM, and no weight is given, what was saved holds from then on. The exit status is 3 if
-    some audio could not be read; weights are found, and saved, all the same.
+    Saved weights hold wherever this model decodes with this LM and no weight is given. The exit status is 3 if some audio could
+    not be read; weights are tuned and saved all the same.
     """
-    from ..evaluation import read_recordings, tune_weights
-
     if search.lm is None and not phrases:
         raise ValueError("name what to weigh: --lm, or --phrases, or both")
     if (keep.save or keep.save_to) and search.lm is None:
@@ -99,14 +94,14 @@ def tune(
         )
     refuse_existing([keep.save_to] if keep.save_to else [], keep.overwrite)
     if keep.plot:
-        if not keep.plot.lower().endswith((".png", ".pdf", ".svg")):  # not after an hour
+        if not keep.plot.lower().endswith((".png", ".pdf", ".svg")):  # now, not after an hour
             raise ValueError(f"--plot writes .png, .pdf or .svg, by the file's ending; got {keep.plot!r}")
         with needed("plots", "plots"):
             importlib.import_module("matplotlib")
-    recordings: Any = read_recordings(data, **vars(fields))
+    recordings: Any = library.read_recordings(data, **vars(fields))
     settings = options.given(search, source_lm=source_lm)
     if search.lm is not None:
-        # Any weight: one that was tuned before plays no part.
+        # Any weight will do; it keeps earlier tuned ones out.
         settings |= {"lm": load(search.lm, model), "lm_weight": 0.5}
     common, from_entities = phrases_and_entities(phrases)
     if from_entities:
@@ -114,7 +109,7 @@ def tune(
         settings["phrases"] = [[*common, *recording.entities] or None for recording in recordings]
     elif common:
         settings["phrases"] = common
-    result = tune_weights(
+    result = library.tune_weights(
         load_recogniser(model, device, **settings), recordings, **vars(grids), by=by,
         normalise=normalisation_of(normalise), refine=refine, held_out=held_out, batch_size=batch_size, memory=memory,
         progress=sys.stderr.isatty() and not as_json, report=tell,
@@ -137,18 +132,16 @@ def tune(
     end_if_unreadable(len(result.unreadable), result.recordings)
 
 
-def _show(result: TuningResult, folder: str | None) -> None:
-    from ..evaluation.results import EDITS
-
+def _show(result: library.TuningResult, folder: str | None) -> None:
     best, baseline, by = result.best, result.baseline, result.by
     fewest = sorted(result.points, key=lambda point: point.counts[by].errors)[:MOST_SHOWN]
     shown = [point for point in result.points if point in fewest]
     left_out = f" (the best {len(shown)} of {len(result.points)})" if len(shown) < len(result.points) else ""
     with_entities = best.entities is not None
 
-    def row(point: TuningPoint) -> list[str]:
+    def row(point: library.TuningPoint) -> list[str]:
         weights = ["without" if point is baseline else f"{point.setting[name]:g}" for name in best.setting]
-        counts = [str(point.edits[name]) for name in EDITS]
+        counts = [str(point.edits[name]) for name in library.EDITS]
         rates = [percent(point.cer), *([percent(point.entity_wer)] if with_entities else [])]
         return ["*" if point is best else "", *weights, percent(point.wer), *counts, *rates]
 

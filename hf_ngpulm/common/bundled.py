@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
 _PACKAGE = Path(__file__).parents[1]
 _ROOTS = (_PACKAGE / "_bundled", _PACKAGE.parent)

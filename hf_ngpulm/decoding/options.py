@@ -19,6 +19,7 @@ from ..search.confidence import MEASURES
 from ..search.ctc_greedy import RULES
 from ..search.networks.model import TransducerModel
 from ..search.networks.search import SearchSettings
+from .described import OPTIONS
 
 MOST_BEAMS, MOST_ACTIVE = 1024, 1 << 14
 NUM_BEAMS = 4  # of a transducer's beam search
@@ -80,7 +81,7 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "score_eos": _switch,
     "merge": partial(one_of, choices=("tokens", "text")),
     "repeats": partial(one_of, choices=RULES),
-    "strategy": partial(one_of, choices=("greedy", "alsd", "aes")),
+    "strategy": partial(one_of, choices=OPTIONS["strategy"].choices),
     "max_symbols": whole,
     "pause_seconds": _seconds,
     "ilm_weight": lambda name, value: check_weight(value, name),

@@ -1,7 +1,7 @@
-"""Measure how good transcripts are: error rates of words, characters and entities, with their intervals.
+"""Error rates of words, characters and entities, with confidence intervals; evaluation of recognisers, and tuning of weights.
 
-The functions need `jiwer`, the metrics WER, CER and EntityWER `evaluate` (`pip install 'hf-ngpulm[eval]'`); both are imported
-when they are first used.
+The functions need `jiwer`, and the metrics WER, CER and EntityWER need `evaluate` (`pip install 'hf-ngpulm[eval]'`). Both are
+imported on first use.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 
-# What needs more than numpy and jiwer is imported when it is asked for.
+# Names whose modules need more than numpy and jiwer, imported on first use.
 _ELSEWHERE = {
     **dict.fromkeys(("CER", "WER", "EntityWER"), "metrics"),
     **dict.fromkeys(("Clock", "Compared", "Evaluation", "Scores", "Utterance", "read_results"), "results"),

@@ -1,4 +1,4 @@
-"""Word and character error rates: the edits that make hypotheses of references."""
+"""Word and character error rates: the edits that turn references into hypotheses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Counts = TypeVar("Counts", bound="Summed")
 
 @dataclass(frozen=True)
 class Summed:
-    """Counts of one utterance, or of several together: these have those of each in their last field, `utterances`."""
+    """Counts of one utterance, or sums over several with the counts of each in the last field, `utterances`."""
 
     @classmethod
     def together(cls: type[Counts], utterances: Iterable[Counts]) -> Counts:
@@ -28,13 +28,14 @@ class Summed:
 
 @dataclass(frozen=True)
 class ErrorCounts(Summed):
-    """Errors of one utterance, or of several together; of words or of characters ("units").
+    """Errors of one utterance, or of several together, in units: words or characters.
 
     Args:
-        substitutions, deletions, insertions: units of the reference that another one stands for, that are missing, and units
-            of the hypothesis that are too many.
+        substitutions: units of the reference that were replaced.
+        deletions: units of the reference that are missing.
+        insertions: units of the hypothesis that were added.
         hits: units of the reference that were recognised.
-        utterances: the counts of each utterance; empty in those themselves.
+        utterances: the counts of each utterance; empty for a single one.
     """
 
     substitutions: int
@@ -57,7 +58,7 @@ class ErrorCounts(Summed):
     def rate(self) -> float:
         """Errors per unit of the reference, 0.1 for 10%; above 1 if much was inserted.
 
-        Over no units at all it is the number of errors, as in jiwer: 0 if nothing was said and nothing recognised.
+        Without any unit it is the number of errors, as in jiwer: 0 if nothing was recognised either.
         """
         return self.errors / max(self.length, 1)
 
@@ -65,16 +66,16 @@ class ErrorCounts(Summed):
 def word_errors(references: Iterable[str], hypotheses: Iterable[str], normalise: Normalisation = None) -> ErrorCounts:
     """Return word errors; `rate` is the word error rate (WER).
 
-    The edits are the fewest that make the hypothesis of the reference (Levenshtein 1966), as jiwer counts them: where several
-    edits are as few, its choice decides what is a substitution, what a deletion and an insertion.
+    The edits are the fewest that turn the reference into the hypothesis (Levenshtein 1966). Among alignments with as few edits
+    jiwer's choice decides which are substitutions, deletions and insertions.
 
     Args:
         references, hypotheses: what was said and what was recognised, one text per utterance.
-        normalise: what is done to both before they are compared, as in `hf_ngpulm.text.normaliser`: names such as "lower",
-            "lower,no-punctuation" or "whisper-en", a function, or a list of these. Words are what stands between blanks.
+        normalise: normalisation of both, as in `hf_ngpulm.text.normaliser`: names such as "lower", "lower,no-punctuation" or
+            "whisper-en", a function, or a list of these. Blanks separate words.
 
     Raises:
-        ValueError: lists of different length, or something in them that isn't text; an unknown name in `normalise`.
+        ValueError: lists of different length, or items that aren't text; an unknown name in `normalise`.
     """
     with needed("eval", "error rates"):
         import jiwer
@@ -85,7 +86,7 @@ def word_errors(references: Iterable[str], hypotheses: Iterable[str], normalise:
 def character_errors(references: Iterable[str], hypotheses: Iterable[str], normalise: Normalisation = None) -> ErrorCounts:
     """Return character errors; `rate` is the character error rate (CER).
 
-    Characters are Unicode code points; blanks between words count, several in a row as one. See `word_errors`.
+    Characters are Unicode code points. Blanks between words count, several in a row once. See `word_errors`.
     """
     with needed("eval", "error rates"):
         import jiwer
@@ -94,7 +95,7 @@ def character_errors(references: Iterable[str], hypotheses: Iterable[str], norma
 
 
 def pairs(references: Iterable[str], hypotheses: Iterable[str], normalise: Normalisation) -> list[tuple[str, str]]:
-    """Return checked and normalised texts, reference and hypothesis of each utterance."""
+    """Return the normalised reference and hypothesis of each utterance, checked."""
     said, heard = _texts("references", references), _texts("hypotheses", hypotheses)
     if len(said) != len(heard):
         raise ValueError(f"one hypothesis per reference is needed, got {len(said)} references and {len(heard)} hypotheses")
@@ -103,7 +104,7 @@ def pairs(references: Iterable[str], hypotheses: Iterable[str], normalise: Norma
 
 
 def share(part: float, whole: float) -> float:
-    """Return a ratio; NaN of nothing."""
+    """Return a ratio; NaN for 0 / 0."""
     return part / whole if whole else math.nan
 
 

@@ -1,4 +1,4 @@
-"""Error rates inside and outside of entities, and how many entities were recognised as a whole."""
+"""Error rates inside and outside of entities, and the number of entities recognised as a whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..engines.native import Function
 from ..text.normalisation import Normaliser, normaliser
 from .counts import ErrorCounts, Normalisation, Summed, pairs, share
 
-BITS = 21  # of each of the counts that the native core packs into two integers
+BITS = 21  # of each count; the native core packs three into an integer
 MASK = (1 << BITS) - 1
 
 _lowest_counts = Function("ngpulm_lowest_counts")
@@ -20,13 +20,13 @@ _lowest_counts = Function("ngpulm_lowest_counts")
 
 @dataclass(frozen=True)
 class EntityMatches(Summed):
-    """Count occurrences of entities, and those that were recognised as a whole.
+    """Occurrences of entities, and those recognised as a whole.
 
     Args:
         true_positives: occurrences in the reference that the hypothesis has, word by word, in their place.
-        false_positives: occurrences in the hypothesis that aren't among these.
-        false_negatives: occurrences in the reference that aren't.
-        utterances: those of each utterance; empty in those themselves.
+        false_positives: all other occurrences in the hypothesis.
+        false_negatives: all other occurrences in the reference.
+        utterances: the counts of each utterance; empty for a single one.
     """
 
     true_positives: int
@@ -86,48 +86,48 @@ def entity_errors(
     entities: Iterable[str] | Iterable[Iterable[str]],
     normalise: Normalisation = None,
 ) -> EntityErrors:
-    """Return errors on entities (names, terms: the phrases that were boosted) and on the other words apart.
+    """Return errors on entities (names and terms, such as boosted phrases), and errors on all other words.
 
-    *Occurrences.* In a text they are found from left to right: where several entities begin at a word, the longest one
-    counts, and the search goes on after it, so that occurrences never overlap. An entity that is listed twice counts once.
+    *Occurrences* are searched from left to right. If several entities begin at a word, the longest one counts, and the search
+    continues after it, so occurrences never overlap. An entity that is listed twice counts once.
 
-    *Alignment.* Words of reference and hypothesis are aligned with the fewest edits, so that all errors together are as many
-    as those of `word_errors`. Where several alignments have as few, the first of these that differs decides: fewest errors on
-    entities, most entities recognised as a whole, fewest substitutions, fewest substitutions in entities, fewest insertions
-    in them. That leaves no count open, and gives an entity the benefit of the doubt. (jiwer decides otherwise, so that
-    `word_errors` may call two errors substitutions that are a deletion and an insertion here.)
+    *Alignment.* Reference and hypothesis are aligned with the fewest edits, so all errors together are as many as those of
+    `word_errors`. Ties are broken by the first of these: fewest errors on entities, most entities recognised as a whole,
+    fewest substitutions, fewest substitutions in entities, fewest insertions in entities. This makes every count unique, and
+    gives entities the benefit of the doubt. (jiwer breaks ties otherwise: two substitutions of `word_errors` may be a deletion
+    and an insertion here.)
 
-    *Error rates.* An error on an entity is a word of one of its occurrences in the reference that is substituted or deleted,
-    or a word inserted between two words of an occurrence. Their number per word of such occurrences is the entity WER
-    (Nigmatulina et al., "Implementing contextual biasing in GPU decoder for online ASR", Interspeech 2023); all else makes
-    the WER of the other words. B-WER and U-WER of Le et al. ("Contextualized streaming end-to-end speech recognition with
-    trie-based deep biasing and shallow fusion", Interspeech 2021) part words alike if all entities have one word, but count
-    an inserted word to the entities wherever it stands if it is listed; here that lowers the precision.
+    *Error rates.* An error on an entity is a substituted or deleted word of an occurrence in the reference, or a word inserted
+    between two words of an occurrence. Errors per word of occurrences are the entity WER (Nigmatulina et al., "Implementing
+    contextual biasing in GPU decoder for online ASR", Interspeech 2023); all other errors are in the WER of other words. B-WER
+    and U-WER of Le et al. ("Contextualized streaming end-to-end speech recognition with trie-based deep biasing and shallow
+    fusion", Interspeech 2021) agree with these if all entities have one word, except that a listed word counts as an entity's
+    wherever it is inserted; here that lowers the precision.
 
-    *Precision, recall, F1.* A true positive is an occurrence in the reference all of whose words are recognised with nothing
-    between them, and that is an occurrence of the same entity in the hypothesis ("new york" isn't one within "new york
-    city", if that is listed too). Other occurrences in the hypothesis are false positives: an entity that wasn't said, a
-    distractor, one too often or elsewhere. Other occurrences in the reference are false negatives.
+    *Precision, recall, F1.* A true positive is an occurrence in the reference whose words are all recognised with nothing
+    between them, and which is an occurrence of the same entity in the hypothesis. ("new york" isn't one within "new york
+    city", if that is listed too.) Other occurrences in the hypothesis are false positives, such as distractors; other
+    occurrences in the reference are false negatives.
 
     Args:
         references, hypotheses: what was said and what was recognised, one text per utterance.
-        entities: a list of phrases for each utterance (empty where there are none), or one list for all. Phrases that the
-            reference lacks matter for false positives only.
-        normalise: what is done to references, hypotheses and entities alike, see `word_errors`. Entities are found in the
-            normalised texts as whole words.
+        entities: a list of phrases for each utterance (empty if there are none), or one list for all. Phrases that the
+            reference lacks can only be false positives.
+        normalise: normalisation of references, hypotheses and entities, see `word_errors`. Entities are searched in the
+            normalised texts, as whole words.
 
     Raises:
-        ValueError: lists of different length; something in them that isn't text; an entity without words.
+        ValueError: lists of different length; items that aren't text; an entity without words.
     """
     texts = pairs(references, hypotheses, normalise)
     clean = normaliser(normalise)
-    known: dict[tuple[str, ...], _Phrases] = {}
+    compiled: dict[tuple[str, ...], _Phrases] = {}
     inside, outside, matches = [], [], []
     for (reference, hypothesis), phrases in zip(texts, per_utterance(entities, len(texts))):
-        if phrases not in known:
-            known[phrases] = _Phrases.of(phrases, clean)
+        if phrases not in compiled:
+            compiled[phrases] = _Phrases.of(phrases, clean)
         said, heard = reference.split(), hypothesis.split()
-        entities_said, entities_heard = known[phrases].occurrences(said), known[phrases].occurrences(heard)
+        entities_said, entities_heard = compiled[phrases].occurrences(said), compiled[phrases].occurrences(heard)
         of_entities, of_others, matched = aligned_counts(said, heard, entities_said, entities_heard)
         inside.append(of_entities)
         outside.append(of_others)
@@ -157,7 +157,7 @@ def per_utterance(entities: Iterable[str] | Iterable[Iterable[str]], count: int)
 
 
 class _Phrases(NamedTuple):
-    """A number for the words of each entity, and the lengths that there are, longest first."""
+    """The number of each entity by its words, and all lengths, longest first."""
 
     numbers: dict[tuple[str, ...], int]
     lengths: list[int]
@@ -173,16 +173,16 @@ class _Phrases(NamedTuple):
         return cls(numbers, sorted({len(words) for words in numbers}, reverse=True))
 
     def occurrences(self, words: Sequence[str]) -> list[Occurrence]:
-        """Return where they are in a text."""
-        found: list[Occurrence] = []
+        """Return the occurrences in a text."""
+        occurrences: list[Occurrence] = []
         start = 0
         while start < len(words):
             ends = (start + length for length in self.lengths if start + length <= len(words))
             end = next((end for end in ends if tuple(words[start:end]) in self.numbers), None)
             if end is not None:
-                found.append(Occurrence(start, end, self.numbers[tuple(words[start:end])]))
+                occurrences.append(Occurrence(start, end, self.numbers[tuple(words[start:end])]))
             start = end or start + 1
-        return found
+        return occurrences
 
 
 class Occurrence(NamedTuple):
@@ -201,11 +201,10 @@ def aligned_counts(
 ) -> tuple[ErrorCounts, ErrorCounts, int]:
     """Return errors on words of entities and on others, and the number of entities recognised as a whole.
 
-    `entity_errors` says which alignment is meant. Each step of an alignment adds to six counts (edits, errors on entities,
-    entities not recognised as a whole; substitutions, those in entities, insertions in entities), and the alignment with the
-    lowest counts, compared from the first to the last, is found by dynamic programming over both texts
-    (`csrc/alignment.cpp`). The counts are packed into two integers, so that adding and comparing these does it for all of
-    them; nothing has to be traced back.
+    `entity_errors` defines the alignment. Each step adds to six counts: edits, errors on entities, entities not recognised as a
+    whole; substitutions, those in entities, insertions in entities. Dynamic programming over both texts
+    (`csrc/alignment.cpp`) finds the alignment with the lowest counts, compared in this order. The counts are packed into two
+    integers, so adding and comparing these is adding and comparing all six; no alignment has to be traced back.
 
     Args:
         reference, hypothesis: words of one utterance.
@@ -225,15 +224,15 @@ def aligned_counts(
         inside[start + 1 : end] = True  # places between words: number i is in front of word i
     ends = _ends(reference_occurrences, words_said), _ends(hypothesis_occurrences, words_heard)
     longest = max((end - start for start, end, _ in reference_occurrences), default=1)
-    found = np.zeros(2, dtype=np.int64)
-    arguments = (said, heard, covered, inside, *ends, len(reference_occurrences), longest, found)
+    packed = np.zeros(2, dtype=np.int64)
+    arguments = (said, heard, covered, inside, *ends, len(reference_occurrences), longest, packed)
     place = _lowest_counts(words_said, words_heard, *arguments)
     if place >= 0:
         raise ValueError(f"the entity that ends at word {place} of {words_said} isn't as long in what was recognised")
-    first, second = found.tolist()
+    first, second = packed.tolist()
     edits, errors_in_entities, missed = first >> 2 * BITS, first >> BITS & MASK, first & MASK
     substitutions, entity_substitutions, entity_insertions = second >> 2 * BITS, second >> BITS & MASK, second & MASK
-    # Deletions and insertions are what other edits there are, and differ by as much as the texts do in length.
+    # The other edits are deletions and insertions, whose difference is that of the texts' lengths.
     deletions = (edits - substitutions + words_said - words_heard) // 2
     insertions = edits - substitutions - deletions
     entity_deletions = errors_in_entities - entity_substitutions - entity_insertions

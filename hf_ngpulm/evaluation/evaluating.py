@@ -1,4 +1,4 @@
-"""`evaluate`: a recogniser on recordings with transcripts, in one process or several, begun or begun anew."""
+"""`evaluate`: a recogniser on recordings with transcripts, in one process or several, from the start or resumed."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from ..common.arguments import whole
+from ..common.launch import rank_and_size
 from ..language_model.loading import loaded_models
 from ..language_model.model import NGramLM
 from ..pipelines import NGramPipeline
+from ..pipelines.loading import load_pipeline
 from ..text.normalisation import normaliser
 from ..text.style import unwritable_letters
 from .counts import Normalisation
 from .loading import ahead, batches, steps
-from .processes import Parts, Watch, fingerprint_of, local_rank, rank_and_size
+from .processes import Parts, Watch, fingerprint_of
 from .recognition import LONGEST, Heard, Recogniser, Step
 from .recording_sources import read_recordings
 from .recordings import Recording, Recordings, listed
 from .results import Clock, Evaluation, Scores, Utterance, read_results, summary_path
 
-FORMAT = 1  # of what is kept of an evaluation; results of another one are no part of this
+FORMAT = 1  # of a run's files; results in another format don't count as results of this run
 SHOWN = 8
-FOREIGN = 0.02  # share of letters that the model can't write above which that is told of
+FOREIGN = 0.02  # share of letters that the model can't write, above which there is a warning
 Report = Callable[[str], None]
 Records = dict[int, dict[str, Any]]  # of recordings, by their numbers
 
@@ -48,43 +48,43 @@ def evaluate(
     progress: Callable[[int], Any] | None = None,
     **settings: Any,
 ) -> Evaluation | None:
-    """Have a model transcribe recordings, and compare with their transcripts.
+    """Transcribe recordings, and compare with their transcripts.
 
-    Error rates, their confidence intervals, speed, and what became of each recording are in the result. It doesn't depend on
-    the number of processes, nor on where an earlier run was ended: recordings are put into the same batches always.
+    The result has error rates with confidence intervals, speed, and every hypothesis. It depends neither on the number of
+    processes nor on where an earlier run was stopped: the batches are always the same.
 
     *Long audio.* Recordings of more than `chunk_seconds` are encoded in chunks that overlap by a third, as in pipelines with
-    `chunk_length_s`, and for CTC models and transducers decoded in one go over the frames of all chunks; memory then holds the
+    `chunk_length_s`. CTC models and transducers are then decoded over the frames of all chunks at once; memory holds the
     samples of one recording, the features of a few batches of chunks, and one recording's frames. Encoder-decoders get parts
-    of at most so many seconds, cut where it is quiet, and their texts are put together.
+    of at most so many seconds, cut at quiet places, and their texts are joined.
 
-    *Several processes* (`accelerate launch`): each takes its share of the batches and appends what it finds to a file of its
-    own in `OUTPUT.parts`, which all must see; the first waits for the others, puts all together and takes the parts away.
-    After a kill, the same call in any number of processes does what is missing.
+    *Several processes* (`accelerate launch`): each takes its share of the batches and appends results to its own file in
+    `OUTPUT.parts`, a folder that all must see. The first waits for the others, joins the results and removes the folder. After
+    a kill, the same call in any number of processes does what is missing.
 
     Args:
         model: a pipeline of Transformers ("automatic-speech-recognition") made after hf_ngpulm was imported, or the folder or
             Hub id of a model.
         data: what `read_recordings` takes or returns, or recordings.
-        batch_size: recordings, or chunks of a long one, that the model is given at once.
-        chunk_seconds: length from which recordings are cut.
-        entities_as_phrases: boost the entities of each recording while it is recognised, beside `phrases` that all have.
-        normalise: what is done to transcripts and hypotheses before they are compared, as in `word_errors`.
-        device, dtype: for a model that is loaded here; the GPU of this process if there is one, float32 on a CPU.
-        output: file for results (see `Evaluation.save`); what is already there, of the same settings, isn't done again.
-        report: takes messages about recordings that can't be read and other doubts, a line each.
+        batch_size: recordings, or chunks of a long one, in a batch of the model.
+        chunk_seconds: length above which recordings are cut.
+        entities_as_phrases: boost each recording's entities, in addition to `phrases`.
+        normalise: normalisation of transcripts and hypotheses, as in `word_errors`.
+        device, dtype: for a model that is loaded here; by default this process's GPU if there is one, float32 on a CPU.
+        output: file for results (see `Evaluation.save`); results of the same settings in it aren't computed again.
+        report: called with messages about unreadable recordings and other doubts, a line each.
         progress: called with the number of recordings that this process has done.
-        settings: `lm`, `lm_weight`, `phrases`, `phrase_weight`, `num_beams`, `strategy`, `beta`, `ilm_weight` and whatever else
-            the pipeline of the model's family takes, in place of the pipeline's own.
+        settings: settings of the model's pipeline, in place of its own: `lm`, `lm_weight`, `phrases`, `phrase_weight`,
+            `num_beams`, `strategy`, `beta`, `ilm_weight` ...
 
     Returns:
-        The result; None in other processes than the first.
+        The result; None in processes other than the first.
 
     Raises:
-        ValueError: no recording has a transcript, or none can be read; settings the model's pipeline refuses; several processes
+        ValueError: no recording has a transcript, or none can be read; the pipeline refuses a setting; several processes
             without `output`.
-        SettingsMismatchError: there are results in `output` already, of other settings.
-        WorkerLostError: another process died or failed; what was found is kept.
+        SettingsMismatchError: `output` has results of other settings.
+        WorkerLostError: another process died or failed; all results so far are kept.
     """
     whole("batch_size", batch_size)
     if not 1 <= chunk_seconds < float("inf"):
@@ -92,7 +92,7 @@ def evaluate(
     rank, size = rank_and_size()
     if size > 1 and output is None:
         raise ValueError(f"{size} processes put their results together in a file: give output=... (--output)")
-    normaliser(normalise)  # an unknown name is found before hours of work
+    normaliser(normalise)  # refuses an unknown name before hours of work
     recordings = _recordings(data)
     described = [recordings.described(number) for number in range(len(recordings))]
     if not any(recording.text is not None for recording in described):
@@ -104,7 +104,7 @@ def evaluate(
             settings.setdefault("phrases", [])
         model, settings = load_pipeline(os.fspath(model), device, dtype, **settings), {}
     if isinstance(model, NGramPipeline) and settings.get("lm") is not None:
-        settings["lm"] = loaded_models(settings["lm"], model.tokenizer, model.device)  # once, and known by what is in it
+        settings["lm"] = loaded_models(settings["lm"], model.tokenizer, model.device)  # once, and identified by its content
     entities = [recording.entities for recording in described] if entities_as_phrases else None
     recogniser = Recogniser(model, settings, entities, chunk_seconds)
     about = _about(recogniser, recordings, settings) | {"entities_as_phrases": entities_as_phrases, "batch_size": batch_size}
@@ -144,8 +144,7 @@ class _Run:
         return self._of(self._batches())
 
     def of_share(self, parts: Parts, rank: int, size: int) -> Records | None:
-        """Return records of all recordings, those of this process's batches and those of files; None but in the first
-        process."""
+        """Process this process's batches; in the first process return the records of all, in others None."""
         watch = Watch(parts, size) if rank == 0 else None
         found: Records = {}
 
@@ -158,7 +157,7 @@ class _Run:
         if not is_done:
             look()  # results of other settings are refused before anything is written beside them
             parts.open()
-            if is_done := parts.output.exists():  # the first process has put all together in the meantime
+            if is_done := parts.output.exists():  # the first process has joined all in the meantime
                 parts.leave()
         self.resumed = is_done or bool(found)
         if is_done:
@@ -175,7 +174,7 @@ class _Run:
         return found
 
     def clock(self) -> Clock:
-        """Return where the time went until now."""
+        """Return how the time was spent until now."""
         warm_up = self.warm_up or 0.0
         wall = time.perf_counter() - self.begin - warm_up
         return Clock(wall, self.recogniser.model_seconds, self.recogniser.decoder_seconds, self.waiting, warm_up)
@@ -184,7 +183,7 @@ class _Run:
         return batches(self.recordings, self.batch_size, self.recogniser.chunk_seconds)
 
     def _of(self, chosen: Iterable[list[int]], parts: Parts | None = None) -> Records:
-        """Recognise batches; write their records into a file, or return them."""
+        """Recognise batches; write their records to the file, and return them."""
         recogniser = self.recogniser
         found: Records = {}
         pending: list[dict[str, Any]] = []
@@ -214,7 +213,7 @@ class _Run:
         return found
 
     def _records(self, step: Step, heard: Sequence[Heard], spent: Sequence[float]) -> Iterator[dict[str, Any]]:
-        """Yield what is kept of the recordings that a step has ended; of the time spent each has a share, by its length."""
+        """Yield the records of recordings that a step has finished; each has a share of the time, by its length."""
         seconds = sum(step.seconds) or 1.0
         for number, one, length in zip(dict.fromkeys(step.numbers), heard, step.seconds):
             record = {"number": number, "id": self.recordings.described(number).id}
@@ -237,47 +236,8 @@ def _recordings(data: Any) -> Recordings:
     return listed("data", rows)
 
 
-def load_pipeline(model: str, device: str | None = None, dtype: Any = None, **settings: Any) -> Any:
-    """Load a speech recognition pipeline of a folder or Hub id; see `device_and_dtype`."""
-    import transformers
-
-    from ..pipelines import register
-
-    register()
-    device, kind = device_and_dtype(device, dtype)
-    return transformers.pipeline("automatic-speech-recognition", model=model, device=device, **kind, **settings)
-
-
-def device_and_dtype(device: str | None, dtype: Any) -> tuple[str, dict[str, Any]]:
-    """Return where to load a model, and what to tell the pipeline of its numbers.
-
-    Args:
-        device: None is the GPU of this process if there is one.
-        dtype: a torch dtype or its name; None is float32 on a CPU, else what the model was saved in.
-
-    Raises:
-        ValueError: there is no such device here, or no such dtype.
-    """
-    if device is None:
-        device = f"cuda:{local_rank() % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # the latter of a build without CUDA
-        why = str(error).partition("\n")[0]
-        raise ValueError(f"the device {device!r} can't be used here ({why}); take cpu, or leave it out") from None
-    if isinstance(dtype, str):
-        named = getattr(torch, dtype, None)
-        if not isinstance(named, torch.dtype) or not named.is_floating_point:
-            raise ValueError(f"dtype should be float32, float16 or bfloat16, got {dtype!r}")
-        dtype = named
-    if dtype is None:
-        # Half precision, in which many models are saved, is slow and coarse on a CPU.
-        return device, {"dtype": torch.float32} if device == "cpu" else {"dtype": "auto"}
-    return device, {"dtype": dtype}
-
-
 def _about(recogniser: Recogniser, recordings: Recordings, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return what the results depend on, as JSON knows it."""
+    """Return everything that the results depend on, as JSON."""
     pipeline = recogniser.pipeline
     effective = {**(pipeline._ngram_settings or {}), **settings}
     effective |= pipeline.remembered(effective, pipeline._search_given(dict(settings)))
@@ -291,7 +251,7 @@ def _about(recogniser: Recogniser, recordings: Recordings, settings: dict[str, A
         "device": pipeline.device.type,
     }
     for name, value in {**recogniser.forward_settings, **effective}.items():
-        if value is None or name == "tuned_beams":  # the number of beams, once more
+        if value is None or name == "tuned_beams":  # repeats the number of beams
             continue
         if isinstance(value, NGramLM):
             value = f"order {value.order} {_digest_of(value.named_buffers())}"
@@ -303,9 +263,9 @@ def _about(recogniser: Recogniser, recordings: Recordings, settings: dict[str, A
 
 
 def _digest_of(tensors: Iterable[tuple[str, Any]]) -> str:
-    """Return a short name of a model's numbers: of names, shapes, and samples from all over each tensor.
+    """Return a fingerprint of tensors: of their names, their shapes, and some of their numbers.
 
-    Reading all numbers of a large model would take seconds; other training changes every one of them.
+    Reading all numbers of a large model would take seconds; training changes every one of them.
     """
     digest = hashlib.blake2b(digest_size=8)
     for name, tensor in tensors:
@@ -317,11 +277,11 @@ def _digest_of(tensors: Iterable[tuple[str, Any]]) -> str:
 
 
 def _saved(parts: Parts) -> Records:
-    """Return records of a run that has been finished; transcripts and normalisation may have changed since."""
+    """Return the records of a finished run; transcripts and normalisation may have changed since."""
     path = summary_path(parts.output)
     if not path.exists():
         raise ValueError(
-            f"{parts.output}: is there, but without {path.name}, so no result of an evaluation; name another output"
+            f"{parts.output}: exists without {path.name}, so it isn't a result of an evaluation; name another output"
         )
     saved = read_results(parts.output)
     parts.check(saved.settings, parts.output)
@@ -334,19 +294,19 @@ def _saved(parts: Parts) -> Records:
 
 
 def _utterance(recording: Recording, record: dict[str, Any]) -> Utterance:
-    """Return what was found of a recording, whose transcript and entities may be others than when it was found."""
+    """Return a recording's result with its current transcript and entities."""
     names = ("hypothesis", "score", "audio_seconds", "model_seconds", "decoder_seconds", "problem", "cut")
-    found = {"hypothesis": None} | {name: record[name] for name in names if name in record}
-    return Utterance(recording.id, recording.text, entities=recording.entities, **found)
+    values = {"hypothesis": None} | {name: record[name] for name in names if name in record}
+    return Utterance(recording.id, recording.text, entities=recording.entities, **values)
 
 
 def _doubts(utterances: Sequence[Utterance], clean: Callable[[str], str], recogniser: Recogniser) -> Iterator[str]:
-    """Yield what makes the figures doubtful."""
+    """Yield warnings on the figures."""
     texts = (clean(utterance.reference or "") for utterance in utterances if utterance.scored)
     share, letters = unwritable_letters(texts, recogniser.pipeline.tokenizer)
     if share > FOREIGN:
         shown = " ".join(letters[:SHOWN]) + (" ..." if len(letters) > SHOWN else "")
         yield (
-            f"{share:.0%} of the letters in the transcripts ({shown}) are none that the model's tokenizer can write: "
-            "another script, or letters that want normalisation (of case, for one)?"
+            f"the model's tokenizer can't write {share:.0%} of the letters in the transcripts ({shown}): is it another "
+            "script, or do the transcripts need normalisation (of case, for one)?"
         )

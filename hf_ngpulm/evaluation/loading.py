@@ -1,4 +1,4 @@
-"""Audio on its way to the model: in which order, in which batches; loaded ahead in a thread of its own."""
+"""The order and the batches of audio for the model, and their loading ahead in another thread."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import numpy as np
 from .recognition import Recogniser, Step
 from .recordings import Recording, load_audio
 
-BATCHES_PER_WINDOW = 64  # recordings of so many batches are sorted by length together: enough, and their order needs no memory
+BATCHES_PER_WINDOW = 64  # recordings of so many batches are sorted by length together
 AHEAD = 4  # items that wait at most
 T = TypeVar("T")
 
 
 def audio_or_problem(recording: Recording, sampling_rate: int) -> np.ndarray | str:
-    """Return a recording's samples, float32 `[N]`; or, in one line, why they can't be read."""
+    """Return a recording's samples, float32 `[N]`, or a line that says why they can't be read."""
     try:
         return load_audio(recording, sampling_rate)
     except (ValueError, OSError) as error:
@@ -29,17 +29,17 @@ def audio_or_problem(recording: Recording, sampling_rate: int) -> np.ndarray | s
 def batches(recordings: Sequence[Recording], batch_size: int, longest: float) -> Iterator[list[int]]:
     """Yield numbers of recordings in batches of similar length, the longest first.
 
-    The batches are the same in whichever and however many processes they are made: so is what a model says of them.
+    Every process, of any number, makes the same batches, so the model's outputs are the same.
 
     Args:
-        recordings: of which headers are read as batches are asked for.
-        batch_size: recordings of a batch; those of more than `longest` seconds have one for themselves.
+        recordings: their headers are read when batches are asked for.
+        batch_size: recordings of a batch; a recording of more than `longest` seconds is a batch by itself.
     """
     window = BATCHES_PER_WINDOW * batch_size
     for first in range(0, len(recordings), window):
         numbers = range(first, min(first + window, len(recordings)))
-        # Those whose header can't be read come last, and are told of when they are loaded.
-        seconds = {number: -1.0 if math.isnan(found := recordings[number].seconds) else found for number in numbers}
+        # Recordings with unreadable headers come last, and are reported when they are loaded.
+        seconds = {number: -1.0 if math.isnan(length := recordings[number].seconds) else length for number in numbers}
         ordered = sorted(numbers, key=lambda number: (-seconds[number], number))
         long = [number for number in ordered if seconds[number] > longest]
         yield from ([number] for number in long)
@@ -50,7 +50,7 @@ def batches(recordings: Sequence[Recording], batch_size: int, longest: float) ->
 def steps(
     recordings: Sequence[Recording], chosen: Iterable[list[int]], recogniser: Recogniser, batch_size: int
 ) -> Iterator[Step | None]:
-    """Load batches of recordings, and make their features: the steps of each batch, and None where it ends.
+    """Load batches of recordings and make their features; yield the steps of each batch, and None at its end.
 
     Args:
         chosen: numbers of the recordings of each batch.
@@ -74,7 +74,7 @@ def steps(
 
 
 def ahead(items: Iterator[T], most: int = AHEAD) -> Generator[T, None, None]:
-    """Yield items that another thread makes before they are asked for, at most so many; close it to end the thread early."""
+    """Yield items that another thread makes ahead, at most so many; close it to end the thread early."""
     end: Any = object()
     with ThreadPoolExecutor(1, "ahead") as thread:
         made = deque(thread.submit(next, items, end) for _ in range(most))

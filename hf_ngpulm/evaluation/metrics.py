@@ -1,7 +1,6 @@
-"""The error rates as metrics of Hugging Face `evaluate`, which load without a hub: `WER().compute(predictions=, references=)`.
+"""The error rates as metrics of Hugging Face `evaluate` that load offline: `WER().compute(predictions=, references=)`.
 
-They collect with `add` and `add_batch` as all metrics of that library do. Rates that can't be told (an entity WER without
-entities) are NaN.
+They have `add` and `add_batch`, as all metrics of that library. Undefined rates (an entity WER without entities) are NaN.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ with needed("eval", "metrics of `evaluate`"):
 _TEXTS = {"predictions": datasets.Value("string"), "references": datasets.Value("string")}
 _INPUTS = """
 Args:
-    predictions: what was recognised, one text per utterance.
-    references: what was said.
-    normalise (in compute): what is done to all texts before they are compared: "lower", "lower,no-punctuation",
-        "whisper-en", ..., a function, or a list of these.
+    predictions: the recognised texts, one per utterance.
+    references: the transcripts.
+    normalise (in compute): normalisation of all texts: "lower", "lower,no-punctuation", "whisper-en", ..., a function, or a
+        list of these.
 """
 _ENTITIES = """    entities: phrases; a list for each utterance, or in compute and add_batch one for all.
 """

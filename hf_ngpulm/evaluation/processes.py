@@ -1,12 +1,11 @@
-"""Processes that share an evaluation, and what they have found so far, in files that a kill can't spoil.
+"""Processes that share an evaluation, and their results so far, in files that survive a kill.
 
-They are started by `accelerate launch` (or `torchrun`, or whatever sets RANK and WORLD_SIZE) and never talk to each other but
-by the files in `results.jsonl.parts/`, which all of them see, so that none can hang in a call that another one never makes.
+`accelerate launch` starts them (or `torchrun`, or any launcher that sets RANK and WORLD_SIZE). They communicate only by the
+files in `results.jsonl.parts/`, a folder that all see, so none can hang in a call that another never makes.
 
-Each process has a file there, which it holds locked while it runs: a first line with the settings, then a line for each
-recording. It appends the lines of a batch at once and hands them to the system. A line that a kill cut short is dropped. What
-is done is known from all files together, whichever process, of however many, wrote them. The first process waits for the
-others; one that has let go of its lock, which a kill does too, won't find anything more.
+Each process has a file there, locked while it runs: a first line with the settings, then a line for each recording. It appends
+the lines of a batch at once. A line that a kill cut short is dropped. The files of all processes together say what is done,
+whatever their number was. The first process waits for the others; a process whose lock is free has ended or was killed.
 """
 
 from __future__ import annotations
@@ -21,13 +20,15 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from ..common.launch import local_size
+
 try:
     import fcntl
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-# Seconds without anything new from a process after which it is lost, if its lock tells nothing: it has yet to open its file
-# (which may be of an earlier run), or runs on another machine, and not all shared folders show the locks of others.
+# Seconds without news after which a process is lost, if its lock says nothing: it may not have opened its file yet (which may
+# be of an earlier run), or it runs on another machine, and not all shared folders show locks.
 PATIENCE = 300.0
 
 
@@ -36,55 +37,11 @@ class WorkerLostError(RuntimeError):
 
 
 class SettingsMismatchError(ValueError):
-    """Results that are there are of other settings than those asked for."""
-
-
-# What accelerate looks at for processes on CPUs, in its order.
-_NAMES = {
-    "RANK": ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK"),
-    "WORLD_SIZE": ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE"),
-    "LOCAL_WORLD_SIZE": ("LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"),
-    "LOCAL_RANK": ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK"),
-}
-
-
-def rank_and_size() -> tuple[int, int]:
-    """Return this process's number, and how many there are, as torchrun, accelerate or MPI says.
-
-    Raises:
-        ValueError: RANK and WORLD_SIZE that make no sense.
-    """
-    rank, size = _first_of("RANK", "0"), _first_of("WORLD_SIZE", "1")
-    if not (rank.isdecimal() and size.isdecimal() and int(rank) < int(size)):
-        raise ValueError(f"RANK should be a number below WORLD_SIZE, got RANK={rank!r} and WORLD_SIZE={size!r}")
-    return int(rank), int(size)
-
-
-def local_rank() -> int:
-    """Return this process's number among those of its machine, which is that of its GPU."""
-    rank = _first_of("LOCAL_RANK", "0")
-    return int(rank) if rank.isdecimal() else 0
-
-
-def local_size(size: int) -> int:
-    """Return how many of all processes are on this machine; all, if nothing says that."""
-    local = _first_of("LOCAL_WORLD_SIZE", str(size))
-    return int(local) if local.isdecimal() else size
-
-
-def launched_alone() -> bool:
-    """Return whether `accelerate launch --num_processes N` has started a single process: without a GPU it needs --multi_gpu,
-    too."""
-    by_accelerate = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ
-    return by_accelerate and rank_and_size() == (0, 1) and not any(name in os.environ for name in _NAMES["WORLD_SIZE"])
-
-
-def _first_of(name: str, default: str) -> str:
-    return next((os.environ[variable] for variable in _NAMES[name] if variable in os.environ), default)
+    """Existing results have other settings."""
 
 
 class Parts:
-    """The files of one evaluation, beside the `output` that all results will go to; of other `settings` none are mixed in."""
+    """The files of an evaluation beside its `output`, all with the same `settings`."""
 
     def __init__(self, output: str | os.PathLike[str], settings: dict[str, Any], rank: int = 0) -> None:
         self.output, self.settings = Path(output), settings
@@ -98,7 +55,7 @@ class Parts:
         return self.folder / f"{rank:05}.jsonl"
 
     def found(self) -> Iterator[dict[str, Any]]:
-        """Yield what has come into any of the files since the last call; those of other settings are refused."""
+        """Yield the records that came into any file since the last call; refuse files of other settings."""
         for path in sorted(self.folder.glob("[0-9]*.jsonl")) if self.folder.is_dir() else ():
             begin = self._read.get(path, 0)
             with open(path, "rb") as file:
@@ -141,7 +98,7 @@ class Parts:
         self._file.flush()
 
     def open(self) -> None:
-        """Open this process's file, locked, without a line that was cut short."""
+        """Open and lock this process's file, and drop a line that was cut short."""
         if self._file is not None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -158,7 +115,7 @@ class Parts:
         if b"\n" not in content:
             file.write((json.dumps({"settings": self.settings}, ensure_ascii=False) + "\n").encode())
             file.flush()
-        os.utime(self.path)  # others see by that that it has begun
+        os.utime(self.path)  # shows others that it has begun
 
     def close(self) -> None:
         if self._file is not None:
@@ -166,12 +123,12 @@ class Parts:
             self._file = None
 
     def remove(self) -> None:
-        """Take the files away, once all is in the output."""
+        """Remove the files, once all is in the output."""
         self.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def leave(self) -> None:
-        """Take this process's file away, which it has opened when all was in the output already."""
+        """Remove this process's file, opened when all was in the output already."""
         self.close()
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
@@ -179,7 +136,7 @@ class Parts:
 
 
 class Watch:
-    """The first process's look at whether others run; `patience` is in seconds, see `PATIENCE`."""
+    """The first process's watch over the others; `patience` in seconds, see `PATIENCE`."""
 
     def __init__(self, parts: Parts, size: int, patience: float = PATIENCE) -> None:
         self.patience, self.local = patience, local_size(size) if fcntl is not None else 0
@@ -188,23 +145,23 @@ class Watch:
         self._seen = {rank: (changed, time.monotonic()) for rank, changed in self._before.items()}
 
     def wait(self, complete: Callable[[], bool], remedy: str) -> None:
-        """Wait until all is done, or raise `WorkerLostError`: it never will be, as another process has died or failed."""
+        """Wait until all is done; raise `WorkerLostError` if another process died or failed."""
         while not complete():
             lost = [(rank, why) for rank in self._paths if (why := self._lost(rank))]
-            # Between the look at the results and that at the locks more may have come.
+            # More may have come since the results were looked at.
             if (lost or not self._paths) and not complete():
                 told = "; ".join(f"process {rank} {why}" for rank, why in lost) or "results are missing"
                 raise WorkerLostError(f"{told}. {remedy}")
             time.sleep(0.1)
 
     def _lost(self, rank: int) -> str | None:
-        """Say why nothing more is to be expected of a process, None if something is."""
+        """Return why a process is lost, None if it isn't."""
         changed, now = _changed(self._paths[rank]), time.monotonic()
         if changed != self._seen[rank][0]:
             self._seen[rank] = changed, now
         is_quiet = now - self._seen[rank][1] > self.patience
         has_begun = rank < self.local and changed not in (None, self._before[rank])
-        # The lock of a process that hasn't begun isn't tried: it may just be taking it.
+        # Before a process has begun its lock isn't tried, since the process may just be taking it.
         if not (is_quiet or has_begun) or (changed is not None and _is_locked(self._paths[rank])):
             return None
         return "has died, or failed" if has_begun else f"has died, or not begun: nothing is new from it for {self.patience:g} s"
@@ -229,7 +186,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def fingerprint_of(settings: Any) -> str:
-    """Return a short name of settings; others have another one."""
+    """Return a fingerprint of settings."""
     return hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 

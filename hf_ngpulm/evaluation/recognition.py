@@ -1,8 +1,8 @@
-"""Have a pipeline recognise what is evaluated: features, the model, and the search, each where it can be timed.
+"""A pipeline taken apart for evaluation: features, model and search, each timed by itself.
 
-Features are made by whoever loads audio (see `hf_ngpulm.evaluation.loading`), in another thread than the model runs in. CTC
-models and transducers always decode with this project's decoders, also without a language model: the search is then timed by
-itself, and what a row says doesn't depend on the rows beside it.
+The thread that loads audio also makes the features (see `hf_ngpulm.evaluation.loading`); the model runs in another. CTC models
+and transducers always use this project's decoders, also without a language model, so that the search can be timed, and a
+row's result doesn't depend on the other rows.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from transformers.pipelines.base import pad_collate_fn
 from ..decoding.graph import GraphDecoder
 from ..pipelines import CTCNGramPipeline, Seq2SeqNGramPipeline, TransducerNGramPipeline
 
-SHORTEST = 0.1  # seconds; shorter audio, of which some models make no frame, is padded with silence to this
-QUIET, HOP = 0.1, 0.01  # seconds: of the window in which it should be quiet where audio is cut, and steps in which it is sought
-LONGEST = 40.0  # seconds that models hear at once; longer recordings are cut
-LONGEST_PROMPT = 8  # tokens that come before a transcript, which limits count or don't
-SUBTRACTED = ("beta", "ilm_weight", "source_lm", "source_weight")  # what makes up for a language model, or goes with it
+SHORTEST = 0.1  # seconds; shorter audio is padded with silence, since some models make no frame of it
+QUIET, HOP = 0.1, 0.01  # seconds: audio is cut in the quietest window of the first length, searched in steps of the second
+LONGEST = 40.0  # seconds; longer recordings are cut
+LONGEST_PROMPT = 8  # tokens before a transcript, which some limits count
+SUBTRACTED = ("beta", "ilm_weight", "source_lm", "source_weight")  # only of use with a language model
 MEASURED = {
     CTCNGramPipeline: "search over the model's outputs, with texts",
     TransducerNGramPipeline: "prediction and joint networks with the search, and texts",
@@ -36,12 +36,12 @@ MEASURED = {
 
 @dataclass(frozen=True)
 class Step:
-    """Hold what the model is given at once, or a recording that there is nothing to hear of.
+    """A batch for the model, or a recording without audio.
 
     Args:
-        inputs: of the model, `[B, T, ...]`; None for a recording without audio, or one that can't be read.
-        numbers: of the recordings that the rows are of; the same one for all if `chunked`.
-        seconds: of audio, of each recording; none while more chunks of it follow.
+        inputs: the model's inputs, `[B, T, ...]`; None for a recording without audio, or one that can't be read.
+        numbers: the recording of each row; the same one for all if `chunked`.
+        seconds: length of each recording; empty while more chunks follow.
         chunked: whether the rows are chunks of one recording.
         problem: why the recording can't be read.
     """
@@ -54,13 +54,13 @@ class Step:
 
     @property
     def ends(self) -> bool:
-        """Return whether nothing of these recordings follows."""
+        """Return whether it ends its recordings."""
         return bool(self.seconds)
 
 
 @dataclass(frozen=True)
 class Heard:
-    """A transcript, its score (natural log), if the decoder tells one, and whether it was cut at the limit of tokens."""
+    """A transcript, its score (natural log, if the decoder has one), and whether it was cut at the limit of tokens."""
 
     hypothesis: str
     score: float | None
@@ -72,8 +72,8 @@ class Recogniser:
 
     Args:
         pipeline: of a class of `hf_ngpulm.pipelines`.
-        settings: in place of the pipeline's own: `lm`, `lm_weight`, `num_beams` ...
-        entities: of each recording, if they are boosted, beside the phrases that all have.
+        settings: `lm`, `lm_weight`, `num_beams` ..., in place of the pipeline's own.
+        entities: each recording's entities, if they are boosted in addition to the phrases of all.
         chunk_seconds: longer recordings are cut into chunks of so many seconds.
     """
 
@@ -121,12 +121,12 @@ class Recogniser:
         return samples > self.chunk_seconds * self.sampling_rate
 
     def step_of(self, audios: Sequence[np.ndarray], numbers: Sequence[int]) -> Step:
-        """Return the step of some whole recordings."""
+        """Return a batch of whole recordings."""
         seconds = tuple(len(audio) / self.sampling_rate for audio in audios)
         return Step(self._collate([piece for audio in audios for piece in self._pieces(audio)]), tuple(numbers), seconds)
 
     def steps_of_long(self, audio: np.ndarray, number: int, batch_size: int) -> Iterator[Step]:
-        """Yield the steps of a recording that is cut; its features are made as they are asked for."""
+        """Yield the batches of a recording that is cut; features are made when they are asked for."""
         pieces: Iterator[dict[str, Any]]
         if self.family is Seq2SeqNGramPipeline:
             parts = cut_where_quiet(audio, self.chunk_seconds, self.sampling_rate)
@@ -149,9 +149,9 @@ class Recogniser:
     # What runs the model
 
     def __call__(self, step: Step) -> list[Heard]:
-        """Run a step; transcripts of its recordings, none before a recording's last chunk.
+        """Run a step; return the transcripts of its recordings, none before a recording's last chunk.
 
-        `model_seconds` and `decoder_seconds` grow by what that took: the first is all from features to texts.
+        Adds the time to `model_seconds` (all from features to texts) and `decoder_seconds`.
         """
         begin = self._now()
         decoder = self._decoder_for(step)
@@ -163,7 +163,7 @@ class Recogniser:
         return heard
 
     def warm_up(self, step: Step) -> float:
-        """Run a step for nothing but to have code compiled and memory taken; the seconds it took, which don't count."""
+        """Run a step once for compilation and allocation; return the seconds it took, which don't count."""
         begin, before = self._now(), (self.model_seconds, self.decoder_seconds)
         self(replace(step, seconds=step.seconds or (0.0,)))  # and nothing of it is kept
         self.model_seconds, self.decoder_seconds = before
@@ -183,7 +183,7 @@ class Recogniser:
         return [Heard(text, None, self._is_cut(row.tolist())) for text, row in zip(texts, out["tokens"])]
 
     def _is_cut(self, tokens: list[int]) -> bool:
-        """Return whether a row of `generate` has no end and as many tokens as it may have."""
+        """Return whether a row of `generate` has no end token and reaches the limit of tokens."""
         config = getattr(self.pipeline, "generation_config", None) or self.pipeline.model.generation_config
         given = {**vars(config), **self.forward_settings, **(self.forward_settings.get("generate_kwargs") or {})}
         limit = next((given[name] for name in ("max_new_tokens", "max_length") if given.get(name) is not None), None)
@@ -216,8 +216,8 @@ class Recogniser:
 
     @contextmanager
     def _decoder_timed(self) -> Iterator[None]:
-        """Take the decoder's time: of CTC models and transducers that in the pipeline's `_decode`; of encoder-decoders all but
-        that in the encoder's forward pass."""
+        """Measure the decoder's time: for CTC models and transducers the pipeline's `_decode`; for encoder-decoders all but the
+        encoder's forward pass."""
         pipeline, begin, of_encoder = self.pipeline, self._now(), 0.0
 
         def count(sign: int) -> None:
@@ -249,9 +249,9 @@ class Recogniser:
 
 
 def without_lm(pipeline: Any) -> dict[str, Any]:
-    """Return the settings with which a pipeline that has a language model, or phrases, searches as it does, but without them.
+    """Return settings for the same search without the pipeline's language model and phrases.
 
-    A graph is made of its language model: there the weights are 0.
+    A graph is made from its language model: there the weights become 0.
     """
     decoder, given = pipeline._forward_params["ngram_decoder"], pipeline._ngram_settings
     if isinstance(decoder, GraphDecoder):
@@ -264,23 +264,23 @@ def without_lm(pipeline: Any) -> dict[str, Any]:
 
 
 def beams_of(pipeline: Seq2SeqNGramPipeline) -> int:
-    """Return the number of beams with which a pipeline generates."""
+    """Return the number of beams of a pipeline's `generate`."""
     asr: Any = pipeline
     given = dict(asr._forward_params)
     given.pop("ngram_decoder", None)
     if (tuned := given.pop("tuned_beams", None)) is not None:
         return tuned
     if hasattr(asr, "_prepare_generate_kwargs"):
-        found = asr._prepare_generate_kwargs(given)
-        found = getattr(found.get("generation_config"), "num_beams", None) or found.get("num_beams")
-        return found or asr.model.generation_config.num_beams or 1
+        arguments = asr._prepare_generate_kwargs(given)
+        beams = getattr(arguments.get("generation_config"), "num_beams", None) or arguments.get("num_beams")
+        return beams or asr.model.generation_config.num_beams or 1
     return given.get("num_beams") or asr.generation_config.num_beams or 1  # before version 5.20
 
 
 def cut_where_quiet(audio: np.ndarray, seconds: float, sampling_rate: int) -> Iterator[np.ndarray]:
-    """Yield parts of audio of at most so many seconds, for models that hear no more at once.
+    """Yield parts of audio of at most so many seconds.
 
-    Each is cut where the last sixth of what it may have is quietest, so that few words are cut in two.
+    Each is cut at the quietest place of its last sixth, so that few words are cut in two.
     """
     longest, window, hop = (round(length * sampling_rate) for length in (seconds, QUIET, HOP))
     while len(audio) > longest:

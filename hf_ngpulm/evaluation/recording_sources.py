@@ -1,4 +1,4 @@
-"""Read recordings from where they are: manifests, folders of audio, and datasets."""
+"""Read recordings from manifests, folders of audio, and datasets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DATASET_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 
 
 class Fields(NamedTuple):
-    """Names of fields or columns; None where the usual ones are looked for."""
+    """Names of fields or columns; None for the usual ones."""
 
     audio: str | None
     text: str | None
@@ -36,7 +36,7 @@ class Fields(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A line of a manifest or a row of a dataset, with the place that errors name, and the folder of relative paths."""
+    """A line of a manifest or a row of a dataset, its place for error messages, and the folder of relative paths."""
 
     values: dict[str, Any]
     where: str
@@ -53,28 +53,27 @@ def read_recordings(
     entities_field: str = "entities",
     limit: int | None = None,
 ) -> Recordings:
-    """Return recordings and their transcripts, of whatever holds them.
+    """Return the recordings and transcripts of a manifest, folder or dataset.
 
     Args:
         source: one of
             a manifest: JSON lines (`.jsonl`, `.json`, `.ndjson`) or a table with a header (`.tsv`, `.csv`). Fields: the audio
-            ("audio", or NeMo's "audio_filepath", "file_name", "path", "file", "wav"; relative paths lie beside the manifest),
-            the transcript (see `text_field`), and, where there are any, entities (a list; in tables separated by ";" or a
-            JSON list), "id", and NeMo's "offset" and "duration" in seconds;
-            a folder of audio files, also in folders within, with `metadata.jsonl` or `metadata.csv` as Hugging Face's
-            audiofolder has it, LibriSpeech's `*.trans.txt`, or a `.txt` beside each file;
+            ("audio", or NeMo's "audio_filepath", "file_name", "path", "file", "wav"; paths are relative to the manifest), the
+            transcript (see `text_field`), and optionally entities (a list; in tables separated by ";" or a JSON list), "id",
+            and NeMo's "offset" and "duration" in seconds;
+            a folder of audio files, also in subfolders, with `metadata.jsonl` or `metadata.csv` (Hugging Face's audiofolder),
+            LibriSpeech's `*.trans.txt`, or a `.txt` beside each file;
             a folder saved by `datasets`, a Parquet file, or a folder of these;
             the id of a dataset on the Hub, `org/name` or `org/name:config`.
-        split: of a dataset on the Hub or in a folder; "test" by default if there is one, or the only one. Of a folder of
-            audio: the folder within.
+        split: of a dataset; by default "test" if there is one, or the only one. Of a folder of audio: a subfolder.
         config: of a dataset on the Hub.
         audio_field, text_field, entities_field: fields or columns. By default the transcript is the first there is of "text",
             "sentence", "transcription", "transcript", "normalized_text", "raw_transcription".
-        limit: only the first so many.
+        limit: only the first so many recordings.
 
     Raises:
-        FileNotFoundError: there is no such file, nor could it be a dataset.
-        ValueError: no recordings, a field that is missing or isn't what it should be: names the place.
+        FileNotFoundError: there is no such file, and the name can't be a dataset's.
+        ValueError: no recordings, or a missing or invalid field; names the place.
     """
     if limit is not None:
         whole("limit", limit)
@@ -126,7 +125,7 @@ def _rows_of_json(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _rows_of_table(path: Path) -> Iterator[tuple[str, Any]]:
-    # Within tab-separated values quotes are what they are in the text.
+    # In tab-separated values quotes are part of the text.
     kind: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if path.suffix.lower() == ".tsv" else {}
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
@@ -150,7 +149,7 @@ def _recording(row: Row, fields: Fields, root: Path | None = None) -> Recording:
     """Return the recording of a manifest's row.
 
     Args:
-        root: what the ids of recordings without one are relative to, if it isn't the manifest.
+        root: the folder that ids made from paths are relative to, if it isn't the manifest's.
     """
     values = row.values
     candidates = AUDIO_FIELDS if fields.audio is None else (fields.audio,)
@@ -165,7 +164,7 @@ def _recording(row: Row, fields: Fields, root: Path | None = None) -> Recording:
     if identity in (None, ""):
         identity = name if root is None else (row.folder / name).relative_to(root).as_posix()
         identity += f"@{offset:g}" if offset else ""
-    # A duration without an offset is of the whole file, in NeMo's manifests too.
+    # A duration without an offset is the whole file's, in NeMo's manifests too.
     part = offset or 0.0, duration if offset is not None else None
     path = row.folder / Path(name).expanduser()
     return Recording(str(identity), path, None, _text(row, fields), _entities(row, fields), *part)
@@ -210,12 +209,12 @@ def _seconds(row: Row, name: str) -> float | None:
 
 
 def audio_files(folder: Path) -> list[Path]:
-    """Return the audio files in a folder and those within it, by their endings, in the order of their names."""
+    """Return the audio files in a folder and its subfolders, by their endings, sorted by name."""
     return list(filter(_is_audio, _files_in(folder)))
 
 
 def _files_in(folder: Path) -> list[Path]:
-    """Return all files in a folder and those within it but for hidden ones, in the order of their names."""
+    """Return all files in a folder and its subfolders, but for hidden ones, sorted by name."""
     found = []
     for root, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -319,7 +318,7 @@ def _rows_of_dataset(name: str, split: str | None, config: str | None) -> Any:
 
 
 def _content(row: Row, column: str) -> tuple[Path | np.ndarray | bytes, int | None]:
-    """Return audio out of a cell, and its rate if it is samples."""
+    """Return the audio in a cell, and its rate if it is samples."""
     value = row.values[column]
     cell = value if isinstance(value, dict) else {"path" if isinstance(value, str) else "bytes": value}
     if isinstance(cell.get("bytes"), bytes):

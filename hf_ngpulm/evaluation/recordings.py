@@ -1,4 +1,4 @@
-"""Recordings with transcripts: what a recogniser is evaluated on, and its weights are tuned on."""
+"""Recordings with transcripts, for evaluation and tuning."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Recording:
     """A recording, or a part of one.
 
     Args:
-        id: names it; unique among those that were read together.
+        id: its name, unique among the recordings that were read together.
         audio: a file, the bytes of one, or samples: `[N]` or `[channels, N]`, integers in their full range or floats.
-        sampling_rate: of samples, in hertz; files say it themselves.
-        text: what was said; None if that isn't known, "" if nothing was.
-        entities: phrases in it that matter, such as names (see `hf_ngpulm.evaluation.entity_errors`).
-        offset, duration: the part of the file, in seconds; all that follows `offset` if there is no duration.
+        sampling_rate: of samples, in hertz; files have their own.
+        text: the transcript; None if there is none, "" if nothing was said.
+        entities: important phrases in it, such as names (see `hf_ngpulm.evaluation.entity_errors`).
+        offset, duration: the part of the file, in seconds; without a duration, all after `offset`.
     """
 
     id: str
@@ -39,7 +39,7 @@ class Recording:
 
     @property
     def seconds(self) -> float:
-        """Return how long it is, by its header; NaN if that can't be read, or the file isn't there."""
+        """Return its length by its header; NaN if that can't be read, or the file doesn't exist."""
         if self.duration is not None:
             return self.duration
         if isinstance(self.audio, np.ndarray):
@@ -54,14 +54,14 @@ class Recording:
 
 
 class Recordings(Sequence[Recording]):
-    """Recordings in their order; those of a dataset are read when they are asked for.
+    """A sequence of recordings; those of a dataset are read on access.
 
     Args:
-        source: where they come from, for messages.
-        rows: recordings, or anything with a length whose items `made` turns into recordings.
-        made: of a number and a row; the rows are recordings if left out.
-        fingerprint: says which recordings these are; other data have another one.
-        described: of a number, the recording without its audio, where reading that takes time.
+        source: their source, for messages.
+        rows: recordings, or a sequence whose items `made` turns into recordings.
+        fingerprint: identifies the data.
+        made: makes a recording from a number and a row; None if rows are recordings.
+        described: makes the recording of a number without its audio, if reading audio takes time.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Recordings(Sequence[Recording]):
 
 
 def listed(source: str, recordings: Iterable[Recording], limit: int | None = None) -> Recordings:
-    """Return recordings with ids of which none occurs twice, and their fingerprint, which transcripts have no part in."""
+    """Return recordings with unique ids, and a fingerprint that doesn't depend on transcripts."""
     rows: list[Recording] = []
     taken: set[str] = set()
     digest = hashlib.blake2b(digest_size=16)
@@ -108,7 +108,7 @@ def listed(source: str, recordings: Iterable[Recording], limit: int | None = Non
 
 
 def unique(name: str, taken: set[str]) -> str:
-    """Return a name, or for the second of that name "name#2"; then taken."""
+    """Return a name that isn't taken, "name#2" for a second one, and take it."""
     names = itertools.chain([name], (f"{name}#{number}" for number in itertools.count(2)))
     found = next(each for each in names if each not in taken)
     taken.add(found)
@@ -116,9 +116,9 @@ def unique(name: str, taken: set[str]) -> str:
 
 
 def load_audio(recording: Recording, sampling_rate: int) -> np.ndarray:
-    """Return samples of a recording: channels mixed, resampled, float32 `[N]`; none if it has none.
+    """Return a recording's samples, float32 `[N]`, with its channels mixed, and resampled.
 
-    Long files are read and resampled in blocks, so that memory holds little more than the result.
+    Long files are read and resampled in blocks, so memory holds little more than the result.
 
     Raises:
         ValueError: it isn't audio, is damaged or too short for its part, or holds infinite samples or NaN.

@@ -1,4 +1,4 @@
-"""Hold what an evaluation has found, by utterance and in all."""
+"""The results of an evaluation, by utterance and in all."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ EDITS = ("substitutions", "deletions", "insertions")
 
 @dataclass(frozen=True)
 class Utterance:
-    """A recording and what was recognised.
+    """A recording and its hypothesis.
 
     Args:
         id: of the recording.
         reference: its transcript, None if there is none.
-        hypothesis: what was recognised; None if the audio couldn't be read.
-        score: of the hypothesis (natural log), if the decoder tells one.
-        audio_seconds: how long it is.
-        model_seconds, decoder_seconds: its share, by length, of what its batch took from features to text, and of the part of
-            that in the decoder.
-        entities: phrases in it that matter.
+        hypothesis: the recognised text; None if the audio couldn't be read.
+        score: the hypothesis's score (natural log), if the decoder has one.
+        audio_seconds: length.
+        model_seconds, decoder_seconds: its share, by length, of its batch's time from features to text, and of the decoder's
+            part of that.
+        entities: important phrases in it.
         problem: why the audio couldn't be read.
         cut: whether the hypothesis was cut at the limit of tokens.
     """
@@ -51,17 +51,17 @@ class Utterance:
 
     @property
     def ran_away(self) -> bool:
-        """Return whether it was cut, or says a phrase again and again that its transcript doesn't."""
+        """Return whether it was cut, or repeats a phrase that its transcript doesn't repeat."""
         said = [(text or "").lower().split() for text in (self.hypothesis, self.reference)]
         return self.cut or (runs_away(said[0]) and not runs_away(said[1]))
 
     @property
     def scored(self) -> bool:
-        """Return whether it takes part in error rates."""
+        """Return whether it counts in error rates."""
         return self.reference is not None and self.hypothesis is not None
 
     def line(self) -> dict[str, Any]:
-        """Return what is saved of it."""
+        """Return it as a line of a results file."""
         names = ("id", "reference", "hypothesis", "score", "audio_seconds", "model_seconds")
         found = {name: getattr(self, name) for name in names} | {"decode_seconds": self.decoder_seconds}
         if self.entities:
@@ -70,7 +70,7 @@ class Utterance:
 
     @classmethod
     def from_line(cls, line: dict[str, Any]) -> Utterance:
-        """Return one that was saved."""
+        """Return the utterance of such a line."""
         found = {field.name: line[field.name] for field in fields(cls) if field.name in line}
         found |= {"id": str(line["id"]), "entities": tuple(line.get("entities", ()))}
         return cls(**found, decoder_seconds=line.get("decode_seconds", 0.0))
@@ -78,7 +78,7 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Scores:
-    """Errors of those utterances that have both texts, in their order.
+    """Errors of the utterances with both texts, in their order.
 
     Args:
         words, characters: their `rate` is WER and CER.
@@ -95,14 +95,14 @@ class Scores:
         scored = [utterance for utterance in utterances if utterance.scored]
         texts = _texts(scored)
         clean = normaliser(normalise)
-        # What normalisation leaves nothing of can't be found in a text.
+        # An entity that normalisation leaves empty can't be searched.
         lists = [tuple(phrase for phrase in utterance.entities if clean(phrase)) for utterance in scored]
         entities = entity_errors(*texts, lists, normalise) if any(lists) else None
         return cls(word_errors(*texts, normalise), character_errors(*texts, normalise), entities)
 
     @property
     def counts(self) -> dict[str, ErrorCounts]:
-        """The errors that each rate there is counts: "wer", "cer" and perhaps "entity_wer"."""
+        """Return the errors behind each rate: "wer", "cer" and, with entities, "entity_wer"."""
         found = {"wer": self.words, "cer": self.characters}
         return found if self.entities is None else {**found, "entity_wer": self.entities.entities}
 
@@ -133,14 +133,14 @@ class Scores:
 
 @dataclass(frozen=True)
 class Clock:
-    """Measure where the time of this process goes, in seconds.
+    """The time of this process, in seconds.
 
     Args:
-        wall: all, from the first header read to the last text scored; without warm-up.
-        model: of that, from features to text; `decoder` is a part of it.
+        wall: all, from the first header to the last text, without warm-up.
+        model: from features to text, `decoder` included.
         decoder: in the decoder.
-        waiting: in which the model waited for audio and features, which another thread reads and makes.
-        warm_up: what running the first step a time before took, which counts nowhere.
+        waiting: the model's wait for audio and features, which another thread makes.
+        warm_up: a first run of the first step, which counts nowhere else.
     """
 
     wall: float
@@ -162,11 +162,11 @@ class Evaluation:
     Args:
         utterances: in the order of the data.
         scores: their errors.
-        settings: what they depend on.
-        measured: what the decoder's time is of, which differs between families.
-        normalise: what is done to texts before they are compared.
-        clock: where the time went; None if results of an earlier run, or of another process, are among these.
-        warnings: what makes the figures doubtful.
+        settings: all that they depend on.
+        measured: what the decoder's time includes, which differs between families.
+        normalise: normalisation of the texts.
+        clock: the time; None if some results are of an earlier run or another process.
+        warnings: doubts about the figures.
     """
 
     utterances: tuple[Utterance, ...]
@@ -179,27 +179,27 @@ class Evaluation:
 
     @cached_property
     def scored(self) -> tuple[Utterance, ...]:
-        """Those with a transcript and a hypothesis."""
+        """Return the utterances with a transcript and a hypothesis."""
         return tuple(utterance for utterance in self.utterances if utterance.scored)
 
     @property
     def unreadable(self) -> tuple[Utterance, ...]:
-        """Those whose audio couldn't be read."""
+        """Return the utterances whose audio couldn't be read."""
         return tuple(utterance for utterance in self.utterances if utterance.problem is not None)
 
     @property
     def without_transcript(self) -> int:
-        """Return how many were recognised but have no transcript, and are in no error rate."""
+        """Return the number of utterances that were recognised but have no transcript, and count in no error rate."""
         return sum(utterance.reference is None and utterance.problem is None for utterance in self.utterances)
 
     @property
     def without_audio(self) -> int:
-        """Return how many last 0 s; their hypothesis is empty."""
+        """Return the number of utterances of 0 s; their hypothesis is empty."""
         return sum(utterance.problem is None and utterance.audio_seconds == 0 for utterance in self.utterances)
 
     @property
     def runaways(self) -> int:
-        """Return how many hypotheses were cut at the limit of tokens, or say a phrase again and again."""
+        """Return the number of hypotheses that were cut at the limit of tokens, or repeat a phrase."""
         return sum(utterance.ran_away for utterance in self.utterances)
 
     @property
@@ -208,12 +208,12 @@ class Evaluation:
 
     @property
     def rtfx(self) -> float:
-        """Seconds of audio per second of the model with its decoder, from features to text, in one process; after warm-up."""
+        """Return seconds of audio per second from features to text, in one process, after warm-up."""
         return share(self.audio_seconds, math.fsum(utterance.model_seconds for utterance in self.utterances))
 
     @property
     def rtfx_decoder(self) -> float:
-        """Seconds of audio per second of the decoder alone; `measured` says what that is."""
+        """Return seconds of audio per second of the decoder alone; see `measured`."""
         return share(self.audio_seconds, math.fsum(utterance.decoder_seconds for utterance in self.utterances))
 
     def interval(self, of: str = "wer", level: float = 0.95) -> Interval | None:
@@ -225,7 +225,7 @@ class Evaluation:
         """Return paired significance of the difference in WER to another run on the same data.
 
         Raises:
-            ValueError: data that have no scored utterance in common, or other transcripts.
+            ValueError: the runs have no scored utterance in common, or different transcripts.
         """
         theirs = {utterance.id: utterance for utterance in other.scored}
         common = [utterance for utterance in self.scored if utterance.id in theirs]
@@ -243,7 +243,7 @@ class Evaluation:
         return Compared(ours.rate, of_other.rate, paired_significance(ours, of_other, level), len(common), alone)
 
     def summary(self, level: float = 0.95) -> dict[str, Any]:
-        """Return the figures as JSON knows them; rates in percent, None where there is none."""
+        """Return the figures for JSON; rates in percent, None for a missing one."""
         scores = self.scores
         told: dict[str, Any] = {
             "utterances": len(self.utterances),
@@ -272,7 +272,7 @@ class Evaluation:
         return told | {"warnings": list(self.warnings)}
 
     def save(self, path: str | os.PathLike[str], level: float = 0.95) -> None:
-        """Write a line of JSON for each utterance, and beside it, as NAME.summary.json, settings and figures."""
+        """Write a line of JSON for each utterance, and settings and figures beside it as NAME.summary.json."""
         with write_beside(summary_path(path)) as beside:
             about = {"settings": self.settings, "figures": self.summary(level)}
             beside.write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -297,8 +297,8 @@ class Compared:
     Args:
         wer, other_wer: on the utterances that both have scored.
         comparison: of the difference.
-        utterances: that both have scored.
-        alone: that only one has; they are left out.
+        utterances: the number of these utterances.
+        alone: the number of utterances that only one run has; they are left out.
     """
 
     wer: float
@@ -308,7 +308,7 @@ class Compared:
     alone: int
 
     def summary(self) -> dict[str, Any]:
-        """Return the figures as JSON knows them; rates in percent."""
+        """Return the figures for JSON; rates in percent."""
         found = self.comparison
         return {
             "wer": _percent(self.wer),
@@ -343,7 +343,7 @@ def read_results(path: str | os.PathLike[str], normalise: Normalisation = None) 
 
 
 def summary_path(path: str | os.PathLike[str]) -> Path:
-    """Return where the settings and figures of results lie."""
+    """Return the path of the settings and figures of results."""
     return Path(path).with_suffix(".summary.json")
 
 

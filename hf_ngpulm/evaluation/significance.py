@@ -1,8 +1,8 @@
-"""Compute intervals of an error rate, and of a difference between two.
+"""Bootstrap confidence intervals of an error rate, and of the difference between two.
 
-Utterances are drawn anew with replacement, as many as there are, over and over (Bisani and Ney, "Bootstrap estimates for
-confidence intervals in ASR performance evaluation", ICASSP 2004): errors within an utterance hang together, those of different
-ones are taken not to. Draws in which nothing was said (no word of a reference, or of an entity) have no rate and are left out.
+Utterances are drawn with replacement, as many as there are, again and again (Bisani and Ney, "Bootstrap estimates for
+confidence intervals in ASR performance evaluation", ICASSP 2004): errors depend on each other within an utterance, but not, by
+assumption, between utterances. Draws without any word (of a reference, or of an entity) have no rate and are left out.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Interval:
     """A rate and its confidence interval.
 
     Args:
-        rate: that of the utterances as they are.
+        rate: of all utterances.
         low, high: bounds of the interval.
-        level: share of intervals made this way that hold the true rate.
+        level: share of such intervals that contain the true rate.
     """
 
     rate: float
@@ -40,8 +40,8 @@ class Comparison:
     Args:
         difference: A's rate less B's; negative if A has fewer errors.
         low, high, level: bounds of its confidence interval, and the level of that.
-        p_value: one-sided. Low if A is better: the share of draws in which it isn't, (1 + draws in which A has as many
-            errors as B or more) / (1 + draws). 1 less this is Bisani and Ney's probability of improvement.
+        p_value: one-sided, low if A is better: (1 + draws in which A has at least as many errors as B) / (1 + draws). 1 minus
+            it is Bisani and Ney's probability of improvement.
     """
 
     difference: float
@@ -52,16 +52,16 @@ class Comparison:
 
 
 def bootstrap(counts: ErrorCounts, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> Interval:
-    """Return the confidence interval of an error rate, between quantiles of the rates of draws.
+    """Return the confidence interval of an error rate, from quantiles of the draws' rates.
 
     Args:
-        counts: what `word_errors` or `character_errors` returned, or the `entities` or `others` of `entity_errors`.
+        counts: from `word_errors` or `character_errors`, or the `entities` or `others` of `entity_errors`.
         level: between 0 and 1.
         resamples: number of draws.
         seed: of the random numbers; the same seed, the same interval.
 
     Raises:
-        ValueError: counts without utterances, or of no words; a level or number of draws that makes no sense.
+        ValueError: counts without utterances or words; an invalid level or number of draws.
     """
     table = _table("counts", counts)
     drawn = _drawn(table, resamples, seed)
@@ -71,13 +71,13 @@ def bootstrap(counts: ErrorCounts, level: float = 0.95, resamples: int = 10_000,
 def paired_significance(
     a: ErrorCounts, b: ErrorCounts, level: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> Comparison:
-    """Return whether A has a lower error rate than B, by draws of the same utterances for both.
+    """Compare the error rates of A and B, by draws of the same utterances for both.
 
     Args:
         a, b: counts of two recognisers on the same utterances in the same order; otherwise as in `bootstrap`.
 
     Raises:
-        ValueError: what `bootstrap` raises, or utterances that can't be the same.
+        ValueError: as in `bootstrap`, or utterances that can't be the same.
     """
     table, other = _table("a", a), _table("b", b)
     if len(table) != len(other):
@@ -98,7 +98,7 @@ def paired_significance(
 def _table(name: str, counts: ErrorCounts) -> np.ndarray:
     """Return int64 `[utterances, 2]`: errors and length of each."""
     if not counts.utterances:
-        raise ValueError(f"{name} should be counts of several utterances, got {counts!r}, which tells of none by itself")
+        raise ValueError(f"{name} should be counts of several utterances, got {counts!r} of a single one")
     table = np.array([(each.errors, each.length) for each in counts.utterances], dtype=np.int64)
     if not table[:, 1].any():
         raise ValueError(f"{name} has no words in its references, so that there is no error rate to tell of")
@@ -106,7 +106,7 @@ def _table(name: str, counts: ErrorCounts) -> np.ndarray:
 
 
 def _drawn(table: np.ndarray, resamples: int, seed: int) -> np.ndarray:
-    """Return int64 `[draws, columns]`: sums of the rows of each draw in which the second column isn't 0."""
+    """Return int64 `[draws, columns]`: the sums of each draw's rows, without draws whose second column is 0."""
     whole("resamples", resamples)
     random = np.random.default_rng(seed)
     at_once = max(1, NUMBERS_AT_ONCE // len(table))

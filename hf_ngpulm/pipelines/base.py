@@ -17,10 +17,10 @@ from transformers import AutomaticSpeechRecognitionPipeline
 from transformers.pipelines.automatic_speech_recognition import rescale_stride
 
 from ..config.tuned import SETTINGS, with_remembered
+from ..decoding.families import encoded, frame_lengths
 from ..decoding.hypotheses import Hypothesis
 from ..decoding.options import Options
 from ..language_model.loading import configured_lm, loaded_models, located
-from .families import encoded, frame_lengths
 from .inputs import readable
 from .keywords import refuse_unknown, with_our_names
 from .per_item import RECORDING, Numbered, Recordings, listed_values, numbered, numbers_in

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..decoding.ctc import CTCDecoder
+from ..decoding.families import is_ctc
 from ..decoding.graph import GraphDecoder, ctc_decoder
 from ..decoding.options import CTCOptions
 from ..fusion.fusion import LM_WEIGHT
 from .base import NGramPipeline, settings_of
-from .families import is_ctc
 
 
 class CTCNGramPipeline(NGramPipeline):

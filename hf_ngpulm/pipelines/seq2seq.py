@@ -9,12 +9,12 @@ from typing import Any, cast
 import numpy as np
 from transformers import AutomaticSpeechRecognitionPipeline
 
+from ..decoding.families import is_seq2seq
 from ..decoding.options import CHECKS, AttentionOptions
 from ..generation import NGramLogitsProcessor
 from ..generation.logits_processor import LM_WEIGHT
 from ..text.words import WordSplitter
 from .base import NGramPipeline, of_recordings
-from .families import is_seq2seq
 from .per_item import numbers_in
 from .word_times import encoder_outputs_of, put_together, timed_words
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
+from ..decoding.families import is_transducer
 from ..decoding.options import TransducerOptions
 from ..decoding.transducer import TransducerDecoder
 from ..fusion.fusion import LM_WEIGHT
 from .base import NGramPipeline, settings_of
-from .families import is_transducer
 
 _FOR_THE_ENCODER = ("prompt_ids", "num_lookahead_tokens")
 

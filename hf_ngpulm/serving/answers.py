@@ -1,15 +1,14 @@
-"""Transcripts as OpenAI's formats have them."""
+"""Transcripts in OpenAI's formats."""
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping
 from typing import Any
 
 from ..audio.subtitles import segments, subtitles
 
-# The last word, but for scripts without spaces: kana and Chinese characters, Thai, Lao, Burmese and Khmer.
+# The last word; nothing in scripts without spaces: kana and Chinese characters, Thai, Lao, Burmese and Khmer.
 _NO_SPACES = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _UNFINISHED = re.compile(rf"\s*[^\s{_NO_SPACES}]*\Z")
 
@@ -19,15 +18,15 @@ Answer = dict[str, Any]
 def answer(
     kind: str, final: Answer | None, seconds: float, granularities: frozenset[str], language: str, warned: Answer, task: str
 ) -> Answer | str:
-    """Return what a client is answered, a text or what JSON is made of.
+    """Return the answer to a client: a text, or a dictionary for JSON.
 
     Args:
         kind: one of `FORMATS`.
-        final: as `final_event` gives it; None if nothing was said.
-        seconds: of audio.
+        final: a `final_event`; None if nothing was said.
+        seconds: length of the audio.
         granularities: "segment" and "word", for verbose_json.
         language: as the client named it; a translation's is English.
-        warned: as `warnings` gives it, for JSON.
+        warned: `warnings` for JSON.
     """
     text = "" if final is None else final["text"]
     usage = {"type": "duration", "seconds": round(seconds, 3)}
@@ -35,37 +34,34 @@ def answer(
         return {"text": text, "usage": usage, **warned}
     if kind == "text":
         return text + "\n"
-    found = [] if final is None else final.get("segments") or segments(text, final["words"])
+    spans = [] if final is None else final.get("segments") or segments(text, final["words"])
     if kind != "verbose_json":
-        return subtitles(found, kind)
+        return subtitles(spans, kind)
     heard_in = "english" if task == "translate" else language or "unknown"
     shown: Answer = {"task": task, "language": heard_in, "duration": round(seconds, 3), "text": text}
     if "segment" in granularities:
-        shown["segments"] = [_verbose(number, segment) for number, segment in enumerate(found)]
+        shown["segments"] = [_verbose(number, segment) for number, segment in enumerate(spans)]
     if "word" in granularities:
         words = [] if final is None else final["words"]
         shown["words"] = [{"word": word["text"], "start": word.get("start"), "end": word.get("end")} for word in words]
     return {**shown, "usage": usage, **warned}
 
 
-def warnings(unwritable: Mapping[str, str]) -> Answer:
-    """Return what a client is warned of, for its answer; nothing where there is nothing.
-
-    Args:
-        unwritable: phrases that the tokenizer can't write, and what in them.
-    """
-    found = [f"{phrase!r} isn't listened for: the model can't write {what!r}" for phrase, what in unwritable.items()]
-    return {"warnings": found} if found else {}
+def warnings(context: Any) -> Answer:
+    """Return `{"warnings": [...]}` for an answer if the tokenizer can't write some phrases of a context, else nothing."""
+    left_out = {} if context is None else context.left_out
+    told = [f"{phrase!r} isn't listened for: the model can't write {what!r}" for phrase, what in left_out.items()]
+    return {"warnings": told} if told else {}
 
 
 def whole_words(text: str) -> str:
-    """Return as much of a text that goes on as ends with a word; of scripts without spaces with a character."""
+    """Return the whole words of a text that goes on, without the last one; in scripts without spaces all of it."""
     return _UNFINISHED.sub("", text)
 
 
 def _verbose(number: int, segment: Answer) -> Answer:
     text = segment["text"].encode()
-    # Whisper's own measures, without which some clients don't read a segment; those that this search doesn't have are constant.
+    # Some clients expect Whisper's measures in each segment; those that this search doesn't have are constant.
     ratio = len(text) / len(zlib.compress(text))
     constant = {"seek": 0, "tokens": [], "temperature": 0.0, "avg_logprob": 0.0, "no_speech_prob": 0.0}
     return {"id": number, **segment, **constant, "compression_ratio": round(ratio, 3)}

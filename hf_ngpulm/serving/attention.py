@@ -1,4 +1,4 @@
-"""Models with attention (Whisper, Canary), which hear recordings, not streams: in pieces, those of many clients at once."""
+"""A recogniser for models with attention (Whisper, Canary): recordings in pieces, many clients' in a batch; no streams."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ..generation.logits_processor import LM_WEIGHT
 from ..phrases import PhraseBooster
 
 log = logging.getLogger(__name__)
-PIECE_SECONDS = 30.0  # that are heard at a time, at most; Whisper has its own window
-SEARCHED = 1 / 3  # of a piece at its end, in which the quietest place is looked for
+PIECE_SECONDS = 30.0  # the longest piece; Whisper's window has the same length
+SEARCHED = 1 / 3  # the last part of a piece, in which the quietest place is looked for
 QUIET_SECONDS, SHORTEST = 0.1, 0.1
 TRANSLATED = "en"  # into which language
 _CODE = re.compile(r"<\|[a-z]{2}\|>")
@@ -28,14 +28,14 @@ STREAMED = "this model hears whole recordings (/v1/audio/transcriptions); for li
 
 
 class Texts(list):
-    """Phrases, and those that the tokenizer can't write (`left_out`)."""
+    """Phrases; `left_out` are those that the tokenizer can't write, and what in them."""
 
     left_out: dict[str, str]
 
 
 @dataclass
 class Transcript:
-    """Hold what a recording says. Times in seconds of it; `words` are empty where none were asked for."""
+    """A recording's transcript. Times in seconds; `words` only if they were asked for."""
 
     text: str
     token_ids: list[int]
@@ -45,7 +45,7 @@ class Transcript:
 
 @dataclass
 class Piece:
-    """Tell what a recording has said so far; in place of `hf_ngpulm.decoding.partials.Partial`."""
+    """A recording's transcript so far, in place of `hf_ngpulm.decoding.partials.Partial`."""
 
     frames: int
     text: str
@@ -69,15 +69,15 @@ class _Recording:
 
 
 class AttentionRecognizer:
-    """Stands for a `StreamingRecognizer` where recordings are transcribed, by a pipeline.
+    """Transcribes recordings by a pipeline, with the methods of `StreamingRecognizer` that an engine needs.
 
-    What a model hears at a time is heard, and generated, as a whole, as the pipeline does it offline. Longer recordings are cut
-    into pieces, each at the quietest place of its last third, so that nobody waits for the whole of another's.
+    A piece is transcribed as a whole, as the pipeline does offline. Longer recordings are cut into pieces, each at the quietest
+    place of its last third, so that nobody waits for the whole of another's.
 
     Args:
         pipeline: a `Seq2SeqNGramPipeline` without a language model of its own.
-        lms: language models that recordings may have; the first is used where none is named.
-        settings: `lm_weight`, `num_beams` and others of the pipeline; by default what the first LM remembers.
+        lms: language models for recordings; the first is the default.
+        settings: `lm_weight`, `num_beams` and other settings of the pipeline; by default what the first LM remembers.
     """
 
     def __init__(self, pipeline: Any, lms: Any = (), **settings: Any) -> None:
@@ -99,7 +99,7 @@ class AttentionRecognizer:
         is_canary = self.model.config.model_type == "canary" and self._prompt("en", "en") is not None
         codes = codes or [token for token in self.tokenizer.get_vocab() if is_canary and _CODE.fullmatch(token)]
         self.languages = sorted(code.strip("<|>") for code in codes)
-        # Of Canary the prompt says which language is spoken, and in which the text is to be; Whisper finds the former itself.
+        # Canary's prompt names the spoken language and the text's; Whisper detects the spoken one itself.
         self.translates = is_canary or "translate" in (getattr(config, "task_to_id", None) or {} if codes else {})
         self.frame_seconds, self.encoder = 0.01, self
         self._recordings: dict[int, _Recording] = {}
@@ -108,7 +108,7 @@ class AttentionRecognizer:
     def for_recordings(
         self, max_streams: int, chunk_seconds: float, context_seconds: float, num_beams: int | None = None
     ) -> AttentionRecognizer:
-        """Return another for the same pipeline, of which one generates at a time."""
+        """Return another for the same pipeline; only one of them generates at a time."""
         beams = {} if num_beams is None else {"num_beams": num_beams}
         made = AttentionRecognizer(self.pipeline, self.language_models, **{**self.settings, **beams})
         made._lock = self._lock
@@ -117,7 +117,7 @@ class AttentionRecognizer:
     # As `StreamingRecognizer` has it.
 
     def keep_contexts(self, _: int) -> None:
-        """Keep nothing: phrases are made into automata for each batch."""
+        """Do nothing: phrases are compiled for each batch."""
 
     def context(self, phrases: Any = None, phrase_weight: float | None = None, **_: Any) -> Texts | None:
         """Return phrases, checked.
@@ -155,23 +155,23 @@ class AttentionRecognizer:
         return len(self._recordings)
 
     def ready(self) -> list[int]:
-        """Return recordings of which a piece is there; the one that has waited longest first."""
+        """Return recordings with a whole piece, or the last one; the one that has waited longest first."""
         most = self.chunk_seconds * self.sampling_rate
         return [sid for sid, each in self._recordings.items() if each.size > most or (each.ended and each.size)]
 
     def close(self, sid: int) -> list[Transcript]:
-        found = self._recordings.pop(sid)
-        text = " ".join(found.texts)
-        return [Transcript(text, self.tokenizer(text).input_ids, found.words, found.segments)] if text else []
+        recording = self._recordings.pop(sid)
+        text = " ".join(recording.texts)
+        return [Transcript(text, self.tokenizer(text).input_ids, recording.words, recording.segments)] if text else []
 
     def step(self, most: int | None = None, seconds: float | None = None) -> dict[int, Piece]:
-        """Generate the next piece of several recordings, as one batch; what each has said so far."""
+        """Transcribe the next piece of several recordings as one batch; return each one's transcript so far."""
         sids = self._chosen(self.ready(), most or len(self._recordings), seconds)
         pieces = {sid: self._next(self._recordings[sid]) for sid in sids}
         problems: dict[int, str] = {}
         try:
             results = self._transcribed(pieces)
-        except Exception as error:  # one of them is to blame: each by itself
+        except Exception as error:  # to find the one that is to blame, each by itself
             log.warning("a batch failed, its recordings are transcribed one by one: %s", error)
             results = {}
             for sid, samples in pieces.items():
@@ -185,35 +185,25 @@ class AttentionRecognizer:
         return partials
 
     def _chosen(self, sids: list[int], most: int, seconds: float | None) -> list[int]:
-        """Return the first of some recordings, and others that are generated alike, as many as a step may take."""
+        """Return the first of some recordings and those with its language, task and times, as many as a step may take."""
         alike = [sid for sid in sids if self._key(sid) == self._key(sids[0])]
         whole = max(1, int(seconds // self.chunk_seconds)) if seconds else most
         return alike[: min(most, whole)]
 
     def _key(self, sid: int) -> tuple[Any, Any, Any]:
-        """Return what recordings of a batch have in common."""
+        """Return the language, task and times of a recording, which a batch has in common."""
         settings = self._recordings[sid].settings
         return settings.get("language"), settings.get("task"), settings.get("times")
 
     def _prompt(self, source: str, target: str) -> list[int] | None:
-        """Return Canary's prompt, of the second version: with punctuation, without times; None if the tokenizer has no such."""
-        names = (
-            "startofcontext",
-            "startoftranscript",
-            "emo:undefined",
-            source,
-            target,
-            "pnc",
-            "noitn",
-            "notimestamp",
-            "nodiarize",
-        )
-        known = self.tokenizer.get_vocab()
-        found = [known.get(f"<|{name}|>") for name in names]
-        return None if None in found else [token for token in found if token is not None]
+        """Return Canary's prompt (version 2) with punctuation, without times; None if the tokenizer lacks a token of it."""
+        names = f"startofcontext startoftranscript emo:undefined {source} {target} pnc noitn notimestamp nodiarize".split()
+        vocabulary = self.tokenizer.get_vocab()
+        tokens = [f"<|{name}|>" for name in names]
+        return [vocabulary[token] for token in tokens] if vocabulary.keys() >= set(tokens) else None
 
     def _told(self, language: str | None, task: str | None, count: int) -> dict[str, Any]:
-        """Return what `generate` is told of a language and a task, for so many recordings."""
+        """Return arguments of `generate` for a language and a task, for so many recordings."""
         if self.is_whisper:
             return {name: value for name, value in (("language", language), ("task", task)) if value is not None}
         if language is None:
@@ -256,7 +246,7 @@ class AttentionRecognizer:
             return dict(zip(pieces, self.pipeline(raw, batch_size=len(raw), **options)))
 
     def _kept(self, sid: int, result: dict[str, Any], size: int) -> Piece:
-        """Keep what a piece says."""
+        """Keep a piece's transcript."""
         recording = self._recordings.pop(sid)
         self._recordings[sid] = recording  # at the end of the queue
         begin, recording.heard = recording.heard / self.sampling_rate, recording.heard + size
@@ -266,7 +256,7 @@ class AttentionRecognizer:
         times = recording.settings.get("times")
         chunks = result.get("chunks") if times else [{"text": text, "timestamp": (0.0, end - begin)}]
         for chunk in chunks or ():
-            # A last one that doesn't end within what was heard ends with it.
+            # The last one may end after the piece, or nowhere.
             start, stop = (min(end, begin + (time if time is not None else end)) for time in chunk["timestamp"])
             said = chunk["text"].strip()
             if times == "word":
@@ -278,7 +268,7 @@ class AttentionRecognizer:
 
 
 def _quietest(samples: np.ndarray, width: int) -> int:
-    """Return where to cut: amid the quietest part of some samples' end, of so many."""
+    """Return where to cut: in the middle of the quietest `width` samples of the end."""
     begin = round(len(samples) * (1 - SEARCHED))
     energy = np.cumsum(np.square(samples[begin:], dtype=np.float64))
     return begin + int(np.argmin(energy[width:] - energy[:-width])) + width // 2 if len(energy) > width else len(samples)

@@ -1,4 +1,4 @@
-"""The thread that makes what streams follow of clients' phrases, so that nobody's decoding waits for it."""
+"""A thread that compiles clients' phrases into what streams follow, so that nobody's decoding waits for it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from itertools import count
 from queue import PriorityQueue
 from typing import Any
 
+from .limits import PhraseBudget
+from .messages import texts_of
+from .problems import Problem
+
 
 class ContextMaker:
-    """Makes contexts one at a time, in an order that is fair to clients of which each asks for one at a time.
+    """Makes contexts one at a time, in a fair order.
 
-    The cost of each is added to the turn that was last served, and the lowest sum is served next (self-clocked fair queueing,
-    Golestani 1994): short lists don't wait for the long ones of others, long ones wait for no more than their own cost in
-    others.
-    `make` is called with settings by this thread alone.
+    A request's key is its cost added to the key that was served last; the lowest key is served next (self-clocked fair
+    queueing, Golestani 1994). Short lists don't wait for the long ones of others, and a long list waits for others no longer
+    than its own cost. Only this thread calls `make`, with settings.
     """
 
     def __init__(self, make: Callable[..., Any]) -> None:
@@ -32,20 +35,35 @@ class ContextMaker:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; what hasn't been made is cancelled."""
+        """End the thread, and cancel what hasn't been made."""
         self._asked.put((-math.inf, 0, None, Future()))
         self._thread.join()
         while not self._asked.empty():
             self._asked.get()[-1].cancel()
 
     async def of(self, settings: dict[str, Any], cost: float) -> Any:
-        """Return, or raise, what `make` does with settings; `cost` is about how long that takes, in any unit.
+        """Return, or raise, what `make` does with settings; nothing is made for a task that is cancelled while it waits.
 
-        Nobody waits for it but who awaits this, and where they are cancelled it isn't made.
+        Args:
+            cost: about how long making takes, in any unit.
         """
         future: Future[Any] = Future()
         self._asked.put((self._turn + cost, next(self._numbers), settings, future))
         return await asyncio.wrap_future(future)
+
+    async def compiled(self, settings: dict[str, Any], budget: PhraseBudget) -> dict[str, Any]:
+        """Return settings with their phrases compiled, as soon as the client's budget allows it.
+
+        Raises:
+            Problem: these phrases can't be followed.
+        """
+        texts = texts_of(settings.get("phrases"))
+        cost = budget.cost(len(texts), sum(len(text.encode()) for text in texts))
+        await asyncio.sleep(budget.take(cost))
+        try:
+            return {**settings, "phrases": await self.of(settings, cost)} if texts else settings
+        except ValueError as error:
+            raise Problem(str(error), "keywords") from None
 
     def _run(self) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""The thread that decodes for all clients."""
+"""The thread that decodes the audio of all clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .attention import AttentionRecognizer
 from .contexts import ContextMaker
 
 log = logging.getLogger(__name__)
-KEPT_CONTEXTS = 128  # clients' phrases that are kept when nobody has them any more; a list of 500 takes half a megabyte
+KEPT_CONTEXTS = 128  # compiled lists of phrases that are kept when no client uses them; one of 500 takes half a megabyte
 DECODING = "hf-ngpulm-decoding"  # the thread
 _CLOSE = 0.01  # seconds between arrivals that count as one
 
@@ -34,15 +34,15 @@ class Session:
 
     Args:
         settings: for `StreamingRecognizer.open`; phrases as `StreamingRecognizer.context` has made them.
-        deliver: called with what the stream says: a dictionary with the type `ready`, `context`, `partial`, `final`, `done` or
-            `failed` (with `code` and `reason`; nothing follows these two), or `room` when audio has been decoded.
-        loop: that calls `deliver`.
-        endpoints: whether utterances end where the recogniser finds that they do.
-        words: whether what is final has its words, or only its text.
+        deliver: called with the stream's events, dictionaries with a `type`: `partial`, `final`, `room` when audio has been
+            decoded, and at the end `done`, or `failed` with `code` and `reason`.
+        loop: the event loop that calls `deliver`.
+        endpoints: whether an utterance ends where the recogniser finds its end.
+        words: whether `final` events have words, or only the text.
 
     Attributes:
         backlog: samples that wait to be decoded.
-        work: seconds of decoding so far; of a step that many share each has its part.
+        work: seconds of decoding so far; the streams of a step share its time equally.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Session:
         self.settings, self.deliver, self.loop, self.endpoints, self.words = settings, deliver, loop, endpoints, words
         self.backlog = 0
         self.work = 0.0
-        self._received, self._arrivals = 0, deque[tuple[int, float]]()  # samples in all, and when they had come
+        self._received, self._arrivals = 0, deque[tuple[int, float]]()  # samples in all, and when so many had come
         # Left for the decoding thread, under the engine's lock.
         self.pieces: list[np.ndarray] = []
         self.context: tuple[Any] | None = None
@@ -74,13 +74,13 @@ class Session:
             self._arrivals.append((self._received, now))
 
     def lag(self, waiting: int) -> float:
-        """Return how long ago the sample came that, with so many waiting, was the last that could be decoded."""
+        """Return the seconds since the last decoded sample came, if so many samples after it still wait."""
         while self._arrivals and self._arrivals[0][0] < self._received - waiting:
             self._arrivals.popleft()
         return time.monotonic() - self._arrivals[0][1] if self._arrivals else 0.0
 
     def taken(self) -> tuple[list[np.ndarray], tuple[Any] | None, bool]:
-        """Return what was left since the last time."""
+        """Return, and forget, the audio, context and end that connections have left."""
         left = self.pieces, self.context, self.ended
         self.pieces, self.context = [], None
         return left
@@ -90,21 +90,21 @@ class Engine:
     """One recogniser for all clients, driven by one thread.
 
     A step takes the next chunk of every client that has one. Between steps the thread waits for a tick, so that chunks that
-    come at about the same time share a batch; while clients have more than one chunk waiting, it doesn't. Another thread,
-    `contexts`, makes of phrases what streams follow.
+    come at about the same time share a batch; it doesn't wait while a client has more than one chunk. Another thread,
+    `contexts`, compiles phrases.
 
     Args:
-        recognizer: nobody else's, from now on.
+        recognizer: the engine's alone from now on.
         tick: seconds.
         utterance_seconds: see `Limits`.
-        most, seconds: streams that a step takes at most, and of how much audio; see `StreamingRecognizer.step`.
-        work_seconds: of decoding that a stream may take.
-        defaults: settings that streams are opened with, and contexts made for, where theirs say nothing else.
-        watch: is told of each step how many streams it had, how long it took, and the lag of each, in seconds.
+        most, seconds: the most streams, and seconds of audio, of a step; see `StreamingRecognizer.step`.
+        work_seconds: seconds of decoding that a stream may take.
+        defaults: settings of streams and contexts that don't set their own.
+        watch: called after each step with the number of its streams, its duration and the lag of each stream, in seconds.
 
     Attributes:
-        threads: that torch may use for a step; to be changed at any time.
-        sound: False when streams couldn't be freed after an error.
+        threads: the number of torch's threads for a step; may be changed at any time.
+        sound: False once streams couldn't be freed after an error.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Engine:
 
     def start(self) -> None:
         self.recognizer.keep_contexts(KEPT_CONTEXTS)
-        # Clients are told of their phrases; what is warned of once would be kept.
+        # Each client is told of its own phrases; a warning would come once for all.
         warnings.filterwarnings("ignore", message="the tokenizer can't write")
         self.contexts.start()
         self._thread.start()
@@ -143,10 +143,10 @@ class Engine:
         """End the threads, and close all streams.
 
         Args:
-            seconds: that a step may go on; None for as long as it takes.
+            seconds: how long to wait for a step that is under way; None for its end.
 
         Returns:
-            Whether they have ended; a thread within a step that takes longer ends with it, or with the process.
+            Whether the threads have ended. One within a longer step ends with the step, or with the process.
         """
         with self._changed:
             self._stopping = True
@@ -155,7 +155,7 @@ class Engine:
         self.contexts.stop()
         return not self._thread.is_alive()
 
-    # What connections say; any thread may.
+    # For connections, in any thread.
 
     def enter(self, session: Session) -> None:
         with self._told():
@@ -175,12 +175,12 @@ class Engine:
             session.arrived(len(samples))
 
     def set_context(self, session: Session, context: Any) -> None:
-        """Follow what `contexts` has made of other phrases, or None; of several before a step the last one counts."""
+        """Follow another compiled context, or none, from the next step on."""
         with self._told():
             session.context = (context,)
 
     def end(self, session: Session) -> None:
-        """Have the rest decoded, and no more taken."""
+        """Decode the rest, and take no more audio."""
         with self._told():
             session.ended = True
 
@@ -221,7 +221,7 @@ class Engine:
             self._free(session)
 
     def _round(self, sessions: list[tuple[Session, Any]]) -> bool:
-        """Take in what clients said, decode one chunk of each; whether there is more to decode."""
+        """Take what clients have left, and decode one chunk of each; return whether there is more to decode."""
         present = {id(session) for session, _ in sessions}
         for session in list(self._streams.values()):
             if id(session) not in present:
@@ -256,19 +256,15 @@ class Engine:
         if session.sid is None:
             session.sid = self.recognizer.open(**{**self.defaults, **session.settings})
             self._streams[session.sid] = session
-            recognizer = self.recognizer
-            lengths = {"chunk_seconds": recognizer.chunk_seconds, "latency_seconds": recognizer.latency_seconds}
-            self._say(session, {"type": "ready", **lengths, "unwritable": unwritable(session.settings.get("phrases"))})
         if context is not None:
             self.recognizer.set_context(session.sid, context[0])
-            self._say(session, {"type": "context", "unwritable": unwritable(context[0])})
         if pieces:
             self.recognizer.push(session.sid, np.concatenate(pieces))
         if ended:
             self.recognizer.end(session.sid)
 
     def _tell(self, sid: int, partial: Partial, seconds: float) -> float:
-        """Tell a stream what it has said; returns its lag."""
+        """Deliver a stream's partial; return its lag in seconds."""
         session, recognizer = self._streams[sid], self.recognizer
         self._say(session, partial_event(recognizer, sid, partial))
         if (partial.endpoint and session.endpoints) or partial.frames >= self.utterance_frames:
@@ -298,7 +294,7 @@ class Engine:
         self._unsent.append((session, event))
 
     def _send(self) -> None:
-        """Hand on what streams have said, all at once: each call wakes a thread that takes the interpreter from this one."""
+        """Deliver all events at once: each call wakes a thread that takes the interpreter from this one."""
         unsent, self._unsent = self._unsent, []
         by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Session, dict[str, Any]]]] = {}
         for session, event in unsent:
@@ -322,7 +318,7 @@ class Engine:
                 self.sound = False
 
     def _forget(self, session: Session) -> None:
-        """Have nothing more to do with a session; its connection leaves later."""
+        """Forget a session; its connection leaves later."""
         if session.sid is not None:
             del self._streams[session.sid]
         with self._changed:
@@ -336,9 +332,4 @@ def _deliver(said: list[tuple[Session, dict[str, Any]]]) -> None:
         try:
             session.deliver(event)
         except Exception:
-            log.exception("a client isn't told what its stream says")
-
-
-def unwritable(context: Any) -> dict[str, str]:
-    """Return phrases that the tokenizer can't write, and what in them."""
-    return {} if context is None else context.left_out
+            log.exception("an event can't be delivered to a client")

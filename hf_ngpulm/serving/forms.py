@@ -1,4 +1,4 @@
-"""Receive forms: their texts, and a recording that goes to a temporary file. All that lies there together is bounded."""
+"""Receive forms: their texts, and a recording that goes to a temporary file. The size of all such files is bounded."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ _AS_IT_IS = ("", "identity", "binary", "8bit", "7bit")  # codings that are none
 
 @dataclass
 class Form:
-    """Hold a form: its texts by field, and its file, at its begin.
+    """A form that was received.
 
     Args:
-        name: of the file, as the client calls it.
+        file: the recording, at its begin.
+        texts: all values of each field.
+        name: the client's name of the file.
         size: of the file, in bytes.
     """
 
@@ -46,10 +48,10 @@ class Forms:
 
     @asynccontextmanager
     async def received(self, request: web.Request) -> AsyncIterator[Form]:
-        """Receive a form; its file is there from entry to exit of the `with` block.
+        """Receive a form, whose file lives as long as the `with` block.
 
         Raises:
-            Problem: it isn't one, or is too much.
+            Problem: the form is damaged, or too large.
             Full: the files of all clients leave no room.
             ConnectionError: the client is gone.
         """
@@ -99,7 +101,7 @@ class Forms:
                 form.texts.setdefault(name, []).append(data.decode())
         except UnicodeDecodeError:
             raise Problem("the form's texts should be UTF-8") from None
-        # aiohttp's words on a form that isn't one, on headers of its parts, and on a body that isn't what its headers say.
+        # aiohttp's errors for what isn't a form, for headers of its parts, and for a body that doesn't fit its headers.
         except (ValueError, AssertionError, RuntimeError, HttpProcessingError, web.RequestPayloadError) as error:
             why = getattr(error, "message", None) or str(error)
             raise Problem(f"the form is damaged: {' '.join(why.split())[:200]}") from None
@@ -119,7 +121,7 @@ class Forms:
                 raise self._too_large()
             if self._spooled > limits.spool_bytes:
                 raise Full("other clients' recordings leave no room for this one; try again later")
-            if form.size > limits.upload_memory and (len(waiting) >= _PIECE or not chunk):  # goes to the disk
+            if form.size > limits.upload_memory and (len(waiting) >= _PIECE or not chunk):  # to the disk
                 await asyncio.to_thread(form.file.write, bytes(waiting))
                 waiting.clear()
             if not chunk:
@@ -140,7 +142,7 @@ def is_gone(request: web.Request) -> bool:
 
 
 def _check_coding(headers: Any, name: str, param: str | None = None) -> None:
-    """Refuse what is compressed, of which a little can become very much, or otherwise coded."""
+    """Refuse compressed content, since a little of it can become very much, and other codings."""
     coding = headers.get(name, "").strip()
     if coding.lower() not in _AS_IT_IS:
         raise Problem(f"{name} {coding[:40]!r} isn't taken; send it as it is", param and param[:40], 415)

@@ -1,4 +1,4 @@
-"""Keep to what the server lets its clients have: limits, and who keeps count."""
+"""Limits of a server and its clients, and the counters that hold them."""
 
 from __future__ import annotations
 
@@ -15,35 +15,34 @@ class Limits:
     """Limits of a server and of each of its clients.
 
     Args:
-        clients: at the same time, those that haven't said hello included; others are told to come later (1013).
-        clients_per_address: of these, from one IPv4 address or one IPv6 network of 64 bits. The server's own machine may have
-            all; for clients of a reverse proxy see `make_app`.
-        message_bytes: of a message, text or audio.
-        phrases: in a context.
-        phrase_characters: of each phrase.
-        phrase_bytes: of all phrases of a context, in UTF-8.
-        phrase_seconds: in which a client may be given as many phrases, or bytes of them, as a context may have, and all clients
-            of an address as many as `clients_per_address` clients may. One that changes them faster is read more slowly.
-        buffered_seconds: audio of a client that waits to be decoded; at least what a chunk takes. A client that sends more is
-            read more slowly.
-        utterance_seconds: an utterance without an end is ended.
-        hello_seconds: until a client says hello.
-        idle_seconds: in which a client says nothing at all.
-        heartbeat_seconds: between pings; a client that doesn't answer within half of that is gone.
-        send_seconds: in which a client takes what it is sent; one that doesn't read is dropped.
-        close_seconds: in which a client that is told to go says goodbye. It has lost its place by then.
-        unsent: utterances that may wait to be sent.
-        shutdown_seconds: in which the server, when it is told to stop, finishes what it was sent.
-        uploads: recordings that are received and transcribed at the same time, `clients_per_address` of them from an address;
-            others are told to come later (503, 429). Those that come by Wyoming count among them.
-        upload_bytes: of a recording.
-        spool_bytes: of all recordings under way together; one for which they leave no room is told to come later (503).
-        upload_memory: bytes of a recording that are kept in memory; larger ones lie in a temporary file.
-        upload_seconds: in which a recording has to arrive; without a byte for `send_seconds` it is given up sooner.
-        audio_seconds: how long a recording may last.
-        work_seconds: of decoding that a recording may take.
-        connections_per_address: of HTTP, whatever they ask for; see `hf_ngpulm.serving.process.listen`.
-        beams: the largest `num_beams` that may be asked for.
+        clients: clients with live audio at the same time; others must try again later (1013).
+        clients_per_address: clients from one IPv4 address, or one IPv6 network of 64 bits. The server's own machine has no
+            such limit; for clients of a reverse proxy see `Access`.
+        message_bytes: size of a message.
+        phrases: phrases of a context.
+        phrase_characters: length of a phrase.
+        phrase_bytes: size of all phrases of a context, in UTF-8.
+        phrase_seconds: time in which a client may change as many phrases as a context may have, and all clients of an address
+            `clients_per_address` times as many. A client that is faster is read more slowly.
+        buffered_seconds: undecoded audio of a client; at least a chunk. A client that sends more is read more slowly.
+        utterance_seconds: length at which an utterance is ended.
+        hello_seconds: time until a client's first message, or a connection's first request.
+        idle_seconds: time between a client's messages.
+        heartbeat_seconds: time between pings; a client that doesn't answer within half of it is disconnected.
+        send_seconds: time in which a client must read what it is sent.
+        close_seconds: time in which a client must answer a close; its place is free before.
+        unsent: events that may wait to be sent to a client.
+        shutdown_seconds: time in which a server that stops finishes what was sent.
+        uploads: recordings at the same time, Wyoming's included, `clients_per_address` of them from one address; others must
+            try again later (503, 429).
+        upload_bytes: size of a recording.
+        spool_bytes: size of all current recordings; one that would be too much must try again later (503).
+        upload_memory: size above which a recording is kept in a temporary file.
+        upload_seconds: time in which a recording must arrive; without a byte for `send_seconds` it is refused sooner.
+        audio_seconds: length of a recording.
+        work_seconds: time that decoding a recording may take.
+        connections_per_address: HTTP connections, whatever they ask for; see `hf_ngpulm.serving.process.listen`.
+        beams: the largest `num_beams` that clients may ask for.
     """
 
     clients: int = 64
@@ -85,7 +84,7 @@ class Limits:
 
 
 class Full(Exception):
-    """There is no place for a client; the message is for it, and the status of HTTP."""
+    """The server has no place for a client; the message and the HTTP status are for the client."""
 
     def __init__(self, message: str, status: int = 503) -> None:
         super().__init__(message)
@@ -93,13 +92,11 @@ class Full(Exception):
 
 
 class PhraseBudget:
-    """Count what a client may still be given of phrases: a token bucket.
-
-    It holds a context as large as may be, and fills again in `Limits.phrase_seconds`.
+    """Phrases that a client may still have compiled: a token bucket of one full context, refilled in `Limits.phrase_seconds`.
 
     Args:
-        contexts: how many contexts it holds instead, for several clients.
-        within: a budget that all is taken from, too.
+        contexts: the number of full contexts that it holds instead, for several clients.
+        within: a budget that is charged, too.
     """
 
     def __init__(
@@ -115,12 +112,12 @@ class PhraseBudget:
         return self._now() >= self.contexts
 
     def cost(self, count: int, size: int) -> float:
-        """Return the part of a context that `count` phrases of `size` bytes are, whichever is more; never nothing."""
+        """Return the share of a full context that `count` phrases of `size` bytes take; never 0."""
         return max(max(1, count) / self.limits.phrases, size / self.limits.phrase_bytes)
 
     def take(self, cost: float) -> float:
-        """Take something; the seconds that the client has to wait for it, no more than `Limits.phrase_seconds`."""
-        # No more is owed than a budget, or who comes again and again without waiting would lock others out.
+        """Take a share; return the seconds that the client must wait for it, at most `Limits.phrase_seconds`."""
+        # The debt is bounded, or a client that comes again without waiting would lock out others of its address.
         self._left = max(self._now() - cost, -float(self.contexts))
         self._at = self._clock()
         wait = max(0.0, -self._left / self.contexts * self.limits.phrase_seconds)
@@ -132,13 +129,13 @@ class PhraseBudget:
 
 
 class Places:
-    """The places that clients have, in all and by address, and their budgets of phrases; see `PhraseBudget`."""
+    """The places of clients, in all and by address, and their budgets of phrases."""
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic, most: int | None = None) -> None:
         self.limits, self.most = limits, limits.clients if most is None else most
         self._clock = clock
         self._taken: Counter[str | None] = Counter()  # by address
-        self._budgets: dict[str, PhraseBudget] = {}  # of addresses: who leaves and comes again has no new one
+        self._budgets: dict[str, PhraseBudget] = {}  # of addresses: a client that comes again has no new one
 
     def __len__(self) -> int:
         """Return clients that have a place."""
@@ -146,10 +143,10 @@ class Places:
 
     @contextmanager
     def taken(self, address: str | None) -> Iterator[PhraseBudget]:
-        """Take a place from entry to exit of the `with` block, or raise `Full`; None is an address that doesn't count.
+        """Take a place for the `with` block, or raise `Full`; None is an address that doesn't count.
 
         Returns:
-            The client's budget, within that of its address, which is as large as that of all clients that the address may have.
+            The client's budget, within that of its address.
         """
         most, of_address = self.limits.clients_per_address, None
         if len(self) >= self.most:

@@ -1,4 +1,4 @@
-"""Logs as lines of JSON, for those who collect them. Neither what was said nor a key is ever among them."""
+"""Logs as lines of JSON. They never hold what was said, nor keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 
 
 class JsonLines(logging.Formatter):
-    """Writes a record as an object with its time, level, logger and message, and the `facts` that it was given."""
+    """Writes a record as an object: time, level, logger, message, and the record's `facts`."""
 
     def format(self, record: logging.LogRecord) -> str:
         shown = {
@@ -25,7 +25,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_json() -> None:
-    """Write all logs to standard error in this way, and what the server answers, too."""
+    """Write all logs to standard error as lines of JSON, and a line for each answer of the server."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(handlers=[handler], force=True)

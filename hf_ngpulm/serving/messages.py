@@ -1,32 +1,17 @@
-"""Check what clients say. Nothing of it ever names a file."""
+"""Check what clients send: JSON, audio, phrases and weights. Nothing of it ever names a file."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ..decoding.described import MOST_WEIGHT
 from .limits import Limits
+from .problems import Problem
 
-ENCODINGS: dict[str, np.dtype] = {"float32": np.dtype("<f4"), "int16": np.dtype("<i2")}
-MOST_WEIGHT = 100.0
 LOWEST_RATE, HIGHEST_RATE = 4_000, 192_000  # hertz
-
-
-class ProtocolError(ValueError):
-    """A message that the server doesn't take; the client is told why, and closed."""
-
-
-@dataclass(frozen=True)
-class Hello:
-    """A client's first message: its audio, settings for `StreamingRecognizer.open`, and the name of a language model."""
-
-    sample_rate: int
-    encoding: np.dtype
-    settings: dict[str, Any]
-    lm: Any = None
 
 
 def parse(text: str) -> dict[str, Any]:
@@ -34,93 +19,56 @@ def parse(text: str) -> dict[str, Any]:
     try:
         message = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError):
-        raise ProtocolError("a text message should be a JSON object") from None
+        raise Problem("a message should be a JSON object") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise ProtocolError("a text message should be a JSON object with a type: hello, set_context or end")
+        raise Problem("a message should be a JSON object with a type, such as session.update")
     return message
 
 
-def hello(message: dict[str, Any], limits: Limits) -> Hello:
-    if message["type"] != "hello":
-        raise ProtocolError("the first message should be of the type hello")
-    _only(message, {"type", "sample_rate", "encoding", "phrases", "phrase_weight", "lm", "lm_weight"})
-    rate, encoding = message.get("sample_rate"), message.get("encoding", "int16")
-    if isinstance(rate, bool) or not isinstance(rate, int) or not LOWEST_RATE <= rate <= HIGHEST_RATE:
-        raise ProtocolError(f"sample_rate should be a whole number from {LOWEST_RATE} to {HIGHEST_RATE}")
-    if not isinstance(encoding, str) or encoding not in ENCODINGS:
-        raise ProtocolError("encoding should be int16 or float32")
-    settings = context(message, limits)
-    if "lm_weight" in message:
-        settings["lm_weight"] = weight("lm_weight", message["lm_weight"], 0.0)
-    return Hello(rate, ENCODINGS[encoding], settings, message.get("lm"))
+def samples(data: bytes) -> np.ndarray:
+    """Return 16-bit PCM, one channel, little-endian, as float32 `[N]` from -1 to 1."""
+    if len(data) % 2:
+        raise Problem(f"audio of {len(data)} bytes isn't made of 2-byte samples")
+    return np.frombuffer(data, dtype="<i2").astype(np.float32) / 32768
 
 
-def set_context(message: dict[str, Any], limits: Limits) -> dict[str, Any]:
-    """Return settings for `StreamingRecognizer.set_context`."""
-    _only(message, {"type", "phrases"})
-    if "phrases" not in message:
-        raise ProtocolError("set_context should have phrases, null for none")
-    return {"phrases": None, **context(message, limits)}
-
-
-def context(message: dict[str, Any], limits: Limits) -> dict[str, Any]:
-    """Return phrases and their weight, as far as they are there."""
-    settings: dict[str, Any] = {}
-    if message.get("phrases") not in (None, []):
-        settings["phrases"] = _phrases(message["phrases"], limits)
-    if "phrase_weight" in message:
-        settings["phrase_weight"] = weight("phrase_weight", message["phrase_weight"], -MOST_WEIGHT)
-    return settings
-
-
-def samples(data: bytes, encoding: np.dtype) -> np.ndarray:
-    """Return PCM, one channel, little-endian, as float32 `[N]` from -1 to 1."""
-    if len(data) % encoding.itemsize:
-        raise ProtocolError(f"audio of {len(data)} bytes isn't made of {encoding.itemsize}-byte samples")
-    found = np.frombuffer(data, dtype=encoding)
-    if encoding.kind == "i":
-        return found.astype(np.float32) / 32768
-    if not np.isfinite(found).all():
-        raise ProtocolError("the audio holds NaN or infinity")
-    return found.astype(np.float32)
-
-
-def _phrases(given: Any, limits: Limits) -> list[str | tuple[str, float]]:
-    if not isinstance(given, list):
-        raise ProtocolError("phrases should be a list")
-    if len(given) > limits.phrases:
-        raise ProtocolError(f"{len(given)} phrases; at most {limits.phrases} are taken")
-    found = [_phrase(item, limits) for item in given]
-    size = sum(len((item if isinstance(item, str) else item[0]).encode()) for item in found)
+def checked_phrases(phrases: Any, limits: Limits, param: str) -> list[str | tuple[str, float]]:
+    """Return a list of phrases, each alone or with its weight, within the limits; `param` is the field that has them."""
+    if not isinstance(phrases, list):
+        raise Problem("phrases should be a list", param)
+    if len(phrases) > limits.phrases:
+        raise Problem(f"{len(phrases)} phrases; at most {limits.phrases} are taken", param)
+    checked = [_phrase(phrase, limits, param) for phrase in phrases]
+    size = sum(len(text.encode()) for text in texts_of(checked))
     if size > limits.phrase_bytes:
-        raise ProtocolError(f"phrases of {size} bytes in all; at most {limits.phrase_bytes} are taken")
-    return found
+        raise Problem(f"phrases of {size} bytes in all; at most {limits.phrase_bytes} are taken", param)
+    return checked
 
 
-def _phrase(item: Any, limits: Limits) -> str | tuple[str, float]:
-    text, *own = item if isinstance(item, list) and len(item) == 2 else (item,)
+def texts_of(phrases: Any) -> list[str]:
+    """Return phrases without their weights."""
+    return [phrase if isinstance(phrase, str) else phrase[0] for phrase in phrases or ()]
+
+
+def _phrase(phrase: Any, limits: Limits, param: str) -> str | tuple[str, float]:
+    text, *own = phrase if isinstance(phrase, list) and len(phrase) == 2 else (phrase,)
     if not isinstance(text, str) or not text.strip():
-        raise ProtocolError("a phrase should be a text that isn't empty, or a pair of one and its weight")
+        raise Problem("a phrase should be a text that isn't empty, or a pair of one and its weight", param)
     if len(text) > limits.phrase_characters:
-        raise ProtocolError(f"a phrase of {len(text)} characters; at most {limits.phrase_characters} are taken")
+        raise Problem(f"a phrase of {len(text)} characters; at most {limits.phrase_characters} are taken", param)
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ProtocolError(f"a phrase with half of a surrogate pair, which isn't text: {text!a}") from None
-    return (text, weight("a phrase's weight", own[0], -MOST_WEIGHT)) if own else text
+        raise Problem(f"a phrase with half of a surrogate pair, which isn't text: {text!a}", param) from None
+    return (text, checked_number("a phrase's weight", own[0], -MOST_WEIGHT, MOST_WEIGHT, param)) if own else text
 
 
-def weight(name: str, value: Any, least: float, most: float = MOST_WEIGHT) -> float:
+def checked_number(name: str, value: Any, least: float, most: float, param: str) -> float:
+    """Return a number within bounds."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not least <= value <= most:  # so NaN isn't taken, either; whole numbers may be larger than any float
-        raise ProtocolError(f"{name} should be a number from {least:g} to {most:g}")
+        raise Problem(f"{name} should be a number from {least:g} to {most:g}", param)
     return float(value)
-
-
-def _only(message: dict[str, Any], known: set[str]) -> None:
-    unknown = sorted(message.keys() - known)
-    if unknown:
-        raise ProtocolError(f"unknown in {message['type']}: {unknown[0][:40]}")
 
 
 def _no_constant(name: str) -> float:

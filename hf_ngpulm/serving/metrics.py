@@ -1,4 +1,4 @@
-"""Tell Prometheus; of several processes that share a folder (PROMETHEUS_MULTIPROC_DIR) all together."""
+"""Counts for Prometheus; several processes that share a folder (PROMETHEUS_MULTIPROC_DIR) give their sums."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Metrics:
     """Counts of one server.
 
     Attributes:
-        clients: of a `kind`: "live", or "recording".
-        requests: by path and status.
+        clients: clients by `kind`, "live" or "recording".
+        requests: requests by path and status.
     """
 
     def __init__(self) -> None:
@@ -39,10 +39,10 @@ class Metrics:
         )
 
     def watch(self, kind: str, chunk_seconds: float | None = None) -> Callable[[int, float, list[float]], None]:
-        """Return what an engine tells its steps to.
+        """Return an engine's `watch`.
 
         Args:
-            chunk_seconds: audio that each stream has in a step, if that is live.
+            chunk_seconds: of live audio, the seconds that each stream has in a step.
         """
 
         def step(size: int, seconds: float, lags: list[float]) -> None:

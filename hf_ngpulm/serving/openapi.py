@@ -1,4 +1,4 @@
-"""Describe what the server takes as OpenAPI has it: its routes, and the fields that requests are checked against."""
+"""The server's OpenAPI document: its routes, and the fields that requests are checked by."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NUMBER, _TEXT = {"type": "number"}, {"type": "string"}
 _WORD = {"type": "object", "properties": {"word": _TEXT, "start": _NUMBER, "end": _NUMBER}}
 _SEGMENT = {"type": "object", "properties": {"id": {"type": "integer"}, "text": _TEXT, "start": _NUMBER, "end": _NUMBER}}
 _USAGE = {"type": "object", "properties": {"type": {"const": "duration"}, "seconds": _NUMBER}}
-_WARNINGS = {"type": "array", "items": _TEXT, "description": "Such as phrases that the model can't write; left out if none."}
+_WARNINGS = {"type": "array", "items": _TEXT, "description": "Such as phrases that the model can't write."}
 _TRANSCRIPT = {"type": "object", "required": ["text"], "properties": {
     "text": _TEXT, "usage": _USAGE, "warnings": _WARNINGS, "task": _TEXT, "language": _TEXT, "duration": _NUMBER,
     "segments": {"type": "array", "items": _SEGMENT}, "words": {"type": "array", "items": _WORD},
@@ -24,8 +24,8 @@ _ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"typ
     "message": _TEXT, "type": _TEXT, "param": {"type": ["string", "null"]}, "code": {"type": ["string", "null"]},
 }}}}  # fmt: skip
 _ERRORS = {
-    "400": "what is asked for is wrong", "404": "there is no such model", "413": "too large", "415": "compressed",
-    "429": "too many recordings of an address; come later", "503": "the server is full, or shutting down; come later",
+    "400": "a field or the file is wrong", "404": "there is no such model", "413": "too large", "415": "compressed",
+    "429": "too many of one address; try again later", "503": "the server is full or shutting down; try again later",
 }  # fmt: skip
 
 
@@ -35,22 +35,22 @@ def description(
     """Return an OpenAPI document.
 
     Args:
-        routes: that clients may use; what handlers' docstrings say is told.
-        needs_key: whether requests have to name a key.
+        routes: the routes to describe, by their handlers' docstrings.
+        needs_key: whether requests need a key.
     """
     paths: dict[str, Any] = {}
     for route in routes:
         if route.resource is not None and route.method in (hdrs.METH_GET, hdrs.METH_POST):
             operation = _operation(route, voices, limits)
             paths.setdefault(route.resource.canonical, {})[route.method.lower()] = operation
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         "openapi": "3.1.0", "info": {"title": "hf-ngpulm", "version": version}, "paths": paths,
         "components": {"schemas": {"Transcript": _TRANSCRIPT, "Error": _ERROR}},
     }  # fmt: skip
     if needs_key:
-        found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        found["security"] = [{"key": []}]
-    return found
+        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"key": []}]
+    return document
 
 
 def form(voices: Voices, limits: Limits) -> dict[str, Any]:
@@ -68,18 +68,18 @@ def form(voices: Voices, limits: Limits) -> dict[str, Any]:
 
 def _operation(route: web.AbstractRoute, voices: Voices, limits: Limits) -> dict[str, Any]:
     summary, _, more = (inspect.getdoc(route.handler) or "").partition("\n")
-    found: dict[str, Any] = {"summary": summary, "responses": {"200": {"description": "done"}}}
+    operation: dict[str, Any] = {"summary": summary, "responses": {"200": {"description": "done"}}}
     if more.strip():
-        found["description"] = more.strip()
+        operation["description"] = more.strip()
     info = route.resource.get_info() if route.resource is not None else {}
     if "formatter" in info:
-        found["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": _TEXT}]
+        operation["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": _TEXT}]
     if route.method == hdrs.METH_POST:
-        found["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": form(voices, limits)}}}
+        operation["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": form(voices, limits)}}}
         kinds: dict[str, Any] = {"application/json": {"schema": {"$ref": "#/components/schemas/Transcript"}}}
         kinds |= {kind: {"schema": _TEXT} for kind in ("text/plain", "text/event-stream", "application/x-subrip", "text/vtt")}
         wrong = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
         said = f"as response_format ({', '.join(FORMATS)}) and stream say"
-        found["responses"] = {"200": {"description": said, "content": kinds}}
-        found["responses"] |= {code: {"description": what, "content": wrong} for code, what in _ERRORS.items()}
-    return found
+        operation["responses"] = {"200": {"description": said, "content": kinds}}
+        operation["responses"] |= {code: {"description": what, "content": wrong} for code, what in _ERRORS.items()}
+    return operation

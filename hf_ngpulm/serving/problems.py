@@ -1,4 +1,4 @@
-"""Say what is wrong with a request, as OpenAI's clients expect to be told."""
+"""Errors of requests, as OpenAI's clients expect them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ RETRY_SECONDS = 1
 
 
 class Problem(Exception):
-    """A request that isn't served.
+    """A request can't be served.
 
     Args:
         message: for the client.
-        param: the field that is wrong.
-        status: of HTTP.
-        code: what OpenAI calls the problem.
+        param: the wrong field.
+        status: HTTP status.
+        code: OpenAI's name of the problem.
     """
 
     def __init__(self, message: str, param: str | None = None, status: int = 400, code: str | None = None) -> None:
@@ -27,7 +27,7 @@ class Problem(Exception):
         self.message, self.param, self.status, self.code = message, param, status, code
 
     def body(self) -> dict[str, Any]:
-        """Return the problem as JSON has it, in HTTP as on websockets."""
+        """Return the problem as JSON, for HTTP and websockets."""
         kind = _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
@@ -39,7 +39,7 @@ class Problem(Exception):
 
 
 def problem_of(error: Exception) -> Problem:
-    """Return the problem that an error is; what nobody expected is told without a word of what it was."""
+    """Return an error as a problem; an unexpected one without its message, which may be private."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, Full):

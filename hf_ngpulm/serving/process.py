@@ -22,11 +22,11 @@ from weakref import WeakSet
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
-from .access import Network, networks, peer_address
+from .access import Access, counted_address
 from .engine import DECODING
 from .limits import Limits
 
-# Seconds: `_ANSWER` is how long answers may take that are on their way when all work has ended; aiohttp waits for it twice.
+# Seconds. `_ANSWER`: how long answers may still take after all work has ended; aiohttp waits for it twice.
 KEEP_ALIVE, _LOOK, _ANSWER = 15.0, 0.02, 0.5
 REQUESTED: web.AppKey[Any] = web.AppKey("REQUESTED", WeakSet)  # connections with a request
 
@@ -39,19 +39,19 @@ async def listen(
     tell: Callable[[str], None],
     tls: ssl.SSLContext | None = None,
     reuse_port: bool = False,
-    proxies: Collection[str] = (),
+    access: Access | None = None,
     stopping: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Serve until the process is told to stop (SIGTERM, SIGINT); what was said by then is finished.
+    """Serve until SIGTERM or SIGINT; then finish what clients have sent.
 
     Args:
-        tell: is told the address, `host:port`, once it is listened on.
+        tell: called with the address, `host:port`, once the server listens.
         reuse_port: whether other processes listen there, too.
-        proxies: see `make_app`; as many connections as they like may come from them.
-        stopping: is called when the process is told to stop.
+        access: names the proxies, which may have any number of connections.
+        stopping: called when the server begins to stop.
 
     Returns:
-        Whether a thread still decodes: a process that ends in the usual way takes torch apart around it, and may crash.
+        Whether a thread still decodes. A process that exits as usual then unloads torch around that thread, and may crash.
     """
     logger = logging.getLogger(f"{__name__}.http")
     logger.addFilter(_is_ours)
@@ -62,7 +62,7 @@ async def listen(
     assert runner.server is not None
     loop, told = asyncio.get_running_loop(), asyncio.Event()
     try:
-        factory = _Guarded(runner.server, app[REQUESTED], limits, networks(proxies))
+        factory = _Guarded(runner.server, app[REQUESTED], limits, access or Access())
         settled: dict[str, Any] = {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": limits.hello_seconds}
         server = await loop.create_server(factory, host, port, reuse_port=reuse_port or None, **settled)
         try:
@@ -83,15 +83,15 @@ async def listen(
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Tell whether a record isn't of bytes that are no HTTP: whoever sends them fills no logs."""
+    """Return False for records of bytes that aren't HTTP, so that nobody can fill the logs with them."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 class _Guarded:
-    """Makes the protocols of connections; cuts off those that ask for nothing, and those beyond what an address may have."""
+    """Makes the protocols of connections; cuts off those without a request, and those beyond an address's limit."""
 
-    def __init__(self, server: web.Server, requested: Collection[Any], limits: Limits, proxies: Collection[Network]) -> None:
-        self.server, self.requested, self.limits, self.proxies = server, requested, limits, proxies
+    def __init__(self, server: web.Server, requested: Collection[Any], limits: Limits, access: Access) -> None:
+        self.server, self.requested, self.limits, self.access = server, requested, limits, access
 
     def __call__(self) -> Any:
         protocol = self.server()
@@ -107,11 +107,11 @@ class _Guarded:
 
     def _check_address(self, protocol: Any, until: float) -> None:
         loop, remote = asyncio.get_running_loop(), _remote(protocol)
-        if remote is None and loop.time() < until:  # encryption isn't settled yet
+        if remote is None and loop.time() < until:  # TLS isn't set up yet
             loop.call_later(_LOOK, self._check_address, protocol, until)
-        if remote is None or peer_address(remote) is None or any(ip_address(remote) in network for network in self.proxies):
+        if remote is None or counted_address(remote) is None or self.access.is_proxy(ip_address(remote)):
             return
-        same = [other for other in self.server.connections if peer_address(_remote(other) or "") == peer_address(remote)]
+        same = [other for other in self.server.connections if counted_address(_remote(other) or "") == counted_address(remote)]
         if len(same) > self.limits.connections_per_address:
             protocol.transport.abort()
 
@@ -122,10 +122,10 @@ def _remote(protocol: Any) -> str | None:
 
 
 def certificate(cert: str | None, key: str | None) -> ssl.SSLContext | None:
-    """Return what encrypts connections, of a certificate's file and its key's; None for none.
+    """Return the TLS context of a certificate and its key, both PEM files; None without a certificate.
 
     Raises:
-        ValueError: a key without a certificate, or files that aren't such.
+        ValueError: a key without a certificate, or files that hold none.
     """
     if cert is None:
         if key is not None:
@@ -140,16 +140,16 @@ def certificate(cert: str | None, key: str | None) -> ssl.SSLContext | None:
 
 
 def run_workers(count: int, work: Callable[..., None], options: dict[str, Any], host: str, port: int) -> int:
-    """Run several processes that share an address, until they are told to stop; the first that fails ends all.
+    """Run several processes that share an address, until SIGTERM or SIGINT, or until one fails.
 
     Args:
-        work: is called in each with `options`, the `port`, and `number`, from 0.
+        work: called in each process with `options`, the `port`, and `number`, from 0.
 
     Returns:
         The exit status.
 
     Raises:
-        ValueError: the system can't have several processes listen at one address.
+        ValueError: on this system only one process can listen at an address.
     """
     if not hasattr(socket, "SO_REUSEPORT"):
         raise ValueError(

@@ -1,7 +1,8 @@
 """OpenAI's realtime transcription: `/v1/realtime?intent=transcription`, a websocket with OpenAI's events.
 
-Each item of a conversation is an utterance. Where turns are detected, items end where the recogniser finds that utterances do;
-otherwise, and besides, where the client commits its audio. Deltas are words that can no longer change.
+Each item of a conversation is an utterance. An item ends where the client commits its audio and, if turns are detected, where
+the recogniser finds the end of an utterance. Deltas are words that can no longer change. Beyond OpenAI's: phrases, language
+models and weights in `transcription`, words with times in `completed`, and on request `partial` events.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import asyncio
 import base64
 import binascii
 import secrets
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -21,26 +22,18 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from ..sound.files import Resampler
 from .answers import warnings, whole_words
 from .connection import Connection
-from .engine import Engine, Session, unwritable
+from .engine import Engine, Session
 from .limits import Limits, PhraseBudget
-from .messages import HIGHEST_RATE, LOWEST_RATE, ProtocolError, parse
-from .messages import samples as pcm_samples
+from .messages import HIGHEST_RATE, LOWEST_RATE, parse, samples
 from .problems import Problem
 from .requests import OF_SEARCH, Voices
 
-Said = dict[str, Any]
+Event = dict[str, Any]
 PCM, PCMU, PCMA = "audio/pcm", "audio/pcmu", "audio/pcma"
-BETA_FORMATS = {"pcm16": PCM, "g711_ulaw": PCMU, "g711_alaw": PCMA}
-_IGNORED = {"language", "languages", "delay"}  # within `transcription`
-_OF_TURNS = {
-    "type",
-    "threshold",
-    "prefix_padding_ms",
-    "silence_duration_ms",
-    "create_response",
-    "interrupt_response",
-    "idle_timeout_ms",
-}
+_IGNORED = ("language", "languages", "delay")  # within `transcription`
+_OF_TURNS = (
+    "type", "threshold", "prefix_padding_ms", "silence_duration_ms", "create_response", "interrupt_response", "idle_timeout_ms",
+)  # fmt: skip
 
 
 def ulaw(codes: np.ndarray) -> np.ndarray:
@@ -59,28 +52,32 @@ def alaw(codes: np.ndarray) -> np.ndarray:
     return (np.where(even & 128, magnitude, -magnitude) / 32768).astype(np.float32)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Config:
-    """Hold what a session is told: how audio is written, for what it is searched, and whether turns are detected."""
+    """Hold the configuration of a session.
+
+    Args:
+        form, rate: encoding of the audio, and samples a second.
+        search: fields of `transcription` that the client has set, of `OF_SEARCH`.
+        turns: whether an utterance's end ends an item.
+        partials: whether words that may still change are sent, too.
+    """
 
     form: str = PCM
     rate: int = 24_000
-    search: Said = field(default_factory=dict)
+    search: Event = field(default_factory=dict)
     turns: bool = True
+    partials: bool = False
 
     def samples(self, data: bytes) -> np.ndarray:
         """Return audio as float32 `[N]` from -1 to 1."""
         if self.form == PCM:
-            return pcm_samples(data, np.dtype("<i2"))
+            return samples(data)
         return (ulaw if self.form == PCMU else alaw)(np.frombuffer(data, dtype=np.uint8))
 
 
 class Realtime(Connection):
-    """A client of the realtime protocol.
-
-    Args:
-        beta: whether it speaks the protocol as it was before: flat sessions, `transcription_session.created`.
-    """
+    """Speaks the realtime protocol with one client."""
 
     def __init__(
         self,
@@ -88,107 +85,113 @@ class Realtime(Connection):
         engine: Engine,
         limits: Limits,
         transport: asyncio.Transport | None,
-        budget: PhraseBudget,
-        voices: Voices,
-        beta: bool = False,
+        budget: PhraseBudget | None = None,
+        voices: Voices | None = None,
     ) -> None:
-        super().__init__(ws, engine, limits, transport, budget, voices)
-        self.beta = beta
-        decoder = engine.recognizer.decoder
-        frames = decoder.endpoint_frames
+        super().__init__(ws, engine, limits, transport, budget)
+        self.voices = voices or Voices()
+        frames = engine.recognizer.decoder.endpoint_frames
         self._silence = None if frames is None else round(1000 * frames * (engine.recognizer.frame_seconds or 0.0))
         self._config = Config(turns=self._silence is not None)
-        self._settings = voices.settings({}, limits, engine.recognizer)
-        self._follows: Any = None  # what the engine has made of phrases
+        self._settings = self.voices.settings({}, limits, engine.recognizer)
+        self._context: Any = None  # compiled phrases
         self._id = f"sess_{secrets.token_hex(12)}"
-        self._generation = 0  # of the stream: what one says that was cleared is nobody's any more
+        self._generation = 0  # of the stream: events of one that was cleared are dropped
         self._done = asyncio.Event()
-        self._heard = 0  # samples of the item, as they came
+        self._heard = 0  # samples of the stream, at the client's rate
         self._before = 0.0  # seconds of audio before the stream
         self._resample: Resampler | None = None
-        self._quiet = self._decoded = 0.0  # seconds of the stream: up to where nothing was said in this item, and in all
-        # The writer's own.
+        # Seconds of the stream: up to where nothing was said in this item, and in all.
+        self._quiet = self._decoded = 0.0
+        # The writer's own. Seconds: where the stream begins in the session; in the stream, how far it has been decoded, and
+        # where the item begins.
         self._events = 0
         self._previous: str | None = None
+        self._stream_begins = self._until = self._begin = 0.0
         self._next_item()
 
     # What the client says.
 
     async def _read(self) -> tuple[int, str]:
-        self._say(self._session_event("created", self.beta))
+        self._say(self._session("created"))
         seconds = self.limits.hello_seconds
         while True:
             message = await self._receive(seconds)
             seconds = self.limits.idle_seconds
             if message is None or self._is_gone():
-                return WSCloseCode.OK, ""
-            if self._farewell == WSCloseCode.GOING_AWAY:
+                return WSCloseCode.OK, ""  # audio of a client that is gone isn't decoded
+            if self._stopping:
                 continue
-            said: Said = {}
+            event: Event = {}
             try:
                 if message.type != WSMsgType.TEXT:
                     raise Problem("audio comes as input_audio_buffer.append, in base64")
-                said = parse(message.data)
-                await self._hear(said)
-            except (ProtocolError, Problem) as error:
-                problem = error if isinstance(error, Problem) else Problem(str(error))
-                event_id = said.get("event_id") if isinstance(said.get("event_id"), str) else None
+                event = parse(message.data)
+                await self._hear(event)
+            except Problem as problem:
+                event_id = event.get("event_id") if isinstance(event.get("event_id"), str) else None
                 self._say({"type": "error", "error": {**problem.body()["error"], "event_id": event_id}})
 
-    async def _hear(self, said: Said) -> None:
-        kind = said["type"]
-        if kind in ("session.update", "transcription_session.update"):
-            await self._update(said.get("session"), kind.startswith("transcription"))
-        elif kind == "input_audio_buffer.append":
-            await self._append(said.get("audio"))
-        elif kind == "input_audio_buffer.commit":
-            await self._commit()
-        elif kind == "input_audio_buffer.clear":
-            self._forget()
-            self._say({"type": "input_audio_buffer.cleared"})
-        else:
-            raise Problem(f"unknown type: {kind[:60]}; this server has transcription sessions", "type", code="unknown_event")
+    async def _hear(self, event: Event) -> None:
+        match event["type"]:
+            case "session.update":
+                await self._update(event.get("session"))
+            case "input_audio_buffer.append":
+                await self._append(event.get("audio"))
+            case "input_audio_buffer.commit":
+                await self._commit()
+            case "input_audio_buffer.clear":
+                self._forget()
+                self._say({"type": "input_audio_buffer.cleared"})
+            case kind:
+                raise Problem(
+                    f"unknown type: {kind[:60]}; a session takes session.update, input_audio_buffer.append, .commit and .clear",
+                    "type", code="unknown_event",
+                )  # fmt: skip
 
-    async def _update(self, given: Any, beta: bool) -> None:
-        """Take what is given of a session; all of it, or nothing."""
-        form, transcription, turns = _flat(given) if beta else _nested(given)
-        config = Config(**vars(self._config))
-        if form is not None:
-            config.form, config.rate = _format(form)
-            if self._heard and (config.form, config.rate) != (self._config.form, self._config.rate):
+    async def _update(self, session: Any) -> None:
+        """Take the fields of a `session.update`: all of them, or none."""
+        heard = _input(session)
+        config, context, transcription = self._config, self._context, heard.get("transcription")
+        if heard.get("format") is not None:
+            form, rate = _format(heard["format"])
+            if self._heard and (form, rate) != (config.form, config.rate):
                 raise Problem("the format can't change amid an utterance; commit or clear the audio first", "format")
+            config = replace(config, form=form, rate=rate)
         if transcription is not None:
-            _only(transcription, {"model", *OF_SEARCH, *_IGNORED}, "transcription")
+            _only(transcription, ("model", "partials", *OF_SEARCH, *_IGNORED), "transcription")
             self.voices.check_model(transcription.get("model"))
-            config.search = {**config.search, **{name: transcription[name] for name in OF_SEARCH if name in transcription}}
-        if turns is not ...:
-            config.turns = _detects(turns)
+            partials = transcription.get("partials", config.partials)
+            if not isinstance(partials, bool):
+                raise Problem(f"partials should be true or false, got {str(partials)[:40]}", "partials")
+            search = config.search | {name: transcription[name] for name in OF_SEARCH if name in transcription}
+            config = replace(config, search=search, partials=partials)
+        if "turn_detection" in heard:
+            config = replace(config, turns=_detects(heard["turn_detection"]))
             if config.turns and self._silence is None:
                 raise Problem("this server doesn't detect turns; set turn_detection to null", "turn_detection")
         settings = self.voices.settings(config.search, self.limits, self.engine.recognizer)
-        follows = self._follows
         if transcription is not None:
-            follows = await self._context({"phrases": None, **settings})
-        settings.pop("phrases", None)
+            # Nothing that comes after it is read before it is compiled.
+            context = (await self.engine.contexts.compiled(settings, self._budget)).get("phrases")
         if self.session is not None:
             self.session.endpoints = config.turns
             if transcription is not None:
-                self.engine.set_context(self.session, follows)
-        self._config, self._settings, self._follows = config, settings, follows
-        self._say({**self._session_event("updated", beta), **warnings(unwritable(follows))})
+                self.engine.set_context(self.session, context)
+        followed = {} if context is None else {"phrases": context}
+        unfollowed = {name: value for name, value in settings.items() if name != "phrases"}
+        self._config, self._settings, self._context = config, {**unfollowed, **followed}, context
+        self._say({**self._session("updated"), **warnings(context)})
 
     async def _append(self, audio: Any) -> None:
-        if not isinstance(audio, str):
-            raise Problem("audio should be a text in base64", "audio")
         try:
-            data = base64.b64decode(audio, validate=True)
+            data = base64.b64decode(audio if isinstance(audio, str) else "?", validate=True)
         except (binascii.Error, ValueError):
             raise Problem("audio should be a text in base64", "audio") from None
-        samples = self._config.samples(data)
-        if not len(samples):
-            return
-        self._heard += len(samples)
-        await self._push(self._stream(), self._resampler()(samples))
+        pcm = self._config.samples(data)
+        if len(pcm):
+            self._heard += len(pcm)
+            await self._push(self._stream(), self._resampler()(pcm))
 
     async def _commit(self) -> None:
         if not self._heard:
@@ -197,18 +200,16 @@ class Realtime(Connection):
         rest = self._resampler()(np.zeros(0, dtype=np.float32), last=True)
         if len(rest):
             self.engine.push(session, rest)
-        self._say({"type": "commit", "until": self._heard / self._config.rate})
+        self._deliver({"type": "commit", "until": self._heard / self._config.rate})
         self._ended = True
         self.engine.end(session)
-        await self._done.wait()  # nothing that follows is heard before: a client has a stream at a time
+        await self._done.wait()  # nothing that follows is read before: a client has one stream at a time
         self._forget()
 
     def _stream(self) -> Session:
         if self.session is None:
             self._done.clear()
-            phrases = {} if self._follows is None else {"phrases": self._follows}
-            deliver = partial(self._take, self._generation)
-            self.session = Session({**self._settings, **phrases}, deliver, self._loop, self._config.turns)
+            self.session = Session(self._settings, partial(self._take, self._generation), self._loop, self._config.turns)
             self.engine.enter(self.session)
         return self.session
 
@@ -218,162 +219,142 @@ class Realtime(Connection):
         return self._resample
 
     def _forget(self) -> None:
-        """Have done with the stream; the next audio opens another."""
+        """Leave the stream; the next audio opens another."""
         if self.session is not None:
             self.engine.leave(self.session)
         self._before += self._heard / self._config.rate
         self.session, self._resample, self._heard, self._ended = None, None, 0, False
         self._generation += 1
         self._quiet = self._decoded = 0.0
-        self._say({"type": "begin", "before": self._before})
+        self._deliver({"type": "begin", "before": self._before})
 
-    def _take(self, generation: int, event: Said) -> None:
-        if generation == self._generation:
-            if event["type"] == "partial":
-                # Kept here, since of partials that wait to be sent only the last one is.
-                self._quiet = self._quiet if event["text"] else event["end"]
-                self._decoded, event = event["end"], {**event, "quiet": self._quiet}
-            elif event["type"] == "final":
-                self._quiet = self._decoded
-            self._deliver(event)
-            if event["type"] in ("done", "failed"):
-                self._done.set()
+    def _take(self, generation: int, event: Event) -> None:
+        """Take an event of the stream."""
+        if generation != self._generation:
+            return
+        if event["type"] == "partial":
+            # Kept here, since a later partial replaces one that waits to be sent.
+            self._quiet = self._quiet if event["text"] else event["end"]
+            self._decoded, event = event["end"], {**event, "quiet": self._quiet}
+        elif event["type"] == "final":
+            self._quiet = self._decoded
+        self._deliver(event)
+        if event["type"] in ("done", "failed"):
+            self._done.set()
 
-    def _say(self, event: Said) -> None:
-        self._deliver({"type": "say", "event": event})
+    def _say(self, message: Event) -> None:
+        self._deliver({"type": "say", "message": message})
 
     # What the client is told.
 
-    def _is_over(self) -> bool:
-        return self._farewell == WSCloseCode.GOING_AWAY
-
-    def _messages(self, event: Said) -> list[Said]:
-        """Return the protocol's events for what a stream says, or for what was told to say."""
-        said = event["event"] if event["type"] == "say" else event
-        if event["type"] == "say" and said["type"] == "commit":
-            self._until = said["until"]  # partials may be passed over
-            found = self._committed()
-        elif event["type"] == "say" and said["type"] == "begin":
-            self._next_item(said["before"])
-            found = []
-        elif event["type"] == "say":
-            found = [said]
-        else:
-            found = list({"partial": self._heard_so_far, "final": self._heard_all, "done": self._heard_nothing}.get(
-                said["type"], lambda _: ())(said))  # fmt: skip
-        for message in found:
+    def _messages(self, event: Event) -> Iterator[Event]:
+        for message in self._unnumbered(event):
             self._events += 1
-            message["event_id"] = f"event_{self._events}"
-        return found
+            yield {**message, "event_id": f"event_{self._events}"}
 
-    def _next_item(self, before: float | None = None) -> None:
+    def _unnumbered(self, event: Event) -> Iterable[Event]:
+        match event["type"]:
+            case "say":
+                return [event["message"]]
+            case "partial":
+                return self._partial(event)
+            case "final":
+                return self._final(event)
+            case "commit":
+                self._until = event["until"]  # the last partials may have been skipped
+                return self._committed()
+            case "done" if self._is_committed:  # nothing was said in the item
+                return self._completed("", [])
+            case "begin":
+                self._stream_begins, self._until, self._begin = event["before"], 0.0, 0.0
+                self._next_item()
+        return []
+
+    def _next_item(self) -> None:
         self._item = f"item_{secrets.token_hex(10)}"
-        self._sent, self._starts, self._is_committed = "", False, False
-        if before is not None:
-            self._stream_begins, self._until, self._begin = before, 0.0, 0.0
-
-    # Seconds: where the stream begins; of it, how far it has been heard, and where the item begins.
-    _stream_begins = _until = _begin = 0.0
+        self._sent, self._has_started, self._is_committed = "", False, False
 
     def _milliseconds(self, seconds: float) -> int:
         return round(1000 * (self._stream_begins + seconds))
 
-    def _heard_so_far(self, partial: Said) -> Iterable[Said]:
-        if partial["text"] and not self._starts and self._config.turns:
-            start = self._milliseconds(partial["quiet"])
+    def _partial(self, event: Event) -> Iterable[Event]:
+        if event["text"] and not self._has_started and self._config.turns:
+            start = self._milliseconds(event["quiet"])
             yield {"type": "input_audio_buffer.speech_started", "audio_start_ms": start, "item_id": self._item}
-        self._starts = self._starts or bool(partial["text"])
-        self._until = max(self._until, partial["end"])
-        yield from self._delta(whole_words(partial["stable"]))
+        self._has_started = self._has_started or bool(event["text"])
+        self._until = max(self._until, event["end"])
+        yield from self._delta(whole_words(event["stable"]))
+        if self._config.partials:
+            end = self._milliseconds(event["end"])
+            yield {**self._transcription("partial"), "text": event["text"], "stable": event["stable"], "audio_end_ms": end}
 
-    def _delta(self, text: str) -> Iterable[Said]:
+    def _delta(self, text: str) -> Iterable[Event]:
         if text.startswith(self._sent) and text != self._sent:
             yield {**self._transcription("delta"), "delta": text[len(self._sent) :]}
             self._sent = text
 
-    def _heard_all(self, final: Said) -> Iterable[Said]:
+    def _final(self, event: Event) -> Iterable[Event]:
         if not self._is_committed:
             if self._config.turns:
-                end = max((word.get("end", 0.0) for word in final["words"]), default=0.0)
-                at = self._milliseconds(end)
+                at = self._milliseconds(max((word.get("end", 0.0) for word in event["words"]), default=0.0))
                 yield {"type": "input_audio_buffer.speech_stopped", "audio_end_ms": at, "item_id": self._item}
             yield from self._committed()
-        yield from self._delta(final["text"])
-        yield from self._completed(final["text"])
+        yield from self._delta(event["text"])
+        yield from self._completed(event["text"], event["words"])
 
-    def _heard_nothing(self, _: Said) -> Iterable[Said]:
-        """End an item that was committed, and in which nothing was said."""
-        if self._is_committed:
-            yield from self._completed("")
-
-    def _committed(self) -> list[Said]:
+    def _committed(self) -> Iterable[Event]:
         self._is_committed = True
         item = {"id": self._item, "object": "realtime.item", "type": "message", "status": "completed", "role": "user",
                 "content": [{"type": "input_audio", "transcript": None}]}  # fmt: skip
         previous = {"previous_item_id": self._previous}
-        kinds = ("created",) if self.beta else ("added", "done")
-        found: list[Said] = [{"type": "input_audio_buffer.committed", "item_id": self._item, **previous}]
-        return found + [{"type": f"conversation.item.{kind}", "item": item, **previous} for kind in kinds]
+        yield {"type": "input_audio_buffer.committed", "item_id": self._item, **previous}
+        for kind in ("added", "done"):
+            yield {"type": f"conversation.item.{kind}", "item": item, **previous}
 
-    def _completed(self, text: str) -> Iterable[Said]:
+    def _completed(self, text: str, words: list[Event]) -> Iterable[Event]:
         usage = {"type": "duration", "seconds": round(self._until - self._begin, 3)}
-        yield {**self._transcription("completed"), "transcript": text, "usage": usage}
+        times = [
+            {name: round(self._stream_begins + word[name], 3) for name in ("start", "end") if name in word} for word in words
+        ]
+        timed = [{"word": word["text"], **of_word} for word, of_word in zip(words, times)]
+        yield {**self._transcription("completed"), "transcript": text, "usage": usage, "words": timed}
         self._previous, self._begin = self._item, self._until
         self._next_item()
 
-    def _transcription(self, kind: str) -> Said:
+    def _transcription(self, kind: str) -> Event:
         return {"type": f"conversation.item.input_audio_transcription.{kind}", "item_id": self._item, "content_index": 0}
 
-    def _session_event(self, kind: str, beta: bool) -> Said:
+    def _session(self, kind: str) -> Event:
         config = self._config
         turns = {"type": "server_vad", "silence_duration_ms": self._silence} if config.turns else None
-        transcription = {"model": self.voices.models[0], **config.search}
-        named = {"id": self._id, "object": "realtime.transcription_session"}
-        if beta:
-            known = next(name for name, form in BETA_FORMATS.items() if form == config.form)
-            session = {
-                **named,
-                "input_audio_format": known,
-                "input_audio_transcription": transcription,
-                "turn_detection": turns,
-            }
-            return {"type": f"transcription_session.{kind}", "session": session}
-        form: Said = {"type": config.form} | ({"rate": config.rate} if config.form == PCM else {})
+        transcription = {"model": self.voices.models[0], **config.search, "partials": config.partials}
+        form = {"type": config.form, **({"rate": config.rate} if config.form == PCM else {})}
         heard = {"format": form, "transcription": transcription, "turn_detection": turns, "noise_reduction": None}
-        return {"type": f"session.{kind}", "session": {**named, "type": "transcription", "audio": {"input": heard}}}
+        named = {"id": self._id, "object": "realtime.transcription_session", "type": "transcription"}
+        return {"type": f"session.{kind}", "session": {**named, "audio": {"input": heard}}}
 
 
-def _nested(session: Any) -> tuple[Any, Any, Any]:
-    """Return the format, the transcription and the turn detection of a session; None, None and ... where they aren't given."""
-    _only(session, {"type", "audio", "include"}, "session")
+def _input(session: Any) -> Event:
+    """Return `audio.input` of a session."""
+    _only(session, ("type", "audio", "include"), "session")
     if session.get("type", "transcription") != "transcription":
         raise Problem("this server has sessions of the type transcription", "session.type")
-    _no_include(session)
+    if session.get("include"):
+        raise Problem("log-probabilities aren't given; leave include out", "session.include")
     audio = session.get("audio", {})
-    _only(audio, {"input"}, "session.audio")
+    _only(audio, ("input",), "session.audio")
     heard = audio.get("input", {})
-    _only(heard, {"format", "transcription", "turn_detection", "noise_reduction"}, "session.audio.input")
-    return heard.get("format"), heard.get("transcription"), heard.get("turn_detection", ...)
+    _only(heard, ("format", "transcription", "turn_detection", "noise_reduction"), "session.audio.input")
+    return heard
 
 
-def _flat(session: Any) -> tuple[Any, Any, Any]:
-    """Return the same of a session as it was before."""
-    known = {"input_audio_format", "input_audio_transcription", "turn_detection", "input_audio_noise_reduction", "include"}
-    _only(session, known, "session")
-    _no_include(session)
-    form = session.get("input_audio_format")
-    if form is not None and (not isinstance(form, str) or form not in BETA_FORMATS):
-        raise Problem(f"input_audio_format should be one of {', '.join(BETA_FORMATS)}", "session.input_audio_format")
-    turns = session.get("turn_detection", ...)
-    return None if form is None else {"type": BETA_FORMATS[form]}, session.get("input_audio_transcription"), turns
-
-
-def _format(given: Any) -> tuple[str, int]:
-    _only(given, {"type", "rate"}, "format")
-    kind = given.get("type")
-    if kind in (PCMU, PCMA) and given.get("rate", 8000) == 8000:
+def _format(form: Any) -> tuple[str, int]:
+    """Return the encoding of audio, and its rate in hertz."""
+    _only(form, ("type", "rate"), "format")
+    kind = form.get("type")
+    if kind in (PCMU, PCMA) and form.get("rate", 8000) == 8000:
         return kind, 8000
-    rate = given.get("rate", 24_000)
+    rate = form.get("rate", 24_000)
     if kind != PCM or isinstance(rate, bool) or not isinstance(rate, int) or not LOWEST_RATE <= rate <= HIGHEST_RATE:
         raise Problem(f"format should be {PCM} at {LOWEST_RATE} to {HIGHEST_RATE} Hz (24000), {PCMU} or {PCMA}", "format")
     return PCM, rate
@@ -388,14 +369,10 @@ def _detects(turns: Any) -> bool:
     return True
 
 
-def _no_include(session: Said) -> None:
-    if session.get("include"):
-        raise Problem("log-probabilities aren't given; leave include out", "session.include")
-
-
-def _only(given: Any, known: Iterable[str], name: str) -> None:
-    if not isinstance(given, dict):
-        raise Problem(f"{name} should be an object", name)
-    unknown = sorted(given.keys() - set(known))
+def _only(fields: Any, names: Iterable[str], where: str) -> None:
+    """Refuse what isn't an object, and fields of other names."""
+    if not isinstance(fields, dict):
+        raise Problem(f"{where} should be an object", where)
+    unknown = sorted(fields.keys() - set(names))
     if unknown:
-        raise Problem(f"unknown in {name}: {unknown[0][:40]}", f"{name}.{unknown[0][:40]}")
+        raise Problem(f"unknown in {where}: {unknown[0][:40]}", f"{where}.{unknown[0][:40]}")

@@ -1,4 +1,4 @@
-"""Recordings that are there as a whole: many at once, each of any length, decoded as one batch."""
+"""Whole recordings: many at once, of any length, decoded in batches."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .engine import Engine, Session
 from .limits import Limits
 
 BATCH = 16  # recordings that a step takes
-# Seconds of audio that a step takes on the CPU: with more, what layers pass on is so large that malloc asks the system for it
-# each time, and half of the time goes into that.
+# Seconds of audio in a step on the CPU. With more, activations are so large that malloc asks the system for each, which takes
+# half of the time.
 BATCH_SECONDS = 100.0
 CHUNK_SECONDS, CONTEXT_SECONDS = 30.0, 5.0
 WAITING_SECONDS = 60.0  # of audio of a recording that waits to be decoded
@@ -47,15 +47,15 @@ class Failure(Exception):
 
 
 class Recordings:
-    """Transcribes recordings: a stream of an engine for each, which hears so much at once that most are heard as a whole.
+    """Transcribes recordings: each is a stream of an engine, with chunks so long that most recordings are one chunk.
 
-    A step takes a chunk of each of `BATCH` recordings, so nobody waits for the whole of another's long one. How many beams a
-    search has is an engine's affair: there is one for each number that is asked for, a few at a time. On the CPU there are
-    several, and those that have something to do share torch's threads: two batches side by side take less time than one after
-    the other with twice the threads, which mostly wait for each other between a model's many small steps.
+    A step takes a chunk of each of `BATCH` recordings, so nobody waits for the whole of another's long one. Each number of
+    beams has engines of its own, a few numbers at a time. On the CPU it has several, and the busy ones share torch's threads:
+    two batches in parallel take less time than one after the other with twice the threads, which mostly wait for each other
+    between a model's many small operations.
 
     Args:
-        recognizer: whose model and search these are.
+        recognizer: has the model and the search.
         watch: see `Engine`.
     """
 
@@ -88,10 +88,10 @@ class Recordings:
 
     @contextlib.asynccontextmanager
     async def engine(self, num_beams: int | None) -> AsyncIterator[Engine]:
-        """Give the engine for a number of beams, None for the server's own, from entry to exit of the `with` block.
+        """Lend the engine for a number of beams, None for the server's own, to the `with` block.
 
         Raises:
-            ValueError: the search doesn't go with that number of beams.
+            ValueError: the search has no such number of beams.
         """
         lane = num_beams, min(range(self._lanes), key=lambda number: self._users[num_beams, number])
         self._users[lane] += 1
@@ -106,12 +106,12 @@ class Recordings:
         finally:
             self._users[lane] -= 1
             self._share_threads()
-            dropped = self._dropped()  # at once: who comes while one stops is given none of the others
+            dropped = self._dropped()  # all before the first stops: a new client gets none of them
             for engine in dropped:
                 await asyncio.to_thread(engine.stop)
 
     def _dropped(self) -> list[Engine]:
-        """Take out the engines of the numbers of beams that were used least lately, and by nobody now, beyond the most."""
+        """Remove and return idle engines: those of all but the `MOST_SEARCHES` numbers of beams that were used last."""
         lately = dict.fromkeys(beams for beams, _ in reversed(list(self._engines)))
         used = {beams for (beams, _), users in self._users.items() if users}
         idle = [beams for beams in lately if beams not in used]
@@ -137,9 +137,9 @@ class Recordings:
             return engine
 
 
-async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
-    """Call something in another thread; who is cancelled waits for it, so that no file is taken from under it."""
-    future = asyncio.ensure_future(asyncio.to_thread(function, *args))
+async def _in_thread(function: Callable[[], Any]) -> Any:
+    """Call a function in another thread; a cancelled caller waits for its end, so that its file stays open until then."""
+    future = asyncio.ensure_future(asyncio.to_thread(function))
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
@@ -147,17 +147,13 @@ async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
         raise
 
 
-def _next(pieces: Iterator[np.ndarray]) -> list[np.ndarray]:
-    return list(islice(pieces, PIECES))
-
-
 class Take:
-    """One recording on its way through an engine; to be left (`with`).
+    """One recording on its way through an engine, within a `with` block.
 
     Args:
         settings: for `StreamingRecognizer.open`.
-        check: called now and then; raises where the recording is to be given up.
-        words: whether its words are wanted, and not the text alone.
+        check: called now and then; raises to give the recording up.
+        words: whether words are wanted, and not the text alone.
 
     Attributes:
         seconds: of audio so far.
@@ -182,11 +178,11 @@ class Take:
     async def events(
         self, pieces: Iterable[np.ndarray], turns: contextlib.AbstractAsyncContextManager[Any] | None = None
     ) -> AsyncIterator[dict[str, Any]]:
-        """Yield what a recording says, partials and at last a final one, while it is read.
+        """Yield the recording's partial events and its final one, while it is read.
 
         Args:
             pieces: float32 `[N]` at the recogniser's rate.
-            turns: another thread reads, each time within it; None for what is read at once: a turn of a thread costs as much
+            turns: entered for each read, which another thread does. None reads in this thread: changing threads costs as much
                 as reading a few seconds of plain samples.
 
         Raises:
@@ -199,10 +195,10 @@ class Take:
         while is_more:
             self.check()
             if turns is None:
-                read = _next(reading)
+                read = list(islice(reading, PIECES))
             else:
                 async with turns:
-                    read = await _in_thread(_next, reading)
+                    read = await _in_thread(lambda: list(islice(reading, PIECES)))
             is_more = len(read) == PIECES
             for piece in read:
                 self.push(piece)
@@ -228,7 +224,7 @@ class Take:
             self.engine.push(self._session, samples)
 
     async def room(self) -> None:
-        """Wait until no more audio waits than may."""
+        """Wait until more audio may be pushed."""
         while not self.has_room:
             await self._event()
 

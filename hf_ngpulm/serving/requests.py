@@ -1,4 +1,4 @@
-"""Check what is asked for in OpenAI's way, in a form or a session: settings for a stream, and how to answer."""
+"""Check the fields of a form or a session, as OpenAI names them: settings of a stream, and the form of the answer."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 
 from ..audio import StreamingRecognizer
 from ..config.tuned import with_remembered
+from ..decoding.described import OPTIONS
 from ..decoding.options import AttentionOptions
 from .attention import AttentionRecognizer
 from .limits import Limits
-from .messages import MOST_WEIGHT, ProtocolError, context, weight
+from .messages import checked_number, checked_phrases
 from .problems import Problem
 
 OPENAI_MODELS = (
@@ -25,18 +26,18 @@ TRANSCRIBE, TRANSLATE = "transcribe", "translate"
 GRANULARITIES = ("segment", "word")
 NO_LM = "none"
 OF_SEARCH = ("prompt", "hotwords", "keywords", "lm", "lm_weight", "phrase_weight")
-# The fields of a form as JSON Schema has them, by which they are checked and of which clients are told (`openapi`).
-_PHRASES = "Phrases to listen for, with commas, semicolons or ends of lines between them, or as a JSON list, also with weights."
-_IGNORED = "Ignored: the model finds the same each time."
+# The fields of a form as JSON Schema: requests are checked by them, and `openapi` describes them.
+_PHRASES = "Phrases to listen for (hotwords): separated by commas, semicolons or line ends, or a JSON list, also with weights."
+_IGNORED = "Ignored."
 FIELDS: dict[str, dict[str, Any]] = {
     "file": {
         "type": "string", "format": "binary", "description": "The recording: WAV, FLAC, Ogg, MP3, WebM, MP4 (M4A) ...",
     },
-    "model": {"type": "string", "description": "A name of the model; may be left out."},
-    "response_format": {"type": "string", "enum": list(FORMATS), "default": "json", "description": "What is answered."},
+    "model": {"type": "string", "description": "A name of the model; optional."},
+    "response_format": {"type": "string", "enum": list(FORMATS), "default": "json", "description": "Form of the answer."},
     "timestamp_granularities": {
         "type": "array", "items": {"type": "string", "enum": list(GRANULARITIES)}, "default": ["segment"],
-        "description": "With verbose_json: of what there are times.",
+        "description": "With verbose_json: what to give times of.",
     },
     "stream": {
         "type": "boolean", "default": False,
@@ -45,11 +46,11 @@ FIELDS: dict[str, dict[str, Any]] = {
     "prompt": {"type": "string", "description": _PHRASES},
     "hotwords": {"type": "string", "description": "The same."},
     "keywords": {"type": "array", "items": {"type": "string"}, "description": "The same, one phrase each."},
-    "phrase_weight": {"type": "number", "minimum": -MOST_WEIGHT, "maximum": MOST_WEIGHT, "description": "Of these phrases."},
+    "phrase_weight": {"type": "number", **OPTIONS["phrase_weight"].schema()},
     "lm": {"type": "string", "description": "A language model by its name; none for none."},
-    "lm_weight": {"type": "number", "minimum": 0.0, "maximum": MOST_WEIGHT, "description": "Of the language model."},
-    "num_beams": {"type": ["integer", "string"], "description": "Beams of the search."},
-    "language": {"type": "string", "description": "That is spoken: a code, such as de; ignored by models that know one."},
+    "lm_weight": {"type": "number", **OPTIONS["lm_weight"].schema()},
+    "num_beams": {"type": ["integer", "string"], **OPTIONS["num_beams"].schema()},
+    "language": {"type": "string", "description": "The spoken language: a code such as de. Ignored by models of one language."},
     "languages": {"type": "array", "items": {"type": "string"}, "description": _IGNORED},
     "temperature": {"type": "number", "minimum": 0.0, "maximum": 1.0, "description": _IGNORED},
     "chunking_strategy": {"description": _IGNORED},
@@ -59,14 +60,14 @@ _LISTS = ("prompt", "hotwords", "keywords")
 
 @dataclass(frozen=True)
 class Voices:
-    """Hold what clients may ask for.
+    """The models and language models that clients may ask for.
 
     Args:
         models: names of the model; the first is its own.
-        lms: language models by the names that clients know them by; the first is used where none is asked for.
-        languages: of the model, as clients of Wyoming are told.
-        aliases: names that clients may say, too, and that no list shows; by default those of OpenAI's models, which are what
-            programs made for OpenAI ask for.
+        lms: language models by name; the first is the default.
+        languages: the model's languages, for clients of Wyoming.
+        aliases: more names of the model, which no list shows; by default those of OpenAI's models, for programs made for
+            OpenAI.
     """
 
     models: Sequence[str] = ("hf-ngpulm",)
@@ -84,40 +85,43 @@ class Voices:
     def settings(
         self, given: Mapping[str, Any], limits: Limits, recognizer: StreamingRecognizer | AttentionRecognizer
     ) -> dict[str, Any]:
-        """Return settings for `StreamingRecognizer.open` for what is given of `OF_SEARCH`; phrases are texts still.
+        """Return settings for `StreamingRecognizer.open`, with phrases as texts.
 
         Args:
-            recognizer: for whose model the language models may remember weights.
+            given: fields by name; those of `OF_SEARCH` count.
+            recognizer: language models may remember weights for its model.
+
+        Raises:
+            Problem: a value is wrong.
         """
-        listed = [item for name in _LISTS for item in _phrases(given.get(name), name)]
+        phrases = [phrase for name in _LISTS for phrase in _phrases(given.get(name), name)]
         blamed = next((name for name in _LISTS if given.get(name)), "keywords")
-        found = _checked(blamed, lambda: context({"phrases": listed}, limits))
-        if given.get("phrase_weight") is not None:
-            found |= _number("phrase_weight", given["phrase_weight"])
-        if given.get("lm_weight") is not None:
-            found |= _number("lm_weight", given["lm_weight"])
+        settings: dict[str, Any] = {"phrases": checked_phrases(phrases, limits, blamed)} if phrases else {}
+        for weight in ("phrase_weight", "lm_weight"):
+            if given.get(weight) is not None:
+                settings[weight] = _number(weight, given[weight])
         name = given.get("lm")
         if name is not None and not isinstance(name, str):
             raise Problem(f"lm should be a text, the name of a language model, got {str(name)[:100]}", "lm")
         if name is not None and name != NO_LM and name not in self.lms:
-            known = ", ".join(map(repr, [*self.lms, NO_LM]))
-            raise Problem(f"there is no language model {str(name)[:100]!r}; this server has {known}", "lm")
+            names = ", ".join(map(repr, [*self.lms, NO_LM]))
+            raise Problem(f"there is no language model {name[:100]!r}; this server has {names}", "lm")
         if name == NO_LM or not self.lms:
-            if "lm_weight" in found:
+            if "lm_weight" in settings:
                 raise Problem("lm_weight without a language model to act on; leave it out", "lm_weight")
-            return {**found, "lm": None} if self.lms else found
+            return {**settings, "lm": None} if self.lms else settings
         lm = self.lms[name or next(iter(self.lms))]
         if len(self.lms) > 1:
-            found["lm"] = lm
-            if "lm_weight" not in found:  # of several in a list nothing is remembered, of each by itself it may be
+            settings["lm"] = lm
+            if "lm_weight" not in settings:  # a list of several remembers nothing, each by itself may
                 remembered = with_remembered(lm, recognizer.model, {"lm_weight": None})["lm_weight"]
-                found |= {} if remembered is None else {"lm_weight": remembered}
-        return found
+                settings |= {} if remembered is None else {"lm_weight": remembered}
+        return settings
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Say how a recording is to be transcribed, and what is to be answered."""
+    """Say how to transcribe a recording, and what to answer."""
 
     settings: dict[str, Any]
     num_beams: int | None
@@ -129,7 +133,7 @@ class Wanted:
 
 
 def check_translates(recognizer: StreamingRecognizer | AttentionRecognizer) -> None:
-    """Refuse to translate with a model that doesn't."""
+    """Refuse a model that doesn't translate."""
     if not (isinstance(recognizer, AttentionRecognizer) and recognizer.translates):
         name = type(recognizer.model).__name__
         raise Problem(
@@ -145,10 +149,10 @@ def wanted(
     recognizer: StreamingRecognizer | AttentionRecognizer,
     task: str = TRANSCRIBE,
 ) -> Wanted:
-    """Read the fields of a form, each with all of its values.
+    """Read a form: the values of each field.
 
     Raises:
-        Problem: unknown fields, or values that are wrong.
+        Problem: a field is unknown, or its value wrong.
     """
     unknown = sorted(form.keys() - FIELDS.keys())
     if unknown:
@@ -159,10 +163,10 @@ def wanted(
         if len(form[name]) > 1:
             raise Problem(f"{name} is given {len(form[name])} times; once is enough", name)
     for name, values in form.items():
-        known = FIELDS[name].get("items", FIELDS[name]).get("enum")
+        choices = FIELDS[name].get("items", FIELDS[name]).get("enum")
         for value in values:
-            if known is not None and value not in known:
-                raise Problem(f"{name} should be one of {', '.join(known)}, got {value[:40]!r}", name)
+            if choices is not None and value not in choices:
+                raise Problem(f"{name} should be one of {', '.join(choices)}, got {value[:40]!r}", name)
     one = {name: values[0] for name, values in form.items() if name not in several}
     voices.check_model(one.get("model"))
     answer = one.get("response_format", "json")
@@ -190,43 +194,42 @@ def wanted(
 
 
 def of_attention(wanted: Wanted, recognizer: AttentionRecognizer) -> dict[str, Any]:
-    """Return settings for what only models with attention can be asked for: a language, a translation, and times.
+    """Return settings that only models with attention have: a language, a translation, and times.
 
     Raises:
-        Problem: it can't be.
+        Problem: the model has no such language, translation or times.
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if wanted.language and recognizer.languages:
         if wanted.language not in recognizer.languages:
-            known = ", ".join(recognizer.languages)[:400]
-            raise Problem(f"language should be one of {known}, got {wanted.language!r}", "language")
-        found["language"] = wanted.language
+            languages = ", ".join(recognizer.languages)[:400]
+            raise Problem(f"language should be one of {languages}, got {wanted.language!r}", "language")
+        settings["language"] = wanted.language
     if wanted.task == TRANSLATE:
         if not (recognizer.is_whisper or wanted.language):
             raise Problem("this model has to be told the language that is spoken to translate it; give language", "language")
-        found["task"] = TRANSLATE
+        settings["task"] = TRANSLATE
     if "word" in wanted.granularities and not recognizer.has_words:
         raise Problem("this model knows no times of words; ask for those of segments", "timestamp_granularities")
     if wanted.response_format in ("verbose_json", "srt", "vtt") and recognizer.is_whisper:
-        found["times"] = "word" if "word" in wanted.granularities else True
-    return found
+        settings["times"] = "word" if "word" in wanted.granularities else True
+    return settings
 
 
 def _is_unguided(recognizer: Any) -> bool:
-    """Return whether a recogniser searches greedily for want of something to follow, not because somebody said so."""
+    """Return whether a recogniser searches greedily only because it has no LM and no phrases."""
     return hasattr(recognizer, "decoder") and recognizer.decoder.decoder.unguided is not None
 
 
 def _auto_beams(recognizer: Any) -> int:
     try:
-        # Where there is no decoder of frames, a decoder with attention generates.
         return (recognizer.decoder.decoder.options if hasattr(recognizer, "decoder") else AttentionOptions).knee()
     except ValueError as error:
         raise Problem(str(error), "num_beams") from error
 
 
 def _phrases(given: Any, name: str) -> list[Any]:
-    """Return phrases of a list, of one as JSON, or of a text with commas, semicolons or ends of lines between them."""
+    """Return phrases: a list as it is; of a text a JSON list, or what commas, semicolons and line ends separate."""
     if given is None or isinstance(given, list):
         return given or []
     if not isinstance(given, str):
@@ -242,25 +245,17 @@ def _phrases(given: Any, name: str) -> list[Any]:
     return [part for part in parts if part]
 
 
-def _number(name: str, value: Any) -> dict[str, float]:
-    """Return a field that is a number, within its bounds."""
+def _number(name: str, value: Any) -> float:
+    """Return the value of a field that is a number, within the field's bounds."""
     if isinstance(value, str):
         try:
             value = float(value)
         except ValueError:
             raise Problem(f"{name} should be a number, got {value[:40]!r}", name) from None
-    schema = FIELDS[name]
-    return {name: _checked(name, lambda: weight(name, value, schema["minimum"], schema["maximum"]))}
+    return checked_number(name, value, FIELDS[name]["minimum"], FIELDS[name]["maximum"], name)
 
 
 def _switch(name: str, value: str) -> bool:
     if value.lower() not in ("true", "false", "1", "0"):
         raise Problem(f"{name} should be true or false, got {value[:40]!r}", name)
     return value.lower() in ("true", "1")
-
-
-def _checked(name: str, check: Any) -> Any:
-    try:
-        return check()
-    except ProtocolError as error:
-        raise Problem(str(error), name) from None

@@ -1,4 +1,4 @@
-"""OpenAI's `POST /v1/audio/transcriptions` and `translations`: a recording as a file of a form, its text as the answer."""
+"""OpenAI's `POST /v1/audio/transcriptions` and `translations`: a form with a recording in, its text out."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from ..sound.waves import Wave
 from .answers import answer, warnings, whole_words
 from .attention import AttentionRecognizer
 from .connection import SHUTTING_DOWN, timeout
-from .engine import Engine, unwritable
 from .forms import Form, Forms, is_gone
-from .limits import Full, Limits, PhraseBudget, Places
+from .limits import Full, Limits, Places
 from .problems import Problem, problem_of
 from .recordings import LOOK_SECONDS, PIECE_SECONDS, Failure, Recordings, Take
 from .requests import TRANSCRIBE, TRANSLATE, Voices, Wanted, check_translates, of_attention, wanted
@@ -31,13 +30,12 @@ _PLAIN = 512 * 1024  # bytes of WAV, 16 s of speech, that are read without anoth
 
 
 class Transcriptions:
-    """Serves recordings.
+    """The handlers for recordings.
 
     Args:
-        recordings: transcribes them.
-        places: of recordings.
-        address: tells whom a request counts for.
-        count: is told of each recording that was heard: its seconds, and the seconds it took.
+        places: the places of recordings.
+        address: returns the address that a request counts for.
+        count: called for each recording with its length and the time it took, in seconds.
     """
 
     def __init__(
@@ -55,11 +53,11 @@ class Transcriptions:
         self.closed = self._is_cut = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._streaming: set[asyncio.Task[Any]] = set()
-        # Fewer than asyncio has threads (32 at most, four more than cores): others aren't kept from them.
+        # Fewer than asyncio's threads (32 at most, four more than cores), so that some are left for others.
         self._unpacking = asyncio.Semaphore(min(28, os.cpu_count() or 1))
 
     async def close(self, seconds: float) -> None:
-        """Take no more recordings, and have those that are there done within some seconds; what isn't by then is told so."""
+        """Take no more recordings, and finish the current ones within some seconds; tell those that aren't done by then."""
         self.closed = True
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
@@ -74,7 +72,7 @@ class Transcriptions:
         return web.json_response({"object": "list", "data": [_model(name) for name in self.voices.models]})
 
     async def model(self, request: web.Request) -> web.Response:
-        """Tell of the model by a name."""
+        """Describe the model."""
         self.voices.check_model(request.match_info["name"])
         return web.json_response(_model(request.match_info["name"]))
 
@@ -88,7 +86,7 @@ class Transcriptions:
         return await self._within(self._transcribed(request, TRANSLATE))
 
     async def _within(self, work: Coroutine[Any, Any, web.StreamResponse]) -> web.StreamResponse:
-        """Await what `close` may cut off."""
+        """Await work that `close` may cut off."""
         if self.closed:
             work.close()
             raise Full(SHUTTING_DOWN)
@@ -114,10 +112,10 @@ class Transcriptions:
                     asked.settings.update(of_attention(asked, recognizer))
                 try:
                     async with self.recordings.engine(asked.num_beams) as engine:
-                        await follow(engine, asked.settings, budget)
-                        warned = warnings(unwritable(asked.settings.get("phrases")))
+                        settings = await engine.contexts.compiled(asked.settings, budget)
+                        warned = warnings(settings.get("phrases"))
                         words = asked.response_format not in ("json", "text")
-                        with Take(engine, asked.settings, self.limits, lambda: self._check(request), words) as take:
+                        with Take(engine, settings, self.limits, lambda: self._check(request), words) as take:
                             events = take.events(*self._read(form, engine.recognizer.sampling_rate, request))
                             if asked.stream:
                                 response = await self._streamed(request, events, warned)
@@ -146,7 +144,7 @@ class Transcriptions:
         return pieces, None if plain else self._unpacking if packed else nullcontext()
 
     async def _streamed(self, request: web.Request, events: Any, warned: dict[str, Any]) -> web.StreamResponse:
-        """Send what can no longer change as it is heard, as server-sent events."""
+        """Send words as they become final, as server-sent events."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
 
         async def send(event: dict[str, Any]) -> None:
@@ -160,14 +158,14 @@ class Transcriptions:
         self._streaming.add(task)
         try:
             async for event in events:
-                known = whole_words(event["stable"]) if event["type"] == "partial" else event.get("text", text)
-                if known.startswith(text) and known != text:
-                    await send({"type": "transcript.text.delta", "delta": known[len(text) :]})
-                    text = known
+                fixed = whole_words(event["stable"]) if event["type"] == "partial" else event.get("text", text)
+                if fixed.startswith(text) and fixed != text:
+                    await send({"type": "transcript.text.delta", "delta": fixed[len(text) :]})
+                    text = fixed
                 if event["type"] == "final":
-                    text = known
+                    text = fixed
             await send({"type": "transcript.text.done", "text": text, **warned})
-        except (asyncio.TimeoutError, ConnectionError):  # it doesn't read
+        except (asyncio.TimeoutError, ConnectionError):  # the client doesn't read
             if request.transport is not None:
                 request.transport.abort()
         except Exception as error:
@@ -184,35 +182,17 @@ class Transcriptions:
         return response
 
 
-async def follow(engine: Engine, settings: dict[str, Any], budget: PhraseBudget) -> None:
-    """Put in place of the phrases among some settings what streams of an engine follow.
-
-    Raises:
-        Problem: phrases that can't be followed.
-    """
-    phrases = settings.get("phrases")
-    if not phrases:
-        return
-    texts = [phrase if isinstance(phrase, str) else phrase[0] for phrase in phrases]
-    cost = budget.cost(len(texts), sum(len(text.encode()) for text in texts))
-    await asyncio.sleep(budget.take(cost))
-    try:
-        settings["phrases"] = await engine.contexts.of(settings, cost)
-    except ValueError as error:
-        raise Problem(str(error), "keywords") from None
-
-
 def _head(file: IO[bytes]) -> bytes:
     file.seek(0)
     return file.read(HEAD)
 
 
 def _response(asked: Wanted, final: dict[str, Any] | None, seconds: float, warned: dict[str, Any]) -> web.Response:
-    found = answer(asked.response_format, final, seconds, asked.granularities, asked.language, warned, asked.task)
-    if isinstance(found, str):
+    body = answer(asked.response_format, final, seconds, asked.granularities, asked.language, warned, asked.task)
+    if isinstance(body, str):
         kinds = {"vtt": "text/vtt", "srt": "application/x-subrip"}
-        return web.Response(text=found, content_type=kinds.get(asked.response_format, "text/plain"), charset="utf-8")
-    return web.json_response(found)
+        return web.Response(text=body, content_type=kinds.get(asked.response_format, "text/plain"), charset="utf-8")
+    return web.json_response(body)
 
 
 def _model(name: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Wyoming, as Home Assistant speaks it: JSON lines and audio on a plain TCP connection.
+"""Wyoming, the protocol of Home Assistant: JSON lines and audio on a plain TCP connection.
 
-The events are those of the package `wyoming`; they are read here, since its own reader takes whatever length a client names.
+The package `wyoming` has the events. They are read here, since its own reader takes any length that a client names.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,13 +21,13 @@ from wyoming.info import AsrModel, AsrProgram, Attribution, Info
 from wyoming.ping import Pong
 
 from ..sound.files import Resampler
+from .access import counted_address
 from .connection import SHUTTING_DOWN, timeout
 from .limits import Full, Limits, PhraseBudget, Places
 from .messages import HIGHEST_RATE, LOWEST_RATE
 from .problems import Problem
 from .recordings import Failure, Recordings, Take
 from .requests import Voices
-from .transcriptions import follow
 
 log = logging.getLogger(__name__)
 _LINE = 64 * 1024  # bytes of a header
@@ -40,14 +39,13 @@ class Wyoming:
 
     Args:
         uri: `tcp://HOST:PORT`.
-        places: of recordings; a client has one as long as it is connected.
-        address: tells whom a connection from somewhere counts for.
+        places: the places of recordings; a client has one as long as it is connected.
 
     Attributes:
-        at: where it listens, once it does; also where `uri` leaves the port to the system (0).
+        at: the address once the server listens, with the port that the system chose for 0.
 
     Raises:
-        ValueError: another kind of address.
+        ValueError: `uri` isn't such an address.
     """
 
     def __init__(
@@ -57,11 +55,10 @@ class Wyoming:
         limits: Limits,
         places: Places,
         voices: Voices,
-        address: Callable[[str], str | None],
         reuse_port: bool = False,
     ) -> None:
         self.host, self.port = host_and_port(uri, reuse_port)
-        self.recordings, self.limits, self.places, self.voices, self.address = recordings, limits, places, voices, address
+        self.recordings, self.limits, self.places, self.voices = recordings, limits, places, voices
         self.reuse_port, self.at = reuse_port, ""
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -74,7 +71,7 @@ class Wyoming:
         self.at = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
     async def stop(self, seconds: float) -> None:
-        """Take no more clients; those that are there have so many seconds."""
+        """Take no more clients, and give the current ones so many seconds."""
         if self._server is not None:
             self._server.close()
         if self._tasks:
@@ -89,12 +86,12 @@ class Wyoming:
         self._tasks.add(task)
         try:
             remote = writer.get_extra_info("peername")
-            with self.places.taken(self.address(remote[0] if remote else "")) as budget:
+            with self.places.taken(counted_address(remote[0] if remote else "")) as budget:
                 await _Client(self, reader, writer, budget).run()
         except (Problem, Full, Failure) as error:
             with contextlib.suppress(OSError, asyncio.TimeoutError):
                 await _send(writer, Error(str(error)).event(), self.limits)
-        except (asyncio.TimeoutError, asyncio.IncompleteReadError, ConnectionError):  # it is silent, or gone
+        except (asyncio.TimeoutError, asyncio.IncompleteReadError, ConnectionError):  # the client is silent, or gone
             pass
         except asyncio.CancelledError:  # by `stop`
             with contextlib.suppress(OSError, asyncio.TimeoutError):
@@ -107,13 +104,13 @@ class Wyoming:
 
 
 def host_and_port(uri: str, is_shared: bool = False) -> tuple[str, int]:
-    """Return what `tcp://HOST:PORT` names.
+    """Return the host and the port of `tcp://HOST:PORT`.
 
     Args:
-        is_shared: whether several processes listen there.
+        is_shared: whether several processes listen there; port 0 is refused then.
 
     Raises:
-        ValueError: another kind of address, or none that several processes would have in common.
+        ValueError: another kind of address.
     """
     try:
         parts = urlsplit(uri)
@@ -152,7 +149,7 @@ class _Client:
                 asked = {}
 
     async def _transcribe(self, asked: dict[str, Any], event: Event | None) -> Event:
-        """Take audio up to its end, and return the transcript."""
+        """Read audio up to its end, and return the transcript."""
         voices, recordings = self.server.voices, self.server.recordings
         voices.check_model(asked.get("name"))
         names = [asked.get(field) or [] for field in ("transcript_names", "transcript_terms")]
@@ -161,7 +158,7 @@ class _Client:
         settings = voices.settings({"keywords": [*names[0], *names[1]]}, self.limits, recordings.recognizer)
         resample, form = None, None
         async with recordings.engine(None) as engine:
-            await follow(engine, settings, self.budget)
+            settings = await engine.contexts.compiled(settings, self.budget)
             with Take(engine, settings, self.limits, self._check, words=False) as take:
                 while event is not None and event.type != "audio-stop":
                     if event.type == "audio-chunk":
@@ -188,7 +185,7 @@ class _Client:
         """Return the next event; None at the end of the connection.
 
         Raises:
-            Problem: what came is none, or too long.
+            Problem: what came isn't an event, or is too long.
         """
         async with timeout(seconds):
             try:
@@ -232,12 +229,12 @@ async def _send(writer: asyncio.StreamWriter, event: Event, limits: Limits) -> N
 
 def _object(text: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        event = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        event = None
+    if not isinstance(event, dict):
         raise Problem("an event should be a JSON object")
-    return found
+    return event
 
 
 def _length(head: dict[str, Any], name: str, most: int) -> int:

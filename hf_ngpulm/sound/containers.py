@@ -1,4 +1,4 @@
-"""WebM and MP4, as browsers and phones record, which libsndfile doesn't read: a process decodes them (see `unpack`)."""
+"""WebM and MP4, which browsers and phones record and libsndfile doesn't read: a process decodes them (see `unpack`)."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ import numpy as np
 
 UNPACK = Path(__file__).with_name("unpack.py")
 PATIENCE, LOOK_SECONDS = 15.0, 0.2
-HEAD = 12  # bytes that tell what a file is
+HEAD = 12  # bytes that identify a container
 
 
 def container_of(head: bytes) -> str | None:
-    """Return FFmpeg's name of the container that a file which begins so is; None for what isn't one of these."""
+    """Return FFmpeg's name of a file's container by its first bytes; None for another kind of file."""
     return "matroska" if head.startswith(b"\x1aE\xdf\xa3") else "mov" if head[4:8] == b"ftyp" else None
 
 
 class Unpacked:
-    """The audio of such a file, read as `soundfile.SoundFile` is, from begin to end; to be left (`with`).
+    """The audio of such a file, read from begin to end like a `soundfile.SoundFile`, within a `with` block.
 
-    How much there is shows only as it is read: `frames` is None.
+    `frames` is None: the length shows only at the end.
 
     Args:
-        source: a path, or a file open for reading bytes.
-        form: as `container_of` tells.
-        name: what errors call it.
-        give_up: asked while samples are waited for: whether nobody wants them any more.
+        source: a path, or an open binary file.
+        form: from `container_of`.
+        name: the file's name in errors.
+        give_up: called while samples are awaited; returns whether nobody wants them any more.
 
     Raises:
-        ValueError: also from `read`: there is no PyAV, no audio, the file is damaged, or what it holds comes more slowly than
-            it would be spoken, with `PATIENCE` seconds to spare.
+        ValueError: here or in `read`: PyAV is missing, the file has no audio or is damaged, or decoding falls more than
+            `PATIENCE` seconds behind real time.
     """
 
     channels, frames = 1, None
@@ -95,7 +95,7 @@ class Unpacked:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Stop the process if it takes too long to give what is waited for, or nobody waits any more."""
+        """Stop the process if its output takes too long, or nobody wants it any more."""
         begin, done = time.monotonic(), threading.Event()
 
         def watch() -> None:
@@ -113,7 +113,7 @@ class Unpacked:
             self._patience -= time.monotonic() - begin
 
     def _check(self) -> None:
-        """Find how the process has ended, whose output has."""
+        """Raise the error of a process whose output has ended, if it failed."""
         assert self._process.stderr is not None
         said, code = self._process.stderr.read(1000).decode(errors="replace").strip(), self._process.wait()
         if code < 0:
@@ -123,7 +123,7 @@ class Unpacked:
 
 
 def _on_disk(source: str | os.PathLike[str] | IO[bytes]) -> IO[bytes]:
-    """Return the source, or what it holds, as a file that a process can be given; closing it leaves an open source open."""
+    """Return the source, or a copy, as a file that a process can inherit; closing it leaves an open source open."""
     if isinstance(source, str | os.PathLike):
         return open(source, "rb")
     try:

@@ -1,4 +1,4 @@
-"""Audio files as the recognisers want them: one channel, float32, at the model's sampling rate; whole or piece by piece."""
+"""Audio files as recognisers take them: one channel, float32, at the model's rate; whole or in pieces."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .waves import Wave
 
 FRAMES_AT_ONCE = 1 << 20  # read, mixed and resampled together: an hour of stereo takes little more than its mono samples
 SLACK = 64  # samples by which a resampler's count may differ from the exact one
-LONGEST = 24  # hours; a header that says more is taken for damaged, before so much memory is asked for
-RATES, MOST_CHANNELS = (1_000, 1_000_000), 256  # hertz; a header that says otherwise is damaged, or meant to take the memory
-LEAST_READ = 0.95  # of the frames that a header promises (which it only estimates for MP3); a file with fewer is cut short
+LONGEST = 24  # hours; a header that says more is refused before the memory is allocated
+RATES, MOST_CHANNELS = (1_000, 1_000_000), 256  # hertz; other headers are damaged or hostile
+LEAST_READ = 0.95  # share of the header's frames (an estimate for MP3) below which a file counts as cut short
 
 
 class Resampler:
-    """Resamples piece by piece; all pieces together are what the whole gives at once.
+    """Resamples in pieces, which together equal the resampled whole.
 
     Args:
-        rate: of what comes in, in hertz.
-        wanted: of what goes out.
+        rate: input rate in hertz.
+        wanted: output rate.
     """
 
     def __init__(self, rate: int, wanted: int) -> None:
@@ -36,7 +36,7 @@ class Resampler:
             self._stream = soxr.ResampleStream(rate, wanted, 1, dtype="float32")
 
     def __call__(self, samples: np.ndarray, last: bool = False) -> np.ndarray:
-        """Return float32 `[N]` -> `[M]`; what is held back comes with the last piece."""
+        """Return float32 `[N]` -> `[M]`; the last piece includes samples that were held back."""
         samples = np.ascontiguousarray(samples, dtype=np.float32)
         return samples if self._stream is None else self._stream.resample_chunk(samples, last=last)
 
@@ -50,7 +50,7 @@ def read_audio(path: str | os.PathLike[str], sampling_rate: int) -> np.ndarray:
     """Read a file, mix its channels, and resample it if need be.
 
     Args:
-        path: anything libsndfile opens (WAV, FLAC, Ogg, MP3 ...); with PyAV also WebM and MP4 (M4A).
+        path: a file that libsndfile opens (WAV, FLAC, Ogg, MP3 ...), or with PyAV WebM and MP4 (M4A).
         sampling_rate: in hertz.
 
     Returns:
@@ -77,16 +77,16 @@ def decode_audio(
     """Read a file or a part of one, mix its channels, and resample it if need be.
 
     Args:
-        source: a path, or a file open for reading bytes, of a kind that `read_audio` takes.
+        source: a path, or an open binary file, of a kind that `read_audio` takes.
         sampling_rate: in hertz.
-        name: what errors call the source; its path if left out.
-        offset, duration: the part that is wanted, in seconds; all that follows `offset` if there is no duration.
+        name: the source's name in errors; by default its path.
+        offset, duration: the part to read, in seconds; without a duration, all after `offset`.
 
     Returns:
         Samples, float32 `[N]`; none, if the file has none.
 
     Raises:
-        ValueError: it isn't audio, is damaged or cut short, holds infinite samples or NaN, or ends before the part does.
+        ValueError: the file isn't audio, is damaged or cut short, holds infinite samples or NaN, or ends before the part.
         FileNotFoundError: there is no such file.
         IsADirectoryError: it is a folder.
     """
@@ -97,7 +97,7 @@ def decode_audio(
         rate = file.samplerate
         begin = round(offset * rate)
         wanted = file.frames - begin if duration is None else round(duration * rate)
-        # Durations in manifests are rounded; half a second too much is not.
+        # Durations in manifests are rounded, by less than half a second.
         if wanted < 0 or begin + wanted > file.frames + rate // 2:
             raise _too_short(name, file.frames / rate, offset, duration)
         wanted = min(wanted, file.frames - begin)
@@ -124,7 +124,7 @@ def decode_audio(
 
 
 def _part_unpacked(file: Unpacked, sampling_rate: int, name: str, offset: float, duration: float | None) -> np.ndarray:
-    """Return the same of a file that tells its length only at its end."""
+    """Return the same of a file whose length shows only at its end."""
     rate, at = file.samplerate, 0
     begin, most = round(offset * rate), LONGEST * 3600 * rate
     end = None if duration is None else begin + round(duration * rate)
@@ -156,18 +156,18 @@ def file_pieces(
     """Read a file in pieces, its channels mixed; it may be longer than the memory.
 
     Args:
-        path: what `read_audio` takes, or such a file open for reading bytes.
+        path: a path or an open binary file, of a kind that `read_audio` takes.
         sampling_rate: of the pieces, in hertz.
         seconds: the length of a piece, at most `FRAMES_AT_ONCE` samples of the file.
-        in_real_time: whether a piece comes no sooner than a microphone would have heard it.
-        name: what errors call the file; its path if left out.
-        give_up: asked, by another thread, while a process decodes WebM or MP4: whether nobody wants the rest any more.
+        in_real_time: whether pieces come at the pace of speech.
+        name: the file's name in errors; by default its path.
+        give_up: called by another thread while a process decodes WebM or MP4; returns whether the rest isn't wanted.
 
     Yields:
         Float32 `[N]`.
 
     Raises:
-        ValueError: the file isn't audio, is damaged, or holds no samples, or some that are infinite or NaN.
+        ValueError: the file isn't audio, is damaged, or holds no samples, infinite ones or NaN.
         FileNotFoundError: there is no such file.
     """
     name = name or str(path)
@@ -191,7 +191,7 @@ def _mixed(samples: np.ndarray) -> np.ndarray:
 
 
 def checked_samples(samples: np.ndarray, name: str) -> np.ndarray:
-    """Return samples that are all finite."""
+    """Return samples; refuse infinite ones and NaN."""
     if not np.isfinite(samples).all():
         raise ValueError(f"{name}: holds samples that are infinite or not a number")
     return samples
@@ -201,7 +201,7 @@ def checked_samples(samples: np.ndarray, name: str) -> np.ndarray:
 def _opened(
     source: str | os.PathLike[str] | IO[bytes], name: str, give_up: Callable[[], bool] = lambda: False
 ) -> Iterator[Any]:
-    """Open what is called by a name in errors."""
+    """Open a file; errors have its name."""
     import soundfile
 
     if isinstance(source, str | os.PathLike):
@@ -218,12 +218,12 @@ def _opened(
                 )
             yield file
     except (soundfile.SoundFileError, OSError) as error:
-        why = getattr(error, "error_string", error)  # without the source, of which an open file has no name
+        why = getattr(error, "error_string", error)  # without the source, which an open file has no name for
         raise ValueError(f"{name}: can't be read as audio: {why}") from None
 
 
 def _reader(source: str | os.PathLike[str] | IO[bytes], name: str, give_up: Callable[[], bool]) -> Any:
-    """Return what reads a source, as `soundfile.SoundFile` does."""
+    """Return a reader with the methods of `soundfile.SoundFile`."""
     import soundfile
 
     head = _head(source)
@@ -234,9 +234,9 @@ def _reader(source: str | os.PathLike[str] | IO[bytes], name: str, give_up: Call
 
 
 def _head(source: str | os.PathLike[str] | IO[bytes]) -> bytes:
-    """Return the first bytes of a source, which then stands at its begin."""
+    """Return the first bytes of a source, and leave it at its begin."""
     if isinstance(source, str | os.PathLike):
-        if not os.path.isfile(source):  # of a pipe they would be gone
+        if not os.path.isfile(source):  # a pipe can't go back
             return b""
         with open(source, "rb") as file:
             return file.read(HEAD)

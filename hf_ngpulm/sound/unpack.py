@@ -1,8 +1,7 @@
-"""Be a process that decodes the audio of a WebM or MP4 file, given as standard input: its rate as a line, then float32 samples.
+"""A script that decodes a WebM or MP4 file, its standard input, and writes the rate as a line, then float32 samples.
 
-FFmpeg, by PyAV, has met many a hostile file and not stood up to each. So it runs in a process of its own, which may take little
-memory and time, write no file, and use no more of FFmpeg than these containers and their audio; run as a script, it imports
-nothing of this package.
+Hostile files have broken FFmpeg (in PyAV) before. So it runs in a process with limits on memory and time, which may write no
+file and use only these containers and audio codecs. The script imports nothing of this package.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ CODECS = (
 
 
 def limit() -> None:
-    """Have the system stop this process where it takes too much; Windows has no such limits."""
+    """Set memory and CPU limits on this process (no-op on Windows)."""
     with contextlib.suppress(ImportError):
         import resource
 
@@ -29,10 +28,10 @@ def limit() -> None:
 
 
 def unpack(form: str) -> None:
-    """Write what the file says, its channels mixed, as it comes; what it claims to last isn't asked for.
+    """Write the file's audio, its channels mixed, as it is decoded, whatever length its header claims.
 
     Args:
-        form: FFmpeg's name of the container; no other is tried, since some have it open files and addresses.
+        form: FFmpeg's name of the container; no other is tried, since some make FFmpeg open files and addresses.
     """
     import av
 
@@ -46,7 +45,7 @@ def unpack(form: str) -> None:
             raise ValueError(f"has audio of a kind that isn't read ({stream.codec_context.name})")
         resampler = None
         for frame in container.decode(stream):
-            if resampler is None:  # the rate of the first frame, which others may have to follow
+            if resampler is None:  # other frames are resampled to the first one's rate
                 rate = frame.sample_rate
                 out.write(f"{rate}\n".encode())
                 resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
@@ -58,7 +57,7 @@ def unpack(form: str) -> None:
 
 
 if __name__ == "__main__":
-    # What libraries write there nobody reads before the end: a pipe that is full would have this process wait for ever.
+    # Nobody reads what libraries write to standard error before the end: a full pipe would block this process for ever.
     errors, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     limit()

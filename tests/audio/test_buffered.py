@@ -13,7 +13,7 @@ from transformers import AutoModelForCTC, AutoProcessor, Wav2Vec2Config, Wav2Vec
 
 from hf_ngpulm.audio.buffered import BufferedEncoder
 from hf_ngpulm.common.bundled import bundled
-from hf_ngpulm.pipelines.families import encoded
+from hf_ngpulm.decoding.families import encoded
 
 DEMO = bundled("examples/speech/harbour")
 

@@ -16,7 +16,7 @@ from transformers import AutoModelForCTC, AutoProcessor
 from hf_ngpulm import CTCDecoder, NGramLM, StreamError, TransducerDecoder
 from hf_ngpulm.audio import StreamingRecognizer
 from hf_ngpulm.common.bundled import bundled
-from hf_ngpulm.pipelines.families import encoded
+from hf_ngpulm.decoding.families import encoded
 from hf_ngpulm.sound.files import read_audio
 
 DEMO = bundled("examples/speech/harbour")

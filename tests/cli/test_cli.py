@@ -123,15 +123,14 @@ def test_models_that_are_there_are_not_overwritten(saved, tmp_path, capsys):
 
 
 def test_an_interrupted_command_says_what_is_kept(saved, tmp_path, capsys, monkeypatch):
-    from hf_ngpulm.evaluation import evaluating
-    from hf_ngpulm.language_model import training
+    from hf_ngpulm.cli import library
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     (tmp_path / "text.txt").write_text("set a course\n")
-    for module, name in ((training, "train"), (evaluating, "evaluate")):
-        monkeypatch.setattr(module, name, interrupted)
+    for name in ("train", "evaluate"):
+        monkeypatch.setattr(library, name, interrupted)
     evaluate = ["evaluate", MODEL, str(DEMO / "clips.jsonl"), "--device", "cpu"]
     capsys.readouterr()
     for command, message in (

@@ -111,6 +111,8 @@ def test_mistakes_are_one_line(arguments, message, capsys):
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_serve_until_it_is_told_to_stop():
     aiohttp = pytest.importorskip("aiohttp")
+    from serving_clients import COMMIT, DONE, append, hello, pcm, until
+
     command = [sys.executable, "-m", "hf_ngpulm.cli", "serve", MODEL, "--port", "0", "--json", "--max-clients", "2", *CUT]
     server = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
@@ -118,15 +120,14 @@ def test_serve_until_it_is_told_to_stop():
 
     async def talk(at):
         async with aiohttp.ClientSession() as session, session.ws_connect(at) as ws:
-            await ws.send_json({"type": "hello", "sample_rate": 16000, "encoding": "float32"})
-            await ws.send_bytes(read_audio(CLIP, 16000).tobytes())
-            await ws.send_json({"type": "end"})
-            return [json.loads(message.data) async for message in ws]
+            await ws.send_json(hello())
+            await ws.send_json(append(pcm(read_audio(CLIP, 16000))))
+            await ws.send_json({"type": COMMIT})
+            return (await until(ws, DONE))[-1]["transcript"]
 
     try:
-        at = json.loads(server.stdout.readline())["stream"]
-        events = asyncio.run(talk(at))
-        assert events[-1]["type"] == "done" and "course" in events[-2]["text"]
+        at = json.loads(server.stdout.readline())["realtime"]
+        assert "course" in asyncio.run(talk(at))
         server.send_signal(signal.SIGTERM)
         _, errors = server.communicate(timeout=30)
         assert (server.returncode, errors) == (0, "")
@@ -166,17 +167,17 @@ def test_serve_checks_what_it_is_called(arguments, asked, status, monkeypatch):
 
     monkeypatch.setattr("hf_ngpulm.cli.serve.load_serving", lambda *_, **__: recognizer)
     monkeypatch.setattr("hf_ngpulm.cli.serve.warm_up", lambda _: None)
-    monkeypatch.setattr("hf_ngpulm.serving.process.listen", ask)
+    monkeypatch.setattr("hf_ngpulm.cli.library.listen", ask)
     assert run(["serve", MODEL, *arguments]) == 0
     assert statuses == [status]
 
 
 def test_serve_hands_on_who_may_come(monkeypatch):
-    given = {}
+    given = []
     monkeypatch.setattr("hf_ngpulm.cli.serve.load_serving", lambda *_, **__: None)
     monkeypatch.setattr("hf_ngpulm.cli.serve.warm_up", lambda _: None)
-    monkeypatch.setattr("hf_ngpulm.serving.make_app", lambda _, limits, **more: given.update(limits=limits, **more))
-    monkeypatch.setattr("hf_ngpulm.serving.process.listen", lambda *_: asyncio.sleep(0))
+    monkeypatch.setattr("hf_ngpulm.cli.library.make_app", lambda _, *limits_and_access, **__: given.extend(limits_and_access))
+    monkeypatch.setattr("hf_ngpulm.cli.library.listen", lambda *_: asyncio.sleep(0))
     assert (
         run(
             [
@@ -194,8 +195,9 @@ def test_serve_hands_on_who_may_come(monkeypatch):
         )
         == 0
     )
-    assert (given["limits"].clients_per_address, given["limits"].phrase_bytes) == (3, 7)
-    assert given["proxies"] == ["10.0.0.0/8", "192.0.2.7"]
+    limits, access = given
+    assert (limits.clients_per_address, limits.phrase_bytes) == (3, 7)
+    assert access.proxies == ["10.0.0.0/8", "192.0.2.7"]
 
 
 def test_serve_on_an_address_that_is_taken(capsys):

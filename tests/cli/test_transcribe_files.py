@@ -9,9 +9,8 @@ import pytest
 
 from hf_ngpulm.cli import transcribe
 from hf_ngpulm.cli.app import run
-from hf_ngpulm.cli.files import found_audio, refuse_existing, transcript_files
+from hf_ngpulm.cli.files import audio_of, refuse_existing, transcript_files
 from hf_ngpulm.common.bundled import bundled
-from hf_ngpulm.pipelines import families
 
 MODEL = str(bundled("examples/models/ctc"))
 CLIPS = [bundled("examples/speech/harbour") / "clips" / f"{i:02}.flac" for i in range(3)]
@@ -30,22 +29,22 @@ def calls(tmp_path, monkeypatch):
 
 def test_folders_and_patterns(calls, tmp_path):
     every = dict(zip(calls, ("a.flac", "b[1].flac", "old/c.FLAC")))
-    assert found_audio(["calls"]) == found_audio(["calls/**"]) == every
-    assert found_audio(["calls/**/*.[fF]*"]) == every and list(found_audio(["calls/*.flac"])) == calls[:2]
-    assert found_audio(["calls/b[1].flac", "calls/a.flac"]) == {calls[1]: "b[1].flac", calls[0]: "a.flac"}
-    assert found_audio(["nowhere.wav", str(tmp_path / "calls/a.flac")]).keys() == {
+    assert audio_of(["calls"]) == audio_of(["calls/**"]) == every
+    assert audio_of(["calls/**/*.[fF]*"]) == every and list(audio_of(["calls/*.flac"])) == calls[:2]
+    assert audio_of(["calls/b[1].flac", "calls/a.flac"]) == {calls[1]: "b[1].flac", calls[0]: "a.flac"}
+    assert audio_of(["nowhere.wav", str(tmp_path / "calls/a.flac")]).keys() == {
         "nowhere.wav",
         str(tmp_path / "calls/a.flac"),
     }
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="empty: a folder without audio files"):
-        found_audio(["empty"])
+        audio_of(["empty"])
     with pytest.raises(FileNotFoundError, match=r"calls/\*.wav: there are no audio files of such a name"):
-        found_audio(["calls/*.wav"])
+        audio_of(["calls/*.wav"])
 
 
 def test_what_is_written_where(calls, tmp_path):
-    one, every = {"calls/talk.2.wav": "talk.2.wav"}, found_audio(["calls"])
+    one, every = {"calls/talk.2.wav": "talk.2.wav"}, audio_of(["calls"])
     assert transcript_files("talk.SRT", None, one) == ("srt", [Path("talk.SRT")])
     assert transcript_files("talk.sub", "srt", one)[0] == "srt"
     kind, files = transcript_files("out", "vtt", one | every)
@@ -111,7 +110,7 @@ def test_models_that_know_segments_or_no_times(calls, tmp_path, capsys, monkeypa
 
     parts = {"feature_extractor": SimpleNamespace(sampling_rate=16000), "_forward_params": {"ngram_decoder": None}}
     model = SimpleNamespace(config=SimpleNamespace(is_encoder_decoder=True))
-    monkeypatch.setattr(families, "is_seq2seq", lambda model: True)
+    monkeypatch.setattr("hf_ngpulm.cli.library.is_seq2seq", lambda model: True)
     for made, status in (
         (Silent(**parts, model=model, type="seq2seq"), 2),
         (Whisper(**parts, model=model, type="seq2seq_whisper"), 0),

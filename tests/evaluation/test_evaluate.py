@@ -290,7 +290,7 @@ def test_results_of_other_settings_are_not_mixed(asr, lm, clips, tmp_path):
     with pytest.raises(ValueError, match=r"00003\.jsonl: not a part"):
         evaluate(asr, clips[:2], output=tmp_path / "s.jsonl")
     (tmp_path / "t.jsonl").write_text("precious\n")
-    with pytest.raises(ValueError, match=r"t\.jsonl: is there, but without"):
+    with pytest.raises(ValueError, match=r"t\.jsonl: exists without"):
         evaluate(asr, clips[:2], output=tmp_path / "t.jsonl")
     assert (tmp_path / "t.jsonl").read_text() == "precious\n"
 

@@ -15,8 +15,9 @@ import pytest
 
 from hf_ngpulm.cli.app import run
 from hf_ngpulm.common.bundled import bundled
+from hf_ngpulm.common.launch import rank_and_size
 from hf_ngpulm.evaluation import read_results
-from hf_ngpulm.evaluation.processes import Parts, Watch, WorkerLostError, rank_and_size
+from hf_ngpulm.evaluation.processes import Parts, Watch, WorkerLostError
 
 DEMO = bundled("examples/speech/harbour")
 MODEL = str(bundled("examples/models/ctc"))

@@ -11,7 +11,7 @@ from transformers import AutoModelForCTC, AutoProcessor, pipeline
 
 from hf_ngpulm import GraphDecoder, NGramLM, PhraseBooster
 from hf_ngpulm.common.bundled import bundled
-from hf_ngpulm.pipelines.families import frame_lengths
+from hf_ngpulm.decoding.families import frame_lengths
 
 DEMO = bundled("examples/speech/harbour")
 TASK = "automatic-speech-recognition"

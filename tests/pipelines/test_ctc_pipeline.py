@@ -23,7 +23,7 @@ from transformers import (
 
 from hf_ngpulm import CTCDecoder, CTCNGramPipeline, NGramLM, TokenizerMismatchError
 from hf_ngpulm.common.bundled import bundled
-from hf_ngpulm.pipelines.families import frame_lengths
+from hf_ngpulm.decoding.families import frame_lengths
 
 DEMO = bundled("examples/speech/harbour")
 ARPA = DEMO / "lm.arpa.gz"

@@ -8,7 +8,7 @@ pytest.importorskip("aiohttp")
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from hf_ngpulm.serving.access import check_host, check_origin, client_address, local_hosts, networks
+from hf_ngpulm.serving.access import Access, local_hosts
 
 
 def asked(remote="192.0.2.1", **headers):
@@ -40,14 +40,14 @@ def asked(remote="192.0.2.1", **headers):
 )
 def test_whom_a_request_comes_from(remote, forwarded, found):
     headers = {} if forwarded is None else {"X_Forwarded_For": forwarded}
-    assert client_address(asked(remote, **headers), networks(["10.0.0.0/8"])) == found
+    assert Access(proxies=["10.0.0.0/8"]).address(asked(remote, **headers)) == found
 
 
 def test_proxies_are_addresses():
-    found = networks(["192.0.2.1", "::1", "10.1.0.0/16"])
+    found = Access(proxies=["192.0.2.1", "::1", "10.1.0.0/16"]).networks
     assert [str(network) for network in found] == ["192.0.2.1/32", "::1/128", "10.1.0.0/16"]
     with pytest.raises(ValueError, match=r"proxy\.example"):
-        networks(["proxy.example"])
+        Access(proxies=["proxy.example"])
 
 
 def test_names_of_a_server():
@@ -74,19 +74,19 @@ def test_names_of_a_server():
 )
 def test_what_the_server_is_called(host, error):
     request = asked(Host=host)
-    check_host(request, None)
+    Access().check_host(request)
     if error is None:
-        check_host(request, local_hosts("::1"))
+        Access(hosts=local_hosts("::1")).check_host(request)
     else:
         with pytest.raises(error):
-            check_host(request, local_hosts("::1"))
+            Access(hosts=local_hosts("::1")).check_host(request)
 
 
 def test_who_says_no_host():
     with pytest.raises(web.HTTPBadRequest):
-        check_host(asked(), local_hosts("::1"))
+        Access(hosts=local_hosts("::1")).check_host(asked())
     with pytest.raises(web.HTTPForbidden):
-        check_origin(asked(Origin="null"), ())
+        Access().check_origin(asked(Origin="null"))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,11 @@ def test_who_says_no_host():
 def test_whose_pages_may_connect(origin, origins, allowed):
     request = asked(Host="localhost:8765", **({} if origin is None else {"Origin": origin}))
     if allowed:
-        check_origin(request, origins)
+        Access(origins).check_origin(request)
     else:
         with pytest.raises(web.HTTPForbidden):
-            check_origin(request, origins)
+            Access(origins).check_origin(request)
+
+
+def test_keys_are_not_shown():
+    assert "secret" not in repr(Access(keys=["secret"]))

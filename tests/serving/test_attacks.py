@@ -16,11 +16,27 @@ import pytest
 
 pytest.importorskip("aiohttp")
 from aiohttp import ClientError, WSMsgType
-from serving_clients import HELLO, nobody, refused, serving, speak, transcript, vanish
+from serving_clients import (
+    COMMIT,
+    DONE,
+    PATH,
+    append,
+    engine_of,
+    hello,
+    nobody,
+    pcm,
+    refused,
+    serving,
+    speak,
+    transcript,
+    until,
+    update,
+    vanish,
+)
 
 from hf_ngpulm.serving import Limits
 from hf_ngpulm.serving.access import local_hosts
-from hf_ngpulm.serving.connection import Connection
+from hf_ngpulm.serving.realtime import Realtime
 from hf_ngpulm.text import spelling
 
 LOCAL = {"X-Forwarded-For": "192.0.2.1"}  # as if through a proxy
@@ -28,12 +44,12 @@ LOCAL = {"X-Forwarded-For": "192.0.2.1"}  # as if through a proxy
 
 async def flood(server, audio, seconds):
     """Send as fast as the server takes it, and be gone."""
-    ws = await server.session.ws_connect(f"{server.at}/stream")
-    await ws.send_json(HELLO)
+    ws = await server.session.ws_connect(server.at + PATH)
+    await ws.send_json(hello())
 
     async def send():
         while True:
-            await ws.send_bytes(audio)
+            await ws.send_json(audio)
 
     sending = asyncio.create_task(send())
     await asyncio.sleep(seconds)
@@ -44,7 +60,7 @@ async def flood(server, audio, seconds):
 
 def floods(demo, rounds, seconds):
     generator = random.Random(0)
-    audio = np.concatenate(demo.clips[:2])[:32000].tobytes()
+    audio = append(pcm(np.concatenate(demo.clips[:2])[:32000]))
 
     async def talk():
         limits = Limits(clients=64, buffered_seconds=1.0)
@@ -69,6 +85,9 @@ def test_two_thousand_clients_that_upload_fast_and_disappear(demo):
     floods(demo, 125, 0.4)
 
 
+SECOND = json.dumps(append(np.zeros(24_000, dtype="<i2")))
+
+
 @pytest.mark.parametrize("later", range(8))
 def test_who_has_to_go_goes(later):
     """Also if a message comes at that very moment: the reader would wait for room that nobody makes any more."""
@@ -77,19 +96,18 @@ def test_who_has_to_go_goes(later):
     class Socket:
         async def receive(self):
             if not entered:
-                return SimpleNamespace(type=WSMsgType.TEXT, data=json.dumps(HELLO))
+                return SimpleNamespace(type=WSMsgType.TEXT, data=SECOND)
             await self.message
-            return SimpleNamespace(type=WSMsgType.BINARY, data=bytes(64000))
+            return SimpleNamespace(type=WSMsgType.TEXT, data=SECOND)
 
         async def send_json(self, event):
-            await self.broken
+            if entered:
+                await self.broken
 
     async def talk():
         ws, loop = Socket(), asyncio.get_running_loop()
         ws.message, ws.broken = loop.create_future(), loop.create_future()
-        engine = SimpleNamespace(recognizer=SimpleNamespace(sampling_rate=16000), enter=entered.append, leave=left.append)
-        engine.push = lambda session, samples: setattr(session, "backlog", session.backlog + len(samples))
-        running = asyncio.create_task(Connection(ws, engine, Limits(buffered_seconds=0.1), None).run())
+        running = asyncio.create_task(Realtime(ws, engine_of(entered, left), Limits(buffered_seconds=1.5), None).run())
         while not entered:
             await asyncio.sleep(0.01)
         entered[0].deliver({"type": "final", "text": "", "words": []})
@@ -111,7 +129,7 @@ def test_what_may_wait_is_enough_to_be_decoded(demo):
     async def talk():
         async with serving(demo.recognizer(1), Limits(clients=1, buffered_seconds=0.1)) as server:
             audio = np.concatenate(demo.clips[:3])
-            events = await asyncio.wait_for(speak(server, audio, 16000, "float32", {}, seconds=1.0), 60)
+            events = await asyncio.wait_for(speak(server, pcm(audio), seconds=1.0), 60)
             assert len(transcript(events).split()) > 10
 
     asyncio.run(talk())
@@ -124,7 +142,7 @@ def test_who_says_nothing_has_no_place_for_longer(demo):
         limits = Limits(clients=4, hello_seconds=1.0, close_seconds=4.0, heartbeat_seconds=60.0, send_seconds=60.0)
         async with serving(demo.recognizer(4), limits) as server, sockets(server, limits.clients) as raws:
             begin, receive = time.monotonic(), asyncio.get_running_loop().sock_recv
-            async with server.session.ws_connect(f"{server.at}/stream") as late:
+            async with server.session.ws_connect(server.at + PATH) as late:
                 assert await refused(late) == (1013, "the server is full; try again later")
             while time.monotonic() < begin + 0.8:
                 for raw in raws:
@@ -132,9 +150,9 @@ def test_who_says_nothing_has_no_place_for_longer(demo):
                 await asyncio.sleep(0.1)
             await nobody(server)
             assert time.monotonic() - begin < limits.hello_seconds + limits.close_seconds - 1
-            async with server.session.ws_connect(f"{server.at}/stream") as ws:
-                await ws.send_json(HELLO)
-                assert (await ws.receive_json())["type"] == "ready"
+            async with server.session.ws_connect(server.at + PATH) as ws:
+                await ws.send_json(hello())
+                await until(ws, "session.updated")
             for raw in raws:  # one pong after the other, the goodbye, and the end
                 while await asyncio.wait_for(receive(raw, 1000), limits.close_seconds + 5):
                     pass
@@ -157,7 +175,7 @@ async def sockets(server, count):
 
 
 UPGRADE = (
-    b"GET /stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"GET /v1/realtime HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
 PING = b"\x89\x80" + bytes(4)
@@ -166,21 +184,21 @@ PING = b"\x89\x80" + bytes(4)
 def test_an_address_has_so_many_places(demo):
     async def talk():
         async with serving(demo.recognizer(4), Limits(clients=4, clients_per_address=2)) as server:
-            stream = f"{server.at}/stream"
+            stream = server.at + PATH
             first, second = [await server.session.ws_connect(stream, headers=LOCAL) for _ in range(2)]
             async with server.session.ws_connect(stream, headers=LOCAL) as third:
                 reason = "2 clients of 192.0.2.1 are connected, as many as may be; try again later"
                 assert await refused(third) == (1013, reason)
             for headers in ({"X-Forwarded-For": "192.0.2.2"}, {}):
                 async with server.session.ws_connect(stream, headers=headers) as other:
-                    await other.send_json(HELLO)
-                    assert (await other.receive_json())["type"] == "ready"
+                    await other.send_json(hello())
+                    await until(other, "session.updated")
             vanish(first)
             await second.close()
             await asyncio.wait_for(nobody(server), 5)
             async with server.session.ws_connect(stream, headers=LOCAL) as again:
-                await again.send_json(HELLO)
-                assert (await again.receive_json())["type"] == "ready"
+                await again.send_json(hello())
+                await until(again, "session.updated")
 
     asyncio.run(talk())
 
@@ -192,30 +210,26 @@ def test_headers_that_cannot_be_read(demo, caplog):
                 ({"Host": "["}, 400), ({"Host": "[::1"}, 400), ({"Origin": "http://["}, 403), ({"Origin": "http://[::1"}, 403),
                 ({"Host": "evil.example", "Origin": "http://evil.example"}, 403),
             ):  # fmt: skip
-                async with server.session.get(f"{server.at}/stream", headers=headers) as response:
+                async with server.session.get(server.at + PATH, headers=headers) as response:
                     assert response.status == status, headers
-            async with server.session.ws_connect(f"{server.at}/stream", headers={"X-Forwarded-For": "["}) as ws:
-                await ws.send_json(HELLO)
-                assert (await ws.receive_json())["type"] == "ready"
+            async with server.session.ws_connect(server.at + PATH, headers={"X-Forwarded-For": "["}) as ws:
+                await ws.send_json(hello())
+                await until(ws, "session.updated")
 
     asyncio.run(talk())
     assert not caplog.records
 
 
-@pytest.mark.parametrize(
-    "sent", [[{**HELLO, "phrases": ["a\ud800"]}], [HELLO, {"type": "set_context", "phrases": [["\udfff", 1]]}]]
-)
-def test_phrases_that_are_no_text(demo, sent, caplog):
+def test_phrases_that_are_no_text(demo, caplog):
     async def talk():
-        async with serving(demo.recognizer(1), Limits(clients=1)) as server:
-            async with server.session.ws_connect(f"{server.at}/stream") as ws:
-                for message in sent:
-                    await ws.send_json(message)
-                code, reason = await refused(ws)
-                assert code == 1008 and "half of a surrogate pair" in reason
-            async with server.session.ws_connect(f"{server.at}/stream") as ws:  # in a name that the reason quotes
-                await ws.send_json({**HELLO, "\ud800": 1})
-                assert await refused(ws) == (1008, "unknown in hello: ?")
+        async with serving(demo.recognizer(1), Limits(clients=1)) as server, server.session.ws_connect(server.at + PATH) as ws:
+            for sent, said in (
+                (hello(keywords=["a\ud800"]), "half of a surrogate pair"),
+                (hello(keywords=[["\udfff", 1]]), "half of a surrogate pair"),
+                (hello(**{"\ud800": 1}), "unknown in transcription"),  # in a name that the message quotes
+            ):
+                await ws.send_json(sent)
+                assert said in (await until(ws, "error"))[-1]["error"]["message"]
 
     asyncio.run(talk())
     assert not caplog.records
@@ -234,20 +248,16 @@ def test_others_go_on_while_phrases_are_made(demo, monkeypatch):
     monkeypatch.setattr(spelling, "encode_batch", slow)
 
     async def talk():
-        async with serving(demo.recognizer(2), Limits(clients=2)) as server:
-            stream = f"{server.at}/stream"
-            async with server.session.ws_connect(stream) as ws:
-                await ws.send_json(HELLO)
-                assert (await ws.receive_json())["type"] == "ready"
-                begin = time.monotonic()
-                await ws.send_json({"type": "set_context", "phrases": ["harbour master"]})
-                await ws.send_bytes(demo.clips[1].tobytes())
-                await ws.send_json({"type": "end"})
-                events = await speak(server, demo.clips[0], 16000, "float32", {})
-                assert events[-1]["type"] == "done" and time.monotonic() - begin < 3.0
-                events = [json.loads(message.data) async for message in ws]
-                assert events[0]["type"] == "context" and events[-1]["type"] == "done"
-                assert time.monotonic() - begin >= 3.0
+        async with serving(demo.recognizer(2), Limits(clients=2)) as server, server.session.ws_connect(server.at + PATH) as ws:
+            await ws.send_json(hello())
+            await until(ws, "session.updated")
+            begin = time.monotonic()
+            await ws.send_json(update(transcription={"keywords": ["harbour master"]}))
+            await ws.send_json(append(pcm(demo.clips[1])))
+            await ws.send_json({"type": COMMIT})
+            assert transcript(await speak(server, pcm(demo.clips[0]))) and time.monotonic() - begin < 3.0
+            events = await until(ws, DONE)
+            assert events[0]["type"] == "session.updated" and time.monotonic() - begin >= 3.0
 
     asyncio.run(talk())
     assert threads == {"hf-ngpulm-contexts"}
@@ -256,17 +266,15 @@ def test_others_go_on_while_phrases_are_made(demo, monkeypatch):
 def test_who_changes_phrases_too_fast_is_read_slowly(demo):
     async def talk():
         limits = Limits(clients=1, phrases=10, phrase_seconds=2.0)
-        async with serving(demo.recognizer(1), limits) as server:
-            stream = f"{server.at}/stream"
-            async with server.session.ws_connect(stream) as ws:
-                await ws.send_json({**HELLO, "phrases": ["lighthouse"] * 5})
-                assert (await ws.receive_json())["type"] == "ready"
-                begin = time.monotonic()
-                for number in range(4):
-                    await ws.send_json({"type": "set_context", "phrases": [f"{'abcd'[number]} half speed"] * 5})
-                for _ in range(4):
-                    assert (await ws.receive_json())["type"] == "context"
-                assert time.monotonic() - begin > 2.9  # a half was left, three more are a second each
+        async with serving(demo.recognizer(1), limits) as server, server.session.ws_connect(server.at + PATH) as ws:
+            await ws.send_json(hello(keywords=["lighthouse"] * 5))
+            await until(ws, "session.updated")
+            begin = time.monotonic()
+            for number in range(4):
+                await ws.send_json(update(transcription={"keywords": [f"{'abcd'[number]} half speed"] * 5}))
+            for _ in range(4):
+                await until(ws, "session.updated")
+            assert time.monotonic() - begin > 2.9  # a half was left, three more are a second each
 
     asyncio.run(talk())
 
@@ -275,8 +283,8 @@ async def change_phrases(server, texts, pause):
     """A client that changes its phrases all the time, and comes again when it is closed."""
     while True:
         try:
-            async with server.session.ws_connect(f"{server.at}/stream") as ws:
-                await ws.send_json(HELLO)
+            async with server.session.ws_connect(server.at + PATH) as ws:
+                await ws.send_json(hello())
 
                 async def listen(ws=ws):
                     async for _ in ws:
@@ -293,30 +301,29 @@ async def change_phrases(server, texts, pause):
 
 def waits(demo, attackers, pause, lists, seconds):
     """Seconds from the end of what healthy clients say to their transcripts, while others change their phrases all the time."""
-    texts = [json.dumps({"type": "set_context", "phrases": phrases}) for phrases in lists]
+    texts = [json.dumps(update(transcription={"keywords": phrases})) for phrases in lists]
     found = []
 
-    async def healthy(server, context):
+    async def healthy(server, phrases):
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            async with server.session.ws_connect(f"{server.at}/stream") as ws:
-                await ws.send_json({**HELLO, **context})
-                assert (await ws.receive_json())["type"] == "ready"
+            async with server.session.ws_connect(server.at + PATH) as ws:
+                await ws.send_json(hello(keywords=phrases))
+                await until(ws, "session.updated")
                 for at in range(0, 16000, 1600):
-                    await ws.send_bytes(demo.clips[0][at : at + 1600].tobytes())
+                    await ws.send_json(append(pcm(demo.clips[0][at : at + 1600])))
                     await asyncio.sleep(0.02)
                 begin = time.monotonic()
-                await ws.send_json({"type": "end"})
-                while (await ws.receive_json())["type"] != "final":
-                    pass
+                await ws.send_json({"type": COMMIT})
+                await until(ws, DONE)
                 found.append(time.monotonic() - begin)
 
     async def talk():
         async with serving(demo.recognizer(16), Limits(clients=16)) as server:
-            await speak(server, demo.clips[0], 16000, "float32", {"phrases": ["lighthouse"]})
+            await speak(server, pcm(demo.clips[0]), context={"keywords": ["lighthouse"]})
             bad = [asyncio.create_task(change_phrases(server, texts, pause)) for _ in range(attackers)]
             await asyncio.sleep(0.2)
-            await asyncio.gather(healthy(server, {}), healthy(server, {"phrases": ["half speed"]}))
+            await asyncio.gather(healthy(server, []), healthy(server, ["half speed"]))
             assert not any(task.done() for task in bad)
             for task in bad:
                 task.cancel()
@@ -350,8 +357,8 @@ def test_a_server_that_stops_does_not_wait_for_who_does_not_listen(demo):
             async with serving(demo.recognizer(8), limits) as server:
                 raws = await stack.enter_async_context(sockets(server, limits.clients))
                 for letter, raw in zip("abcdefgh", raws):
-                    hello = json.dumps({**HELLO, "phrases": [f"{letter} x {n}" for n in range(500)]})
-                    await asyncio.get_running_loop().sock_sendall(raw, framed(hello.encode()))
+                    said = json.dumps(hello(keywords=[f"{letter} x {n}" for n in range(500)]))
+                    await asyncio.get_running_loop().sock_sendall(raw, framed(said.encode()))
                 await asyncio.sleep(0.3)
                 begin = time.monotonic()
             assert time.monotonic() - begin < limits.shutdown_seconds + limits.close_seconds + 3

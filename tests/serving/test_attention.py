@@ -116,7 +116,7 @@ def test_longer_recordings_are_cut_where_it_is_quiet(whisper):
 def test_what_it_has_not_is_told(whisper):
     async def talk():
         async with serving(AttentionRecognizer(whisper.asr), LIMITS) as server:
-            for path in ("/stream", "/v1/realtime"):
+            for path in ("/v1/realtime",):
                 async with server.session.get(server.at + path) as response:
                     assert response.status == 400 and STREAMED in await response.text()
             error = (await ask(server, wav(whisper.clips[0]), 400, language="xx"))["error"]

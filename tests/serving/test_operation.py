@@ -23,7 +23,7 @@ import contextlib
 
 from aiohttp import ClientSession, TCPConnector, WSServerHandshakeError
 from prometheus_client.parser import text_string_to_metric_families
-from serving_clients import HELLO, serving, speak, transcript
+from serving_clients import PATH, hello, pcm, serving, speak, transcript, until
 from test_transcriptions import ask, wav
 
 from hf_ngpulm.cli.app import run
@@ -38,7 +38,7 @@ def test_keys(demo):
     async def talk():
         settings = {"keys": ["correct-horse", "battery"]}
         async with serving(demo.recognizer(1), Limits(clients=1), **settings) as server:
-            for path in ("/v1/models", "/metrics", "/stream", "/v1/realtime"):
+            for path in ("/v1/models", "/metrics", "/v1/realtime"):
                 for headers, status in (
                     ({}, 401), ({"Authorization": "Bearer wrong"}, 401), ({"Authorization": "correct-horse"}, 401),
                     ({"Authorization": "Basic correct-horse"}, 401), ({"Authorization": "Bearer correct-hors"}, 401),
@@ -56,14 +56,10 @@ def test_keys(demo):
                     assert response.status == 200
             # As pages of browsers do, which can't set headers.
             protocols = ["realtime", "openai-insecure-api-key.battery"]
-            for path in ("/stream", "/v1/realtime"):
-                async with server.session.ws_connect(server.at + path, protocols=protocols) as ws:
-                    assert ws.protocol == "realtime"
-            protocols += ["openai-beta.realtime-v1"]
-            async with server.session.ws_connect(f"{server.at}/v1/realtime", protocols=protocols) as ws:
-                assert ws.protocol == "realtime" and (await ws.receive_json())["type"] == "transcription_session.created"
+            async with server.session.ws_connect(server.at + PATH, protocols=protocols) as ws:
+                assert ws.protocol == "realtime"
             with pytest.raises(WSServerHandshakeError):
-                await server.session.ws_connect(f"{server.at}/stream", protocols=["openai-insecure-api-key.x"])
+                await server.session.ws_connect(server.at + PATH, protocols=["openai-insecure-api-key.x"])
 
     asyncio.run(talk())
 
@@ -92,9 +88,8 @@ def test_metrics_and_readiness(demo):
         async with serving(demo.recognizer(2), Limits(clients=2)) as server:
             await ask(server, wav(demo.clips[0]))
             await ask(server, b"", 400)
-            await speak(server, demo.clips[0], 16000, "float32", {})
-            async with server.session.ws_connect(f"{server.at}/stream") as ws:
-                await ws.send_json(HELLO)
+            await speak(server, pcm(demo.clips[0]))
+            async with server.session.ws_connect(server.at + PATH) as ws:
                 await ws.receive_json()
                 async with server.session.get(f"{server.at}/metrics") as response:
                     text = await response.text()
@@ -190,7 +185,7 @@ def test_connections_that_ask_for_nothing_are_cut_off(demo, caplog):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_an_address_has_so_many_connections(demo, monkeypatch):
-    monkeypatch.setattr("hf_ngpulm.serving.process.peer_address", lambda remote: remote)  # this machine counts, too
+    monkeypatch.setattr("hf_ngpulm.serving.process.counted_address", lambda remote: remote)  # this machine counts, too
 
     async def talk():
         limits = Limits(clients=1, connections_per_address=2)
@@ -282,9 +277,9 @@ def test_encryption(demo, certificate):
         async with ClientSession(connector=TCPConnector(ssl=trusted)) as session:
             async with session.get(f"https://{at}/health") as response:
                 assert response.status == 200
-            async with session.ws_connect(f"wss://{at}/stream") as ws:
-                await ws.send_json(HELLO)
-                assert (await ws.receive_json())["type"] == "ready"
+            async with session.ws_connect(f"wss://{at}{PATH}") as ws:
+                await ws.send_json(hello())
+                await until(ws, "session.updated")
         await stopped(task)
 
     asyncio.run(talk())
@@ -374,7 +369,7 @@ def test_the_command_says_where_it_is_and_that_it_stops():
     try:
         told = server.stderr.readline()
         assert re.fullmatch(
-            r"http://127.0.0.1:\d+/ \(OpenAI: http\S+/v1, websocket: ws\S+, Wyoming: tcp://127.0.0.1:[1-9]\d*\); Ctrl-C to "
+            r"http://127.0.0.1:\d+/ \(OpenAI: http\S+/v1, live audio: ws\S+, Wyoming: tcp://127.0.0.1:[1-9]\d*\); Ctrl-C to "
             r"stop\n",
             told,
         )
@@ -461,12 +456,10 @@ def test_several_processes_share_an_address(demo):
         server.kill()
 
 
-def test_transcripts_are_the_same_with_keys_and_without(demo):
-    """The websocket there was is as it was."""
-
+def test_live_audio_with_a_key(demo):
     async def talk():
         async with serving(demo.recognizer(1), Limits(clients=1), keys=["key"]) as server:
             server.session.headers["Authorization"] = "Bearer key"
-            return transcript(await speak(server, demo.clips[0], 16000, "float32", {}))
+            return transcript(await speak(server, pcm(demo.clips[0])))
 
     assert len(asyncio.run(talk()).split()) > 5

@@ -29,7 +29,7 @@ console.log(JSON.stringify({ sent, alive }));
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
 def test_nothing_is_sent_after_the_end():
-    """The server closes a client that goes on after its end, and what it said last would be lost."""
+    """What comes after the commit would be the begin of another item."""
     script = HARNESS + (PAGE / "worklet.js").read_text(encoding="utf-8") + TALK
     done = subprocess.run(["node", "-e", script], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import math
 import random
 import socket
 from collections import Counter
@@ -16,11 +15,31 @@ import pytest
 
 pytest.importorskip("aiohttp")
 from aiohttp import WSMsgType
-from serving_clients import HELLO, alone, encoded, nobody, refused, serving, speak, transcript, vanish
+from serving_clients import (
+    COMMIT,
+    DONE,
+    PARTIAL,
+    PATH,
+    alone,
+    append,
+    encoded,
+    engine_of,
+    hello,
+    nobody,
+    pcm,
+    refused,
+    serving,
+    speak,
+    transcript,
+    until,
+    update,
+    vanish,
+)
 
-from hf_ngpulm.serving import Limits, Voices
+from hf_ngpulm.errors import StreamError
+from hf_ngpulm.serving import Limits
 from hf_ngpulm.serving.access import local_hosts
-from hf_ngpulm.serving.connection import Connection
+from hf_ngpulm.serving.realtime import Realtime
 
 LISTS = [None, ["lighthouse", "half speed"], [["coast guard", 2.0], "weather"]]
 QUICK = Limits(clients=8, hello_seconds=0.4, idle_seconds=0.6, heartbeat_seconds=5.0, send_seconds=1.0)
@@ -29,21 +48,40 @@ QUICK = Limits(clients=8, hello_seconds=0.4, idle_seconds=0.6, heartbeat_seconds
 def test_a_client_is_sent_partials_and_its_transcript(demo):
     async def talk():
         async with serving(demo.recognizer(2), Limits(clients=2)) as server:
-            data, heard = encoded(demo.clips[0], 48000, "int16")
-            events = await speak(server, data, 48000, "int16", {}, pause=0.1)
+            data, heard = encoded(demo.clips[0], 48000)
+            events = await speak(server, data, 48000, pause=0.1)
             assert transcript(events) == alone(demo.recognizer(1), heard, {})
-            partials = [event for event in events if event["type"] == "partial"]
+            partials = [event for event in events if event["type"] == PARTIAL]
             assert partials and all(event["text"].startswith(event["stable"]) for event in partials)
-            words = events[-2]["words"]
-            assert [word["text"] for word in words] == events[-2]["text"].split()
-            assert 0 <= words[0]["start"] < words[-1]["end"] <= len(heard) / 16000 + 0.1
+            assert partials[0]["audio_end_ms"] == 1280
+            (done,) = [event for event in events if event["type"] == DONE]
+            assert [word["word"] for word in done["words"]] == done["transcript"].split()
+            assert 0 <= done["words"][0]["start"] < done["words"][-1]["end"] <= len(heard) / 16000 + 0.1
             # The LM's weight is the client's own.
-            events = await speak(server, data, 48000, "int16", {"lm_weight": 0})
+            events = await speak(server, data, 48000, {"lm_weight": 0, "partials": False})
+            assert not any(event["type"] == PARTIAL for event in events)
             assert (
                 transcript(events)
                 == alone(demo.recognizer(1), heard, {"lm_weight": 0.0})
                 != alone(demo.recognizer(1), heard, {})
             )
+
+    asyncio.run(talk())
+
+
+def test_words_have_times_of_the_session(demo):
+    """The second item is the same clip again: its times come after the first one's."""
+
+    async def talk():
+        async with serving(demo.recognizer(1), Limits(clients=1)) as server:
+            data, times = pcm(demo.clips[0]), []
+            async with server.session.ws_connect(server.at + PATH) as ws:
+                await ws.send_json(hello())
+                for _ in range(2):
+                    await ws.send_json(append(data))
+                    await ws.send_json({"type": COMMIT})
+                    times.append((await until(ws, DONE))[-1]["words"][0]["start"])
+            assert times[1] == pytest.approx(times[0] + len(data) / 16000, abs=0.002)
 
     asyncio.run(talk())
 
@@ -54,43 +92,40 @@ def test_phrases_of_a_client_also_in_mid_utterance(demo):
     async def talk():
         recognizer = demo.recognizer(2)
         async with serving(recognizer, Limits(clients=2)) as server:
-            audio = np.concatenate([demo.clips[1], demo.clips[1]])
+            audio, heard = encoded(np.concatenate([demo.clips[1], demo.clips[1]]))
             name, half = "the coal lie house", len(demo.clips[1])
-            async with server.session.ws_connect(f"{server.at}/stream") as ws:
-                await ws.send_json({**HELLO, "phrases": [[name, 20.0], "日本"]})
-                ready = await ws.receive_json()
-                assert ready["type"] == "ready" and ready["unwritable"] == {"日本": "日本"}
-                other = asyncio.create_task(speak(server, audio, 16000, "float32", {}))
-                await ws.send_bytes(audio[:half].tobytes())
-                partial: dict = {"end": 0.0}
-                while partial["end"] < 1.3:
-                    partial = await ws.receive_json()
-                await ws.send_json({"type": "set_context", "phrases": None})
-                while (event := await ws.receive_json())["type"] != "context":
+            async with server.session.ws_connect(server.at + PATH) as ws:
+                await ws.send_json(hello(keywords=[[name, 20.0], "日本"]))
+                updated = (await until(ws, "session.updated"))[-1]
+                assert updated["warnings"] == ["'日本' isn't listened for: the model can't write '日本'"]
+                other = asyncio.create_task(speak(server, audio))
+                await ws.send_json(append(audio[:half]))
+                while (await until(ws, PARTIAL))[-1]["audio_end_ms"] < 1300:
                     pass
-                assert event["unwritable"] == {}
-                await ws.send_bytes(audio[half:].tobytes())
-                await ws.send_json({"type": "end"})
-                boosted = transcript([json.loads(message.data) async for message in ws])
+                await ws.send_json(update(transcription={"keywords": []}))
+                assert "warnings" not in (await until(ws, "session.updated"))[-1]
+                await ws.send_json(append(audio[half:]))
+                await ws.send_json({"type": COMMIT})
+                boosted = transcript(await until(ws, DONE))
             plain = transcript(await other)
-            assert plain == alone(demo.recognizer(1), audio, {})
-            everywhere = alone(demo.recognizer(1), audio, {"phrases": [(name, 20.0)]})
+            assert plain == alone(demo.recognizer(1), heard, {})
+            everywhere = alone(demo.recognizer(1), heard, {"phrases": [(name, 20.0)]})
             assert everywhere.count("coal") > boosted.count("coal") >= 1 and "coal" not in plain, (plain, boosted, everywhere)
 
     asyncio.run(talk())
 
 
 def test_utterances_end_where_nothing_is_said(demo):
+    def finals(events):
+        return [event for event in events if event["type"] == DONE and event["transcript"]]
+
     async def talk():
         async with serving(demo.recognizer(1, endpoint_seconds=0.6), Limits(clients=1)) as server:
             quiet = 1e-3 * np.random.default_rng(0).standard_normal(40000).astype(np.float32)
-            audio = np.concatenate([demo.clips[0], quiet, demo.clips[1]])
-            finals = [event for event in await speak(server, audio, 16000, "float32", {}) if event["type"] == "final"]
-            assert len(finals) == 2
-            assert finals[0]["words"][-1]["end"] < len(demo.clips[0]) / 16000 + 0.3 < finals[1]["words"][-1]["start"]
+            first, second = finals(await speak(server, pcm(np.concatenate([demo.clips[0], quiet, demo.clips[1]]))))
+            assert first["words"][-1]["end"] < len(demo.clips[0]) / 16000 + 0.3 < second["words"][-1]["start"]
         async with serving(demo.recognizer(1), Limits(clients=1, utterance_seconds=1.0)) as server:
-            finals = [event for event in await speak(server, demo.clips[0], 16000, "float32", {}) if event["type"] == "final"]
-            assert len(finals) > 1  # cut, however long it goes on
+            assert len(finals(await speak(server, pcm(demo.clips[0])))) > 1  # cut, however long it goes on
 
     asyncio.run(talk())
 
@@ -99,27 +134,16 @@ def test_utterances_end_where_nothing_is_said(demo):
     "sent, code, reason",
     [
         ([], 1008, "nothing was said for 0.4 s"),
-        ([HELLO], 1008, "nothing was said for 0.6 s"),
-        (["garbage"], 1008, "JSON object"),
-        ([b"\0\1"], 1008, "first message"),
-        ([{"type": "set_context", "phrases": []}], 1008, "first message"),
-        ([{**HELLO, "sample_rate": 1}], 1008, "sample_rate"),
-        ([{**HELLO, "phrases": ["x" * 101]}], 1008, "at most 100"),
-        ([HELLO, HELLO], 1008, "unknown type: hello"),
-        ([HELLO, b"abc"], 1008, "4-byte samples"),
-        ([HELLO, np.array([0, math.nan], dtype="<f4").tobytes()], 1008, "NaN"),
-        ([HELLO, np.full(40000, 1e30, dtype="<f4").tobytes()], 1008, "the model's outputs for it are broken"),
-        ([HELLO, "{" * 9], 1008, "JSON object"),
-        ([HELLO, {"type": "set_context", "phrases": ["x"] * 1001}], 1008, "at most 1000"),
-        ([HELLO, {"type": "end"}, b"abcd"], 1008, "after the end"),
-        ([HELLO, bytes(300_000)], 1009, ""),
+        ([hello()], 1008, "nothing was said for 0.6 s"),
+        (["garbage"], 1008, "nothing was said for 0.6 s"),
+        ([hello(), bytes(300_000)], 1009, ""),
     ],
     ids=lambda value: str(value)[:30],
 )
 def test_clients_that_break_the_rules_are_closed_with_a_reason(demo, sent, code, reason):
     async def talk():
-        async with serving(demo.recognizer(8), QUICK, tick=0.3 if "end" in str(sent) else 0.02) as server:
-            async with server.session.ws_connect(f"{server.at}/stream") as ws:
+        async with serving(demo.recognizer(8), QUICK, tick=0.02) as server:
+            async with server.session.ws_connect(server.at + PATH) as ws:
                 for message in sent:
                     if isinstance(message, dict):
                         await ws.send_json(message)
@@ -127,9 +151,32 @@ def test_clients_that_break_the_rules_are_closed_with_a_reason(demo, sent, code,
                         await ws.send_bytes(message)
                     else:
                         await ws.send_str(message)
-                found, why = await refused(ws)
-            assert found == code and reason in (why or "")
+                closed_with, why = await refused(ws)
+            assert closed_with == code and reason in (why or "")
             await asyncio.wait_for(nobody(server), 5)
+
+    asyncio.run(talk())
+
+
+def test_audio_that_breaks_the_model_closes_its_client_alone(demo):
+    recognizer = demo.recognizer(2)
+    step = recognizer.step
+
+    def broken(*sizes):
+        if (ready := recognizer.ready()) and ready[0] == 0:
+            raise StreamError({0: "NaN"}, {})
+        return step(*sizes)
+
+    recognizer.step = broken
+
+    async def talk():
+        async with serving(recognizer, Limits(clients=2)) as server:
+            async with server.session.ws_connect(server.at + PATH) as ws:
+                await ws.send_json(hello())
+                await ws.send_json(append(pcm(demo.clips[0])))
+                assert await refused(ws) == (1008, "the audio can't be decoded: the model's outputs for it are broken")
+            data, heard = encoded(demo.clips[1])
+            assert transcript(await speak(server, data)) == alone(demo.recognizer(1), heard, {})
 
     asyncio.run(talk())
 
@@ -138,10 +185,10 @@ def test_a_full_server_says_so_and_has_room_again(demo):
     async def talk():
         async with serving(demo.recognizer(2), Limits(clients=2)) as server:
             for _ in range(2):
-                first, second = [await server.session.ws_connect(f"{server.at}/stream") for _ in range(2)]
-                await first.send_json(HELLO)
+                first, second = [await server.session.ws_connect(server.at + PATH) for _ in range(2)]
+                await first.send_json(hello())
                 await first.receive()
-                async with server.session.ws_connect(f"{server.at}/stream") as third:
+                async with server.session.ws_connect(server.at + PATH) as third:
                     assert await refused(third) == (1013, "the server is full; try again later")
                 vanish(first)
                 await second.close()
@@ -155,11 +202,11 @@ def test_a_client_that_is_gone_without_a_word_is_noticed(demo):
 
     async def talk():
         async with serving(demo.recognizer(2), Limits(clients=2, heartbeat_seconds=0.4)) as server:
-            gone = await server.session.ws_connect(f"{server.at}/stream", autoping=False)
-            await gone.send_json(HELLO)
-            there = await server.session.ws_connect(f"{server.at}/stream")
-            await there.send_json(HELLO)
-            assert (await there.receive_json())["type"] == "ready"
+            gone = await server.session.ws_connect(server.at + PATH, autoping=False)
+            await gone.send_json(hello())
+            there = await server.session.ws_connect(server.at + PATH)
+            await there.send_json(hello())
+            await until(there, "session.updated")
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(there.receive(), 1.5)
             async with server.session.get(f"{server.at}/health") as response:
@@ -177,19 +224,17 @@ def test_a_client_that_takes_nothing_is_dropped(demo, stalls):
     class Socket:
         async def receive(self):
             if not entered:
-                return SimpleNamespace(type=WSMsgType.TEXT, data=json.dumps(HELLO))
+                return SimpleNamespace(type=WSMsgType.TEXT, data=json.dumps(append(pcm(demo.clips[0][:2400]))))
             await asyncio.sleep(60)
 
         async def send_json(self, event):
-            await asyncio.sleep(60)
+            if entered:
+                await asyncio.sleep(60)
 
     async def talk():
         limits = Limits(send_seconds=0.1 if stalls else 60.0, unsent=3)
-        engine = SimpleNamespace(
-            recognizer=SimpleNamespace(sampling_rate=16000), enter=entered.append, leave=left.append, push=None
-        )
-        transport = SimpleNamespace(abort=lambda: aborted.append(True))
-        connection = Connection(Socket(), engine, limits, transport)
+        transport = SimpleNamespace(abort=lambda: aborted.append(True), is_closing=lambda: bool(aborted))
+        connection = Realtime(Socket(), engine_of(entered, left), limits, transport)
         running = asyncio.create_task(connection.run())
         while not entered:
             await asyncio.sleep(0.01)
@@ -212,32 +257,9 @@ def test_a_client_that_sends_faster_than_it_is_decoded_is_read_slowly(demo):
 
     async def talk():
         async with serving(recognizer, Limits(clients=1, buffered_seconds=3.0)) as server:
-            audio = np.concatenate(demo.clips[:8])
-            events = await speak(server, audio, 16000, "float32", {}, seconds=0.2)
-            assert transcript(events) == alone(demo.recognizer(1), audio, {})
+            audio, heard = encoded(np.concatenate(demo.clips[:8]))
+            assert transcript(await speak(server, audio, seconds=0.2)) == alone(demo.recognizer(1), heard, {})
             assert len(audio) / 16000 > 20 and max(waited) < 3.0 + 2 * recognizer.latency_seconds
-
-    asyncio.run(talk())
-
-
-def test_a_server_that_stops_gives_its_clients_what_they_said(demo):
-    async def talk():
-        async with serving(demo.recognizer(2), Limits(clients=2)) as server:
-            ws = await server.session.ws_connect(f"{server.at}/stream")
-            await ws.send_json(HELLO)
-            await ws.send_bytes(demo.clips[0].tobytes())
-            silent = await server.session.ws_connect(f"{server.at}/stream")
-            assert (await ws.receive_json())["type"] == "ready"
-            while (await ws.receive_json())["type"] != "partial":
-                pass
-            stopping = asyncio.create_task(server.runner.cleanup())
-            events = []
-            while (message := await ws.receive()).type == WSMsgType.TEXT:
-                events.append(json.loads(message.data))
-            assert (message.data, message.extra) == (1001, "the server is shutting down")
-            assert transcript(events) == alone(demo.recognizer(1), demo.clips[0], {})
-            assert (await refused(silent))[0] == 1001
-            await stopping
 
     asyncio.run(talk())
 
@@ -258,10 +280,10 @@ def test_pages_and_who_may_connect(demo):
             ):  # fmt: skip
                 headers = {} if origin is None else {"Origin": origin}
                 if status == 101:
-                    async with server.session.ws_connect(f"{server.at}/stream", headers=headers):
+                    async with server.session.ws_connect(server.at + PATH, headers=headers):
                         pass
                 else:
-                    async with server.session.get(f"{server.at}/stream", headers=headers) as response:
+                    async with server.session.get(server.at + PATH, headers=headers) as response:
                         assert response.status == status
             async with server.session.get(server.at, headers={"Host": "evil.example"}) as response:
                 assert response.status == 403
@@ -285,55 +307,49 @@ def test_an_error_that_nobody_expected_ends_its_streams_alone(demo, caplog):
 
     async def talk():
         async with serving(recognizer, Limits(clients=2)) as server:
-            async with server.session.ws_connect(f"{server.at}/stream") as ws:
-                await ws.send_json(HELLO)
-                await ws.send_bytes(demo.clips[0].tobytes())
+            async with server.session.ws_connect(server.at + PATH) as ws:
+                await ws.send_json(hello())
+                await ws.send_json(append(pcm(demo.clips[0])))
                 assert await refused(ws) == (1011, "decoding failed")
-            events = await speak(server, demo.clips[1], 16000, "float32", {})
-            assert transcript(events) == alone(demo.recognizer(1), demo.clips[1], {})
+            data, heard = encoded(demo.clips[1])
+            assert transcript(await speak(server, data)) == alone(demo.recognizer(1), heard, {})
 
     asyncio.run(talk())
     assert "out of memory" in caplog.text
 
 
 async def misbehave(server, kind, audio, times):
-    """Vanishes, sends garbage, stalls, says NaN; again and again, until it is cancelled. What becomes of it, others test."""
+    """Vanishes, sends garbage, stalls; again and again, until it is cancelled. What becomes of it, others test."""
     while True:
         with contextlib.suppress(Exception):
-            ws = await server.session.ws_connect(f"{server.at}/stream", autoping=False)
+            ws = await server.session.ws_connect(server.at + PATH, autoping=False)
             times[kind] += 1
             if kind != "silent":
-                await ws.send_json(HELLO)
+                await ws.send_json(hello())
             if kind == "silent":
                 await refused(ws)
             elif kind == "vanish":
-                await ws.send_bytes(audio[:30000].tobytes())
+                await ws.send_json(append(audio[:30000]))
                 await asyncio.sleep(0.1)
                 vanish(ws)
             elif kind == "garbage":
                 await ws.send_bytes(random.Random(0).randbytes(4000))
                 await ws.send_str("{" * 1000)
-                await refused(ws)
-            elif kind == "nan":
-                await ws.send_bytes(audio[:20000].tobytes())
-                await ws.send_bytes(np.full(1000, math.nan, dtype="<f4").tobytes())
-                await refused(ws)
-            elif kind == "loud":
-                await ws.send_bytes((audio[:40000] * np.float32(1e30)).tobytes())
+                await ws.send_bytes(bytes(300_000))
                 await refused(ws)
             elif kind == "half":  # a websocket frame that never ends
                 with socket.create_connection(("127.0.0.1", int(server.at.rsplit(":", 1)[1]))) as raw:
-                    raw.sendall(b"GET /stream HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n")
+                    raw.sendall(f"GET {PATH} HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\n".encode())
                     await asyncio.sleep(1.0)
             else:  # stalls: sends, and reads nothing
                 for at in range(0, 40000, 4000):
-                    await ws.send_bytes(audio[at : at + 4000].tobytes())
+                    await ws.send_json(append(audio[at : at + 4000]))
                     await asyncio.sleep(0.05)
                 await asyncio.sleep(2.0)
                 await ws.close()
 
 
-BAD = ["vanish", "vanish", "garbage", "nan", "loud", "stall", "stall", "half", "silent", "garbage"]
+BAD = ["vanish", "vanish", "garbage", "garbage", "stall", "stall", "half", "silent", "garbage"]
 
 
 def load(demo, clients, seconds, pause):
@@ -343,30 +359,26 @@ def load(demo, clients, seconds, pause):
     limits = Limits(
         clients=places, hello_seconds=1.0, idle_seconds=60.0, heartbeat_seconds=10.0, send_seconds=5.0, shutdown_seconds=10.0
     )
-    formats = [(16000, "float32"), (16000, "int16"), (48000, "int16"), (8000, "float32"), (44100, "int16")]
+    rates = [16000, 24000, 48000, 8000, 44100]
     said, expected, single = [], [], demo.recognizer(1)
     known: dict = {}
     for number in range(clients - len(BAD)):
-        first, rate_and_encoding, phrases = number % 16, formats[number % 5], LISTS[number % len(LISTS)]
-        key = first % 4, rate_and_encoding, str(phrases)
-        context = {} if phrases is None else {"phrases": phrases}
+        first, rate, phrases = number % 16, rates[number % 5], LISTS[number % len(LISTS)]
+        key = first % 4, rate, str(phrases)
         if key not in known:
             clips = [demo.clips[(first % 4 + more) % 16] for more in range(16)]
             samples = np.concatenate(clips * (int(seconds) // 30 + 1))[: int(seconds * 16000)]
-            data, heard = encoded(samples, *rate_and_encoding)
-            own = {
-                name: [tuple(phrase) if isinstance(phrase, list) else phrase for phrase in value]
-                for name, value in context.items()
-            }
-            known[key] = data, alone(single, heard, own)
+            data, heard = encoded(samples, rate)
+            own = [tuple(phrase) if isinstance(phrase, list) else phrase for phrase in phrases or ()]
+            known[key] = data, alone(single, heard, {"phrases": own} if own else {})
         data, text = known[key]
-        said.append((data, *rate_and_encoding, context))
+        said.append((data, rate, {"keywords": phrases or []}))
         expected.append(text)
 
     async def talk():
         async with serving(demo.recognizer(places), limits) as server:
             times: Counter[str] = Counter()
-            bad = [asyncio.create_task(misbehave(server, kind, demo.clips[0], times)) for kind in BAD]
+            bad = [asyncio.create_task(misbehave(server, kind, pcm(demo.clips[0]), times)) for kind in BAD]
             await asyncio.sleep(0.2)
             good = [speak(server, *client, pause=pause, seed=number) for number, client in enumerate(said)]
             found = await asyncio.gather(*good)
@@ -396,24 +408,5 @@ def test_a_recogniser_with_streams_is_refused(demo):
 
     recognizer = demo.recognizer(2)
     recognizer.open()
-    with pytest.raises(ValueError, match="has 1 streams open, and should be the server's alone"):
+    with pytest.raises(ValueError, match="has 1 streams open; close them"):
         make_app(recognizer, Limits(clients=1))
-
-
-def test_the_language_model_that_hello_names(demo):
-    async def talk():
-        voices, lms = Voices(lms={"harbour": demo.lm, "other": demo.other_lm}), [demo.lm, demo.other_lm]
-        async with serving(demo.recognizer(3, lm=lms), Limits(clients=3), voices=voices) as server:
-            data, heard = encoded(demo.clips[1], 16000, "int16")
-            for name, wanted in (("harbour", {"lm": demo.lm}), ("other", {"lm": demo.other_lm}), ("none", {"lm": None})):
-                said = await speak(server, data, 16000, "int16", {"lm": name})
-                assert transcript(said) == alone(demo.recognizer(1, lm=lms), heard, wanted)
-            weighed = await speak(server, data, 16000, "int16", {"lm": "harbour", "lm_weight": 0.1})
-            assert transcript(weighed) == alone(demo.recognizer(1, lm=lms), heard, {"lm": demo.lm, "lm_weight": 0.1})
-            for wrong in ("nobody", ["harbour"], 3):
-                async with server.session.ws_connect(f"{server.at}/stream") as ws:
-                    await ws.send_json({**HELLO, "lm": wrong})
-                    code, reason = await refused(ws)
-                    assert code == 1008 and ("no language model" in reason or "lm should be a text" in reason)
-
-    asyncio.run(talk())

@@ -1,4 +1,4 @@
-"""WAV files read by ourselves, against libsndfile."""
+"""WAV files of 16-bit samples, read by the standard library, against libsndfile."""
 
 from __future__ import annotations
 
@@ -71,14 +71,22 @@ def test_other_kinds_are_left_to_libsndfile(subtype):
     assert np.array_equal(decode_audio(source, 16000), by_libsndfile(data, 16000))
 
 
-def test_other_chunks_are_left_to_libsndfile():
+def test_other_chunks_are_passed_over():
     samples = noise(100)
     head = written(samples)[12:36]
     extra = b"LIST" + struct.pack("<I", 6) + b"INFOab"
     body = b"WAVE" + head + extra + b"data" + struct.pack("<I", 200) + samples.tobytes() + extra
     source = io.BytesIO(b"RIFF" + struct.pack("<I", len(body)) + body)
-    assert Wave.opened(source) is None
+    assert Wave.opened(source) is not None
     assert np.array_equal(decode_audio(source, 16000), samples[:, 0] / np.float32(2**15))
+
+
+@pytest.mark.parametrize("place, value", [(4, 0), (16, 20), (19, 9), (40, 0xFF)])
+def test_lengths_that_do_not_fit_are_left_to_libsndfile(place, value):
+    """Of the file, of the format, and of the samples."""
+    data = bytearray(written(noise(200)))
+    data[place] = value
+    assert Wave.opened(io.BytesIO(data)) is None
 
 
 def test_files_are_closed_unless_they_were_open(tmp_path):

@@ -1,11 +1,9 @@
-"""A server under honest clients, of all four protocols, among vanishing, slow and hostile ones: what becomes of it."""
+"""A server under honest clients, of all three protocols, among vanishing, slow and hostile ones: what becomes of it."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import json
 import os
 import random
 import statistics
@@ -17,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from aiohttp import ClientSession, ClientTimeout, FormData
-from serving import HELLO, MODEL, RATE, clips, server, upload, wav
+from serving import FORM, MODEL, RATE, append, clips, server, update, upload, wav
 from wyoming.asr import Transcribe, Transcript
 from wyoming.audio import AudioChunk, AudioStart, AudioStop
 from wyoming.client import AsyncClient
@@ -25,28 +23,11 @@ from wyoming.client import AsyncClient
 # Clients that behave: what they are told.
 
 
-async def stream(session: ClientSession, at: dict[str, str], samples: np.ndarray, pause: float = 0.0) -> str:
-    said: list[str] = []
-    async with session.ws_connect(at["stream"]) as ws:
-        await ws.send_json(HELLO)
-        for begin in range(0, len(samples), 3200):
-            await ws.send_bytes(samples[begin : begin + 3200].tobytes())
-            await asyncio.sleep(pause)
-        await ws.send_json({"type": "end"})
-        async for message in ws:
-            event = json.loads(message.data)
-            said += [event["text"]] if event["type"] == "final" else []
-        assert ws.close_code == 1000, ws.close_code
-    return " ".join(said)
-
-
 async def realtime(session: ClientSession, at: dict[str, str], samples: np.ndarray, pause: float = 0.0) -> str:
-    async with session.ws_connect(f"{at['openai']}/realtime?intent=transcription") as ws:
-        heard = {"format": {"type": "audio/pcm", "rate": RATE}, "turn_detection": None}
-        await ws.send_json({"type": "session.update", "session": {"type": "transcription", "audio": {"input": heard}}})
+    async with session.ws_connect(at["realtime"]) as ws:
+        await ws.send_json(update(format=FORM, turn_detection=None))
         for begin in range(0, len(samples), 3200):
-            audio = base64.b64encode(samples[begin : begin + 3200].tobytes()).decode()
-            await ws.send_json({"type": "input_audio_buffer.append", "audio": audio})
+            await ws.send_json(append(samples[begin : begin + 3200]))
             await asyncio.sleep(pause)
         await ws.send_json({"type": "input_audio_buffer.commit"})
         while True:
@@ -73,14 +54,14 @@ async def wyoming(session: ClientSession, at: dict[str, str], samples: np.ndarra
         return Transcript.from_event(event).text
 
 
-HONEST: list[Callable[..., Awaitable[str]]] = [stream, realtime, recording, wyoming]
+HONEST: list[Callable[..., Awaitable[str]]] = [realtime, recording, wyoming]
 
 
 # Clients that misbehave, again and again until they are cancelled; what becomes of them, tests tell.
 
 
 async def vanish(session: ClientSession, at: dict[str, str], samples: np.ndarray) -> None:
-    kind = random.choice(["stream", "realtime", "recording", "wyoming"])
+    kind = random.choice(["realtime", "recording", "wyoming"])
     task = asyncio.create_task(globals()[kind](session, at, np.tile(samples, 5), pause=0.05))
     await asyncio.sleep(random.random())
     task.cancel()
@@ -110,10 +91,10 @@ async def slow(session: ClientSession, at: dict[str, str], samples: np.ndarray) 
     elif kind == 2:
         await raw(at, *[bytes([byte]) for byte in head[:40]], pause=0.1)
     else:
-        async with session.ws_connect(at["stream"], autoping=False) as ws:
-            await ws.send_json(HELLO)
+        async with session.ws_connect(at["realtime"], autoping=False) as ws:
+            await ws.send_json(update(format=FORM))
             for begin in range(0, len(samples), 3200):
-                await ws.send_bytes(samples[begin : begin + 3200].tobytes())
+                await ws.send_json(append(samples[begin : begin + 3200]))
             await asyncio.sleep(3.0)
 
 
@@ -121,13 +102,13 @@ async def hostile(session: ClientSession, at: dict[str, str], samples: np.ndarra
     """Send what is no audio, no JSON, no form; too much of it; with numbers that aren't any."""
     kind, noise = random.randrange(7), random.randbytes(20_000)
     if kind == 0:
-        async with session.ws_connect(at["stream"]) as ws:
-            await ws.send_json({**HELLO, "encoding": "float32"})
-            await ws.send_bytes(np.full(9000, random.choice([np.nan, 1e30]), dtype="<f4").tobytes())
-            await ws.send_bytes(bytes(200_000))
+        async with session.ws_connect(at["realtime"]) as ws:
+            await ws.send_json(update(format=FORM))
+            await ws.send_json(append(np.frombuffer(noise, dtype="<i2")))
+            await ws.send_bytes(bytes(300_000))
             await asyncio.wait_for(ws.receive(), 5)
     elif kind == 1:
-        async with session.ws_connect(f"{at['openai']}/realtime?intent=transcription") as ws:
+        async with session.ws_connect(at["realtime"]) as ws:
             for text in ("{" * 1000, '{"type": "input_audio_buffer.append", "audio": "%"}', '{"type": "session.update"}'):
                 await ws.send_str(text)
             await ws.send_bytes(noise)
@@ -146,12 +127,12 @@ async def hostile(session: ClientSession, at: dict[str, str], samples: np.ndarra
     elif kind == 5:
         await asyncio.gather(*(raw(at, stay=1.0) for _ in range(30)), return_exceptions=True)
     else:
-        async with session.ws_connect(at["stream"]) as ws:
+        async with session.ws_connect(at["realtime"]) as ws:
             phrases = ["".join(random.choices("abcdefgh ", k=30)) + "x" for _ in range(1000)]
-            await ws.send_json({**HELLO, "phrases": phrases[: random.randrange(1, 1000)]})
+            await ws.send_json(update(transcription={"keywords": phrases[: random.randrange(1, 1000)]}))
             for _ in range(20):
                 random.shuffle(phrases)
-                await ws.send_json({"type": "set_context", "phrases": phrases[:500]})
+                await ws.send_json(update(transcription={"keywords": phrases[:500]}))
                 await asyncio.sleep(0.05)
 
 

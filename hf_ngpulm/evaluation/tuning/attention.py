@@ -1,4 +1,4 @@
-"""Sweeps of decoders with attention: each setting generates anew, but the encoder has heard everything before."""
+"""Sweeps of decoders with attention: each setting generates anew, but the encoder runs once."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ MOST_SEQUENCES = 256
 
 
 class AttentionSweep(Sweep):
-    """Of a pipeline for encoder-decoders.
+    """For a pipeline of an encoder-decoder.
 
-    A recording is preprocessed and encoded by itself, so that what comes out is what the pipeline says of it alone. A batch has
-    the recordings whose features are of the same shape (Whisper's all are), with all their settings.
+    Each recording is preprocessed and encoded by itself, so its transcript is the pipeline's for it alone. A batch has
+    recordings with features of the same shape (Whisper's all have it), with all their settings.
     """
 
     lm_grid = "0:1:0.1"
@@ -93,7 +93,7 @@ class AttentionSweep(Sweep):
         return sorted((name, value.shape) for name, value in self._pieces[number][place].items() if isinstance(value, _Held))
 
     def _outputs(self, rows: list[tuple[int, int, int]], settings: Sequence[Settings]) -> list[dict[str, Any]]:
-        """Return what the pipeline's model says to a batch of pieces, row by row."""
+        """Return the model's outputs for a batch of pieces, row by row."""
         pieces = [self._pieces[number][place] for number, _, place in rows]
         read = cache(self.kept.__getitem__)
         inputs: dict[str, Any] = {}
@@ -119,7 +119,7 @@ class _Held(NamedTuple):
 
 
 def _of_row(outputs: dict[str, Any], row: int, rows: int) -> dict[str, Any]:
-    """Return one row of what a pipeline's forward pass gave for a batch."""
+    """Return one row of the outputs of a pipeline's forward pass."""
     found = {}
     for name, value in outputs.items():
         if isinstance(value, Tensor) and len(value) == rows:
@@ -130,11 +130,10 @@ def _of_row(outputs: dict[str, Any], row: int, rows: int) -> dict[str, Any]:
 
 
 class _RememberingEncoder:
-    """A model's encoder, which isn't run again for what it has heard.
+    """A model's encoder with a cache of its outputs by the content of each input row.
 
-    Each row of its inputs is compared with what came before, by contents: whoever asks for whatever part of a recording (the
-    detection of a language, a window of a long one, a second try) gets what the encoder would say. Rows are encoded one by one,
-    so that what is kept doesn't depend on the batch that they first came in.
+    So every use of the same audio is served: the detection of a language, a window of a long recording, a second try. Rows are
+    encoded one by one, so that outputs don't depend on the batch in which a row first came.
     """
 
     def __init__(self, model: Any, kept: KeptTensors) -> None:
@@ -144,7 +143,7 @@ class _RememberingEncoder:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Have the encoder remember while the model generates."""
+        """Put the cache in place while the model generates."""
         if self.encoder is None:
             yield
             return

@@ -1,4 +1,4 @@
-"""Choose the weights that are tried: a coarse grid first, beyond its edge if the best is there, then finer around the best."""
+"""The search for weights: a coarse grid, beyond its edge if the best is there, then finer around the best."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def grid_values(name: str, values: str | float | Iterable[float]) -> tuple[float
     """Return the values of a grid, ascending.
 
     Args:
-        name: of the weight, such as "lm_weight", for which `hf_ngpulm.config.tuned` says what is right.
+        name: the weight, such as "lm_weight", whose bounds `hf_ngpulm.config.tuned` has.
         values: numbers; or a text: "0:2:0.1" (from, to, step), "0.2,0.5,1", or both, such as "0:1:0.5,2".
     """
     example = 'such as "0:2:0.1" (from, to, step), "0.2,0.5,1", or numbers'
@@ -70,11 +70,11 @@ class GridSearch:
     """The search for the best setting.
 
     Args:
-        grids: of each weight the values to begin with; a single value stays as it is.
-        start: where one weight after another is swept, what the others have at first.
+        grids: the first values of each weight; a single value stays fixed.
+        start: the values of the other weights in the first sweeps.
         refine: how often the distance between values is halved around the best.
-        extend: whether to go on beyond the edge of a grid that the best lies at.
-        joint: whether few weights are tried in all combinations; otherwise they, too, are swept one after another.
+        extend: whether to search beyond the edge of a grid if the best is there.
+        joint: whether up to two weights are tried in all combinations; otherwise all are swept one after another.
     """
 
     def __init__(
@@ -111,11 +111,11 @@ class GridSearch:
         """Find the best setting.
 
         Args:
-            errors: how many errors there are with each of some settings. No setting is asked for twice.
+            errors: returns the number of errors with each of some settings; called once for each setting.
 
         Returns:
-            The setting with the fewest errors, of several that with the lowest weights; and the names of weights that are
-            still at an edge of what was tried.
+            The setting with the fewest errors, among several the one with the lowest weights; and the names of weights that
+            are still at an edge.
         """
         known: dict[Setting, int] = {}
 

@@ -1,4 +1,4 @@
-"""Hold what tuning found, and draw it."""
+"""The results of tuning, and their plot."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ Rate = Callable[[Scores], float]
 
 @dataclass(frozen=True)
 class TuningPoint(Scores):
-    """Tell how good transcripts are with a setting.
+    """The errors with a setting.
 
     Args:
         words, characters: errors; `words.rate` is the WER.
-        entities: errors on entities, where the dataset lists any.
+        entities: errors on entities, if the dataset has any.
         setting: the weights, by name.
     """
 
@@ -59,24 +59,23 @@ class TuningPoint(Scores):
 
 @dataclass(frozen=True)
 class TuningResult:
-    """Hold what `tune_weights` found.
+    """The result of `tune_weights`.
 
     Args:
-        by: what the setting was chosen by: "wer", "cer" or "entity_wer".
-        best: the setting with the fewest errors, of several such the one with the lowest weights.
-        interval: a confidence interval of its rate, by bootstrap. (Chosen as the best of many on the same utterances, it looks
-            a little better than it is; see `held_out`.)
+        by: "wer", "cer" or "entity_wer".
+        best: the setting with the fewest errors; among several the one with the lowest weights.
+        interval: bootstrap confidence interval of its rate. (As the best of many settings on the same utterances it looks a
+            little better than it is; see `held_out`.)
         points: all settings that were tried, ascending.
         baseline: the same search without language model and phrases: all weights 0.
-        search: settings of the search that the weights are for, such as `num_beams`.
-        fixed: weights that weren't tuned, as far as they are one number.
-        model: which recogniser, if that is known.
-        utterances: how many the setting was chosen on.
-        held_out: the best setting on utterances that had no part in the choice, and
-        held_out_baseline: the baseline on these; None if none were held out.
-        recordings: how many there were, with a transcript: those that couldn't be read and those held out among them.
-        unreadable: of each recording that couldn't be read and was skipped, why.
-        warnings: what makes the choice doubtful.
+        search: settings of the search, such as `num_beams`.
+        fixed: weights that weren't tuned, if they are single numbers.
+        model: the recogniser, if it is known.
+        utterances: the number of utterances that were tuned on.
+        held_out, held_out_baseline: the best setting and the baseline on the held-out utterances; None without such.
+        recordings: the number of recordings with a transcript, unreadable and held-out ones included.
+        unreadable: for each unreadable recording, why.
+        warnings: doubts about the choice.
     """
 
     by: str
@@ -96,10 +95,10 @@ class TuningResult:
 
     @property
     def tuned(self) -> TunedDecoding:
-        """The best setting as a language model can remember it: `lm.remember(result.tuned)`, then `lm.save_pretrained(...)`.
+        """Return the best setting for an LM to remember: `lm.remember(result.tuned)`, then `lm.save_pretrained(...)`.
 
         Raises:
-            ValueError: it isn't known what model it is for, since a decoder alone was tuned; or no language model was used.
+            ValueError: the model isn't known, since a decoder alone was tuned; or there was no language model.
         """
         if self.model is None:
             raise ValueError(
@@ -128,14 +127,13 @@ class TuningResult:
         """Draw the error rates against the weights; needs matplotlib (`pip install 'hf-ngpulm[plots]'`).
 
         Args:
-            path: of the image; its ending says the kind (`.png`, `.pdf`, `.svg`).
+            path: an image file (`.png`, `.pdf`, `.svg`).
         """
         _draw(self, path)
 
 
 class Scorer:
-    """Counts errors, given what was said in each utterance, and its entities, None if there are none anywhere. Transcripts that
-    come again, with another setting, are counted once."""
+    """Counts errors, each transcript of an utterance once; `entities` are None if no utterance has any."""
 
     def __init__(
         self, references: Sequence[str], entities: Sequence[tuple[str, ...]] | None, normalise: Normalisation = None
@@ -144,7 +142,7 @@ class Scorer:
         self._known: dict[tuple[int, str], tuple[Any, ...]] = {}
 
     def point(self, setting: dict[str, float], numbers: Sequence[int], texts: Sequence[str]) -> TuningPoint:
-        """Return how good the transcripts of some utterances are."""
+        """Return the errors in transcripts of some utterances."""
         pairs = list(zip(numbers, texts))
         new = [pair for pair in pairs if pair not in self._known]
         if new:
@@ -159,8 +157,8 @@ class Scorer:
 
 
 def _draw(result: TuningResult, path: str | os.PathLike[str]) -> None:
-    """Draw a panel for each rate, against the first weight that was varied, with a line for each value of a second one; of
-    further weights the best values."""
+    """Draw a panel for each rate against the first weight that varied, with a line for each value of the second; further
+    weights have their best values."""
     with needed("plots", "plots"):
         import matplotlib
 
@@ -204,7 +202,7 @@ def _rates(result: TuningResult) -> dict[str, Rate]:
 
 
 def _lines(result: TuningResult, points: list[TuningPoint], second: str) -> list[float]:
-    """Return the values of the second weight that get a line: the best, and those that most points have, the closest to it
+    """Return the values of the second weight that get a line: the best, and those with most points, the closest to it
     first."""
     best = result.best.setting[second]
     values = [point.setting[second] for point in points]

@@ -1,6 +1,6 @@
-"""Tune a recogniser whose outputs are kept, and decoded with many settings at once, each row with its own.
+"""Decode kept outputs of a model with many settings at once, a row for each utterance and setting.
 
-Here are decoders over frames: CTC models' logits, and what transducers' encoders say.
+For decoders of frames: the logits of CTC models, and the frames of transducers' encoders.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ MOST_ROWS, MOST_NUMBERS = 256, 1 << 26
 
 
 class Sweep(ABC):
-    """A recogniser that is decoded with several settings.
+    """Decodes the same utterances with several settings.
 
-    A family's class is made of a decoder or a pipeline, `hold`s utterances, and `decode`s them as often as need be. What comes
-    out for an utterance and a setting doesn't depend on what else is decoded with them.
+    It first `hold`s the model's outputs for utterances, and then `decode`s them as often as needed. The transcript of an
+    utterance with a setting doesn't depend on the others in the batch.
 
     Attributes:
-        kept: where outputs are kept.
-        batch_size: recordings that the model is given at once.
+        kept: the model's outputs.
+        batch_size: recordings in a batch of the model.
         fusion: the decoder's language models and phrases.
-        phrases: what shall be recognised: one context, a list with one for each utterance, or None.
+        phrases: one context for all utterances, a list with one for each, or None.
         model: the recogniser, if it is known.
-        standing: the weights as the decoder has them; None where it has a rule.
-        search: settings of the search (not weights) that the weights are tuned for, as `hf_ngpulm.config.tuned` has them.
+        standing: the decoder's weights; None for one that follows a rule.
+        search: settings of the search (not weights), named as in `hf_ngpulm.config.tuned`.
     """
 
     # The grids of a language model, of phrases, and of an internal LM for which none is given. (What transducers subtract by
@@ -63,18 +63,18 @@ class Sweep(ABC):
 
     @abstractmethod
     def hold(self, utterances: Iterable[Utterance]) -> Iterator[Utterance]:
-        """Run the model over utterances, and keep what it says; they are passed on as they are done."""
+        """Run the model over utterances and keep its outputs; yield each utterance when it is done."""
 
     @abstractmethod
     def decode(self, numbers: Sequence[int], settings: Sequence[Settings]) -> Iterator[tuple[int, int, str]]:
-        """Decode some of the utterances, counted as they were held, with several settings of the same weights.
+        """Decode utterances, by their numbers in the order of `hold`, with several settings of the same weights.
 
         Returns:
             Number of an utterance, number of a setting, and the transcript; in any order.
         """
 
     def usual_grids(self) -> dict[str, str]:
-        """Return grids of what is tuned without being asked for: of all weights but those that are listed for utterances."""
+        """Return the default grids of weights, but for those that the decoder has for each utterance."""
         there = {"lm_weight": bool(self.fusion.models), "phrase_weight": self.phrases is not None}
         grids = {"lm_weight": self.lm_grid, "phrase_weight": self.phrase_grid}
         if self.ilm_grid is not None:
@@ -82,7 +82,7 @@ class Sweep(ABC):
         return {name: grids[name] for name in grids if there[name] and not isinstance(self.standing[name], Tensor)}
 
     def check(self, names: Iterable[str]) -> None:
-        """Refuse weights that there is nothing for."""
+        """Refuse weights without effect."""
         for name, is_there, why in (
             ("lm_weight", self.fusion.models, "there is no language model: pass lm= to the decoder or pipeline"),
             ("phrase_weight", self.phrases is not None, "there are no phrases: pass phrases= there too"),
@@ -95,7 +95,7 @@ class Sweep(ABC):
 
 
 class FrameSweep(Sweep):
-    """Of a decoder of frames; a pipeline makes these of audio, or the dataset has them."""
+    """For a decoder of frames, which a pipeline makes from audio or the dataset has."""
 
     field: ClassVar[str]  # what a dataset has them as
 
@@ -173,7 +173,7 @@ class FrameSweep(Sweep):
             yield from ((*row, text) for row, text in zip(batch, self._texts(batch, settings)))
 
     def _texts(self, rows: list[tuple[int, int]], settings: Sequence[Settings]) -> list[str]:
-        """Return the transcripts of utterances with settings, given the numbers of both."""
+        """Return the transcripts for pairs of an utterance's and a setting's number."""
         places: dict[int, int] = {}
         which = torch.tensor([places.setdefault(number, len(places)) for number, _ in rows], device=self.device)
         kept = [self.kept[self._places[number]] for number in places]
@@ -189,7 +189,7 @@ class FrameSweep(Sweep):
 
 
 class CTCSweep(FrameSweep):
-    """Of a `CTCDecoder`, or a `GraphDecoder`, whose `phrase_weight` is the discount of phrases without one of their own."""
+    """For a `CTCDecoder`, or a `GraphDecoder`, whose `phrase_weight` is the discount of phrases without their own."""
 
     field = "logits"
     without_beta = "it is a bonus of beam search: pass num_beams=8, or so, too"
@@ -204,7 +204,7 @@ class CTCSweep(FrameSweep):
 
 
 class TransducerSweep(FrameSweep):
-    """Of a `TransducerDecoder`."""
+    """For a `TransducerDecoder`."""
 
     told = ("lm_weight", "ilm_weight")
     field = "encoder_hidden_states"

@@ -57,51 +57,45 @@ def tune_weights(
     progress: bool = False,
     report: Callable[[str], None] | None = None,
 ) -> TuningResult:
-    """Find the weights of the language model, of phrases, of a length bonus and of what is subtracted with the fewest errors.
+    """Find the weights with the fewest errors: of the language model, phrases, a length bonus, and subtracted models.
 
-    The model runs once over the recordings. What it says is kept, and decoded with all settings of a grid at once: a batch has
-    an utterance once for each setting, with weights of its own. (Decoders with attention generate anew for each setting: of
-    them the encoder's outputs are kept.)
-    Results are those of separate runs with each setting.
+    The model runs once over the recordings. Its outputs are kept and decoded with all settings of a grid at once: a batch has a
+    row for each utterance and setting. (Decoders with attention generate anew for each setting; their encoder's outputs are
+    kept.) The results are those of separate runs with each setting.
 
-    First comes the coarse grid, of one or two weights in all combinations, of more (and where the internal LM of a decoder with
-    attention is tuned without being asked for) by sweeping one after the other, twice; then
-    values beyond its edge if the best lies there; then values between the best and those next to it, `refine` times. Errors are
-    compared as counts; of settings with equally many the one with the lowest weights is chosen.
+    The search begins with a coarse grid: all combinations of one or two weights; more weights, and those of a decoder with
+    attention whose internal LM is tuned by default, are swept one after the other, twice. Then it tries values beyond the
+    grid's edge if the best is there, and then values between the best and its neighbours, `refine` times. Errors are compared
+    as counts; among settings with as many errors the one with the lowest weights is chosen.
 
     Args:
-        decoder: a speech recognition pipeline of any family with `lm=` or `phrases=`, which is tuned for its model; or a
-            `CTCDecoder`, `GraphDecoder` or `TransducerDecoder`, for a dataset that has the model's outputs. Its other settings
-            stay.
-        dataset: utterances: mappings with "text", and "audio" (a path, bytes of a file, samples with a "sampling_rate", or
-            what `datasets` makes of a column of audio), or `Recording`s; in place of audio "logits" `[T, C]` for CTC or
-            "encoder_hidden_states" `[T, D]` (projected) for transducers will do. "entities", a list of phrases, if their error
-            rate is asked for. Any iterable; it is read once. Those without a transcript are left out, as are those whose audio
-            can't be read: these are reported. Audio of more than 40 seconds is cut as `evaluate` cuts it (but for Whisper,
-            which does so itself).
+        decoder: a speech recognition pipeline of any family with `lm=` or `phrases=`, or, for a dataset of the model's outputs,
+            a `CTCDecoder`, `GraphDecoder` or `TransducerDecoder`. Its other settings stay.
+        dataset: an iterable of `Recording`s or mappings, read once. A mapping has "text"; "audio" (a path, the bytes of a file,
+            samples with a "sampling_rate", or an audio cell of `datasets`), or the model's outputs, "logits" `[T, C]` for CTC
+            or "encoder_hidden_states" `[T, D]` (projected) for transducers; and perhaps "entities", a list of phrases.
+            Utterances without a transcript are left out; unreadable audio is reported and left out. Audio of more than 40
+            seconds is cut as in `evaluate` (Whisper cuts it by itself).
         lm_weights, betas, phrase_weights, ilm_weights, source_weights: the coarse grids: numbers, or a text such as "0:2:0.2"
-            (from, to, step). A single number is not tuned: that weight stays so. Where there is a language model its weight is
-            tuned without being asked for, over a grid that suits the family, as is that of phrases and, of decoders with
-            attention, that of the internal LM; but for weights that the decoder lists, one for each utterance. The others stay
-            what the decoder has unless they are given.
+            (from, to, step). A single number stays fixed. Without a grid, the weights of the LM, of phrases and, for decoders
+            with attention, of the internal LM are tuned over a grid for the family, unless the decoder has one for each
+            utterance; the other weights stay the decoder's.
         by: "wer", "cer" or "entity_wer".
-        normalise: what is done to transcripts before they are compared, as in `word_errors`.
-        refine: how often the steps are halved around the best.
-        extend: whether to go on beyond the grid's edge.
-        held_out: share of the utterances (every second one for 0.5) that have no part in the choice, and on which the result is
-            reported as well.
+        normalise: normalisation of transcripts, as in `word_errors`.
+        refine: how often steps are halved around the best.
+        extend: whether to search beyond the grid's edge.
+        held_out: share of the utterances (every second one for 0.5) that are only reported on.
         least_words: with fewer words (of entities, with "entity_wer") there is a warning that the choice isn't reliable.
         level: of the confidence interval.
-        model: which model it is, where a decoder doesn't know; for `TuningResult.tuned`.
-        batch_size: recordings that CTC models and transducers are given at once, as in a call of the pipeline.
-        memory: what kept outputs may take; the rest goes to a temporary file in `folder`. It changes nothing else.
-        progress: whether to show progress on standard error, beginning with the number of settings to try.
-        report: takes a line about each recording that can't be read; by default a warning is logged.
+        model: the model, if the decoder doesn't know it; for `TuningResult.tuned`.
+        batch_size: recordings in a batch of a CTC model or transducer, as in a call of the pipeline.
+        memory: memory for kept outputs; the rest goes to a temporary file in `folder`.
+        progress: whether to show progress on standard error.
+        report: called with a line about each unreadable recording; by default a warning is logged.
 
     Raises:
-        ValueError: no utterances, no transcripts, or no audio that can be read; grids that can't be, weights that there is
-            nothing for (a bonus in greedy search, an internal LM in a CTC model), or something in the dataset that isn't what
-            it should be.
+        ValueError: no utterances, no transcripts, or no readable audio; an invalid grid; a weight without effect (a bonus in
+            greedy search, an internal LM in a CTC model); an invalid row of the dataset.
         TokenizerMismatchError: the LM was made for another tokenizer.
     """
     one_of("by", by, tuple(MEASURES))
@@ -247,7 +241,7 @@ def _hold(
 
 
 def _parts(every: Sequence[int], held_out: float) -> tuple[list[int], list[int]]:
-    """Return numbers of the utterances to choose by, and of those that are held out, spread evenly."""
+    """Return the numbers of the utterances to tune on, and of the held-out ones, spread evenly."""
     others = [number for i, number in enumerate(every) if math.floor((i + 1) * held_out) > math.floor(i * held_out)]
     numbers = sorted(set(every) - set(others))
     if held_out and not (numbers and others):
@@ -256,7 +250,7 @@ def _parts(every: Sequence[int], held_out: float) -> tuple[list[int], list[int]]
 
 
 def _points(sweep: Sweep, scorer: Scorer, numbers: Sequence[int], settings: Sequence[Settings]) -> list[TuningPoint]:
-    """Return how good the transcripts of some utterances are with each of some settings."""
+    """Return the errors of some utterances with each of some settings."""
     texts: list[dict[int, str]] = [{} for _ in settings]
     for number, i, text in sweep.decode(numbers, settings):
         texts[i][number] = text
@@ -264,13 +258,13 @@ def _points(sweep: Sweep, scorer: Scorer, numbers: Sequence[int], settings: Sequ
 
 
 def _nothing_added(sweep: Sweep) -> Settings:
-    """Return the setting without language models and phrases, and what goes with them."""
+    """Return the setting without language models and phrases: all weights 0."""
     has = {"lm_weight": bool(sweep.fusion.models), "phrase_weight": sweep.phrases is not None}
     return {name: 0.0 for name in sweep.standing if has.get(name, True)}
 
 
 def _doubts(best: TuningPoint, by: str, least_words: int, at_edge: Sequence[str], extend: bool) -> Iterator[str]:
-    """Yield what makes a choice doubtful."""
+    """Yield warnings on a choice."""
     words, what = (best.counts[by].length, "words of entities") if by == "entity_wer" else (best.words.length, "words")
     if words < least_words:
         yield f"only {words} {what}: the choice isn't reliable; take {least_words} or more"

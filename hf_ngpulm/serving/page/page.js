@@ -2,9 +2,9 @@ const $ = (id) => document.getElementById(id);
 let session = null; // what is running: the socket, the audio and the microphone
 // A server that wants a key is opened as /#key=KEY, which browsers don't send; websockets name it as a subprotocol.
 const key = new URLSearchParams(location.hash.slice(1)).get("key");
-const protocols = key ? ["hf-ngpulm", `openai-insecure-api-key.${key}`] : [];
+const protocols = ["realtime", ...(key ? [`openai-insecure-api-key.${key}`] : [])];
 const headers = key ? { Authorization: `Bearer ${key}` } : {};
-const RECORDINGS = "/v1/audio/transcriptions";
+const RECORDINGS = "/v1/audio/transcriptions", LIVE = "/v1/realtime";
 
 function phrases() {
   return $("phrases").value.split("\n").map((line) => line.trim()).filter(Boolean);
@@ -14,17 +14,22 @@ function tell(state) {
   $("state").textContent = state;
 }
 
-function show(event) {
-  const stable = event.text.startsWith(event.stable) ? event.stable : "";
-  $("stable").textContent = stable;
-  $("unstable").textContent = event.text.slice(stable.length);
+function show({ text, stable }) {
+  const fixed = text.startsWith(stable) ? stable : "";
+  $("stable").textContent = fixed;
+  $("unstable").textContent = text.slice(fixed.length);
 }
 
 function keep(text) {
   const line = document.createElement("p");
   line.textContent = text;
-  $("text").insertBefore(line, $("current"));
+  if (text) $("text").insertBefore(line, $("current"));
   show({ text: "", stable: "" });
+}
+
+// Phrases that the recogniser can't write are shown, not dropped in silence.
+function warn(warnings) {
+  $("unwritable").textContent = (warnings ?? []).join("; ");
 }
 
 // What the server has: live audio, and language models.
@@ -32,7 +37,7 @@ async function ask() {
   const response = await fetch("openapi.json", { headers });
   if (!response.ok) throw new Error(response.status === 401 ? "a key is needed: open /#key=KEY" : `the server says ${response.status}`);
   const { paths } = await response.json();
-  $("microphone").hidden = !("/stream" in paths);
+  $("microphone").hidden = !(LIVE in paths);
   const { lm } = paths[RECORDINGS].post.requestBody.content["multipart/form-data"].schema.properties;
   $("models").hidden = !lm;
   $("lm").replaceChildren(...(lm?.enum ?? []).map((name) => new Option(name, name)));
@@ -46,14 +51,16 @@ async function transcribe(file) {
   const response = await fetch(RECORDINGS, { method: "POST", headers, body: form });
   const { text, warnings, error } = await response.json();
   if (error) throw new Error(error.message);
-  $("unwritable").textContent = (warnings ?? []).join("; ");
+  warn(warnings);
   keep(text);
 }
 
-// Phrases that the recogniser can't write are told, not dropped in silence.
-function tellUnwritable(unwritable) {
-  const named = Object.entries(unwritable).map(([phrase, what]) => `${phrase} (${what})`);
-  $("unwritable").textContent = named.length ? `Not listened for, since this recogniser can't write them: ${named.join(", ")}` : "";
+function say(event) {
+  if (session?.socket.readyState === WebSocket.OPEN) session.socket.send(JSON.stringify(event));
+}
+
+function update(input) {
+  say({ type: "session.update", session: { type: "transcription", audio: { input } } });
 }
 
 async function start() {
@@ -64,24 +71,31 @@ async function start() {
   await audio.audioWorklet.addModule("worklet.js");
   const source = audio.createMediaStreamSource(microphone);
   const pieces = new AudioWorkletNode(audio, "pieces", { numberOfOutputs: 0, channelCount: 1, channelCountMode: "explicit" });
-  const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/stream`, protocols);
+  const socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}${LIVE}?intent=transcription`, protocols);
   Object.assign(session, { pieces, socket });
   socket.onopen = () => {
-    const rate = Math.round(audio.sampleRate);
-    socket.send(JSON.stringify({ type: "hello", sample_rate: rate, encoding: "int16", phrases: phrases(), lm: $("lm").value || undefined }));
+    const format = { type: "audio/pcm", rate: Math.round(audio.sampleRate) };
+    update({ format, transcription: { keywords: phrases(), lm: $("lm").value || undefined, partials: true } });
     source.connect(pieces);
     $("microphone").disabled = false;
     tell("listening");
   };
   pieces.port.onmessage = ({ data }) => {
-    if (socket.readyState !== WebSocket.OPEN) return;
-    socket.send(data === "end" ? JSON.stringify({ type: "end" }) : data);
+    if (data !== "end") {
+      say({ type: "input_audio_buffer.append", audio: btoa(String.fromCharCode(...new Uint8Array(data))) });
+      return;
+    }
+    say({ type: "input_audio_buffer.commit" });
+    say({ type: "input_audio_buffer.clear" }); // is answered after the commit: all has been said by then
   };
   socket.onmessage = ({ data }) => {
     const event = JSON.parse(data);
-    if (event.type === "partial") show(event);
-    else if (event.type === "final") keep(event.text);
-    else if (event.type === "ready" || event.type === "context") tellUnwritable(event.unwritable);
+    const kind = event.type.replace("conversation.item.input_audio_transcription.", "");
+    if (kind === "partial") show(event);
+    else if (kind === "completed") keep(event.transcript);
+    else if (kind === "session.updated") warn(event.warnings);
+    else if (kind === "input_audio_buffer.cleared") socket.close(1000);
+    else if (kind === "error" && event.error.code !== "input_audio_buffer_commit_empty") tell(event.error.message);
   };
   socket.onclose = ({ code, reason }) => {
     stop();
@@ -98,7 +112,7 @@ function stop() {
 }
 
 $("microphone").onclick = async () => {
-  $("microphone").disabled = true; // until it listens, or has told all
+  $("microphone").disabled = true; // until it listens, or all has been said
   if (session) {
     session.pieces.port.postMessage("end");
     session.microphone.getTracks().forEach((track) => track.stop());
@@ -150,8 +164,4 @@ $("clear").onclick = () => {
 
 ask().catch((error) => tell(error.message));
 
-$("phrases").onchange = () => {
-  if (session?.socket.readyState === WebSocket.OPEN) {
-    session.socket.send(JSON.stringify({ type: "set_context", phrases: phrases() }));
-  }
-};
+$("phrases").onchange = () => update({ transcription: { keywords: phrases() } });

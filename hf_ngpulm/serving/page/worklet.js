@@ -1,5 +1,5 @@
-// Hands the microphone's audio on in pieces of about 100 ms, as 16-bit samples, until it is told to end. What is heard after
-// that (a track that was stopped goes on as silence) isn't sent: the server takes nothing after the end.
+// Hands the microphone's audio on in pieces of about 100 ms, as 16-bit samples, until it is told to end. A stopped track goes
+// on as silence, which is not sent.
 class Pieces extends AudioWorkletProcessor {
   constructor() {
     super();

@@ -1,4 +1,4 @@
-"""Families of models: which pipeline class and which decoder serve a model, and how long its outputs are."""
+"""Families of models: CTC, transducers, encoders and decoders with attention; and a model's outputs, as decoders take them."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ TRANSDUCERS = ("parakeet_tdt", "parakeet_rnnt", "nemotron_asr_streaming", "nemot
 
 
 def is_ctc(model: Any) -> bool:
-    """Tell whether a model's outputs are the classes of CTC, by the name of its class."""
+    """Return whether a model is a CTC model, by the name of its class."""
     name = type(model).__name__
     return name in MODEL_FOR_CTC_MAPPING_NAMES.values() or name.endswith("ForCTC")
 
 
 def is_seq2seq(model: Any) -> bool:
-    """Tell whether a model is an encoder and a decoder with attention."""
+    """Return whether a model is an encoder and a decoder with attention."""
     return type(model).__name__ in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES.values()
 
 
 def is_transducer(model: Any) -> bool:
-    """Tell whether a model is a transducer: one that Transformers has, or one that says how it is one (`as_transducer`)."""
+    """Return whether a model is a transducer: one of Transformers, or any with a method `as_transducer`."""
     return hasattr(model, "as_transducer") or getattr(getattr(model, "config", None), "model_type", None) in TRANSDUCERS
 
 
 def frame_lengths(model: Any, input_lengths: Tensor) -> Tensor | None:
-    """Return the output frames for inputs of some lengths, int64 `[B]`; None for a model that can't tell."""
+    """Return the number of output frames for inputs of some lengths, int64 `[B]`; None for a model that can't tell."""
     for owner in (model, getattr(model, "encoder", None)):
         for name in ("_get_subsampling_output_length", "_get_feat_extract_output_lengths"):
             if hasattr(owner, name):
@@ -42,12 +42,15 @@ def frame_lengths(model: Any, input_lengths: Tensor) -> Tensor | None:
 
 
 def encoded(model: Any, features: Tensor, attention_mask: Tensor | None, **more: Any) -> tuple[Tensor, Tensor | None]:
-    """Return what the decoder of a CTC model or a transducer is given: logits, or an encoder's frames, `[B, T, ...]`; and the
-    number of each row's, None for all of them.
+    """Run a CTC model, or a transducer's encoder.
 
     Args:
-        features, attention_mask: of the feature extractor.
-        more: for a transducer's encoder.
+        features, attention_mask: as the feature extractor returns them.
+        more: arguments of a transducer's encoder.
+
+    Returns:
+        The decoder's input: logits or the encoder's frames, `[B, T, ...]`; and each row's number of frames, int64 `[B]`, None
+        if it is T.
     """
     if is_transducer(model):
         return transducer_of(model).encode(features, attention_mask, **more)

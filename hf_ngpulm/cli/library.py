@@ -1,0 +1,71 @@
+"""The names that commands use of the library, each loaded on first use: `--help` needs neither torch nor the extras."""
+
+# ruff: noqa: F401
+from typing import TYPE_CHECKING
+
+from ..common.lazy import attributes_of
+
+if TYPE_CHECKING:
+    from ..audio import StreamingRecognizer
+    from ..audio.events import final_event, partial_event
+    from ..audio.microphone import microphone_pieces
+    from ..audio.subtitles import segments, subtitles
+    from ..common.arguments import one_of, refuse_idle
+    from ..decoding.families import is_seq2seq
+    from ..evaluation.evaluating import evaluate
+    from ..evaluation.processes import WorkerLostError
+    from ..evaluation.recognition import SHORTEST, without_lm
+    from ..evaluation.recording_sources import EXTENSIONS, audio_files, read_recordings
+    from ..evaluation.results import EDITS, Compared, Evaluation, read_results
+    from ..evaluation.tuning import TuningPoint, TuningResult, tune_weights
+    from ..formats.arpa import write_arpa
+    from ..formats.kenlm import is_kenlm_binary, read_binary
+    from ..formats.safetensors import CONFIG_FILE, WEIGHTS_FILE
+    from ..language_model.hub import CARD_FILE, is_as_written
+    from ..language_model.interpolation import fitted_weights
+    from ..language_model.loading import load_language_model
+    from ..language_model.model import NGramLM
+    from ..language_model.pruning import prune_table
+    from ..language_model.training import Training, train
+    from ..ngrams.kneser_ney import DISCOUNT_FALLBACK
+    from ..pipelines.loading import load_pipeline
+    from ..serving.access import Access, local_hosts
+    from ..serving.app import WYOMING, make_app
+    from ..serving.attention import AttentionRecognizer
+    from ..serving.process import certificate, listen, run_workers
+    from ..serving.requests import Voices
+    from ..serving.wyoming import host_and_port
+
+_NAMES = {
+    "audio": "StreamingRecognizer",
+    "audio.events": "final_event partial_event",
+    "audio.microphone": "microphone_pieces",
+    "audio.subtitles": "segments subtitles",
+    "common.arguments": "one_of refuse_idle",
+    "decoding.families": "is_seq2seq",
+    "evaluation.evaluating": "evaluate",
+    "evaluation.processes": "WorkerLostError",
+    "evaluation.recognition": "SHORTEST without_lm",
+    "evaluation.recording_sources": "EXTENSIONS audio_files read_recordings",
+    "evaluation.results": "EDITS read_results",
+    "evaluation.tuning": "tune_weights",
+    "formats.arpa": "write_arpa",
+    "formats.kenlm": "is_kenlm_binary read_binary",
+    "formats.safetensors": "CONFIG_FILE WEIGHTS_FILE",
+    "language_model.hub": "CARD_FILE is_as_written",
+    "language_model.interpolation": "fitted_weights",
+    "language_model.loading": "load_language_model",
+    "language_model.model": "NGramLM",
+    "language_model.pruning": "prune_table",
+    "language_model.training": "train",
+    "ngrams.kneser_ney": "DISCOUNT_FALLBACK",
+    "pipelines.loading": "load_pipeline",
+    "serving.access": "Access local_hosts",
+    "serving.app": "WYOMING make_app",
+    "serving.attention": "AttentionRecognizer",
+    "serving.process": "certificate listen run_workers",
+    "serving.requests": "Voices",
+    "serving.wyoming": "host_and_port",
+}
+
+__getattr__ = attributes_of(__name__, {name: f"..{module}" for module, names in _NAMES.items() for name in names.split()})

@@ -1,0 +1,56 @@
+"""The options of decoders that the command line and the server offer, too, each described once. Needs no torch."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+MOST_WEIGHT = 100.0  # that the server takes
+
+
+class Described(NamedTuple):
+    """Describe an option.
+
+    Args:
+        help: one sentence; of numbers also the unit.
+        default: what holds where it isn't given, in words.
+        least, most: bounds of a number, as the server takes it.
+        choices: all values, if there are few.
+    """
+
+    help: str
+    default: str | None = None
+    least: float | None = None
+    most: float | None = None
+    choices: tuple[str, ...] = ()
+
+    def line(self) -> str:
+        """Return the description for the command line."""
+        return self.help if self.default is None else f"{self.help.removesuffix('.')} [default: {self.default}]."
+
+    def schema(self) -> dict[str, Any]:
+        """Return the description as JSON Schema, without a type."""
+        found = {"description": self.help, "minimum": self.least, "maximum": self.most, "enum": list(self.choices) or None}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+OPTIONS = {
+    "lm": Described("Language model: folder, Hub id, ARPA or .nemo file."),
+    "lm_weight": Described("Weight of the language model.", "what was tuned, or else 0.5", 0.0, MOST_WEIGHT),
+    "phrase_weight": Described("Weight of the phrases.", "1", -100.0, MOST_WEIGHT),
+    "num_beams": Described(
+        "Beam width; 1 is greedy, auto the best trade-off that was measured for the kind of model.",
+        "auto with an LM or phrases, else 1",
+    ),
+    "strategy": Described(
+        "For transducers: greedy, alsd or aes (both beam searches); for CTC: graph.", choices=("greedy", "alsd", "aes")
+    ),
+    "beta": Described("For CTC: bonus for each token in beam search."),
+    "ilm_weight": Described(
+        "For transducers and decoders with attention: weight of the internal language model, subtracted.",
+        "half of the LM's for transducers",
+    ),
+    "source_lm": Described("Language model of the text that the model was trained on, to be subtracted."),
+    "source_weight": Described("Weight of the source language model.", "half of the LM's"),
+    "pause_seconds": Described("For transducers: a new sentence begins where nothing is heard for so long, such as 0.32."),
+    "num_return_sequences": Described("Hypotheses to show, with --num-beams."),
+}
