@@ -60,7 +60,7 @@ def transcribe(
     hf-ngpulm transcribe call.flac --model nvidia/parakeet-tdt-0.6b-v3 --phrases names.txt --phrases "Anna Kowalska"
     hf-ngpulm transcribe talk.flac --model nvidia/parakeet-tdt-0.6b-v3 --output talk.srt
     """
-    from ..common.arguments import one_of, refuse_idle
+    from ..common.checks import check, one_of, refuse_idle
     from ..evaluation.recognition import SHORTEST
     from ..pipelines.families import is_seq2seq
     from ..sound.files import read_audio
@@ -70,7 +70,7 @@ def transcribe(
     if output is None:
         refuse_idle({"--format": kind, "--overwrite": overwrite or None}, "says of files how they are written; add --output")
     if kind is not None:
-        one_of("--format", kind, KINDS)
+        check("--format", kind, one_of(*KINDS))
     found = found_audio(audio)
     files: dict[str, Any] = {}
     if output is not None:

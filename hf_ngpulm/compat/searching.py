@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..common.arguments import check_number, whole
 from ..common.batches import tensor_of
+from ..common.checks import WEIGHT, check, whole
 from ..common.pickling import WithoutCaches
 from ..decoding.ctc import CTCDecoder
 from ..decoding.hypotheses import Hypothesis
@@ -67,7 +67,7 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
         prefixes: int = MOST_BEAMS,
     ) -> Search:
         """Return what a call asks for, checked; `prefixes`: of how many, the best ones, transcripts are made."""
-        beam_width = whole("beam_width", beam_width)
+        beam_width = check("beam_width", beam_width, whole())
         if beam_width > MOST_BEAMS:
             logger.warning("beam_width=%s: the search keeps %s prefixes, no more are possible", beam_width, MOST_BEAMS)
         if not beam_prune_logp <= 0:
@@ -117,7 +117,7 @@ class Searches(WithoutCaches, caches={"_kept": OrderedDict}):
     def _booster(self, lms: tuple[NGramLM, ...], words: tuple[str, ...], weight: float) -> PhraseBooster:
         """Return words that earn a weight each when they are complete, and their share of it label by label until then."""
         return PhraseBooster(
-            list(words), self.tokenizer, check_number(weight, "hotword_weight"), "phrase", case="keep", tokenizations=CUTTINGS,
+            list(words), self.tokenizer, check("hotword_weight", weight, WEIGHT), "phrase", case="keep", tokenizations=CUTTINGS,
             whole_words=self.is_bpe or " " in self.labels, vocab_size=lms[0].vocab_size if lms else None,
         )  # fmt: skip
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from ..common.checks import COUNT, NULL, TEXT, check_entries, either, list_of, number, one_of, whole
 from ..errors import NGramFormatError
-from .checks import COUNT, NULL, TEXT, check, either, list_of, number, one_of, whole
 from .training_summary import TrainingSummary
 from .tuned import TunedDecoding, decoding_from, settings_from
 from .word_summary import WordSummary
@@ -101,7 +101,7 @@ class NGramLMConfig:
             )
         known = {entry.name for entry in fields(cls)}
         values = {"missing_unigrams": "share"} | {name: value for name, value in values.items() if name in known}
-        check(values, dict.fromkeys(("vocab_size", "order"), whole(1)), where)
+        check_entries(values, dict.fromkeys(("vocab_size", "order"), whole(1)), where)
         if values.get("words") is not None:
             values["words"] = WordSummary.from_dict(values["words"], where)
         depths = values["order"] if values.get("words") is None else 0
@@ -109,7 +109,7 @@ class NGramLMConfig:
         kinds |= dict.fromkeys(("unk_log_prob", "bos_log_prob"), either(number(), NULL))
         kinds |= dict.fromkeys(("tokenizer_id", "tokenizer_fingerprint"), either(TEXT, NULL))
         kinds["continued"] = either(number(1e-6, 1 - 1e-6), NULL)
-        check(values, kinds | {"missing_unigrams": either(one_of("share", "unk"), number())}, where)
+        check_entries(values, kinds | {"missing_unigrams": either(one_of("share", "unk"), number())}, where)
         values |= {name: tuple(values[name]) for name in ("num_ngrams", "states_per_depth")}
         if values.get("training") is not None:
             values["training"] = TrainingSummary.from_dict(values["training"], where)

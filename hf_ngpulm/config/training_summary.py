@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .checks import COUNT, NULL, SWITCH, either, list_of, number, read
+from ..common.checks import COUNT, NULL, SWITCH, either, list_of, number, read_entries
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class TrainingSummary:
         kinds = dict.fromkeys(("prune", "num_counted", "fallback_orders"), counts)
         kinds |= {"discounts": list_of(list_of(number(-1e300, 1e300), 3)), "max_ngrams": either(COUNT, NULL)}
         kinds |= {"perplexity_per_token": rate, "perplexity_per_word": rate, "leading_blank": SWITCH}
-        return read(cls, values, kinds, where, "training")
+        return read_entries(cls, values, kinds, where, "training")
 
     def lines(self, unit: str = "token") -> list[tuple[str, str]]:
         """Return names and values for tables, of what there is to say. `unit` is what was counted."""

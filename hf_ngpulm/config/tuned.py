@@ -37,8 +37,8 @@ from typing import Any
 
 import torch
 
+from ..common.checks import NAME, SWITCH, Kind, an_object, check_entries, either, number, one_of, whole
 from ..errors import NGramFormatError
-from .checks import NAME, SWITCH, Kind, an_object, check, either, number, one_of, whole
 
 MOST_ENTRIES, MOST_MEASURED = 256, 16
 # Elements of each parameter that the fingerprint of a model looks at.
@@ -133,14 +133,14 @@ class TunedDecoding:
         if not isinstance(values, dict):
             raise NGramFormatError(f"{where}: decoding should list objects, has {str(values)[:80]!r}")
         names = ("model", "model_type", "model_fingerprint")
-        check(values, dict.fromkeys(names, NAME), where, "decoding: ")
+        check_entries(values, dict.fromkeys(names, NAME), where, "decoding: ")
         settings = settings_from(values.get("settings"), where, "decoding: settings")
         measured = an_object(values.get("measured", {}), where, "decoding: measured")
         if len(measured) > MOST_MEASURED:
             raise NGramFormatError(f"{where}: decoding: measured has {len(measured)} entries, more than {MOST_MEASURED}")
         word = Kind("a word", lambda value: isinstance(value, str) and len(value) <= 80)
         of_measured = either(number(right="a number"), word)
-        check(measured, dict.fromkeys(measured, of_measured), where, "decoding: measured.")
+        check_entries(measured, dict.fromkeys(measured, of_measured), where, "decoding: measured.")
         return cls(ModelIdentity(*(values[name] for name in names)), settings, dict(measured))
 
 
@@ -156,7 +156,7 @@ def settings_from(values: Any, where: str, what: str) -> dict[str, Any]:
     unknown = [str(name)[:80] for name in values if name not in SETTINGS]
     if unknown:
         raise NGramFormatError(f"{where}: {name_of}: no setting is called {unknown[0]!r}")
-    check(values, {name: SETTINGS[name] for name in values}, where, f"{name_of}: ")
+    check_entries(values, {name: SETTINGS[name] for name in values}, where, f"{name_of}: ")
     return dict(values)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from .checks import NULL, SWITCH, either, number, one_of, read, whole
+from ..common.checks import NULL, SWITCH, either, number, one_of, read_entries, whole
 
 CASES = ("keep", "lower", "upper")
 COMPOSITIONS = ("static", "on_the_fly")
@@ -65,7 +65,7 @@ class WordSummary:
             "unk_token_cost": number(0, LARGEST_SCORE),
             "delimiter": either(count, NULL),
         }
-        return read(cls, values, kinds, where, "words")
+        return read_entries(cls, values, kinds, where, "words")
 
     def lines(self) -> list[tuple[str, str]]:
         """Return names and values for tables."""

@@ -12,7 +12,7 @@ import os
 import torch
 
 ENGINES = ("reference", "cpu", "gpu")
-_CHOICES = ("auto", *ENGINES)
+CHOICES = ("auto", *ENGINES)
 ENGINE_VARIABLE = "HF_NGPULM_ENGINE"
 
 
@@ -22,8 +22,8 @@ def check_engine(name: str, what: str = "engine") -> str:
     Raises:
         ValueError: there is no such engine.
     """
-    if name not in _CHOICES:
-        raise ValueError(f"{what} must be one of {_CHOICES}, got {name!r}")
+    if name not in CHOICES:
+        raise ValueError(f"{what} should be one of {CHOICES}, got {name!r}")
     return name
 
 

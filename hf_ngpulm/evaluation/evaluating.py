@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..common.arguments import whole
+from ..common.checks import check, whole
 from ..language_model.loading import loaded_models
 from ..language_model.model import NGramLM
 from ..pipelines import NGramPipeline
@@ -86,7 +86,7 @@ def evaluate(
         SettingsMismatchError: there are results in `output` already, of other settings.
         WorkerLostError: another process died or failed; what was found is kept.
     """
-    whole("batch_size", batch_size)
+    check("batch_size", batch_size, whole())
     if not 1 <= chunk_seconds < float("inf"):
         raise ValueError(f"chunk_seconds should be 1 or more, got {chunk_seconds!r}")
     rank, size = rank_and_size()

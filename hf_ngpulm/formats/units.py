@@ -97,7 +97,7 @@ def units_to_ids(words: Sequence[str], units: str, vocabulary: Vocabulary) -> tu
         NGramFormatError: the words aren't units of this vocabulary; says what they look like and what would be right.
     """
     if units not in ("auto", *UNITS):
-        raise ValueError(f"units must be one of {('auto', *UNITS)}, got {units!r}")
+        raise ValueError(f"units should be one of {('auto', *UNITS)}, got {units!r}")
     candidates = UNITS if units == "auto" else (units,)
     misses: dict[str, list[str]] = {}
     for candidate in candidates:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..automaton import pool as pools
 from ..automaton.pool import AutomatonPool, Place
 from ..automaton.tensors import AutomatonTensors
-from ..common.arguments import check_number, check_weight
+from ..common.checks import ROW_WEIGHTS, WEIGHT, check
 from ..common.pickling import WithoutCaches
 from ..language_model.log_linear import LogLinear, parts_of
 from ..language_model.model import NGramLM
@@ -202,7 +202,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             raise ValueError("source_lm is given without a language model to make up for it: pass lm= too")
         self.source, self.source_weight = source_lm, source_weight
         if source_weight is not None:
-            self.source_weight = check_weight(source_weight, "source_weight")
+            self.source_weight = check("source_weight", source_weight, ROW_WEIGHTS)
         self.lms = list(self.models)  # without the source's
         if source_lm is not None:
             self.num_lms += 1
@@ -217,7 +217,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         sizes = sorted({model.vocab_size for model in self.models})
         if len(sizes) > 1:
             raise ValueError(f"language models over vocabularies of different sizes {sizes} can't serve one batch")
-        self.weight = check_weight(lm_weight, "lm_weight")
+        self.weight = check("lm_weight", lm_weight, ROW_WEIGHTS)
         self.contexts = Contexts(tokenizer, sizes[0] if sizes else None)
         self._take_phrases(phrases, phrase_weight)
         self._leases: WeakSet[Lease] = WeakSet()
@@ -344,7 +344,7 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
             raise ValueError(f"this lm isn't among the decoder's {len(known)}; make the decoder with it too: lm=[...]")
         one = copy.copy(self)
         one.per_row = [model] if self.models else None
-        one.weight = check_number(lm_weight, "lm_weight")
+        one.weight = check("lm_weight", lm_weight, WEIGHT)
         return one.rows(1, device)
 
     def places(self, contexts: Sequence[Any], device: torch.device) -> tuple[list[Place], list[Lease], AutomatonTensors]:
@@ -400,15 +400,15 @@ class Fusion(WithoutCaches, caches={"_leases": WeakSet, "_pools": dict, "_shared
         if source_weight is not None:
             if self.source is None:
                 raise ValueError("source_weight has nothing to weigh: pass source_lm= to the decoder")
-            changed.source_weight = check_weight(source_weight, "source_weight")
+            changed.source_weight = check("source_weight", source_weight, ROW_WEIGHTS)
         if lm_weight is not None:
-            changed.weight = check_weight(lm_weight, "lm_weight")
+            changed.weight = check("lm_weight", lm_weight, ROW_WEIGHTS)
         if phrase_weight is not None:
-            changed.phrase_weight = check_weight(phrase_weight, "phrase_weight")
+            changed.phrase_weight = check("phrase_weight", phrase_weight, ROW_WEIGHTS)
         return changed
 
     def _take_phrases(self, phrases: Any, phrase_weight: float | Tensor) -> None:
-        self.phrase_weight = check_weight(phrase_weight, "phrase_weight")
+        self.phrase_weight = check("phrase_weight", phrase_weight, ROW_WEIGHTS)
         # Boosters are made before there is audio, to tell of mistakes; and phrases may be any iterable, which is read once.
         self.phrases: Any = None
         if is_per_row(phrases):

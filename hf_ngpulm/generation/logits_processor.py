@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from ..common.arguments import shown
+from ..common.shown import shown
 from ..decoding.options import AttentionOptions, takes
 from ..engines.choice import engine_name
 from ..fusion.fusion import Fusion, RowModels
@@ -31,7 +31,7 @@ from ..search.attention_step import (
 )
 from ..search.attention_step.loops import end_loops
 from .internal import InternalLM
-from .parts import Column, Part, internal_scores, undone
+from .parts import Column, Part, internal_scores
 from .transcripts import ends_of, is_windowed, no_timestamps_of, num_classes, roles_of
 from .whisper import WINDOW, Windowed, follow_recordings, rule_out_timestamps
 
@@ -135,11 +135,14 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return `[B, L]` tokens so far, `[B, C]` logits or log-probabilities of the next -> the same, fused."""
+        window = WINDOW.get()
+        if window is not None:
+            window.keep(self, input_ids, scores)
         if not self.in_place:
             scores = scores.clone()
         work = scores.detach().to(torch.float32).contiguous()
         input_ids = input_ids.to(scores.device, torch.int64).contiguous()
-        which = len(scores) if WINDOW.get() is None else self.recordings(len(scores))
+        which = len(scores) if window is None else self.recordings(len(scores))
         parts = self.parts(which, scores.shape[1], scores.device)
         only = parts[0]
         if len(parts) == 1 and only.is_one_call:
@@ -221,26 +224,6 @@ class NGramLogitsProcessor(LogitsProcessor, Windowed):
             ends = [end for end in self._ends if 0 <= end < scores.shape[1]]
             self._known_ends = known = (key, torch.tensor(ends, dtype=torch.int64, device=scores.device))
         return known[1]
-
-    def undone(self, input_ids: Tensor, scores: Tensor, recording: int | None = None) -> Tensor:
-        """Return the model's own scores, up to a number per step, of steps at which no later processor has ruled any token out.
-
-        Args:
-            input_ids: int64 `[T, L]`, the tokens before each step, with -1 before them.
-            scores: `[T, C]`, what came out for them.
-            recording: the one that they are all of, if there is one LM or weight per recording.
-        """
-        parts = self.parts([recording or 0] * len(scores), scores.shape[1], scores.device)
-        parts = [part.after(input_ids) for part in parts]
-        states = [read(input_ids, part.rows, part.roles, part.engine) for part in parts]
-        parts = [part.at(at) for part, at in zip(parts, states)]
-        less = self.subtracted(input_ids, parts, states, scores.shape[1])
-        for part in reversed([part for part in parts if not part.subtracted]):
-            own = undone(part, input_ids, scores, None)
-            if less is not None and part.less is not None:
-                own = torch.where(part.less[:, None], undone(part, input_ids, scores, less), own)
-            scores = own
-        return scores
 
     def with_phrases(self, phrases: Any, phrase_weight: float | Tensor = 1.0) -> NGramLogitsProcessor:
         """Return the same with other phrases, as cheaply as phrases can be changed; None for none, if there is a language

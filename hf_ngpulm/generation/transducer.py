@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.logits_process import SuppressTokensLogitsProcessor
 
-from ..common.arguments import refuse_idle
+from ..common.checks import refuse_idle
 from ..decoding.options import TransducerOptions, takes
 from ..decoding.transducer import TransducerDecoder
 from ..search.networks.model import TransformersTransducer

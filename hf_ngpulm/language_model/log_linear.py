@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..common.arguments import check_number
+from ..common.checks import WEIGHT, check
 from .model import NGramLM
 
 
@@ -38,7 +38,7 @@ class LogLinear:
             if not isinstance(model, NGramLM):
                 raise TypeError(f"LogLinear takes NGramLMs (see hf_ngpulm.NGramLM.from_pretrained), got {type(model).__name__}")
         object.__setattr__(self, "models", tuple(models))
-        object.__setattr__(self, "weights", tuple(check_number(weight, "a weight of LogLinear") for weight in weights))
+        object.__setattr__(self, "weights", tuple(check("a weight of LogLinear", weight, WEIGHT) for weight in weights))
 
 
 def parts_of(lm: Any) -> tuple[tuple[Any, float], ...]:

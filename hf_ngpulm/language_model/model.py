@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from ..automaton import BackoffAutomaton, LMParts, table_from_automaton
 from ..automaton.continuation import check_share, continued
 from ..automaton.tensors import AutomatonTensors
-from ..common.arguments import shown
 from ..common.progress import Bars
+from ..common.shown import shown
 from ..config.tuned import TunedDecoding, remembered
 from ..engines.choice import check_engine
 from ..formats.arpa import write_arpa

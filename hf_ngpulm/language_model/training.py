@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ..automaton import LMParts
-from ..common.arguments import refuse_idle, whole
+from ..common.checks import check, refuse_idle, whole
 from ..common.progress import Bars
 from ..config.training_summary import TrainingSummary
 from ..lexicon import compose
@@ -133,7 +133,7 @@ def train(
     `texts` may also be pairs of arrays, as `read_ids` gives them: token ids `[L]` and lengths `[S]` of many sentences.
     """
     how = _options(options)
-    order = whole("order", DEFAULT_ORDERS[how.unit] if how.order is None else how.order, MAX_ORDER)
+    order = check("order", DEFAULT_ORDERS[how.unit] if how.order is None else how.order, whole(1, MAX_ORDER))
     tokenizer, bars = tokenizer_of(tokenizer), bars or Bars()  # read once, if it was named
     vocabulary = Vocabulary.of(tokenizer, vocab_size)
     thresholds = thresholds_of(how.prune, order)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..common.arguments import one_of
+from ..common.checks import check, one_of
 from ..errors import NGramFormatError
 from ..text.spelling import Speller, speller_of
 from ..text.vocabulary import tokenizer_name
@@ -99,7 +99,7 @@ def make_lexicon(
         ValueError: several cuttings in a vocabulary with a delimiter between words, which isn't one of pieces.
         NGramFormatError: no word can be spelled, or only in another case; a lexicon that is empty, or can't be read.
     """
-    one_of("case", case, CASES)
+    check("case", case, one_of(*CASES))
     speller = speller_of(tokenizer, vocab_size)
     boundaries = boundaries_of(speller)
     if cuttings != 1 and boundaries.delimiter is not None:

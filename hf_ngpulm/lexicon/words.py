@@ -12,9 +12,9 @@ import torch
 
 from ..automaton import BackoffAutomaton, LMParts
 from ..automaton.continuation import check_share
-from ..common.arguments import check_number, one_of, whole
+from ..common.checks import WEIGHT, check, one_of, whole
 from ..config.config import NGramLMConfig
-from ..config.word_summary import LARGEST_SCORE, WordSummary
+from ..config.word_summary import COMPOSITIONS, LARGEST_SCORE, WordSummary
 from ..engines.choice import check_engine
 from ..ngrams.table import NGramTable, one_thread
 from ..text.vocabulary import Vocabulary, tokenizer_of
@@ -96,10 +96,10 @@ def compose(
         )
     if not 0 <= cost <= LARGEST_SCORE:
         raise ValueError(f"unk_token_cost should be a finite number of at least 0, got {unk_token_cost}")
-    check_number(word_bonus, "word_bonus")
+    check("word_bonus", word_bonus, WEIGHT)
     if continued is not None:
         check_share(continued, "continued")
-    one_of("composition", composition, ("auto", "static", "on_the_fly"))
+    check("composition", composition, one_of("auto", *COMPOSITIONS))
     if composition == "auto":
         composition = "static" if sum(table.num_ngrams) <= MOST_STATIC_NGRAMS else "on_the_fly"
         if composition == "on_the_fly":
@@ -109,7 +109,7 @@ def compose(
                 f"{sum(table.num_ngrams):,}",
                 f"{MOST_STATIC_NGRAMS:,}",
             )
-    cuttings = whole("cuttings", cuttings, MOST_CUTTINGS)
+    cuttings = check("cuttings", cuttings, whole(1, MOST_CUTTINGS))
     found = make_lexicon(words, tokenizer, lexicon, vocab_size, case, cuttings, may_be_empty)
     _tell(found, len(words), given=lexicon is not None)
     spelled = SpelledLM.of_table(table, found, None if closed_vocabulary else unk_score_offset, cost)

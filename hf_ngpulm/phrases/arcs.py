@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..automaton import BackoffAutomaton
 from ..automaton.tensors import AutomatonTensors, token_dtype
-from ..common.arguments import one_of
+from ..common.checks import check, one_of
 from ..language_model.model import NGramLM
 from ..text.spelling import CASES, speller_of
 from .automaton import Spellings, build_trie
@@ -60,7 +60,7 @@ class ArcBooster(Booster):
         strict: bool = False,
         engine: str = "auto",
     ) -> None:
-        one_of("case", case, CASES)
+        check("case", case, one_of(*CASES))
         lm.check_tokenizer(tokenizer)
         speller = speller_of(tokenizer, lm.vocab_size)
         written = write(phrases, discount, speller, False, case, 1, normalise, strict)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ..automaton import BackoffAutomaton
-from ..common.arguments import check_number, one_of, whole
+from ..common.checks import AT_LEAST_0, check, one_of, whole
 from ..language_model.model import NGramLM
 from ..text.spelling import CASES, Speller, speller_of
 from .automaton import Spellings, phrase_automaton
@@ -74,12 +74,11 @@ class PhraseBooster(Booster):
         vocab_size: int | None = None,
         engine: str = "auto",
     ) -> None:
-        one_of("weight_per", weight_per, ("token", "phrase"))
-        one_of("case", case, CASES)
-        whole("tokenizations", tokenizations, 100)
-        for name, value in (("growth", growth), ("end_bonus", end_bonus)):
-            if check_number(value, name) < 0:
-                raise ValueError(f"{name} should be at least 0, got {value!r}")
+        check("weight_per", weight_per, one_of("token", "phrase"))
+        check("case", case, one_of(*CASES))
+        check("tokenizations", tokenizations, whole(1, 100))
+        check("growth", growth, AT_LEAST_0)
+        check("end_bonus", end_bonus, AT_LEAST_0)
         speller = speller_of(tokenizer, vocab_size)
         if whole_words is None:
             whole_words = _are_whole_words(speller)

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from ..automaton import BackoffAutomaton
-from ..common.arguments import check_number
+from ..common.checks import WEIGHT, check
 from ..text.normalisation import normaliser
 from ..text.spelling import Speller, Spelling
 from ..text.vocabulary import Vocabulary, check_tokenizer
@@ -85,7 +85,7 @@ def write(
     strict: bool,
 ) -> Written:
     """Write phrases; arguments as for `hf_ngpulm.PhraseBooster`."""
-    checked = checked_phrases(phrases, check_number(weight, "weight"))
+    checked = checked_phrases(phrases, check("weight", weight, WEIGHT))
     clean = normaliser(normalise, speller.tokenizer)
     texts = [unicodedata.normalize("NFC", clean(phrase)) for phrase in checked]
     spellings, unknown = speller.spell(texts, whole_words, case, tokenizations)
@@ -124,4 +124,4 @@ def checked_phrases(phrases: Phrases, weight: float) -> dict[str, float]:
 def _pair(item: Any, number: int) -> tuple[str, float]:
     if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[0], str):
         raise TypeError(f"phrase {number} should be a text or a pair of a text and a weight, got {item!r}")
-    return item[0], check_number(item[1], f"the weight of phrase {number} ({item[0]!r})")
+    return item[0], check(f"the weight of phrase {number} ({item[0]!r})", item[1], WEIGHT)

@@ -14,7 +14,7 @@ from huggingface_hub.utils import get_session
 from transformers.pipelines.audio_utils import ffmpeg_read
 from transformers.utils import is_torchaudio_available
 
-from ..common.arguments import whole
+from ..common.checks import check, whole
 from ..sound.files import RATES, decode_audio, resample
 
 
@@ -71,7 +71,7 @@ def _read(source: str | os.PathLike[str] | bytes, rate: int) -> np.ndarray | str
 def _resampled(inputs: dict[str, Any], rate: int) -> dict[str, Any]:
     """Return samples and the strides that go with them at another rate; other things stay."""
     key = "raw" if inputs.get("raw") is not None else "array"
-    given = whole("sampling_rate", inputs["sampling_rate"], RATES[1], least=RATES[0])
+    given = check("sampling_rate", inputs["sampling_rate"], whole(*RATES))
     samples = torch.as_tensor(inputs.get(key)).detach().cpu().numpy()
     if samples.ndim == 2 and len(samples) <= 2:  # as the stock pipeline does: more may be samples in place of channels
         samples = samples.mean(axis=0)

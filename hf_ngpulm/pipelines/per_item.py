@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..common.arguments import check_number
+from ..common.checks import WEIGHT, check
 from ..phrases.contexts import is_per_row
 
 RECORDING = "ngram_recording"  # among what the model is given, and what comes out
@@ -101,7 +101,7 @@ def _numbers(name: str, value: Any) -> Tensor | None:
         value = value.tolist()
     if not isinstance(value, list | tuple):
         return None
-    return torch.tensor([check_number(number, name) for number in value], dtype=torch.float32, device="cpu")
+    return torch.tensor([check(name, number, WEIGHT) for number in value], dtype=torch.float32, device="cpu")
 
 
 # How to tell one value for all recordings (None is said of it) from a list of one for each.

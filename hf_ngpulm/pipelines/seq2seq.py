@@ -9,7 +9,8 @@ from typing import Any, cast
 import numpy as np
 from transformers import AutomaticSpeechRecognitionPipeline
 
-from ..decoding.options import CHECKS, AttentionOptions
+from ..common.checks import check
+from ..decoding.options import KINDS, AttentionOptions
 from ..generation import NGramLogitsProcessor
 from ..generation.logits_processor import LM_WEIGHT
 from ..text.words import WordSplitter
@@ -152,7 +153,7 @@ def _settled(kwargs: dict[str, Any]) -> dict[str, Any]:
         kwargs = {**kwargs, "generate_kwargs": _settled(kwargs["generate_kwargs"])}
     kwargs = AttentionOptions.settled(kwargs)
     if isinstance(kwargs.get("num_beams"), str):
-        CHECKS["num_beams"]("num_beams", kwargs["num_beams"])
+        check("num_beams", kwargs["num_beams"], KINDS["num_beams"])
     return kwargs
 
 

@@ -41,7 +41,7 @@ def test_train_convert_and_info(trained, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--units", "id", "--closed-vocabulary"], "closed_vocabulary says something of words"),
-        (["--unit", "word", "--case", "title"], "case must be one of"),
+        (["--unit", "word", "--case", "title"], "case should be one of"),
     ],
 )
 def test_mistakes(trained, tmp_path, capsys, arguments, message):

@@ -167,7 +167,7 @@ def test_letters_are_cut_in_one_way(letters, texts):
         ({"cuttings": 0}, "cuttings should be a whole number from 1 to 64, got 0"),
         ({"unk_score_offset": -math.inf}, "unk_score_offset should be a finite number, got -inf; closed_vocabulary=True"),
         ({"unk_token_cost": -1.0}, "unk_token_cost should be a finite number of at least 0, got -1.0"),
-        ({"case": "title"}, "case must be one of"),
+        ({"case": "title"}, "case should be one of"),
         ({"lexicon": {}}, "the lexicon is empty"),
         ({"lexicon": ["zzz"]}, r"no word of the lexicon \(such as 'zzz'\) is among the LM's"),
         ({"missing_unigrams": "unk"}, "missing_unigrams='unk' is for tokens"),

@@ -15,7 +15,7 @@ import torch
 
 from ...automaton import LMParts
 from ...automaton.convert import MISSING_LOG_PROB
-from ...common.arguments import LARGEST_WEIGHT
+from ...common.checks import LARGEST_WEIGHT
 from ...errors import NGramFormatError
 from ...lexicon.composition import FORBIDDEN
 from ...lexicon.spellings import SHOWN

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteriaList
 from transformers.generation import GenerationMode
 
-from ...common.arguments import refuse_idle
+from ...common.checks import refuse_idle
 from ...decoding.options import AttentionOptions, takes
 from ..lm_argument import GivenLM, given_lm
 from ..logits_processor import LM_WEIGHT, NGramLogitsProcessor
