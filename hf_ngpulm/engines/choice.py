@@ -45,6 +45,11 @@ def engine_name(name: str, device: torch.device) -> str:
     return name
 
 
+def is_native(name: str, device: torch.device) -> bool:
+    """Return whether the native core (the engine "cpu") answers on a device. Errors as for `engine_name`."""
+    return engine_name(name, device) == "cpu"
+
+
 @functools.cache
 def _require_triton() -> None:
     if importlib.util.find_spec("triton") is None:

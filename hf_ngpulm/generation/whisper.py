@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 from contextvars import ContextVar
 from types import MethodType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -29,12 +29,22 @@ class Window:
         sequences: those that each row is of, among `total`: several per recording if several are to be returned for each.
         prompt_length: tokens that were given.
         generation_config: what says how many beams there are at the moment.
+        judged: the processor before which scores are the model's own, if `logprob_threshold` asks for them. They take as much
+            memory as the fused ones, which Whisper has `generate` return then.
     """
 
-    def __init__(self, sequences: list[int], total: int, prompt_length: int, generation_config: Any) -> None:
+    def __init__(
+        self, sequences: list[int], total: int, prompt_length: int, generation_config: Any, judged: Any = None
+    ) -> None:
         self.sequences, self.total, self.prompt_length = sequences, total, prompt_length
-        self.generation_config = generation_config
+        self.generation_config, self.judged = generation_config, judged
+        self.own: list[Tensor] = []  # by step, `[B, C]`
         self._again: list[int] = []
+
+    def keep(self, processor: Any, input_ids: Tensor, scores: Tensor) -> None:
+        """Keep the scores `[B, C]` that a processor is given, if these are the ones that transcripts are judged by."""
+        if processor is self.judged:
+            self.own[input_ids.shape[1] - self.prompt_length :] = [scores.clone()]
 
     def recordings(self, batch_size: int, count: int) -> list[int]:
         """Return the recording of each row, of `count` in all; -1 for rows that fill up a batch of fixed size."""
@@ -62,8 +72,7 @@ WINDOW: ContextVar[Window | None] = ContextVar("window", default=None)
 
 
 class Windowed:
-    """A logits processor that asks for `WINDOW`; it has `num_recordings` (None if all share values), and `undone`, which
-    returns scores as they were before it."""
+    """A logits processor that asks for `WINDOW`, and has it keep the scores before it adds anything."""
 
 
 def follow_recordings(model: Any) -> None:
@@ -78,10 +87,12 @@ def follow_recordings(model: Any) -> None:
 def generate_with_fallback(self: Any, *args: Any, **kwargs: Any) -> Any:
     stock = type(self).generate_with_fallback
     given = _bound("generate_with_fallback", self, args, kwargs).arguments
-    if not _ours(given["logits_processor"]):
+    processors, config = _ours(given["logits_processor"]), given["generation_config"]
+    if not processors:
         return stock(self, *args, **kwargs)
     prompt_length = given["decoder_input_ids"].shape[1]
-    window = Window(list(given["batch_idx_map"]), len(given["seek"]), prompt_length, given["generation_config"])
+    judged = None if config.logprob_threshold is None else processors[0]
+    window = Window(list(given["batch_idx_map"]), len(given["seek"]), prompt_length, config, judged)
     before = WINDOW.set(window)
     try:
         return stock(self, *args, **kwargs)
@@ -93,16 +104,15 @@ def _need_fallback(self: Any, *args: Any, **kwargs: Any) -> Any:
     stock = type(self)._need_fallback
     bound = _bound("_need_fallback", self, args, kwargs)
     given = bound.arguments
-    processors, row = _ours(given["logits_processor"]), given["index"]
+    window, row = WINDOW.get(), given["index"]
     told = given["seek_outputs"][row].get("own_log_probs") if isinstance(given["seek_outputs"][row], dict) else None
-    if (processors or told is not None) and given["generation_config"].logprob_threshold is not None:
+    if (window is not None or told is not None) and given["generation_config"].logprob_threshold is not None:
         outputs = list(given["seek_outputs"])
-        own = _own_scores(processors, given) if told is None else _scores_that_say(told, given)
+        own = _scores_that_say(told, given) if told is not None else _own_scores(cast(Window, window), given)
         outputs[row] = {**outputs[row], "scores": own}
         given["seek_outputs"] = outputs
     result = stock(*bound.args, **bound.kwargs)
-    window = WINDOW.get()
-    if processors and window is not None:
+    if window is not None:
         window.decoded(row, result[0])
     return result
 
@@ -132,26 +142,14 @@ def _ours(processors: Any) -> list[Any]:
     return [processor for processor in processors or () if isinstance(processor, Windowed)]
 
 
-def _own_scores(processors: list[Any], given: dict[str, Any]) -> list[Tensor]:
-    """Return the scores of a row's steps without what the LMs added to them."""
-    row, sequence = given["index"], given["seek_sequence"]
-    output = given["seek_outputs"][row]
-    window = WINDOW.get()
-    steps = output["scores"][: len(sequence)]
-    prompt = output["sequences"][: window.prompt_length if window else 0].to(steps[0].device)
-    tokens = torch.cat([prompt, sequence.to(prompt)])
-    before = torch.full((len(steps), len(tokens)), -1, device=tokens.device)
-    for step in range(len(steps)):
-        length = len(prompt) + step
-        before[step, len(tokens) - length :] = tokens[:length]
-    # The temperature divided the fused scores.
-    temperature = given["temperature"] or 1.0
-    scores = torch.stack(list(steps)).float() * temperature
-    for processor in reversed(processors):
-        count = processor.num_recordings
-        recording = window.recording(row, count) if window and count else None
-        scores = processor.undone(before, scores, recording)
-    return list((scores / temperature).to(steps[0].dtype))
+def _own_scores(window: Window, given: dict[str, Any]) -> list[Tensor]:
+    """Return the model's own scores of a row's steps, in place of the fused ones."""
+    output, temperature = given["seek_outputs"][given["index"]], given["temperature"] or 1.0
+    fused = output["scores"][: len(given["seek_sequence"])]
+    # Beams come from another row at each step. What later processors ruled out stays so.
+    rows = output["beam_indices"].tolist() if "beam_indices" in output else [given["index"]] * len(fused)
+    own = [(scores[row] / temperature).to(each) for scores, row, each in zip(window.own, rows, fused)]
+    return [each.masked_fill(scores == -torch.inf, -torch.inf) for each, scores in zip(own, fused)]
 
 
 def _scores_that_say(log_probs: Tensor, given: dict[str, Any]) -> list[Tensor]:

@@ -7,7 +7,6 @@ same. Integers come out identical, floats to rounding. N-grams are sorted as num
 from __future__ import annotations
 
 import importlib
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
@@ -16,9 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...engines.choice import is_native
 from ..table import NUM_SPECIAL
-
-ENGINES = ("reference", "cpu")
 
 
 @dataclass(frozen=True)
@@ -90,15 +88,5 @@ class TrieOrder(NamedTuple):
 
 
 def steps_for(device: torch.device, engine: str = "auto") -> ModuleType:
-    """Return the module of an engine; "auto" takes the native core on a CPU and torch elsewhere.
-
-    The environment variable HF_NGPULM_ENGINE=reference forces torch on a CPU too.
-    """
-    if engine == "auto":
-        forced = os.environ.get("HF_NGPULM_ENGINE") == "reference"
-        engine = "cpu" if device.type == "cpu" and not forced else "reference"
-    if engine not in ENGINES:
-        raise ValueError(f"engine must be 'auto', 'reference' or 'cpu', got {engine!r}")
-    if engine == "cpu" and device.type != "cpu":
-        raise ValueError(f"the engine 'cpu' was asked for on {device}; use engine='auto'")
-    return importlib.import_module(f"{__name__}.{engine}")
+    """Return the module of an engine: the native core's, or the one in torch, which runs on GPUs, too."""
+    return importlib.import_module(f"{__name__}.{'cpu' if is_native(engine, device) else 'reference'}")
