@@ -73,7 +73,7 @@ def convert(
 def _convert_words(source: str, target: str, kind: str, out_units: str | None, max_ngrams: int | None) -> None:
     """Write the n-grams of a KenLM binary with its own words."""
     from ..formats.arpa import write_arpa
-    from ..formats.kenlm import read_binary
+    from ..formats.kenlm import KenLMFile
     from ..language_model.pruning import prune_table
 
     if kind != "arpa":
@@ -83,7 +83,7 @@ def _convert_words(source: str, target: str, kind: str, out_units: str | None, m
         )
     if out_units is not None:
         raise ValueError(f"--out-units {out_units} is for token ids; the words of a KenLM binary are written as they are")
-    file = read_binary(source)
+    file = KenLMFile(source)
     table = file.table()
     if max_ngrams is not None:
         table = prune_table(table, max_ngrams)

@@ -59,9 +59,9 @@ def _facts(lm: Any) -> tuple[dict[str, Any], dict[str, str]]:
 
 def _kenlm_facts(path: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return what a KenLM binary says of itself; its n-grams aren't read."""
-    from ..formats.kenlm import read_binary
+    from ..formats.kenlm import KenLMFile
 
-    file = read_binary(path)
+    file = KenLMFile(path)
     total, size = sum(file.counts), os.path.getsize(path)
     facts: dict[str, Any] = {"kenlm": file.model_type, "order": file.order, "num_ngrams": list(file.counts)}
     facts |= {name: getattr(file, name) for name in ("num_words", "has_words", "quantised_bits")} | {"nbytes": size}

@@ -41,9 +41,9 @@ def check_folder(model: str) -> None:
 
 def is_word_binary(source: str, tokenizer: str | None, vocab_size: int | None, units: str) -> bool:
     """Tell whether a KenLM binary was given, to be taken with the words that it is over and not as a model of token ids."""
-    from ..formats.kenlm import is_kenlm_binary
+    from ..formats.files import KENLM, format_of
 
-    if not is_kenlm_binary(source) or tokenizer is not None or vocab_size is not None:
+    if format_of(source) is not KENLM or tokenizer is not None or vocab_size is not None:
         return False
     if units != "auto":
         raise ValueError(f"--units {units} says how words stand for token ids; give --tokenizer or --vocab-size with it")
@@ -54,10 +54,11 @@ def load(
     source: str, tokenizer: str | None = None, vocab_size: int | None = None, units: str = "auto", **of_words: Any
 ) -> NGramLM:
     """Load whatever a command was given."""
+    from ..formats.files import format_of
     from ..language_model.loading import load_language_model
     from ..language_model.model import NGramLM
 
-    if os.path.isfile(source) and not source.endswith(".nemo"):
+    if os.path.isfile(source) and not format_of(source).has_token_ids:
         if is_word_binary(source, tokenizer, vocab_size, units):
             raise ValueError(
                 f"{source}: a KenLM binary doesn't say which token ids its words are; add --tokenizer (the ASR model's) or "

@@ -131,7 +131,7 @@ def _read_bytes(path: Path) -> bytes:
         raise NGramFormatError("the file is empty; an ARPA file begins with a line \\data\\")
     if data.startswith(b"mmap lm "):
         raise NGramFormatError(
-            "a KenLM binary, not an ARPA file; hf_ngpulm.formats.kenlm.read_binary reads it (not compressed), and hf-ngpulm "
+            "a KenLM binary, not an ARPA file; hf_ngpulm.formats.kenlm.KenLMFile reads it (not compressed), and hf-ngpulm "
             "convert lm.bin lm.arpa makes an ARPA file of it"
         )
     return data.removeprefix(b"\xef\xbb\xbf")  # a byte order mark

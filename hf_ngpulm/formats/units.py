@@ -188,7 +188,7 @@ def _complaint(words: Sequence[str], units: str, vocabulary: Vocabulary, misses:
             f"this is a word-level language model (units such as {shown}), but token-level units were expected: "
             f'{expected}. The ways out: units="word" (--unit word) spells its words in tokens; or train one of the text it was '
             "made of, with the ASR model's tokenizer: `hf-ngpulm train TEXT --tokenizer ASR_MODEL --output my-lm`, or "
-            "NGramLM.train(texts, tokenizer=...)"
+            "NGramLM.from_texts(texts, tokenizer=...)"
         )
     if len(strange) <= total // 2:
         return (

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..formats.files import is_named_like_a_file
 from ..formats.wav2vec2.repository import is_with_lm
 from .hub import saved_files
 from .model import NGramLM
@@ -25,10 +26,8 @@ def load_language_model(
         FileNotFoundError: there is no such file, folder or repo id.
     """
     if os.path.isfile(source):
-        if str(source).endswith(".nemo"):
-            return NGramLM.from_nemo(source, tokenizer, device=device)
         return NGramLM.from_arpa(source, tokenizer, device=device)
-    if not os.path.isdir(source) and re.search(r"\.(nemo|bin|binary|arpa(\.\w+)?)$", os.fspath(source)):
+    if not os.path.isdir(source) and is_named_like_a_file(source):
         raise FileNotFoundError(f"{source}: no such file")
     with_lm = is_with_lm(source)
     if with_lm:

@@ -16,7 +16,7 @@ from torch import Tensor
 from ...common.files import naming
 from ...errors import NGramFormatError
 from ..units import LN10, LOG10_ZERO, NGramFile
-from .header import MAGIC, read_header
+from .header import read_header
 from .probing import ProbingLayout, probing_layout, read_probing
 from .trie import TrieLayout, read_trie, trie_layout
 from .vocabulary import hashes_of_probing, hashes_of_trie, read_strings, vocabulary_size, word_ids
@@ -24,30 +24,11 @@ from .vocabulary import hashes_of_probing, hashes_of_trie, read_strings, vocabul
 _BOS, _EOS = "<s>", "</s>"
 
 
-def is_kenlm_binary(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file begins as KenLM's binary files do, whatever their version, complete or not."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(8) == MAGIC[:8]
-    except OSError:
-        return False
-
-
-def read_binary(path: str | os.PathLike[str]) -> KenLMFile:
-    """Open a binary file that KenLM's `build_binary` made.
-
-    Every size in the file is held to the file's own size before anything is read by it, and the vocabulary is checked; n-grams
-    are read by `KenLMFile.table`.
-
-    Raises:
-        NGramFormatError: not such a file, a damaged one, or one of a version or type that isn't supported.
-        OSError: the file can't be opened.
-    """
-    return KenLMFile(path)
-
-
 class KenLMFile(NGramFile):
-    """A KenLM binary file: see `read_binary`.
+    """A binary file that KenLM's `build_binary` made.
+
+    Every size in it is held to the file's own size before anything is read by it, and the vocabulary is checked; n-grams are
+    read by `table`.
 
     Word ids are KenLM's: 0 is `<unk>`, the others are in the order of the file.
 
@@ -55,6 +36,10 @@ class KenLMFile(NGramFile):
         model_type: KenLM's name: probing, trie, quant_trie, array_trie or quant_array_trie.
         counts: n-grams of each order, as the header gives them.
         has_words: whether the file holds the words themselves, and not their hashes alone.
+
+    Raises:
+        NGramFormatError: not such a file, a damaged one, or one of a version or type that isn't supported.
+        OSError: the file can't be opened.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -47,6 +47,7 @@ from ...lexicon.lazy_model import LazyAutomaton
 from ...lexicon.weights import Grades, grade_unknown_words, reweighed
 from ...text.spelling import speller_of
 from ...text.vocabulary import tokenizer_of
+from ..files import ARPA, KENLM
 from . import constants, word_files
 from .alphabet import BLANK_TOKEN_PTN, UNK_BPE_TOKEN, UNK_TOKEN, UNK_TOKEN_PTN, Alphabet
 
@@ -163,8 +164,8 @@ def download(
         return Path(repo)
     small = [ALPHABET_FILE, *(f"{LM_FOLDER}/{name}" for name in (word_files.ATTRS_FILE, word_files.UNIGRAMS_FILE))]
     folder = Path()
-    for endings in (word_files.BINARY_ENDINGS, word_files.ARPA_ENDINGS):  # the second only where there is none of the first
-        wanted = [*small, *(f"{LM_FOLDER}/*{ending}" for ending in endings)]
+    for kind in (KENLM, ARPA):  # the second only where there is none of the first
+        wanted = [*small, *(f"{LM_FOLDER}/*{suffix}" for suffix in kind.suffixes)]
         try:
             folder = Path(
                 snapshot_download(
@@ -174,7 +175,7 @@ def download(
             )  # fmt: skip
         except HFValidationError:
             raise FileNotFoundError(f"{repo} is neither a folder nor the id of a Hub repo (organisation/name)") from None
-        if any(path.name.endswith(endings) for path in (folder / LM_FOLDER).glob("*")):
+        if any(path.name.endswith(kind.suffixes) for path in (folder / LM_FOLDER).glob("*")):
             break
     return folder
 

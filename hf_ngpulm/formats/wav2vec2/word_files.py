@@ -20,8 +20,9 @@ from ...errors import NGramFormatError
 from ...lexicon.composition import FORBIDDEN
 from ...lexicon.spellings import SHOWN
 from ...ngrams.table import NGramTable
-from ..arpa import ArpaFile
-from ..kenlm import KenLMFile, is_kenlm_binary, read_binary
+from ..files import ARPA, KENLM, format_of
+from ..kenlm import KenLMFile
+from ..units import NGramFile
 from .constants import (
     AVG_TOKEN_LEN,
     DEFAULT_ALPHA,
@@ -36,8 +37,6 @@ logger = logging.getLogger(__name__)
 # Ways to cut a word into pieces, those with the fewest pieces, where no tokenizer says which one the recogniser learned.
 CUTTINGS = 16
 ATTRS_FILE, UNIGRAMS_FILE = "attrs.json", "unigrams.txt"
-BINARY_ENDINGS = (".bin", ".binary")
-ARPA_ENDINGS = (".arpa", ".arpa.gz", ".arpa.bz2", ".arpa.xz")
 LONGEST_WORD = 30  # characters of unknown words, from which on they are charged the same; up to AVG_TOKEN_LEN they are, too
 # What lists of words have out of language models, and that are none.
 SPECIAL = frozenset({"", "<s>", "</s>", "<unk>", "<UNK>"})
@@ -117,8 +116,8 @@ def kenlm_file_in(folder: Path) -> Path:
         NGramFormatError: there is none, or several of a kind.
     """
     names = sorted(path.name for path in folder.iterdir() if not path.name.startswith(".")) if folder.is_dir() else []
-    for endings in (BINARY_ENDINGS, ARPA_ENDINGS):
-        found = [name for name in names if name.endswith(endings)]
+    for kind in (KENLM, ARPA):
+        found = [name for name in names if name.endswith(kind.suffixes)]
         if len(found) > 1:
             raise NGramFormatError(f"{folder} holds several language models, {', '.join(found)}; leave the one that is meant")
         if found:
@@ -141,11 +140,10 @@ def read_words(path: str | os.PathLike[str], unigrams: Collection[str] | None) -
     """
     if not os.path.isfile(path):
         raise FileNotFoundError(f"{os.fspath(path)}: no such file; name an ARPA file or a KenLM binary")
-    if not is_kenlm_binary(path):
-        arpa = ArpaFile(path)
-        return arpa.word_table(), arpa.words
-    file: KenLMFile = read_binary(path)
-    if not file.has_words:
+    file = format_of(path).open(path)
+    if not isinstance(file, NGramFile):
+        raise NGramFormatError(f"{path}: holds token ids, not words; name an ARPA file or a KenLM binary")
+    if isinstance(file, KenLMFile) and not file.has_words:
         if unigrams is None:
             raise NGramFormatError(
                 f"{path}: the file holds no word strings, only their hashes, and no list of its words was given: pass "
