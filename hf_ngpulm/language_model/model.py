@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from huggingface_hub import ModelHubMixin
@@ -22,7 +22,7 @@ from ..common.shown import shown
 from ..config.tuned import TunedDecoding, remembered
 from ..engines.choice import check_engine
 from ..formats.arpa import write_arpa
-from ..formats.nemo import read_nemo
+from ..formats.files import NEMO
 from ..formats.ngram_file import parts_of_ngram_file
 from ..formats.safetensors import load_saved
 from ..formats.wav2vec2.repository import parts_of_repository
@@ -36,37 +36,9 @@ from .perplexity import Perplexity, ScoredText, perplexity_of, scored_texts, wit
 from .pruning import prune_table
 from .training import train
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
-
-class _on_class:
-    """A method of the class that leaves the instances theirs: `NGramLM.train(texts)` trains a language model, while
-    `lm.train(False)` is what `torch.nn.Module` calls on every part of a network."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-        self.__doc__ = function.__doc__
-
-    def __get__(self, instance: Any, owner: type) -> Any:
-        if instance is None:
-            return self.function.__get__(owner)
-        return getattr(nn.Module, self.function.__name__).__get__(instance)
-
-
-class _Asked(Generic[P, R]):
-    """A query that the automaton answers, as it is described there."""
-
-    def __init__(self, method: Callable[Concatenate[Any, P], R]) -> None:
-        self.method: Any = method
-        self.__doc__ = method.__doc__
-
-    def __get__(self, instance: Any, owner: type) -> Callable[P, R]:
-        return self.method if instance is None else getattr(instance.automaton, self.method.__name__)
-
-
-def _told(path: str, doc: str) -> Any:
-    """Return a property that a part of the language model has."""
+def _from_part(path: str, doc: str) -> Any:
+    """Return a property that reads an attribute of the automaton or the config."""
     return property(attrgetter(path), doc=doc)
 
 
@@ -79,7 +51,7 @@ class NGramLM(
     """An n-gram language model over the token ids of a speech recogniser's tokenizer.
 
     A `torch.nn.Module` that has an automaton with backoff arcs, which answers its queries. Make one with `from_pretrained`,
-    `from_arpa`, `from_nemo` or `train`.
+    `from_texts`, `from_arpa` or `from_nemo`.
 
     Args:
         parts: what readers, training and composition return.
@@ -168,13 +140,10 @@ class NGramLM(
         Raises:
             NGramFormatError: the file isn't such a checkpoint, or its vocabulary isn't this tokenizer's size.
         """
-        table = read_nemo(path)
-        if tokenizer is not None:
-            check_tokenizer(table.vocab_size, None, None, tokenizer)
-        return cls._of(LMParts.of_table(table, Vocabulary.of(tokenizer, table.vocab_size), engine=engine), device)
+        return cls._of(parts_of_ngram_file(path, tokenizer, engine=engine, format=NEMO), device)
 
-    @_on_class
-    def train(
+    @classmethod
+    def from_texts(
         cls,
         texts: Iterable[Any],
         tokenizer: Any = None,
@@ -201,6 +170,11 @@ class NGramLM(
                 what would be right.
         """
         return cls._of(train(texts, tokenizer, vocab_size, Bars(progress), device=device, **options).parts, device)
+
+    def train(self: Any, *args: Any, **options: Any) -> Any:  # type: ignore[override]
+        """Train a model: `NGramLM.train(texts, ...)` is `NGramLM.from_texts(texts, ...)`. (`lm.train(mode)` is that of
+        `torch.nn.Module`, which has the name, too.)"""
+        return nn.Module.train(self, *args) if isinstance(self, nn.Module) else NGramLM.from_texts(self, *args, **options)
 
     @classmethod
     def interpolate(
@@ -276,7 +250,7 @@ class NGramLM(
         else:
             raise ValueError(
                 "this model of words has been composed with their spellings, and another sentence can't be put between these "
-                f"any more: pass continued={share:g} where it is made (from_arpa, train), or compose it on the fly"
+                f"any more: pass continued={share:g} where it is made (from_arpa, from_texts), or compose it on the fly"
             )
         return type(self)(replace(parts, automaton=automaton))
 
@@ -440,27 +414,57 @@ class NGramLM(
 
     # -- asked
 
-    initial_states = _Asked(BackoffAutomaton.initial_states)
-    scores = _Asked(BackoffAutomaton.scores)
-    advance = _Asked(BackoffAutomaton.advance)
-    step = _Asked(BackoffAutomaton.step)
-    states_after = _Asked(BackoffAutomaton.states_after)
-    final_scores = _Asked(BackoffAutomaton.final_scores)
-    score_tokens = _Asked(BackoffAutomaton.score_tokens)
-    score_sequences = _Asked(BackoffAutomaton.score_sequences)
-    validate = _Asked(BackoffAutomaton.validate)
+    def initial_states(self, batch_size: int, bos: bool = True) -> Tensor:
+        """Return states before the first token, int32 `[B]`: after `<s>`, or with no context at all if `bos=False`."""
+        return self.automaton.initial_states(batch_size, bos)
 
-    vocab_size: int = _told("automaton.vocab_size", "Token ids that it scores, V.")
-    context_length: int = _told("automaton.context_length", "Longest context in tokens: what lies further back can't matter.")
-    tensors: AutomatonTensors = _told("automaton.tensors", "The tensors of the automaton.")
-    roots: Tensor = _told("automaton.roots", "int32 `[1]`, the state of the empty context.")
-    starts: Tensor = _told("automaton.starts", "int32 `[1]`, the state after `<s>`.")
-    device: torch.device = _told("automaton.device", "Where the tensors are.")
-    is_lazy: bool = _told("automaton.is_lazy", "Whether states are composed as searches come to them.")
-    num_states: int = _told("automaton.num_states", "States of the automaton; those composed so far if it is lazy.")
-    num_arcs: int = _told("automaton.num_arcs", "Arcs of these states.")
-    order: int = _told("config.order", "Length of the longest n-grams.")
-    num_ngrams: tuple[int, ...] = _told("config.num_ngrams", "N-grams of each order.")
+    def scores(self, states: Tensor) -> Tensor:
+        """Return the score of every token: `[B]` states -> float32 `[B, V]`."""
+        return self.automaton.scores(states)
+
+    def advance(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the score of every token and the state it leads to: `[B]` states -> float32 `[B, V]`, int32 `[B, V]`."""
+        return self.automaton.advance(states)
+
+    def step(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the score of one token a row and the state it leads to: `[B]`, `[B]` -> float32 `[B]`, int32 `[B]`."""
+        return self.automaton.step(states, tokens)
+
+    def states_after(self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True) -> Tensor:
+        """Return the state after reading each row, `[B, L]` -> int32 `[B]`. Only the last `context_length` tokens matter."""
+        return self.automaton.states_after(token_ids, lengths, bos)
+
+    def final_scores(self, states: Tensor) -> Tensor:
+        """Return log p(`</s>` | state): `[B]` -> float32 `[B]`."""
+        return self.automaton.final_scores(states)
+
+    def score_tokens(self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True) -> tuple[Tensor, Tensor]:
+        """Return the score of each token, `[B, L]` -> float32 `[B, L]` with 0 beyond a row's length, and the last states."""
+        return self.automaton.score_tokens(token_ids, lengths, bos)
+
+    def score_sequences(self, token_ids: Tensor, lengths: Tensor | None = None, bos: bool = True, eos: bool = True) -> Tensor:
+        """Return the log-probability of each row, `[B, L]` -> `[B]`, `</s>` included unless `eos=False`."""
+        return self.automaton.score_sequences(token_ids, lengths, bos, eos)
+
+    def validate(self) -> None:
+        """Check all tensors, so that those from a file can neither crash nor hang an engine.
+
+        Raises:
+            NGramFormatError: names the first thing that is wrong.
+        """
+        self.automaton.validate()
+
+    vocab_size: int = _from_part("automaton.vocab_size", "Token ids that it scores, V.")
+    context_length: int = _from_part("automaton.context_length", "Tokens of context that matter at most.")
+    tensors: AutomatonTensors = _from_part("automaton.tensors", "The tensors of the automaton.")
+    roots: Tensor = _from_part("automaton.roots", "int32 `[1]`, the state of the empty context.")
+    starts: Tensor = _from_part("automaton.starts", "int32 `[1]`, the state after `<s>`.")
+    device: torch.device = _from_part("automaton.device", "Where the tensors are.")
+    is_lazy: bool = _from_part("automaton.is_lazy", "Whether states are composed as searches come to them.")
+    num_states: int = _from_part("automaton.num_states", "States of the automaton; those composed so far if it is lazy.")
+    num_arcs: int = _from_part("automaton.num_arcs", "Arcs of these states.")
+    order: int = _from_part("config.order", "Length of the longest n-grams.")
+    num_ngrams: tuple[int, ...] = _from_part("config.num_ngrams", "N-grams of each order.")
 
     def forget(self) -> None:
         """Drop the states that have been composed so far, where they are composed as searches come to them.

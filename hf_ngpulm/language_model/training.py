@@ -1,4 +1,4 @@
-"""From text to a language model: what `NGramLM.train` does."""
+"""From text to a language model: what `NGramLM.from_texts` does."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Training:
 def train(
     texts: Iterable[Any], tokenizer: Any = None, vocab_size: int | None = None, bars: Bars | None = None, **options: Any
 ) -> Training:
-    """Train a language model. Arguments as for `NGramLM.train`; `bars` show the progress.
+    """Train a language model. Arguments as for `NGramLM.from_texts`; `bars` show the progress.
 
     `texts` may also be pairs of arrays, as `read_ids` gives them: token ids `[L]` and lengths `[S]` of many sentences.
     """

@@ -44,7 +44,7 @@ class PhraseBooster(Booster):
         case: "auto": phrases as they are, or else in small letters or in capitals, if the tokenizer can write that;
             "keep": as they are; "any": in all of these and with capitals at the beginning of words.
         tokenizations: token sequences for each way to write a phrase: the tokenizer's own one and those with the fewest tokens.
-        normalise: what is done to phrases first, as for `NGramLM.train`; Unicode is always composed (NFC).
+        normalise: what is done to phrases first, as for `NGramLM.from_texts`; Unicode is always composed (NFC).
         strict: raise an error for a phrase that the tokenizer can't write, instead of a warning.
         vocab_size: number of token ids; that of a language model that is used beside it.
         engine: "auto" (by device), "reference", "cpu" or "gpu".
