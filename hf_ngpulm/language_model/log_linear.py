@@ -1,4 +1,4 @@
-"""Several language models for the same utterances."""
+"""Combine several language models log-linearly."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from .model import NGramLM
 
 @dataclass(frozen=True, init=False)
 class LogLinear:
-    """Language models whose weighted log-probabilities add up, such as one of words and one of tokens: `lm=LogLinear(...)`.
+    """Language models whose weighted log-probabilities are added, such as one of words and one of tokens.
 
         decoder = CTCDecoder(tokenizer, lm=LogLinear([words, tokens], [0.6, 0.4]), lm_weight=0.8, num_beams=16)
 
-    The decoder's `lm_weight` multiplies the weights. A hypothesis's `lm_score` is the sum of the models' log-probabilities,
-    without weights. A list of such, or of these and models, has one for each row.
+    The decoder's `lm_weight` multiplies these weights. A hypothesis's `lm_score` is the unweighted sum of the models'
+    log-probabilities. A decoder takes a list of these, or of these and models, one per row.
 
     Args:
-        models: over the same token ids.
-        weights: one for each model.
+        models: language models over the same token ids.
+        weights: one per model.
 
     Raises:
         ValueError: no models, another number of weights, or one that isn't a finite number.
-        TypeError: something else than language models.
+        TypeError: anything but language models.
     """
 
     models: tuple[Any, ...]
@@ -42,7 +42,7 @@ class LogLinear:
 
 
 def parts_of(lm: Any) -> tuple[tuple[Any, float], ...]:
-    """Return the language models of a row, with what the row's weight is multiplied with for each."""
+    """Return the language models of a row, each with the factor of its weight."""
     if lm is None:
         return ()
     return tuple(zip(lm.models, lm.weights)) if isinstance(lm, LogLinear) else ((lm, 1.0),)
