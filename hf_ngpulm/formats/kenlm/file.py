@@ -27,15 +27,15 @@ _BOS, _EOS = "<s>", "</s>"
 class KenLMFile(NGramFile):
     """A binary file that KenLM's `build_binary` made.
 
-    Every size in it is held to the file's own size before anything is read by it, and the vocabulary is checked; n-grams are
-    read by `table`.
+    Each size in the file is checked against the file's size before it is used, and the vocabulary is checked; `table` reads the
+    n-grams.
 
-    Word ids are KenLM's: 0 is `<unk>`, the others are in the order of the file.
+    Word ids are KenLM's: 0 is `<unk>`, the others follow the order of the file.
 
     Attributes:
         model_type: KenLM's name: probing, trie, quant_trie, array_trie or quant_array_trie.
-        counts: n-grams of each order, as the header gives them.
-        has_words: whether the file holds the words themselves, and not their hashes alone.
+        counts: n-grams of each order, according to the header.
+        has_words: whether the file holds the words, not only their hashes.
 
     Raises:
         NGramFormatError: not such a file, a damaged one, or one of a version or type that isn't supported.
@@ -49,7 +49,7 @@ class KenLMFile(NGramFile):
                 raise NGramFormatError("a folder, not a KenLM binary file")
             if os.path.getsize(path) == 0:
                 raise NGramFormatError("the file is empty")
-            # Copied on writing: nobody writes, but torch takes no tensors that can't be written to.
+            # Copy on write: nobody writes, but torch wants writable memory.
             self._data = data = np.memmap(path, dtype=np.uint8, mode="c").view(np.ndarray)
             header = read_header(data)
             self.model_type, self.counts, self.has_words = header.model_type, header.counts, header.has_words
@@ -98,10 +98,10 @@ class KenLMFile(NGramFile):
             return read_strings(self._hashes, self._data[self._layout.end :])
 
     def name_words(self, words: Iterable[str]) -> None:
-        """Give a file without word strings those of some words, which their hashes tell; the others keep names without letters.
+        """Name the words of a file that has only their hashes, from a list of words; the others keep placeholder names.
 
         Raises:
-            NGramFormatError: none of the words is the model's.
+            NGramFormatError: none of the words is in the model.
         """
         named = [*dict.fromkeys(words)]
         ids = self.word_ids([_BOS, _EOS, *named]).tolist()
@@ -112,14 +112,14 @@ class KenLMFile(NGramFile):
         self.__dict__["vocabulary"] = ["<unk>", *(by_id.get(token, f"<{token}>") for token in range(1, self.num_words))]
 
     def word_ids(self, words: list[str]) -> np.ndarray:
-        """Return ids of words, int64 `[N]`; 0, that of `<unk>`, for those that the model doesn't know."""
+        """Return the ids of words, int64 `[N]`; 0 (`<unk>`) for words that the model lacks."""
         return word_ids(self._hashes, words)
 
     def rows(self, ids: np.ndarray) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield the n-grams, those that KenLM put in for suffixes that pruning had left out among them.
+        """Yield the n-grams, including those that KenLM inserts for pruned suffixes.
 
         Raises:
-            NGramFormatError: a damaged file, or a probing model that is too large to be listed.
+            NGramFormatError: a damaged file, or a probing model that is too large to be enumerated.
         """
         if isinstance(self._layout, TrieLayout):
             orders = read_trie(self._layout, self._data)

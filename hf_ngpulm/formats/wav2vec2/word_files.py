@@ -1,4 +1,4 @@
-"""The files of a word-level language model as pyctcdecode has them: KenLM's, a list of words, and four numbers."""
+"""pyctcdecode's files of a word-level language model: KenLM's file, a list of words, and four numbers."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from .constants import (
 
 logger = logging.getLogger(__name__)
 
-# Ways to cut a word into pieces, those with the fewest pieces, where no tokenizer says which one the recogniser learned.
+# Segmentations of a word with the fewest pieces, if no tokenizer says which one the recogniser learned.
 CUTTINGS = 16
 ATTRS_FILE, UNIGRAMS_FILE = "attrs.json", "unigrams.txt"
-LONGEST_WORD = 30  # characters of unknown words, from which on they are charged the same; up to AVG_TOKEN_LEN they are, too
-# What lists of words have out of language models, and that are none.
+LONGEST_WORD = 30  # characters; longer unknown words are charged the same (as are all up to AVG_TOKEN_LEN)
+# Entries in lists of words that aren't words.
 SPECIAL = frozenset({"", "<s>", "</s>", "<unk>", "<UNK>"})
 
 
 @dataclass(frozen=True)
 class Attrs:
-    """Hold what pyctcdecode weighs a language model with."""
+    """pyctcdecode's weights of a language model."""
 
     alpha: float = DEFAULT_ALPHA  # weight of its log-probabilities
     beta: float = DEFAULT_BETA  # natural log, added for each word
@@ -59,7 +59,7 @@ class Attrs:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Attrs:
-        """Read `attrs.json`; what it lacks is pyctcdecode's default, with a warning.
+        """Read `attrs.json`; a missing entry becomes pyctcdecode's default, with a warning.
 
         Raises:
             NGramFormatError: it isn't JSON, or an entry isn't what it should be.
@@ -89,7 +89,7 @@ class Attrs:
 
 
 def read_unigrams(path: str | os.PathLike[str]) -> list[str] | None:
-    """Return the words of `unigrams.txt`, one a line; None of an empty file, which says nothing of words.
+    """Return the words of `unigrams.txt`, one per line; None for an empty file, which doesn't restrict words.
 
     Raises:
         NGramFormatError: it isn't UTF-8 text.
@@ -102,7 +102,7 @@ def read_unigrams(path: str | os.PathLike[str]) -> list[str] | None:
 
 
 def words_of(unigrams: Iterable[str] | None) -> list[str] | None:
-    """Return words without what is none, each once; None if nothing is left."""
+    """Return the words without special entries and duplicates; None if nothing is left."""
     if isinstance(unigrams, str):
         raise TypeError(f"unigrams should be a list of words, got the text {unigrams[:60]!r}")
     found = [*dict.fromkeys(word.strip() for word in unigrams or () if word.strip() not in SPECIAL)]
@@ -110,7 +110,7 @@ def words_of(unigrams: Iterable[str] | None) -> list[str] | None:
 
 
 def kenlm_file_in(folder: Path) -> Path:
-    """Return the KenLM file of a folder; a binary before an ARPA file, which takes longer to read.
+    """Return the KenLM file of a folder, a binary rather than an ARPA file, which takes longer to read.
 
     Raises:
         NGramFormatError: there is none, or several of a kind.
@@ -128,7 +128,7 @@ def kenlm_file_in(folder: Path) -> Path:
 
 
 def read_words(path: str | os.PathLike[str], unigrams: Collection[str] | None) -> tuple[NGramTable, list[str]]:
-    """Return n-grams of words, and the words that their ids stand for.
+    """Return n-grams over words, and the words of their ids.
 
     Args:
         path: an ARPA file (also compressed) or a binary of KenLM.
@@ -154,35 +154,34 @@ def read_words(path: str | os.PathLike[str], unigrams: Collection[str] | None) -
 
 
 def unknown_log_prob(table: NGramTable) -> float:
-    """Return natural log-probability of `<unk>`, also of a model without it."""
+    """Return the natural log-probability of `<unk>`, also for a model without it."""
     row = table.row_of_unigram(table.unk)
     return MISSING_LOG_PROB if row is None else float(table.orders[0].log_probs[row])
 
 
 def charged_to_unknown_words(attrs: Attrs, unknown: float) -> list[float]:
-    """Return what an unknown word of 0, 1, ... characters scores until it ends.
+    """Return the score of an unfinished unknown word of 0, 1, ... characters.
 
-    pyctcdecode's search charges it its offset (a natural log here, and unweighted), and known words nothing before they end.
-    Here known words pay for what the language model thinks of them letter by letter. So unknown ones have to pay for that,
-    too, by the time that they are as long as the average word: without it they push known words out of the beam, and cost
-    more than these when it is too late.
+    pyctcdecode's search charges it the offset (a natural log here, and unweighted), and known words nothing before they end.
+    Here known words pay their language model cost letter by letter. So unknown words must pay it, too, by the time they are as
+    long as the average word: otherwise they push known words out of the beam, although they cost more in the end.
     """
     offset, share = max(min(attrs.unk_score_offset, 0.0), FORBIDDEN), attrs.alpha * unknown
     return [offset * max(1.0, n / AVG_TOKEN_LEN) + share * min(1.0, n / AVG_TOKEN_LEN) for n in range(LONGEST_WORD + 1)]
 
 
 def whole_unknown_word(attrs: Attrs, unknown: float) -> float:
-    """Return what it scores when it has ended, `unknown` being the natural log-probability of `<unk>`."""
+    """Return the score of a finished unknown word; `unknown` is the natural log-probability of `<unk>`."""
     return attrs.alpha * (unknown + attrs.offset)
 
 
 def piece_lengths(parts: LMParts) -> list[int]:
-    """Return the characters of each token of a language model, without the mark of words' beginnings."""
+    """Return the number of characters of each token, without marks of word beginnings."""
     return [len((piece or "").lstrip("▁Ġ")) for piece in parts.pieces or ()]
 
 
 def checked_attrs(values: dict[str, Any]) -> Attrs:
-    """Return attributes of a language model that may be computed with.
+    """Return the attributes of a language model, checked.
 
     Raises:
         ValueError: one that isn't a finite number, or too large (`unk_score_offset` may be minus infinity).
@@ -200,14 +199,14 @@ def _is_weight(name: str, value: float) -> bool:
 def with_unlisted(
     table: NGramTable, words: Sequence[str], unigrams: Collection[str] | None, case: str, offset: float
 ) -> NGramTable:
-    """Return n-grams in which the words that aren't among the unigrams cost their offset, and are known like others otherwise.
+    """Return n-grams in which words that aren't among the unigrams are known, but cost the offset.
 
-    pyctcdecode adds it to the words' own log-probabilities, and the language model goes on after them.
+    pyctcdecode adds it to the words' own log-probabilities, and the language model continues after them.
 
     Args:
-        table: of the language model.
-        words: what its ids stand for.
-        unigrams: the words that are listed; None, or none that the language model has: all of its words are.
+        table: the language model's.
+        words: the words of its ids.
+        unigrams: the listed words; if None, or if none is in the language model, all its words count as listed.
         case: as for `hf_ngpulm.lexicon.compose`.
         offset: natural log.
     """
