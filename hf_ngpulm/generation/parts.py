@@ -1,4 +1,4 @@
-"""Hold what is added to the scores of rows, each part by itself."""
+"""The parts that are added to the scores of rows."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..search.attention_step import KINDS, UNSCORED, Roles, Rows, text_of
 
 
 class Part(NamedTuple):
-    """Hold what is added to scores of which rows (`fused`, bool `[B]`), and how: see `fuse`; the engine is none that "auto"
-    stands for. For lazy models: their search; of phrases: what keeps them where they are.
+    """Arguments of `fuse` for one part: language models or phrases, and the rows that they apply to (`fused`, bool `[B]`).
+    `engine` is resolved, not "auto". Lazy models have their search, phrases the lease on their place.
 
-    What is `subtracted` is a source domain's model. Of the language model also from which rows, bool `[B]`, anything is
-    subtracted, and the weights `[B]` of the internal LM: None if there is none in any row.
+    `subtracted` marks the source domain's model. `less`, bool `[B]`, marks rows with anything subtracted, and `ilm_weights`
+    `[B]` are the internal LM's weights; both belong to the language model's part, and are None if no row has any.
     """
 
     rows: Rows
@@ -36,11 +36,12 @@ class Part(NamedTuple):
 
     @property
     def is_one_call(self) -> bool:
-        """Return whether the native core can do all of it, if it is all that there is: a language model's scores are added."""
+        """Return whether the native core can fuse it in one call, if it is the only part: a language model's scores are
+        added."""
         return is_native(self.engine, self.fused.device) and self.lazy is None and self.less is None and not self.keeps_sums
 
     def after(self, input_ids: Tensor) -> Part:
-        """Return the same with all that is known of the states after some tokens `[B, L]`."""
+        """Return the part with the states after tokens `[B, L]` composed."""
         if self.lazy is None:
             return self
         if input_ids.shape[1]:
@@ -50,7 +51,7 @@ class Part(NamedTuple):
         return self._replace(rows=self.rows._replace(tensors=self.lazy.tensors))
 
     def at(self, states: Tensor) -> Part:
-        """Return the same with all that is known of some states `[B]`."""
+        """Return the part with states `[B]` composed."""
         if self.lazy is None:
             return self
         self.lazy.enter(states.cpu().numpy().ravel())
@@ -58,14 +59,13 @@ class Part(NamedTuple):
 
 
 class Column(NamedTuple):
-    """Say which of a row's models one is, and, of several language models, which of them are meant."""
+    """The index of a model among a row's models, and the language models that share its roles."""
 
     place: int
     lms: list[NGramLM] = []  # noqa: RUF012 (never changed)
 
 
 def internal_scores(unheard: Tensor, roles: Roles) -> Tensor:
-    """Return the internal LM's log-probabilities of what an LM scores, of logits of the model that has heard nothing, float32
-    `[B, C]`."""
+    """Return the internal LM's log-probabilities of the classes that an LM scores, from its logits, float32 `[B, C]`."""
     unscored = (roles.roles & KINDS) == UNSCORED
     return torch.log_softmax(unheard.masked_fill(unscored, -torch.inf), 1).masked_fill(unscored, 0.0)
