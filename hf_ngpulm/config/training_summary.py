@@ -10,7 +10,7 @@ from ..common.checks import COUNT, NULL, SWITCH, either, list_of, number, read_e
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """How a language model was estimated; stored in `config.json` and shown in the model card.
+    """Facts about the estimation of a language model, stored in `config.json` and shown in the model card.
 
     Args:
         num_sentences, num_tokens: size of the text; sentence ends don't count as tokens.

@@ -81,7 +81,7 @@ class NgpulmFormLM(Struct):
 
 
 class NgpulmBoundaries(Struct):
-    """Where words end, see `Boundaries`; -1 stands for no delimiter."""
+    """Word boundaries, see `Boundaries`; -1 stands for no delimiter."""
 
 
 class NgpulmPlaces(Struct):

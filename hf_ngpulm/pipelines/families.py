@@ -1,4 +1,4 @@
-"""Families of models: which pipeline class and which decoder serve a model, and how long its outputs are."""
+"""Families of models: their pipeline classes and decoders, and the lengths of their outputs."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ TRANSDUCERS = ("parakeet_tdt", "parakeet_rnnt", "nemotron_asr_streaming", "nemot
 
 
 def is_ctc(model: Any) -> bool:
-    """Tell whether a model's outputs are the classes of CTC, by the name of its class."""
+    """Return whether a model is a CTC model, by the name of its class."""
     name = type(model).__name__
     return name in MODEL_FOR_CTC_MAPPING_NAMES.values() or name.endswith("ForCTC")
 
 
 def is_seq2seq(model: Any) -> bool:
-    """Tell whether a model is an encoder and a decoder with attention."""
+    """Return whether a model is an attention encoder-decoder."""
     return type(model).__name__ in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES.values()
 
 
 def is_transducer(model: Any) -> bool:
-    """Tell whether a model is a transducer: one that Transformers has, or one that says how it is one (`as_transducer`)."""
+    """Return whether a model is a transducer: one of Transformers, or one with `as_transducer`."""
     return hasattr(model, "as_transducer") or getattr(getattr(model, "config", None), "model_type", None) in TRANSDUCERS
 
 
 def frame_lengths(model: Any, input_lengths: Tensor) -> Tensor | None:
-    """Return the output frames for inputs of some lengths, int64 `[B]`; None for a model that can't tell."""
+    """Return the number of output frames for input lengths, int64 `[B]`; None if unknown."""
     for owner in (model, getattr(model, "encoder", None)):
         for name in ("_get_subsampling_output_length", "_get_feat_extract_output_lengths"):
             if hasattr(owner, name):
@@ -42,11 +42,11 @@ def frame_lengths(model: Any, input_lengths: Tensor) -> Tensor | None:
 
 
 def encoded(model: Any, features: Tensor, attention_mask: Tensor | None, **more: Any) -> tuple[Tensor, Tensor | None]:
-    """Return what the decoder of a CTC model or a transducer is given: logits, or an encoder's frames, `[B, T, ...]`; and the
-    number of each row's, None for all of them.
+    """Return the decoder's input for a CTC model or transducer: logits or encoder frames, `[B, T, ...]`, and the number of
+    frames of each row (None: all).
 
     Args:
-        features, attention_mask: of the feature extractor.
+        features, attention_mask: from the feature extractor.
         more: for a transducer's encoder.
     """
     if is_transducer(model):

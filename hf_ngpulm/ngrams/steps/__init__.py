@@ -1,7 +1,7 @@
-"""The heavy steps of estimating a language model, one file per engine with the same operations, and what they work on.
+"""The heavy steps of estimating a language model, one file per engine with the same operations, and their data.
 
-`reference` is plain torch: it is the definition and runs anywhere, and it is what a GPU runs. `cpu` has the native core do the
-same. Integers come out identical, floats to rounding. N-grams are sorted as numbers, several tokens in one int64.
+`reference`, in plain torch, is the definition and runs on any device. `cpu` is the native core's version. Their integers are
+    identical, floats equal up to rounding. N-grams are sorted as numbers, several tokens in one int64.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..table import NUM_SPECIAL
 
 @dataclass(frozen=True)
 class Packing:
-    """Say how the n-grams of one order over one vocabulary are packed.
+    """The packing of n-grams of one order and vocabulary into integers.
 
     A token id is a digit, 1 more than the id, and 0 stands for "no token": an n-gram that the end of its sentence cuts
     short sorts before those that go on. A word of 63 bits holds as many digits as fit, the first token in the highest
@@ -60,7 +60,7 @@ class Packing:
         return (per_word,) * full + ((rest,) if rest else ())
 
     def place(self, position: int) -> tuple[int, int]:
-        """Return word that holds the token at a position of the n-gram, and what its digit is multiplied by."""
+        """Return the word that holds the token at a position of the n-gram, and the factor of its digit."""
         word = 0
         while position >= self.digits[word]:
             position -= self.digits[word]
@@ -69,7 +69,7 @@ class Packing:
 
 
 class Run(NamedTuple):
-    """Distinct n-grams in ascending order: their words (int64 `[words, R]`) and how often each occurs (int64 `[R]`)."""
+    """Distinct n-grams in ascending order: their words (int64 `[words, R]`) and counts (int64 `[R]`)."""
 
     words: Tensor
     counts: Tensor
