@@ -215,7 +215,7 @@ class BeamSearchDecoderCTC:
             ValueError: no beams, or an argument out of range.
         """
         if not beams:
-            raise ValueError("beams is empty: go on from those that the call before this one returned, or get_starting_state()")
+            raise ValueError("beams is empty: pass those of the previous call, or of get_starting_state()")
         search = self._search(beam_width, beam_prune_logp, token_min_logp, hotword_scorer)
         found = PartialSearch(search)(beams, logits, processed_frames, force_next_word, is_end)
         found = [beam for beam in found if beam.lm_score >= found[0].lm_score - search.threshold]
@@ -229,7 +229,7 @@ class BeamSearchDecoderCTC:
     def _language_model(self) -> LanguageModel | MultiLanguageModel | None:
         if self._model_key not in self.model_container:
             raise RuntimeError(
-                "the decoder's language model was let go of (cleanup, clear_class_models); make the decoder anew"
+                "the decoder's language model was released (cleanup, clear_class_models); make a new decoder"
             )
         return self.model_container[self._model_key]
 

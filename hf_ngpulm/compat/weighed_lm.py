@@ -139,5 +139,5 @@ class LMState:
             ValueError: it is that of another decoder.
         """
         if models is not self._models:
-            raise ValueError("lm_start_state is that of another decoder: states mean something to the one that gave them only")
+            raise ValueError("lm_start_state is from another decoder; pass a last_lm_state of this one")
         return tuple(model.state_after(start, self._tokens) for model, start in zip(models, self._starts, strict=True))

@@ -31,14 +31,14 @@ def parts_of_ngram_file(
     file = (format or format_of(path)).open(path)
     if not isinstance(file, NGramFile):
         if (vocab_size, units, missing_unigrams, of_words) != (None, "auto", "share", {}):
-            raise ValueError(f"{path} says itself which token ids it is over; leave out vocab_size, units and the like")
+            raise ValueError(f"{path} holds token ids; leave out vocab_size, units, missing_unigrams and options for words")
         if tokenizer is not None:
             check_tokenizer(file.vocab_size, None, None, tokenizer)
         return LMParts.of_table(file, Vocabulary.of(tokenizer, file.vocab_size), engine=engine)
     vocabulary = Vocabulary.of(tokenizer, vocab_size)
     is_detected = units == "auto" and are_word_level(file.words, vocabulary)
     if units != "word" and not is_detected:
-        refuse_options(of_words, f"{path} has the units of tokens; units='word' takes them for words")
+        refuse_options(of_words, f"{path} is token-level (units='word' reads it as words)")
         return LMParts.of_table(file.table(vocabulary, units), vocabulary, missing_unigrams, engine)
     if missing_unigrams != "share":
         raise ValueError(

@@ -62,7 +62,7 @@ def cross_attention(model: Any, encoder_outputs: Any, attention_mask: Tensor | N
         )
     layers = [weights for weights in getattr(outputs, "cross_attentions", None) or () if weights is not None]
     if not layers:
-        raise ValueError(f"{type(model).__name__} shows no cross-attention, which word times are read off")
+        raise ValueError(f"{type(model).__name__} returns no cross-attention, from which word times are computed")
     return torch.cat(layers).float().cpu()
 
 

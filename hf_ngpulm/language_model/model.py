@@ -238,7 +238,7 @@ class NGramLM(
         """
         check_share(share)
         if self.config.continued is not None:
-            raise ValueError(f"sentences follow one another in this model already, with the share {self.config.continued}")
+            raise ValueError(f"this model is continued already, with the share {self.config.continued}")
         parts = self.parts.with_config(continued=float(share))
         length = parts.config.context_length
         automaton: BackoffAutomaton
@@ -396,7 +396,7 @@ class NGramLM(
                 "result"
             )
         if config.continued is not None:
-            raise ValueError("this model's sentences follow one another, which n-grams can't say; use the one it was made of")
+            raise ValueError("n-grams can't express a continued model; use the model that it was made from")
         return table_from_automaton(
             self.automaton, list(config.states_per_depth), self.unk_tokens, config.unk_log_prob, config.bos_log_prob
         )

@@ -32,7 +32,7 @@ def prune_table(table: NGramTable, max_ngrams: int | None = None, threshold: flo
         ValueError: neither or both are given, a target below the number of unigrams, or a threshold below 0.
     """
     if (max_ngrams is None) == (threshold is None):
-        raise ValueError("name either max_ngrams (how many to keep) or threshold (of the growth of the perplexity)")
+        raise ValueError("pass either max_ngrams (number to keep) or threshold (relative growth of the perplexity)")
     num_unigrams = len(table.orders[0])
     if max_ngrams is not None and max_ngrams < num_unigrams:
         raise ValueError(f"max_ngrams={max_ngrams} is below the {num_unigrams} unigrams, which can't be dropped")

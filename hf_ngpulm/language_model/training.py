@@ -249,7 +249,7 @@ def _words(row: Any, clean: Callable[[str], str]) -> list[str]:
     words = clean(row).split()
     for word in words:
         if word.lower() in ("<s>", "</s>", "<unk>"):
-            raise ValueError(f"the text {row[:60]!r} has {word!r} as a word, which language models keep for themselves")
+            raise ValueError(f"the text {row[:60]!r} has {word!r} as a word, which is reserved in language models")
     return words
 
 

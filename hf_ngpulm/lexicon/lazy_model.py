@@ -71,7 +71,7 @@ class LazyAutomaton(BackoffAutomaton):
             RuntimeError: a search (or an open stream) uses them.
         """
         if len(self._searches):
-            raise RuntimeError("a search goes on in this language model: end its streams first")
+            raise RuntimeError("a search uses this language model: close its streams first")
         copies = dict(self.copies)
         self._begin()
         for pool, old in copies.items():

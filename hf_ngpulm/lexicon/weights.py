@@ -59,7 +59,7 @@ def reweighed(
     """
     contexts = words.num_contexts
     if (word or delimiter) and not contexts:
-        raise ValueError("the language model was saved before it was written down where its words begin; compose it anew")
+        raise ValueError("the language model was saved by a version that didn't store where its words begin; compose it anew")
     weights = scale * tensors.arc_weights
     if word or delimiter:
         starts = tensors.arc_tokens[: int(tensors.arc_offsets[contexts])]

@@ -165,7 +165,7 @@ def refuse_options(options: Iterable[str], why: str) -> None:
     for name in options:
         if name not in OPTIONS:
             raise TypeError(f"there is no argument {name!r}")
-        raise ValueError(f"{name} says something of words, but {why}")
+        raise ValueError(f"{name} applies to word-level language models only; {why}")
 
 
 def _tell(lexicon: Lexicon, num_words: int, given: bool) -> None:

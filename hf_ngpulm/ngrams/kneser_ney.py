@@ -163,7 +163,7 @@ def estimate(
 def _check_fallback(fallback: Sequence[float]) -> Sequence[float]:
     if len(fallback) != 3 or not all(0 < value <= j for j, value in enumerate(fallback, start=1)):
         raise ValueError(
-            "discount_fallback should be what is taken off counts of 1, 2 and 3, each above 0 and at most that count, "
+            "discount_fallback should be the discounts of counts 1, 2 and 3, each above 0 and at most the count, "
             f"such as {DISCOUNT_FALLBACK}; got {tuple(fallback)}"
         )
     return fallback

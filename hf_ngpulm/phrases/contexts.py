@@ -87,7 +87,7 @@ class Contexts(WithoutCaches, caches={"_accepted": WeakSet, "_kept": Kept}):
                 context.check_tokenizer(self.tokenizer)
         else:
             if self.tokenizer is None:
-                raise ValueError("phrases need the tokenizer to be written with: pass a PhraseBooster instead of texts")
+                raise ValueError("phrases need a tokenizer: pass it, or a PhraseBooster instead of texts")
             key = tuple(checked_phrases(context, 1.0).items())
             context = self._kept.found_or(key, lambda: self._made(key), self.most)
         with LOCK:

@@ -55,7 +55,7 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         timestamps, name = kwargs.pop("return_timestamps"), type(self.model).__name__
         if timestamps and not self.model.config.is_encoder_decoder:
             raise ValueError(
-                f"return_timestamps={timestamps!r}: {name} has no cross-attention, which word times are read off; CTC models, "
+                f"return_timestamps={timestamps!r}: {name} has no cross-attention, from which word times are computed; CTC models, "
                 "transducers, Whisper, Canary and other encoder-decoders have them"
             )
         if timestamps and timestamps != "word":

@@ -136,7 +136,7 @@ def test_each_recording_has_its_own(model, tokenizer, lm, num_beams, with_lm):
 def test_what_is_refused(model, tokenizer, lm):
     with pytest.raises(ValueError, match="neither a language model nor phrases"):
         NGramLogitsProcessor(model=model)
-    with pytest.raises(ValueError, match="need the tokenizer"):
+    with pytest.raises(ValueError, match="need a tokenizer"):
         NGramLogitsProcessor(lm, model=model, phrases=["anna"])
     with pytest.raises(ValueError, match="lm 2, phrases 3"):
         NGramLogitsProcessor([lm, None], model=model, phrases=CONTEXTS, tokenizer=tokenizer)(

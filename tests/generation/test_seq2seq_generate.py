@@ -297,7 +297,7 @@ def test_bad_input(lm):
     with pytest.raises(ValueError, match="call this strategy as"):
         seq2seq_generate(family.model, prepared["input_ids"])
     family.model.__class__ = type("Own", (type(family.model),), {"_sample": lambda self, *args, **kwargs: None})
-    with pytest.raises(ValueError, match=r"Own has a way of generating of its own \(_sample\)"):
+    with pytest.raises(ValueError, match=r"Own has its own generation loop \(_sample\)"):
         family.model.generate(**family.inputs, custom_generate=seq2seq_generate, lm=lm)
 
 

@@ -339,7 +339,7 @@ def test_a_style_that_can_not_be_had(tokenizer):
         NGramLM.train([[1, 2, 3]], vocab_size=8, order=2, style_of=tokenizer)
     with pytest.raises(ValueError, match="language says of what language numbers are; pass style_of too"):
         NGramLM.train(WRITTEN, tokenizer, language="en")
-    with pytest.raises(ValueError, match="no transcripts of the recogniser"):
+    with pytest.raises(ValueError, match="the list of the recogniser's transcripts is empty"):
         NGramLM.train(WRITTEN, tokenizer, style_of=tokenizer, outputs=[])
 
 

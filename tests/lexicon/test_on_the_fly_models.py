@@ -133,7 +133,7 @@ def test_forgetting(arpa, letters):
     assert lazy.nbytes == first
     streams = StreamingDecoder(CTCDecoder(letters, lazy, 0.5))
     sid = streams.open()
-    with pytest.raises(RuntimeError, match="a search goes on"):
+    with pytest.raises(RuntimeError, match="a search uses this language model"):
         lazy.forget()
     streams.close(sid)
     del streams

@@ -40,7 +40,7 @@ def test_train_convert_and_info(trained, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--units", "id", "--closed-vocabulary"], "closed_vocabulary says something of words"),
+        (["--units", "id", "--closed-vocabulary"], "closed_vocabulary applies to word-level"),
         (["--unit", "word", "--case", "title"], "case should be one of"),
     ],
 )

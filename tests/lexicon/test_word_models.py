@@ -171,7 +171,7 @@ def test_letters_are_cut_in_one_way(letters, texts):
         ({"lexicon": {}}, "the lexicon is empty"),
         ({"lexicon": ["zzz"]}, r"no word of the lexicon \(such as 'zzz'\) is among the LM's"),
         ({"missing_unigrams": "unk"}, "missing_unigrams='unk' is for tokens"),
-        ({"units": "id", "case": "lower"}, "case says something of words, but .* has the units of tokens"),
+        ({"units": "id", "case": "lower"}, "case applies to word-level language models only; .* is token-level"),
     ],
 )
 def test_what_is_refused(arpa, arguments, message):

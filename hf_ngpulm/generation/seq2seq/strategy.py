@@ -145,13 +145,13 @@ def _check_call(
         raise ValueError(f"{name} is a transducer; pass custom_generate=hf_ngpulm.generation.transducer_generate")
     for loop in ("_sample", "_beam_search"):
         if getattr(type(model), loop, None) is not getattr(GenerationMixin, loop):
-            raise ValueError(f"{name} has a way of generating of its own ({loop}), which this strategy would pass over")
+            raise ValueError(f"{name} has its own generation loop ({loop}), which this strategy would bypass")
     if config is None:
         raise ValueError("call this strategy as model.generate(..., custom_generate=seq2seq_generate)")
     mode = config.get_generation_mode(assistant)
     if mode not in MODES:
         raise ValueError(
-            f"{mode.value.replace('_', ' ')} isn't among what this strategy does: greedy search, sampling and beam search. "
+            f"{mode.value.replace('_', ' ')} isn't supported by this strategy, only greedy search, sampling and beam search are. "
             "Leave custom_generate out, and pass an NGramLogitsProcessor instead"
         )
     if synced_gpus:
