@@ -264,7 +264,7 @@ def test_made_of_parts(labels, words_arpa, outputs):
     assert other.model_container is decoder.model_container is BeamSearchDecoderCTC.model_container
     decoder.cleanup()
     assert decoder._model_key not in BeamSearchDecoderCTC.model_container
-    with pytest.raises(RuntimeError, match="let go of"):
+    with pytest.raises(RuntimeError, match="was released"):
         decoder.decode(outputs[0])
     assert other.decode(outputs[0])
 
