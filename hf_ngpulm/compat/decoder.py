@@ -228,9 +228,7 @@ class BeamSearchDecoderCTC:
     @property
     def _language_model(self) -> LanguageModel | MultiLanguageModel | None:
         if self._model_key not in self.model_container:
-            raise RuntimeError(
-                "the decoder's language model was released (cleanup, clear_class_models); make a new decoder"
-            )
+            raise RuntimeError("the decoder's language model was released (cleanup, clear_class_models); make a new decoder")
         return self.model_container[self._model_key]
 
     def reset_params(

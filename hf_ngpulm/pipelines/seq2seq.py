@@ -55,8 +55,8 @@ class Seq2SeqNGramPipeline(NGramPipeline):
         timestamps, name = kwargs.pop("return_timestamps"), type(self.model).__name__
         if timestamps and not self.model.config.is_encoder_decoder:
             raise ValueError(
-                f"return_timestamps={timestamps!r}: {name} has no cross-attention, from which word times are computed; CTC models, "
-                "transducers, Whisper, Canary and other encoder-decoders have them"
+                f"return_timestamps={timestamps!r}: {name} has no cross-attention, from which word times are computed; "
+                "CTC models, transducers, Whisper, Canary and other encoder-decoders have them"
             )
         if timestamps and timestamps != "word":
             raise ValueError(f"return_timestamps={timestamps!r}: {name} gives times of words; pass 'word'")

@@ -7,7 +7,7 @@ import logging
 import math
 import os
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 
 from ...automaton import LMParts
 from ...automaton.convert import MISSING_LOG_PROB
-from ...common.checks import LARGEST_WEIGHT
+from ...common.checks import SWITCH, WEIGHT, Kind, an_object, check, check_entries
 from ...errors import NGramFormatError
 from ...lexicon.composition import FORBIDDEN
 from ...lexicon.spellings import SHOWN
@@ -40,6 +40,11 @@ ATTRS_FILE, UNIGRAMS_FILE = "attrs.json", "unigrams.txt"
 LONGEST_WORD = 30  # characters; longer unknown words are charged the same (as are all up to AVG_TOKEN_LEN)
 # Entries in lists of words that aren't words.
 SPECIAL = frozenset({"", "<s>", "</s>", "<unk>", "<UNK>"})
+
+
+_OFFSET = Kind(f"{WEIGHT.right}, or minus infinity", lambda value: WEIGHT.is_right(value) or value == -math.inf, float)
+_ALPHA = Kind("0, or at least 1e-6 in size", lambda value: not 0 < abs(value) < 1e-6)  # all else is divided by it
+ATTRS = {"alpha": WEIGHT, "beta": WEIGHT, "unk_score_offset": _OFFSET, "score_boundary": SWITCH}
 
 
 @dataclass(frozen=True)
@@ -68,24 +73,12 @@ class Attrs:
             values = json.loads(Path(path).read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
             raise NGramFormatError(f"{path}: isn't JSON: {error}") from None
-        if not isinstance(values, dict):
-            raise NGramFormatError(f"{path}: should be an object, is {str(values)[:80]!r}")
-        found: dict[str, Any] = {}
-        for entry in fields(cls):
-            if entry.name not in values:
-                logger.warning("%s has no %s; pyctcdecode's default is taken, %s", path, entry.name, entry.default)
-                continue
-            value, should_be = values[entry.name], "a number"
-            is_switch = isinstance(value, bool)
-            good = not is_switch and isinstance(value, int | float) and _is_weight(entry.name, value)
-            if entry.name == "score_boundary":
-                good, should_be = is_switch, "true or false"
-            elif good and entry.name == "alpha" and 0 < abs(value) < 1e-6:  # all else is divided by it
-                good, should_be = False, "0, or at least 1e-6 in size"
-            if not good:
-                raise NGramFormatError(f"{path}: {entry.name} should be {should_be}, is {str(value)[:80]!r}")
-            found[entry.name] = value if is_switch else float(value)
-        return cls(**found)
+        values = {name: value for name, value in an_object(values, str(path), "it").items() if name in ATTRS}
+        for kinds in (ATTRS, {"alpha": _ALPHA}):
+            check_entries(values, {name: kind for name, kind in kinds.items() if name in values}, str(path))
+        for name in (name for name in ATTRS if name not in values):
+            logger.warning("%s has no %s; pyctcdecode's default is taken, %s", path, name, getattr(cls, name))
+        return cls(**{name: ATTRS[name].convert(value) for name, value in values.items()})
 
 
 def read_unigrams(path: str | os.PathLike[str]) -> list[str] | None:
@@ -186,14 +179,8 @@ def checked_attrs(values: dict[str, Any]) -> Attrs:
     Raises:
         ValueError: one that isn't a finite number, or too large (`unk_score_offset` may be minus infinity).
     """
-    for name in ("alpha", "beta", "unk_score_offset"):
-        if not _is_weight(name, values[name]):
-            raise ValueError(f"{name} should be a finite number, got {values[name]!r}; up to {LARGEST_WEIGHT:,.0f} will do")
-    return Attrs(**values)
-
-
-def _is_weight(name: str, value: float) -> bool:
-    return abs(value) <= LARGEST_WEIGHT or (name == "unk_score_offset" and value == -math.inf)
+    weights = {name: check(name, value, ATTRS[name]) for name, value in values.items() if name != "score_boundary"}
+    return Attrs(**weights, score_boundary=values["score_boundary"])
 
 
 def with_unlisted(
