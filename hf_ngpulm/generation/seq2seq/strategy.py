@@ -151,7 +151,7 @@ def _check_call(
     mode = config.get_generation_mode(assistant)
     if mode not in MODES:
         raise ValueError(
-            f"{mode.value.replace('_', ' ')} isn't supported by this strategy: it does greedy search, sampling and beam search. "
+            f"{mode.value.replace('_', ' ')} isn't supported by this strategy: it does greedy and beam search, and sampling. "
             "Leave custom_generate out, and pass an NGramLogitsProcessor instead"
         )
     if synced_gpus:
