@@ -171,10 +171,11 @@ class NGramLM(
         """
         return cls._of(train(texts, tokenizer, vocab_size, Bars(progress), device=device, **options).parts, device)
 
-    def train(self: Any, *args: Any, **options: Any) -> Any:  # type: ignore[override]
+    def train(*args: Any, **options: Any) -> Any:  # type: ignore[override]
         """Train a model: `NGramLM.train(texts, ...)` is `NGramLM.from_texts(texts, ...)`. (`lm.train(mode)` is that of
-        `torch.nn.Module`, which has the name, too.)"""
-        return nn.Module.train(self, *args) if isinstance(self, nn.Module) else NGramLM.from_texts(self, *args, **options)
+        `torch.nn.Module`, which has the same name.)"""
+        is_module = bool(args) and isinstance(args[0], nn.Module)
+        return nn.Module.train(*args, **options) if is_module else NGramLM.from_texts(*args, **options)
 
     @classmethod
     def interpolate(

@@ -185,7 +185,7 @@ def test_what_is_refused(arpa, arguments, message):
     [
         ({"unit": "piece"}, "unit must be 'token' or 'word', got 'piece'"),
         ({"unit": "word", "limit_vocabulary": [5]}, "limit_vocabulary have a meaning for models of tokens only"),
-        ({"case": "lower"}, "case says something of words, but unit is 'token'; pass unit='word' too"),
+        ({"case": "lower"}, "case applies to word-level language models only; unit is 'token'; pass unit='word' too"),
         ({"unit": "word", "texts": ["a <unk> b"]}, "'<unk>' as a word"),
         ({"unit": "word", "texts": [[5, 6]]}, "trained on strings"),
         ({"unit": "word", "texts": ["", " "]}, "at least one word"),
